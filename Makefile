@@ -1,0 +1,195 @@
+# Build, check and try out the operator. `make help` lists the targets.
+#
+# Everything the targets need beyond Go, make and git is built from pinned sources into bin/ on first use.
+
+SHELL = /usr/bin/env bash -o pipefail
+.SHELLFLAGS = -ec
+.DEFAULT_GOAL := help
+# The phases of verify build on one another and each of them uses all cores by itself.
+.NOTPARALLEL:
+
+# Arguments for `make run` and `make demo`.
+ARGS ?=
+# Host name or address at which the API server of a development cluster reaches the process started by `make run`. Left empty, no
+# webhook is registered.
+WEBHOOK_HOST ?=
+WEBHOOK_PORT ?= 9443
+IMG ?= altershield-operator:$(VERSION)
+CONTAINER_TOOL ?= docker
+KUBECTL ?= $(or $(shell command -v kubectl),bin/k8s/kubectl)
+# Limit per test package. The end-to-end suite runs whole releases, deadlines included.
+TEST_TIMEOUT ?= 60m
+BENCH ?= .
+
+VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
+COMMIT ?= $(or $(shell git rev-parse --verify --quiet HEAD),unknown)
+
+CONTROLLER_GEN := bin/controller-gen
+GOLANGCI_LINT := bin/golangci-lint
+ADDLICENSE := bin/addlicense
+
+# Every Go module of the repository: the operator's own, those that pin tools, those that pin the local control plane.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod))
+# What `make generate manifests` writes, as git pathspecs.
+GENERATED := ':(glob)apis/**/zz_generated.*.go' config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml
+
+# controller-gen refuses a path without Go files.
+has-go = $(shell find $(1) -name '*.go' -print -quit 2>/dev/null)
+RBAC_PATHS = $(if $(wildcard main.go),paths=.) $(foreach dir,controllers webhooks routers runnable internal,$(if $(call has-go,$(dir)),paths=./$(dir)/...))
+
+##@ General
+
+.PHONY: help
+help: ## Show this help.
+	@awk 'BEGIN { FS = ":.*## "; printf "Usage: make \033[36m<target>\033[0m [VARIABLE=value]\n" } \
+	  /^##@ / { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
+	  /^[a-zA-Z0-9_-]+:.*## / { printf "  \033[36m%-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: clean
+clean: ## Remove everything built or generated locally: bin/, local certificates, demo state.
+	rm -rf bin .demo
+	find certs -mindepth 1 ! -name README.md -delete
+
+##@ Development
+
+.PHONY: generate
+generate: $(CONTROLLER_GEN) ## Generate the deep-copy functions of the API types.
+	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./apis/...
+
+.PHONY: manifests
+manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the webhook configurations.
+	$(CONTROLLER_GEN) crd paths=./apis/... output:crd:dir=config/crd/bases
+	$(if $(strip $(RBAC_PATHS)),$(CONTROLLER_GEN) rbac:roleName=manager-role $(RBAC_PATHS) output:rbac:dir=config/rbac)
+	$(if $(call has-go,webhooks),$(CONTROLLER_GEN) webhook paths=./webhooks/... output:webhook:artifacts:config=config/webhook)
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## Format the Go code and sort its imports.
+	$(GOLANGCI_LINT) fmt
+
+.PHONY: tidy
+tidy: ## Run go mod tidy in every module of the repository.
+	for dir in $(MODULES); do (cd "$$dir" && go mod tidy); done
+
+##@ Checks
+
+.PHONY: verify
+verify: generate manifests fmt-check tidy-check vet lint license ## Run all static checks; fail if generated files are out of date.
+	@git diff --exit-code -- $(GENERATED) \
+	  || { echo "verify: generated files are out of date: run 'make generate manifests' and commit the result" >&2; exit 1; }
+	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
+	  [[ -z "$$untracked" ]] || { echo "verify: generated files are not committed: $$untracked" >&2; exit 1; }
+
+.PHONY: fmt-check
+fmt-check: $(GOLANGCI_LINT) ## Fail if the Go code is not formatted.
+	@$(GOLANGCI_LINT) fmt --diff || { echo "fmt-check: the code is not formatted: run 'make fmt'" >&2; exit 1; }
+
+.PHONY: tidy-check
+tidy-check: ## Fail if a go.mod or go.sum is not tidy.
+	@for dir in $(MODULES); do \
+	  (cd "$$dir" && go mod tidy -diff) || { echo "tidy-check: go.mod or go.sum in $$dir is not tidy: run 'make tidy'" >&2; exit 1; }; \
+	done
+
+.PHONY: vet
+vet: ## Run go vet.
+	go vet ./...
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Run golangci-lint.
+	$(GOLANGCI_LINT) run
+
+.PHONY: license
+license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
+	@files=$$(git ls-files --cached --others --exclude-standard -- '*.go' '*.sh'); \
+	  for file in $$files; do [[ ! -e "$$file" ]] || echo "$$file"; done \
+	  | xargs -r $(ADDLICENSE) -check -ignore '**/zz_generated.*' \
+	  || { echo "license: the files above lack the header in hack/boilerplate.go.txt" >&2; exit 1; }
+
+##@ Tests
+
+.PHONY: test
+test: controlplane ## Run all tests, those against a real control plane included.
+	@# Packages that start control planes come last and one at a time; run from its own directory, a suite shows its progress as it goes.
+	@packages=$$(go list ./... | grep -vE '/altershield-operator/(hack|test)/'); \
+	  go test -timeout $(TEST_TIMEOUT) $$packages
+	@dirs=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./hack/... ./test/...); \
+	  for dir in $$dirs; do go test -C "$$dir" -timeout $(TEST_TIMEOUT) -count=1; done
+
+.PHONY: test-unit
+test-unit: ## Run the quick tests only (go test -short).
+	@packages=$$(go list ./... | grep -vE '/altershield-operator/(hack|test)/'); \
+	  go test -short $$packages
+
+.PHONY: bench
+bench: controlplane ## Run the benchmarks (BENCH selects by pattern).
+	go test ./test/bench/... -run '^$$' -bench '$(BENCH)' -benchmem -timeout $(TEST_TIMEOUT)
+
+##@ Build
+
+.PHONY: build
+build: ## Build bin/manager.
+	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/manager .
+
+.PHONY: docker-build
+docker-build: ## Build the image IMG.
+	$(CONTAINER_TOOL) build --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMG) .
+
+##@ Try it out
+
+.PHONY: demo
+demo: build controlplane ## Play a release on a local control plane (ARGS are passed to the demo).
+	go run ./hack/demo $(ARGS)
+
+.PHONY: controlplane
+controlplane: ## Build the local control plane into bin/k8s.
+	go run ./hack/controlplane/build
+
+.PHONY: run
+run: build $(if $(WEBHOOK_HOST),certs/.host,certs/tls.crt) ## Run the manager on this machine against the current kubeconfig.
+	bin/manager --leader-elect=false --webhook-cert-path=certs $(ARGS)
+
+# A control plane that is already built is good enough as the source of kubectl.
+LOCAL_KUBECTL = $(filter bin/k8s/kubectl,$(KUBECTL))
+
+.PHONY: install
+install: $(LOCAL_KUBECTL) $(if $(WEBHOOK_HOST),certs/.host) ## Install CRDs and namespace; with WEBHOOK_HOST also the webhooks `make run` serves.
+	$(KUBECTL) apply --server-side -k config/crd
+	$(KUBECTL) apply -k config/dev
+	$(if $(WEBHOOK_HOST),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) apply -f -)
+
+.PHONY: uninstall
+uninstall: $(LOCAL_KUBECTL) ## Remove from the cluster what `make install` put there.
+	$(if $(wildcard certs/tls.crt),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) delete --ignore-not-found -f -)
+	$(KUBECTL) delete --ignore-not-found -k config/dev
+	$(KUBECTL) delete --ignore-not-found -k config/crd
+
+# The certificates outlive a run, because the webhook configuration in the cluster carries their CA. They are made anew only for a
+# WEBHOOK_HOST other than the one they were made for, which certs/.host remembers.
+CERT_HOST = $(or $(WEBHOOK_HOST),localhost)
+DEV_WEBHOOK_MANIFESTS = go run ./hack/devwebhook manifests --dir certs --host '$(CERT_HOST)' --port $(WEBHOOK_PORT)
+CERTS_FOR = $(if $(wildcard certs/tls.crt),$(file < certs/.host))
+
+certs/.host: $(if $(filter-out $(CERTS_FOR),$(CERT_HOST)),FORCE)
+certs/.host certs/tls.crt:
+	go run ./hack/devwebhook certs --dir certs --host '$(CERT_HOST)'
+	echo '$(CERT_HOST)' > certs/.host
+
+.PHONY: FORCE
+FORCE:
+
+bin/k8s/kubectl:
+	go run ./hack/controlplane/build
+
+# Tools, rebuilt when their module changes.
+
+$(CONTROLLER_GEN): hack/tools/go.mod hack/tools/go.sum
+	cd hack/tools && go build -o $(CURDIR)/$@ sigs.k8s.io/controller-tools/cmd/controller-gen
+	@touch $@
+
+$(ADDLICENSE): hack/tools/go.mod hack/tools/go.sum
+	cd hack/tools && go build -o $(CURDIR)/$@ github.com/google/addlicense
+	@touch $@
+
+# A module of its own: its several hundred requirements would otherwise decide the versions controller-gen is built with.
+$(GOLANGCI_LINT): hack/tools/lint/go.mod hack/tools/lint/go.sum
+	cd hack/tools/lint && go build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
