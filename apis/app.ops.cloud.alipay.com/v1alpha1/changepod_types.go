@@ -1,0 +1,177 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ChangePodStatusType is the state of a batch.
+// +kubebuilder:validation:Enum="";PreWait;PreSubmitted;PreFailed;PreTimeout;PostWait;PostSubmitted;PostFailed;PostTimeout;PostFinish;ExecuteDone
+type ChangePodStatusType string
+
+const (
+	// ChangePodInit means created; the operator will submit the batch.
+	ChangePodInit ChangePodStatusType = ""
+	// ChangePodPreWait means the batch waits to be submitted for its PRE check.
+	ChangePodPreWait ChangePodStatusType = "PreWait"
+	// ChangePodPreSubmitted means the PRE check runs on the server.
+	ChangePodPreSubmitted ChangePodStatusType = "PreSubmitted"
+	// ChangePodPreFailed means the PRE check could not be submitted.
+	ChangePodPreFailed ChangePodStatusType = "PreFailed"
+	// ChangePodPreTimeout means no PRE verdict came in time.
+	ChangePodPreTimeout ChangePodStatusType = "PreTimeout"
+	// ChangePodPostWait means the batch waits to be submitted for its POST check.
+	ChangePodPostWait ChangePodStatusType = "PostWait"
+	// ChangePodPostSubmitted means the POST check runs on the server.
+	ChangePodPostSubmitted ChangePodStatusType = "PostSubmitted"
+	// ChangePodPostFailed means the POST check could not be submitted.
+	ChangePodPostFailed ChangePodStatusType = "PostFailed"
+	// ChangePodPostTimeout means no POST verdict came in time.
+	ChangePodPostTimeout ChangePodStatusType = "PostTimeout"
+	// ChangePodPostFinish means the verdict has arrived.
+	ChangePodPostFinish ChangePodStatusType = "PostFinish"
+	// ChangePodExecuteDone means the batch is done; status.message says how.
+	ChangePodExecuteDone ChangePodStatusType = "ExecuteDone"
+)
+
+// Messages of a batch that is done, beside the names of the states it may end
+// from (PostFinish, PreFailed, PreTimeout, PostFailed, PostTimeout).
+const (
+	// ChangePodMessagePostFinish means a verdict arrived.
+	ChangePodMessagePostFinish = "PostFinish"
+	// ChangePodMessageSkipped means there was nothing to check, or no server is
+	// configured.
+	ChangePodMessageSkipped = "Skipped"
+)
+
+// ChangePodSpec is one batch of pods of one attempt. The operator writes it
+// once.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a batch cannot change: its verdicts are about these pods"
+type ChangePodSpec struct {
+	// ChangeWorkloadID is the name of the ChangeWorkload.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	ChangeWorkloadID string `json:"changeWorkloadId"`
+	// PodInfos are the pods of the batch. A pod is in exactly one batch of an
+	// attempt.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=200
+	// +listType=atomic
+	PodInfos []PodInfo `json:"podInfos"`
+	// CreateTime is when the batch was made, as 2006-01-02 15:04:05 in the
+	// time zone of the operator.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	CreateTime string `json:"createTime,omitempty"`
+	// CreateTimeUnix is CreateTime as Unix time in seconds.
+	// +optional
+	CreateTimeUnix int64 `json:"createTimeUnix,omitempty"`
+	// Attempt is the attempt of the release this batch counts for.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	Attempt int32 `json:"attempt,omitempty"`
+}
+
+// ChangePodStatus is the state of the batch and the verdicts on its pods.
+type ChangePodStatus struct {
+	// Status is the state of the batch; empty is Init.
+	// +optional
+	Status ChangePodStatusType `json:"status,omitempty"`
+	// Message keeps how the batch ended: PostFinish, PreFailed, PreTimeout,
+	// PostFailed, PostTimeout or Skipped.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// PodResults are the verdicts on the pods of the batch. Any client may
+	// write them once the batch is done; the ChangeWorkload follows. Results
+	// of pods that are not in the batch do not count; a pod without a result
+	// passes.
+	// +optional
+	// +kubebuilder:validation:MaxItems=200
+	// +listType=atomic
+	PodResults []PodResult `json:"podResults,omitempty"`
+	// ChangePodID is the server's node id of the batch.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	ChangePodID string `json:"changePodId,omitempty"`
+	// PreSubmitTime is when the PRE check was submitted, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	PreSubmitTime string `json:"preSubmitTime,omitempty"`
+	// PreSubmitTimeUnix is PreSubmitTime as Unix time in seconds.
+	// +optional
+	PreSubmitTimeUnix int64 `json:"preSubmitTimeUnix,omitempty"`
+	// PostSubmitTime is when the POST check was submitted, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	PostSubmitTime string `json:"postSubmitTime,omitempty"`
+	// PostSubmitTimeUnix is PostSubmitTime as Unix time in seconds.
+	// +optional
+	PostSubmitTimeUnix int64 `json:"postSubmitTimeUnix,omitempty"`
+	// PreTimeoutThreshold is how long a PRE verdict is waited for, in seconds.
+	// +optional
+	PreTimeoutThreshold int64 `json:"preTimeoutThreshold,omitempty"`
+	// PostTimeOutThreshold is how long a POST verdict is waited for, in
+	// seconds.
+	// +optional
+	PostTimeOutThreshold int64 `json:"postTimeOutThreshold,omitempty"`
+	// UpdateTime is when the operator last changed this status, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	UpdateTime string `json:"updateTime,omitempty"`
+	// UpdateTimeUnix is UpdateTime as Unix time in seconds.
+	// +optional
+	UpdateTimeUnix int64 `json:"updateTimeUnix,omitempty"`
+	// Conditions explain how the batch was checked.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ChangePod is one batch of pods of a release, and the verdicts on them.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=changepods,singular=changepod,scope=Namespaced,shortName=cpd,categories=altershield
+// +kubebuilder:printcolumn:name="STATUS",type=string,JSONPath=`.status.status`,description="State of the batch; empty is Init"
+// +kubebuilder:printcolumn:name="MESSAGE",type=string,JSONPath=`.status.message`,description="How the batch ended"
+// +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="When the batch was made"
+// +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.spec.attempt`,description="Attempt of the release this batch counts for"
+type ChangePod struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the batch.
+	Spec ChangePodSpec `json:"spec,omitempty"`
+	// Status is the state of the batch and the verdicts on its pods.
+	Status ChangePodStatus `json:"status,omitempty"`
+}
+
+// ChangePodList is a list of ChangePods.
+//
+// +kubebuilder:object:root=true
+type ChangePodList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ChangePod `json:"items"`
+}

@@ -1,0 +1,250 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ChangeWorkloadStatusType is the state of a release.
+// +kubebuilder:validation:Enum="";Running;TimeOutPreThreshold;Success;Suspend;Failed;Rollback;Canceled
+type ChangeWorkloadStatusType string
+
+const (
+	// ChangeWorkloadInit means created; the operator will open the release with
+	// the server, or start right away when no server is configured.
+	ChangeWorkloadInit ChangeWorkloadStatusType = ""
+	// ChangeWorkloadRunning means finished pods are gathered into batches and
+	// verified; the operator creates a ChangePod each time enough wait.
+	ChangeWorkloadRunning ChangeWorkloadStatusType = "Running"
+	// ChangeWorkloadTimeOutPreThreshold means too few pods finished within the
+	// wait threshold; the next one that finishes starts a batch at once.
+	ChangeWorkloadTimeOutPreThreshold ChangeWorkloadStatusType = "TimeOutPreThreshold"
+	// ChangeWorkloadSuccess means rollout complete and every pod passed. Pods that
+	// appear later are still verified.
+	ChangeWorkloadSuccess ChangeWorkloadStatusType = "Success"
+	// ChangeWorkloadSuspend means a pod failed verification. The workload is
+	// blocked while blocking is enabled; other pods are still verified.
+	ChangeWorkloadSuspend ChangeWorkloadStatusType = "Suspend"
+	// ChangeWorkloadFailed means the server refused the release. This version is
+	// not verified.
+	ChangeWorkloadFailed ChangeWorkloadStatusType = "Failed"
+	// ChangeWorkloadRollback means the workload is set back to another version.
+	ChangeWorkloadRollback ChangeWorkloadStatusType = "Rollback"
+	// ChangeWorkloadCanceled means a newer release replaced this one before it
+	// ended, or the workload left the defense. No more batches.
+	ChangeWorkloadCanceled ChangeWorkloadStatusType = "Canceled"
+)
+
+// PodInfo names a pod as it is reported to the server.
+type PodInfo struct {
+	// App is the application the pod belongs to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	App string `json:"app,omitempty"`
+	// HostName is the host name of the pod.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	HostName string `json:"hostName,omitempty"`
+	// WorkSpace is the workspace of the pod: its namespace.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	WorkSpace string `json:"workSpace,omitempty"`
+	// Pod is the name of the pod.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod"`
+	// IP is the address of the pod when it was put into its batch.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	IP string `json:"ip,omitempty"`
+	// Namespace is the namespace of the pod.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+	// UID is the UID of the pod: a pod of the same name created later is
+	// another pod.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid,omitempty"`
+}
+
+// PodResult is a pod with what its verification said.
+type PodResult struct {
+	PodInfo `json:",inline"`
+	// Verdict on the pod. "pass", "none" (no rule was triggered) and the
+	// empty string pass; everything else fails.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Verdict string `json:"verdict,omitempty"`
+	// Message explains the verdict.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	Message string `json:"message,omitempty"`
+}
+
+// ChangeWorkloadSpec says which version of which workload is released, and how
+// it is verified. The operator writes it; it follows the settings live.
+//
+// +kubebuilder:validation:XValidation:rule="self.reversion == oldSelf.reversion && self.changeWorkloadId == oldSelf.changeWorkloadId",message="changeWorkloadId and reversion cannot change: another version is another ChangeWorkload"
+type ChangeWorkloadSpec struct {
+	// ChangeWorkloadID is the name of this object.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	ChangeWorkloadID string `json:"changeWorkloadId"`
+	// AppName is the application: the workload's label app.kubernetes.io/name,
+	// else its label app, else its name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	AppName string `json:"appName,omitempty"`
+	// ServiceName is the name of the workload.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ServiceName string `json:"serviceName,omitempty"`
+	// Reversion is the version of the pod template that is released: the
+	// lower-case hexadecimal MD5 of its canonical JSON.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{32}$`
+	Reversion string `json:"reversion"`
+	// CountThreshold is the number of pods per batch.
+	// +kubebuilder:validation:Minimum=1
+	CountThreshold int32 `json:"countThreshold"`
+	// WaitTimeThreshold is how long, in seconds, a batch waits to be full
+	// before it is verified with the pods that are there.
+	// +kubebuilder:validation:Minimum=1
+	WaitTimeThreshold int64 `json:"waitTimeThreshold"`
+	// CreateTime is when the release was first recorded, as
+	// 2006-01-02 15:04:05 in the time zone of the operator.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	CreateTime string `json:"createTime,omitempty"`
+	// CreateTimeUnix is CreateTime as Unix time in seconds.
+	// +optional
+	CreateTimeUnix int64 `json:"createTimeUnix,omitempty"`
+	// Release is the number of the workload's release that last released this
+	// version. A larger number than status.observedRelease asks for a new
+	// attempt.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Release int64 `json:"release,omitempty"`
+	// Policies is reserved.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=256
+	Policies []string `json:"policies,omitempty"`
+}
+
+// ChangeWorkloadStatus is what is known of the release. Lists are bounded to
+// 100 pods each, failures are kept first; the counts are always complete.
+type ChangeWorkloadStatus struct {
+	// Status is the state of the release; empty is Init.
+	// +optional
+	Status ChangeWorkloadStatusType `json:"status,omitempty"`
+	// UpdateTime is when Status last changed, as 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	UpdateTime string `json:"updateTime,omitempty"`
+	// UpdateTimeUnix is UpdateTime as Unix time in seconds.
+	// +optional
+	UpdateTimeUnix int64 `json:"updateTimeUnix,omitempty"`
+	// EntryTime is when the attempt started or, later, when its last batch
+	// was made, as 2006-01-02 15:04:05. The wait threshold counts from it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	EntryTime string `json:"entryTime,omitempty"`
+	// EntryTimeUnix is EntryTime as Unix time in seconds.
+	// +optional
+	EntryTimeUnix int64 `json:"entryTimeUnix,omitempty"`
+	// DefensePreparingPods are finished pods that are in no batch yet.
+	// +optional
+	// +listType=atomic
+	DefensePreparingPods []PodResult `json:"defensePreparingPods,omitempty"`
+	// DefenseCheckingPods are pods whose batch is being verified.
+	// +optional
+	// +listType=atomic
+	DefenseCheckingPods []PodResult `json:"defenseCheckingPods,omitempty"`
+	// DefenseCheckPassPods are pods that passed.
+	// +optional
+	// +listType=atomic
+	DefenseCheckPassPods []PodResult `json:"defenseCheckPassPods,omitempty"`
+	// DefenseCheckFailPods are pods that failed, with verdict and message.
+	// +optional
+	// +listType=atomic
+	DefenseCheckFailPods []PodResult `json:"defenseCheckFailPods,omitempty"`
+	// PreparingCount is the number of finished pods in no batch.
+	// +optional
+	PreparingCount int32 `json:"preparingCount,omitempty"`
+	// CheckingCount is the number of pods in batches not yet done.
+	// +optional
+	CheckingCount int32 `json:"checkingCount,omitempty"`
+	// PassCount is the number of pods that passed.
+	// +optional
+	PassCount int32 `json:"passCount,omitempty"`
+	// FailCount is the number of pods that failed.
+	// +optional
+	FailCount int32 `json:"failCount,omitempty"`
+	// Batches is the number of the last batch made for this object; numbers
+	// go on from attempt to attempt.
+	// +optional
+	Batches int32 `json:"batches,omitempty"`
+	// Attempt counts the releases of this version, from 1. Results of earlier
+	// attempts do not count.
+	// +optional
+	Attempt int32 `json:"attempt,omitempty"`
+	// ObservedRelease is the spec.release of the current attempt.
+	// +optional
+	ObservedRelease int64 `json:"observedRelease,omitempty"`
+	// ObservedGeneration is the metadata.generation this status was computed
+	// from.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Conditions explain the state: Progressing, Verified, Blocked.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ChangeWorkload is the record of one release: one version of the pod template
+// of one workload, and what the verification of its pods said.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=changeworkloads,singular=changeworkload,scope=Namespaced,shortName=cwl,categories=altershield
+// +kubebuilder:printcolumn:name="STATUS",type=string,JSONPath=`.status.status`,description="State of the release; empty is Init"
+// +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="When the release was first recorded"
+// +kubebuilder:printcolumn:name="PASSED",type=integer,priority=1,JSONPath=`.status.passCount`,description="Pods that passed"
+// +kubebuilder:printcolumn:name="FAILED",type=integer,priority=1,JSONPath=`.status.failCount`,description="Pods that failed"
+// +kubebuilder:printcolumn:name="CHECKING",type=integer,priority=1,JSONPath=`.status.checkingCount`,description="Pods being verified"
+// +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.status.attempt`,description="How often this version has been released"
+type ChangeWorkload struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec says what is released and how it is verified.
+	Spec ChangeWorkloadSpec `json:"spec,omitempty"`
+	// Status is what is known of the release.
+	Status ChangeWorkloadStatus `json:"status,omitempty"`
+}
+
+// ChangeWorkloadList is a list of ChangeWorkloads.
+//
+// +kubebuilder:object:root=true
+type ChangeWorkloadList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ChangeWorkload `json:"items"`
+}

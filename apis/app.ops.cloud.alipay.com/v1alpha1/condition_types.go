@@ -1,0 +1,99 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package v1alpha1
+
+// Condition types of ChangeWorkload.
+const (
+	// ConditionProgressing tells whether the rollout that is being verified
+	// moves on. False while it cannot: the workload is paused, or its rollout
+	// exceeded its progress deadline.
+	ConditionProgressing = "Progressing"
+	// ConditionBlocked is True while this version's failed verification
+	// blocks the releases of the workload.
+	ConditionBlocked = "Blocked"
+	// ConditionVerified is True when every pod of the release passed, False
+	// when one failed, Unknown while verification goes on or nothing has been
+	// verified.
+	ConditionVerified = "Verified"
+)
+
+// Reasons of ConditionProgressing.
+const (
+	// ReasonRollingOut means pods are still being replaced.
+	ReasonRollingOut = "RollingOut"
+	// ReasonRolloutComplete means every pod runs this version and is available.
+	ReasonRolloutComplete = "RolloutComplete"
+	// ReasonRolloutPaused means the workload is paused; verification goes on for
+	// the pods that are there, the release stays open.
+	ReasonRolloutPaused = "RolloutPaused"
+	// ReasonRolloutStuck means the rollout exceeded its progress deadline.
+	ReasonRolloutStuck = "RolloutStuck"
+	// ReasonReplaced means a newer release replaced this one.
+	ReasonReplaced = "Replaced"
+	// ReasonWorkloadDeleted means the workload is gone or going.
+	ReasonWorkloadDeleted = "WorkloadDeleted"
+	// ReasonUnmanaged means the workload left the defense, by its opt-out label or
+	// with its namespace.
+	ReasonUnmanaged = "Unmanaged"
+)
+
+// Reasons of ConditionVerified and ConditionBlocked.
+const (
+	// ReasonChecking means verification of pods goes on.
+	ReasonChecking = "Checking"
+	// ReasonNothingVerified means the release is complete without a single pod
+	// (zero replicas): it lifts no block.
+	ReasonNothingVerified = "NothingVerified"
+	// ReasonAllPassed means every pod of the release passed.
+	ReasonAllPassed = "AllPassed"
+	// ReasonPodFailed means at least one pod failed its verification.
+	ReasonPodFailed = "PodFailed"
+	// ReasonBlockingDisabled means a pod failed while blocking was turned off by
+	// the OpsConfigInfo `blocking`.
+	ReasonBlockingDisabled = "BlockingDisabled"
+	// ReasonCorrected means the failing verdict was corrected; this version's
+	// block is lifted.
+	ReasonCorrected = "Corrected"
+)
+
+// Condition types and reasons of ChangePod.
+const (
+	// ConditionChecked is True when the batch ended with an answer for each
+	// of its pods, or without one as its reason says.
+	ConditionChecked = "Checked"
+	// ReasonNoServer means no server is configured; the batch passes unverified.
+	ReasonNoServer = "NoServer"
+)
+
+// Condition types and reasons of OpsConfigInfo.
+const (
+	// ConditionAccepted is True when the object's spec is in force. While it
+	// is False, the last valid value (status.inForce) stays in force.
+	ConditionAccepted = "Accepted"
+	// ReasonInForce means spec is valid and in force.
+	ReasonInForce = "InForce"
+	// ReasonInvalidContent means spec.content cannot be used; the message names
+	// the remedy.
+	ReasonInvalidContent = "InvalidContent"
+	// ReasonTypeMismatch means the name belongs to a setting of another type.
+	ReasonTypeMismatch = "TypeMismatch"
+	// ReasonUnknownName means no setting has this name; the object is ignored.
+	ReasonUnknownName = "UnknownName"
+	// ReasonUnsupported means the setting is known but this build does nothing
+	// with it; the object is ignored.
+	ReasonUnsupported = "Unsupported"
+)

@@ -1,0 +1,131 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// OpsConfigType is the type of a setting.
+// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck
+type OpsConfigType string
+
+const (
+	// TypeBlocking (object `blocking`): block a workload that failed
+	// verification. No content.
+	TypeBlocking OpsConfigType = "isBlockingUp"
+	// TypeBranch (object `branch`): batches of content pods; disabled: 1.
+	TypeBranch OpsConfigType = "isBranch"
+	// TypeRollback (object `rollback`): roll back releases whose pods do not
+	// come up within content, a duration.
+	TypeRollback OpsConfigType = "isRollback"
+	// TypeSelfHealing (object `selfhealing`): roll back on Suspend.
+	TypeSelfHealing OpsConfigType = "isSelfHealing"
+	// TypeHalting (object `halting`): pause a rollout that fails.
+	TypeHalting OpsConfigType = "isHalting"
+	// TypeSilence (object `silence`): no verdict in time is a failure.
+	TypeSilence OpsConfigType = "isSilenceFail"
+	// TypeTimeouts (object `timeouts`): thresholds, as in
+	// wait=60s,pre=120s,post=120s.
+	TypeTimeouts OpsConfigType = "isTimeout"
+	// TypeHistory (object `history`): number of successful versions kept.
+	TypeHistory OpsConfigType = "isHistory"
+	// TypeAdmission (object `admission`): ask the server at admission, for at
+	// most content, a duration below 3s.
+	TypeAdmission OpsConfigType = "isAdmissionCheck"
+)
+
+// OpsConfigInfoSpec is one setting. Disabled settings may have any content.
+//
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isBranch' || (has(self.content) && self.content.matches('^[1-9][0-9]{0,2}$') && int(self.content) <= 200)",message="content of type isBranch is the number of pods per batch: a whole number from 1 to 200, as in \"10\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHistory' || (has(self.content) && self.content.matches('^[1-9][0-9]{0,2}$') && int(self.content) <= 100)",message="content of type isHistory is the number of versions kept: a whole number from 1 to 100, as in \"10\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isRollback' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,5}(s|m|h)){1,3}$'))",message="content of type isRollback is a duration of at least 1s in s, m or h, as in \"2m\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isAdmissionCheck' || (has(self.content) && self.content.matches('^[0-9]{1,9}(ms|s)$') && duration(self.content) > duration('0s') && duration(self.content) < duration('3s'))",message="content of type isAdmissionCheck is a duration above zero and below 3s, as in \"2s\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isTimeout' || (has(self.content) && self.content.matches('^(wait|pre|post)=([1-9][0-9]{0,5}(s|m|h)){1,3}(,(wait|pre|post)=([1-9][0-9]{0,5}(s|m|h)){1,3}){0,2}$') && !self.content.matches('(wait=.*wait=|pre=.*pre=|post=.*post=)'))",message="content of type isTimeout names thresholds of at least 1s, each once, as in \"wait=60s,pre=120s,post=120s\"",fieldPath=".content"
+type OpsConfigInfoSpec struct {
+	// Type of the setting. It must be the one that belongs to the name of the
+	// object: the name decides which setting this is.
+	Type OpsConfigType `json:"type"`
+	// Enable turns the setting on.
+	Enable bool `json:"enable"`
+	// Content is the value of the setting; what it may be depends on Type.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Content string `json:"content,omitempty"`
+	// Remark is free text for people.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Remark string `json:"remark,omitempty"`
+}
+
+// OpsConfigValue is a valid value of a setting.
+type OpsConfigValue struct {
+	// Enable says whether the setting is on.
+	Enable bool `json:"enable"`
+	// Content is the value of the setting.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Content string `json:"content,omitempty"`
+}
+
+// OpsConfigInfoStatus says whether the setting is in force.
+type OpsConfigInfoStatus struct {
+	// InForce is the last valid value. It is in force, also while spec is
+	// invalid.
+	// +optional
+	InForce *OpsConfigValue `json:"inForce,omitempty"`
+	// ObservedGeneration is the metadata.generation this status was computed
+	// from.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Conditions: Accepted says whether spec is in force and, if not, why.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// OpsConfigInfo is one setting of the operator. It takes effect without a
+// restart. Objects are read from the operator's own namespace, by their name:
+// blocking, branch, rollback, selfhealing, halting, silence, timeouts, history,
+// admission.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=opsconfiginfoes,singular=opsconfiginfo,scope=Namespaced,shortName=oci,categories=altershield
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="ENABLE",type=boolean,priority=1,JSONPath=`.spec.enable`,description="Whether the setting is on"
+// +kubebuilder:printcolumn:name="CONTENT",type=string,priority=1,JSONPath=`.spec.content`,description="Value of the setting"
+// +kubebuilder:printcolumn:name="ACCEPTED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether spec is in force"
+type OpsConfigInfo struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the setting.
+	Spec OpsConfigInfoSpec `json:"spec"`
+	// Status says whether the setting is in force.
+	Status OpsConfigInfoStatus `json:"status,omitempty"`
+}
+
+// OpsConfigInfoList is a list of OpsConfigInfoes.
+//
+// +kubebuilder:object:root=true
+type OpsConfigInfoList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []OpsConfigInfo `json:"items"`
+}
