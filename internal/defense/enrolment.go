@@ -1,0 +1,227 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// WorkloadInput is what a decision about a workload's record is made from.
+type WorkloadInput struct {
+	Workload *Workload
+	// Enrolled says that the namespace is under defense.
+	Enrolled bool
+	// Changes are the ChangeWorkloads owned by this very workload (by UID).
+	Changes []v1alpha1.ChangeWorkload
+	// DefendedSince is from when on admission should have seen every release
+	// of this workload: its namespace was enrolled and the operator installed.
+	// Zero when that is not known.
+	DefendedSince time.Time
+}
+
+// WorkloadPlan is what to do about a workload's record. At most one of TakeBack
+// and Record is set; EnsureChange and what follows it only without them.
+type WorkloadPlan struct {
+	// TakeBack: the workload left the defense; remove the operator's block.
+	TakeBack bool
+	// Record: write version and number of the release on the workload, never
+	// on its template.
+	Record *Recording
+	// EnsureChange: the version must have its ChangeWorkload.
+	EnsureChange bool
+	// Processed: the workload is to say that it has.
+	Processed bool
+	// Override is to be reported, once.
+	Override *Override
+}
+
+// Recording is what admission would have written, had it seen the release.
+type Recording struct {
+	Version string
+	Release int64
+	// Slipped: this is a release that passed admission unseen; otherwise only
+	// the record of a known release was lost.
+	Slipped bool
+	// Override is set when the release that slipped passed a block by
+	// IgnoredSuspendLabel, which it uses up.
+	Override *Override
+}
+
+// Override is one use of IgnoredSuspendLabel.
+type Override struct {
+	Version         string
+	ResourceVersion string
+	User            string
+}
+
+// UnknownUser stands for the user of an override that admission did not see.
+const UnknownUser = "unknown"
+
+// String is the value of OverrideAnnotation.
+func (o Override) String() string {
+	return strings.Join([]string{o.Version, o.ResourceVersion, o.User}, " ")
+}
+
+// ParseOverride reads the value of OverrideAnnotation.
+func ParseOverride(value string) (Override, bool) {
+	parts := strings.SplitN(value, " ", 3)
+	if len(parts) != 3 {
+		return Override{}, false
+	}
+	return Override{Version: parts[0], ResourceVersion: parts[1], User: parts[2]}, true
+}
+
+// DecideWorkload says what to do about the record of a workload: which version
+// it releases, and that this version has its ChangeWorkload.
+func DecideWorkload(in WorkloadInput) WorkloadPlan {
+	w := in.Workload
+	if w.Deleting {
+		return WorkloadPlan{}
+	}
+	if !in.Enrolled || OptedOut(w.Labels) {
+		return WorkloadPlan{TakeBack: hasOwnBlock(w) && !anyOpen(in.Changes)}
+	}
+	if r := decideRecord(in); r != nil {
+		return WorkloadPlan{Record: r}
+	}
+	if w.RecordedVersion() == "" {
+		return WorkloadPlan{} // a baseline, until its template changes
+	}
+	plan := WorkloadPlan{
+		EnsureChange: true,
+		Processed:    w.Labels[v1alpha1.DefenseStatusLabel] != v1alpha1.DefenseStatusProcessed,
+	}
+	if o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok &&
+		w.Annotations[v1alpha1.OverrideReportedAnnotation] != o.ResourceVersion {
+		plan.Override = &o
+	}
+	return plan
+}
+
+// decideRecord compares what the workload says of itself with its template.
+// Releases are numbered, so the newest ChangeWorkload tells a record that was
+// lost from a release that slipped.
+func decideRecord(in WorkloadInput) *Recording {
+	w := in.Workload
+	recorded, release := w.RecordedVersion(), w.Release()
+	newest := newestChange(in.Changes)
+
+	var newestVersion string
+	var newestRelease int64
+	if newest != nil {
+		newestVersion, newestRelease = newest.Spec.Reversion, newest.Spec.Release
+	}
+	switch {
+	case recorded == w.Version && release >= max(newestRelease, 1):
+		return nil
+	case newestVersion == w.Version, newest == nil && recorded == w.Version:
+		return &Recording{Version: w.Version, Release: max(newestRelease, release, 1)}
+	case recorded == "" && newest == nil && !in.missedByAdmission():
+		return nil
+	}
+	r := &Recording{Version: w.Version, Release: max(newestRelease, release) + 1, Slipped: true}
+	if w.blocked() && overrideWaits(w) {
+		r.Override = &Override{Version: w.Version, ResourceVersion: w.ResourceVersion, User: UnknownUser}
+	}
+	return r
+}
+
+// missedByAdmission says that a workload without any record has nevertheless
+// released under defense: its current revision is younger than that. Workloads
+// that were there before are baselines.
+func (in *WorkloadInput) missedByAdmission() bool {
+	created := in.Workload.RevisionCreated
+	return !in.DefendedSince.IsZero() && !created.IsZero() && created.After(in.DefendedSince)
+}
+
+func newestChange(changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
+	var newest *v1alpha1.ChangeWorkload
+	for i := range changes {
+		if newest == nil || changes[i].Spec.Release > newest.Spec.Release {
+			newest = &changes[i]
+		}
+	}
+	return newest
+}
+
+// overrideWaits says that a user asked to pass the block and no release has
+// used that up yet.
+func overrideWaits(w *Workload) bool {
+	_, stale := w.Annotations[v1alpha1.OverrideStaleAnnotation]
+	return w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !stale
+}
+
+// hasOwnBlock says that the workload's block was set by the operator.
+func hasOwnBlock(w *Workload) bool {
+	return w.blocked() && w.Annotations[v1alpha1.SuspendedVersionAnnotation] != ""
+}
+
+// IsOpen says whether a release in this state has not ended.
+func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
+	switch s {
+	case v1alpha1.ChangeWorkloadInit, v1alpha1.ChangeWorkloadRunning, v1alpha1.ChangeWorkloadTimeOutPreThreshold:
+		return true
+	default:
+		return false
+	}
+}
+
+func anyOpen(changes []v1alpha1.ChangeWorkload) bool {
+	for i := range changes {
+		if IsOpen(changes[i].Status.Status) {
+			return true
+		}
+	}
+	return false
+}
+
+// EnrolledSince reads from a namespace's managed fields when its enrolment
+// label was last set: the time of the newest entry that owns the label. Zero
+// when no entry tells. It is never earlier than the enrolment, so nothing that
+// was there before is taken for a release.
+func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
+	var since time.Time
+	for i := range fields {
+		if OwnsEnrolment(&fields[i]) && fields[i].Time != nil && fields[i].Time.After(since) {
+			since = fields[i].Time.Time
+		}
+	}
+	return since
+}
+
+// OwnsEnrolment says whether an entry of managed fields owns EnrolledLabel.
+func OwnsEnrolment(entry *metav1.ManagedFieldsEntry) bool {
+	if entry.FieldsV1 == nil {
+		return false
+	}
+	var owned struct {
+		Metadata struct {
+			Labels map[string]json.RawMessage `json:"f:labels"`
+		} `json:"f:metadata"`
+	}
+	if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned); err != nil {
+		return false // no evidence
+	}
+	_, ok := owned.Metadata.Labels["f:"+v1alpha1.EnrolledLabel]
+	return ok
+}

@@ -1,0 +1,219 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+func TestDecideWorkload(t *testing.T) {
+	labels := func(kv ...string) map[string]string {
+		m := map[string]string{}
+		for i := 0; i < len(kv); i += 2 {
+			m[kv[i]] = kv[i+1]
+		}
+		return m
+	}
+	change := func(version string, release int64, status v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
+		return v1alpha1.ChangeWorkload{
+			Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: version, Release: release},
+			Status: v1alpha1.ChangeWorkloadStatus{Status: status},
+		}
+	}
+	const (
+		v, rel, processed = v1alpha1.VersionLabel, v1alpha1.ReleaseAnnotation, v1alpha1.DefenseStatusLabel
+		suspend, ignored  = v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel
+	)
+	for name, test := range map[string]struct {
+		workload   Workload
+		changes    []v1alpha1.ChangeWorkload
+		unenrolled bool
+		since      time.Time
+		want       WorkloadPlan
+	}{
+		"baseline": {
+			workload: Workload{Version: versionA},
+		},
+		"baseline older than the defense": {
+			workload: Workload{Version: versionA, RevisionCreated: testNow},
+			since:    testNow.Add(time.Second),
+		},
+		"baseline of the second the defense began": {
+			workload: Workload{Version: versionA, RevisionCreated: testNow},
+			since:    testNow,
+		},
+		"released under defense, past admission": {
+			workload: Workload{Version: versionA, RevisionCreated: testNow},
+			since:    testNow.Add(-time.Second),
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Slipped: true}},
+		},
+		"recorded by admission": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "1")},
+			want:     WorkloadPlan{EnsureChange: true, Processed: true},
+		},
+		"processed": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"), Annotations: labels(rel, "1")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{EnsureChange: true},
+		},
+		"slipped: template and record differ": {
+			workload: Workload{Version: versionB, Labels: labels(v, versionA, processed, "processed"), Annotations: labels(rel, "1")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true}},
+		},
+		"slipped back to an older version, with its record": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "1")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend), change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+		},
+		"record lost, release known": {
+			workload: Workload{Version: versionA},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 4}},
+		},
+		"number lost, release known": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA)},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 4}},
+		},
+		"number lost, nothing known": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1}},
+		},
+		"recorded release that slipped back before it was processed": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 2}},
+		},
+		"slipped with an override": {
+			workload: Workload{Version: versionB, ResourceVersion: "7", Labels: labels(v, versionA, suspend, "1", ignored, "true"), Annotations: labels(rel, "1")},
+			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true,
+				Override: &Override{Version: versionB, ResourceVersion: "7", User: UnknownUser}}},
+		},
+		"slipped with a stale override": {
+			workload: Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", ignored, "true"),
+				Annotations: labels(rel, "1", v1alpha1.OverrideStaleAnnotation, "true")},
+			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true}},
+		},
+		"override to report": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
+				Annotations: labels(rel, "1", v1alpha1.OverrideAnnotation, versionA+" 7 Jane Doe")},
+			want: WorkloadPlan{EnsureChange: true, Override: &Override{Version: versionA, ResourceVersion: "7", User: "Jane Doe"}},
+		},
+		"override reported": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
+				Annotations: labels(rel, "1", v1alpha1.OverrideAnnotation, versionA+" 7 Jane Doe", v1alpha1.OverrideReportedAnnotation, "7")},
+			want: WorkloadPlan{EnsureChange: true},
+		},
+		"deleting": {
+			workload: Workload{Version: versionB, Deleting: true, Labels: labels(v, versionA)},
+		},
+		"opted out, blocked by the operator": {
+			workload: Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", v1alpha1.DefenseLabel, "disabled"),
+				Annotations: labels(v1alpha1.SuspendedVersionAnnotation, versionA)},
+			changes: []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)},
+			want:    WorkloadPlan{TakeBack: true},
+		},
+		"left, blocked by the operator, a release still open: that first": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
+				Annotations: labels(v1alpha1.SuspendedVersionAnnotation, versionA)},
+			changes:    []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)},
+			unenrolled: true,
+		},
+		"left, blocked by the operator": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
+				Annotations: labels(v1alpha1.SuspendedVersionAnnotation, versionA)},
+			changes:    []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadCanceled)},
+			unenrolled: true,
+			want:       WorkloadPlan{TakeBack: true},
+		},
+		"left, blocked by a user": {
+			workload:   Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1")},
+			unenrolled: true,
+		},
+		"not enrolled, slipped": {
+			workload:   Workload{Version: versionB, Labels: labels(v, versionA)},
+			unenrolled: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := DecideWorkload(WorkloadInput{Workload: &test.workload, Enrolled: !test.unenrolled, Changes: test.changes, DefendedSince: test.since})
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEnrolledSince(t *testing.T) {
+	at := func(d time.Duration) *metav1.Time { m := metav1.NewTime(testNow.Add(d)); return &m }
+	owns := func(raw string, when *metav1.Time) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Time: when, FieldsV1: &metav1.FieldsV1{Raw: []byte(raw)}}
+	}
+	enrolment := `{"f:metadata":{"f:labels":{".":{},"f:admission-webhook-altershield":{}}}}`
+	other := `{"f:metadata":{"f:labels":{"f:team":{}}}}`
+	for name, test := range map[string]struct {
+		fields []metav1.ManagedFieldsEntry
+		want   time.Time
+	}{
+		"none":             {nil, time.Time{}},
+		"other labels":     {[]metav1.ManagedFieldsEntry{owns(other, at(0))}, time.Time{}},
+		"the label":        {[]metav1.ManagedFieldsEntry{owns(other, at(time.Hour)), owns(enrolment, at(0))}, testNow},
+		"two own it":       {[]metav1.ManagedFieldsEntry{owns(enrolment, at(time.Minute)), owns(enrolment, at(0))}, testNow.Add(time.Minute)},
+		"unreadable":       {[]metav1.ManagedFieldsEntry{owns(`{"f:metadata":7}`, at(0))}, time.Time{}},
+		"without a time":   {[]metav1.ManagedFieldsEntry{owns(enrolment, nil)}, time.Time{}},
+		"without anything": {[]metav1.ManagedFieldsEntry{{}}, time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := EnrolledSince(test.fields); !got.Equal(test.want) {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestDecideBatch(t *testing.T) {
+	batch := &v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{PodInfos: []v1alpha1.PodInfo{{Pod: "a", UID: "1"}, {Pod: "b", UID: "2"}}}}
+	next, changed := DecideBatch(batch, testNow)
+	if !changed || next.Status != v1alpha1.ChangePodExecuteDone || next.Message != "Skipped" || len(next.PodResults) != 2 {
+		t.Fatalf("changed %t to %+v, want ExecuteDone, Skipped, two results", changed, next)
+	}
+	for _, r := range next.PodResults {
+		if VerdictFails(r.Verdict) {
+			t.Errorf("pod %s fails by verdict %q though nobody was asked", r.Pod, r.Verdict)
+		}
+	}
+	batch.Status = next
+	batch.Status.PodResults[0].Verdict = "fail"
+	if after, changed := DecideBatch(batch, testNow); changed || after.PodResults[0].Verdict != "fail" {
+		t.Errorf("a batch that is done was changed: %t, %+v", changed, after)
+	}
+}
+
+func TestVerdictFails(t *testing.T) {
+	for verdict, want := range map[string]bool{"": false, "pass": false, "none": false, "fail": true, "inconc": true, "unpass": true, "PASS": true} {
+		if got := VerdictFails(verdict); got != want {
+			t.Errorf("%q fails: %t, want %t", verdict, got, want)
+		}
+	}
+}

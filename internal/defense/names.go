@@ -1,0 +1,63 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+const (
+	maxNameLength  = 253
+	maxLabelLength = 63
+	nameSeparator  = "--x--"
+	nameHashLength = 8
+)
+
+// ChangeWorkloadName is the name of the ChangeWorkload of one version of a
+// workload: {workload}--x--{version}.
+func ChangeWorkloadName(workload, version string) string {
+	suffix := nameSeparator + version
+	return shorten(workload, maxNameLength-len(suffix)) + suffix
+}
+
+// ChangePodName is the name of the n-th batch, from 1, of one version of a
+// workload: {changeworkload}--x--{n}.
+func ChangePodName(workload, version string, n int32) string {
+	suffix := fmt.Sprintf("%s%s%s%d", nameSeparator, version, nameSeparator, n)
+	return shorten(workload, maxNameLength-len(suffix)) + suffix
+}
+
+// WorkloadNameLabelValue is the name of a workload as a label value.
+func WorkloadNameLabelValue(workload string) string {
+	return shorten(workload, maxLabelLength)
+}
+
+// shorten returns name as it is when it fits, else cut at an alphanumeric and
+// followed by 8 hexadecimal digits of its SHA-256, so that two long names with
+// the same beginning stay two.
+func shorten(name string, limit int) string {
+	if len(name) <= limit {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	hash := hex.EncodeToString(sum[:])[:nameHashLength]
+	cut := strings.TrimRight(name[:limit-nameHashLength-1], "-._")
+	return cut + "-" + hash
+}

@@ -1,0 +1,57 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+func TestNames(t *testing.T) {
+	version := "c6c45d23c098bdf181853a85b60b5d74"
+	long := strings.Repeat("a", 253)
+	twin := strings.Repeat("a", 252) + "b"
+	for name, test := range map[string]struct{ got, want string }{
+		"changeworkload":         {ChangeWorkloadName("sleep", version), "sleep--x--c6c45d23c098bdf181853a85b60b5d74"},
+		"changepod":              {ChangePodName("sleep", version, 5), "sleep--x--c6c45d23c098bdf181853a85b60b5d74--x--5"},
+		"label":                  {WorkloadNameLabelValue("sleep"), "sleep"},
+		"label of 63 stays":      {WorkloadNameLabelValue(long[:63]), long[:63]},
+		"longest that stays":     {ChangeWorkloadName(long[:216], version), long[:216] + "--x--" + version},
+		"cut at an alphanumeric": {WorkloadNameLabelValue(strings.Repeat("a", 50) + strings.Repeat("-.", 10) + "z"), strings.Repeat("a", 50) + "-aaa14cb7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.got != test.want {
+				t.Errorf("got %q, want %q", test.got, test.want)
+			}
+		})
+	}
+	for _, workload := range []string{"s", long, twin, long[:217], strings.Repeat("a.", 126) + "a"} {
+		for _, name := range []string{ChangeWorkloadName(workload, version), ChangePodName(workload, version, 1), ChangePodName(workload, version, 99999)} {
+			if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+				t.Errorf("%q is no name: %v", name, problems)
+			}
+		}
+		if problems := validation.IsValidLabelValue(WorkloadNameLabelValue(workload)); len(problems) > 0 {
+			t.Errorf("%q is no label value: %v", WorkloadNameLabelValue(workload), problems)
+		}
+	}
+	if ChangeWorkloadName(long, version) == ChangeWorkloadName(twin, version) {
+		t.Error("two long names became one")
+	}
+}

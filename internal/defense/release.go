@@ -1,0 +1,560 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// ReleaseInput is what a decision about a release is made from.
+type ReleaseInput struct {
+	Now      time.Time
+	Settings settings.Settings
+	// Change is the release.
+	Change *v1alpha1.ChangeWorkload
+	// Workload is the workload that owns it; nil when it is gone.
+	Workload *Workload
+	// Enrolled says that the namespace is under defense.
+	Enrolled bool
+	// Pods are the pods of the workload's current revision.
+	Pods []Pod
+	// Batches are all ChangePods of this object, of whatever attempt.
+	Batches []v1alpha1.ChangePod
+	// Others are the other ChangeWorkloads of the workload.
+	Others []v1alpha1.ChangeWorkload
+}
+
+// WorkloadAction is what a release does to the block of its workload.
+type WorkloadAction int
+
+const (
+	// LeaveWorkload means nothing.
+	LeaveWorkload WorkloadAction = iota
+	// BlockWorkload means block its releases, because of this version.
+	BlockWorkload
+	// LiftBlock means remove the block.
+	LiftBlock
+)
+
+// Batch is a batch to be made.
+type Batch struct {
+	Number, Attempt int32
+	Pods            []v1alpha1.PodInfo
+}
+
+// Event is an event to be told once the write it tells of has succeeded.
+type Event struct {
+	// Type is corev1.EventTypeNormal or EventTypeWarning.
+	Type            string
+	Reason, Message string
+}
+
+// ReleasePlan is what to do about a release. It is carried out in the order of
+// its fields; each step may be the last one before a crash, and the next
+// decision goes on from there.
+type ReleasePlan struct {
+	// Spec is set when thresholds are to follow the settings.
+	Spec *v1alpha1.ChangeWorkloadSpec
+	// Batches to make. Their names are taken once made, so of two makers with
+	// stale views only one succeeds.
+	Batches []Batch
+	// Action on the workload.
+	Action WorkloadAction
+	// Status is set when it is to be written.
+	Status *v1alpha1.ChangeWorkloadStatus
+	// Remove are older releases this one has made obsolete.
+	Remove []v1alpha1.ChangeWorkload
+	// Events tell what the status write changed.
+	Events []Event
+	// RequeueAfter says when to look again, if nothing happens before.
+	RequeueAfter time.Duration
+}
+
+const (
+	// maxListed bounds the lists in the status of a release; counts are
+	// complete. Preparing pods are always all listed: the list is the memory
+	// of who was finished, and there are fewer of them than a batch holds.
+	maxListed = 100
+	// maxListedMessage bounds a verdict's text in those lists; the ChangePod
+	// has all of it.
+	maxListedMessage = 256
+)
+
+// DecideRelease says what becomes of a release.
+func DecideRelease(in ReleaseInput) ReleasePlan {
+	if in.Change.DeletionTimestamp != nil {
+		return ReleasePlan{}
+	}
+	d := &release{ReleaseInput: in, status: in.Change.Status.DeepCopy()}
+	switch standing := d.standing(); standing {
+	case standingUnclear:
+		return ReleasePlan{}
+	case standingCurrent:
+		d.follow()
+	default:
+		d.cancel(standing)
+	}
+	return d.finish()
+}
+
+// release is a decision in the making.
+type release struct {
+	ReleaseInput
+	status *v1alpha1.ChangeWorkloadStatus
+	plan   ReleasePlan
+
+	preparing []Pod
+	checking  []v1alpha1.PodResult
+	passed    []v1alpha1.PodResult
+	failed    []v1alpha1.PodResult
+	// batched are the pods in a batch of this attempt.
+	batched map[types.UID]bool
+}
+
+// standing is where a release stands towards its workload.
+type standing string
+
+const (
+	standingCurrent  standing = "current"
+	standingUnclear  standing = "unclear"
+	standingReplaced standing = v1alpha1.ReasonReplaced
+	standingDeleted  standing = v1alpha1.ReasonWorkloadDeleted
+	standingLeft     standing = v1alpha1.ReasonUnmanaged
+)
+
+// standing compares the numbers of releases, not versions alone: a view of the
+// workload that is older than this release decides nothing, and a version that
+// is released again is a newer release.
+func (d *release) standing() standing {
+	w, spec := d.Workload, &d.Change.Spec
+	switch {
+	case w == nil || w.Deleting:
+		return standingDeleted
+	case !d.Enrolled || OptedOut(w.Labels):
+		return standingLeft
+	case w.Release() > spec.Release:
+		return standingReplaced
+	case w.Release() < spec.Release, w.RecordedVersion() != spec.Reversion, w.Version != spec.Reversion:
+		return standingUnclear
+	default:
+		return standingCurrent
+	}
+}
+
+// cancel ends a release that had not ended.
+func (d *release) cancel(why standing) {
+	if !IsOpen(d.status.Status) {
+		return
+	}
+	message := map[standing]string{
+		standingReplaced: "a newer release replaced this one before it ended",
+		standingDeleted:  "the workload is deleted",
+		standingLeft:     "the workload left the defense",
+	}[why]
+	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, "ReleaseCanceled", message)
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", message)
+}
+
+// follow carries a release on.
+func (d *release) follow() {
+	if d.status.Attempt == 0 || d.Change.Spec.Release > d.status.ObservedRelease {
+		d.startAttempt()
+	}
+	switch d.status.Status {
+	case v1alpha1.ChangeWorkloadCanceled, v1alpha1.ChangeWorkloadFailed, v1alpha1.ChangeWorkloadRollback:
+		return
+	}
+	d.followSettings()
+	wait := d.sortPods()
+	made := d.makeBatches()
+	d.judge(made)
+	d.explain()
+	d.requeueIn(wait)
+}
+
+// startAttempt resets everything but the numbers of batches, which go on.
+func (d *release) startAttempt() {
+	d.status = &v1alpha1.ChangeWorkloadStatus{
+		Attempt:         d.status.Attempt + 1,
+		Batches:         d.status.Batches,
+		ObservedRelease: d.Change.Spec.Release,
+		EntryTime:       FormatTime(d.Now),
+		EntryTimeUnix:   d.Now.Unix(),
+	}
+	message := "verification of the release started"
+	if d.status.Attempt > 1 {
+		message = fmt.Sprintf("%s, attempt %d of this version", message, d.status.Attempt)
+	}
+	d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "ReleaseStarted", message)
+}
+
+func (d *release) followSettings() {
+	wait := int64(d.Settings.Wait / time.Second)
+	if d.Change.Spec.CountThreshold == d.Settings.BatchSize && d.Change.Spec.WaitTimeThreshold == wait {
+		return
+	}
+	if !IsOpen(d.status.Status) {
+		return
+	}
+	spec := d.Change.Spec.DeepCopy()
+	spec.CountThreshold, spec.WaitTimeThreshold = d.Settings.BatchSize, wait
+	d.plan.Spec = spec
+}
+
+// sortPods puts every pod where it belongs. It returns how long until the next
+// pod is finished by time alone.
+func (d *release) sortPods() (wait time.Duration) {
+	d.batched = map[types.UID]bool{}
+	batches := slices.Clone(d.Batches)
+	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int { return cmp.Compare(batchNumber(&a), batchNumber(&b)) })
+	for i := range batches {
+		b := &batches[i]
+		d.status.Batches = max(d.status.Batches, batchNumber(b))
+		if b.Spec.Attempt != d.status.Attempt {
+			continue
+		}
+		for _, info := range b.Spec.PodInfos {
+			d.batched[types.UID(info.UID)] = true
+		}
+		if b.Status.Status != v1alpha1.ChangePodExecuteDone {
+			d.checking = append(d.checking, resultsOf(b.Spec.PodInfos)...)
+			continue
+		}
+		passed, failed := batchResults(b)
+		d.passed = append(d.passed, passed...)
+		d.failed = append(d.failed, failed...)
+	}
+
+	finishedBefore := map[string]bool{}
+	for i := range d.status.DefensePreparingPods {
+		finishedBefore[d.status.DefensePreparingPods[i].UID] = true
+	}
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		if d.batched[p.UID] {
+			continue
+		}
+		finished, left := p.Finished(d.Workload.MinReady, d.Now)
+		if finished || finishedBefore[string(p.UID)] {
+			d.preparing = append(d.preparing, *p)
+		} else if left > 0 && (wait == 0 || left < wait) {
+			wait = left
+		}
+	}
+	slices.SortFunc(d.preparing, func(a, b Pod) int {
+		return cmp.Or(a.ReadySince.Compare(b.ReadySince), cmp.Compare(a.Name, b.Name))
+	})
+	return wait
+}
+
+// makeBatches makes as many full batches as there are pods for, and one of the
+// rest when nothing more is to be waited for.
+func (d *release) makeBatches() (made bool) {
+	size := int(max(d.Settings.BatchSize, 1))
+	for len(d.preparing) >= size {
+		d.makeBatch(size)
+		made = true
+	}
+	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete || d.overdue()) {
+		d.makeBatch(len(d.preparing))
+		made = true
+	}
+	if made {
+		d.status.EntryTime, d.status.EntryTimeUnix = FormatTime(d.Now), d.Now.Unix()
+	}
+	return made
+}
+
+func (d *release) makeBatch(size int) {
+	d.status.Batches++
+	b := Batch{Number: d.status.Batches, Attempt: d.status.Attempt}
+	for i := range d.preparing[:size] {
+		p := &d.preparing[i]
+		b.Pods = append(b.Pods, p.Info(d.Change.Spec.AppName))
+		d.batched[p.UID] = true
+	}
+	d.checking = append(d.checking, resultsOf(b.Pods)...)
+	d.preparing = d.preparing[size:]
+	d.plan.Batches = append(d.plan.Batches, b)
+}
+
+func (d *release) deadline() time.Time {
+	return time.Unix(d.status.EntryTimeUnix, 0).Add(d.Settings.Wait)
+}
+
+func (d *release) overdue() bool { return !d.Now.Before(d.deadline()) }
+
+// judge moves the state, and says what that does to the workload.
+func (d *release) judge(made bool) {
+	blocked := d.Workload.blocked()
+	ownBlock := blocked && d.Workload.Annotations[v1alpha1.SuspendedVersionAnnotation] == d.Change.Spec.Reversion
+	before := d.status.Status
+
+	switch {
+	case len(d.failed) > 0:
+		first := &d.failed[0]
+		newFailure := before != v1alpha1.ChangeWorkloadSuspend || len(d.failed) > int(d.status.FailCount)
+		if before != v1alpha1.ChangeWorkloadSuspend {
+			d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, "ReleaseSuspended",
+				fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+len(d.passed), describe(first)))
+		}
+		if !newFailure {
+			return
+		}
+		switch {
+		case !d.Settings.Blocking:
+			if !blocked {
+				d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled,
+					"the OpsConfigInfo blocking is turned off: releases of the workload go on")
+			}
+		default:
+			if !blocked {
+				d.plan.Action = BlockWorkload
+			}
+			d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed,
+				"releases of the workload are blocked; release a repair with the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
+		}
+
+	case d.allPassed():
+		if before != v1alpha1.ChangeWorkloadSuccess {
+			d.enter(v1alpha1.ChangeWorkloadSuccess, corev1.EventTypeNormal, "ReleaseSucceeded",
+				fmt.Sprintf("all %d pods passed", len(d.passed)))
+		}
+		d.succeed(blocked, before != v1alpha1.ChangeWorkloadSuccess)
+
+	case before == v1alpha1.ChangeWorkloadSuspend:
+		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "VerdictCorrected", "no pod is failed any more; the release goes on")
+		d.unblock(ownBlock, v1alpha1.ReasonCorrected, "the failing verdict was corrected")
+
+	case before == v1alpha1.ChangeWorkloadSuccess:
+		d.succeed(blocked, false)
+
+	case d.waitsInVain(made):
+		if before != v1alpha1.ChangeWorkloadTimeOutPreThreshold {
+			d.enter(v1alpha1.ChangeWorkloadTimeOutPreThreshold, corev1.EventTypeNormal, "WaitTimedOut",
+				fmt.Sprintf("no pod finished for %s; the next one is verified at once", d.Settings.Wait))
+		}
+
+	case before == v1alpha1.ChangeWorkloadTimeOutPreThreshold:
+		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
+	}
+}
+
+// succeed lifts blocks once a pod of this release has passed: any block when
+// the release succeeds, later on those of the operator only, since whoever set
+// another one meant it.
+func (d *release) succeed(blocked, entered bool) {
+	if len(d.passed) == 0 {
+		return
+	}
+	d.unblock(blocked && (entered || hasOwnBlock(d.Workload)), v1alpha1.ReasonAllPassed, "the release succeeded")
+	for i := range d.Others {
+		if d.Others[i].Spec.Release < d.Change.Spec.Release {
+			d.plan.Remove = append(d.plan.Remove, d.Others[i])
+		}
+	}
+}
+
+func (d *release) unblock(lift bool, reason, message string) {
+	if lift {
+		d.plan.Action = LiftBlock
+		d.event(corev1.EventTypeNormal, "BlockLifted", message)
+	}
+	if meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked) != nil {
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, reason, "%s", message)
+	}
+}
+
+// allPassed says that the rollout is complete, with every pod it is to have,
+// each of them seen, finished and passed.
+func (d *release) allPassed() bool {
+	if !d.Workload.Rollout.Complete || len(d.checking) > 0 || len(d.preparing) > 0 {
+		return false
+	}
+	passed := map[string]bool{}
+	for i := range d.passed {
+		passed[d.passed[i].UID] = true
+	}
+	live := 0
+	for i := range d.Pods {
+		if !d.Pods[i].live() {
+			continue
+		}
+		if !passed[string(d.Pods[i].UID)] {
+			return false
+		}
+		live++
+	}
+	return live == int(d.Workload.Replicas)
+}
+
+// waitsInVain says that pods are still to come and none has for the wait
+// threshold. A rollout that cannot move does not count: it says so itself.
+func (d *release) waitsInVain(made bool) bool {
+	if made || len(d.preparing) > 0 || d.Workload.Paused || d.Workload.Rollout.Stuck {
+		return false
+	}
+	return d.podsToCome() && d.overdue()
+}
+
+func (d *release) podsToCome() bool {
+	if !d.Workload.Rollout.Complete {
+		return true
+	}
+	for i := range d.Pods {
+		if d.Pods[i].live() && !d.batched[d.Pods[i].UID] {
+			return true
+		}
+	}
+	return false
+}
+
+// explain fills the lists, counts and conditions.
+func (d *release) explain() {
+	s := d.status
+	s.DefensePreparingPods = nil
+	for i := range d.preparing {
+		s.DefensePreparingPods = append(s.DefensePreparingPods, v1alpha1.PodResult{PodInfo: d.preparing[i].Info(d.Change.Spec.AppName)})
+	}
+	s.PreparingCount = int32(len(d.preparing)) //nolint:gosec // bounded by the size of a batch
+	s.DefenseCheckingPods, s.CheckingCount = bounded(d.checking)
+	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
+	s.DefenseCheckFailPods, s.FailCount = bounded(d.failed)
+
+	w := d.Workload
+	switch {
+	case w.Rollout.Complete:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
+	case w.Paused:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is paused; the release goes on when it is resumed", w.Kind)
+	case w.Rollout.Stuck:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "the rollout does not move: %s", w.Rollout.Message)
+	default:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "pods are being replaced")
+	}
+
+	switch {
+	case len(d.failed) > 0:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s", describe(&d.failed[0]))
+	case s.Status == v1alpha1.ChangeWorkloadSuccess && len(d.passed) == 0:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "the release has no pods to verify; it lifts no block")
+	case d.allPassed():
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "every pod passed")
+	default:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "verification goes on")
+	}
+}
+
+// requeueIn says when to look again: when a pod is finished by time alone, or
+// when waiting for a full batch ends.
+func (d *release) requeueIn(podWait time.Duration) {
+	again := podWait
+	waiting := len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && d.podsToCome() && !d.overdue()
+	if waiting {
+		left := max(d.deadline().Sub(d.Now), time.Second/10)
+		if again == 0 || left < again {
+			again = left
+		}
+	}
+	d.plan.RequeueAfter = again
+}
+
+func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reason, message string) {
+	d.status.Status = state
+	d.status.UpdateTime, d.status.UpdateTimeUnix = FormatTime(d.Now), d.Now.Unix()
+	if reason != "" {
+		d.event(eventType, reason, message)
+	}
+}
+
+func (d *release) event(eventType, reason, message string) {
+	d.plan.Events = append(d.plan.Events, Event{Type: eventType, Reason: reason,
+		Message: fmt.Sprintf("version %s: %s", d.Change.Spec.Reversion, message)})
+}
+
+func (d *release) condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
+	setCondition(&d.status.Conditions, d.Change.Generation, d.Now, kind, status, reason, format, args...)
+}
+
+// finish leaves out a status write that would change nothing.
+func (d *release) finish() ReleasePlan {
+	if !equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
+		d.status.ObservedGeneration = d.Change.Generation
+		d.plan.Status = d.status
+	}
+	return d.plan
+}
+
+func describe(r *v1alpha1.PodResult) string {
+	s := fmt.Sprintf("pod %s: %s", r.Pod, r.Verdict)
+	if r.Message != "" {
+		s += ": " + cut(r.Message)
+	}
+	return s
+}
+
+func cut(message string) string {
+	if len(message) <= maxListedMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxListedMessage-len("...")], "") + "..."
+}
+
+func bounded(results []v1alpha1.PodResult) (listed []v1alpha1.PodResult, count int32) {
+	for i := range results[:min(len(results), maxListed)] {
+		r := results[i]
+		r.Message = cut(r.Message)
+		listed = append(listed, r)
+	}
+	return listed, int32(len(results)) //nolint:gosec // a workload has far fewer pods
+}
+
+func resultsOf(infos []v1alpha1.PodInfo) []v1alpha1.PodResult {
+	results := make([]v1alpha1.PodResult, len(infos))
+	for i := range infos {
+		results[i].PodInfo = infos[i]
+	}
+	return results
+}
+
+// batchNumber reads the number of a batch out of its name; 0 for a name that
+// is none of ours.
+func batchNumber(b *v1alpha1.ChangePod) int32 {
+	i := strings.LastIndex(b.Name, nameSeparator)
+	if i < 0 {
+		return 0
+	}
+	n, err := strconv.ParseInt(b.Name[i+len(nameSeparator):], 10, 32)
+	if err != nil || n < 1 {
+		return 0
+	}
+	return int32(n)
+}

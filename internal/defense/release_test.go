@@ -1,0 +1,533 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+const (
+	versionA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	versionB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+var testNow = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+// world is a workload with a release, its pods and batches, for tests: what a
+// plan does to it is carried out as the controllers would.
+type world struct {
+	in ReleaseInput
+}
+
+func newWorld(replicas int32) *world {
+	return &world{in: ReleaseInput{
+		Now:      testNow,
+		Settings: settings.Default(),
+		Enrolled: true,
+		Change: &v1alpha1.ChangeWorkload{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: ChangeWorkloadName("sleep", versionA), UID: "change-a", Generation: 1},
+			Spec: v1alpha1.ChangeWorkloadSpec{
+				ChangeWorkloadID: ChangeWorkloadName("sleep", versionA), AppName: "sleep", ServiceName: "sleep",
+				Reversion: versionA, CountThreshold: 1, WaitTimeThreshold: 60, Release: 1,
+			},
+		},
+		Workload: &Workload{
+			Kind: "deployment", Namespace: "default", Name: "sleep", UID: "sleep-uid",
+			Labels:      map[string]string{v1alpha1.VersionLabel: versionA},
+			Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"},
+			Version:     versionA, Replicas: replicas,
+		},
+	}}
+}
+
+func (w *world) Pods(n int, change ...func(*Pod)) *world {
+	for range n {
+		p := Pod{
+			Namespace: "default", Name: fmt.Sprintf("sleep-%d", len(w.in.Pods)), UID: types.UID(fmt.Sprintf("pod-%d", len(w.in.Pods))),
+			Ready: true, ReadySince: testNow.Add(-time.Second),
+		}
+		for _, c := range change {
+			c(&p)
+		}
+		w.in.Pods = append(w.in.Pods, p)
+	}
+	return w
+}
+
+func unready(p *Pod)     { p.Ready = false }
+func terminating(p *Pod) { p.Terminating = true }
+func ended(p *Pod)       { p.Ready, p.Ended = false, true }
+
+func (w *world) Complete() *world             { w.in.Workload.Rollout.Complete = true; return w }
+func (w *world) Paused() *world               { w.in.Workload.Paused = true; return w }
+func (w *world) BatchSize(n int32) *world     { w.in.Settings.BatchSize = n; return w }
+func (w *world) Later(d time.Duration) *world { w.in.Now = w.in.Now.Add(d); return w }
+func (w *world) Status(s v1alpha1.ChangeWorkloadStatusType) *world {
+	w.in.Change.Status.Status = s
+	return w
+}
+
+func (w *world) Suspended(by string) *world {
+	w.in.Workload.Labels[v1alpha1.SuspendLabel] = "1"
+	if by != "" {
+		w.in.Workload.Annotations[v1alpha1.SuspendedVersionAnnotation] = by
+	}
+	return w
+}
+
+// Release makes the workload's current release the n-th, of a version.
+func (w *world) Release(n int64, version string) *world {
+	w.in.Workload.Labels[v1alpha1.VersionLabel] = version
+	w.in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = fmt.Sprint(n)
+	w.in.Workload.Version = version
+	return w
+}
+
+// Verdict writes a verdict on a pod, as a user would.
+func (w *world) Verdict(pod, verdict string) *world {
+	for i := range w.in.Batches {
+		b := &w.in.Batches[i]
+		for _, info := range b.Spec.PodInfos {
+			if info.Pod == pod {
+				b.Status.PodResults = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: pod}, Verdict: verdict, Message: "find error"}}
+			}
+		}
+	}
+	return w
+}
+
+// Step decides and carries the plan out.
+func (w *world) Step() ReleasePlan {
+	plan := DecideRelease(w.in)
+	if plan.Spec != nil {
+		w.in.Change.Spec = *plan.Spec
+		w.in.Change.Generation++
+	}
+	for _, b := range plan.Batches {
+		w.in.Batches = append(w.in.Batches, v1alpha1.ChangePod{
+			ObjectMeta: metav1.ObjectMeta{Name: ChangePodName("sleep", versionA, b.Number)},
+			Spec:       v1alpha1.ChangePodSpec{PodInfos: b.Pods, Attempt: b.Attempt},
+		})
+	}
+	switch plan.Action {
+	case BlockWorkload:
+		w.in.Workload.Labels[v1alpha1.SuspendLabel] = "2"
+		w.in.Workload.Annotations[v1alpha1.SuspendedVersionAnnotation] = w.in.Change.Spec.Reversion
+	case LiftBlock:
+		delete(w.in.Workload.Labels, v1alpha1.SuspendLabel)
+		delete(w.in.Workload.Annotations, v1alpha1.SuspendedVersionAnnotation)
+	case LeaveWorkload:
+	}
+	if plan.Status != nil {
+		w.in.Change.Status = *plan.Status
+	}
+	return plan
+}
+
+// Check ends all open batches.
+func (w *world) Check() *world {
+	for i := range w.in.Batches {
+		if next, changed := DecideBatch(&w.in.Batches[i], w.in.Now); changed {
+			w.in.Batches[i].Status = next
+		}
+	}
+	return w
+}
+
+// Settle steps and checks until nothing changes any more.
+func (w *world) Settle(t *testing.T) *world {
+	t.Helper()
+	for range 20 {
+		plan := w.Step()
+		w.Check()
+		plan.RequeueAfter, plan.Remove = 0, nil
+		if diff := cmp.Diff(ReleasePlan{}, plan); diff == "" {
+			return w
+		}
+	}
+	t.Fatal("does not settle")
+	return w
+}
+
+func TestDecideRelease(t *testing.T) {
+	type want struct {
+		status                          v1alpha1.ChangeWorkloadStatusType
+		batches                         []int // pods in each batch there is
+		preparing, checking, pass, fail int32
+		suspended                       bool
+		reasons                         map[string]string // of conditions
+	}
+	for name, test := range map[string]struct {
+		world *world
+		then  []func(*world) // each followed by settling
+		want  want
+	}{
+		"pods one by one": {
+			world: newWorld(3).Pods(2).Pods(1, unready),
+			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1, 1}, pass: 2,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRollingOut, v1alpha1.ConditionVerified: v1alpha1.ReasonChecking}},
+		},
+		"all pods: success": {
+			world: newWorld(3).Pods(3).Complete(),
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1, 1}, pass: 3,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
+		},
+		"batches of two, the rest when complete": {
+			world: newWorld(5).BatchSize(2).Pods(5).Complete(),
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{2, 2, 1}, pass: 5},
+		},
+		"batches of two, the rest waits": {
+			world: newWorld(5).BatchSize(2).Pods(3),
+			want:  want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{2}, pass: 2, preparing: 1},
+		},
+		"the rest goes when the wait is over": {
+			world: newWorld(5).BatchSize(2).Pods(3),
+			then:  []func(*world){func(w *world) { w.Later(time.Minute) }},
+			want:  want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{2, 1}, pass: 3},
+		},
+		"none finished in time": {
+			world: newWorld(3).Pods(3, unready),
+			then:  []func(*world){func(w *world) { w.Later(time.Minute) }},
+			want:  want{status: v1alpha1.ChangeWorkloadTimeOutPreThreshold},
+		},
+		"then one finishes": {
+			world: newWorld(3).BatchSize(2).Pods(3, unready),
+			then:  []func(*world){func(w *world) { w.Later(time.Minute) }, func(w *world) { w.in.Pods[0].Ready = true }},
+			want:  want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1},
+		},
+		"a paused rollout stays running": {
+			world: newWorld(3).Paused().Pods(1),
+			then:  []func(*world){func(w *world) { w.Later(time.Hour) }},
+			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutPaused}},
+		},
+		"a stuck rollout stays running": {
+			world: newWorld(3).Pods(1),
+			then: []func(*world){func(w *world) { w.Later(time.Hour) }, func(w *world) {
+				w.in.Workload.Rollout = Rollout{Stuck: true, Message: "deadline exceeded"}
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutStuck}},
+		},
+		"a failing verdict suspends and blocks": {
+			world: newWorld(2).Pods(2).Complete(),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-1", "unpass") }},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1}, pass: 1, fail: 1, suspended: true,
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed, v1alpha1.ConditionVerified: v1alpha1.ReasonPodFailed}},
+		},
+		"with blocking off it only suspends": {
+			world: func() *world { w := newWorld(2).Pods(2).Complete(); w.in.Settings.Blocking = false; return w }(),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-1", "unpass") }},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1}, pass: 1, fail: 1,
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonBlockingDisabled}},
+		},
+		"blocking turned on later blocks nothing retroactively": {
+			world: func() *world { w := newWorld(2).Pods(2).Complete(); w.in.Settings.Blocking = false; return w }(),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-1", "unpass") }, func(w *world) { w.in.Settings.Blocking = true }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1}, pass: 1, fail: 1},
+		},
+		"but another failure does": {
+			world: func() *world { w := newWorld(2).Pods(2).Complete(); w.in.Settings.Blocking = false; return w }(),
+			then: []func(*world){func(w *world) { w.Verdict("sleep-1", "unpass") }, func(w *world) {
+				w.in.Settings.Blocking = true
+				w.Verdict("sleep-0", "unpass")
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1}, fail: 2, suspended: true},
+		},
+		"other pods are still verified while suspended": {
+			world: newWorld(2).Pods(1),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.Pods(1).Complete() }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1}, pass: 1, fail: 1, suspended: true},
+		},
+		"a corrected verdict lifts its own block: success": {
+			world: newWorld(2).Pods(2).Complete(),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-1", "fail") }, func(w *world) { w.Verdict("sleep-1", "pass") }},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2,
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonAllPassed}},
+		},
+		"a corrected verdict lifts its own block: running": {
+			world: newWorld(2).Pods(1),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.Verdict("sleep-0", "pass") }},
+			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonCorrected}},
+		},
+		"a corrected verdict leaves another version's block": {
+			world: newWorld(2).Pods(1).Suspended(versionB),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.Verdict("sleep-0", "pass") }},
+			want:  want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1, suspended: true},
+		},
+		"success lifts another version's block": {
+			world: newWorld(1).Pods(1).Complete().Suspended(versionB),
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"success lifts a block of unknown origin": {
+			world: newWorld(1).Pods(1).Complete().Suspended(""),
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"a block a user sets after success stays": {
+			world: newWorld(1).Pods(1).Complete(),
+			then:  []func(*world){func(w *world) { w.Suspended("") }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true},
+		},
+		"no pods: success that lifts nothing": {
+			world: newWorld(0).Complete().Suspended(versionB),
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, suspended: true,
+				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonNothingVerified}},
+		},
+		"until a pod passes": {
+			world: newWorld(0).Complete().Suspended(versionB),
+			then:  []func(*world){func(w *world) { w.in.Workload.Replicas = 1; w.Pods(1) }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"pods that come after success are verified": {
+			world: newWorld(1).Pods(1).Complete(),
+			then:  []func(*world){func(w *world) { w.in.Workload.Replicas = 3; w.in.Workload.Rollout.Complete = false; w.Pods(2) }, func(w *world) { w.Complete() }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1, 1}, pass: 3},
+		},
+		"a pod that fails after success suspends": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){func(w *world) { w.in.Workload.Replicas = 2; w.in.Workload.Rollout.Complete = false; w.Pods(1) },
+				func(w *world) { w.Complete().Verdict("sleep-1", "inconc") }},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1}, pass: 1, fail: 1, suspended: true},
+		},
+		"not yet success: the rollout says complete, a pod was not seen": {
+			world: newWorld(2).Pods(1).Complete(),
+			want:  want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1},
+		},
+		"terminating and evicted pods are not waited for": {
+			world: newWorld(1).Pods(1).Pods(1, unready, terminating).Pods(1, ended).Complete(),
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"once finished, always finished": {
+			world: newWorld(3).BatchSize(3).Pods(2).Pods(1, unready),
+			then:  []func(*world){func(w *world) { w.in.Pods[0].Ready = false }, func(w *world) { w.in.Pods[2].Ready = true }},
+			want:  want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{3}, pass: 3},
+		},
+		"minReadySeconds": {
+			world: func() *world { w := newWorld(1).Pods(1); w.in.Workload.MinReady = 10 * time.Second; return w }(),
+			want:  want{status: v1alpha1.ChangeWorkloadRunning},
+		},
+		"minReadySeconds over": {
+			world: func() *world { w := newWorld(1).Pods(1); w.in.Workload.MinReady = 10 * time.Second; return w }(),
+			then:  []func(*world){func(w *world) { w.Later(9 * time.Second) }},
+			want:  want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1},
+		},
+		"a newer release replaces a running one": {
+			world: newWorld(2).Pods(1),
+			then:  []func(*world){func(w *world) { w.Release(2, versionB).Pods(3) }},
+			want: want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonReplaced}},
+		},
+		"a suspended one stays suspended": {
+			world: newWorld(1).Pods(1),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.Release(2, versionB) }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1}, fail: 1, suspended: true},
+		},
+		"a verdict for a replaced release is recorded only": {
+			world: newWorld(1).Pods(1).Complete(),
+			then:  []func(*world){func(w *world) { w.Release(2, versionB) }, func(w *world) { w.Verdict("sleep-0", "fail") }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"a view of the workload older than the release decides nothing": {
+			world: func() *world { w := newWorld(1).Pods(1); w.in.Change.Spec.Release = 2; return w }(),
+			want:  want{status: v1alpha1.ChangeWorkloadInit},
+		},
+		"a template that differs from its record decides nothing": {
+			world: func() *world { w := newWorld(1).Pods(1); w.in.Workload.Version = versionB; return w }(),
+			want:  want{status: v1alpha1.ChangeWorkloadInit},
+		},
+		"released again: a new attempt, pods verified again": {
+			world: newWorld(2).Pods(2).Complete(),
+			then: []func(*world){
+				func(w *world) { w.Verdict("sleep-0", "fail") },
+				func(w *world) { w.Release(2, versionB) },
+				func(w *world) { w.Release(3, versionA); w.in.Change.Spec.Release = 3 },
+			},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1, 1, 1}, pass: 2},
+		},
+		"opting out cancels": {
+			world: newWorld(2).Pods(1),
+			then:  []func(*world){func(w *world) { w.in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled }},
+			want: want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonUnmanaged}},
+		},
+		"leaving with the namespace cancels, for good": {
+			world: newWorld(2).Pods(1),
+			then:  []func(*world){func(w *world) { w.in.Enrolled = false }, func(w *world) { w.in.Enrolled = true; w.Pods(1).Complete() }},
+			want:  want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1},
+		},
+		"a deleted workload cancels": {
+			world: newWorld(2).Pods(1),
+			then:  []func(*world){func(w *world) { w.in.Workload.Deleting = true }},
+			want: want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonWorkloadDeleted}},
+		},
+		"results of pods outside the batch do not count": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){func(w *world) {
+				w.in.Batches[0].Status.PodResults = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "other"}, Verdict: "fail"}}
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"nor do those of an earlier pod of the same name": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){func(w *world) {
+				w.in.Batches[0].Status.PodResults = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "sleep-0", UID: "earlier"}, Verdict: "fail"}}
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := test.world
+			w.Settle(t)
+			for _, change := range test.then {
+				change(w)
+				w.Settle(t)
+			}
+			s := w.in.Change.Status
+			_, suspended := w.in.Workload.Labels[v1alpha1.SuspendLabel]
+			got := want{status: s.Status, preparing: s.PreparingCount, checking: s.CheckingCount, pass: s.PassCount, fail: s.FailCount, suspended: suspended}
+			for i := range w.in.Batches {
+				got.batches = append(got.batches, len(w.in.Batches[i].Spec.PodInfos))
+			}
+			if test.want.reasons != nil {
+				got.reasons = map[string]string{}
+				for kind := range test.want.reasons {
+					if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
+						got.reasons[kind] = c.Reason
+					}
+				}
+			}
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(want{})); diff != "" {
+				t.Errorf("-want +got:\n%s\nevents and state: %+v", diff, s)
+			}
+			onePodOneBatch(t, w)
+		})
+	}
+}
+
+// onePodOneBatch checks that no pod is in two batches of one attempt.
+func onePodOneBatch(t *testing.T, w *world) {
+	t.Helper()
+	seen := map[string]string{}
+	for _, b := range w.in.Batches {
+		for _, p := range b.Spec.PodInfos {
+			key := fmt.Sprintf("%d/%s", b.Spec.Attempt, p.UID)
+			if other, ok := seen[key]; ok {
+				t.Errorf("pod %s is in %s and %s of attempt %d", p.Pod, other, b.Name, b.Spec.Attempt)
+			}
+			seen[key] = b.Name
+		}
+	}
+}
+
+func TestDecideReleaseSuccessRemovesOlder(t *testing.T) {
+	older := v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Name: "older"}, Spec: v1alpha1.ChangeWorkloadSpec{Release: 1}}
+	newer := v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Name: "newer"}, Spec: v1alpha1.ChangeWorkloadSpec{Release: 3}}
+	for name, test := range map[string]struct {
+		world *world
+		want  []string
+	}{
+		"success":            {newWorld(1).Pods(1).Complete(), []string{"older"}},
+		"running":            {newWorld(2).Pods(1), nil},
+		"success of no pods": {newWorld(0).Complete(), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := test.world.Release(2, versionA)
+			w.in.Change.Spec.Release = 2
+			w.in.Others = []v1alpha1.ChangeWorkload{older, newer}
+			w.Settle(t)
+			var got []string
+			for _, c := range DecideRelease(w.in).Remove {
+				got = append(got, c.Name)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("removed -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecideReleaseFollowsSettings(t *testing.T) {
+	w := newWorld(10).Pods(1, unready).Settle(t)
+	w.in.Settings.BatchSize, w.in.Settings.Wait = 4, 5*time.Second
+	if plan := w.Step(); plan.Spec == nil || plan.Spec.CountThreshold != 4 || plan.Spec.WaitTimeThreshold != 5 {
+		t.Fatalf("spec = %+v, want thresholds of 4 pods and 5 seconds", plan.Spec)
+	}
+	w.Settle(t).Pods(9)
+	w.in.Pods[0].Ready = true
+	w.Complete().Settle(t)
+	w.in.Settings.BatchSize = 7
+	if plan := w.Step(); plan.Spec != nil {
+		t.Errorf("a release that ended follows a setting: %+v", plan.Spec)
+	}
+}
+
+func TestDecideReleaseRequeue(t *testing.T) {
+	for name, test := range map[string]struct {
+		world *world
+		want  time.Duration
+	}{
+		"nothing finished yet: until the wait is over":   {newWorld(1).Pods(1, unready), time.Minute},
+		"batch not full: until the wait is over":         {newWorld(3).BatchSize(2).Pods(1), time.Minute},
+		"minReadySeconds first":                          {func() *world { w := newWorld(1).Pods(1); w.in.Workload.MinReady = 10 * time.Second; return w }(), 9 * time.Second},
+		"all done: never":                                {newWorld(1).Pods(1).Complete(), 0},
+		"wait is over, none came: never, a pod wakes it": {newWorld(1).Pods(1, unready).Later(0), time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.world.Settle(t)
+			if got := DecideRelease(test.world.in).RequeueAfter; got != test.want {
+				t.Errorf("requeue after %s, want %s", got, test.want)
+			}
+		})
+	}
+	w := newWorld(1).Pods(1, unready).Settle(t).Later(time.Minute).Settle(t)
+	if got := DecideRelease(w.in).RequeueAfter; got != 0 {
+		t.Errorf("timed out: requeue after %s, want never", got)
+	}
+}
+
+func TestDecideReleaseBoundsItsObject(t *testing.T) {
+	w := newWorld(5000).BatchSize(50).Pods(5000).Complete().Settle(t)
+	for i := range w.in.Batches {
+		for _, p := range w.in.Batches[i].Spec.PodInfos {
+			w.in.Batches[i].Status.PodResults = append(w.in.Batches[i].Status.PodResults,
+				v1alpha1.PodResult{PodInfo: p, Verdict: "fail", Message: strings.Repeat("é", 8000)})
+		}
+	}
+	w.Settle(t)
+	s := w.in.Change.Status
+	if s.FailCount != 5000 || len(s.DefenseCheckFailPods) != maxListed {
+		t.Errorf("%d failed, %d listed, want 5000 and %d", s.FailCount, len(s.DefenseCheckFailPods), maxListed)
+	}
+	for _, p := range s.DefenseCheckFailPods {
+		if len(p.Message) > maxListedMessage || !strings.HasSuffix(p.Message, "...") {
+			t.Fatalf("message of %d bytes is not cut: %q", len(p.Message), p.Message)
+		}
+	}
+}

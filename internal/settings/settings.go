@@ -1,0 +1,243 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package settings turns OpsConfigInfo objects into typed settings. It is pure:
+// what is in force is computed from the objects alone, the last valid value of
+// an object that was made invalid included, so that a restart changes nothing.
+package settings
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Names of the OpsConfigInfo objects; the name decides which setting an object
+// is.
+const (
+	NameBlocking    = "blocking"
+	NameBranch      = "branch"
+	NameRollback    = "rollback"
+	NameSelfHealing = "selfhealing"
+	NameHalting     = "halting"
+	NameSilence     = "silence"
+	NameTimeouts    = "timeouts"
+	NameHistory     = "history"
+	NameAdmission   = "admission"
+)
+
+// MaxBatchSize bounds the pods of one batch, so that a ChangePod stays small.
+const MaxBatchSize = 200
+
+// Settings are the values in force.
+type Settings struct {
+	// Blocking: block a workload that failed verification.
+	Blocking bool
+	// BatchSize is the number of pods per batch, at least 1.
+	BatchSize int32
+	// Wait is how long a batch waits to be full.
+	Wait time.Duration
+	// PreTimeout and PostTimeout are how long a PRE and a POST verdict is
+	// waited for.
+	PreTimeout, PostTimeout time.Duration
+}
+
+// setting is what is known of one setting.
+type setting struct {
+	kind v1alpha1.OpsConfigType
+	// remark of the default object.
+	remark string
+	// initial is the value without an object, or with one that never was valid.
+	initial v1alpha1.OpsConfigValue
+	// apply writes a value into the settings; its error names the remedy.
+	// Nil for settings this build does nothing with.
+	apply func(*Settings, v1alpha1.OpsConfigValue) error
+}
+
+var known = map[string]setting{
+	NameBlocking: {
+		kind:    v1alpha1.TypeBlocking,
+		remark:  "block a workload that failed verification",
+		initial: v1alpha1.OpsConfigValue{Enable: true},
+		apply: func(s *Settings, v v1alpha1.OpsConfigValue) error {
+			s.Blocking = v.Enable
+			return nil
+		},
+	},
+	NameBranch: {
+		kind:    v1alpha1.TypeBranch,
+		remark:  "verify pods in batches of content; disabled: one by one",
+		initial: v1alpha1.OpsConfigValue{Content: "10"},
+		apply:   applyBranch,
+	},
+	NameTimeouts: {
+		kind:    v1alpha1.TypeTimeouts,
+		remark:  "how long a batch waits to be full, and a PRE and a POST verdict is waited for",
+		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "wait=60s,pre=120s,post=120s"},
+		apply:   applyTimeouts,
+	},
+	NameRollback:    {kind: v1alpha1.TypeRollback},
+	NameSelfHealing: {kind: v1alpha1.TypeSelfHealing},
+	NameHalting:     {kind: v1alpha1.TypeHalting},
+	NameSilence:     {kind: v1alpha1.TypeSilence},
+	NameHistory:     {kind: v1alpha1.TypeHistory},
+	NameAdmission:   {kind: v1alpha1.TypeAdmission},
+}
+
+// Default is what is in force without any object.
+func Default() Settings {
+	s := Settings{
+		BatchSize:   1,
+		Wait:        60 * time.Second,
+		PreTimeout:  120 * time.Second,
+		PostTimeout: 120 * time.Second,
+	}
+	for name := range known {
+		// The defaults are valid; a test says so.
+		_ = use(&s, name, known[name].initial)
+	}
+	return s
+}
+
+// DefaultObjects are the objects created at start where they are missing, so
+// that there is something to edit.
+func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
+	var objects []v1alpha1.OpsConfigInfo
+	for _, name := range []string{NameBlocking, NameBranch, NameTimeouts} {
+		k := known[name]
+		objects = append(objects, v1alpha1.OpsConfigInfo{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: v1alpha1.OpsConfigInfoSpec{
+				Type: k.kind, Enable: k.initial.Enable, Content: k.initial.Content, Remark: k.remark,
+			},
+		})
+	}
+	return objects
+}
+
+// FromObjects computes the settings in force from the objects of the operator's
+// namespace.
+func FromObjects(objects []v1alpha1.OpsConfigInfo) Settings {
+	s := Default()
+	for i := range objects {
+		o := &objects[i]
+		if a := Assess(o); a.InForce != nil {
+			_ = use(&s, o.Name, *a.InForce) // assessed as valid
+		}
+	}
+	return s
+}
+
+// Assessment says whether an object's spec is in force and what is.
+type Assessment struct {
+	// Accepted: spec is in force.
+	Accepted bool
+	// Reason and Message explain, with the remedy where spec is not accepted.
+	Reason, Message string
+	// InForce is the value of this object in force; nil when the object is
+	// ignored or never was valid, and the default is in force.
+	InForce *v1alpha1.OpsConfigValue
+}
+
+// Assess judges one object.
+func Assess(o *v1alpha1.OpsConfigInfo) Assessment {
+	k, ok := known[o.Name]
+	switch {
+	case !ok:
+		return Assessment{Reason: v1alpha1.ReasonUnknownName,
+			Message: fmt.Sprintf("metadata.name: no setting is named %q, the object is ignored; delete it, or name it one of %s", o.Name, strings.Join(names(), ", "))}
+	case k.apply == nil && o.Spec.Type == k.kind:
+		return Assessment{Reason: v1alpha1.ReasonUnsupported,
+			Message: fmt.Sprintf("this version of the operator does nothing with the setting %q; the object is ignored", o.Name)}
+	case k.kind != o.Spec.Type:
+		a := lastValid(o)
+		a.Reason = v1alpha1.ReasonTypeMismatch
+		a.Message = fmt.Sprintf("spec.type: the setting %q is of type %s, not %s; spec is ignored%s", o.Name, k.kind, o.Spec.Type, a.Message)
+		return a
+	}
+	value := v1alpha1.OpsConfigValue{Enable: o.Spec.Enable, Content: o.Spec.Content}
+	var scratch Settings
+	if err := k.apply(&scratch, value); err != nil {
+		a := lastValid(o)
+		a.Reason = v1alpha1.ReasonInvalidContent
+		a.Message = fmt.Sprintf("spec.content: %v%s", err, a.Message)
+		return a
+	}
+	return Assessment{Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "spec is in force", InForce: &value}
+}
+
+// lastValid is the value in force for an object whose spec is not valid, and
+// words that say so.
+func lastValid(o *v1alpha1.OpsConfigInfo) Assessment {
+	if v := o.Status.InForce; v != nil {
+		var scratch Settings
+		if use(&scratch, o.Name, *v) == nil {
+			return Assessment{InForce: v, Message: fmt.Sprintf("; in force is the last valid value, enable=%t content=%q", v.Enable, v.Content)}
+		}
+	}
+	return Assessment{Message: "; in force is the default"}
+}
+
+func use(s *Settings, name string, v v1alpha1.OpsConfigValue) error {
+	if k := known[name]; k.apply != nil {
+		return k.apply(s, v)
+	}
+	return nil
+}
+
+func names() []string {
+	return []string{NameBlocking, NameBranch, NameRollback, NameSelfHealing, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission}
+}
+
+func applyBranch(s *Settings, v v1alpha1.OpsConfigValue) error {
+	if !v.Enable {
+		s.BatchSize = 1
+		return nil
+	}
+	n, err := strconv.ParseInt(v.Content, 10, 32)
+	if err != nil || n < 1 || n > MaxBatchSize {
+		return fmt.Errorf("%q is not a number of pods per batch; write a whole number from 1 to %d", v.Content, MaxBatchSize)
+	}
+	s.BatchSize = int32(n)
+	return nil
+}
+
+func applyTimeouts(s *Settings, v v1alpha1.OpsConfigValue) error {
+	wait, pre, post := 60*time.Second, 120*time.Second, 120*time.Second
+	if v.Enable {
+		fields := map[string]*time.Duration{"wait": &wait, "pre": &pre, "post": &post}
+		for part := range strings.SplitSeq(v.Content, ",") {
+			key, text, _ := strings.Cut(strings.TrimSpace(part), "=")
+			field, ok := fields[key]
+			if !ok {
+				return fmt.Errorf("%q names no threshold, or one twice; write wait, pre and post, each at most once, as in \"wait=60s,pre=120s,post=120s\"", part)
+			}
+			d, err := time.ParseDuration(text)
+			if err != nil || d < time.Second {
+				return fmt.Errorf("%q is not a duration of at least 1s; write it as in \"wait=60s,pre=120s,post=120s\"", part)
+			}
+			*field = d
+			delete(fields, key)
+		}
+	}
+	s.Wait, s.PreTimeout, s.PostTimeout = wait, pre, post
+	return nil
+}

@@ -1,0 +1,124 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package settings
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+func object(name string, kind v1alpha1.OpsConfigType, enable bool, content string) v1alpha1.OpsConfigInfo {
+	return v1alpha1.OpsConfigInfo{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.OpsConfigInfoSpec{Type: kind, Enable: enable, Content: content},
+	}
+}
+
+func lastValidOf(o v1alpha1.OpsConfigInfo, enable bool, content string) v1alpha1.OpsConfigInfo {
+	o.Status.InForce = &v1alpha1.OpsConfigValue{Enable: enable, Content: content}
+	return o
+}
+
+func TestFromObjects(t *testing.T) {
+	initial := Settings{Blocking: true, BatchSize: 1, Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute}
+	with := func(change func(*Settings)) Settings {
+		s := initial
+		change(&s)
+		return s
+	}
+	for name, test := range map[string]struct {
+		objects []v1alpha1.OpsConfigInfo
+		want    Settings
+	}{
+		"none":              {nil, initial},
+		"the defaults":      {DefaultObjects("ns"), initial},
+		"blocking off":      {[]v1alpha1.OpsConfigInfo{object("blocking", v1alpha1.TypeBlocking, false, "")}, with(func(s *Settings) { s.Blocking = false })},
+		"branch on":         {[]v1alpha1.OpsConfigInfo{object("branch", v1alpha1.TypeBranch, true, "7")}, with(func(s *Settings) { s.BatchSize = 7 })},
+		"branch off":        {[]v1alpha1.OpsConfigInfo{object("branch", v1alpha1.TypeBranch, false, "7")}, initial},
+		"branch invalid":    {[]v1alpha1.OpsConfigInfo{object("branch", v1alpha1.TypeBranch, true, "seven")}, initial},
+		"last valid":        {[]v1alpha1.OpsConfigInfo{lastValidOf(object("branch", v1alpha1.TypeBranch, true, "seven"), true, "7")}, with(func(s *Settings) { s.BatchSize = 7 })},
+		"last valid is not": {[]v1alpha1.OpsConfigInfo{lastValidOf(object("branch", v1alpha1.TypeBranch, true, "seven"), true, "0")}, initial},
+		"of another type":   {[]v1alpha1.OpsConfigInfo{lastValidOf(object("branch", v1alpha1.TypeTimeouts, true, "wait=1s"), true, "3")}, with(func(s *Settings) { s.BatchSize = 3 })},
+		"unknown name":      {[]v1alpha1.OpsConfigInfo{object("branches", v1alpha1.TypeBranch, true, "7")}, initial},
+		"timeouts": {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, true, "post=5s,wait=1m30s")},
+			with(func(s *Settings) { s.PostTimeout, s.Wait = 5*time.Second, 90*time.Second })},
+		"timeouts off": {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, false, "wait=1s")}, initial},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, FromObjects(test.objects)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAssess(t *testing.T) {
+	for name, test := range map[string]struct {
+		object   v1alpha1.OpsConfigInfo
+		accepted bool
+		reason   string
+		names    string // what the message names
+	}{
+		"valid":               {object("branch", v1alpha1.TypeBranch, true, "7"), true, v1alpha1.ReasonInForce, "in force"},
+		"disabled, anything":  {object("branch", v1alpha1.TypeBranch, false, "seven"), true, v1alpha1.ReasonInForce, "in force"},
+		"no number":           {object("branch", v1alpha1.TypeBranch, true, "seven"), false, v1alpha1.ReasonInvalidContent, "spec.content"},
+		"too large":           {object("branch", v1alpha1.TypeBranch, true, "201"), false, v1alpha1.ReasonInvalidContent, "from 1 to 200"},
+		"negative":            {object("branch", v1alpha1.TypeBranch, true, "-1"), false, v1alpha1.ReasonInvalidContent, "default"},
+		"in force instead":    {lastValidOf(object("branch", v1alpha1.TypeBranch, true, "-1"), true, "7"), false, v1alpha1.ReasonInvalidContent, `content="7"`},
+		"other type":          {object("branch", v1alpha1.TypeBlocking, true, ""), false, v1alpha1.ReasonTypeMismatch, "isBranch"},
+		"unknown":             {object("brunch", v1alpha1.TypeBranch, true, "7"), false, v1alpha1.ReasonUnknownName, "metadata.name"},
+		"not by this build":   {object("halting", v1alpha1.TypeHalting, true, ""), false, v1alpha1.ReasonUnsupported, "ignored"},
+		"threshold twice":     {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5s,wait=6s"), false, v1alpha1.ReasonInvalidContent, "at most once"},
+		"threshold unknown":   {object("timeouts", v1alpha1.TypeTimeouts, true, "wiat=5s"), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
+		"threshold too short": {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5ms"), false, v1alpha1.ReasonInvalidContent, "at least 1s"},
+		"threshold without":   {object("timeouts", v1alpha1.TypeTimeouts, true, ""), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Assess(&test.object)
+			if got.Accepted != test.accepted || got.Reason != test.reason || !strings.Contains(got.Message, test.names) {
+				t.Errorf("got %+v, want accepted %t, reason %s, message with %q", got, test.accepted, test.reason, test.names)
+			}
+		})
+	}
+}
+
+// TestDefaults sees to it that every default is valid, as Default assumes.
+func TestDefaults(t *testing.T) {
+	for name, k := range known {
+		if k.apply == nil {
+			continue
+		}
+		var s Settings
+		if err := k.apply(&s, k.initial); err != nil {
+			t.Errorf("default of %s: %v", name, err)
+		}
+	}
+	for _, o := range DefaultObjects("ns") {
+		if a := Assess(&o); !a.Accepted {
+			t.Errorf("default object %s: %s", o.Name, a.Message)
+		}
+	}
+	if len(names()) != len(known) {
+		t.Errorf("%d names are listed, %d known", len(names()), len(known))
+	}
+}
