@@ -1,0 +1,348 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// AdmissionOperation is what a request does to a workload.
+type AdmissionOperation string
+
+const (
+	// AdmissionCreate creates a workload.
+	AdmissionCreate AdmissionOperation = "CREATE"
+	// AdmissionUpdate changes a workload.
+	AdmissionUpdate AdmissionOperation = "UPDATE"
+)
+
+// AdmissionObject is what admission looks at in a workload. All maps may be
+// nil.
+type AdmissionObject struct {
+	Labels      map[string]string
+	Annotations map[string]string
+	// TemplateLabels are the labels of the pod template.
+	TemplateLabels map[string]string
+	// Version is computed from the pod template; it is never read off a label.
+	Version string
+	// ResourceVersion is empty in a workload that is being created.
+	ResourceVersion string
+	// Paused says that the workload does not roll out changes.
+	Paused bool
+}
+
+// AdmissionRequest is one request to write a workload.
+type AdmissionRequest struct {
+	Operation AdmissionOperation
+	// Own says that the operator itself sent the request.
+	Own bool
+	// Kind is the kind of the workload in lower case, as in messages.
+	Kind            string
+	Namespace, Name string
+	User            string
+	// Old is what is stored; it is empty when a workload is created. New is
+	// what the request would store, with what other webhooks, or this one in
+	// an earlier call for the same request, have made of it.
+	Old, New AdmissionObject
+}
+
+// AdmissionTarget is the part of a workload that a change is about.
+type AdmissionTarget int
+
+const (
+	// WorkloadLabel is a label of the workload.
+	WorkloadLabel AdmissionTarget = iota
+	// WorkloadAnnotation is an annotation of the workload.
+	WorkloadAnnotation
+	// TemplateLabel is a label of the pod template.
+	TemplateLabel
+	// WorkloadPaused is the pause of the rollout. It is only ever removed, and
+	// has no key.
+	WorkloadPaused
+)
+
+// AdmissionChange sets or removes one key of a workload.
+type AdmissionChange struct {
+	Target AdmissionTarget
+	Key    string
+	// Value is empty when the key is removed.
+	Value  string
+	Remove bool
+}
+
+// AdmissionVerdict is the answer to a request.
+type AdmissionVerdict struct {
+	Allowed bool
+	// Message says why a request is denied.
+	Message string
+	// Warning tells the user of a denied request, in one line, what to do.
+	Warning string
+}
+
+// maxOverrideUser bounds the user name in OverrideAnnotation, in bytes.
+const maxOverrideUser = 256
+
+// restoredLabels and restoredAnnotations are the operator's own on a workload:
+// an update neither loses, changes nor adds them. Not among them are
+// SuspendLabel, whose loss is denied rather than undone, and what users set:
+// IgnoredSuspendLabel, RollbackToAnnotation and the settings.
+func restoredLabels() []string {
+	return []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel}
+}
+
+func restoredAnnotations() []string {
+	return []string{
+		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedVersionAnnotation, v1alpha1.OverrideAnnotation,
+		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
+		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
+	}
+}
+
+// MutateAdmission returns what has to be changed in the new object, in a fixed
+// order. Applied to its own result for the same request it changes nothing, as
+// the API server may ask again after other webhooks.
+func MutateAdmission(r AdmissionRequest) []AdmissionChange {
+	if OptedOut(r.New.Labels) {
+		return nil
+	}
+	want := AdmissionObject{
+		Labels:         cloned(r.New.Labels),
+		Annotations:    cloned(r.New.Annotations),
+		TemplateLabels: cloned(r.New.TemplateLabels),
+		Paused:         r.New.Paused,
+	}
+	switch {
+	case r.Operation == AdmissionCreate:
+		r.mutateCreated(&want)
+	case r.Operation != AdmissionUpdate:
+		return nil
+	case r.Own:
+		r.mutateOwn(&want)
+	default:
+		r.mutateUpdated(&want)
+	}
+	changes := slices.Concat(
+		mapChanges(WorkloadLabel, r.New.Labels, want.Labels),
+		mapChanges(WorkloadAnnotation, r.New.Annotations, want.Annotations),
+		mapChanges(TemplateLabel, r.New.TemplateLabels, want.TemplateLabels),
+	)
+	if r.New.Paused && !want.Paused {
+		changes = append(changes, AdmissionChange{Target: WorkloadPaused, Remove: true})
+	}
+	return changes
+}
+
+// ValidateAdmission says whether a request passes the block of a workload.
+func ValidateAdmission(r AdmissionRequest) AdmissionVerdict {
+	if r.Operation != AdmissionUpdate || !r.Old.suspended() || r.Own || OptedOut(r.New.Labels) ||
+		!r.templateTouched() && !r.suspendTouched() || r.overrides() {
+		return AdmissionVerdict{Allowed: true}
+	}
+	return AdmissionVerdict{
+		Message: fmt.Sprintf("%s %s is suspended", r.Kind, r.Name),
+		Warning: r.suspendedWarning(),
+	}
+}
+
+// mutateCreated takes off what a manifest cloned from another workload brought
+// along; the settings in it are the user's.
+func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
+	for _, key := range append(restoredLabels(), v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel) {
+		delete(want.Labels, key)
+	}
+	for _, key := range append(restoredAnnotations(), v1alpha1.RollbackToAnnotation) {
+		delete(want.Annotations, key)
+	}
+	want.Labels[v1alpha1.VersionLabel] = r.New.Version
+	want.TemplateLabels[v1alpha1.VersionLabel] = r.New.Version
+	want.Annotations[v1alpha1.ReleaseAnnotation] = "1"
+}
+
+// mutateOwn records the release that the operator's own write is. The template
+// stays as it was written: a rollback sets back the one of a ReplicaSet, which
+// is found again only if nothing in it changes.
+func (r *AdmissionRequest) mutateOwn(want *AdmissionObject) {
+	if r.released() {
+		r.release(want)
+	}
+}
+
+func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
+	restore(want.Labels, r.Old.Labels, restoredLabels())
+	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
+	if r.released() {
+		r.release(want)
+		want.TemplateLabels[v1alpha1.VersionLabel] = r.New.Version
+	} else {
+		// Also when there was none: putting it in would restart all pods.
+		restore(want.TemplateLabels, r.Old.TemplateLabels, []string{v1alpha1.VersionLabel})
+	}
+	if r.overrides() && (r.released() || r.suspendTouched()) {
+		r.useOverride(want)
+	}
+	if want.Labels[v1alpha1.IgnoredSuspendLabel] != v1alpha1.IgnoredSuspendValue {
+		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
+	}
+}
+
+func (r *AdmissionRequest) release(want *AdmissionObject) {
+	want.Labels[v1alpha1.VersionLabel] = r.New.Version
+	want.Annotations[v1alpha1.ReleaseAnnotation] =
+		strconv.FormatInt(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])+1, 10)
+	delete(want.Labels, v1alpha1.DefenseStatusLabel)
+}
+
+// useOverride records the override and uses it up.
+func (r *AdmissionRequest) useOverride(want *AdmissionObject) {
+	delete(want.Labels, v1alpha1.IgnoredSuspendLabel)
+	delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
+	want.Annotations[v1alpha1.OverrideAnnotation] = Override{
+		Version:         r.New.Version,
+		ResourceVersion: r.Old.ResourceVersion,
+		User:            cutAtRune(r.User, maxOverrideUser),
+	}.String()
+	if !r.New.suspended() {
+		delete(want.Annotations, v1alpha1.SuspendedVersionAnnotation)
+	}
+	// A pause that the client set itself in this request is its own.
+	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; halted && r.Old.Paused && r.released() {
+		want.Paused = false
+	}
+}
+
+// released says that the request changes the pod template, the version label
+// aside.
+func (r *AdmissionRequest) released() bool {
+	return r.Old.Version != r.New.Version
+}
+
+// templateTouched says that the request changes the pod template in any way:
+// where mutation failed, a change of the version label restarts pods, too.
+func (r *AdmissionRequest) templateTouched() bool {
+	return r.released() || differs(r.Old.TemplateLabels, r.New.TemplateLabels, v1alpha1.VersionLabel)
+}
+
+// suspendTouched says that the request loses or changes the block.
+func (r *AdmissionRequest) suspendTouched() bool {
+	return r.Old.suspended() && differs(r.Old.Labels, r.New.Labels, v1alpha1.SuspendLabel)
+}
+
+// overrides says that the request may pass the block.
+func (r *AdmissionRequest) overrides() bool {
+	if !r.Old.suspended() {
+		return false
+	}
+	if r.New.ignoresSuspend() && !r.staleOverride() {
+		return true
+	}
+	// Mutation, earlier in this very request, used the label up. An override
+	// of an earlier request names an older resource version.
+	o, ok := ParseOverride(r.New.Annotations[v1alpha1.OverrideAnnotation])
+	return ok && o.ResourceVersion == r.Old.ResourceVersion
+}
+
+// staleOverride says that the label was there before the block and so was not
+// meant for it.
+func (r *AdmissionRequest) staleOverride() bool {
+	_, stale := r.Old.Annotations[v1alpha1.OverrideStaleAnnotation]
+	return stale && r.Old.ignoresSuspend()
+}
+
+func (r *AdmissionRequest) suspendedWarning() string {
+	since := ""
+	if seconds, err := strconv.ParseInt(r.Old.Labels[v1alpha1.SuspendLabel], 10, 64); err == nil {
+		since = " since " + time.Unix(seconds, 0).UTC().Format(time.RFC3339)
+	}
+	set := "release a repair with the label"
+	if r.New.ignoresSuspend() {
+		set = "this label was there before the block: remove it, then release a repair with it again:"
+	}
+	return fmt.Sprintf("releases are blocked%s; %s %s=%q; see kubectl get changeworkloads -n %s",
+		since, set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue, r.Namespace)
+}
+
+func (o *AdmissionObject) suspended() bool {
+	_, ok := o.Labels[v1alpha1.SuspendLabel]
+	return ok
+}
+
+func (o *AdmissionObject) ignoresSuspend() bool {
+	return o.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue
+}
+
+// restore makes the given keys of a map what they were before.
+func restore(to, from map[string]string, keys []string) {
+	for _, key := range keys {
+		if value, ok := from[key]; ok {
+			to[key] = value
+		} else {
+			delete(to, key)
+		}
+	}
+}
+
+func differs(a, b map[string]string, key string) bool {
+	va, inA := a[key]
+	vb, inB := b[key]
+	return inA != inB || va != vb
+}
+
+// mapChanges returns what turns one map into the other, sorted by key.
+func mapChanges(target AdmissionTarget, from, to map[string]string) []AdmissionChange {
+	var changes []AdmissionChange
+	for key := range from {
+		if _, ok := to[key]; !ok {
+			changes = append(changes, AdmissionChange{Target: target, Key: key, Remove: true})
+		}
+	}
+	for key, value := range to {
+		if differs(from, to, key) {
+			changes = append(changes, AdmissionChange{Target: target, Key: key, Value: value})
+		}
+	}
+	slices.SortFunc(changes, func(a, b AdmissionChange) int { return cmp.Compare(a.Key, b.Key) })
+	return changes
+}
+
+// cloned is maps.Clone that can be written to when there is nothing to clone.
+func cloned(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return maps.Clone(m)
+}
+
+// cutAtRune shortens s to at most limit bytes of whole characters.
+func cutAtRune(s string, limit int) string {
+	s = strings.ToValidUTF8(s, string(utf8.RuneError))
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}

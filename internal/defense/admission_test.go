@@ -1,0 +1,617 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+const suspendedAt = "1700000000"
+
+// admissionWrapper builds requests on a workload that has been released once,
+// is not blocked, and is not changed.
+type admissionWrapper struct{ AdmissionRequest }
+
+func makeUpdate() *admissionWrapper {
+	object := func() AdmissionObject {
+		return AdmissionObject{
+			Labels:         map[string]string{"app": "sleep", v1alpha1.VersionLabel: "v1", v1alpha1.DefenseStatusLabel: v1alpha1.DefenseStatusProcessed},
+			Annotations:    map[string]string{v1alpha1.ReleaseAnnotation: "4"},
+			TemplateLabels: map[string]string{"app": "sleep", v1alpha1.VersionLabel: "v1"},
+			Version:        "v1",
+		}
+	}
+	w := &admissionWrapper{AdmissionRequest{
+		Operation: AdmissionUpdate, Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane",
+		Old: object(), New: object(),
+	}}
+	w.Old.ResourceVersion, w.New.ResourceVersion = "77", "77"
+	return w
+}
+
+// makeBlocked is makeUpdate on a workload that is blocked.
+func makeBlocked() *admissionWrapper {
+	return makeUpdate().
+		both(v1alpha1.SuspendLabel, suspendedAt).
+		bothAnnotations(v1alpha1.SuspendedVersionAnnotation, "v1")
+}
+
+func makeCreate() *admissionWrapper {
+	return &admissionWrapper{AdmissionRequest{
+		Operation: AdmissionCreate, Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane",
+		New: AdmissionObject{Version: "v1"},
+	}}
+}
+
+func (w *admissionWrapper) own() *admissionWrapper { w.Own = true; return w }
+func (w *admissionWrapper) user(s string) *admissionWrapper {
+	w.User = s
+	return w
+}
+func (w *admissionWrapper) release() *admissionWrapper { w.New.Version = "v2"; return w }
+func (w *admissionWrapper) both(key, value string) *admissionWrapper {
+	w.Old.Labels[key] = value
+	return w.label(key, value)
+}
+func (w *admissionWrapper) bothAnnotations(key, value string) *admissionWrapper {
+	w.Old.Annotations[key] = value
+	return w.annotation(key, value)
+}
+func (w *admissionWrapper) label(key, value string) *admissionWrapper {
+	w.New.Labels = with(w.New.Labels, key, value)
+	return w
+}
+func (w *admissionWrapper) annotation(key, value string) *admissionWrapper {
+	w.New.Annotations = with(w.New.Annotations, key, value)
+	return w
+}
+func (w *admissionWrapper) templateLabel(key, value string) *admissionWrapper {
+	w.New.TemplateLabels = with(w.New.TemplateLabels, key, value)
+	return w
+}
+func (w *admissionWrapper) lose(keys ...string) *admissionWrapper {
+	for _, key := range keys {
+		delete(w.New.Labels, key)
+		delete(w.New.Annotations, key)
+	}
+	return w
+}
+func (w *admissionWrapper) loseTemplateLabel() *admissionWrapper {
+	delete(w.New.TemplateLabels, v1alpha1.VersionLabel)
+	return w
+}
+
+// baseline makes the workload one that was there before the operator.
+func (w *admissionWrapper) baseline() *admissionWrapper {
+	for _, o := range []*AdmissionObject{&w.Old, &w.New} {
+		o.Labels, o.Annotations, o.TemplateLabels = nil, nil, nil
+	}
+	return w
+}
+func (w *admissionWrapper) paused(before, after bool) *admissionWrapper {
+	w.Old.Paused, w.New.Paused = before, after
+	return w
+}
+
+func with(m map[string]string, key, value string) map[string]string {
+	m = cloned(m)
+	m[key] = value
+	return m
+}
+
+func setLabel(key, value string) AdmissionChange {
+	return AdmissionChange{Target: WorkloadLabel, Key: key, Value: value}
+}
+func dropLabel(key string) AdmissionChange {
+	return AdmissionChange{Target: WorkloadLabel, Key: key, Remove: true}
+}
+func setAnnotation(key, value string) AdmissionChange {
+	return AdmissionChange{Target: WorkloadAnnotation, Key: key, Value: value}
+}
+func dropAnnotation(key string) AdmissionChange {
+	return AdmissionChange{Target: WorkloadAnnotation, Key: key, Remove: true}
+}
+func setTemplateLabel(value string) AdmissionChange {
+	return AdmissionChange{Target: TemplateLabel, Key: v1alpha1.VersionLabel, Value: value}
+}
+func dropTemplateLabel() AdmissionChange {
+	return AdmissionChange{Target: TemplateLabel, Key: v1alpha1.VersionLabel, Remove: true}
+}
+
+type admissionTest struct {
+	request *admissionWrapper
+	// want is what mutation changes.
+	want []AdmissionChange
+	// wantMutatedDenied and wantDenied say what validation answers with
+	// mutation before it, and without (it was not reached).
+	wantMutatedDenied, wantDenied bool
+}
+
+func admissionTests() map[string]admissionTest {
+	const prefix = "altershield.defense.antgroup.com/"
+	created := []AdmissionChange{
+		setLabel(v1alpha1.VersionLabel, "v1"),
+		setAnnotation(v1alpha1.ReleaseAnnotation, "1"),
+		setTemplateLabel("v1"),
+	}
+	released := func(label, annotation []AdmissionChange) []AdmissionChange {
+		changes := []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel)}
+		changes = append(changes, label...)
+		changes = append(changes, annotation...)
+		return append(changes, setAnnotation(v1alpha1.ReleaseAnnotation, "5"), setTemplateLabel("v2"))
+	}
+	overridden := func(user string) []AdmissionChange {
+		return released([]AdmissionChange{dropLabel(v1alpha1.IgnoredSuspendLabel)},
+			[]AdmissionChange{setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 "+user)})
+	}
+
+	cloned := makeCreate().templateLabel(v1alpha1.VersionLabel, "old")
+	wantCloned := []AdmissionChange{
+		setLabel(v1alpha1.VersionLabel, "v1"),
+		dropLabel(v1alpha1.DefenseStatusLabel), dropLabel(v1alpha1.IgnoredSuspendLabel), dropLabel(v1alpha1.SuspendLabel),
+	}
+	for _, key := range []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel, v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel, "app"} {
+		cloned.label(key, "x")
+	}
+	for _, key := range []string{
+		v1alpha1.HaltedAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
+		v1alpha1.OverrideStaleAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.QuarantinedAnnotation,
+		v1alpha1.ReleaseAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.SuspendedVersionAnnotation,
+	} {
+		cloned.annotation(key, "x")
+		if key == v1alpha1.ReleaseAnnotation {
+			wantCloned = append(wantCloned, setAnnotation(key, "1"))
+		} else {
+			wantCloned = append(wantCloned, dropAnnotation(key))
+		}
+	}
+	wantCloned = append(wantCloned, setTemplateLabel("v1"))
+	for _, key := range []string{"rollback", "branch", "silence", "timeouts"} {
+		cloned.annotation(prefix+key, "x")
+	}
+
+	tests := map[string]admissionTest{
+		"create":           {request: makeCreate(), want: created},
+		"create, opted in": {request: makeCreate().label(v1alpha1.DefenseLabel, "enabled"), want: created},
+		"create, cloned":   {request: cloned, want: wantCloned},
+		"create, opted out": {
+			request: makeCreate().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).label(v1alpha1.SuspendLabel, "1"),
+		},
+
+		"update, nothing changes":  {request: makeUpdate()},
+		"update of a baseline":     {request: makeUpdate().baseline().label("app", "x")},
+		"update, labels of others": {request: makeUpdate().label("app", "x").annotation("a", "b").templateLabel("c", "d")},
+		"baseline, version labels added by hand": {
+			request: makeUpdate().baseline().label(v1alpha1.VersionLabel, "v1").templateLabel(v1alpha1.VersionLabel, "v1"),
+			want:    []AdmissionChange{dropLabel(v1alpha1.VersionLabel), dropTemplateLabel()},
+		},
+		"baseline, released": {
+			request: makeUpdate().baseline().release(),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v2"), setAnnotation(v1alpha1.ReleaseAnnotation, "1"), setTemplateLabel("v2"),
+			},
+		},
+		"a release that slipped keeps its template": {
+			request: makeUpdate().both(v1alpha1.VersionLabel, "v1").loseTemplateLabel().without(),
+		},
+		"replaced by a manifest": {
+			request: makeUpdate().lose(v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel, v1alpha1.ReleaseAnnotation).loseTemplateLabel(),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v1"), setLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "4"), setTemplateLabel("v1"),
+			},
+		},
+		"changed by hand": {
+			request: makeUpdate().label(v1alpha1.VersionLabel, "x").label(v1alpha1.DefenseStatusLabel, "x").
+				annotation(v1alpha1.ReleaseAnnotation, "9").templateLabel(v1alpha1.VersionLabel, "x"),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v1"), setLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "4"), setTemplateLabel("v1"),
+			},
+		},
+		"all maps lost": {
+			request: makeUpdate().nothing(),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v1"), setLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "4"), setTemplateLabel("v1"),
+			},
+		},
+		"the user's own keys are left alone": {
+			request: makeUpdate().label(v1alpha1.SuspendLabel, "1").label(v1alpha1.IgnoredSuspendLabel, "true").
+				annotation(v1alpha1.RollbackToAnnotation, "last-success").label(v1alpha1.DefenseLabel, "enabled").
+				annotation(prefix+"rollback", "disabled"),
+		},
+		"the user's own keys can be taken off": {
+			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").
+				bothAnnotations(v1alpha1.RollbackToAnnotation, "last-success").
+				lose(v1alpha1.IgnoredSuspendLabel, v1alpha1.RollbackToAnnotation),
+		},
+		"opted out": {
+			request: makeUpdate().release().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).lose(v1alpha1.VersionLabel),
+		},
+		"opting in again": {
+			request: makeUpdate().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).release().lose(v1alpha1.DefenseLabel),
+			want:    released(nil, nil),
+		},
+		"the operator's own write": {
+			request: makeUpdate().own().label(v1alpha1.VersionLabel, "x").lose(v1alpha1.DefenseStatusLabel).
+				annotation(v1alpha1.QuarantinedAnnotation, "v0").templateLabel(v1alpha1.VersionLabel, "x"),
+		},
+
+		"release": {request: makeUpdate().release(), want: released(nil, nil)},
+		"release, labels lost": {
+			request: makeUpdate().release().nothing(),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v2"), setAnnotation(v1alpha1.ReleaseAnnotation, "5"), setTemplateLabel("v2"),
+			},
+		},
+		"release, count unreadable": {
+			request: makeUpdate().release().bothAnnotations(v1alpha1.ReleaseAnnotation, "x"),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "1"), setTemplateLabel("v2"),
+			},
+		},
+		"release, count given by the user": {
+			request: makeUpdate().release().annotation(v1alpha1.ReleaseAnnotation, "100"),
+			want:    released(nil, nil),
+		},
+		"release of the operator": {
+			request: makeUpdate().own().release().loseTemplateLabel().annotation(v1alpha1.QuarantinedAnnotation, "v1"),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
+			},
+		},
+		"release with ignored-suspend and no block": {
+			request: makeUpdate().release().label(v1alpha1.IgnoredSuspendLabel, "true"),
+			want:    released(nil, nil),
+		},
+		"stale override goes with its label": {
+			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").
+				lose(v1alpha1.IgnoredSuspendLabel),
+			want: []AdmissionChange{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
+		},
+		"stale override goes when its label does not ignore any more": {
+			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").
+				label(v1alpha1.IgnoredSuspendLabel, "false"),
+			want: []AdmissionChange{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
+		},
+
+		"blocked: scaled, annotated": {request: makeBlocked().annotation("a", "b").label("b", "c")},
+		"blocked: release": {
+			request: makeBlocked().release(), want: released(nil, nil),
+			wantMutatedDenied: true, wantDenied: true,
+		},
+		"blocked: release, other value of ignored-suspend": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "yes"), want: released(nil, nil),
+			wantMutatedDenied: true, wantDenied: true,
+		},
+		"blocked: release of the operator": {
+			request: makeBlocked().own().release(),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
+			},
+		},
+		"blocked: lifted by the operator": {
+			request: makeBlocked().own().lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedVersionAnnotation),
+		},
+		"blocked: release while opting out": {
+			request: makeBlocked().release().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
+		},
+		"blocked: suspend lost": {
+			request:           makeBlocked().lose(v1alpha1.SuspendLabel),
+			wantMutatedDenied: true, wantDenied: true,
+		},
+		"blocked: suspend lost with the version it is for": {
+			request:           makeBlocked().lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedVersionAnnotation),
+			want:              []AdmissionChange{setAnnotation(v1alpha1.SuspendedVersionAnnotation, "v1")},
+			wantMutatedDenied: true, wantDenied: true,
+		},
+		"blocked: suspend changed": {
+			request:           makeBlocked().label(v1alpha1.SuspendLabel, "1"),
+			wantMutatedDenied: true, wantDenied: true,
+		},
+		"blocked: version label of the template changed": {
+			request:    makeBlocked().templateLabel(v1alpha1.VersionLabel, "x"),
+			want:       []AdmissionChange{setTemplateLabel("v1")},
+			wantDenied: true,
+		},
+		"blocked: blocked by hand, everything else passes": {
+			request: makeUpdate().both(v1alpha1.SuspendLabel, "").annotation("a", "b"),
+		},
+
+		"override: in the release": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true"),
+			want:    overridden("jane"),
+		},
+		"override: set before the release": {
+			request: makeBlocked().release().both(v1alpha1.IgnoredSuspendLabel, "true"),
+			want:    overridden("jane"),
+		},
+		"override: set, and not used": {request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true")},
+		"override: back after its release, nothing changes": {
+			request: makeBlocked().bothAnnotations(v1alpha1.OverrideAnnotation, "v1 70 jane").label(v1alpha1.IgnoredSuspendLabel, "true"),
+		},
+		"override: used before": {
+			request:           makeBlocked().release().bothAnnotations(v1alpha1.OverrideAnnotation, "v2 70 jane"),
+			want:              released(nil, nil),
+			wantMutatedDenied: true, wantDenied: true,
+		},
+		"override: reported stays, the record is renewed": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").
+				bothAnnotations(v1alpha1.OverrideAnnotation, "v1 70 joe").bothAnnotations(v1alpha1.OverrideReportedAnnotation, "70"),
+			want: overridden("jane"),
+		},
+		"override: stale": {
+			request: makeBlocked().release().both(v1alpha1.IgnoredSuspendLabel, "true").
+				bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1"),
+			want:              released(nil, nil),
+			wantMutatedDenied: true, wantDenied: true,
+		},
+		"override: stale mark lost by a replace": {
+			request: makeBlocked().release().both(v1alpha1.IgnoredSuspendLabel, "true").
+				bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").lose(v1alpha1.OverrideStaleAnnotation),
+			want:              released(nil, []AdmissionChange{setAnnotation(v1alpha1.OverrideStaleAnnotation, "1")}),
+			wantMutatedDenied: true, wantDenied: true,
+		},
+		"override: stale mark added by hand does not count": {
+			request: makeBlocked().release().both(v1alpha1.IgnoredSuspendLabel, "true").
+				annotation(v1alpha1.OverrideStaleAnnotation, "1"),
+			want: released([]AdmissionChange{dropLabel(v1alpha1.IgnoredSuspendLabel)}, []AdmissionChange{
+				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), dropAnnotation(v1alpha1.OverrideStaleAnnotation),
+			}),
+		},
+		"override: set anew after the stale one": {
+			request: makeBlocked().release().bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").label(v1alpha1.IgnoredSuspendLabel, "true"),
+			want: released([]AdmissionChange{dropLabel(v1alpha1.IgnoredSuspendLabel)}, []AdmissionChange{
+				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), dropAnnotation(v1alpha1.OverrideStaleAnnotation),
+			}),
+		},
+		"override: suspend lost with the release": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").lose(v1alpha1.SuspendLabel),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), dropLabel(v1alpha1.IgnoredSuspendLabel),
+				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
+				dropAnnotation(v1alpha1.SuspendedVersionAnnotation), setTemplateLabel("v2"),
+			},
+		},
+		"override: suspend lost": {
+			request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true").lose(v1alpha1.SuspendLabel),
+			want: []AdmissionChange{
+				dropLabel(v1alpha1.IgnoredSuspendLabel),
+				setAnnotation(v1alpha1.OverrideAnnotation, "v1 77 jane"), dropAnnotation(v1alpha1.SuspendedVersionAnnotation),
+			},
+		},
+		"override: suspend changed": {
+			request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true").label(v1alpha1.SuspendLabel, "1"),
+			want: []AdmissionChange{
+				dropLabel(v1alpha1.IgnoredSuspendLabel), setAnnotation(v1alpha1.OverrideAnnotation, "v1 77 jane"),
+			},
+		},
+		"override: validated after mutation": {
+			request: makeBlocked().release().annotation(v1alpha1.OverrideAnnotation, "v2 77 jane").
+				label(v1alpha1.VersionLabel, "v2").templateLabel(v1alpha1.VersionLabel, "v2"),
+			want: []AdmissionChange{dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5")},
+		},
+		"override: another webhook changed the template after mutation": {
+			request: makeBlocked().release().annotation(v1alpha1.OverrideAnnotation, "other 77 jane").lose(v1alpha1.DefenseStatusLabel).
+				label(v1alpha1.VersionLabel, "other").templateLabel(v1alpha1.VersionLabel, "other").annotation(v1alpha1.ReleaseAnnotation, "5"),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v2"), setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), setTemplateLabel("v2"),
+			},
+		},
+		"override: written by hand without a block": {
+			request: makeUpdate().annotation(v1alpha1.OverrideAnnotation, "v1 77 joe"),
+			want:    []AdmissionChange{dropAnnotation(v1alpha1.OverrideAnnotation)},
+		},
+		"override: user with spaces": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").user("Jane Doe  (ops)"),
+			want:    overridden("Jane Doe  (ops)"),
+		},
+		"override: long user": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").user("x" + strings.Repeat("é", 300)),
+			want:    overridden("x" + strings.Repeat("é", 127)),
+		},
+
+		"override: of a halted workload resumes it": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").
+				bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true),
+			want: append(overridden("jane"), AdmissionChange{Target: WorkloadPaused, Remove: true}),
+		},
+		"override: of a workload that the user paused": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").paused(true, true),
+			want:    overridden("jane"),
+		},
+		"override: of a halted workload that somebody resumed, paused by the release": {
+			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").
+				bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(false, true),
+			want: overridden("jane"),
+		},
+		"blocked: release of a halted workload": {
+			request: makeBlocked().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true),
+			want:    released(nil, nil), wantMutatedDenied: true, wantDenied: true,
+		},
+	}
+	for _, key := range []string{
+		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedVersionAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
+		v1alpha1.HaltedAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
+	} {
+		tests["restored when lost: "+key] = admissionTest{
+			request: makeUpdate().bothAnnotations(key, "x").lose(key), want: []AdmissionChange{setAnnotation(key, "x")},
+		}
+		tests["restored when changed: "+key] = admissionTest{
+			request: makeUpdate().bothAnnotations(key, "x").annotation(key, "y"), want: []AdmissionChange{setAnnotation(key, "x")},
+		}
+		if key != v1alpha1.ReleaseAnnotation {
+			tests["removed when added: "+key] = admissionTest{
+				request: makeUpdate().annotation(key, "x"), want: []AdmissionChange{dropAnnotation(key)},
+			}
+			tests["restored in a release: "+key] = admissionTest{
+				request: makeUpdate().release().bothAnnotations(key, "x").lose(key),
+				want:    sorted(released(nil, nil), setAnnotation(key, "x")),
+			}
+		}
+	}
+	return tests
+}
+
+// without takes the version label off the template of the stored object, too.
+func (w *admissionWrapper) without() *admissionWrapper {
+	delete(w.Old.TemplateLabels, v1alpha1.VersionLabel)
+	return w
+}
+
+// nothing takes all metadata off the new object.
+func (w *admissionWrapper) nothing() *admissionWrapper {
+	w.New.Labels, w.New.Annotations, w.New.TemplateLabels = nil, nil, nil
+	return w
+}
+
+// sorted puts a change of an annotation where it belongs.
+func sorted(changes []AdmissionChange, change AdmissionChange) []AdmissionChange {
+	for i, c := range changes {
+		if c.Target > change.Target || c.Target == change.Target && c.Key > change.Key {
+			return append(changes[:i:i], append([]AdmissionChange{change}, changes[i:]...)...)
+		}
+	}
+	return append(changes, change)
+}
+
+func applied(o AdmissionObject, changes []AdmissionChange) AdmissionObject {
+	o.Labels, o.Annotations, o.TemplateLabels = cloned(o.Labels), cloned(o.Annotations), cloned(o.TemplateLabels)
+	for _, c := range changes {
+		if c.Target == WorkloadPaused {
+			o.Paused = false
+			continue
+		}
+		m := map[AdmissionTarget]map[string]string{
+			WorkloadLabel: o.Labels, WorkloadAnnotation: o.Annotations, TemplateLabel: o.TemplateLabels,
+		}[c.Target]
+		if c.Remove {
+			delete(m, c.Key)
+		} else {
+			m[c.Key] = c.Value
+		}
+	}
+	return o
+}
+
+func TestMutateAdmission(t *testing.T) {
+	for name, tt := range admissionTests() {
+		t.Run(name, func(t *testing.T) {
+			request := tt.request.AdmissionRequest
+			labels := maps.Clone(request.New.Labels)
+			got := MutateAdmission(request)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error("changes (-want +got):\n", diff)
+			}
+			if diff := cmp.Diff(labels, request.New.Labels); diff != "" {
+				t.Error("the request was changed (-before +after):\n", diff)
+			}
+
+			request.New = applied(request.New, got)
+			if again := MutateAdmission(request); len(again) > 0 {
+				t.Error("called again for the same request it changes", again)
+			}
+		})
+	}
+}
+
+// TestMutateAdmissionAfterOtherWebhook changes the template between two calls
+// for the same request: the result is that of one call with that template.
+func TestMutateAdmissionAfterOtherWebhook(t *testing.T) {
+	for name, tt := range admissionTests() {
+		if !tt.request.released() {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			request := tt.request.AdmissionRequest
+			request.New.Version = "v3"
+			want := applied(request.New, MutateAdmission(request))
+
+			request.New.Version = "v2"
+			request.New = applied(request.New, MutateAdmission(request))
+			request.New.Version = "v3"
+			got := applied(request.New, MutateAdmission(request))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error("(-one call +two calls):\n", diff)
+			}
+		})
+	}
+}
+
+func TestValidateAdmission(t *testing.T) {
+	for name, tt := range admissionTests() {
+		t.Run(name, func(t *testing.T) {
+			request := tt.request.AdmissionRequest
+			check := func(when string, denied bool) {
+				t.Helper()
+				got := ValidateAdmission(request)
+				want := AdmissionVerdict{Allowed: !denied}
+				if denied {
+					want.Message, want.Warning = "deployment sleep is suspended", got.Warning
+					if got.Warning == "" || strings.Contains(got.Warning, "\n") {
+						t.Errorf("%s: warning %q, want one line", when, got.Warning)
+					}
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", when, diff)
+				}
+			}
+			check("without mutation", tt.wantDenied)
+			request.New = applied(request.New, MutateAdmission(request))
+			check("after mutation", tt.wantMutatedDenied)
+		})
+	}
+}
+
+func TestAdmissionWarning(t *testing.T) {
+	tests := map[string]struct {
+		request *admissionWrapper
+		want    string
+	}{
+		"since when": {
+			request: makeBlocked().release(),
+			want: `releases are blocked since 2023-11-14T22:13:20Z; release a repair with the label ` +
+				`altershield.defense.antgroup.com/ignored-suspend="true"; see kubectl get changeworkloads -n default`,
+		},
+		"nobody knows since when": {
+			request: makeBlocked().both(v1alpha1.SuspendLabel, "yes").release(),
+			want: `releases are blocked; release a repair with the label ` +
+				`altershield.defense.antgroup.com/ignored-suspend="true"; see kubectl get changeworkloads -n default`,
+		},
+		"stale override": {
+			request: makeBlocked().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").release(),
+			want: `releases are blocked since 2023-11-14T22:13:20Z; this label was there before the block: remove it, then release a repair ` +
+				`with it again: altershield.defense.antgroup.com/ignored-suspend="true"; see kubectl get changeworkloads -n default`,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, ValidateAdmission(tt.request.AdmissionRequest).Warning); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

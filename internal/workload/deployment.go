@@ -1,0 +1,340 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// Deployment is the Kind of apps/v1 Deployments.
+//
+// Deployments and ReplicaSets are cached unstructured, because the version must
+// be computed from every field of the template, also from those this build does
+// not know. The template itself does not stay in the cache: on the way in it is
+// replaced by its version and hash.
+type Deployment struct{}
+
+var _ Kind = Deployment{}
+
+var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
+
+// Where a trimmed object keeps what became of its template. No field of the API
+// has this name.
+var (
+	trimmedVersionPath = []string{"altershield", "version"}
+	trimmedHashPath    = []string{"altershield", "templateHash"}
+)
+
+// GroupVersionKind implements Kind.
+func (Deployment) GroupVersionKind() schema.GroupVersionKind {
+	return appsv1.SchemeGroupVersion.WithKind("Deployment")
+}
+
+// Object implements Kind.
+func (d Deployment) Object() client.Object { return newUnstructured(d.GroupVersionKind()) }
+
+// ObjectList implements Kind.
+func (d Deployment) ObjectList() client.ObjectList { return newUnstructuredList(d.GroupVersionKind()) }
+
+// Revision implements Kind.
+func (Deployment) Revision() client.Object { return newUnstructured(replicaSetKind) }
+
+// Transforms implements Kind.
+func (d Deployment) Transforms() map[client.Object]cache.TransformFunc {
+	return map[client.Object]cache.TransformFunc{
+		d.Object():   trimDeployment,
+		d.Revision(): trimReplicaSet,
+	}
+}
+
+// Get implements Kind.
+func (d Deployment) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	obj := newUnstructured(d.GroupVersionKind())
+	if err := r.Get(ctx, key, obj, client.DisableReadYourWritesConsistency); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	w, hash, err := observeDeployment(obj)
+	if err != nil {
+		return nil, err
+	}
+	rs, err := d.currentReplicaSet(ctx, r, w, hash)
+	if err != nil {
+		return nil, err
+	}
+	if rs != nil {
+		w.RevisionCreated = rs.GetCreationTimestamp().Time
+		w.RevisionUID = rs.GetUID()
+	}
+	return w, nil
+}
+
+// Pods implements Kind.
+func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+	if w.RevisionUID == "" {
+		return nil, nil
+	}
+	var list corev1.PodList
+	// The pods are only read, and read in full here.
+	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.RevisionUID)},
+		client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+		return nil, fmt.Errorf("list pods of %s %s/%s: %w", w.Kind, w.Namespace, w.Name, err)
+	}
+	pods := make([]defense.Pod, len(list.Items))
+	for i := range list.Items {
+		pods[i] = defense.ObservePod(&list.Items[i])
+	}
+	return pods, nil
+}
+
+// OwnerOfPod implements Kind.
+func (Deployment) OwnerOfPod(ctx context.Context, r client.Reader, pod metav1.Object) (Owner, bool, error) {
+	ref := metav1.GetControllerOf(pod)
+	if ref == nil || ref.Kind != replicaSetKind.Kind || ref.APIVersion != replicaSetKind.GroupVersion().String() {
+		return Owner{}, false, nil
+	}
+	rs := newUnstructured(replicaSetKind)
+	err := r.Get(ctx, types.NamespacedName{Namespace: pod.GetNamespace(), Name: ref.Name}, rs, client.DisableReadYourWritesConsistency)
+	if err != nil || rs.GetUID() != ref.UID {
+		return Owner{}, false, client.IgnoreNotFound(err)
+	}
+	owner, ok := Deployment{}.OwnerOfRevision(rs)
+	return owner, ok, nil
+}
+
+// OwnerOfRevision implements Kind.
+func (d Deployment) OwnerOfRevision(rs metav1.Object) (Owner, bool) {
+	ref := metav1.GetControllerOf(rs)
+	gvk := d.GroupVersionKind()
+	if ref == nil || ref.Kind != gvk.Kind || ref.APIVersion != gvk.GroupVersion().String() {
+		return Owner{}, false
+	}
+	return Owner{Key: types.NamespacedName{Namespace: rs.GetNamespace(), Name: ref.Name}, UID: ref.UID}, true
+}
+
+// currentReplicaSet is the ReplicaSet whose template is the Deployment's, the
+// oldest one when there are several, as the deployment controller chooses it.
+func (Deployment) currentReplicaSet(ctx context.Context, r client.Reader, w *defense.Workload, hash string) (*unstructured.Unstructured, error) {
+	list := newUnstructuredList(replicaSetKind)
+	if err := r.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)},
+		client.DisableReadYourWritesConsistency); err != nil {
+		return nil, fmt.Errorf("list replica sets of %s/%s: %w", w.Namespace, w.Name, err)
+	}
+	var current *unstructured.Unstructured
+	for i := range list.Items {
+		rs := &list.Items[i]
+		rsHash, err := templateHash(rs)
+		if err != nil {
+			return nil, err
+		}
+		if rsHash != hash {
+			continue
+		}
+		if current == nil || older(rs, current) {
+			current = rs
+		}
+	}
+	return current, nil
+}
+
+func older(a, b *unstructured.Unstructured) bool {
+	ta, tb := a.GetCreationTimestamp(), b.GetCreationTimestamp()
+	if ta.Equal(&tb) {
+		return a.GetName() < b.GetName()
+	}
+	return ta.Before(&tb)
+}
+
+// observeDeployment reads a Deployment, trimmed or as the API server sent it.
+func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, hash string, err error) {
+	version, hash, err := versionAndHash(obj, Version)
+	if err != nil {
+		return nil, "", err
+	}
+	// The template is of no use here, and fields in it this build cannot type
+	// must not get in the way.
+	content := make(map[string]any, len(obj.Object))
+	for k, v := range obj.Object {
+		content[k] = v
+	}
+	if spec, ok := content["spec"].(map[string]any); ok {
+		rest := make(map[string]any, len(spec))
+		for k, v := range spec {
+			if k != "template" {
+				rest[k] = v
+			}
+		}
+		content["spec"] = rest
+	}
+	var deployment appsv1.Deployment
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &deployment); err != nil {
+		return nil, "", fmt.Errorf("read deployment %s/%s: %w", obj.GetNamespace(), obj.GetName(), err)
+	}
+	w = &defense.Workload{
+		Kind:            "deployment",
+		Namespace:       deployment.Namespace,
+		Name:            deployment.Name,
+		UID:             deployment.UID,
+		ResourceVersion: deployment.ResourceVersion,
+		Labels:          deployment.Labels,
+		Annotations:     deployment.Annotations,
+		Deleting:        deployment.DeletionTimestamp != nil,
+		Version:         version,
+		Replicas:        1,
+		MinReady:        time.Duration(deployment.Spec.MinReadySeconds) * time.Second,
+		Paused:          deployment.Spec.Paused,
+	}
+	if deployment.Spec.Replicas != nil {
+		w.Replicas = *deployment.Spec.Replicas
+	}
+	w.Rollout = rolloutOf(&deployment, w.Replicas)
+	return w, hash, nil
+}
+
+func rolloutOf(d *appsv1.Deployment, replicas int32) defense.Rollout {
+	s := &d.Status
+	if s.ObservedGeneration < d.Generation {
+		return defense.Rollout{}
+	}
+	r := defense.Rollout{
+		Complete: s.UpdatedReplicas == replicas && s.Replicas == replicas && s.AvailableReplicas == replicas,
+	}
+	for i := range s.Conditions {
+		if c := &s.Conditions[i]; !r.Complete && c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {
+			r.Stuck, r.Message = true, c.Message
+		}
+	}
+	return r
+}
+
+// trimDeployment replaces the template by its version and hash and drops what
+// no decision reads.
+func trimDeployment(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	return trim(u, Version, "replicas", "minReadySeconds", "paused")
+}
+
+func trimReplicaSet(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	u.SetAnnotations(nil)
+	u.SetLabels(nil)
+	return trim(u, VersionOfReplicaSet, "replicas")
+}
+
+func trim(u *unstructured.Unstructured, version func(map[string]any) string, keep ...string) (any, error) {
+	v, hash, err := versionAndHash(u, version)
+	if err != nil {
+		return nil, err
+	}
+	u.SetManagedFields(nil)
+	if annotations := u.GetAnnotations(); annotations != nil {
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		u.SetAnnotations(annotations)
+	}
+	if spec, ok := u.Object["spec"].(map[string]any); ok {
+		for k := range spec {
+			if !slices.Contains(keep, k) {
+				delete(spec, k)
+			}
+		}
+	}
+	for path, value := range map[*[]string]string{&trimmedVersionPath: v, &trimmedHashPath: hash} {
+		if err := unstructured.SetNestedField(u.Object, value, *path...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
+	return u, nil
+}
+
+func templateHash(u *unstructured.Unstructured) (string, error) {
+	_, hash, err := versionAndHash(u, Version)
+	return hash, err
+}
+
+// versionAndHash reads version and hash off a trimmed object, or computes them
+// from the template of one that is not.
+func versionAndHash(u *unstructured.Unstructured, version func(map[string]any) string) (v, hash string, err error) {
+	if v, ok, _ := unstructured.NestedString(u.Object, trimmedVersionPath...); ok {
+		hash, _, err = unstructured.NestedString(u.Object, trimmedHashPath...)
+		return v, hash, err
+	}
+	template, ok, err := unstructured.NestedFieldNoCopy(u.Object, "spec", "template")
+	if err != nil || !ok {
+		return "", "", fmt.Errorf("%s %s/%s has no spec.template: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+	}
+	m, ok := template.(map[string]any)
+	if !ok {
+		return "", "", fmt.Errorf("%s %s/%s: spec.template is no object", u.GetKind(), u.GetNamespace(), u.GetName())
+	}
+	return version(m), TemplateHash(m), nil
+}
+
+func newUnstructured(gvk schema.GroupVersionKind) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(gvk)
+	return u
+}
+
+func newUnstructuredList(gvk schema.GroupVersionKind) *unstructured.UnstructuredList {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+	return list
+}
+
+func controllerOnly(refs []metav1.OwnerReference) []metav1.OwnerReference {
+	for i := range refs {
+		if refs[i].Controller != nil && *refs[i].Controller {
+			return []metav1.OwnerReference{refs[i]}
+		}
+	}
+	return nil
+}
+
+// ownLabels keeps the labels of the operator.
+func ownLabels(labels map[string]string) map[string]string {
+	var own map[string]string
+	for _, key := range []string{v1alpha1.VersionLabel, v1alpha1.OperateFinishedLabel} {
+		if v, ok := labels[key]; ok {
+			if own == nil {
+				own = map[string]string{}
+			}
+			own[key] = v
+		}
+	}
+	return own
+}
