@@ -147,11 +147,13 @@ func decideRecord(in WorkloadInput) *Recording {
 }
 
 // missedByAdmission says that a workload without any record has nevertheless
-// released under defense: its current revision is younger than that. Workloads
-// that were there before are baselines.
+// released under defense: its current revision is not older than that. Workloads
+// that were there before are baselines. Times are in seconds, so within one
+// second it cannot be told: the release is verified then, which restarts
+// nothing, rather than missed.
 func (in *WorkloadInput) missedByAdmission() bool {
 	created := in.Workload.RevisionCreated
-	return !in.DefendedSince.IsZero() && !created.IsZero() && created.After(in.DefendedSince)
+	return !in.DefendedSince.IsZero() && !created.IsZero() && !created.Before(in.DefendedSince)
 }
 
 func newestChange(changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
@@ -184,6 +186,13 @@ func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
 	default:
 		return false
 	}
+}
+
+// IsVerified says whether pods of a release in this state are verified: until
+// it ends, and also after Success and while it is suspended, because pods come
+// later too.
+func IsVerified(s v1alpha1.ChangeWorkloadStatusType) bool {
+	return IsOpen(s) || s == v1alpha1.ChangeWorkloadSuccess || s == v1alpha1.ChangeWorkloadSuspend
 }
 
 func anyOpen(changes []v1alpha1.ChangeWorkload) bool {

@@ -58,9 +58,10 @@ func TestDecideWorkload(t *testing.T) {
 			workload: Workload{Version: versionA, RevisionCreated: testNow},
 			since:    testNow.Add(time.Second),
 		},
-		"baseline of the second the defense began": {
+		"released in the second the defense began, past admission": {
 			workload: Workload{Version: versionA, RevisionCreated: testNow},
 			since:    testNow,
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Slipped: true}},
 		},
 		"released under defense, past admission": {
 			workload: Workload{Version: versionA, RevisionCreated: testNow},
@@ -168,7 +169,7 @@ func TestDecideWorkload(t *testing.T) {
 func TestEnrolledSince(t *testing.T) {
 	at := func(d time.Duration) *metav1.Time { m := metav1.NewTime(testNow.Add(d)); return &m }
 	owns := func(raw string, when *metav1.Time) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Time: when, FieldsV1: &metav1.FieldsV1{Raw: []byte(raw)}}
+		return metav1.ManagedFieldsEntry{Time: when, FieldsV1: metav1.NewFieldsV1(raw)}
 	}
 	enrolment := `{"f:metadata":{"f:labels":{".":{},"f:admission-webhook-altershield":{}}}}`
 	other := `{"f:metadata":{"f:labels":{"f:team":{}}}}`

@@ -188,8 +188,7 @@ func (d *release) follow() {
 	if d.status.Attempt == 0 || d.Change.Spec.Release > d.status.ObservedRelease {
 		d.startAttempt()
 	}
-	switch d.status.Status {
-	case v1alpha1.ChangeWorkloadCanceled, v1alpha1.ChangeWorkloadFailed, v1alpha1.ChangeWorkloadRollback:
+	if !IsVerified(d.status.Status) {
 		return
 	}
 	d.followSettings()

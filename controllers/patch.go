@@ -1,0 +1,135 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// metadataPatch is a JSON patch of a workload's labels and annotations. It
+// starts with tests of the facts it was decided on, so that it applies to that
+// workload, that release and nothing else, while changes of anything it does
+// not touch (replicas, status, a user's annotations) do not get in its way.
+type metadataPatch struct {
+	workload *defense.Workload
+	ops      []patchOperation
+}
+
+type patchOperation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// patchRelease patches the workload while it is at the release it was observed
+// at.
+func patchRelease(w *defense.Workload) *metadataPatch {
+	p := &metadataPatch{workload: w}
+	p.add("test", "/metadata/uid", string(w.UID))
+	p.testPresent(w.Labels, v1alpha1.VersionLabel, labelPath(v1alpha1.VersionLabel))
+	p.testPresent(w.Annotations, v1alpha1.ReleaseAnnotation, annotationPath(v1alpha1.ReleaseAnnotation))
+	return p
+}
+
+// patchRevision patches the workload while it is exactly as it was observed.
+func patchRevision(w *defense.Workload) *metadataPatch {
+	p := &metadataPatch{workload: w}
+	p.add("test", "/metadata/uid", string(w.UID))
+	p.add("test", "/metadata/resourceVersion", w.ResourceVersion)
+	if w.Labels == nil {
+		p.add("add", "/metadata/labels", map[string]string{})
+	}
+	if w.Annotations == nil {
+		p.add("add", "/metadata/annotations", map[string]string{})
+	}
+	return p
+}
+
+func (p *metadataPatch) add(op, path string, value any) {
+	p.ops = append(p.ops, patchOperation{Op: op, Path: path, Value: value})
+}
+
+func (p *metadataPatch) testPresent(observed map[string]string, key, path string) {
+	if v, ok := observed[key]; ok {
+		p.add("test", path, v)
+	}
+}
+
+func (p *metadataPatch) setLabel(key, value string) { p.add("add", labelPath(key), value) }
+
+func (p *metadataPatch) setAnnotation(key, value string) { p.add("add", annotationPath(key), value) }
+
+// dropLabel removes a label that was observed, and is as it was observed.
+func (p *metadataPatch) dropLabel(key string) {
+	if v, ok := p.workload.Labels[key]; ok {
+		p.add("test", labelPath(key), v)
+		p.add("remove", labelPath(key), nil)
+	}
+}
+
+func (p *metadataPatch) dropAnnotation(key string) {
+	if v, ok := p.workload.Annotations[key]; ok {
+		p.add("test", annotationPath(key), v)
+		p.add("remove", annotationPath(key), nil)
+	}
+}
+
+// patchWorkload writes a patch.
+func (b *base) patchWorkload(ctx context.Context, p *metadataPatch) error {
+	body, err := json.Marshal(p.ops)
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	obj := b.kind.Object()
+	obj.SetNamespace(p.workload.Namespace)
+	obj.SetName(p.workload.Name)
+	if err := b.client.Patch(ctx, obj, client.RawPatch(types.JSONPatchType, body), client.DisableReadYourWritesConsistency); err != nil {
+		return fmt.Errorf("patch %s %s/%s: %w", p.workload.Kind, p.workload.Namespace, p.workload.Name, err)
+	}
+	return nil
+}
+
+// isFailedTest says that a JSON patch did not apply. The API server answers 422
+// then, without the details of a validation error.
+func isFailedTest(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	s := status.Status()
+	return s.Code == http.StatusUnprocessableEntity && (s.Details == nil || len(s.Details.Causes) == 0)
+}
+
+func labelPath(key string) string { return "/metadata/labels/" + escapePointer(key) }
+
+func annotationPath(key string) string { return "/metadata/annotations/" + escapePointer(key) }
+
+func escapePointer(key string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+}

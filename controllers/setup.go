@@ -1,0 +1,225 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package controllers holds the reconcilers, one file per kind. Each observes,
+// lets internal/defense decide, and applies what was decided.
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+const (
+	// conflictRetry is when to look again after a write that found the object
+	// changed: the cache has the change by then.
+	conflictRetry = 100 * time.Millisecond
+	// existsRetry is when to try again after a create that found the name
+	// taken: by the object of a deleted owner, until garbage collection has
+	// removed it, or by our own that the cache has yet to show.
+	existsRetry = time.Second
+	// reconcileTimeout bounds one reconcile, waiting for the cache included.
+	reconcileTimeout = time.Minute
+	// workers per controller: writes to the API server dominate.
+	workers = 8
+)
+
+// Options of the controllers.
+type Options struct {
+	// Namespace of the operator, where OpsConfigInfo objects are read.
+	Namespace string
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Kind of workload that is defended.
+	Kind workload.Kind
+}
+
+// CacheOptions say what is cached and how little of it.
+func CacheOptions(o Options) cache.Options {
+	byObject := map[client.Object]cache.ByObject{
+		&corev1.Pod{}:             {Transform: workload.TrimPod},
+		namespaceMetadata():       {Transform: workload.TrimNamespace},
+		&v1alpha1.OpsConfigInfo{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},
+	}
+	for object, transform := range o.Kind.Transforms() {
+		byObject[object] = cache.ByObject{Transform: transform}
+	}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject:         byObject,
+	}
+}
+
+// ClientOptions make every write carry the operator's field manager, and reads
+// of ChangeWorkloads and ChangePods wait until the cache has the operator's own
+// writes.
+func ClientOptions() client.Options {
+	consistent := true
+	return client.Options{
+		FieldOwner: v1alpha1.FieldManager,
+		Cache:      &client.CacheOptions{Unstructured: true, EnableReadYourWritesConsistency: &consistent},
+	}
+}
+
+// Setup adds all controllers to the manager.
+func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
+	for _, object := range []client.Object{&corev1.Pod{}, o.Kind.Revision(), &v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}} {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, object, workload.IndexByOwner, workload.OwnerUID); err != nil {
+			return fmt.Errorf("index %T by owner: %w", object, err)
+		}
+	}
+	b := base{
+		client:    mgr.GetClient(),
+		live:      mgr.GetAPIReader(),
+		recorder:  mgr.GetEventRecorder("altershield-operator"),
+		clock:     o.Clock,
+		kind:      o.Kind,
+		namespace: o.Namespace,
+	}
+	for name, setup := range map[string]func(ctrl.Manager) error{
+		"workload":       (&WorkloadReconciler{base: b}).SetupWithManager,
+		"pod":            (&PodReconciler{base: b}).SetupWithManager,
+		"changeworkload": (&ChangeWorkloadReconciler{base: b}).SetupWithManager,
+		"changepod":      (&ChangePodReconciler{base: b}).SetupWithManager,
+		"opsconfiginfo":  (&OpsConfigInfoReconciler{base: b}).SetupWithManager,
+	} {
+		if err := setup(mgr); err != nil {
+			return fmt.Errorf("set up the %s controller: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// base is what all reconcilers have.
+type base struct {
+	client    client.Client
+	live      client.Reader
+	recorder  events.EventRecorder
+	clock     clock.PassiveClock
+	kind      workload.Kind
+	namespace string
+}
+
+func namespaceMetadata() *metav1.PartialObjectMetadata {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return ns
+}
+
+// observeNamespace reads a namespace; nil when it is gone.
+func (b *base) observeNamespace(ctx context.Context, name string) (*metav1.PartialObjectMetadata, error) {
+	ns := namespaceMetadata()
+	if err := b.client.Get(ctx, types.NamespacedName{Name: name}, ns, client.DisableReadYourWritesConsistency); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return ns, nil
+}
+
+func enrolled(ns *metav1.PartialObjectMetadata) bool {
+	return ns != nil && defense.NamespaceEnrolled(ns.Labels)
+}
+
+// observeSettings computes the settings in force.
+func (b *base) observeSettings(ctx context.Context) (settings.Settings, error) {
+	var list v1alpha1.OpsConfigInfoList
+	if err := b.client.List(ctx, &list, client.InNamespace(b.namespace), client.DisableReadYourWritesConsistency); err != nil {
+		return settings.Settings{}, fmt.Errorf("list opsconfiginfoes: %w", err)
+	}
+	return settings.FromObjects(list.Items), nil
+}
+
+// changesOf lists the ChangeWorkloads owned by a workload. They must not be
+// written to.
+func (b *base) changesOf(ctx context.Context, namespace string, uid types.UID, opts ...client.ListOption) ([]v1alpha1.ChangeWorkload, error) {
+	var list v1alpha1.ChangeWorkloadList
+	opts = append(opts, client.InNamespace(namespace), client.MatchingFields{workload.IndexByOwner: string(uid)}, client.UnsafeDisableDeepCopy)
+	if err := b.client.List(ctx, &list, opts...); err != nil {
+		return nil, fmt.Errorf("list changeworkloads of %s: %w", uid, err)
+	}
+	return list.Items, nil
+}
+
+// event tells of a workload; related is the object that caused it, or nil.
+func (b *base) event(w *defense.Workload, related client.Object, e defense.Event, action string) {
+	gvk := b.kind.GroupVersionKind()
+	regarding := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: w.UID, ResourceVersion: w.ResourceVersion},
+	}
+	if related == nil {
+		b.recorder.Eventf(regarding, nil, e.Type, e.Reason, action, "%s", e.Message)
+		return
+	}
+	b.recorder.Eventf(regarding, related, e.Type, e.Reason, action, "%s", e.Message)
+}
+
+// outdated says that a write was refused because what it was decided on has
+// changed: no error, the decision is made again.
+func outdated(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || isFailedTest(err)
+}
+
+// settle turns the outcome of applying a decision into a result.
+func settle(ctx context.Context, result ctrl.Result, err error) (ctrl.Result, error) {
+	switch {
+	case err == nil:
+		return result, nil
+	case apierrors.IsAlreadyExists(err):
+		log.FromContext(ctx).V(1).Info("an object is still in the way, trying again", "cause", err.Error())
+		return ctrl.Result{RequeueAfter: existsRetry}, nil
+	case outdated(err):
+		log.FromContext(ctx).V(1).Info("decided on an outdated view, deciding again", "cause", err.Error())
+		return ctrl.Result{RequeueAfter: conflictRetry}, nil
+	default:
+		return ctrl.Result{}, err
+	}
+}
+
+// requestsFor maps each object of a list to its own key.
+func requestsFor(ctx context.Context, list client.ObjectList) []reconcile.Request {
+	var requests []reconcile.Request
+	if err := meta.EachListItem(list, func(o runtime.Object) error {
+		m, err := meta.Accessor(o)
+		if err != nil {
+			return err
+		}
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()}})
+		return nil
+	}); err != nil {
+		log.FromContext(ctx).Error(err, "read a list of objects")
+	}
+	return requests
+}

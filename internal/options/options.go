@@ -1,0 +1,116 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package options holds the flags of the manager.
+package options
+
+import (
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+)
+
+const defaultNamespace = "altershieldoperator-system"
+
+// Options are the values of the flags.
+type Options struct {
+	// Namespace of the operator.
+	Namespace string
+	// LeaderElect: of several replicas one decides; all serve webhooks.
+	LeaderElect bool
+	// MetricsAddress and HealthAddress are where metrics and probes are
+	// served; "0" turns either off.
+	MetricsAddress, HealthAddress string
+	// WebhookPort is where the webhooks are served.
+	WebhookPort int
+	// WebhookCertPath is the directory of the webhooks' certificate and key.
+	WebhookCertPath, WebhookCertName, WebhookKeyName string
+	// PrintVersion and end.
+	PrintVersion bool
+	// Log says how much is logged, and in which form.
+	Log zap.Options
+}
+
+// Parse reads the flags. Its error names the flag and the remedy.
+func Parse(args []string) (*Options, error) {
+	o := &Options{}
+	fs := flag.NewFlagSet("altershield-operator", flag.ContinueOnError)
+	ctrl.RegisterFlags(fs)
+	o.Log.BindFlags(fs)
+	fs.StringVar(&o.Namespace, "namespace", namespaceDefault(), "`namespace` of the operator, where its OpsConfigInfo objects and its lease are (default $POD_NAMESPACE, else "+defaultNamespace+")")
+	fs.BoolVar(&o.LeaderElect, "leader-elect", false, "elect one of several replicas to decide; all serve webhooks")
+	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", "0", "`address` metrics are served on over TLS, to authorized clients, as in :8443; 0 turns them off")
+	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081", "`address` /healthz and /readyz are served on; 0 turns them off")
+	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "`port` the admission webhooks are served on")
+	fs.StringVar(&o.WebhookCertPath, "webhook-cert-path", filepath.Join(os.TempDir(), "k8s-webhook-server", "serving-certs"), "`directory` of the certificate and key the webhooks are served with; re-read when they change")
+	fs.StringVar(&o.WebhookCertName, "webhook-cert-name", "tls.crt", "`file` name of the webhooks' certificate")
+	fs.StringVar(&o.WebhookKeyName, "webhook-key-name", "tls.key", "`file` name of the webhooks' key")
+	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit and end")
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	if o.PrintVersion {
+		return o, nil
+	}
+	if fs.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q: the manager takes flags only, see --help", fs.Arg(0))
+	}
+	return o, o.validate()
+}
+
+func namespaceDefault() string {
+	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
+		return ns
+	}
+	return defaultNamespace
+}
+
+func (o *Options) validate() error {
+	if problems := validation.IsDNS1123Label(o.Namespace); len(problems) > 0 {
+		return fmt.Errorf("--namespace %q is not the name of a namespace: %s", o.Namespace, strings.Join(problems, "; "))
+	}
+	if o.WebhookPort < 1 || o.WebhookPort > 65535 {
+		return fmt.Errorf("--webhook-port %d is not a port: give a number from 1 to 65535", o.WebhookPort)
+	}
+	for name, address := range map[string]string{
+		"metrics-bind-address":      o.MetricsAddress,
+		"health-probe-bind-address": o.HealthAddress,
+	} {
+		if address == "0" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return fmt.Errorf("--%s %q is not an address: give host:port, :port, or 0 to turn it off", name, address)
+		}
+	}
+	for flagName, file := range map[string]string{
+		"webhook-cert-name": o.WebhookCertName,
+		"webhook-key-name":  o.WebhookKeyName,
+	} {
+		path := filepath.Join(o.WebhookCertPath, file)
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("--webhook-cert-path, --%s: %w; the webhooks need a certificate and its key there", flagName, err)
+		}
+	}
+	return nil
+}

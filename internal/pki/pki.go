@@ -1,0 +1,130 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package pki makes certificates: an authority, and what it signs.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+)
+
+// backdated is how long before its making a certificate becomes valid, for
+// clocks that differ.
+const backdated = time.Hour
+
+// KeyPair is a certificate with its private key.
+type KeyPair struct {
+	Key  *ecdsa.PrivateKey
+	Cert *x509.Certificate
+	// CertPEM and KeyPEM are the same, PEM encoded.
+	CertPEM, KeyPEM []byte
+}
+
+// NewCA makes a certificate authority, valid from now on.
+func NewCA(name string, now time.Time, validity time.Duration) (*KeyPair, error) {
+	return issue(nil, x509.Certificate{
+		Subject:               pkix.Name{CommonName: name},
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}, now, validity)
+}
+
+// IssueServer makes a serving certificate for host names and IP addresses. It
+// is never valid for longer than the authority.
+func (ca *KeyPair) IssueServer(name string, hosts []string, now time.Time, validity time.Duration) (*KeyPair, error) {
+	template := x509.Certificate{
+		Subject:     pkix.Name{CommonName: name},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	return issue(ca, template, now, validity)
+}
+
+// IssueClient makes a certificate by which a server knows a user and the groups
+// it is in.
+func (ca *KeyPair) IssueClient(user string, groups []string, now time.Time, validity time.Duration) (*KeyPair, error) {
+	return issue(ca, x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, now, validity)
+}
+
+// PublicPEM is the public half of the key, for verifying what it signs.
+func (p *KeyPair) PublicPEM() ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(p.Key.Public())
+	if err != nil {
+		return nil, fmt.Errorf("encode public key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil
+}
+
+// issue completes and signs a certificate; without an authority, by itself.
+func issue(ca *KeyPair, template x509.Certificate, now time.Time, validity time.Duration) (*KeyPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	template.SerialNumber = serial
+	template.NotBefore = now.Add(-backdated)
+	template.NotAfter = now.Add(validity)
+	parent, signer := &template, key
+	if ca != nil {
+		parent, signer = ca.Cert, ca.Key
+		if template.NotAfter.After(ca.Cert.NotAfter) {
+			template.NotAfter = ca.Cert.NotAfter
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, parent, key.Public(), signer)
+	if err != nil {
+		return nil, fmt.Errorf("sign a certificate for %s: %w", template.Subject.CommonName, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate just made: %w", err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	return &KeyPair{
+		Key:     key,
+		Cert:    cert,
+		CertPEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		KeyPEM:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
+	}, nil
+}

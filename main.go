@@ -1,0 +1,144 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Command manager is the AlterShield Operator.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/identity"
+	"github.com/traas-stack/altershield-operator/internal/options"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/runnable"
+	"github.com/traas-stack/altershield-operator/webhooks"
+)
+
+// Set by the linker.
+var (
+	version = "dev"
+	commit  = "unknown"
+)
+
+// +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=altershieldoperator-system,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+func main() {
+	o, err := options.Parse(os.Args[1:])
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err == nil && o.PrintVersion:
+		fmt.Printf("altershield-operator %s (commit %s)\n", version, commit)
+		return
+	case err == nil:
+		ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.Log)))
+		err = run(ctrl.SetupSignalHandler(), o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "altershield-operator:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o *options.Options) error {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the cluster (--kubeconfig, $KUBECONFIG or in-cluster): %w", err)
+	}
+	config.UserAgent = "altershield-operator/" + version
+	self, err := identity.Self(ctx, config)
+	if err != nil {
+		return err
+	}
+	co := controllers.Options{Namespace: o.Namespace, Clock: clock.RealClock{}, Kind: workload.Deployment{}}
+	webhookServer := webhook.NewServer(webhook.Options{
+		Port: o.WebhookPort, CertDir: o.WebhookCertPath, CertName: o.WebhookCertName, KeyName: o.WebhookKeyName,
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }},
+	})
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:        scheme,
+		Cache:         controllers.CacheOptions(co),
+		Client:        controllers.ClientOptions(),
+		WebhookServer: webhookServer,
+		Metrics: metricsserver.Options{
+			BindAddress: o.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
+		},
+		HealthProbeBindAddress:        o.HealthAddress,
+		LeaderElection:                o.LeaderElect,
+		LeaderElectionID:              "altershield-operator",
+		LeaderElectionNamespace:       o.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return fmt.Errorf("create the manager: %w", err)
+	}
+	if err := controllers.Setup(ctx, mgr, co); err != nil {
+		return err
+	}
+	if err := webhooks.SetupWithManager(mgr, webhooks.Options{Self: self, Log: ctrl.Log.WithName("webhooks")}); err != nil {
+		return err
+	}
+	if err := errors.Join(
+		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
+		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("webhooks", webhookServer.StartedChecker()),
+		mgr.AddReadyzCheck("caches", cachesSynced(mgr)),
+	); err != nil {
+		return err
+	}
+	ctrl.Log.Info("starting", "version", version, "commit", commit, "identity", self, "namespace", o.Namespace)
+	return mgr.Start(ctx)
+}
+
+// cachesSynced says whether the manager sees the cluster. It does not depend on
+// leadership: every replica keeps its caches warm.
+func cachesSynced(mgr ctrl.Manager) healthz.Checker {
+	return func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
+		defer cancel()
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the caches are not synced yet")
+		}
+		return nil
+	}
+}

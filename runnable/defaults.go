@@ -1,0 +1,83 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package runnable holds the background tasks of the manager.
+package runnable
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// Defaults creates the OpsConfigInfo objects that are missing when the manager
+// starts, so that there is something to edit. Objects that are there are left
+// as they are. It runs on the leader only, once.
+type Defaults struct {
+	Client client.Client
+	// Namespace of the operator.
+	Namespace string
+	Log       logr.Logger
+}
+
+var (
+	_ manager.Runnable               = &Defaults{}
+	_ manager.LeaderElectionRunnable = &Defaults{}
+)
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (d *Defaults) NeedLeaderElection() bool { return true }
+
+// Start implements manager.Runnable. It ends when every object is there. The
+// defaults are in force without the objects, so that one that cannot be created
+// stops nothing.
+func (d *Defaults) Start(ctx context.Context) error {
+	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: time.Minute}
+	told := ""
+	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		err := d.create(ctx)
+		if err != nil && err.Error() != told {
+			told = err.Error()
+			d.Log.Error(err, "create the default settings; they are in force all the same, trying again")
+		}
+		return err == nil, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (d *Defaults) create(ctx context.Context) error {
+	for _, object := range settings.DefaultObjects(d.Namespace) {
+		err := d.Client.Create(ctx, &object)
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create opsconfiginfo %s/%s: %w", d.Namespace, object.Name, err)
+		}
+		if err == nil {
+			d.Log.Info("created a default setting", "opsconfiginfo", object.Name)
+		}
+	}
+	return nil
+}
