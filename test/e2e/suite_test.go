@@ -1,0 +1,449 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package e2e tells the operator's stories on a real control plane: API server,
+// controllers and scheduler are the real ones, kwok plays the kubelets, and the
+// manager is the built binary, under its own identity and with its own rights.
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+var (
+	root    string
+	cluster *controlplane.ControlPlane
+	manager *controlplane.Manager
+	api     client.Client
+	// namespaces that were enrolled in the course of the suite.
+	enrolledEver = map[string]bool{}
+)
+
+func TestE2E(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a control plane")
+	}
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "e2e")
+}
+
+var _ = BeforeSuite(func(ctx context.Context) {
+	ctrl.SetLogger(GinkgoLogr)
+	SetDefaultEventuallyTimeout(time.Minute)
+	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
+	SetDefaultConsistentlyDuration(2 * time.Second)
+	SetDefaultConsistentlyPollingInterval(100 * time.Millisecond)
+
+	var err error
+	root, err = controlplane.Root(".")
+	Expect(err).NotTo(HaveOccurred())
+	build := exec.CommandContext(ctx, "make", "-s", "-C", root, "build")
+	build.Stdout, build.Stderr = GinkgoWriter, GinkgoWriter
+	Expect(build.Run()).To(Succeed(), "make build")
+	binDir, err := controlplane.Build(ctx, root, GinkgoWriter)
+	Expect(err).NotTo(HaveOccurred())
+
+	cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Out: GinkgoWriter, Audit: true})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() error { return cluster.Stop() })
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	api, err = client.New(cluster.RESTConfig(), client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+
+	manager, err = cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(manager.Start(ctx)).To(Succeed())
+}, NodeTimeout(20*time.Minute))
+
+// What must hold whatever a spec does.
+var _ = JustAfterEach(func(ctx context.Context) {
+	if CurrentSpecReport().Failed() {
+		AddReportEntry("manager log", tailOf(manager.LogPath(), 80))
+	}
+	var batches v1alpha1.ChangePodList
+	Expect(api.List(ctx, &batches)).To(Succeed())
+	batchOf := map[string]string{}
+	for _, b := range batches.Items {
+		for _, p := range b.Spec.PodInfos {
+			key := fmt.Sprintf("%s/%s attempt %d pod %s", b.Namespace, b.Spec.ChangeWorkloadID, b.Spec.Attempt, p.UID)
+			Expect(batchOf).NotTo(HaveKey(key), "a pod in two batches")
+			batchOf[key] = b.Name
+		}
+	}
+})
+
+var _ = AfterSuite(func(ctx context.Context) {
+	if cluster == nil || manager == nil {
+		return
+	}
+	By("checking that nothing was written outside of enrolled namespaces, and nothing was forbidden")
+	for _, r := range managerRequests() {
+		ns := r.ObjectRef.Namespace
+		Expect(r.ResponseStatus.Code).NotTo(Equal(int32(403)), "%s %s: %s", r.Verb, r.RequestURI, r.ResponseStatus.Message)
+		if r.writes() && ns != "" && ns != controlplane.ManagerNamespace {
+			Expect(enrolledEver).To(HaveKey(ns), "%s %s", r.Verb, r.RequestURI)
+		}
+	}
+	By("checking that no error in the log is none")
+	for _, line := range logLines(manager.LogPath()) {
+		if strings.Contains(line, `"level":"error"`) {
+			Expect(line).To(BeEmpty(), "an error in the manager's log")
+		}
+	}
+})
+
+// auditEvent is a line of the API server's audit log.
+type auditEvent struct {
+	Stage                    string
+	Verb, RequestURI         string
+	RequestReceivedTimestamp metav1.MicroTime
+	User                     struct{ Username string }
+	ObjectRef                struct{ Resource, Subresource, Namespace, Name string }
+	ResponseStatus           struct {
+		Code    int32
+		Message string
+	}
+}
+
+func (e *auditEvent) writes() bool {
+	switch e.Verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return true
+	default:
+		return false
+	}
+}
+
+// managerRequests are all requests the manager made so far.
+func managerRequests() []auditEvent {
+	GinkgoHelper()
+	var requests []auditEvent
+	for _, line := range logLines(cluster.AuditLog()) {
+		var e auditEvent
+		if json.Unmarshal([]byte(line), &e) != nil {
+			continue // the line being written
+		}
+		if e.Stage == "ResponseComplete" && e.User.Username == "system:serviceaccount:"+controlplane.ManagerNamespace+":altershieldoperator-controller-manager" {
+			requests = append(requests, e)
+		}
+	}
+	return requests
+}
+
+// managerWrites counts the manager's writes, leases aside.
+func managerWrites() int {
+	n := 0
+	for _, r := range managerRequests() {
+		if r.writes() && r.ObjectRef.Resource != "leases" && r.ObjectRef.Resource != "selfsubjectreviews" {
+			n++
+		}
+	}
+	return n
+}
+
+func logLines(path string) []string {
+	GinkgoHelper()
+	f, err := os.Open(path)
+	Expect(err).NotTo(HaveOccurred())
+	defer f.Close()
+	var lines []string
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 16<<20)
+	for s.Scan() {
+		lines = append(lines, s.Text())
+	}
+	Expect(s.Err()).NotTo(HaveOccurred())
+	return lines
+}
+
+func tailOf(path string, n int) string {
+	lines := logLines(path)
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// newNamespace makes a namespace of its own for a spec.
+func newNamespace(ctx context.Context, enrol bool) string {
+	GinkgoHelper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
+	Expect(api.Create(ctx, ns)).To(Succeed())
+	if enrol {
+		enrolNamespace(ctx, ns.Name)
+	}
+	return ns.Name
+}
+
+func enrolNamespace(ctx context.Context, name string) {
+	GinkgoHelper()
+	kubectl(ctx, "label", "namespace", name, v1alpha1.EnrolledLabel+"="+v1alpha1.EnrolledValue)
+	enrolledEver[name] = true
+}
+
+// makeDeployment is the sample of the walkthrough under another name.
+func makeDeployment(namespace, name string, replicas int32, change ...func(*appsv1.Deployment)) *appsv1.Deployment {
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": labelValue(name)}},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": labelValue(name)}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": labelValue(name), "test": "123"}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{
+					Name: "sleep", Image: "busybox", Command: []string{"/bin/sleep", "infinity"},
+				}}},
+			},
+		},
+	}
+	for _, c := range change {
+		c(d)
+	}
+	return d
+}
+
+func labelValue(name string) string { return defense.WorkloadNameLabelValue(name) }
+
+func createDeployment(ctx context.Context, namespace, name string, replicas int32, change ...func(*appsv1.Deployment)) *appsv1.Deployment {
+	GinkgoHelper()
+	d := makeDeployment(namespace, name, replicas, change...)
+	Expect(api.Create(ctx, d)).To(Succeed())
+	return d
+}
+
+func getDeployment(ctx context.Context, g Gomega, namespace, name string) *appsv1.Deployment {
+	GinkgoHelper()
+	d := &appsv1.Deployment{}
+	g.Expect(api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, d)).To(Succeed())
+	return d
+}
+
+// patchTemplate changes a label of the pod template.
+func patchTemplate(ctx context.Context, namespace, name, value string) error {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, value)
+	return api.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+func patchDeployment(ctx context.Context, namespace, name, patch string) error {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	return api.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// changesOf are the releases of a namespace, by name.
+func changesIn(ctx context.Context, g Gomega, namespace string) map[string]*v1alpha1.ChangeWorkload {
+	GinkgoHelper()
+	var list v1alpha1.ChangeWorkloadList
+	g.Expect(api.List(ctx, &list, client.InNamespace(namespace))).To(Succeed())
+	changes := map[string]*v1alpha1.ChangeWorkload{}
+	for i := range list.Items {
+		changes[list.Items[i].Name] = &list.Items[i]
+	}
+	return changes
+}
+
+// batchesOf are the batches of a release.
+func batchesOf(ctx context.Context, g Gomega, change *v1alpha1.ChangeWorkload) []v1alpha1.ChangePod {
+	GinkgoHelper()
+	var list v1alpha1.ChangePodList
+	g.Expect(api.List(ctx, &list, client.InNamespace(change.Namespace))).To(Succeed())
+	var batches []v1alpha1.ChangePod
+	for _, b := range list.Items {
+		if b.Spec.ChangeWorkloadID == change.Name {
+			batches = append(batches, b)
+		}
+	}
+	return batches
+}
+
+// currentChange is the release a Deployment's own record names.
+func currentChange(ctx context.Context, g Gomega, namespace, name string) *v1alpha1.ChangeWorkload {
+	GinkgoHelper()
+	version := getDeployment(ctx, g, namespace, name).Labels[v1alpha1.VersionLabel]
+	g.Expect(version).NotTo(BeEmpty(), "no version on deployment %s", name)
+	change := changesIn(ctx, g, namespace)[defense.ChangeWorkloadName(name, version)]
+	g.Expect(change).NotTo(BeNil(), "no changeworkload of %s version %s", name, version)
+	return change
+}
+
+// eventuallyState waits until the current release of a Deployment is in a state
+// and returns it.
+func eventuallyState(ctx context.Context, namespace, name string, state v1alpha1.ChangeWorkloadStatusType) *v1alpha1.ChangeWorkload {
+	GinkgoHelper()
+	var change *v1alpha1.ChangeWorkload
+	Eventually(func(g Gomega) {
+		change = currentChange(ctx, g, namespace, name)
+		g.Expect(change.Status.Status).To(Equal(state))
+		g.Expect(getDeployment(ctx, g, namespace, name).Labels).To(HaveKeyWithValue(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed))
+	}).WithContext(ctx).Should(Succeed())
+	return change
+}
+
+// setVerdict writes a verdict on the first pod of the first batch of a release,
+// as a user does.
+func setVerdict(ctx context.Context, change *v1alpha1.ChangeWorkload, verdict string) v1alpha1.PodInfo {
+	GinkgoHelper()
+	batches := batchesOf(ctx, Default, change)
+	Expect(batches).NotTo(BeEmpty())
+	b := &batches[0]
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"message":    "PostFinish",
+		"podResults": []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: b.Spec.PodInfos[0].Pod}, Verdict: verdict, Message: "find error"}},
+	}})
+	Expect(err).NotTo(HaveOccurred())
+	kubectl(ctx, "-n", b.Namespace, "patch", "changepod", "--subresource=status", b.Name, "--type", "merge", "-p", string(patch))
+	return b.Spec.PodInfos[0]
+}
+
+// block releases a Deployment, fails one of its pods and waits for the block.
+func block(ctx context.Context, namespace, name string) *v1alpha1.ChangeWorkload {
+	GinkgoHelper()
+	setVerdict(ctx, eventuallyState(ctx, namespace, name, v1alpha1.ChangeWorkloadSuccess), "unpass")
+	change := eventuallyState(ctx, namespace, name, v1alpha1.ChangeWorkloadSuspend)
+	Expect(getDeployment(ctx, Default, namespace, name).Labels).To(HaveKey(v1alpha1.SuspendLabel))
+	return change
+}
+
+// kubectl runs a command that must succeed.
+func kubectl(ctx context.Context, args ...string) string {
+	GinkgoHelper()
+	out, err := tryKubectl(ctx, args...)
+	Expect(err).NotTo(HaveOccurred(), "kubectl %s\n%s", strings.Join(args, " "), out)
+	return out
+}
+
+func tryKubectl(ctx context.Context, args ...string) (string, error) {
+	out, err := cluster.KubectlCmd(ctx, args...).CombinedOutput()
+	return string(out), err
+}
+
+// eventsOf are the reasons of the events told of a Deployment.
+func eventsOf(ctx context.Context, g Gomega, namespace, name string) []string {
+	GinkgoHelper()
+	var list corev1.EventList
+	g.Expect(api.List(ctx, &list, client.InNamespace(namespace))).To(Succeed())
+	var reasons []string
+	for _, e := range list.Items {
+		if e.InvolvedObject.Kind == "Deployment" && e.InvolvedObject.Name == name && e.ReportingController == "altershield-operator" {
+			reasons = append(reasons, e.Reason)
+		}
+	}
+	return reasons
+}
+
+// podUIDs are the pods of a Deployment that are not on their way out.
+func podUIDs(ctx context.Context, g Gomega, namespace, name string) []types.UID {
+	GinkgoHelper()
+	var list corev1.PodList
+	g.Expect(api.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{"app": labelValue(name)})).To(Succeed())
+	var uids []types.UID
+	for _, p := range list.Items {
+		if p.DeletionTimestamp == nil {
+			uids = append(uids, p.UID)
+		}
+	}
+	return uids
+}
+
+// rolledOut waits until a Deployment has finished its rollout.
+func rolledOut(ctx context.Context, namespace, name string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		d := getDeployment(ctx, g, namespace, name)
+		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
+		g.Expect([]int32{d.Status.UpdatedReplicas, d.Status.AvailableReplicas, d.Status.Replicas}).To(HaveEach(*d.Spec.Replicas))
+	}).WithContext(ctx).Should(Succeed())
+}
+
+// withoutManager does something while the manager is down.
+func withoutManager(ctx context.Context, do func()) {
+	GinkgoHelper()
+	Expect(manager.Stop()).To(Succeed())
+	defer func() {
+		GinkgoHelper()
+		Expect(manager.Start(ctx)).To(Succeed())
+	}()
+	do()
+}
+
+// setConfig changes a setting for the time of a spec.
+func setConfig(ctx context.Context, name string, enable bool, content string) {
+	GinkgoHelper()
+	key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: name}
+	var before v1alpha1.OpsConfigInfo
+	Eventually(func() error { return api.Get(ctx, key, &before) }).WithContext(ctx).Should(Succeed())
+	write := func(ctx context.Context, spec v1alpha1.OpsConfigInfoSpec) error {
+		var o v1alpha1.OpsConfigInfo
+		if err := api.Get(ctx, key, &o); err != nil {
+			return err
+		}
+		o.Spec = spec
+		return api.Update(ctx, &o)
+	}
+	changed := *before.Spec.DeepCopy()
+	changed.Enable, changed.Content = enable, content
+	Eventually(func() error { return write(ctx, changed) }).WithContext(ctx).Should(Succeed())
+	DeferCleanup(func(ctx context.Context) {
+		Eventually(func() error { return write(ctx, before.Spec) }).WithContext(ctx).Should(Succeed())
+		configAccepted(ctx, name)
+	})
+	configAccepted(ctx, name)
+}
+
+func configAccepted(ctx context.Context, name string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var o v1alpha1.OpsConfigInfo
+		g.Expect(api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: name}, &o)).To(Succeed())
+		g.Expect(o.Status.ObservedGeneration).To(Equal(o.Generation))
+	}).WithContext(ctx).Should(Succeed())
+}
+
+func sample(name string) string { return filepath.Join(root, "config", "samples", name) }
+
+// denied says that kubectl failed because the block denied the request.
+func denied(name string) func(string, error) bool {
+	return func(out string, err error) bool {
+		var exit *exec.ExitError
+		return errors.As(err, &exit) && strings.Contains(out,
+			fmt.Sprintf(`admission webhook "vdeployment.kb.io" denied the request: deployment %s is suspended`, name))
+	}
+}
