@@ -18,8 +18,10 @@ limitations under the License.
 package options
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -66,7 +68,13 @@ func Parse(args []string) (*Options, error) {
 	fs.StringVar(&o.WebhookCertName, "webhook-cert-name", "tls.crt", "`file` name of the webhooks' certificate")
 	fs.StringVar(&o.WebhookKeyName, "webhook-key-name", "tls.key", "`file` name of the webhooks' key")
 	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit and end")
+	fs.SetOutput(io.Discard) // an error is told once, by the caller
 	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fs.SetOutput(os.Stdout)
+			fmt.Println("Flags of the AlterShield Operator's manager:")
+			fs.PrintDefaults()
+		}
 		return nil, err
 	}
 	if o.PrintVersion {

@@ -1,0 +1,83 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package options
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	certs := t.TempDir()
+	for _, name := range []string{"tls.crt", "tls.key", "other.crt"} {
+		if err := os.WriteFile(filepath.Join(certs, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, test := range map[string]struct {
+		args         []string
+		podNamespace string
+		wantErr      []string // what the error names
+		check        func(*Options) bool
+	}{
+		"defaults": {check: func(o *Options) bool {
+			return o.Namespace == "altershieldoperator-system" && !o.LeaderElect && o.HealthAddress == ":8081" && o.WebhookPort == 9443 && o.MetricsAddress == "0"
+		}},
+		"namespace of the pod": {podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "ours" }},
+		"flag before pod":      {args: []string{"--namespace=mine"}, podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "mine" }},
+		"leader election":      {args: []string{"--leader-elect"}, check: func(o *Options) bool { return o.LeaderElect }},
+		"other certificate":    {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.WebhookCertName == "other.crt" }},
+		"no such certificate":  {args: []string{"--webhook-cert-name=none.crt"}, wantErr: []string{"--webhook-cert-name", "none.crt"}},
+		"no such directory":    {args: []string{"--webhook-cert-path=/none"}, wantErr: []string{"--webhook-cert-path", "/none"}},
+		"namespace no name":    {args: []string{"--namespace=Not Valid"}, wantErr: []string{"--namespace", "Not Valid"}},
+		"port no port":         {args: []string{"--webhook-port=70000"}, wantErr: []string{"--webhook-port", "70000"}},
+		"address no address":   {args: []string{"--health-probe-bind-address=8081"}, wantErr: []string{"--health-probe-bind-address", "host:port"}},
+		"metrics no address":   {args: []string{"--metrics-bind-address=x"}, wantErr: []string{"--metrics-bind-address"}},
+		"argument":             {args: []string{"start"}, wantErr: []string{`"start"`, "--help"}},
+		"unknown flag":         {args: []string{"--leader-elected"}, wantErr: []string{"leader-elected"}},
+		"version needs nothing": {args: []string{"--version", "--webhook-cert-path=/none"}, check: func(o *Options) bool {
+			return o.PrintVersion
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("POD_NAMESPACE", test.podNamespace)
+			o, err := Parse(append([]string{"--webhook-cert-path=" + certs}, test.args...))
+			if len(test.wantErr) > 0 {
+				if err == nil {
+					t.Fatalf("no error, want one that names %q", test.wantErr)
+				}
+				for _, want := range test.wantErr {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("error %q does not name %q", err, want)
+					}
+				}
+				if strings.Contains(err.Error(), "\n") {
+					t.Errorf("error is more than a line: %q", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !test.check(o) {
+				t.Errorf("options are %+v", o)
+			}
+		})
+	}
+}
