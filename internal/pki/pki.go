@@ -81,8 +81,8 @@ func (ca *KeyPair) IssueClient(user string, groups []string, now time.Time, vali
 }
 
 // PublicPEM is the public half of the key, for verifying what it signs.
-func (p *KeyPair) PublicPEM() ([]byte, error) {
-	der, err := x509.MarshalPKIXPublicKey(p.Key.Public())
+func (ca *KeyPair) PublicPEM() ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(ca.Key.Public())
 	if err != nil {
 		return nil, fmt.Errorf("encode public key: %w", err)
 	}

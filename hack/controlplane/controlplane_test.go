@@ -1,0 +1,731 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controlplane
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+)
+
+// patience is how long the tests wait for what takes a second or two on an
+// idle machine.
+const patience = 30 * time.Second
+
+func TestControlPlane(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
+	root, err := Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	binDir, err := Build(t.Context(), root, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	c, err := Start(t.Context(), Options{BinDir: binDir, Dir: dir, Out: os.Stderr, Audit: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := kubernetes.NewForConfig(c.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &harness{c: c, client: client}
+
+	t.Run("pods", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T){
+			"deployment":      h.testDeployment,
+			"init containers": h.testInitContainers,
+			"broken image":    h.testBrokenImage,
+			"crash loop":      h.testCrashLoop,
+			"late ready":      h.testLateReady,
+			"never ready":     h.testNeverReady,
+			"unready":         h.testUnready,
+			"readiness gate":  h.testReadinessGate,
+			"deletion":        h.testDeletion,
+			"service account": h.testServiceAccount,
+			"user":            h.testUser,
+			"garbage":         h.testGarbageCollection,
+			"apply":           h.testApplyFiles,
+			"one state, once": h.testSecondStart,
+			"rests":           h.testRests,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t)
+			})
+		}
+	})
+	t.Run("restarts", h.testRestarts)
+	t.Run("stop", h.testStop)
+}
+
+type harness struct {
+	c      *ControlPlane
+	client kubernetes.Interface
+}
+
+func newPod(name string, change func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Labels: map[string]string{}, Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "nginx:1"}}},
+	}
+	if change != nil {
+		change(pod)
+	}
+	return pod
+}
+
+func (h *harness) create(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	if _, err := h.client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *harness) get(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	pod, err := h.client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// until waits until a pod is as check wants it and returns it.
+func (h *harness) until(t *testing.T, name string, check func(*corev1.Pod) error) *corev1.Pod {
+	t.Helper()
+	var pod *corev1.Pod
+	eventually(t, patience, func() error {
+		pod = h.get(t, name)
+		return check(pod)
+	})
+	return pod
+}
+
+func (h *harness) patch(t *testing.T, name, patch string, subresources ...string) {
+	t.Helper()
+	_, err := h.client.CoreV1().Pods(metav1.NamespaceDefault).Patch(
+		t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// conditions returns the status of each condition of a pod, with the reason.
+func conditions(pod *corev1.Pod) map[string]string {
+	all := map[string]string{}
+	for _, condition := range pod.Status.Conditions {
+		all[string(condition.Type)] = strings.TrimSpace(string(condition.Status) + " " + condition.Reason)
+	}
+	return all
+}
+
+// is returns a check that a pod runs with the given Ready condition, of status
+// and reason.
+func is(ready string) func(*corev1.Pod) error {
+	return func(pod *corev1.Pod) error {
+		if got := conditions(pod)["Ready"]; pod.Status.Phase != corev1.PodRunning || got != ready {
+			return fmt.Errorf("phase %s, Ready %q, want Running, %q", pod.Status.Phase, got, ready)
+		}
+		return nil
+	}
+}
+
+func (h *harness) testDeployment(t *testing.T) {
+	deployments := h.client.AppsV1().Deployments(metav1.NamespaceDefault)
+	selector := map[string]string{"app": "web"}
+	_, err := deployments.Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](3),
+			Selector: &metav1.LabelSelector{MatchLabels: selector},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: selector},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "nginx:1"}}},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	available := func(image string) func() error {
+		return func() error {
+			d, err := deployments.Get(t.Context(), "web", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			s := d.Status
+			if s.ObservedGeneration != d.Generation || s.UpdatedReplicas != 3 || s.AvailableReplicas != 3 || s.Replicas != 3 {
+				return fmt.Errorf("%s: %d updated, %d available of %d", image, s.UpdatedReplicas, s.AvailableReplicas, s.Replicas)
+			}
+			return nil
+		}
+	}
+	eventually(t, patience, available("nginx:1"))
+
+	patch := `{"spec":{"template":{"spec":{"containers":[{"name":"app","image":"nginx:2"}]}}}}`
+	if _, err := deployments.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patience, available("nginx:2"))
+
+	pods, err := h.client.CoreV1().Pods(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ips := map[string]bool{}
+	for _, pod := range pods.Items {
+		if pod.DeletionTimestamp == nil {
+			ips[pod.Status.PodIP] = true
+		}
+	}
+	if len(ips) != 3 || ips[""] {
+		t.Errorf("pod IPs %v, want three", ips)
+	}
+}
+
+func (h *harness) testInitContainers(t *testing.T) {
+	h.create(t, newPod("init", func(pod *corev1.Pod) {
+		pod.Spec.InitContainers = []corev1.Container{
+			{Name: "setup", Image: "setup"},
+			{Name: "sidecar", Image: "sidecar", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
+		}
+	}))
+	pod := h.until(t, "init", is("True"))
+	setup, sidecar := pod.Status.InitContainerStatuses[0], pod.Status.InitContainerStatuses[1]
+	if setup.State.Terminated == nil || setup.State.Terminated.Reason != "Completed" || !setup.Ready {
+		t.Errorf("init container: %+v", setup)
+	}
+	if sidecar.State.Running == nil || !sidecar.Ready || !*sidecar.Started {
+		t.Errorf("sidecar: %+v", sidecar)
+	}
+	app := pod.Status.ContainerStatuses[0]
+	if app.State.Running == nil || !app.Ready || !*app.Started || app.Image != "nginx:1" {
+		t.Errorf("container: %+v", app)
+	}
+	want := map[string]string{
+		"PodScheduled": "True", "PodReadyToStartContainers": "True", "Initialized": "True", "ContainersReady": "True", "Ready": "True",
+	}
+	if diff := cmp.Diff(want, conditions(pod)); diff != "" {
+		t.Errorf("conditions (-want +got):\n%s", diff)
+	}
+	if pod.Status.HostIP == "" || len(pod.Status.PodIPs) != 1 || pod.Status.PodIP != pod.Status.PodIPs[0].IP {
+		t.Errorf("host %s, pod %s, pod IPs %v", pod.Status.HostIP, pod.Status.PodIP, pod.Status.PodIPs)
+	}
+}
+
+func (h *harness) testBrokenImage(t *testing.T) {
+	waiting := func(statuses []corev1.ContainerStatus, i int) string {
+		if len(statuses) <= i || statuses[i].State.Waiting == nil {
+			return ""
+		}
+		return statuses[i].State.Waiting.Reason
+	}
+	// Sees both stages of the failure, so it has to begin before the pod.
+	watch, err := h.client.CoreV1().Pods(metav1.NamespaceDefault).Watch(t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: "broken"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	h.create(t, newPod("broken", func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Image = "busybo:1"
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "good", Image: "busybox"})
+	}))
+	h.create(t, newPod("broken-init", func(pod *corev1.Pod) {
+		pod.Spec.InitContainers = []corev1.Container{{Name: "setup", Image: "docker.io/library/busybo"}}
+	}))
+	pod := h.until(t, "broken", func(pod *corev1.Pod) error {
+		if reason := waiting(pod.Status.ContainerStatuses, 0); reason != "ImagePullBackOff" {
+			return fmt.Errorf("waiting for %q", reason)
+		}
+		return nil
+	})
+	var reasons []string
+	for len(reasons) == 0 || reasons[len(reasons)-1] != "ImagePullBackOff" {
+		event, ok := <-watch.ResultChan()
+		if !ok {
+			t.Fatal("watch ended early")
+		}
+		seen, ok := event.Object.(*corev1.Pod)
+		if !ok {
+			t.Fatalf("watch event %v", event)
+		}
+		if reason := waiting(seen.Status.ContainerStatuses, 0); reason != "" && (len(reasons) == 0 || reasons[len(reasons)-1] != reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	if diff := cmp.Diff([]string{"ErrImagePull", "ImagePullBackOff"}, reasons); diff != "" {
+		t.Errorf("reasons (-want +got):\n%s", diff)
+	}
+	if message := pod.Status.ContainerStatuses[0].State.Waiting.Message; !strings.HasPrefix(message, `Back-off pulling image "busybo:1"`) {
+		t.Errorf("message %q", message)
+	}
+	got := conditions(pod)
+	if pod.Status.Phase != corev1.PodPending || got["Ready"] != "False ContainersNotReady" || got["ContainersReady"] != "False ContainersNotReady" {
+		t.Errorf("phase %s, conditions %v", pod.Status.Phase, got)
+	}
+	if good := pod.Status.ContainerStatuses[1]; good.State.Running == nil {
+		t.Errorf("the container with a good image: %+v", good)
+	}
+	pod = h.until(t, "broken-init", func(pod *corev1.Pod) error {
+		if reason := waiting(pod.Status.InitContainerStatuses, 0); reason != "ImagePullBackOff" {
+			return fmt.Errorf("waiting for %q", reason)
+		}
+		return nil
+	})
+	if reason := waiting(pod.Status.ContainerStatuses, 0); reason != "PodInitializing" {
+		t.Errorf("the container behind the init container waits for %q", reason)
+	}
+
+	h.patch(t, "broken", `{"spec":{"containers":[{"name":"app","image":"busybox:1"}]}}`)
+	h.until(t, "broken", is("True"))
+}
+
+func (h *harness) testCrashLoop(t *testing.T) {
+	h.create(t, newPod("crash", func(pod *corev1.Pod) { pod.Labels[BehaviorLabel] = BehaviorCrashLoop }))
+	pod := h.until(t, "crash", func(pod *corev1.Pod) error {
+		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount < 2 {
+			return errors.New("not restarted twice")
+		}
+		return is("False ContainersNotReady")(pod)
+	})
+	status := pod.Status.ContainerStatuses[0]
+	if status.State.Waiting == nil || status.State.Waiting.Reason != "CrashLoopBackOff" || status.Ready {
+		t.Errorf("state: %+v", status)
+	}
+	if last := status.LastTerminationState.Terminated; last == nil || last.ExitCode != 1 || last.Reason != "Error" {
+		t.Errorf("last state: %+v", last)
+	}
+	h.patch(t, "crash", `{"metadata":{"labels":{"`+BehaviorLabel+`":null}}}`)
+	h.until(t, "crash", is("True"))
+}
+
+func (h *harness) testLateReady(t *testing.T) {
+	h.create(t, newPod("late", func(pod *corev1.Pod) {
+		pod.Labels[BehaviorLabel] = BehaviorLateReady
+		pod.Annotations[ReadyAfterAnnotation] = "3s"
+	}))
+	h.until(t, "late", is("False ContainersNotReady"))
+	// Other writes to the pod don't put its hour off.
+	h.patch(t, "late", `{"metadata":{"annotations":{"some":"thing"}}}`)
+	pod := h.until(t, "late", is("True"))
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type != corev1.PodReady {
+			continue
+		}
+		if late := condition.LastTransitionTime.Sub(pod.Status.StartTime.Time); late < 3*time.Second || late > 6*time.Second {
+			t.Errorf("ready after %s, want 3s to 4s and a little", late)
+		}
+	}
+}
+
+func (h *harness) testNeverReady(t *testing.T) {
+	h.create(t, newPod("never", func(pod *corev1.Pod) { pod.Labels[BehaviorLabel] = BehaviorNeverReady }))
+	pod := h.until(t, "never", is("False ContainersNotReady"))
+	if status := pod.Status.ContainerStatuses[0]; status.State.Running == nil || status.Ready {
+		t.Errorf("container: %+v", status)
+	}
+}
+
+func (h *harness) testUnready(t *testing.T) {
+	h.create(t, newPod("fickle", nil))
+	started := h.until(t, "fickle", is("True")).Status.ContainerStatuses[0].State
+	for range 2 {
+		h.patch(t, "fickle", `{"metadata":{"annotations":{"`+UnreadyAnnotation+`":"true"}}}`)
+		pod := h.until(t, "fickle", is("False ContainersNotReady"))
+		if pod.Status.ContainerStatuses[0].Ready {
+			t.Error("the pod is not ready, its container is")
+		}
+		h.patch(t, "fickle", `{"metadata":{"annotations":{"`+UnreadyAnnotation+`":null}}}`)
+		pod = h.until(t, "fickle", is("True"))
+		if diff := cmp.Diff(started, pod.Status.ContainerStatuses[0].State); diff != "" {
+			t.Errorf("the container restarted (-before +after):\n%s", diff)
+		}
+	}
+}
+
+func (h *harness) testReadinessGate(t *testing.T) {
+	const gate = "example.com/released"
+	h.create(t, newPod("gated", func(pod *corev1.Pod) {
+		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}}
+	}))
+	pod := h.until(t, "gated", is("False ReadinessGatesNotReady"))
+	if got, ok := conditions(pod)[gate]; ok {
+		t.Errorf("somebody wrote the gate's condition: %s", got)
+	}
+	if got := conditions(pod)["ContainersReady"]; got != "True" {
+		t.Errorf("ContainersReady is %s", got)
+	}
+	for _, step := range []struct{ gate, want string }{
+		{"False", "False ReadinessGatesNotReady"},
+		{"True", "True"},
+		{"False", "False ReadinessGatesNotReady"},
+		{"Unknown", "False ReadinessGatesNotReady"},
+		{"True", "True"},
+	} {
+		h.patch(t, "gated", `{"status":{"conditions":[{"type":"`+gate+`","status":"`+step.gate+`","reason":"Owner","message":"mine"}]}}`, "status")
+		h.until(t, "gated", is(step.want))
+	}
+	// A change of something else rewrites the pod's status; the gate stays.
+	h.patch(t, "gated", `{"metadata":{"annotations":{"`+UnreadyAnnotation+`":"true"}}}`)
+	pod = h.until(t, "gated", is("False ContainersNotReady"))
+	if got := conditions(pod)[gate]; got != "True Owner" {
+		t.Errorf("the gate's condition is %q", got)
+	}
+	h.patch(t, "gated", `{"status":{"conditions":[{"type":"`+gate+`","$patch":"delete"}]},"metadata":{"annotations":{"`+UnreadyAnnotation+`":null}}}`, "status")
+	h.patch(t, "gated", `{"metadata":{"annotations":{"`+UnreadyAnnotation+`":null}}}`)
+	h.until(t, "gated", is("False ReadinessGatesNotReady"))
+}
+
+func (h *harness) testDeletion(t *testing.T) {
+	pods := h.client.CoreV1().Pods(metav1.NamespaceDefault)
+	gone := func(name string) func() error {
+		return func() error {
+			_, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("pod %s is still there: %w", name, err)
+		}
+	}
+	h.create(t, newPod("plain", nil))
+	h.create(t, newPod("held", func(pod *corev1.Pod) { pod.Finalizers = []string{"example.com/hold"} }))
+	h.create(t, newPod("slow", func(pod *corev1.Pod) { pod.Annotations[TerminateAfterAnnotation] = "3s" }))
+	for _, name := range []string{"plain", "held", "slow"} {
+		h.until(t, name, is("True"))
+		if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	eventually(t, patience, gone("plain"))
+
+	h.until(t, "held", func(pod *corev1.Pod) error {
+		if pod.Status.Phase != corev1.PodSucceeded || *pod.DeletionGracePeriodSeconds != 0 {
+			return fmt.Errorf("phase %s, grace period %d s", pod.Status.Phase, *pod.DeletionGracePeriodSeconds)
+		}
+		return nil
+	})
+	h.patch(t, "held", `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/hold"]}}`)
+	eventually(t, patience, gone("held"))
+
+	eventually(t, patience, gone("slow"))
+	// Deletion timestamps are cut to seconds.
+	if took := time.Since(began); took < 2*time.Second || took > 20*time.Second {
+		t.Errorf("the slow pod took %s", took)
+	}
+}
+
+func (h *harness) testServiceAccount(t *testing.T) {
+	accounts := h.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault)
+	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := h.c.KubeconfigFor(t.Context(), metav1.NamespaceDefault, "robot", path); err != nil {
+		t.Fatal(err)
+	}
+	h.wantForbidden(t, path, "system:serviceaccount:default:robot")
+	if err := h.c.KubeconfigFor(t.Context(), metav1.NamespaceDefault, "nobody", path); !apierrors.IsNotFound(err) {
+		t.Errorf("kubeconfig of a ServiceAccount that isn't there: %v", err)
+	}
+}
+
+func (h *harness) testUser(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := h.c.KubeconfigForUser("jane", []string{"developers"}, path); err != nil {
+		t.Fatal(err)
+	}
+	h.wantForbidden(t, path, `"jane"`)
+}
+
+// wantForbidden checks who the API server takes the owner of a kubeconfig for,
+// and that RBAC decides.
+func (h *harness) wantForbidden(t *testing.T, kubeconfig, user string) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.CoreV1().Secrets(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), user) {
+		t.Errorf("listing secrets as %s: %v", user, err)
+	}
+}
+
+func (h *harness) testGarbageCollection(t *testing.T) {
+	maps := h.client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	owner, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name:            "dependent",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := maps.Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patience, func() error {
+		_, err := maps.Get(t.Context(), "dependent", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("the dependent is still there: %w", err)
+	})
+}
+
+func (h *harness) testApplyFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"plain.yaml":                "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied}\n",
+		"kustom/kustomization.yaml": "resources: [map.yaml]\nnamePrefix: kustom-\n",
+		"kustom/map.yaml":           "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ized}\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.c.ApplyFiles(t.Context(), filepath.Join(dir, "plain.yaml"), filepath.Join(dir, "kustom")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"applied", "kustom-ized"} {
+		if _, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := h.c.ApplyFiles(t.Context(), filepath.Join(dir, "absent.yaml")); err == nil {
+		t.Error("applied a file that isn't there")
+	}
+}
+
+func (h *harness) testSecondStart(t *testing.T) {
+	second, err := Start(t.Context(), Options{BinDir: h.c.binDir, Dir: h.c.Dir()})
+	if err == nil {
+		_ = second.Stop()
+		t.Fatal("two control planes in one directory")
+	}
+	if err := h.c.apiServerReady(t.Context()); err != nil {
+		t.Errorf("the first one was hurt: %v", err)
+	}
+}
+
+// testRests checks that kwok leaves a pod alone that is as it should be, even
+// if the pod changes in something that doesn't concern kwok.
+func (h *harness) testRests(t *testing.T) {
+	h.create(t, newPod("resting", nil))
+	h.until(t, "resting", is("True"))
+	h.patch(t, "resting", `{"metadata":{"annotations":{"some":"thing"}}}`)
+	// By the time a change after it has been answered, kwok, which takes the
+	// events of all pods in order, has seen the one above.
+	h.create(t, newPod("resting-later", nil))
+	h.until(t, "resting-later", is("True"))
+
+	writes := 0
+	for _, event := range h.audit(t) {
+		if event.User.Username == "kwok" && event.ObjectRef.Name == "resting" && event.ObjectRef.Resource == "pods" {
+			writes++
+		}
+	}
+	if writes != 1 {
+		t.Errorf("kwok wrote %d times to a pod, want once", writes)
+	}
+}
+
+type auditEvent struct {
+	Verb string `json:"verb"`
+	User struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef struct {
+		Resource string `json:"resource"`
+		Name     string `json:"name"`
+	} `json:"objectRef"`
+	RequestObject json.RawMessage `json:"requestObject"`
+}
+
+func (h *harness) audit(t *testing.T) []auditEvent {
+	t.Helper()
+	data, err := os.ReadFile(h.c.AuditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The last line may be half written.
+	data = data[:bytes.LastIndexByte(data, '\n')+1]
+	var events []auditEvent
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var event auditEvent
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, event)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return events
+}
+
+func (h *harness) testRestarts(t *testing.T) {
+	h.create(t, newPod("survivor", nil))
+	before := h.until(t, "survivor", is("True"))
+	for _, name := range []string{APIServer, Etcd, ControllerManager, Scheduler, Kwok} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			if err := h.c.RestartComponent(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("restarted in %s", time.Since(began).Round(time.Millisecond))
+			pod := "after-" + name
+			eventually(t, patience, func() error {
+				_, err := h.client.CoreV1().Pods(metav1.NamespaceDefault).Create(t.Context(), newPod(pod, nil), metav1.CreateOptions{})
+				return err
+			})
+			after := h.until(t, pod, is("True"))
+			if after.Status.PodIP == before.Status.PodIP {
+				t.Errorf("pod IP %s was given out twice", after.Status.PodIP)
+			}
+		})
+	}
+	if after := h.get(t, "survivor"); after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("a pod at rest changed: %v", after.Status)
+	}
+
+	if err := h.c.StopComponent(t.Context(), Scheduler); err != nil {
+		t.Fatal(err)
+	}
+	h.create(t, newPod("unscheduled", nil))
+	if err := h.c.StartComponent(t.Context(), Scheduler); err != nil {
+		t.Fatal(err)
+	}
+	h.until(t, "unscheduled", is("True"))
+	if err := h.c.StopComponent(t.Context(), "kubelet"); err == nil {
+		t.Error("stopped a component there is not")
+	}
+}
+
+func (h *harness) testStop(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(h.c.Dir(), pidsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for line := range strings.Lines(string(data)) {
+		var pid int
+		if _, err := fmt.Sscan(line, &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, 0); err != nil {
+			t.Errorf("recorded process %d: %v", pid, err)
+		}
+		pids = append(pids, pid)
+	}
+	if len(pids) != 5 {
+		t.Errorf("%d processes recorded, want 5", len(pids))
+	}
+	began := time.Now()
+	if err := h.c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("stopped in %s", time.Since(began).Round(time.Millisecond))
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d is still there: %v", pid, err)
+		}
+	}
+	if err := h.c.Stop(); err != nil {
+		t.Errorf("the second Stop: %v", err)
+	}
+	if err := h.c.StartComponent(t.Context(), Etcd); err == nil {
+		t.Error("started a component of a stopped control plane")
+	}
+}
+
+// TestStartFails checks what one learns when a component doesn't come up, and
+// that nothing is left of the attempt.
+func TestStartFails(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts etcd")
+	}
+	root, err := Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	binDir, err := Build(t.Context(), root, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	c, err := Start(t.Context(), Options{BinDir: binDir, Dir: dir, APIServerFlags: []string{"--no-such-flag"}})
+	if err == nil {
+		_ = c.Stop()
+		t.Fatal("started with a flag there is not")
+	}
+	if !strings.Contains(err.Error(), "unknown flag: --no-such-flag") {
+		t.Errorf("the error doesn't tell why: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, pidsFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("processes are still recorded: %v", err)
+	}
+	lock, err := tryLockDir(dir)
+	if err != nil {
+		t.Fatalf("the directory is still taken: %v", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Error(err)
+	}
+}

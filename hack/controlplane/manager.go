@@ -1,0 +1,230 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/traas-stack/altershield-operator/internal/pki"
+)
+
+const (
+	// ManagerNamespace and managerAccount are where and as whom the manager
+	// runs in production.
+	ManagerNamespace = "altershieldoperator-system"
+	managerAccount   = "altershieldoperator-controller-manager"
+	managerGrace     = 10 * time.Second
+)
+
+// Manager is the operator's manager, run beside a control plane as it runs in
+// production: under the identity and with the rights its manifests give it,
+// its webhooks called by the API server over TLS. Only the address the API
+// server finds them at is another: a URL instead of a service.
+type Manager struct {
+	c      *ControlPlane
+	name   string
+	binary string
+	args   []string
+	health string
+}
+
+// ManagerOptions say how a manager is run.
+type ManagerOptions struct {
+	// Root of the repository, for its manifests; the binary is bin/manager.
+	Root string
+	// Name tells several managers apart; empty is "manager".
+	Name string
+	// Args are further flags.
+	Args []string
+}
+
+// InstallManager installs kinds, namespace, identity and webhooks, and prepares
+// a manager without starting it.
+func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*Manager, error) {
+	if o.Name == "" {
+		o.Name = "manager"
+	}
+	if err := c.ApplyFiles(ctx, filepath.Join(o.Root, "config", "dev")); err != nil {
+		return nil, err
+	}
+	kubeconfig := c.path(o.Name + ".kubeconfig")
+	if err := c.KubeconfigFor(ctx, ManagerNamespace, managerAccount, kubeconfig); err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	certs := c.path(o.Name + "-certs")
+	ca, err := WriteServingCerts(certs, "127.0.0.1")
+	if err != nil {
+		return nil, err
+	}
+	manifests, err := WebhookManifests(filepath.Join(o.Root, "config", "webhook", "manifests.yaml"), loopback(ports[0]), ca)
+	if err != nil {
+		return nil, err
+	}
+	path := c.path(o.Name + "-webhooks.yaml")
+	if err := os.WriteFile(path, manifests, 0o600); err != nil {
+		return nil, err
+	}
+	if err := c.ApplyFiles(ctx, path); err != nil {
+		return nil, err
+	}
+	health := loopback(ports[1])
+	c.mu.Lock()
+	c.managers = append(c.managers, o.Name)
+	c.mu.Unlock()
+	return &Manager{
+		c: c, name: o.Name, binary: filepath.Join(o.Root, "bin", "manager"), health: "http://" + health + "/readyz",
+		args: append([]string{
+			"--kubeconfig=" + kubeconfig,
+			"--leader-elect=false",
+			"--namespace=" + ManagerNamespace,
+			"--health-probe-bind-address=" + health,
+			"--webhook-port=" + strconv.Itoa(ports[0]),
+			"--webhook-cert-path=" + certs,
+		}, o.Args...),
+	}, nil
+}
+
+// Start starts the manager and returns when it is ready, its webhooks included.
+func (m *Manager) Start(ctx context.Context) error {
+	// One that crashed is still recorded; stopping it is a formality.
+	if err := m.c.supervisor.stop(m.name, managerGrace); err != nil {
+		return err
+	}
+	p, err := m.c.supervisor.start(m.name, m.binary, m.args)
+	if err != nil {
+		return err
+	}
+	for {
+		if p.exited() {
+			return fmt.Errorf("%s ended: %w\n%s", m.name, p.err, m.c.supervisor.logTail(m.name))
+		}
+		if err = httpOK(ctx, m.health); err == nil {
+			return nil
+		}
+		if waitErr := pause(ctx, 100*time.Millisecond); waitErr != nil {
+			return errors.Join(fmt.Errorf("%s is not ready: %w\n%s", m.name, err, m.c.supervisor.logTail(m.name)), waitErr)
+		}
+	}
+}
+
+// Stop ends the manager as a node would: SIGTERM, and time to end.
+func (m *Manager) Stop() error { return m.c.supervisor.stop(m.name, managerGrace) }
+
+// Kill ends the manager at once, as a crash does.
+func (m *Manager) Kill() error { return m.c.supervisor.stop(m.name, 0) }
+
+// Running says whether the manager runs.
+func (m *Manager) Running() bool {
+	p := m.c.supervisor.get(m.name)
+	return p != nil && !p.exited()
+}
+
+// LogPath is the log of all runs of the manager.
+func (m *Manager) LogPath() string { return m.c.supervisor.logPath(m.name) }
+
+// WriteServingCerts makes a certificate for hosts, with an authority of its
+// own whose key is thrown away. It writes tls.crt, tls.key and ca.crt to dir
+// and returns the last.
+func WriteServingCerts(dir string, hosts ...string) ([]byte, error) {
+	now := time.Now()
+	ca, err := pki.NewCA("altershield-local-webhook-ca", now, validity)
+	if err != nil {
+		return nil, err
+	}
+	server, err := ca.IssueServer("altershield-operator", hosts, now, validity)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, err
+	}
+	for name, data := range map[string][]byte{"tls.crt": server.CertPEM, "tls.key": server.KeyPEM, "ca.crt": ca.CertPEM} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return ca.CertPEM, nil
+}
+
+// WebhookManifests are the webhook configurations of a file, for a manager
+// that the API server reaches at host:port instead of through a service.
+func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, fmt.Errorf("address of the webhooks: %w", err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	point := func(c *admissionregistrationv1.WebhookClientConfig) error {
+		if c.Service == nil || c.Service.Path == nil {
+			return fmt.Errorf("%s: a webhook without a service path", path)
+		}
+		url := "https://" + address + *c.Service.Path
+		*c = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: ca}
+		return nil
+	}
+	var out bytes.Buffer
+	for _, document := range bytes.Split(data, []byte("\n---\n")) {
+		var mutating admissionregistrationv1.MutatingWebhookConfiguration
+		if err := yaml.Unmarshal(document, &mutating); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		var pointed any = &mutating
+		if mutating.Kind == "ValidatingWebhookConfiguration" {
+			var validating admissionregistrationv1.ValidatingWebhookConfiguration
+			if err := yaml.Unmarshal(document, &validating); err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
+			for i := range validating.Webhooks {
+				if err := point(&validating.Webhooks[i].ClientConfig); err != nil {
+					return nil, err
+				}
+			}
+			validating.Name = "altershieldoperator-" + validating.Name
+			pointed = &validating
+		} else {
+			for i := range mutating.Webhooks {
+				if err := point(&mutating.Webhooks[i].ClientConfig); err != nil {
+					return nil, err
+				}
+			}
+			mutating.Name = "altershieldoperator-" + mutating.Name
+		}
+		text, err := yaml.Marshal(pointed)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		fmt.Fprintf(&out, "---\n%s", text)
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,80 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controlplane
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+)
+
+// lowestPort is where the search for ports begins: above what well-known
+// services use.
+const lowestPort = 15000
+
+// freePorts returns n ports of the loopback address nothing listens on.
+//
+// They are taken from below the range the kernel picks the ports of outgoing
+// connections from. With a port out of that range a component might not get
+// its port back when it is restarted: its clients keep dialling it meanwhile,
+// and one of them may be given the very port it dials, or just that one for
+// another connection.
+func freePorts(n int) ([]int, error) {
+	lowest := ephemeralStart()
+	ports := make([]int, 0, n)
+	var listeners []net.Listener
+	defer func() {
+		for _, l := range listeners {
+			_ = l.Close()
+		}
+	}()
+	for range 1000 {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port := 0 // the kernel's choice, when there is no room below its range
+		if lowest > lowestPort+1000 {
+			port = lowestPort + rand.IntN(lowest-lowestPort)
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // returns at once
+		if err != nil {
+			continue
+		}
+		// Kept until all are found, so that they differ.
+		listeners = append(listeners, l)
+		if addr, ok := l.Addr().(*net.TCPAddr); ok {
+			ports = append(ports, addr.Port)
+		}
+	}
+	return nil, fmt.Errorf("no %d free ports on the loopback address", n)
+}
+
+// ephemeralStart returns the first port the kernel uses for outgoing
+// connections; 0 when it doesn't say.
+func ephemeralStart() int {
+	data, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		return 0
+	}
+	var first, last int
+	if _, err := fmt.Sscan(string(data), &first, &last); err != nil {
+		return 0
+	}
+	return first
+}

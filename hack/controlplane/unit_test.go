@@ -1,0 +1,459 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controlplane
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+// childEnv makes this test binary play the parent in
+// TestChildrenEndWithTheirParent.
+const childEnv = "CONTROLPLANE_TEST_PARENT_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		os.Exit(parentOfTail(dir))
+	}
+	os.Exit(m.Run())
+}
+
+func TestLinkerFlags(t *testing.T) {
+	cases := map[string]struct {
+		goMod   string
+		want    string
+		wantErr bool
+	}{
+		"versions of the pins": {
+			goMod: "module m\n\nrequire (\n\tk8s.io/kubernetes v1.36.3\n\tsigs.k8s.io/kwok v0.8.0\n)\n",
+			want: "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" +
+				" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
+				" -X k8s.io/component-base/version.gitTreeState=clean" +
+				" -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0",
+		},
+		"no kwok":      {goMod: "module m\n\nrequire k8s.io/kubernetes v1.36.3\n", wantErr: true},
+		"not a go.mod": {goMod: "}", wantErr: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := linkerFlags([]byte(tc.goMod))
+			if (err != nil) != tc.wantErr {
+				t.Fatalf("error %v, want one: %t", err, tc.wantErr)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("flags (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestStamp(t *testing.T) {
+	base := stamp([]byte("mod"), []byte("sum"), "flags", "go1")
+	if again := stamp([]byte("mod"), []byte("sum"), "flags", "go1"); again != base {
+		t.Errorf("the same inputs give %s and %s", base, again)
+	}
+	for name, other := range map[string]string{
+		"go.mod":           stamp([]byte("mod2"), []byte("sum"), "flags", "go1"),
+		"go.sum":           stamp([]byte("mod"), []byte("sum2"), "flags", "go1"),
+		"flags":            stamp([]byte("mod"), []byte("sum"), "flags2", "go1"),
+		"toolchain":        stamp([]byte("mod"), []byte("sum"), "flags", "go2"),
+		"where parts meet": stamp([]byte("mods"), []byte("um"), "flags", "go1"),
+	} {
+		if other == base {
+			t.Errorf("a change of %s keeps the stamp", name)
+		}
+	}
+}
+
+func TestIsBuilt(t *testing.T) {
+	dir := t.TempDir()
+	for _, b := range binaries {
+		if err := os.WriteFile(filepath.Join(dir, b.name), nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if isBuilt(dir, "x") {
+		t.Error("built without a stamp")
+	}
+	if err := writeFile(filepath.Join(dir, stampFile), []byte("x\n")); err != nil {
+		t.Fatal(err)
+	}
+	if !isBuilt(dir, "x") {
+		t.Error("not built with everything there")
+	}
+	if isBuilt(dir, "y") {
+		t.Error("built with another stamp")
+	}
+	if err := os.Remove(filepath.Join(dir, "kwok")); err != nil {
+		t.Fatal(err)
+	}
+	if isBuilt(dir, "x") {
+		t.Error("built without kwok")
+	}
+}
+
+func TestRoot(t *testing.T) {
+	want, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The pins are a module of their own, which must not be taken for ours.
+	for _, dir := range []string{".", "pins", "../.."} {
+		got, err := Root(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("root of %s is %s, want %s", dir, got, want)
+		}
+	}
+	if got, err := Root("/"); err == nil {
+		t.Errorf("a directory outside of the repository has root %s", got)
+	}
+}
+
+func TestLockDir(t *testing.T) {
+	dir := t.TempDir()
+	first, err := tryLockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tryLockDir(dir); !errors.Is(err, errLocked) {
+		t.Fatalf("second lock: %v, want %v", err, errLocked)
+	}
+	waited := false
+	second, err := lockDir(t.Context(), dir, func() {
+		waited = true
+		if err := first.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !waited {
+		t.Error("got a lock that was held")
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBrokenImage(t *testing.T) {
+	pattern := regexp.MustCompile(brokenImage)
+	for image, want := range map[string]bool{
+		"busybo":                          true,
+		"busybo:1":                        true,
+		"docker.io/library/busybo:latest": true,
+		"registry:5000/busybo":            true,
+		"registry:5000/team/busybo:v1@sha256:0123": true,
+		"busybo@sha256:0123":                       true,
+		"busybox":                                  false,
+		"busybox:1":                                false,
+		"notbusybo":                                false,
+		"docker.io/library/busybox:busybo":         false,
+		"busybo/app":                               false,
+		"busybo:5000/app:1":                        false,
+		"nginx":                                    false,
+	} {
+		if got := pattern.MatchString(image); got != want {
+			t.Errorf("%s broken: %t, want %t", image, got, want)
+		}
+	}
+}
+
+// stageDoc is what the tests look at of a Stage.
+type stageDoc struct {
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		ResourceRef struct {
+			Kind string `json:"kind"`
+		} `json:"resourceRef"`
+		Steps []struct {
+			Patch *struct {
+				Subresource string `json:"subresource"`
+				Type        string `json:"type"`
+				Template    string `json:"template"`
+			} `json:"patch"`
+		} `json:"steps"`
+	} `json:"spec"`
+}
+
+func TestStages(t *testing.T) {
+	config, err := kwokConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, part := range bytes.Split(config, []byte("\n---\n")) {
+		var doc stageDoc
+		if err := yaml.Unmarshal(part, &doc); err != nil {
+			t.Fatalf("%v in:\n%s", err, part)
+		}
+		if doc.Kind == "KwokConfiguration" {
+			continue
+		}
+		name := doc.Metadata.Name
+		if doc.Kind != "Stage" || name == "" || seen[name] {
+			t.Errorf("kind %q with name %q (seen: %t)", doc.Kind, name, seen[name])
+		}
+		seen[name] = true
+		for _, step := range doc.Spec.Steps {
+			if step.Patch == nil || doc.Spec.ResourceRef.Kind != "Pod" {
+				continue
+			}
+			// See the comment on pod-sync.
+			if step.Patch.Type != "strategic" || step.Patch.Subresource != "status" ||
+				!strings.Contains(step.Patch.Template, "resourceVersion: {{ .metadata.resourceVersion") {
+				t.Errorf("stage %s patches something else than the status it has seen, or not strategically", name)
+			}
+		}
+	}
+	if !seen["pod-sync"] || !seen["node-initialize"] {
+		t.Errorf("stages missing: %v", seen)
+	}
+}
+
+func TestStagesKnowTheBrokenImage(t *testing.T) {
+	config, err := kwokConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	literals := regexp.MustCompile("(?:test\\(\"|pattern := `)([^\"`]*)").FindAllStringSubmatch(string(config), -1)
+	if len(literals) < 5 {
+		t.Errorf("found %d patterns, want one for each stage that starts a pod", len(literals))
+	}
+	for _, literal := range literals {
+		if diff := cmp.Diff(brokenImage, literal[1]); diff != "" {
+			t.Errorf("pattern in a stage (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestFreePorts(t *testing.T) {
+	ports, err := freePorts(20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for _, port := range ports {
+		if seen[port] || port < 1024 {
+			t.Errorf("port %d of %v", port, ports)
+		}
+		seen[port] = true
+		if first := ephemeralStart(); first > lowestPort+1000 && port >= first {
+			t.Errorf("port %d is one the kernel gives to clients, from %d on", port, first)
+		}
+	}
+	if len(seen) != 20 {
+		t.Errorf("%d ports, want 20", len(seen))
+	}
+}
+
+func TestTail(t *testing.T) {
+	for _, tc := range []struct{ text, want string }{
+		{"", ""},
+		{"a\nb\n", "a\nb"},
+		{"a\nb\nc\nd\n", "b\nc\nd"},
+	} {
+		if got := tail([]byte(tc.text), 3); got != tc.want {
+			t.Errorf("tail of %q is %q, want %q", tc.text, got, tc.want)
+		}
+	}
+}
+
+// tailProgram is a program that runs for as long as one likes and has a path
+// on its command line.
+func tailProgram(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("tail")
+	if err != nil {
+		t.Skip("no tail on this machine")
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestStopPids(t *testing.T) {
+	program := tailProgram(t)
+	dir := t.TempDir()
+	run := func(file string) (*exec.Cmd, <-chan struct{}) {
+		cmd := exec.CommandContext(t.Context(), program, "-f", file)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			_ = cmd.Wait() // killed, one way or another
+			close(done)
+		}()
+		return cmd, done
+	}
+	ours, oursDone := run(filepath.Join(dir, pidsFile))
+	stranger, strangerDone := run(os.DevNull)
+
+	record := strconv.Itoa(ours.Process.Pid) + " " + program + "\n" +
+		strconv.Itoa(stranger.Process.Pid) + " " + program + "\n" +
+		strconv.Itoa(os.Getpid()) + " " + program + "\n" + "nonsense\n"
+	if err := writeFile(filepath.Join(dir, pidsFile), []byte(record)); err != nil {
+		t.Fatal(err)
+	}
+	if err := StopPids(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-oursDone:
+	case <-time.After(10 * time.Second):
+		t.Error("our process is still there")
+	}
+	select {
+	case <-strangerDone:
+		t.Error("a stranger's process was ended")
+	default:
+	}
+	if err := StopPids(t.Context(), dir); err != nil {
+		t.Errorf("with nothing recorded: %v", err)
+	}
+}
+
+// TestChildrenEndWithTheirParent kills a process that has started a component
+// and can't clean up any more.
+func TestChildrenEndWithTheirParent(t *testing.T) {
+	program := tailProgram(t)
+	dir := t.TempDir()
+	parent := exec.CommandContext(t.Context(), os.Args[0])
+	parent.Env = append(os.Environ(), childEnv+"="+dir)
+	out, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !isOurs(pid, program, dir) {
+		t.Fatalf("process %d is not the component", pid)
+	}
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = parent.Wait() // killed
+	eventually(t, 10*time.Second, func() error {
+		if isOurs(pid, program, dir) {
+			return errors.New("the component outlives its parent")
+		}
+		return nil
+	})
+}
+
+// parentOfTail starts a component as a control plane does, prints its pid and
+// never ends by itself.
+func parentOfTail(dir string) int {
+	program, err := exec.LookPath("tail")
+	if err != nil {
+		return 1
+	}
+	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o750); err != nil {
+		return 1
+	}
+	s := newSupervisor(dir)
+	p, err := s.start("tail", program, []string{"-f", s.logPath("tail")})
+	if err != nil {
+		return 1
+	}
+	_, _ = os.Stdout.WriteString(strconv.Itoa(p.cmd.Process.Pid) + "\n")
+	<-p.done
+	return 0
+}
+
+func TestSupervisorStops(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	s := newSupervisor(dir)
+	p, err := s.start("stubborn", "/bin/sh", []string{"-c", "trap '' TERM; echo armed; while :; do sleep 0.1; done"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, func() error {
+		if !strings.Contains(s.logTail("stubborn"), "\narmed") {
+			return errors.New("not armed yet")
+		}
+		return nil
+	})
+	if err := s.stopAll(100*time.Millisecond, []string{"absent"}, []string{"stubborn"}); err != nil {
+		t.Fatal(err)
+	}
+	if !p.exited() {
+		t.Error("the process was not waited for")
+	}
+	if err := syscall.Kill(p.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the process is still there: %v", err)
+	}
+	pids, err := os.ReadFile(filepath.Join(dir, pidsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pids) != 0 {
+		t.Errorf("recorded as running: %s", pids)
+	}
+}
+
+// eventually calls check until it returns nil.
+func eventually(t *testing.T, timeout time.Duration, check func() error) {
+	t.Helper()
+	ctx := t.Context()
+	deadline := time.Now().Add(timeout)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %v", timeout, err)
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
