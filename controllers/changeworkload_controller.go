@@ -212,14 +212,14 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(ctx context.Context, change *v1
 	case defense.BlockWorkload:
 		p = patchRelease(w)
 		p.setLabel(v1alpha1.SuspendLabel, strconv.FormatInt(r.clock.Now().Unix(), 10))
-		p.setAnnotation(v1alpha1.SuspendedVersionAnnotation, change.Spec.Reversion)
+		p.setAnnotation(v1alpha1.SuspendedByAnnotation, w.BlockedBy())
 		if w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue {
 			p.setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")
 		}
 	case defense.LiftBlock:
 		p = patchRelease(w)
 		p.dropLabel(v1alpha1.SuspendLabel)
-		p.dropAnnotation(v1alpha1.SuspendedVersionAnnotation)
+		p.dropAnnotation(v1alpha1.SuspendedByAnnotation)
 	}
 	if err := r.patchWorkload(ctx, p); err != nil {
 		return err

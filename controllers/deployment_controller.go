@@ -120,7 +120,7 @@ func (r *WorkloadReconciler) apply(ctx context.Context, w *defense.Workload, cha
 	case plan.TakeBack:
 		p := patchRelease(w)
 		p.dropLabel(v1alpha1.SuspendLabel)
-		p.dropAnnotation(v1alpha1.SuspendedVersionAnnotation)
+		p.dropAnnotation(v1alpha1.SuspendedByAnnotation)
 		p.dropAnnotation(v1alpha1.OverrideStaleAnnotation)
 		if err := r.patchWorkload(ctx, p); err != nil {
 			return err

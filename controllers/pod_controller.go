@@ -29,10 +29,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // PodReconciler labels pods whose release is finished. The label informs people
@@ -48,6 +52,8 @@ func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
 		For(&corev1.Pod{}, builder.WithPredicates(mayBeFinished())).
+		Watches(r.kind.Object(), handler.EnqueueRequestsFromMapFunc(r.podsOfWorkload), builder.WithPredicates(predicate.Or[client.Object](predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.podsOfRevision), builder.WithPredicates(created())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 }
@@ -93,6 +99,40 @@ func (r *PodReconciler) observeRelease(ctx context.Context, pod *corev1.Pod) (*d
 	return w, nil
 }
 
+// podsOfWorkload maps a workload to the pods of its release that may be
+// finished: pods that became ready before their release was recorded, or before
+// the cache showed it, wait for this.
+func (r *PodReconciler) podsOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
+	w, err := r.kind.Get(ctx, r.client, client.ObjectKeyFromObject(o))
+	if err != nil {
+		log.FromContext(ctx).Error(err, "find the pods of a workload", "workload", client.ObjectKeyFromObject(o))
+	}
+	if err != nil || w == nil || w.RecordedVersion() == "" || w.RevisionUID == "" {
+		return nil
+	}
+	return r.podsOwnedBy(ctx, w.Namespace, w.RevisionUID)
+}
+
+func (r *PodReconciler) podsOfRevision(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.podsOwnedBy(ctx, o.GetNamespace(), o.GetUID())
+}
+
+func (r *PodReconciler) podsOwnedBy(ctx context.Context, namespace string, uid types.UID) []reconcile.Request {
+	var list corev1.PodList
+	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{workload.IndexByOwner: string(uid)},
+		client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+		log.FromContext(ctx).Error(err, "list the pods of a revision", "uid", uid)
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if unlabelled(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
 func (r *PodReconciler) label(ctx context.Context, pod *defense.Pod) error {
 	if pod.Labels[v1alpha1.OperateFinishedLabel] != "" {
 		return nil
@@ -107,19 +147,20 @@ func (r *PodReconciler) label(ctx context.Context, pod *defense.Pod) error {
 	return nil
 }
 
+func unlabelled(o client.Object) bool {
+	object, ok := o.(*corev1.Pod)
+	if !ok || metav1.GetControllerOf(object) == nil {
+		return false
+	}
+	pod := defense.ObservePod(object)
+	return pod.Ready && !pod.Terminating && pod.Labels[v1alpha1.OperateFinishedLabel] == ""
+}
+
 // mayBeFinished lets through pods that are ready and have no label yet.
 func mayBeFinished() predicate.Predicate {
-	relevant := func(o client.Object) bool {
-		object, ok := o.(*corev1.Pod)
-		if !ok || metav1.GetControllerOf(object) == nil {
-			return false
-		}
-		pod := defense.ObservePod(object)
-		return pod.Ready && !pod.Terminating && pod.Labels[v1alpha1.OperateFinishedLabel] == ""
-	}
 	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return relevant(e.Object) },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return relevant(e.ObjectNew) },
+		CreateFunc:  func(e event.CreateEvent) bool { return unlabelled(e.Object) },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return unlabelled(e.ObjectNew) },
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}

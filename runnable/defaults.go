@@ -57,7 +57,7 @@ func (d *Defaults) Start(ctx context.Context) error {
 	told := ""
 	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := d.create(ctx)
-		if err != nil && err.Error() != told {
+		if err != nil && ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
 			d.Log.Error(err, "create the default settings; they are in force all the same, trying again")
 		}
@@ -71,7 +71,7 @@ func (d *Defaults) Start(ctx context.Context) error {
 
 func (d *Defaults) create(ctx context.Context) error {
 	for _, object := range settings.DefaultObjects(d.Namespace) {
-		err := d.Client.Create(ctx, &object)
+		err := d.Client.Create(ctx, &object, client.DisableReadYourWritesConsistency)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create opsconfiginfo %s/%s: %w", d.Namespace, object.Name, err)
 		}

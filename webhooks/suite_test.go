@@ -239,7 +239,7 @@ func meta(kind, key, value string) string {
 func block(ctx context.Context, d *appsv1.Deployment) {
 	GinkgoHelper()
 	Expect(asOperator.Patch(ctx, d, mergePatch(fmt.Sprintf(`{"metadata":{"labels":{%q:"1700000000"},"annotations":{%q:%q}}}`,
-		v1alpha1.SuspendLabel, v1alpha1.SuspendedVersionAnnotation, d.Labels[v1alpha1.VersionLabel])))).To(Succeed())
+		v1alpha1.SuspendLabel, v1alpha1.SuspendedByAnnotation, d.Labels[v1alpha1.VersionLabel])))).To(Succeed())
 	Expect(d.Labels).To(HaveKey(v1alpha1.SuspendLabel))
 }
 
@@ -493,7 +493,7 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 			Expect(asOperator.Patch(ctx, d, mergePatch("{"+repair+"}"))).To(Succeed())
 			Expect(d.Labels).To(HaveKey(v1alpha1.SuspendLabel))
 			Expect(asOperator.Patch(ctx, d, mergePatch(fmt.Sprintf(`{"metadata":{"labels":{%q:null},"annotations":{%q:null}}}`,
-				v1alpha1.SuspendLabel, v1alpha1.SuspendedVersionAnnotation)))).To(Succeed())
+				v1alpha1.SuspendLabel, v1alpha1.SuspendedByAnnotation)))).To(Succeed())
 			Expect(d.Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
 			Expect(patched(ctx, d, "{"+another+"}")).To(haveRelease("3"))
 		})
@@ -512,7 +512,7 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 				Expect(got.Labels).To(HaveKey(v1alpha1.SuspendLabel))
 				Expect(got.Labels).NotTo(HaveKey(v1alpha1.IgnoredSuspendLabel))
 				Expect(got.Annotations[v1alpha1.OverrideAnnotation]).To(MatchRegexp(`^` + repairVersion + ` \d+ jane$`))
-				Expect(got.Annotations).To(HaveKey(v1alpha1.SuspendedVersionAnnotation))
+				Expect(got.Annotations).To(HaveKey(v1alpha1.SuspendedByAnnotation))
 
 				Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+another+"}"))).To(beDenied(name))
 				// A manifest that keeps the label, applied again.
@@ -539,7 +539,7 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 			got := reload(ctx, d)
 			Expect(got).To(SatisfyAll(haveVersion(repairVersion), haveRelease("2")))
 			Expect(got.Labels).NotTo(Or(HaveKey(v1alpha1.SuspendLabel), HaveKey(v1alpha1.IgnoredSuspendLabel)))
-			Expect(got.Annotations).NotTo(HaveKey(v1alpha1.SuspendedVersionAnnotation))
+			Expect(got.Annotations).NotTo(HaveKey(v1alpha1.SuspendedByAnnotation))
 			Expect(got.Annotations).To(HaveKey(v1alpha1.OverrideAnnotation))
 		})
 

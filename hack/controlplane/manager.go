@@ -72,6 +72,11 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	if err := c.ApplyFiles(ctx, filepath.Join(o.Root, "config", "dev")); err != nil {
 		return nil, err
 	}
+	// Until then the API server answers watches of the new kinds with "storage
+	// is (re)initializing", which a manager survives, but later than need be.
+	if out, err := c.KubectlCmd(ctx, "wait", "--for=condition=Established", "--timeout=30s", "--filename="+filepath.Join(o.Root, "config", "crd", "bases")).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("wait for the kinds: %w\n%s", err, out)
+	}
 	kubeconfig := c.path(o.Name + ".kubeconfig")
 	if err := c.KubeconfigFor(ctx, ManagerNamespace, managerAccount, kubeconfig); err != nil {
 		return nil, err

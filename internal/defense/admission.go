@@ -115,7 +115,7 @@ func restoredLabels() []string {
 
 func restoredAnnotations() []string {
 	return []string{
-		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedVersionAnnotation, v1alpha1.OverrideAnnotation,
+		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
 	}
@@ -225,7 +225,7 @@ func (r *AdmissionRequest) useOverride(want *AdmissionObject) {
 		User:            cutAtRune(r.User, maxOverrideUser),
 	}.String()
 	if !r.New.suspended() {
-		delete(want.Annotations, v1alpha1.SuspendedVersionAnnotation)
+		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)
 	}
 	// A pause that the client set itself in this request is its own.
 	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; halted && r.Old.Paused && r.released() {

@@ -53,7 +53,7 @@ func makeUpdate() *admissionWrapper {
 func makeBlocked() *admissionWrapper {
 	return makeUpdate().
 		both(v1alpha1.SuspendLabel, suspendedAt).
-		bothAnnotations(v1alpha1.SuspendedVersionAnnotation, "v1")
+		bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1")
 }
 
 func makeCreate() *admissionWrapper {
@@ -176,7 +176,7 @@ func admissionTests() map[string]admissionTest {
 	for _, key := range []string{
 		v1alpha1.HaltedAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
 		v1alpha1.OverrideStaleAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.QuarantinedAnnotation,
-		v1alpha1.ReleaseAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.SuspendedVersionAnnotation,
+		v1alpha1.ReleaseAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.SuspendedByAnnotation,
 	} {
 		cloned.annotation(key, "x")
 		if key == v1alpha1.ReleaseAnnotation {
@@ -314,7 +314,7 @@ func admissionTests() map[string]admissionTest {
 			},
 		},
 		"blocked: lifted by the operator": {
-			request: makeBlocked().own().lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedVersionAnnotation),
+			request: makeBlocked().own().lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedByAnnotation),
 		},
 		"blocked: release while opting out": {
 			request: makeBlocked().release().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
@@ -324,8 +324,8 @@ func admissionTests() map[string]admissionTest {
 			wantMutatedDenied: true, wantDenied: true,
 		},
 		"blocked: suspend lost with the version it is for": {
-			request:           makeBlocked().lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedVersionAnnotation),
-			want:              []AdmissionChange{setAnnotation(v1alpha1.SuspendedVersionAnnotation, "v1")},
+			request:           makeBlocked().lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedByAnnotation),
+			want:              []AdmissionChange{setAnnotation(v1alpha1.SuspendedByAnnotation, "v1")},
 			wantMutatedDenied: true, wantDenied: true,
 		},
 		"blocked: suspend changed": {
@@ -393,14 +393,14 @@ func admissionTests() map[string]admissionTest {
 			want: []AdmissionChange{
 				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), dropLabel(v1alpha1.IgnoredSuspendLabel),
 				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
-				dropAnnotation(v1alpha1.SuspendedVersionAnnotation), setTemplateLabel("v2"),
+				dropAnnotation(v1alpha1.SuspendedByAnnotation), setTemplateLabel("v2"),
 			},
 		},
 		"override: suspend lost": {
 			request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true").lose(v1alpha1.SuspendLabel),
 			want: []AdmissionChange{
 				dropLabel(v1alpha1.IgnoredSuspendLabel),
-				setAnnotation(v1alpha1.OverrideAnnotation, "v1 77 jane"), dropAnnotation(v1alpha1.SuspendedVersionAnnotation),
+				setAnnotation(v1alpha1.OverrideAnnotation, "v1 77 jane"), dropAnnotation(v1alpha1.SuspendedByAnnotation),
 			},
 		},
 		"override: suspend changed": {
@@ -454,7 +454,7 @@ func admissionTests() map[string]admissionTest {
 		},
 	}
 	for _, key := range []string{
-		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedVersionAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
+		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
 		v1alpha1.HaltedAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
 	} {
 		tests["restored when lost: "+key] = admissionTest{

@@ -175,7 +175,7 @@ func overrideWaits(w *Workload) bool {
 
 // hasOwnBlock says that the workload's block was set by the operator.
 func hasOwnBlock(w *Workload) bool {
-	return w.blocked() && w.Annotations[v1alpha1.SuspendedVersionAnnotation] != ""
+	return w.blocked() && w.Annotations[v1alpha1.SuspendedByAnnotation] != ""
 }
 
 // IsOpen says whether a release in this state has not ended.

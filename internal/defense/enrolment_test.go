@@ -131,19 +131,19 @@ func TestDecideWorkload(t *testing.T) {
 		},
 		"opted out, blocked by the operator": {
 			workload: Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", v1alpha1.DefenseLabel, "disabled"),
-				Annotations: labels(v1alpha1.SuspendedVersionAnnotation, versionA)},
+				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
 			changes: []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)},
 			want:    WorkloadPlan{TakeBack: true},
 		},
 		"left, blocked by the operator, a release still open: that first": {
 			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
-				Annotations: labels(v1alpha1.SuspendedVersionAnnotation, versionA)},
+				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
 			changes:    []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)},
 			unenrolled: true,
 		},
 		"left, blocked by the operator": {
 			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
-				Annotations: labels(v1alpha1.SuspendedVersionAnnotation, versionA)},
+				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
 			changes:    []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadCanceled)},
 			unenrolled: true,
 			want:       WorkloadPlan{TakeBack: true},

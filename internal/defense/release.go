@@ -252,6 +252,16 @@ func (d *release) sortPods() (wait time.Duration) {
 		d.failed = append(d.failed, failed...)
 	}
 
+	// A failure stays one when its batch was deleted: only a corrected verdict
+	// or another release undoes it.
+	for i := range d.status.DefenseCheckFailPods {
+		r := d.status.DefenseCheckFailPods[i]
+		if uid := types.UID(r.UID); uid != "" && !d.batched[uid] {
+			d.batched[uid] = true
+			d.failed = append(d.failed, r)
+		}
+	}
+
 	finishedBefore := map[string]bool{}
 	for i := range d.status.DefensePreparingPods {
 		finishedBefore[d.status.DefensePreparingPods[i].UID] = true
@@ -314,7 +324,7 @@ func (d *release) overdue() bool { return !d.Now.Before(d.deadline()) }
 // judge moves the state, and says what that does to the workload.
 func (d *release) judge(made bool) {
 	blocked := d.Workload.blocked()
-	ownBlock := blocked && d.Workload.Annotations[v1alpha1.SuspendedVersionAnnotation] == d.Change.Spec.Reversion
+	ownBlock := blocked && d.Workload.Annotations[v1alpha1.SuspendedByAnnotation] == d.Workload.BlockedBy()
 	before := d.status.Status
 
 	switch {
@@ -347,14 +357,14 @@ func (d *release) judge(made bool) {
 			d.enter(v1alpha1.ChangeWorkloadSuccess, corev1.EventTypeNormal, "ReleaseSucceeded",
 				fmt.Sprintf("all %d pods passed", len(d.passed)))
 		}
-		d.succeed(blocked, before != v1alpha1.ChangeWorkloadSuccess)
+		d.succeed(blocked && (!ownBlock || before == v1alpha1.ChangeWorkloadSuspend), before != v1alpha1.ChangeWorkloadSuccess)
 
 	case before == v1alpha1.ChangeWorkloadSuspend:
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "VerdictCorrected", "no pod is failed any more; the release goes on")
 		d.unblock(ownBlock, v1alpha1.ReasonCorrected, "the failing verdict was corrected")
 
 	case before == v1alpha1.ChangeWorkloadSuccess:
-		d.succeed(blocked, false)
+		d.succeed(blocked && !ownBlock, false)
 
 	case d.waitsInVain(made):
 		if before != v1alpha1.ChangeWorkloadTimeOutPreThreshold {
@@ -367,9 +377,11 @@ func (d *release) judge(made bool) {
 	}
 }
 
-// succeed lifts blocks once a pod of this release has passed: any block when
+// succeed lifts a block once a pod of this release has passed: any block when
 // the release succeeds, later on those of the operator only, since whoever set
-// another one meant it.
+// another one meant it. A block this very release set is lifted by a corrected
+// verdict, not by a success that knows nothing of the failure because its
+// record was deleted.
 func (d *release) succeed(blocked, entered bool) {
 	if len(d.passed) == 0 {
 		return

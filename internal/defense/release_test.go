@@ -95,7 +95,7 @@ func (w *world) Status(s v1alpha1.ChangeWorkloadStatusType) *world {
 func (w *world) Suspended(by string) *world {
 	w.in.Workload.Labels[v1alpha1.SuspendLabel] = "1"
 	if by != "" {
-		w.in.Workload.Annotations[v1alpha1.SuspendedVersionAnnotation] = by
+		w.in.Workload.Annotations[v1alpha1.SuspendedByAnnotation] = by
 	}
 	return w
 }
@@ -137,10 +137,10 @@ func (w *world) Step() ReleasePlan {
 	switch plan.Action {
 	case BlockWorkload:
 		w.in.Workload.Labels[v1alpha1.SuspendLabel] = "2"
-		w.in.Workload.Annotations[v1alpha1.SuspendedVersionAnnotation] = w.in.Change.Spec.Reversion
+		w.in.Workload.Annotations[v1alpha1.SuspendedByAnnotation] = w.in.Workload.BlockedBy()
 	case LiftBlock:
 		delete(w.in.Workload.Labels, v1alpha1.SuspendLabel)
-		delete(w.in.Workload.Annotations, v1alpha1.SuspendedVersionAnnotation)
+		delete(w.in.Workload.Annotations, v1alpha1.SuspendedByAnnotation)
 	case LeaveWorkload:
 	}
 	if plan.Status != nil {
@@ -293,6 +293,24 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(1).Pods(1).Complete(),
 			then:  []func(*world){func(w *world) { w.Suspended("") }},
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true},
+		},
+		"success without memory of the failure does not lift its own block": {
+			world: newWorld(1).Pods(1).Complete().Suspended(versionA + " 1"),
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true},
+		},
+		"success lifts the block of an earlier release of the same version": {
+			world: newWorld(1).Pods(1).Complete().Suspended(versionA + " 0"),
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"a failure stays when its batch is deleted": {
+			world: newWorld(2).Pods(2).Complete(),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.in.Batches = w.in.Batches[1:] }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1}, pass: 1, fail: 1, suspended: true},
+		},
+		"a pass does not: the pod is verified again": {
+			world: newWorld(2).Pods(2).Complete(),
+			then:  []func(*world){func(w *world) { w.in.Batches = w.in.Batches[1:] }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2},
 		},
 		"no pods: success that lifts nothing": {
 			world: newWorld(0).Complete().Suspended(versionB),

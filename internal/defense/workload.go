@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -73,6 +74,12 @@ func (w *Workload) RecordedVersion() string { return w.Labels[v1alpha1.VersionLa
 // none.
 func (w *Workload) Release() int64 {
 	return ParseRelease(w.Annotations[v1alpha1.ReleaseAnnotation])
+}
+
+// BlockedBy is the value of SuspendedByAnnotation for a block because of the
+// workload's current release.
+func (w *Workload) BlockedBy() string {
+	return fmt.Sprintf("%s %d", w.RecordedVersion(), w.Release())
 }
 
 func (w *Workload) blocked() bool {

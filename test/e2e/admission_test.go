@@ -115,7 +115,7 @@ var _ = Describe("admission", func() {
 		Expect(api.Create(ctx, clone)).To(Succeed())
 		Expect(clone.Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
 		Expect(clone.Labels).NotTo(HaveKey(v1alpha1.DefenseStatusLabel))
-		Expect(clone.Annotations).NotTo(HaveKey(v1alpha1.SuspendedVersionAnnotation))
+		Expect(clone.Annotations).NotTo(HaveKey(v1alpha1.SuspendedByAnnotation))
 		Expect(clone.Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, d.Labels[v1alpha1.VersionLabel]))
 	}, SpecTimeout(time.Minute))
 
@@ -251,6 +251,10 @@ var _ = Describe("admission", func() {
 			change := eventuallyState(ctx, d[0], d[1], v1alpha1.ChangeWorkloadSuccess)
 			Expect(change.Status.PassCount).To(Equal(int32(2)), d[1])
 			Expect(podUIDs(ctx, Default, d[0], d[1])).To(ConsistOf(pods), d[1])
+			Eventually(func() string {
+				out, _ := tryKubectl(ctx, "-n", d[0], "get", "pods", "-l", v1alpha1.OperateFinishedLabel+",app="+d[1], "-o", "name")
+				return out
+			}).WithContext(ctx).Should(HaveLines(2), d[1])
 		}
 		Expect(changesIn(ctx, Default, ns)).NotTo(HaveKey(free.Name))
 		repaired := getDeployment(ctx, Default, ns, "repaired")

@@ -95,7 +95,7 @@ var _ = Describe("enrolment", func() {
 			Eventually(func(g Gomega) {
 				d := getDeployment(ctx, g, ns, "blocked")
 				g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
-				g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.SuspendedVersionAnnotation))
+				g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.SuspendedByAnnotation))
 				g.Expect(currentChange(ctx, g, ns, "running").Status.Status).To(Equal(v1alpha1.ChangeWorkloadCanceled))
 			}).WithContext(ctx).Should(Succeed())
 			Expect(patchTemplate(ctx, ns, "blocked", "new")).To(Succeed())
@@ -278,6 +278,28 @@ var _ = Describe("a release", func() {
 		}
 		Expect(labelled).To(Equal(500))
 	}, SpecTimeout(6*time.Minute))
+})
+
+var _ = Describe("records deleted by users", func() {
+	It("do not lift a block", func(ctx SpecContext) {
+		ns := newNamespace(ctx, true)
+		createDeployment(ctx, ns, "web", 2)
+		change := block(ctx, ns, "web")
+		By("deleting the failed batch")
+		kubectl(ctx, "-n", ns, "delete", "changepod", batchesOf(ctx, Default, change)[0].Name)
+		Consistently(func(g Gomega) {
+			g.Expect(currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend))
+			g.Expect(getDeployment(ctx, g, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
+		}).WithContext(ctx).Should(Succeed())
+		By("deleting the release: it is recorded and verified again, the block stays")
+		kubectl(ctx, "-n", ns, "delete", "changeworkload", change.Name)
+		Expect(eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess).UID).NotTo(Equal(change.UID))
+		Expect(getDeployment(ctx, Default, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
+		By("repairing")
+		Expect(patchDeployment(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)).To(Succeed())
+		eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
+		Expect(getDeployment(ctx, Default, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
+	}, SpecTimeout(2*time.Minute))
 })
 
 var _ = Describe("settings", func() {

@@ -437,6 +437,11 @@ func configAccepted(ctx context.Context, name string) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
+// HaveLines matches output of n lines.
+func HaveLines(n int) OmegaMatcher {
+	return WithTransform(func(out string) int { return strings.Count(out, "\n") }, Equal(n))
+}
+
 func sample(name string) string { return filepath.Join(root, "config", "samples", name) }
 
 // denied says that kubectl failed because the block denied the request.

@@ -67,9 +67,10 @@ const (
 	// with every change of the pod template. It tells a version that is
 	// released again from one that was never left.
 	ReleaseAnnotation = "altershield.defense.antgroup.com/release"
-	// SuspendedVersionAnnotation names the version whose failed verification
-	// set SuspendLabel, so that a corrected verdict lifts its own block only.
-	SuspendedVersionAnnotation = "altershield.defense.antgroup.com/suspended-version"
+	// SuspendedByAnnotation names the release whose failed verification set
+	// SuspendLabel: its version and its number, separated by a space. A
+	// corrected verdict lifts the block of its own release only.
+	SuspendedByAnnotation = "altershield.defense.antgroup.com/suspended-by"
 	// OverrideAnnotation records the last override: version released, resource
 	// version of the workload it was decided on, and user, separated by single
 	// spaces. Admission writes it.
