@@ -153,6 +153,14 @@ func (m *Manager) Running() bool {
 	return p != nil && !p.exited()
 }
 
+// PID is the process id of the manager; 0 when it does not run.
+func (m *Manager) PID() int {
+	if p := m.c.supervisor.get(m.name); p != nil && !p.exited() {
+		return p.cmd.Process.Pid
+	}
+	return 0
+}
+
 // LogPath is the log of all runs of the manager.
 func (m *Manager) LogPath() string { return m.c.supervisor.logPath(m.name) }
 

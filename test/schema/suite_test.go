@@ -177,7 +177,9 @@ var _ = Describe("objects that are there", func() {
 			"attempt":     {b, `{"spec":{"attempt":2}}`, "cannot change"},
 			"annotations": {b, `{"metadata":{"annotations":{"note":"x"}}}`, ""},
 		} {
-			err := api.Patch(ctx, test.object.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(test.patch)))
+			object, ok := test.object.DeepCopyObject().(client.Object)
+			Expect(ok).To(BeTrue())
+			err := api.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(test.patch)))
 			if test.want == "" {
 				Expect(err).NotTo(HaveOccurred(), what)
 				continue

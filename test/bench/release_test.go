@@ -1,0 +1,231 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package bench measures the operator on a real control plane. Figures are
+// reported, never judged: `make bench`.
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+)
+
+const (
+	deployments = 50
+	podsEach    = 10
+	patience    = 10 * time.Minute
+)
+
+// bed is a control plane with a manager, for benchmarks.
+type bed struct {
+	cluster *controlplane.ControlPlane
+	manager *controlplane.Manager
+	api     client.Client
+}
+
+func newBed(b *testing.B) *bed {
+	b.Helper()
+	ctx := b.Context()
+	root, err := controlplane.Root(".")
+	must(b, err)
+	out, err := exec.CommandContext(ctx, "make", "-s", "-C", root, "build").CombinedOutput()
+	if err != nil {
+		b.Fatalf("make build: %v\n%s", err, out)
+	}
+	binDir, err := controlplane.Build(ctx, root, os.Stderr)
+	must(b, err)
+	cluster, err := controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Audit: true})
+	must(b, err)
+	b.Cleanup(func() { must(b, cluster.Stop()) })
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	api, err := client.New(cluster.RESTConfig(), client.Options{Scheme: scheme})
+	must(b, err)
+	manager, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root})
+	must(b, err)
+	must(b, manager.Start(ctx))
+	return &bed{cluster: cluster, manager: manager, api: api}
+}
+
+func must(b *testing.B, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// release creates the Deployments and waits until they are all rolled out and,
+// when defended, verified.
+func (t *bed) release(ctx context.Context, b *testing.B, namespace string, defended bool) {
+	b.Helper()
+	for i := range deployments {
+		name, replicas := fmt.Sprintf("d%02d", i), int32(podsEach)
+		labels := map[string]string{"app": name}
+		must(b, t.api.Create(ctx, &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: appsv1.DeploymentSpec{
+				Replicas: &replicas,
+				Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{Labels: labels},
+					Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "sleep", Image: "busybox"}}},
+				},
+			},
+		}))
+	}
+	must(b, wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		if defended {
+			return t.succeeded(ctx, namespace)
+		}
+		return t.available(ctx, namespace)
+	}))
+}
+
+func (t *bed) succeeded(ctx context.Context, namespace string) (bool, error) {
+	var list v1alpha1.ChangeWorkloadList
+	err := t.api.List(ctx, &list, client.InNamespace(namespace))
+	done := 0
+	for i := range list.Items {
+		if list.Items[i].Status.Status == v1alpha1.ChangeWorkloadSuccess {
+			done++
+		}
+	}
+	return done == deployments, err
+}
+
+func (t *bed) available(ctx context.Context, namespace string) (bool, error) {
+	var list appsv1.DeploymentList
+	err := t.api.List(ctx, &list, client.InNamespace(namespace))
+	done := 0
+	for i := range list.Items {
+		if list.Items[i].Status.AvailableReplicas == podsEach {
+			done++
+		}
+	}
+	return done == deployments, err
+}
+
+// writes counts the manager's writes so far, leases aside.
+func (t *bed) writes(b *testing.B) int {
+	b.Helper()
+	f, err := os.Open(t.cluster.AuditLog())
+	must(b, err)
+	defer f.Close()
+	n := 0
+	for s := newScanner(f); s.Scan(); {
+		var e struct {
+			Stage, Verb string
+			User        struct{ Username string }
+			ObjectRef   struct{ Resource string }
+		}
+		if json.Unmarshal(s.Bytes(), &e) != nil || e.Stage != "ResponseComplete" ||
+			!strings.HasPrefix(e.User.Username, "system:serviceaccount:"+controlplane.ManagerNamespace+":") || e.ObjectRef.Resource == "leases" {
+			continue
+		}
+		switch e.Verb {
+		case "create", "update", "patch", "delete":
+			n++
+		}
+	}
+	return n
+}
+
+func newScanner(f *os.File) *bufio.Scanner {
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 16<<20)
+	return s
+}
+
+// process reads the resident memory and the CPU time of the manager.
+func (t *bed) process(b *testing.B) (rssMB, cpuSeconds float64) {
+	b.Helper()
+	proc := filepath.Join("/proc", strconv.Itoa(t.manager.PID()))
+	stat, err := os.ReadFile(filepath.Join(proc, "stat"))
+	must(b, err)
+	// After the name in parentheses, which may contain anything: utime and
+	// stime are fields 14 and 15, rss is 24, counted from 1.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	number := func(field int) float64 {
+		n, err := strconv.ParseFloat(fields[field-3], 64)
+		must(b, err)
+		return n
+	}
+	const ticksPerSecond = 100
+	return number(24) * float64(os.Getpagesize()) / (1 << 20), (number(14) + number(15)) / ticksPerSecond
+}
+
+// BenchmarkRelease releases 50 Deployments of 10 pods at once, with and without
+// defense; the figures of reliability are the ratio of the two times, and
+// writes and CPU per pod.
+func BenchmarkRelease(b *testing.B) {
+	for _, mode := range []struct {
+		name     string
+		defended bool
+		batch    string
+	}{{"undefended", false, ""}, {"defended, batches of 1", true, ""}, {"defended, batches of 10", true, "10"}} {
+		b.Run(mode.name, func(b *testing.B) {
+			t := newBed(b)
+			ctx := b.Context()
+			if mode.batch != "" {
+				must(b, wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+					o := &v1alpha1.OpsConfigInfo{}
+					o.Namespace, o.Name = controlplane.ManagerNamespace, "branch"
+					err := t.api.Patch(ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"enable":true,"content":"`+mode.batch+`"}}`)))
+					return err == nil, client.IgnoreNotFound(err)
+				}))
+			}
+			for b.Loop() {
+				ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}
+				if mode.defended {
+					ns.Labels = map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}
+				}
+				must(b, t.api.Create(ctx, ns))
+				before := t.writes(b)
+				_, cpuBefore := t.process(b)
+				began := time.Now()
+				t.release(ctx, b, ns.Name, mode.defended)
+				b.ReportMetric(time.Since(began).Seconds(), "s/release")
+				rss, cpu := t.process(b)
+				const pods = deployments * podsEach
+				b.ReportMetric(float64(t.writes(b)-before)/pods, "writes/pod")
+				b.ReportMetric((cpu-cpuBefore)/pods*1000, "cpu-s/1000pods")
+				b.ReportMetric(rss, "MB-rss")
+			}
+		})
+	}
+}
