@@ -21,9 +21,13 @@ import (
 	"fmt"
 
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -42,8 +46,9 @@ func (r *ChangePodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("changepod").
 		For(&v1alpha1.ChangePod{}).
+		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.batchesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
-		Complete(r)
+		Complete(quiet(r))
 }
 
 // Reconcile carries one batch on.
@@ -69,4 +74,21 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	}
 	log.FromContext(ctx).Info("batch done", "message", next.Message, "pods", len(batch.Spec.PodInfos))
 	return ctrl.Result{}, nil
+}
+
+// batchesOfNamespace maps a namespace to its batches that are not done, for
+// when it is enrolled again.
+func (r *ChangePodReconciler) batchesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	var list v1alpha1.ChangePodList
+	if err := r.client.List(ctx, &list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+		log.FromContext(ctx).Error(err, "list the batches of a namespace", "namespace", ns.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if list.Items[i].Status.Status != v1alpha1.ChangePodExecuteDone {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
 }

@@ -18,12 +18,15 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -50,7 +53,7 @@ type ChangeWorkloadReconciler struct {
 
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changeworkloads/status,verbs=update
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changeworkloads/finalizers,verbs=update
-// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changepods,verbs=get;list;watch;create
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changepods,verbs=get;list;watch;create;delete
 
 // SetupWithManager adds the controller to the manager.
 func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -59,12 +62,12 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.ChangeWorkload{}).
 		Owns(&v1alpha1.ChangePod{}).
 		Watches(r.kind.Object(), handler.EnqueueRequestsFromMapFunc(r.changesOfWorkload)).
-		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.changesOfRevision), builder.WithPredicates(created())).
+		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.changesOfRevision), builder.WithPredicates(acquired())).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.changesOfPod), builder.WithPredicates(podChanged())).
 		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.changesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&v1alpha1.OpsConfigInfo{}, handler.EnqueueRequestsFromMapFunc(r.openChanges)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
-		Complete(r)
+		Complete(quiet(r))
 }
 
 // Reconcile carries one release on.
@@ -81,6 +84,12 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 		return ctrl.Result{RequeueAfter: existsRetry}, nil
 	}
 	plan := defense.DecideRelease(in)
+	if plan.NeedsLive {
+		if in, err = r.observeLive(ctx, in); err != nil {
+			return settle(ctx, ctrl.Result{}, err)
+		}
+		plan = defense.DecideRelease(in)
+	}
 	return settle(ctx, ctrl.Result{RequeueAfter: plan.RequeueAfter}, r.apply(ctx, &change, in.Workload, plan))
 }
 
@@ -142,6 +151,24 @@ func (r *ChangeWorkloadReconciler) observeWorkload(ctx context.Context, in *defe
 	return live.UID != ref.UID, nil
 }
 
+// observeLive reads the labels and annotations of the workload from the API
+// server: the cache may be behind the operator's own last write.
+func (r *ChangeWorkloadReconciler) observeLive(ctx context.Context, in defense.ReleaseInput) (defense.ReleaseInput, error) {
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(r.kind.GroupVersionKind())
+	key := types.NamespacedName{Namespace: in.Workload.Namespace, Name: in.Workload.Name}
+	if err := r.live.Get(ctx, key, live); err != nil {
+		return in, fmt.Errorf("get %s %s: %w", in.Workload.Kind, key, err)
+	}
+	if live.UID != in.Workload.UID {
+		return in, apierrors.NewNotFound(schema.GroupResource{Resource: in.Workload.Kind}, key.Name)
+	}
+	w := *in.Workload
+	w.Labels, w.Annotations, w.ResourceVersion, w.Deleting = live.Labels, live.Annotations, live.ResourceVersion, live.DeletionTimestamp != nil
+	in.Workload, in.Live = &w, true
+	return in, nil
+}
+
 // apply carries a plan out, in an order in which each step may be the last one
 // before a crash: batches and the block come before the status that tells of
 // them, and are found again if it was not written.
@@ -166,8 +193,8 @@ func (r *ChangeWorkloadReconciler) apply(ctx context.Context, change *v1alpha1.C
 		if err := r.client.Status().Update(ctx, updated); err != nil {
 			return fmt.Errorf("update status of changeworkload %s: %w", change.Name, err)
 		}
-		r.tell(ctx, change, updated, w, plan.Events)
 	}
+	r.tell(ctx, change, updated, w, plan.Events)
 	for i := range plan.Remove {
 		if err := r.remove(ctx, &plan.Remove[i]); err != nil {
 			return err
@@ -193,9 +220,13 @@ func (r *ChangeWorkloadReconciler) createBatch(ctx context.Context, change *v1al
 			CreateTime:       defense.FormatTime(now),
 			CreateTimeUnix:   now.Unix(),
 			Attempt:          b.Attempt,
+			Release:          b.Release,
 		},
 	}
 	if err := r.client.Create(ctx, batch); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			err = errors.Join(err, r.removeOrphan(ctx, batch))
+		}
 		return fmt.Errorf("create changepod %s: %w", batch.Name, err)
 	}
 	log.FromContext(ctx).Info("created a batch", "changepod", batch.Name, "pods", len(b.Pods))
@@ -213,6 +244,8 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(ctx context.Context, change *v1
 		p = patchRelease(w)
 		p.setLabel(v1alpha1.SuspendLabel, strconv.FormatInt(r.clock.Now().Unix(), 10))
 		p.setAnnotation(v1alpha1.SuspendedByAnnotation, w.BlockedBy())
+		// Admission does the same, from the object as it is stored; this is for
+		// when it is down.
 		if w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue {
 			p.setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")
 		}

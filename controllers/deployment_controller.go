@@ -64,10 +64,10 @@ func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("workload").
 		For(r.kind.Object(), builder.WithPredicates(recordChanged())).
 		Watches(&v1alpha1.ChangeWorkload{}, toOwner).
-		Watches(r.kind.Revision(), toOwner, builder.WithPredicates(created())).
+		Watches(r.kind.Revision(), toOwner, builder.WithPredicates(acquired())).
 		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.workloadsOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
-		Complete(r)
+		Complete(quiet(r))
 }
 
 // Reconcile records the release a workload is at.
@@ -126,6 +126,7 @@ func (r *WorkloadReconciler) apply(ctx context.Context, w *defense.Workload, cha
 			return err
 		}
 		logger.Info("took back the block of a workload that left the defense")
+		r.event(w, nil, defense.Event{Type: corev1.EventTypeNormal, Reason: "BlockLifted", Message: "the workload left the defense"}, "Leave")
 		return nil
 	case plan.Record != nil:
 		return r.record(ctx, w, plan.Record)
@@ -197,19 +198,6 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Worklo
 	}
 }
 
-// removeOrphan removes a ChangeWorkload that is in the way: the record of an
-// earlier workload of the same name that was deleted without its dependents.
-// One that still has its owner is left to garbage collection; and it may be our
-// own that the cache has yet to show.
-func (r *WorkloadReconciler) removeOrphan(ctx context.Context, inTheWay *v1alpha1.ChangeWorkload) error {
-	var orphan v1alpha1.ChangeWorkload
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(inTheWay), &orphan); err != nil || metav1.GetControllerOf(&orphan) != nil {
-		return client.IgnoreNotFound(err)
-	}
-	log.FromContext(ctx).Info("removing the changeworkload of a deleted workload of the same name", "changeworkload", orphan.Name)
-	return client.IgnoreNotFound(r.client.Delete(ctx, &orphan, client.Preconditions{UID: &orphan.UID}))
-}
-
 // acknowledge says on the workload that its version has its ChangeWorkload, and
 // tells of an override once.
 func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workload, plan defense.WorkloadPlan) error {
@@ -261,13 +249,5 @@ func recordChanged() predicate.Predicate {
 				!reflect.DeepEqual(e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations())
 		},
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
-	}
-}
-
-func created() predicate.Predicate {
-	return predicate.Funcs{
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }

@@ -47,7 +47,7 @@ func (r *OpsConfigInfoReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("opsconfiginfo").
 		For(&v1alpha1.OpsConfigInfo{}).
 		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
-		Complete(r)
+		Complete(quiet(r))
 }
 
 // Reconcile judges one setting.

@@ -115,15 +115,17 @@ func (b *base) patchWorkload(ctx context.Context, p *metadataPatch) error {
 	return nil
 }
 
-// isFailedTest says that a JSON patch did not apply. The API server answers 422
-// then, without the details of a validation error.
+// isFailedTest says that a JSON patch did not apply, because a test in it failed
+// or what it removes is gone. The API server answers 422 then, without the
+// causes a validation error has, and with the patch library's message.
 func isFailedTest(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
 	}
 	s := status.Status()
-	return s.Code == http.StatusUnprocessableEntity && (s.Details == nil || len(s.Details.Causes) == 0)
+	return s.Code == http.StatusUnprocessableEntity && (s.Details == nil || len(s.Details.Causes) == 0) &&
+		(strings.Contains(s.Message, "test failed") || strings.Contains(s.Message, "path"))
 }
 
 func labelPath(key string) string { return "/metadata/labels/" + escapePointer(key) }

@@ -53,9 +53,10 @@ func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("pod").
 		For(&corev1.Pod{}, builder.WithPredicates(mayBeFinished())).
 		Watches(r.kind.Object(), handler.EnqueueRequestsFromMapFunc(r.podsOfWorkload), builder.WithPredicates(predicate.Or[client.Object](predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.podsOfRevision), builder.WithPredicates(created())).
+		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.podsOfRevision), builder.WithPredicates(acquired())).
+		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.podsOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
-		Complete(r)
+		Complete(quiet(r))
 }
 
 // Reconcile labels a pod once its release is finished.
@@ -110,18 +111,22 @@ func (r *PodReconciler) podsOfWorkload(ctx context.Context, o client.Object) []r
 	if err != nil || w == nil || w.RecordedVersion() == "" || w.RevisionUID == "" {
 		return nil
 	}
-	return r.podsOwnedBy(ctx, w.Namespace, w.RevisionUID)
+	return r.podsMatching(ctx, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(w.RevisionUID)})
+}
+
+func (r *PodReconciler) podsOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	return r.podsMatching(ctx, client.InNamespace(ns.GetName()))
 }
 
 func (r *PodReconciler) podsOfRevision(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.podsOwnedBy(ctx, o.GetNamespace(), o.GetUID())
+	return r.podsMatching(ctx, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(o.GetUID())})
 }
 
-func (r *PodReconciler) podsOwnedBy(ctx context.Context, namespace string, uid types.UID) []reconcile.Request {
+func (r *PodReconciler) podsMatching(ctx context.Context, opts ...client.ListOption) []reconcile.Request {
 	var list corev1.PodList
-	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{workload.IndexByOwner: string(uid)},
-		client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
-		log.FromContext(ctx).Error(err, "list the pods of a revision", "uid", uid)
+	opts = append(opts, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+	if err := r.client.List(ctx, &list, opts...); err != nil {
+		log.FromContext(ctx).Error(err, "list pods")
 		return nil
 	}
 	var requests []reconcile.Request

@@ -20,6 +20,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -34,7 +35,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -205,6 +208,50 @@ func settle(ctx context.Context, result ctrl.Result, err error) (ctrl.Result, er
 		return ctrl.Result{RequeueAfter: conflictRetry}, nil
 	default:
 		return ctrl.Result{}, err
+	}
+}
+
+// quiet keeps what is no error out of the log: reconciles cut short because the
+// manager ends, and writes into a namespace that is being deleted.
+func quiet(r reconcile.Reconciler) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		result, err := r.Reconcile(ctx, req)
+		if err != nil && (errors.Is(ctx.Err(), context.Canceled) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)) {
+			log.FromContext(ctx).V(1).Info("gave up", "cause", err.Error())
+			return reconcile.Result{}, nil
+		}
+		return result, err
+	})
+}
+
+// removeOrphan removes an object of ours that is in the way of a new one: left
+// behind by an owner that was deleted without its dependents. One that still
+// has an owner is left to garbage collection; and it may be the one just made
+// that the cache has yet to show.
+func (b *base) removeOrphan(ctx context.Context, inTheWay client.Object) error {
+	orphan := &metav1.PartialObjectMetadata{}
+	gvk, err := b.client.GroupVersionKindFor(inTheWay)
+	if err != nil {
+		return err
+	}
+	orphan.SetGroupVersionKind(gvk)
+	if err := b.live.Get(ctx, client.ObjectKeyFromObject(inTheWay), orphan); err != nil || metav1.GetControllerOf(orphan) != nil {
+		return client.IgnoreNotFound(err)
+	}
+	inTheWay.SetUID(orphan.UID)
+	log.FromContext(ctx).Info("removing an object a deleted owner left behind", "kind", gvk.Kind, "name", orphan.Name)
+	return client.IgnoreNotFound(b.client.Delete(ctx, inTheWay, client.Preconditions{UID: &orphan.UID}))
+}
+
+// acquired lets through objects that are new or have a new controller.
+func acquired() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, after := metav1.GetControllerOf(e.ObjectOld), metav1.GetControllerOf(e.ObjectNew)
+			return after != nil && (before == nil || before.UID != after.UID)
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }
 

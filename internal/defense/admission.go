@@ -188,6 +188,7 @@ func (r *AdmissionRequest) mutateOwn(want *AdmissionObject) {
 	if r.released() {
 		r.release(want)
 	}
+	r.markStale(want)
 }
 
 func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
@@ -203,7 +204,21 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 	if r.overrides() && (r.released() || r.suspendTouched()) {
 		r.useOverride(want)
 	}
-	if want.Labels[v1alpha1.IgnoredSuspendLabel] != v1alpha1.IgnoredSuspendValue {
+	r.markStale(want)
+}
+
+// markStale keeps the mark that tells a label that was there before the block
+// from an override. Only here is the object known as it is stored when the block
+// is set, by the operator or by hand, so only here it cannot be missed.
+func (r *AdmissionRequest) markStale(want *AdmissionObject) {
+	switch {
+	case want.Labels[v1alpha1.IgnoredSuspendLabel] != v1alpha1.IgnoredSuspendValue:
+		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
+	case !r.Old.suspended() && r.New.suspended() && r.Old.ignoresSuspend():
+		want.Annotations[v1alpha1.OverrideStaleAnnotation] = "true"
+	case !r.Old.ignoresSuspend():
+		// Set in this request. A mark is of an earlier label, lost while
+		// mutation was down.
 		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
 	}
 }

@@ -287,6 +287,21 @@ func admissionTests() map[string]admissionTest {
 			request: makeUpdate().release().label(v1alpha1.IgnoredSuspendLabel, "true"),
 			want:    released(nil, nil),
 		},
+		"a block the operator sets makes a label that is there stale": {
+			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").label(v1alpha1.SuspendLabel, suspendedAt).own(),
+			want:    []AdmissionChange{setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")},
+		},
+		"a block set by hand, too": {
+			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").label(v1alpha1.SuspendLabel, suspendedAt),
+			want:    []AdmissionChange{setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")},
+		},
+		"a label set together with the block is not": {
+			request: makeUpdate().label(v1alpha1.IgnoredSuspendLabel, "true").label(v1alpha1.SuspendLabel, suspendedAt),
+		},
+		"a label set again is fresh, though the mark of an earlier one was left": {
+			request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "true"),
+			want:    []AdmissionChange{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
+		},
 		"stale override goes with its label": {
 			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").
 				lose(v1alpha1.IgnoredSuspendLabel),

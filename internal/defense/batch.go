@@ -27,8 +27,9 @@ import (
 )
 
 // DecideBatch says what becomes of a batch. Without a server there is nobody to
-// ask: the batch ends at once as Skipped, and its pods pass. A batch that is
-// done stays as it is, whatever its results say.
+// ask: the batch ends at once as Skipped, and its pods pass, unless somebody has
+// written a verdict on one already. A batch that is done stays as it is,
+// whatever its results say.
 func DecideBatch(batch *v1alpha1.ChangePod, now time.Time) (next v1alpha1.ChangePodStatus, changed bool) {
 	if batch.Status.Status == v1alpha1.ChangePodExecuteDone {
 		return batch.Status, false
@@ -36,9 +37,13 @@ func DecideBatch(batch *v1alpha1.ChangePod, now time.Time) (next v1alpha1.Change
 	next = *batch.Status.DeepCopy()
 	next.Status = v1alpha1.ChangePodExecuteDone
 	next.Message = v1alpha1.ChangePodMessageSkipped
-	next.PodResults = make([]v1alpha1.PodResult, len(batch.Spec.PodInfos))
-	for i, info := range batch.Spec.PodInfos {
-		next.PodResults[i] = v1alpha1.PodResult{PodInfo: info, Verdict: VerdictNone, Message: v1alpha1.ChangePodMessageSkipped}
+	passed, failed := batchResults(batch)
+	next.PodResults = failed
+	for _, r := range passed {
+		if r.Verdict == "" {
+			r.Verdict, r.Message = VerdictNone, v1alpha1.ChangePodMessageSkipped
+		}
+		next.PodResults = append(next.PodResults, r)
 	}
 	next.UpdateTime, next.UpdateTimeUnix = FormatTime(now), now.Unix()
 	setCondition(&next.Conditions, batch.Generation, now, v1alpha1.ConditionChecked, metav1.ConditionFalse, v1alpha1.ReasonNoServer,

@@ -205,14 +205,15 @@ func anyOpen(changes []v1alpha1.ChangeWorkload) bool {
 }
 
 // EnrolledSince reads from a namespace's managed fields when its enrolment
-// label was last set: the time of the newest entry that owns the label. Zero
-// when no entry tells. It is never earlier than the enrolment, so nothing that
-// was there before is taken for a release.
+// label was set: the time of the oldest entry that owns the label. Zero when no
+// entry tells. An entry is of the time its manager last wrote any of its
+// fields, so this is never earlier than the enrolment, and nothing that was
+// there before is taken for a release.
 func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
 	var since time.Time
 	for i := range fields {
-		if OwnsEnrolment(&fields[i]) && fields[i].Time != nil && fields[i].Time.After(since) {
-			since = fields[i].Time.Time
+		if t := fields[i].Time; t != nil && OwnsEnrolment(&fields[i]) && (since.IsZero() || t.Time.Before(since)) {
+			since = t.Time
 		}
 	}
 	return since

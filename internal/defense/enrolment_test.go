@@ -180,7 +180,7 @@ func TestEnrolledSince(t *testing.T) {
 		"none":             {nil, time.Time{}},
 		"other labels":     {[]metav1.ManagedFieldsEntry{owns(other, at(0))}, time.Time{}},
 		"the label":        {[]metav1.ManagedFieldsEntry{owns(other, at(time.Hour)), owns(enrolment, at(0))}, testNow},
-		"two own it":       {[]metav1.ManagedFieldsEntry{owns(enrolment, at(time.Minute)), owns(enrolment, at(0))}, testNow.Add(time.Minute)},
+		"two own it":       {[]metav1.ManagedFieldsEntry{owns(enrolment, at(time.Minute)), owns(enrolment, at(0))}, testNow},
 		"unreadable":       {[]metav1.ManagedFieldsEntry{owns(`{"f:metadata":7}`, at(0))}, time.Time{}},
 		"without a time":   {[]metav1.ManagedFieldsEntry{owns(enrolment, nil)}, time.Time{}},
 		"without anything": {[]metav1.ManagedFieldsEntry{{}}, time.Time{}},
@@ -203,6 +203,11 @@ func TestDecideBatch(t *testing.T) {
 		if VerdictFails(r.Verdict) {
 			t.Errorf("pod %s fails by verdict %q though nobody was asked", r.Pod, r.Verdict)
 		}
+	}
+	written := batch.DeepCopy()
+	written.Status.PodResults = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "b"}, Verdict: "fail", Message: "find error"}}
+	if kept, _ := DecideBatch(written, testNow); len(kept.PodResults) != 2 || kept.PodResults[0].Pod != "b" || kept.PodResults[0].Verdict != "fail" {
+		t.Errorf("a verdict written before the batch was done is lost: %+v", kept.PodResults)
 	}
 	batch.Status = next
 	batch.Status.PodResults[0].Verdict = "fail"

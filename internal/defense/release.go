@@ -50,6 +50,9 @@ type ReleaseInput struct {
 	Batches []v1alpha1.ChangePod
 	// Others are the other ChangeWorkloads of the workload.
 	Others []v1alpha1.ChangeWorkload
+	// Live says that the workload's labels and annotations were read from the
+	// API server, not from a cache that may be behind.
+	Live bool
 }
 
 // WorkloadAction is what a release does to the block of its workload.
@@ -67,6 +70,7 @@ const (
 // Batch is a batch to be made.
 type Batch struct {
 	Number, Attempt int32
+	Release         int64
 	Pods            []v1alpha1.PodInfo
 }
 
@@ -81,6 +85,10 @@ type Event struct {
 // its fields; each step may be the last one before a crash, and the next
 // decision goes on from there.
 type ReleasePlan struct {
+	// NeedsLive: the rest was decided from a block that is there or not, once
+	// for this turn of the release; a view of it that is behind must not
+	// decide. Read the workload from the API server and decide again.
+	NeedsLive bool
 	// Spec is set when thresholds are to follow the settings.
 	Spec *v1alpha1.ChangeWorkloadSpec
 	// Batches to make. Their names are taken once made, so of two makers with
@@ -92,7 +100,7 @@ type ReleasePlan struct {
 	Status *v1alpha1.ChangeWorkloadStatus
 	// Remove are older releases this one has made obsolete.
 	Remove []v1alpha1.ChangeWorkload
-	// Events tell what the status write changed.
+	// Events tell what was done.
 	Events []Event
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
@@ -237,7 +245,9 @@ func (d *release) sortPods() (wait time.Duration) {
 	for i := range batches {
 		b := &batches[i]
 		d.status.Batches = max(d.status.Batches, batchNumber(b))
-		if b.Spec.Attempt != d.status.Attempt {
+		// The release tells an attempt from one of the same number whose
+		// status was never written.
+		if b.Spec.Attempt != d.status.Attempt || b.Spec.Release != d.status.ObservedRelease {
 			continue
 		}
 		for _, info := range b.Spec.PodInfos {
@@ -304,7 +314,7 @@ func (d *release) makeBatches() (made bool) {
 
 func (d *release) makeBatch(size int) {
 	d.status.Batches++
-	b := Batch{Number: d.status.Batches, Attempt: d.status.Attempt}
+	b := Batch{Number: d.status.Batches, Attempt: d.status.Attempt, Release: d.status.ObservedRelease}
 	for i := range d.preparing[:size] {
 		p := &d.preparing[i]
 		b.Pods = append(b.Pods, p.Info(d.Change.Spec.AppName))
@@ -323,48 +333,26 @@ func (d *release) overdue() bool { return !d.Now.Before(d.deadline()) }
 
 // judge moves the state, and says what that does to the workload.
 func (d *release) judge(made bool) {
-	blocked := d.Workload.blocked()
-	ownBlock := blocked && d.Workload.Annotations[v1alpha1.SuspendedByAnnotation] == d.Workload.BlockedBy()
 	before := d.status.Status
-
 	switch {
 	case len(d.failed) > 0:
-		first := &d.failed[0]
-		newFailure := before != v1alpha1.ChangeWorkloadSuspend || len(d.failed) > int(d.status.FailCount)
-		if before != v1alpha1.ChangeWorkloadSuspend {
-			d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, "ReleaseSuspended",
-				fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+len(d.passed), describe(first)))
-		}
-		if !newFailure {
-			return
-		}
-		switch {
-		case !d.Settings.Blocking:
-			if !blocked {
-				d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled,
-					"the OpsConfigInfo blocking is turned off: releases of the workload go on")
-			}
-		default:
-			if !blocked {
-				d.plan.Action = BlockWorkload
-			}
-			d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed,
-				"releases of the workload are blocked; release a repair with the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
-		}
+		d.fail(before)
 
 	case d.allPassed():
 		if before != v1alpha1.ChangeWorkloadSuccess {
+			d.plan.NeedsLive = !d.Live
 			d.enter(v1alpha1.ChangeWorkloadSuccess, corev1.EventTypeNormal, "ReleaseSucceeded",
 				fmt.Sprintf("all %d pods passed", len(d.passed)))
 		}
-		d.succeed(blocked && (!ownBlock || before == v1alpha1.ChangeWorkloadSuspend), before != v1alpha1.ChangeWorkloadSuccess)
+		d.succeed(before != v1alpha1.ChangeWorkloadSuccess)
 
 	case before == v1alpha1.ChangeWorkloadSuspend:
+		d.plan.NeedsLive = !d.Live
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "VerdictCorrected", "no pod is failed any more; the release goes on")
-		d.unblock(ownBlock, v1alpha1.ReasonCorrected, "the failing verdict was corrected")
+		d.lift(d.ownBlock(), "the failing verdict was corrected")
 
 	case before == v1alpha1.ChangeWorkloadSuccess:
-		d.succeed(blocked && !ownBlock, false)
+		d.succeed(false)
 
 	case d.waitsInVain(made):
 		if before != v1alpha1.ChangeWorkloadTimeOutPreThreshold {
@@ -377,16 +365,39 @@ func (d *release) judge(made bool) {
 	}
 }
 
+// fail suspends the release. Each new failure blocks the workload, unless it is
+// blocked or blocking is off: a block is an act, so turning blocking on later,
+// or lifting the block by hand, is not undone.
+func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
+	isNew := before != v1alpha1.ChangeWorkloadSuspend || len(d.failed) > int(d.status.FailCount)
+	if before != v1alpha1.ChangeWorkloadSuspend {
+		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, "ReleaseSuspended",
+			fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+len(d.passed), describe(&d.failed[0])))
+	}
+	if isNew && d.Settings.Blocking {
+		d.plan.NeedsLive = !d.Live
+		if !d.Workload.blocked() {
+			d.plan.Action = BlockWorkload
+		}
+	}
+	if isNew && !d.Settings.Blocking {
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled,
+			"the OpsConfigInfo blocking is turned off: releases of the workload go on")
+	}
+}
+
 // succeed lifts a block once a pod of this release has passed: any block when
 // the release succeeds, later on those of the operator only, since whoever set
-// another one meant it. A block this very release set is lifted by a corrected
-// verdict, not by a success that knows nothing of the failure because its
-// record was deleted.
-func (d *release) succeed(blocked, entered bool) {
+// another one meant it.
+func (d *release) succeed(entered bool) {
 	if len(d.passed) == 0 {
 		return
 	}
-	d.unblock(blocked && (entered || hasOwnBlock(d.Workload)), v1alpha1.ReasonAllPassed, "the release succeeded")
+	lift := d.Workload.blocked() && (entered || hasOwnBlock(d.Workload))
+	if d.ownBlock() && !d.remembersBlock() {
+		lift = false
+	}
+	d.lift(lift, "the release succeeded")
 	for i := range d.Others {
 		if d.Others[i].Spec.Release < d.Change.Spec.Release {
 			d.plan.Remove = append(d.plan.Remove, d.Others[i])
@@ -394,13 +405,44 @@ func (d *release) succeed(blocked, entered bool) {
 	}
 }
 
-func (d *release) unblock(lift bool, reason, message string) {
+// ownBlock says that the workload is blocked because of this release.
+func (d *release) ownBlock() bool {
+	return d.Workload.blocked() && d.Workload.Annotations[v1alpha1.SuspendedByAnnotation] == d.Workload.BlockedBy()
+}
+
+// remembersBlock says that this record was there when the block was set. One
+// made later, because the first was deleted, knows nothing of the failure, so
+// its success must not lift the block.
+func (d *release) remembersBlock() bool {
+	since, err := strconv.ParseInt(d.Workload.Labels[v1alpha1.SuspendLabel], 10, 64)
+	return err != nil || d.Change.CreationTimestamp.Unix() <= since
+}
+
+func (d *release) lift(lift bool, why string) {
 	if lift {
+		d.plan.NeedsLive = !d.Live
 		d.plan.Action = LiftBlock
-		d.event(corev1.EventTypeNormal, "BlockLifted", message)
+		d.event(corev1.EventTypeNormal, "BlockLifted", why)
 	}
-	if meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked) != nil {
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, reason, "%s", message)
+}
+
+// explainBlock says whether this release blocks its workload. There is nothing
+// to say of one that never failed.
+func (d *release) explainBlock() {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
+	failed := len(d.failed) > 0
+	switch {
+	case d.plan.Action == BlockWorkload, d.plan.Action != LiftBlock && d.ownBlock():
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed,
+			"releases of the workload are blocked; release a repair with the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
+	case failed && d.Workload.blocked():
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockedAlready,
+			"the workload is blocked because of an earlier release")
+	case said == nil || failed && said.Reason == v1alpha1.ReasonBlockingDisabled:
+	case failed:
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "the block was lifted by hand")
+	case said.Status == metav1.ConditionTrue || said.Reason != v1alpha1.ReasonCorrected:
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonCorrected, "no pod of this release is failed any more")
 	}
 }
 
@@ -437,15 +479,17 @@ func (d *release) waitsInVain(made bool) bool {
 }
 
 func (d *release) podsToCome() bool {
-	if !d.Workload.Rollout.Complete {
-		return true
-	}
+	live := 0
 	for i := range d.Pods {
-		if d.Pods[i].live() && !d.batched[d.Pods[i].UID] {
-			return true
+		if d.Pods[i].live() {
+			live++
+			if !d.batched[d.Pods[i].UID] {
+				return true
+			}
 		}
 	}
-	return false
+	// Also while the workload says complete and its pods have not been seen.
+	return !d.Workload.Rollout.Complete || live < int(d.Workload.Replicas)
 }
 
 // explain fills the lists, counts and conditions.
@@ -460,6 +504,7 @@ func (d *release) explain() {
 	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
 	s.DefenseCheckFailPods, s.FailCount = bounded(d.failed)
 
+	d.explainBlock()
 	w := d.Workload
 	switch {
 	case w.Rollout.Complete:

@@ -18,6 +18,7 @@ package defense
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -42,15 +43,19 @@ var testNow = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 // plan does to it is carried out as the controllers would.
 type world struct {
 	in ReleaseInput
+	// stored is the workload as the API server has it; in.Workload is what the
+	// cache shows, the same unless Stale.
+	stored *Workload
 }
 
 func newWorld(replicas int32) *world {
-	return &world{in: ReleaseInput{
+	w := &world{in: ReleaseInput{
 		Now:      testNow,
 		Settings: settings.Default(),
 		Enrolled: true,
 		Change: &v1alpha1.ChangeWorkload{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: ChangeWorkloadName("sleep", versionA), UID: "change-a", Generation: 1},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: ChangeWorkloadName("sleep", versionA), UID: "change-a", Generation: 1,
+				CreationTimestamp: metav1.NewTime(testNow)},
 			Spec: v1alpha1.ChangeWorkloadSpec{
 				ChangeWorkloadID: ChangeWorkloadName("sleep", versionA), AppName: "sleep", ServiceName: "sleep",
 				Reversion: versionA, CountThreshold: 1, WaitTimeThreshold: 60, Release: 1,
@@ -63,7 +68,19 @@ func newWorld(replicas int32) *world {
 			Version:     versionA, Replicas: replicas,
 		},
 	}}
+	w.stored = w.in.Workload
+	return w
 }
+
+// Stale freezes what the cache shows of the workload, until Fresh.
+func (w *world) Stale() *world {
+	shown := *w.stored
+	shown.Labels, shown.Annotations = maps.Clone(shown.Labels), maps.Clone(shown.Annotations)
+	w.in.Workload = &shown
+	return w
+}
+
+func (w *world) Fresh() *world { w.in.Workload = w.stored; return w }
 
 func (w *world) Pods(n int, change ...func(*Pod)) *world {
 	for range n {
@@ -122,8 +139,20 @@ func (w *world) Verdict(pod, verdict string) *world {
 }
 
 // Step decides and carries the plan out.
-func (w *world) Step() ReleasePlan {
+func (w *world) Step() ReleasePlan { return w.step(false) }
+
+// Crash decides and carries the plan out, but for the status.
+func (w *world) Crash() *world { w.step(true); return w }
+
+func (w *world) step(crash bool) ReleasePlan {
 	plan := DecideRelease(w.in)
+	if plan.NeedsLive {
+		live := w.in
+		live.Workload, live.Live = w.stored, true
+		if plan = DecideRelease(live); plan.NeedsLive {
+			panic("needs more than a live view")
+		}
+	}
 	if plan.Spec != nil {
 		w.in.Change.Spec = *plan.Spec
 		w.in.Change.Generation++
@@ -131,19 +160,19 @@ func (w *world) Step() ReleasePlan {
 	for _, b := range plan.Batches {
 		w.in.Batches = append(w.in.Batches, v1alpha1.ChangePod{
 			ObjectMeta: metav1.ObjectMeta{Name: ChangePodName("sleep", versionA, b.Number)},
-			Spec:       v1alpha1.ChangePodSpec{PodInfos: b.Pods, Attempt: b.Attempt},
+			Spec:       v1alpha1.ChangePodSpec{PodInfos: b.Pods, Attempt: b.Attempt, Release: b.Release},
 		})
 	}
 	switch plan.Action {
 	case BlockWorkload:
-		w.in.Workload.Labels[v1alpha1.SuspendLabel] = "2"
-		w.in.Workload.Annotations[v1alpha1.SuspendedByAnnotation] = w.in.Workload.BlockedBy()
+		w.stored.Labels[v1alpha1.SuspendLabel] = fmt.Sprint(w.in.Now.Unix())
+		w.stored.Annotations[v1alpha1.SuspendedByAnnotation] = w.stored.BlockedBy()
 	case LiftBlock:
-		delete(w.in.Workload.Labels, v1alpha1.SuspendLabel)
-		delete(w.in.Workload.Annotations, v1alpha1.SuspendedByAnnotation)
+		delete(w.stored.Labels, v1alpha1.SuspendLabel)
+		delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
 	case LeaveWorkload:
 	}
-	if plan.Status != nil {
+	if plan.Status != nil && !crash {
 		w.in.Change.Status = *plan.Status
 	}
 	return plan
@@ -268,7 +297,7 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(2).Complete(),
 			then:  []func(*world){func(w *world) { w.Verdict("sleep-1", "fail") }, func(w *world) { w.Verdict("sleep-1", "pass") }},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2,
-				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonAllPassed}},
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonCorrected}},
 		},
 		"a corrected verdict lifts its own block: running": {
 			world: newWorld(2).Pods(1),
@@ -296,7 +325,8 @@ func TestDecideRelease(t *testing.T) {
 		},
 		"success without memory of the failure does not lift its own block": {
 			world: newWorld(1).Pods(1).Complete().Suspended(versionA + " 1"),
-			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true,
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
 		},
 		"success lifts the block of an earlier release of the same version": {
 			world: newWorld(1).Pods(1).Complete().Suspended(versionA + " 0"),
@@ -311,6 +341,56 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(2).Complete(),
 			then:  []func(*world){func(w *world) { w.in.Batches = w.in.Batches[1:] }},
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2},
+		},
+		"the block is lifted though the status that told of it was lost": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){
+				func(w *world) { w.Verdict("sleep-0", "fail").Crash().Verdict("sleep-0", "pass") },
+			},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"a cache that shows an old block does not keep a new one from being set": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){
+				func(w *world) { w.Verdict("sleep-0", "fail") },
+				func(w *world) { w.Stale().Verdict("sleep-0", "pass") },
+				func(w *world) { w.Verdict("sleep-0", "fail") },
+				func(w *world) { w.Fresh() },
+			},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1}, fail: 1, suspended: true},
+		},
+		"a cache that does not show the block yet does not keep it from being lifted": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){
+				func(w *world) { w.Stale().Verdict("sleep-0", "fail") },
+				func(w *world) { w.Verdict("sleep-0", "pass") },
+				func(w *world) { w.Fresh() },
+			},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
+		},
+		"a block lifted by hand is not set again, and the condition says so": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){
+				func(w *world) { w.Verdict("sleep-0", "fail") },
+				func(w *world) { delete(w.stored.Labels, v1alpha1.SuspendLabel) },
+			},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1}, fail: 1,
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonLifted}},
+		},
+		"batches of an attempt whose status was lost do not count for the next": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){
+				func(w *world) { w.Release(3, versionA); w.in.Change.Spec.Release = 3; w.Crash().Check() },
+				func(w *world) { w.Release(4, versionB) },
+				func(w *world) { w.Verdict("sleep-0", "fail") },
+				func(w *world) { w.Release(5, versionA); w.in.Change.Spec.Release = 5 },
+			},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1, 1}, pass: 1},
+		},
+		"a rollout that says complete before its pods are seen is waited for": {
+			world: newWorld(1).Complete(),
+			then:  []func(*world){func(w *world) { w.Later(time.Minute) }},
+			want:  want{status: v1alpha1.ChangeWorkloadTimeOutPreThreshold},
 		},
 		"no pods: success that lifts nothing": {
 			world: newWorld(0).Complete().Suspended(versionB),
@@ -428,7 +508,7 @@ func TestDecideRelease(t *testing.T) {
 				w.Settle(t)
 			}
 			s := w.in.Change.Status
-			_, suspended := w.in.Workload.Labels[v1alpha1.SuspendLabel]
+			_, suspended := w.stored.Labels[v1alpha1.SuspendLabel]
 			got := want{status: s.Status, preparing: s.PreparingCount, checking: s.CheckingCount, pass: s.PassCount, fail: s.FailCount, suspended: suspended}
 			for i := range w.in.Batches {
 				got.batches = append(got.batches, len(w.in.Batches[i].Spec.PodInfos))
@@ -455,7 +535,7 @@ func onePodOneBatch(t *testing.T, w *world) {
 	seen := map[string]string{}
 	for _, b := range w.in.Batches {
 		for _, p := range b.Spec.PodInfos {
-			key := fmt.Sprintf("%d/%s", b.Spec.Attempt, p.UID)
+			key := fmt.Sprintf("%d of release %d/%s", b.Spec.Attempt, b.Spec.Release, p.UID)
 			if other, ok := seen[key]; ok {
 				t.Errorf("pod %s is in %s and %s of attempt %d", p.Pod, other, b.Name, b.Spec.Attempt)
 			}

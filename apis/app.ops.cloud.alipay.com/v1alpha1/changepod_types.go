@@ -86,6 +86,10 @@ type ChangePodSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Attempt int32 `json:"attempt,omitempty"`
+	// Release is the number of the workload's release that attempt is of.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Release int64 `json:"release,omitempty"`
 }
 
 // ChangePodStatus is the state of the batch and the verdicts on its pods.

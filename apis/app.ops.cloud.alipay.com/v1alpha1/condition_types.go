@@ -22,8 +22,9 @@ const (
 	// moves on. False while it cannot: the workload is paused, or its rollout
 	// exceeded its progress deadline.
 	ConditionProgressing = "Progressing"
-	// ConditionBlocked is True while this version's failed verification
-	// blocks the releases of the workload.
+	// ConditionBlocked is True while the releases of the workload are blocked
+	// because of this release, and False when one of its pods failed and they
+	// are not, or no longer.
 	ConditionBlocked = "Blocked"
 	// ConditionVerified is True when every pod of the release passed, False
 	// when one failed, Unknown while verification goes on or nothing has been
@@ -65,6 +66,11 @@ const (
 	// ReasonBlockingDisabled means a pod failed while blocking was turned off by
 	// the OpsConfigInfo `blocking`.
 	ReasonBlockingDisabled = "BlockingDisabled"
+	// ReasonBlockedAlready means that the workload was blocked already because of
+	// an earlier release; that block stands.
+	ReasonBlockedAlready = "BlockedAlready"
+	// ReasonLifted means that the block was lifted by hand.
+	ReasonLifted = "Lifted"
 	// ReasonCorrected means the failing verdict was corrected; this version's
 	// block is lifted.
 	ReasonCorrected = "Corrected"
@@ -73,7 +79,7 @@ const (
 // Condition types and reasons of ChangePod.
 const (
 	// ConditionChecked is True when the batch ended with an answer for each
-	// of its pods, or without one as its reason says.
+	// of its pods, False when it ended without, as its reason says.
 	ConditionChecked = "Checked"
 	// ReasonNoServer means no server is configured; the batch passes unverified.
 	ReasonNoServer = "NoServer"
