@@ -76,7 +76,11 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 	if err := r.client.Get(ctx, req.NamespacedName, &change); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	in, current, err := r.observe(ctx, &change)
+	ns, err := r.observeNamespace(ctx, change.Namespace)
+	if err != nil || ending(ns) {
+		return ctrl.Result{}, err
+	}
+	in, current, err := r.observe(ctx, ns, &change)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -95,13 +99,8 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 
 // observe reads all a decision needs. current is false while the cache does not
 // show the workload that the API server has.
-func (r *ChangeWorkloadReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWorkload) (in defense.ReleaseInput, current bool, err error) {
-	in = defense.ReleaseInput{Now: r.clock.Now(), Change: change}
-	ns, err := r.observeNamespace(ctx, change.Namespace)
-	if err != nil {
-		return in, false, err
-	}
-	in.Enrolled = enrolled(ns)
+func (r *ChangeWorkloadReconciler) observe(ctx context.Context, ns *metav1.PartialObjectMetadata, change *v1alpha1.ChangeWorkload) (in defense.ReleaseInput, current bool, err error) {
+	in = defense.ReleaseInput{Now: r.clock.Now(), Change: change, Enrolled: enrolled(ns)}
 	if in.Settings, err = r.observeSettings(ctx); err != nil {
 		return in, false, err
 	}

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,16 @@ import (
 // the operator's block from workloads that leave the defense.
 type WorkloadReconciler struct {
 	base
+	// unenrolled are the versions workloads outside of the defense were last
+	// seen with. It only spares baselines a doubt that their times leave, so
+	// that it is gone after a restart does no harm.
+	unenrolled sync.Map // types.NamespacedName -> sighting
+}
+
+// sighting is a workload with the version of its template.
+type sighting struct {
+	uid     types.UID
+	version string
 }
 
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;patch
@@ -73,24 +84,34 @@ func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Reconcile records the release a workload is at.
 func (r *WorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	w, err := r.kind.Get(ctx, r.client, req.NamespacedName)
-	if err != nil || w == nil {
+	if err != nil {
 		return ctrl.Result{}, err
 	}
-	in, err := r.observe(ctx, w)
+	if w == nil {
+		r.unenrolled.Delete(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	ns, err := r.observeNamespace(ctx, w.Namespace)
+	if err != nil || ending(ns) {
+		return ctrl.Result{}, err
+	}
+	in, err := r.observe(ctx, ns, w)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	return settle(ctx, ctrl.Result{}, r.apply(ctx, w, in.Changes, defense.DecideWorkload(in)))
 }
 
-func (r *WorkloadReconciler) observe(ctx context.Context, w *defense.Workload) (defense.WorkloadInput, error) {
-	in := defense.WorkloadInput{Workload: w}
-	ns, err := r.observeNamespace(ctx, w.Namespace)
-	if err != nil {
-		return in, err
-	}
-	in.Enrolled = enrolled(ns)
-	if in.Enrolled {
+func (r *WorkloadReconciler) observe(ctx context.Context, ns *metav1.PartialObjectMetadata, w *defense.Workload) (in defense.WorkloadInput, err error) {
+	in = defense.WorkloadInput{Workload: w, Enrolled: enrolled(ns)}
+	key := types.NamespacedName{Namespace: w.Namespace, Name: w.Name}
+	if !in.Enrolled {
+		r.unenrolled.Store(key, sighting{uid: w.UID, version: w.Version})
+	} else {
+		seen, _ := r.unenrolled.Load(key)
+		if s, ok := seen.(sighting); ok && s.uid == w.UID {
+			in.SeenBefore = s.version
+		}
 		if in.DefendedSince, err = r.defendedSince(ctx, ns); err != nil {
 			return in, err
 		}
@@ -248,6 +269,5 @@ func recordChanged() predicate.Predicate {
 				!reflect.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
 				!reflect.DeepEqual(e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations())
 		},
-		DeleteFunc: func(event.DeleteEvent) bool { return false },
 	}
 }

@@ -116,8 +116,8 @@ func (b *base) patchWorkload(ctx context.Context, p *metadataPatch) error {
 }
 
 // isFailedTest says that a JSON patch did not apply, because a test in it failed
-// or what it removes is gone. The API server answers 422 then, without the
-// causes a validation error has, and with the patch library's message.
+// or what it removes is gone. The API server answers 422 then with this message,
+// and without the causes a validation error has.
 func isFailedTest(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -125,7 +125,7 @@ func isFailedTest(err error) bool {
 	}
 	s := status.Status()
 	return s.Code == http.StatusUnprocessableEntity && (s.Details == nil || len(s.Details.Causes) == 0) &&
-		(strings.Contains(s.Message, "test failed") || strings.Contains(s.Message, "path"))
+		strings.Contains(s.Message, "the server rejected our request due to an error in our request")
 }
 
 func labelPath(key string) string { return "/metadata/labels/" + escapePointer(key) }

@@ -104,6 +104,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
 	}
+	// All caches from the start, on every replica: readiness waits for them,
+	// and a new leader finds them warm.
+	for _, object := range []client.Object{o.Kind.Object(), namespaceMetadata(), &v1alpha1.OpsConfigInfo{}} {
+		if _, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("cache %T: %w", object, err)
+		}
+	}
 	b := base{
 		client:    mgr.GetClient(),
 		live:      mgr.GetAPIReader(),
@@ -152,7 +159,13 @@ func (b *base) observeNamespace(ctx context.Context, name string) (*metav1.Parti
 }
 
 func enrolled(ns *metav1.PartialObjectMetadata) bool {
-	return ns != nil && defense.NamespaceEnrolled(ns.Labels)
+	return !ending(ns) && defense.NamespaceEnrolled(ns.Labels)
+}
+
+// ending says that a namespace is gone or going: everything in it goes too, and
+// nothing new can be made there.
+func ending(ns *metav1.PartialObjectMetadata) bool {
+	return ns == nil || ns.DeletionTimestamp != nil
 }
 
 // observeSettings computes the settings in force.

@@ -24,10 +24,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/internal/pki"
@@ -61,6 +63,11 @@ type ManagerOptions struct {
 	Name string
 	// Args are further flags.
 	Args []string
+	// Endpoint is where the manager finds the API server, for a proxy in
+	// between; empty is the API server itself. EndpointCA, in PEM, is who
+	// signed its certificate.
+	Endpoint   string
+	EndpointCA []byte
 }
 
 // InstallManager installs kinds, namespace, identity and webhooks, and prepares
@@ -80,6 +87,11 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	kubeconfig := c.path(o.Name + ".kubeconfig")
 	if err := c.KubeconfigFor(ctx, ManagerNamespace, managerAccount, kubeconfig); err != nil {
 		return nil, err
+	}
+	if o.Endpoint != "" {
+		if err := redirect(kubeconfig, o.Endpoint, o.EndpointCA); err != nil {
+			return nil, err
+		}
 	}
 	ports, err := freePorts(2)
 	if err != nil {
@@ -103,7 +115,9 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	}
 	health := loopback(ports[1])
 	c.mu.Lock()
-	c.managers = append(c.managers, o.Name)
+	if !slices.Contains(c.managers, o.Name) {
+		c.managers = append(c.managers, o.Name)
+	}
 	c.mu.Unlock()
 	return &Manager{
 		c: c, name: o.Name, binary: filepath.Join(o.Root, "bin", "manager"), health: "http://" + health + "/readyz",
@@ -116,6 +130,18 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 			"--webhook-cert-path=" + certs,
 		}, o.Args...),
 	}, nil
+}
+
+// redirect lets a kubeconfig find the API server at another endpoint.
+func redirect(path, endpoint string, ca []byte) error {
+	config, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		return err
+	}
+	for _, cluster := range config.Clusters {
+		cluster.Server, cluster.CertificateAuthorityData = endpoint, ca
+	}
+	return clientcmd.WriteToFile(*config, path)
 }
 
 // Start starts the manager and returns when it is ready, its webhooks included.

@@ -37,6 +37,9 @@ type WorkloadInput struct {
 	// of this workload: its namespace was enrolled and the operator installed.
 	// Zero when that is not known.
 	DefendedSince time.Time
+	// SeenBefore is the version of the template the workload was seen with
+	// before it came under defense; empty when it was not.
+	SeenBefore string
 }
 
 // WorkloadPlan is what to do about a workload's record. At most one of TakeBack
@@ -150,10 +153,10 @@ func decideRecord(in WorkloadInput) *Recording {
 // released under defense: its current revision is not older than that. Workloads
 // that were there before are baselines. Times are in seconds, so within one
 // second it cannot be told: the release is verified then, which restarts
-// nothing, rather than missed.
+// nothing, rather than missed; unless the workload was seen before.
 func (in *WorkloadInput) missedByAdmission() bool {
 	created := in.Workload.RevisionCreated
-	return !in.DefendedSince.IsZero() && !created.IsZero() && !created.Before(in.DefendedSince)
+	return in.SeenBefore != in.Workload.Version && !in.DefendedSince.IsZero() && !created.IsZero() && !created.Before(in.DefendedSince)
 }
 
 func newestChange(changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {

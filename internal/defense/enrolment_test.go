@@ -49,6 +49,7 @@ func TestDecideWorkload(t *testing.T) {
 		changes    []v1alpha1.ChangeWorkload
 		unenrolled bool
 		since      time.Time
+		seen       string
 		want       WorkloadPlan
 	}{
 		"baseline": {
@@ -67,6 +68,17 @@ func TestDecideWorkload(t *testing.T) {
 			workload: Workload{Version: versionA, RevisionCreated: testNow},
 			since:    testNow.Add(-time.Second),
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Slipped: true}},
+		},
+		"baseline seen before, in the second the defense began": {
+			workload: Workload{Version: versionA, RevisionCreated: testNow},
+			since:    testNow,
+			seen:     versionA,
+		},
+		"baseline seen before, released since past admission": {
+			workload: Workload{Version: versionB, RevisionCreated: testNow},
+			since:    testNow,
+			seen:     versionA,
+			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 1, Slipped: true}},
 		},
 		"recorded by admission": {
 			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "1")},
@@ -158,7 +170,7 @@ func TestDecideWorkload(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := DecideWorkload(WorkloadInput{Workload: &test.workload, Enrolled: !test.unenrolled, Changes: test.changes, DefendedSince: test.since})
+			got := DecideWorkload(WorkloadInput{Workload: &test.workload, Enrolled: !test.unenrolled, Changes: test.changes, DefendedSince: test.since, SeenBefore: test.seen})
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

@@ -51,6 +51,9 @@ var _ = Describe("enrolment", func() {
 		pods := podUIDs(ctx, Default, ns, "old")
 		Expect(pods).To(HaveLen(3))
 
+		// Times are in seconds: only from the next one on a manager that has not
+		// seen the Deployment before can tell.
+		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", before.CreationTimestamp.Add(2*time.Second)))
 		withoutManager(ctx, func() { enrolNamespace(ctx, ns) }) // installed on a cluster that is already labelled
 		kubectl(ctx, "-n", ns, "scale", "deployment", "old", "--replicas=4")
 		rolledOut(ctx, ns, "old")
@@ -68,6 +71,18 @@ var _ = Describe("enrolment", func() {
 		change := eventuallyState(ctx, ns, "old", v1alpha1.ChangeWorkloadSuccess)
 		Expect(change.Status.PassCount).To(Equal(int32(4)))
 	}, SpecTimeout(3*time.Minute))
+
+	It("takes for a baseline what it has seen before, in the same second, too", func(ctx SpecContext) {
+		ns := newNamespace(ctx, false)
+		createDeployment(ctx, ns, "old", 1)
+		Eventually(func(g Gomega) {
+			g.Expect(podUIDs(ctx, g, ns, "old")).NotTo(BeEmpty())
+		}).WithContext(ctx).Should(Succeed())
+		enrolNamespace(ctx, ns)
+		Consistently(func(g Gomega) {
+			g.Expect(changesIn(ctx, g, ns)).To(BeEmpty())
+		}).WithContext(ctx).Should(Succeed())
+	}, SpecTimeout(time.Minute))
 
 	It("leaves other namespaces alone", func(ctx SpecContext) {
 		ns := newNamespace(ctx, false)
