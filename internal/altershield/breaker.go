@@ -1,0 +1,164 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package altershield
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// BreakerState is the state of the circuit breaker.
+type BreakerState string
+
+// States of the circuit breaker.
+const (
+	// BreakerClosed: calls are made.
+	BreakerClosed BreakerState = "Closed"
+	// BreakerOpen: calls fail at once.
+	BreakerOpen BreakerState = "Open"
+	// BreakerHalfOpen: one call is made to see whether the server is back; others
+	// fail at once.
+	BreakerHalfOpen BreakerState = "HalfOpen"
+)
+
+// BreakerOptions tune the circuit breaker. Zero values take the default.
+type BreakerOptions struct {
+	// Failures in a row that open it; 5 by default.
+	Failures int
+	// Cooldown is how long it stays open at first, 5 s by default; it doubles
+	// with each failed trial up to MaxCooldown, 30 s by default.
+	Cooldown, MaxCooldown time.Duration
+}
+
+func (o BreakerOptions) withDefaults() BreakerOptions {
+	if o.Failures <= 0 {
+		o.Failures = 5
+	}
+	if o.Cooldown <= 0 {
+		o.Cooldown = 5 * time.Second
+	}
+	if o.MaxCooldown <= 0 {
+		o.MaxCooldown = 30 * time.Second
+	}
+	o.MaxCooldown = max(o.MaxCooldown, o.Cooldown)
+	return o
+}
+
+// outcome of a call for the breaker.
+type outcome int
+
+const (
+	// neutral says nothing of the server: the caller went away.
+	neutral outcome = iota
+	// answered by the application, be it a refusal.
+	answered
+	// failed on the way or by something that is not the application.
+	failed
+)
+
+// trialWait is when to ask again while another call tries the server.
+const trialWait = time.Second
+
+// breaker counts failures in a row. Results count for the period their call
+// began in, so that a slow call of before an outage does not end its cooling.
+type breaker struct {
+	clock clock.PassiveClock
+	opts  BreakerOptions
+
+	mu       sync.Mutex
+	state    BreakerState
+	period   int
+	failures int
+	cooldown time.Duration
+	until    time.Time
+	trying   bool
+}
+
+func newBreaker(c clock.PassiveClock, opts BreakerOptions) *breaker {
+	opts = opts.withDefaults()
+	return &breaker{clock: c, opts: opts, state: BreakerClosed, cooldown: opts.Cooldown}
+}
+
+// allow says whether to call, and if not, when to ask again. Each allowed call
+// must report to done with the period it got.
+func (b *breaker) allow() (period int, retryAfter time.Duration, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state == BreakerOpen {
+		left := b.until.Sub(b.clock.Now())
+		// A clock that was set back must not keep it open for longer.
+		if left > 0 && left <= b.cooldown {
+			return 0, left, false
+		}
+		b.move(BreakerHalfOpen)
+	}
+	if b.state == BreakerHalfOpen {
+		if b.trying {
+			return 0, trialWait, false
+		}
+		b.trying = true
+	}
+	return b.period, 0, true
+}
+
+// done takes the result of an allowed call.
+func (b *breaker) done(period int, result outcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if period != b.period {
+		return
+	}
+	b.trying = false
+	switch result {
+	case answered:
+		b.failures = 0
+		if b.state == BreakerHalfOpen {
+			b.cooldown = b.opts.Cooldown
+			b.move(BreakerClosed)
+		}
+	case failed:
+		b.failures++
+		switch {
+		case b.state == BreakerHalfOpen:
+			b.cooldown = min(2*b.cooldown, b.opts.MaxCooldown)
+			b.open()
+		case b.failures >= b.opts.Failures:
+			b.open()
+		}
+	case neutral:
+	}
+}
+
+func (b *breaker) open() {
+	b.until = b.clock.Now().Add(b.cooldown)
+	b.move(BreakerOpen)
+}
+
+func (b *breaker) move(to BreakerState) {
+	b.state = to
+	b.period++
+	b.failures = 0
+	b.trying = false
+}
+
+func (b *breaker) current() BreakerState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state
+}

@@ -1,0 +1,136 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package altershield
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// CallbackPath is where the operator takes callbacks; it is registered with the
+// scene.
+const CallbackPath = "/openapi/altershield/callback"
+
+// maxNodeID bounds an id we keep; the server's have less than half of it.
+const maxNodeID = 256
+
+// CheckType says what kind of node a callback is about.
+type CheckType string
+
+// Kinds of nodes.
+const (
+	CheckOrder  CheckType = "CHANGE_ORDER"
+	CheckBatch  CheckType = "CHANGE_BATCH"
+	CheckAction CheckType = "CHANGE_ACTION"
+)
+
+// Callback is the body of a callback. The server sends it at most once and
+// ignores the answer.
+type Callback struct {
+	CheckType CheckType       `json:"changeCheckType"`
+	Request   CallbackRequest `json:"callbackRequest"`
+}
+
+// CallbackRequest is the verdict on one check of one node.
+type CallbackRequest struct {
+	NodeID         string  `json:"nodeId"`
+	ChangeSceneKey string  `json:"changeSceneKey"`
+	BizExecOrderID string  `json:"bizExecOrderId"`
+	Verdict        Verdict `json:"verdict"`
+	Stage          Stage   `json:"defenseStageEnum"`
+}
+
+// CallbackResponse answers a callback.
+type CallbackResponse struct {
+	Success bool   `json:"success"`
+	Retry   bool   `json:"retry"`
+	Msg     string `json:"msg"`
+}
+
+// UnmarshalJSON reads an answer as the server does: an absent success is true.
+func (r *CallbackResponse) UnmarshalJSON(data []byte) error {
+	type plain CallbackResponse
+	read := plain{Success: true}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*r = CallbackResponse(read)
+	return nil
+}
+
+// IsJSON reports whether a content type is JSON's. It reads the type only: the
+// server's application/json;UTF-8 is not well formed and a strict parser would
+// refuse it.
+func IsJSON(contentType string) bool {
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	return strings.EqualFold(strings.TrimSpace(mediaType), "application/json")
+}
+
+// ParseCallback reads a callback whose signature was verified and whose size
+// was limited. Unknown fields are ignored, null fields are absent. The error is
+// one line and quotes nothing of the body but names of types.
+func ParseCallback(contentType string, body []byte) (*Callback, error) {
+	if !IsJSON(contentType) {
+		return nil, fmt.Errorf("the content type is %q, not application/json", Cut(line(contentType), 64))
+	}
+	var c Callback
+	// Decoding is strict about what follows the object, for the signature covers
+	// it and nothing of ours would read it.
+	if err := json.Unmarshal(bytes.TrimSpace(body), &c); err != nil {
+		return nil, fmt.Errorf("the body is no callback: %w", describeJSON(err))
+	}
+	switch c.CheckType {
+	case CheckOrder, CheckBatch, CheckAction:
+	default:
+		return nil, fmt.Errorf("changeCheckType is %q", Cut(line(string(c.CheckType)), 64))
+	}
+	switch c.Request.Stage {
+	case StagePre, StagePost:
+	default:
+		return nil, fmt.Errorf("defenseStageEnum is %q", Cut(line(string(c.Request.Stage)), 64))
+	}
+	switch {
+	case strings.TrimSpace(c.Request.NodeID) == "":
+		return nil, errors.New("nodeId is missing")
+	case len(c.Request.NodeID) > maxNodeID:
+		return nil, fmt.Errorf("nodeId has more than %d bytes", maxNodeID)
+	case strings.TrimSpace(c.Request.BizExecOrderID) == "":
+		return nil, errors.New("bizExecOrderId is missing")
+	case len(c.Request.BizExecOrderID) > MaxBizExecOrderID:
+		return nil, fmt.Errorf("bizExecOrderId has more than %d bytes", MaxBizExecOrderID)
+	case c.Request.Verdict.Verdict == "":
+		return nil, errors.New("verdict is missing")
+	}
+	return &c, nil
+}
+
+// describeJSON leaves out what a decoding error quotes of the document.
+func describeJSON(err error) error {
+	var syntax *json.SyntaxError
+	var wrongType *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("invalid JSON at byte %d", syntax.Offset)
+	case errors.As(err, &wrongType):
+		return fmt.Errorf("%s has the wrong type", wrongType.Field)
+	default:
+		return errors.New(Cut(line(err.Error()), 128))
+	}
+}

@@ -1,0 +1,596 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package altershield
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"golang.org/x/time/rate"
+	"k8s.io/utils/clock"
+)
+
+// Timeouts bound the stages of a call. Zero values take the default.
+type Timeouts struct {
+	// Dial bounds the connecting, 2 s by default.
+	Dial time.Duration
+	// TLSHandshake is 3 s by default.
+	TLSHandshake time.Duration
+	// ResponseHeader bounds the wait for an answer once the request was sent, 5 s
+	// by default. It also bounds a synchronous check.
+	ResponseHeader time.Duration
+	// Call bounds everything, a quick retry included, 8 s by default: no call
+	// holds its worker for longer.
+	Call time.Duration
+}
+
+func (t Timeouts) withDefaults() Timeouts {
+	return Timeouts{
+		Dial:           cmp.Or(t.Dial, 2*time.Second),
+		TLSHandshake:   cmp.Or(t.TLSHandshake, 3*time.Second),
+		ResponseHeader: cmp.Or(t.ResponseHeader, 5*time.Second),
+		Call:           cmp.Or(t.Call, 8*time.Second),
+	}
+}
+
+// RateLimit bounds the calls of this client. Zero values take the default. A
+// call over a limit fails at once with [ErrThrottled], it never waits.
+type RateLimit struct {
+	// PerSecond and Burst are 200 and 400 by default.
+	PerSecond float64
+	Burst     int
+	// InFlight is how many calls may be under way at once, 64 by default. Set
+	// below the number of workers it keeps a slow server from occupying them all.
+	InFlight int
+}
+
+func (r RateLimit) withDefaults() RateLimit {
+	return RateLimit{
+		PerSecond: cmp.Or(r.PerSecond, 200),
+		Burst:     cmp.Or(r.Burst, 400),
+		InFlight:  cmp.Or(r.InFlight, 64),
+	}
+}
+
+const (
+	contentType = "application/json;charset=UTF-8"
+	// maxAnswer bounds what is read of an answer.
+	maxAnswer = 1 << 20
+	// maxMessage bounds what an error quotes of the server.
+	maxMessage = 512
+)
+
+// inFlightWait is when to try again with too many calls under way.
+const inFlightWait = 100 * time.Millisecond
+
+// maxRetryAfter bounds what a server may ask for with a Retry-After header.
+const maxRetryAfter = 5 * time.Minute
+
+// Options of a [Client].
+type Options struct {
+	// URL of the server, http or https, with the path prefix where it has one.
+	URL string
+	// Platform is our name as registered with the server.
+	Platform string
+	// Tokens sign the requests. Nil signs with an empty token, which a server
+	// that does not enforce signatures accepts, as a stock one does not.
+	Tokens    TokenSource
+	Timeouts  Timeouts
+	RateLimit RateLimit
+	Breaker   BreakerOptions
+	// TLS is for servers whose certificate the system does not trust.
+	TLS *tls.Config
+	// Transport replaces the client's own, whose stages Timeouts bound, in tests.
+	Transport http.RoundTripper
+	// Clock is the real one by default. Timeouts are of real time always.
+	Clock clock.PassiveClock
+	// OnCall is told of each call, for metrics; it must not block.
+	OnCall func(Call)
+}
+
+// Call describes a call that ended.
+type Call struct {
+	Action Action
+	// Err is nil after a success; its class is [ClassOf].
+	Err error
+	// Attempts is 0 where nothing was sent.
+	Attempts int
+	Duration time.Duration
+	Breaker  BreakerState
+}
+
+// Client calls AlterShield Server. Safe for concurrent use.
+type Client struct {
+	base     *url.URL
+	platform string
+	tokens   TokenSource
+	timeouts Timeouts
+	http     *http.Client
+	clock    clock.PassiveClock
+	breaker  *breaker
+	limiter  *rate.Limiter
+	inFlight chan struct{}
+	onCall   func(Call)
+}
+
+// New makes a client. It does not call the server.
+func New(o Options) (*Client, error) {
+	base, err := url.Parse(o.URL)
+	switch {
+	case err != nil:
+		return nil, errors.New("the URL of AlterShield Server is malformed")
+	case base.Scheme != "http" && base.Scheme != "https", base.Host == "":
+		return nil, errors.New("the URL of AlterShield Server must be http://host or https://host")
+	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
+		return nil, errors.New("the URL of AlterShield Server must have no user, query or fragment")
+	}
+	if p := strings.TrimSpace(o.Platform); p == "" || len(o.Platform) > MaxPlatform {
+		return nil, fmt.Errorf("the platform must have 1 to %d bytes", MaxPlatform)
+	}
+	timeouts, limit := o.Timeouts.withDefaults(), o.RateLimit.withDefaults()
+	if limit.PerSecond < 0 || limit.Burst < 0 || limit.InFlight < 0 {
+		return nil, errors.New("rate limits must be positive")
+	}
+	c := &Client{
+		base:     base,
+		platform: o.Platform,
+		tokens:   o.Tokens,
+		timeouts: timeouts,
+		clock:    o.Clock,
+		limiter:  rate.NewLimiter(rate.Limit(limit.PerSecond), limit.Burst),
+		inFlight: make(chan struct{}, limit.InFlight),
+		onCall:   o.OnCall,
+	}
+	if c.clock == nil {
+		c.clock = clock.RealClock{}
+	}
+	if c.tokens == nil {
+		c.tokens = StaticTokens{""}
+	}
+	c.breaker = newBreaker(c.clock, o.Breaker)
+	transport := o.Transport
+	if transport == nil {
+		transport = &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: timeouts.Dial}).DialContext,
+			TLSClientConfig:       o.TLS,
+			TLSHandshakeTimeout:   timeouts.TLSHandshake,
+			ResponseHeaderTimeout: timeouts.ResponseHeader,
+			MaxIdleConnsPerHost:   limit.InFlight,
+			IdleConnTimeout:       30 * time.Second,
+			DisableCompression:    true,
+		}
+	}
+	c.http = &http.Client{
+		Transport: transport,
+		// The application never redirects; whoever does is not it, and must not
+		// get our signature.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, nil
+}
+
+// Close closes idle connections. Calls remain possible.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Breaker is the state of the circuit breaker.
+func (c *Client) Breaker() BreakerState { return c.breaker.current() }
+
+// Platform is our name as registered with the server.
+func (c *Client) Platform() string { return c.platform }
+
+// SubmitOrder submits an order. Repeated once on a transport error: the answer
+// is a duplicate at worst.
+func (c *Client) SubmitOrder(ctx context.Context, r SubmitOrderRequest) (*SubmitOrderResult, error) {
+	return post[SubmitOrderResult](ctx, c, ActionSubmitOrder, &r, nil)
+}
+
+// StartOrder starts an order and its order-level PRE check.
+func (c *Client) StartOrder(ctx context.Context, r StartOrderRequest) (*NodeResult, error) {
+	return post(ctx, c, ActionStartOrder, &r, hasNodeID)
+}
+
+// StartBatch starts a batch and its PRE check. Never repeated by itself: a
+// second one would be a second node.
+func (c *Client) StartBatch(ctx context.Context, r StartBatchRequest) (*NodeResult, error) {
+	return post(ctx, c, ActionStartBatch, &r, hasNodeID)
+}
+
+// FinishNode ends a batch or the node of an order and starts its POST check.
+// The answer's SkipCheck means nothing. After an ambiguous finish
+// [IsNotSupported] means that it was received.
+func (c *Client) FinishNode(ctx context.Context, r FinishNodeRequest) (*NodeResult, error) {
+	return post[NodeResult](ctx, c, ActionFinishNode, &r, nil)
+}
+
+// RetrieveCheck polls a check; read the answer with [PollResult.Outcome].
+func (c *Client) RetrieveCheck(ctx context.Context, r RetrieveCheckRequest) (*PollResult, error) {
+	return post[PollResult](ctx, c, ActionRetrieveCheck, &r, nil)
+}
+
+// ResubmitStart repeats the PRE check of a node.
+func (c *Client) ResubmitStart(ctx context.Context, r ResubmitStartRequest) (*NodeResult, error) {
+	return post[NodeResult](ctx, c, ActionResubmitStart, &r, nil)
+}
+
+// SkipCheck skips a check; the server refuses every later call on the node.
+func (c *Client) SkipCheck(ctx context.Context, r SkipCheckRequest) (*SkipCheckResult, error) {
+	return post[SkipCheckResult](ctx, c, ActionSkipCheck, &r, nil)
+}
+
+// EndOrder ends an order.
+func (c *Client) EndOrder(ctx context.Context, r EndOrderRequest) error {
+	_, err := post[struct{}](ctx, c, ActionEndOrder, &r, nil)
+	return err
+}
+
+// SubmitAndStart submits an order of a G1 scene and waits for its verdict. The
+// caller's deadline bounds it and is no sign of a dead server.
+func (c *Client) SubmitAndStart(ctx context.Context, r SubmitAndStartRequest) (*SubmitAndStartResult, error) {
+	return post(ctx, c, ActionSubmitAndStart, &r, func(r *SubmitAndStartResult) error {
+		if r.Verdict == nil || r.Verdict.Verdict == "" {
+			return errors.New("the answer has no verdict")
+		}
+		return nil
+	})
+}
+
+// Heartbeat asks the server for its global switches, to see whether it is
+// there.
+func (c *Client) Heartbeat(ctx context.Context) (HeartbeatResult, error) {
+	result, err := do[HeartbeatResult](ctx, c, call{action: ActionHeartbeat, method: http.MethodGet, path: PathHeartbeat, content: QueryContent(nil)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return *result, nil
+}
+
+func hasNodeID(r *NodeResult) error {
+	// Without an id there is nothing to finish or poll, unless there is nothing
+	// to wait for.
+	if r.NodeID == "" && !r.SkipCheck {
+		return errors.New("the answer has no nodeId")
+	}
+	return nil
+}
+
+// request is what every request of the protocol's table is.
+type request interface {
+	Validate() error
+	platformOf() *string
+}
+
+// post validates, encodes and sends a request.
+func post[T any](ctx context.Context, c *Client, action Action, r request, check func(*T) error) (*T, error) {
+	if p := r.platformOf(); *p == "" {
+		*p = c.platform
+	}
+	content, err := encode(r)
+	if err != nil {
+		err = &Error{Action: action, Class: ClassGiveUp, Err: err}
+		c.report(Call{Action: action, Err: err, Breaker: c.breaker.current()})
+		return nil, err
+	}
+	return do(ctx, c, call{action: action, method: http.MethodPost, path: PathExe + string(action), content: content, body: true}, check)
+}
+
+// encode makes the exact bytes that are signed and sent: compact JSON on one
+// line without a newline at its end, for the server joins the lines it reads
+// before it verifies. All beyond ASCII is escaped, so that what it verifies does
+// not depend on the character set it reads with.
+func encode(r request) ([]byte, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return escapeNonASCII(data), nil
+}
+
+func escapeNonASCII(data []byte) []byte {
+	if bytes.IndexFunc(data, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
+		return data
+	}
+	escaped := make([]byte, 0, len(data)+len(data)/2)
+	for _, r := range string(data) {
+		switch {
+		case r < utf8.RuneSelf:
+			escaped = append(escaped, byte(r)) //nolint:gosec // below 128
+		case r > 0xFFFF:
+			high, low := utf16.EncodeRune(r)
+			escaped = fmt.Appendf(escaped, `\u%04x\u%04x`, high, low)
+		default:
+			escaped = fmt.Appendf(escaped, `\u%04x`, r)
+		}
+	}
+	return escaped
+}
+
+// call is one exchange with the server.
+type call struct {
+	action  Action
+	method  string
+	path    string
+	content []byte
+	body    bool
+}
+
+// harmless reports whether the call may be repeated at once after a transport
+// error: reads, the submission of an order (a duplicate at worst), and its end,
+// which stores nothing.
+func (k call) harmless() bool {
+	switch k.action {
+	case ActionHeartbeat, ActionRetrieveCheck, ActionSubmitOrder, ActionEndOrder:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *Client) report(k Call) {
+	if c.onCall != nil {
+		c.onCall(k)
+	}
+}
+
+// do makes a call within the limits, and once more where that is harmless.
+func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ *T, err error) {
+	attempts, started := 0, c.clock.Now()
+	defer func() {
+		c.report(Call{
+			Action: k.action, Err: err, Attempts: attempts,
+			Duration: c.clock.Since(started), Breaker: c.breaker.current(),
+		})
+	}()
+	if err := ctx.Err(); err != nil {
+		return nil, &Error{Action: k.action, Class: ClassRetry, Err: err}
+	}
+	tokens, err := c.tokens.Tokens()
+	if err != nil {
+		return nil, &Error{Action: k.action, Class: ClassHuman, Err: err}
+	}
+	period, retryAfter, ok := c.breaker.allow()
+	if !ok {
+		return nil, &Error{Action: k.action, Class: ClassRetry, RetryAfter: retryAfter, Err: ErrBreakerOpen}
+	}
+	result := neutral
+	defer func() { c.breaker.done(period, result) }()
+
+	release, wait := c.admit()
+	if release == nil {
+		return nil, &Error{Action: k.action, Class: ClassRetry, RetryAfter: wait, Err: ErrThrottled}
+	}
+	defer release()
+
+	callCtx, cancel := context.WithTimeout(ctx, c.timeouts.Call)
+	defer cancel()
+	for ambiguous := false; ; {
+		attempts++
+		answer, err := c.exchange(callCtx, k, tokens)
+		if err == nil {
+			domain, err := decode(k.action, answer, tokens, check)
+			if isAnswer(err) {
+				result = answered
+			} else {
+				result = failed
+			}
+			return domain, err
+		}
+		ambiguous = ambiguous || !neverSent(err)
+		again := attempts == 1 && k.harmless() && callCtx.Err() == nil && !isTimeout(err)
+		if again {
+			continue
+		}
+		result = failed
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled),
+			ctx.Err() != nil && k.action == ActionSubmitAndStart:
+			result = neutral
+		}
+		if ctx.Err() == nil && callCtx.Err() != nil {
+			err = fmt.Errorf("no answer within %s: %w", c.timeouts.Call, err)
+		}
+		return nil, &Error{Action: k.action, Class: ClassRetry, Ambiguous: ambiguous, Err: err}
+	}
+}
+
+// admit takes a place among the calls under way and from the rate, or says when
+// to try again. It never waits.
+func (c *Client) admit() (release func(), wait time.Duration) {
+	select {
+	case c.inFlight <- struct{}{}:
+	default:
+		return nil, inFlightWait
+	}
+	now := c.clock.Now()
+	reservation := c.limiter.ReserveN(now, 1)
+	if !reservation.OK() {
+		<-c.inFlight
+		return nil, time.Second
+	}
+	if wait := reservation.DelayFrom(now); wait > 0 {
+		reservation.CancelAt(now)
+		<-c.inFlight
+		return nil, wait
+	}
+	return func() { <-c.inFlight }, 0
+}
+
+func isTimeout(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// answer is what came back.
+type answer struct {
+	status     int
+	retryAfter time.Duration
+	redirect   bool
+	body       []byte
+}
+
+// exchange sends one signed request and reads its bounded answer. Its errors
+// are the transport's.
+func (c *Client) exchange(ctx context.Context, k call, tokens []string) (*answer, error) {
+	target := *c.base
+	target.Path = strings.TrimSuffix(target.Path, "/") + k.path
+	var body io.Reader
+	if k.body {
+		body = bytes.NewReader(k.content)
+	}
+	req, err := http.NewRequestWithContext(ctx, k.method, target.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	timestamp := Timestamp(c.clock.Now())
+	req.Header.Set(HeaderPlatform, c.platform)
+	req.Header.Set(HeaderTimestamp, timestamp)
+	req.Header.Set(HeaderSign, Sign(timestamp, k.content, tokens[0]))
+	req.Header.Set("Accept", "application/json")
+	if k.body {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		// What it wraps says enough; the address is in the configuration.
+		var urlError *url.Error
+		if errors.As(err, &urlError) {
+			err = urlError.Err
+		}
+		return nil, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
+	return &answer{
+		status:     resp.StatusCode,
+		retryAfter: retryAfterHeader(resp.Header.Get("Retry-After")),
+		redirect:   resp.StatusCode >= 300 && resp.StatusCode < 400,
+		body:       data,
+	}, nil
+}
+
+func retryAfterHeader(value string) time.Duration {
+	seconds, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32)
+	if err != nil || seconds <= 0 {
+		return 0
+	}
+	return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+}
+
+// envelope is every answer of the application.
+type envelope struct {
+	Success    *bool           `json:"success"`
+	ResultCode ResultCode      `json:"resultCode"`
+	Msg        string          `json:"msg"`
+	Domain     json.RawMessage `json:"domain"`
+}
+
+// errNotApplication marks an answer that did not come from the application.
+var errNotApplication = errors.New("not an answer of the application")
+
+// isAnswer reports whether a decoded answer came from the application.
+func isAnswer(err error) bool { return !errors.Is(err, errNotApplication) }
+
+// decode reads an answer. What is no envelope is a transport error, whatever
+// sent it, with two exceptions: HTTP 400 says that the application could not
+// read the request, and so does another 4xx in JSON.
+func decode[T any](action Action, a *answer, tokens []string, check func(*T) error) (*T, error) {
+	foreign := func(format string, args ...any) error {
+		return &Error{
+			Action: action, Class: ClassRetry, HTTPStatus: a.status, RetryAfter: a.retryAfter, Ambiguous: true,
+			Err: fmt.Errorf("%w: %s", errNotApplication, fmt.Sprintf(format, args...)),
+		}
+	}
+	isObject := json.Valid(a.body) && bytes.HasPrefix(bytes.TrimSpace(a.body), []byte("{"))
+	switch {
+	case a.status == http.StatusBadRequest:
+		return nil, &Error{Action: action, Class: ClassGiveUp, HTTPStatus: a.status, Msg: excerpt(a.body, tokens)}
+	case a.status == http.StatusRequestTimeout, a.status == http.StatusTooEarly, a.status == http.StatusTooManyRequests:
+		return nil, foreign("it asks to try again later")
+	case a.status > 400 && a.status < 500 && isObject:
+		return nil, &Error{Action: action, Class: ClassGiveUp, HTTPStatus: a.status, Msg: excerpt(a.body, tokens)}
+	case a.redirect:
+		return nil, foreign("a redirect, which is not followed")
+	case a.status < 200 || a.status > 299:
+		return nil, foreign("%s", http.StatusText(a.status))
+	case len(a.body) > maxAnswer:
+		return nil, foreign("more than %d bytes", maxAnswer)
+	case !isObject:
+		return nil, foreign("no JSON object (%d bytes)", len(a.body))
+	}
+	var e envelope
+	if err := json.Unmarshal(a.body, &e); err != nil {
+		return nil, foreign("%v", describeJSON(err))
+	}
+	if e.Success == nil {
+		if action != ActionHeartbeat {
+			return nil, foreign("no field success")
+		}
+		// The switches may come without an envelope.
+		success := true
+		e.Success, e.Domain = &success, a.body
+	}
+	if !*e.Success {
+		return nil, &Error{
+			Action: action, Class: classOfCode(e.ResultCode), Code: e.ResultCode, HTTPStatus: a.status,
+			Msg: excerpt([]byte(e.Msg), tokens), Ambiguous: ambiguousCode(e.ResultCode),
+		}
+	}
+	domain := new(T)
+	if len(e.Domain) > 0 {
+		if err := json.Unmarshal(e.Domain, domain); err != nil {
+			return nil, foreign("domain: %v", describeJSON(err))
+		}
+	}
+	if check != nil {
+		if err := check(domain); err != nil {
+			return nil, foreign("%v", err)
+		}
+	}
+	return domain, nil
+}
+
+// excerpt makes text of the server fit for an error: one short line without our
+// tokens, should it echo them.
+func excerpt(text []byte, tokens []string) string {
+	s := string(text)
+	for _, token := range tokens {
+		if token != "" {
+			s = strings.ReplaceAll(s, token, "[token]")
+		}
+	}
+	return Cut(line(Cut(s, 4*maxMessage)), maxMessage)
+}

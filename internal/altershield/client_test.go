@@ -1,0 +1,512 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package altershield
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+const okAnswer = `{"success":true,"resultCode":"000","msg":"","domain":{"nodeId":"n1","orderId":"o1","skipCheck":false,"url":"u"}}`
+
+// newTestClient is a client of a handler.
+func newTestClient(t *testing.T, h http.HandlerFunc, change func(*Options)) *Client {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	o := Options{URL: server.URL + "/prefix/", Platform: DefaultPlatform, Tokens: StaticTokens{token1, token2}}
+	if change != nil {
+		change(&o)
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func answering(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprint(w, body)
+	}
+}
+
+// hijacked breaks the connection off after writing some bytes.
+func hijacked(write string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_, _ = io.WriteString(conn, write)
+		_ = conn.Close()
+	}
+}
+
+func TestNew(t *testing.T) {
+	tests := map[string]struct {
+		options Options
+		wantErr string
+	}{
+		"http":             {Options{URL: "http://as:8080", Platform: "p"}, ""},
+		"https and prefix": {Options{URL: "https://as/altershield", Platform: "p"}, ""},
+		"no scheme":        {Options{URL: "as:8080", Platform: "p"}, "http://host"},
+		"no host":          {Options{URL: "http://", Platform: "p"}, "http://host"},
+		"credentials":      {Options{URL: "http://u:secret@as", Platform: "p"}, "no user"},
+		"malformed":        {Options{URL: "http://a\x00:secret", Platform: "p"}, "malformed"},
+		"no platform":      {Options{URL: "http://as"}, "platform"},
+		"long platform":    {Options{URL: "http://as", Platform: strings.Repeat("p", 33)}, "platform"},
+		"negative limit":   {Options{URL: "http://as", Platform: "p", RateLimit: RateLimit{Burst: -1}}, "rate limits"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := New(tc.options)
+			switch {
+			case tc.wantErr == "" && err != nil:
+				t.Error(err)
+			case tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr) || strings.Contains(err.Error(), "secret")):
+				t.Errorf("error %v, want %q", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+// TestRequestIsSignedAsSent: address, headers, and a signature over the exact
+// bytes, by the first token.
+func TestRequestIsSignedAsSent(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.UnixMilli(1700000000123))
+	var got *http.Request
+	var body []byte
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		body, _ = io.ReadAll(r.Body)
+		fmt.Fprint(w, okAnswer)
+	}, func(o *Options) { o.Clock = clock })
+
+	order := testOrder()
+	order.Platform = "" // filled in
+	order.ChangeTitle = "发布\n"
+	result, err := c.SubmitOrder(t.Context(), order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&SubmitOrderResult{OrderID: "o1", URL: "u"}, result); diff != "" {
+		t.Errorf("result (-want +got):\n%s", diff)
+	}
+	if got.Method != http.MethodPost || got.URL.Path != "/prefix/openapi/v1/exe/submitChangeExecOrder" {
+		t.Errorf("%s %s", got.Method, got.URL.Path)
+	}
+	if strings.ContainsAny(string(body), "\r\n") || !strings.Contains(string(body), `"platform":"kubernetes"`) {
+		t.Errorf("body %q", body)
+	}
+	want := map[string]string{
+		HeaderPlatform: DefaultPlatform, HeaderTimestamp: "1700000000123",
+		HeaderSign: Sign("1700000000123", body, token1), "Content-Type": "application/json;charset=UTF-8",
+	}
+	for name, value := range want {
+		if got.Header.Get(name) != value {
+			t.Errorf("%s = %q, want %q", name, got.Header.Get(name), value)
+		}
+	}
+
+	if _, err := c.Heartbeat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got.Method != http.MethodGet || got.URL.Path != "/prefix/openapi/v1/heartbeat/config" ||
+		got.Header.Get(HeaderSign) != Sign("1700000000123", []byte("{}"), token1) {
+		t.Errorf("heartbeat: %s %s %v", got.Method, got.URL, got.Header)
+	}
+}
+
+// TestErrorClasses: what each answer means.
+func TestErrorClasses(t *testing.T) {
+	refusal := func(code string) http.HandlerFunc {
+		return answering(200, `{"success":false,"resultCode":"`+code+`","msg":"why `+token1+`\n","domain":null}`)
+	}
+	type is struct{ Duplicate, NotSupported, Illegal, NoCheck, Ambiguous bool }
+	tests := map[string]struct {
+		handler   http.HandlerFunc
+		wantClass Class
+		wantIs    is
+		wantText  string
+	}{
+		"000":                {handler: answering(200, okAnswer)},
+		"101":                {refusal("101"), ClassGiveUp, is{Illegal: true}, `result code 101 "why [token]"`},
+		"102":                {refusal("102"), ClassHuman, is{}, "result code 102"},
+		"103":                {refusal("103"), ClassGiveUp, is{NotSupported: true}, "result code 103"},
+		"104":                {refusal("104"), ClassRetry, is{}, "result code 104"},
+		"105":                {refusal("105"), ClassGiveUp, is{}, "result code 105"},
+		"106":                {refusal("106"), ClassGiveUp, is{Duplicate: true}, "result code 106"},
+		"151":                {refusal("151"), ClassGiveUp, is{NoCheck: true}, "result code 151"},
+		"901":                {refusal("901"), ClassRetry, is{Ambiguous: true}, "result code 901"},
+		"998":                {refusal("998"), ClassRetry, is{Ambiguous: true}, "result code 998"},
+		"unknown code":       {refusal("777"), ClassRetry, is{Ambiguous: true}, "result code 777"},
+		"false without code": {answering(200, `{"success":false}`), ClassRetry, is{Ambiguous: true}, "HTTP 200"},
+		"HTTP 400":           {answering(400, `{"status":400,"message":"JSON parse error"}`), ClassGiveUp, is{}, "HTTP 400"},
+		"404 in JSON":        {answering(404, `{"status":404}`), ClassGiveUp, is{}, "HTTP 404"},
+		"404 of a proxy":     {answering(404, `<html>default backend</html>`), ClassRetry, is{Ambiguous: true}, "HTTP 404"},
+		"429":                {answering(429, `{}`), ClassRetry, is{Ambiguous: true}, "HTTP 429"},
+		"500":                {answering(500, `{"status":500}`), ClassRetry, is{Ambiguous: true}, "HTTP 500"},
+		"503":                {answering(503, `busy`), ClassRetry, is{Ambiguous: true}, "HTTP 503"},
+		"redirect":           {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }, ClassRetry, is{Ambiguous: true}, "redirect"},
+		"HTML":               {answering(200, `<html>`), ClassRetry, is{Ambiguous: true}, "no JSON object"},
+		"truncated":          {answering(200, okAnswer[:40]), ClassRetry, is{Ambiguous: true}, "no JSON object"},
+		"truncated body": {
+			hijacked("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), ClassRetry, is{Ambiguous: true}, "reading the answer",
+		},
+		"connection lost":   {hijacked(""), ClassRetry, is{Ambiguous: true}, "EOF"},
+		"empty":             {answering(200, ``), ClassRetry, is{Ambiguous: true}, "no JSON object"},
+		"array":             {answering(200, `[1]`), ClassRetry, is{Ambiguous: true}, "no JSON object"},
+		"other application": {answering(200, `{"code":0}`), ClassRetry, is{Ambiguous: true}, "no field success"},
+		"too big":           {answering(200, okAnswer+strings.Repeat(" ", maxAnswer)), ClassRetry, is{Ambiguous: true}, "more than 1048576 bytes"},
+		"no node":           {answering(200, `{"success":true,"resultCode":"000","domain":{}}`), ClassRetry, is{Ambiguous: true}, "no nodeId"},
+		"wrong domain":      {answering(200, `{"success":true,"domain":[]}`), ClassRetry, is{Ambiguous: true}, "domain"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newTestClient(t, tc.handler, nil)
+			_, err := c.StartBatch(t.Context(), testBatch())
+			if got := ClassOf(err); got != tc.wantClass {
+				t.Errorf("class %q, want %q: %v", got, tc.wantClass, err)
+			}
+			got := is{IsDuplicate(err), IsNotSupported(err), IsIllegalArgument(err), IsNoCheck(err), IsAmbiguous(err)}
+			if diff := cmp.Diff(tc.wantIs, got); diff != "" {
+				t.Errorf("predicates of %v (-want +got):\n%s", err, diff)
+			}
+			if err == nil {
+				return
+			}
+			if text := err.Error(); !strings.Contains(text, tc.wantText) || !strings.Contains(text, string(ActionStartBatch)) ||
+				strings.Contains(text, token1) || strings.ContainsAny(text, "\n") || len(text) > 2000 {
+				t.Errorf("error %q, want %q and the action", text, tc.wantText)
+			}
+			var e *Error
+			if !errors.As(fmt.Errorf("wrapped: %w", err), &e) || e.Action != ActionStartBatch {
+				t.Errorf("errors.As finds %v", e)
+			}
+		})
+	}
+}
+
+func TestInvalidRequestIsNotSent(t *testing.T) {
+	c := newTestClient(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, nil)
+	_, err := c.StartBatch(t.Context(), StartBatchRequest{BatchNo: -1})
+	if ClassOf(err) != ClassGiveUp || !IsInvalid(err) || IsAmbiguous(err) || !strings.Contains(err.Error(), "batchNo") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNoTokenIsForAHuman(t *testing.T) {
+	c := newTestClient(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, func(o *Options) {
+		o.Tokens = NewTokenFile(t.TempDir()+"/none", clocktesting.NewFakePassiveClock(time.Now()))
+	})
+	if _, err := c.StartBatch(t.Context(), testBatch()); ClassOf(err) != ClassHuman || !errors.Is(err, ErrNoToken) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestRefusedConnectionIsNotAmbiguous: nothing was sent.
+func TestRefusedConnectionIsNotAmbiguous(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Options{URL: "http://" + address, Platform: DefaultPlatform})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range []func() error{
+		func() error { _, err := c.StartBatch(t.Context(), testBatch()); return err },
+		func() error { _, err := c.SubmitOrder(t.Context(), testOrder()); return err },
+	} {
+		if err := call(); ClassOf(err) != ClassRetry || IsAmbiguous(err) {
+			t.Errorf("error %v, ambiguous %v", err, IsAmbiguous(err))
+		}
+	}
+}
+
+// TestQuickRetry: once, and only where it is harmless; never to start a batch.
+func TestQuickRetry(t *testing.T) {
+	node := RetrieveCheckRequest{Base: testBase(), NodeID: "n", DefenseStage: StagePre}
+	tests := map[string]struct {
+		call         func(context.Context, *Client) error
+		wantAttempts int
+	}{
+		"submit":    {func(ctx context.Context, c *Client) error { _, err := c.SubmitOrder(ctx, testOrder()); return err }, 2},
+		"poll":      {func(ctx context.Context, c *Client) error { _, err := c.RetrieveCheck(ctx, node); return err }, 2},
+		"heartbeat": {func(ctx context.Context, c *Client) error { _, err := c.Heartbeat(ctx); return err }, 2},
+		"end": {func(ctx context.Context, c *Client) error {
+			return c.EndOrder(ctx, EndOrderRequest{Base: testBase(), FinishState: FinishCancel})
+		}, 2},
+		"start of an order": {func(ctx context.Context, c *Client) error {
+			_, err := c.StartOrder(ctx, StartOrderRequest{Base: testBase(), Start: Start{Executor: "a"}})
+			return err
+		}, 1},
+		"start of a batch": {func(ctx context.Context, c *Client) error { _, err := c.StartBatch(ctx, testBatch()); return err }, 1},
+		"finish": {func(ctx context.Context, c *Client) error {
+			_, err := c.FinishNode(ctx, FinishNodeRequest{Base: testBase(), NodeID: "n"})
+			return err
+		}, 1},
+		"resubmit": {func(ctx context.Context, c *Client) error {
+			_, err := c.ResubmitStart(ctx, ResubmitStartRequest{Base: testBase(), NodeID: "n"})
+			return err
+		}, 1},
+		"skip": {func(ctx context.Context, c *Client) error {
+			_, err := c.SkipCheck(ctx, SkipCheckRequest(node))
+			return err
+		}, 1},
+		"synchronous": {func(ctx context.Context, c *Client) error {
+			_, err := c.SubmitAndStart(ctx, SubmitAndStartRequest{Base: testBase(), Order: testOrder().Order, Executor: "a"})
+			return err
+		}, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var seen atomic.Int32
+			var calls []Call
+			c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+				seen.Add(1)
+				hijacked("")(w, r)
+			}, func(o *Options) { o.OnCall = func(k Call) { calls = append(calls, k) } })
+			err := tc.call(t.Context(), c)
+			if ClassOf(err) != ClassRetry || !IsAmbiguous(err) {
+				t.Errorf("error %v", err)
+			}
+			if got := int(seen.Load()); got != tc.wantAttempts {
+				t.Errorf("%d attempts, want %d", got, tc.wantAttempts)
+			}
+			if len(calls) != 1 || calls[0].Attempts != tc.wantAttempts || calls[0].Err == nil {
+				t.Errorf("reported %+v", calls)
+			}
+		})
+	}
+	t.Run("5xx is not repeated", func(t *testing.T) {
+		var seen atomic.Int32
+		c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) { seen.Add(1); w.WriteHeader(502) }, nil)
+		if _, err := c.RetrieveCheck(t.Context(), node); ClassOf(err) != ClassRetry || seen.Load() != 1 {
+			t.Errorf("%d attempts, error %v", seen.Load(), err)
+		}
+	})
+	t.Run("the second attempt may succeed", func(t *testing.T) {
+		var seen atomic.Int32
+		c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+			if seen.Add(1) == 1 {
+				hijacked("")(w, r)
+				return
+			}
+			fmt.Fprint(w, okAnswer)
+		}, nil)
+		if _, err := c.SubmitOrder(t.Context(), testOrder()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDeadServerHoldsNoWorker: a server that answers nothing holds each call for
+// its timeout at most, and after a few calls for no time at all.
+func TestDeadServerHoldsNoWorker(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	var seen atomic.Int32
+	var up atomic.Bool
+	released := make(chan struct{})
+	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		seen.Add(1)
+		if up.Load() {
+			fmt.Fprint(w, okAnswer)
+			return
+		}
+		<-released
+	}, func(o *Options) {
+		o.Clock = clock
+		o.Timeouts = Timeouts{Call: 50 * time.Millisecond}
+		o.Breaker = BreakerOptions{Failures: 3, Cooldown: 10 * time.Second}
+	})
+	t.Cleanup(func() { close(released) })
+
+	started := time.Now()
+	for range 3 {
+		if _, err := c.RetrieveCheck(t.Context(), RetrieveCheckRequest{Base: testBase(), NodeID: "n", DefenseStage: StagePre}); ClassOf(err) != ClassRetry || !strings.Contains(err.Error(), "no answer within 50ms") {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(started); took > 5*time.Second {
+		t.Errorf("three calls took %s", took)
+	}
+	for range 100 {
+		_, err := c.StartBatch(t.Context(), testBatch())
+		if !errors.Is(err, ErrBreakerOpen) || IsAmbiguous(err) {
+			t.Fatal(err)
+		}
+		if after, ok := RetryAfter(err); !ok || after != 10*time.Second {
+			t.Fatalf("retry after %s", after)
+		}
+	}
+	if seen.Load() != 3 || c.Breaker() != BreakerOpen {
+		t.Errorf("%d requests, breaker %s", seen.Load(), c.Breaker())
+	}
+
+	up.Store(true)
+	clock.SetTime(clock.Now().Add(10 * time.Second))
+	if _, err := c.StartBatch(t.Context(), testBatch()); err != nil || c.Breaker() != BreakerClosed {
+		t.Errorf("breaker %s, error %v", c.Breaker(), err)
+	}
+}
+
+// TestBreakerCountsOnlyADeadServer: refusals and callers that leave say nothing.
+func TestBreakerCountsOnlyADeadServer(t *testing.T) {
+	tests := map[string]struct {
+		handler http.HandlerFunc
+		cancel  bool
+		want    BreakerState
+	}{
+		"refusals":       {answering(200, `{"success":false,"resultCode":"901"}`), false, BreakerClosed},
+		"HTTP 400":       {answering(400, ``), false, BreakerClosed},
+		"HTTP 500":       {answering(500, ``), false, BreakerOpen},
+		"HTML":           {answering(200, `<html>`), false, BreakerOpen},
+		"callers leave":  {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, true, BreakerClosed},
+		"reset":          {hijacked(""), false, BreakerOpen},
+		"other services": {answering(200, `{}`), false, BreakerOpen},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				tc.handler(w, r)
+			}, func(o *Options) { o.Breaker.Failures = 2 })
+			for range 3 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if tc.cancel {
+					time.AfterFunc(20*time.Millisecond, cancel)
+				}
+				if _, err := c.StartBatch(ctx, testBatch()); err == nil {
+					t.Error("no error")
+				}
+				cancel()
+			}
+			if got := c.Breaker(); got != tc.want {
+				t.Errorf("breaker %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestRateLimit: over the limit a call fails at once and says when to return.
+func TestRateLimit(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	c := newTestClient(t, answering(200, okAnswer), func(o *Options) {
+		o.Clock = clock
+		o.RateLimit = RateLimit{PerSecond: 2, Burst: 2}
+	})
+	for range 2 {
+		if _, err := c.StartBatch(t.Context(), testBatch()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := c.StartBatch(t.Context(), testBatch())
+	if after, _ := RetryAfter(err); !errors.Is(err, ErrThrottled) || ClassOf(err) != ClassRetry || after != 500*time.Millisecond || IsAmbiguous(err) {
+		t.Fatalf("error %v, retry after %s", err, after)
+	}
+	clock.SetTime(clock.Now().Add(500 * time.Millisecond))
+	if _, err := c.StartBatch(t.Context(), testBatch()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInFlightLimit: a slow server occupies no more workers than that.
+func TestInFlightLimit(t *testing.T) {
+	arrived, released := make(chan struct{}, 2), make(chan struct{})
+	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		arrived <- struct{}{}
+		<-released
+		fmt.Fprint(w, okAnswer)
+	}, func(o *Options) { o.RateLimit.InFlight = 2 })
+	var calls sync.WaitGroup
+	for range 2 {
+		calls.Go(func() {
+			if _, err := c.StartBatch(t.Context(), testBatch()); err != nil {
+				t.Error(err)
+			}
+		})
+		<-arrived
+	}
+	_, err := c.StartBatch(t.Context(), testBatch())
+	if after, _ := RetryAfter(err); !errors.Is(err, ErrThrottled) || after != inFlightWait {
+		t.Errorf("error %v, retry after %s", err, after)
+	}
+	close(released)
+	calls.Wait()
+}
+
+func TestRedirectIsNotFollowed(t *testing.T) {
+	var seen atomic.Int32
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+		seen.Add(1)
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	}, nil)
+	if _, err := c.StartBatch(t.Context(), testBatch()); ClassOf(err) != ClassRetry || seen.Load() != 1 {
+		t.Errorf("%d requests, error %v", seen.Load(), err)
+	}
+}
+
+func TestRetryAfterHeader(t *testing.T) {
+	tests := map[string]struct {
+		header string
+		want   time.Duration
+	}{
+		"seconds": {"7", 7 * time.Second}, "absent": {"", 0}, "date": {"Wed, 21 Oct 2015 07:28:00 GMT", 0},
+		"negative": {"-1", 0}, "for ever": {"999999", maxRetryAfter},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Retry-After", tc.header)
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}, nil)
+			_, err := c.StartBatch(t.Context(), testBatch())
+			if got, _ := RetryAfter(err); got != tc.want {
+				t.Errorf("retry after %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestHeartbeatWithoutEnvelope(t *testing.T) {
+	c := newTestClient(t, answering(200, `{"a":true,"b":false}`), nil)
+	got, err := c.Heartbeat(t.Context())
+	if err != nil || len(got) != 2 {
+		t.Errorf("heartbeat %v, %v", got, err)
+	}
+}

@@ -1,0 +1,197 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package altershield
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+)
+
+// Class is what to do after a call that failed.
+type Class string
+
+const (
+	// ClassRetry means that the next attempt may succeed. Nothing reached the server, it
+	// answered nonsense, or it is busy.
+	ClassRetry Class = "Retry"
+	// ClassHuman means that a human has to mend the registration or the token first.
+	ClassHuman Class = "Human"
+	// ClassGiveUp means that the same request is refused again. Two refusals mean
+	// something else in some states, see [IsDuplicate] and [IsNotSupported].
+	ClassGiveUp Class = "GiveUp"
+)
+
+// Errors that an [Error] is, beside its class.
+var (
+	// ErrDuplicate: the order exists (106).
+	ErrDuplicate = errors.New("the order exists")
+	// ErrNotSupported: the server does not do this in the node's state, or does
+	// not know the node (103).
+	ErrNotSupported = errors.New("not supported in this state")
+	// ErrIllegalArgument: also an unknown order, scene or step (101).
+	ErrIllegalArgument = errors.New("illegal argument")
+	// ErrBreakerOpen: the server failed repeatedly and is left alone for a while;
+	// nothing was sent.
+	ErrBreakerOpen = errors.New("the circuit breaker is open")
+	// ErrThrottled: our own limits of calls are reached; nothing was sent.
+	ErrThrottled = errors.New("throttled")
+	// ErrNoToken: there is no token to sign with; nothing was sent.
+	ErrNoToken = errors.New("no usable token")
+)
+
+// Error is a call that failed. Its text is one line, names the action, the
+// result code and the server's message, and never holds a token.
+type Error struct {
+	Action Action
+	Class  Class
+	// Code is the server's result code, empty when it gave none.
+	Code ResultCode
+	// HTTPStatus is 0 when there was no answer.
+	HTTPStatus int
+	// Msg is the server's message, cut to one short line.
+	Msg string
+	// RetryAfter is when to try again at the earliest; 0 leaves it to the caller.
+	RetryAfter time.Duration
+	// Ambiguous: the server may have done what was asked, as far as we know.
+	Ambiguous bool
+	// Err is the cause, nil for an answer of the server.
+	Err error
+}
+
+// Error is one line.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "AlterShield Server: %s:", e.Action)
+	if e.HTTPStatus != 0 && e.Code == "" {
+		fmt.Fprintf(&b, " HTTP %d", e.HTTPStatus)
+	}
+	if e.Code != "" {
+		fmt.Fprintf(&b, " result code %s", e.Code)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, " %s", Cut(line(e.Err.Error()), maxMessage))
+	}
+	if e.Msg != "" {
+		fmt.Fprintf(&b, " %q", e.Msg)
+	}
+	return b.String()
+}
+
+// Unwrap is the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is makes result codes match their errors.
+func (e *Error) Is(target error) bool {
+	switch e.Code {
+	case CodeDuplicate:
+		return target == ErrDuplicate
+	case CodeNotSupported:
+		return target == ErrNotSupported
+	case CodeIllegalArgument:
+		return target == ErrIllegalArgument
+	default:
+		return false
+	}
+}
+
+// IsDuplicate reports that the order exists (106): after a submission, go on.
+func IsDuplicate(err error) bool { return errors.Is(err, ErrDuplicate) }
+
+// IsNotSupported reports that the server does not do this in the node's state,
+// or does not know the node (103). To a finish that may have been received
+// before it says: received.
+func IsNotSupported(err error) bool { return errors.Is(err, ErrNotSupported) }
+
+// IsIllegalArgument reports 101: a request the server refuses, but also an
+// order, scene or step that it does not know.
+func IsIllegalArgument(err error) bool { return errors.Is(err, ErrIllegalArgument) }
+
+// IsNoCheck reports that no check is configured for this step (151, 152): there
+// is nothing to wait for.
+func IsNoCheck(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && (e.Code == CodeNoPreCheck || e.Code == CodeNoPostCheck)
+}
+
+// IsAmbiguous reports that the server may have done what was asked.
+func IsAmbiguous(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Ambiguous
+}
+
+// ClassOf is the class of an error of this package, empty for nil. Any other
+// error, a canceled context for one, is worth a retry.
+func ClassOf(err error) Class {
+	var e *Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &e):
+		return e.Class
+	default:
+		return ClassRetry
+	}
+}
+
+// RetryAfter is when to try again at the earliest, where the error says so.
+func RetryAfter(err error) (time.Duration, bool) {
+	var e *Error
+	if errors.As(err, &e) && e.RetryAfter > 0 {
+		return e.RetryAfter, true
+	}
+	return 0, false
+}
+
+// classOfCode classifies a refusal of the application.
+func classOfCode(code ResultCode) Class {
+	switch code {
+	case CodePermissionDenied:
+		return ClassHuman
+	case CodeAccessLimit, CodeUnexpected, CodeSystem, CodeSPINotFound, CodeSPIFailed:
+		return ClassRetry
+	case CodeIllegalArgument, CodeNotSupported, CodeNotFound, CodeDuplicate,
+		CodePreCheckFailed, CodePostCheckFailed, CodeNoPreCheck, CodeNoPostCheck, "311", "312", "313":
+		return ClassGiveUp
+	default:
+		// A code we don't know: the deadlines bound how long it is repeated.
+		return ClassRetry
+	}
+}
+
+// ambiguousCode reports whether a refusal may follow a request that was carried
+// out. Only an unexpected end on the server leaves that open.
+func ambiguousCode(code ResultCode) bool {
+	switch code {
+	case CodeAccessLimit, CodePermissionDenied:
+		return false
+	default:
+		return classOfCode(code) == ClassRetry
+	}
+}
+
+// neverSent reports a transport error from before there was a connection.
+func neverSent(err error) bool {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return true
+	}
+	var dns *net.DNSError
+	return errors.As(err, &dns)
+}

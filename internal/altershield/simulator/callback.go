@@ -1,0 +1,236 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+)
+
+// forever is how long a check without an end runs.
+const forever = 1 << 62 * time.Nanosecond
+
+// maxCallbackAnswer bounds what is read of an answer.
+const maxCallbackAnswer = 64 << 10
+
+// duration is how long a check runs, and whether the server's timeout ends it.
+func (s Script) duration(limit time.Duration) (d time.Duration, timedOut bool) {
+	d = s.Delay
+	switch {
+	case s.Never:
+		d = forever
+	case s.Early:
+		d = 0
+	}
+	if limit > 0 && d > limit {
+		return limit, true
+	}
+	return d, false
+}
+
+// begin runs a check in the background.
+func (s *Simulator) begin(c check) {
+	if !s.track() {
+		return
+	}
+	go func() {
+		defer s.running.Done()
+		s.run(c)
+	}()
+}
+
+// run runs a check to its end and sends its callback, at most once.
+func (s *Simulator) run(c check) {
+	delay, timedOut := c.script.duration(s.opts.CheckTimeout)
+	if !s.wait(s.ctx, delay) || !s.end(c, timedOut) || !s.wait(s.ctx, c.script.CallbackDelay) {
+		return
+	}
+	content, known := s.compose(c, timedOut)
+	if !known {
+		return
+	}
+	s.send(c, content)
+}
+
+// end ends a check, unless the node is gone or beyond it.
+func (s *Simulator) end(c check, timedOut bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes[c.node.id] != c.node || c.node.run != c.run {
+		return false
+	}
+	c.node.passed[c.stage] = c.script.passes() && !timedOut
+	if c.stage == altershield.StagePre {
+		c.node.state = preEnded
+	} else {
+		c.node.state = postEnded
+	}
+	return true
+}
+
+// compose writes the callback. It reads the node's state as it is now: unless
+// that is the end of this very check, the callback says pass.
+func (s *Simulator) compose(c check, timedOut bool) ([]byte, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := c.node
+	if s.nodes[n.id] != n || n.state == skipped {
+		return nil, false
+	}
+	data, err := json.Marshal(map[string]any{
+		"changeCheckType": n.checkType,
+		"callbackRequest": map[string]any{
+			"nodeId":           n.id,
+			"changeSceneKey":   n.scene,
+			"bizExecOrderId":   n.order.bizID,
+			"defenseStageEnum": c.stage,
+			"verdict":          verdictOf(n, c.script, n.run == c.run && !timedOut),
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return data, true
+}
+
+// verdictOf writes a verdict as a stock server does: outcome, allFinish, the
+// computed checkPass, and rules; more only where scripted. Null fields are left
+// out.
+func verdictOf(n *node, script Script, counts bool) map[string]any {
+	if !counts {
+		return map[string]any{"verdict": altershield.VerdictPass, "allFinish": true, "checkPass": true}
+	}
+	verdict := map[string]any{
+		"verdict": script.verdict(), "allFinish": true, "checkPass": script.passes(), "rules": rulesOf(n, script),
+	}
+	if script.Msg != "" {
+		verdict["msg"] = script.Msg
+	}
+	if script.URL != "" {
+		verdict["url"] = script.URL
+	}
+	if script.Rollback {
+		verdict["rollback"] = true
+	}
+	return verdict
+}
+
+func rulesOf(n *node, script Script) []map[string]any {
+	rules := script.Rules
+	if rules == nil && !script.passes() {
+		subject := "order " + n.order.bizID
+		if len(n.locations) > 0 {
+			subject = fmt.Sprint(n.locations)
+		}
+		rules = []altershield.Rule{{ID: "rule-1", Name: "simulated-rule", Msg: "simulated failure of " + subject, Verdict: "FAIL"}}
+	}
+	out := make([]map[string]any, 0, len(rules))
+	for _, rule := range rules {
+		fields := map[string]any{"status": "SUCCESS", "ignored": rule.Ignored, "allowIgnore": true}
+		for name, value := range map[string]string{
+			"ruleExeId": rule.ID, "name": rule.Name, "msg": rule.Msg, "url": rule.URL, "verdict": string(rule.Verdict),
+		} {
+			if value != "" {
+				fields[name] = value
+			}
+		}
+		out = append(out, fields)
+	}
+	return out
+}
+
+// send sends the copies of a callback, all at once.
+func (s *Simulator) send(c check, content []byte) {
+	s.mu.Lock()
+	urls := s.callbacks
+	s.mu.Unlock()
+	copies := max(c.script.Copies, 1)
+	var sent sync.WaitGroup
+	for i := range copies {
+		url := ""
+		if len(urls) > 0 {
+			url = urls[i%len(urls)]
+		}
+		sent.Go(func() { s.deliver(s.ctx, url, content, c.script.Drop) })
+	}
+	sent.Wait()
+}
+
+// SendCallback sends a callback of the caller's making, signed, and returns
+// what came of it.
+func (s *Simulator) SendCallback(ctx context.Context, url string, callback altershield.Callback) (Entry, error) {
+	content, err := json.Marshal(callback)
+	if err != nil {
+		return Entry{}, err
+	}
+	return s.deliver(ctx, url, content, false), nil
+}
+
+// deliver sends one callback and records it. Nothing comes of its answer.
+func (s *Simulator) deliver(ctx context.Context, url string, content []byte, drop bool) Entry {
+	entry := Entry{Kind: KindCallback, Time: s.clock.Now(), Body: content, URL: url, Outcome: OutcomePending}
+	if callback := (altershield.Callback{}); json.Unmarshal(content, &callback) == nil {
+		entry.Callback = &callback
+		entry.Order, entry.Node = callback.Request.BizExecOrderID, callback.Request.NodeID
+	}
+	kept := s.record(entry)
+	outcome, answer, status := OutcomeNoAddress, (*altershield.CallbackResponse)(nil), 0
+	switch {
+	case drop:
+		outcome = OutcomeDropped
+	case url != "":
+		outcome, answer, status = s.post(ctx, url, content)
+	}
+	done := s.complete(kept, func(e *Entry) { e.Outcome, e.Answer, e.HTTPStatus = outcome, answer, status })
+	s.show(done)
+	return done
+}
+
+func (s *Simulator) post(ctx context.Context, url string, content []byte) (outcome string, answer *altershield.CallbackResponse, status int) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(content))
+	if err != nil {
+		return err.Error(), nil, 0
+	}
+	timestamp := altershield.Timestamp(s.clock.Now())
+	req.Header.Set("Content-Type", callbackContentType)
+	req.Header.Set(altershield.HeaderPlatform, s.opts.Platform)
+	req.Header.Set(altershield.HeaderTimestamp, timestamp)
+	req.Header.Set(altershield.HeaderSign, altershield.Sign(timestamp, content, s.opts.Token))
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err.Error(), nil, 0
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxCallbackAnswer))
+	if err != nil {
+		return err.Error(), nil, resp.StatusCode
+	}
+	var read altershield.CallbackResponse
+	if json.Unmarshal(data, &read) == nil {
+		answer = &read
+	}
+	return strconv.Itoa(resp.StatusCode), answer, resp.StatusCode
+}

@@ -1,0 +1,876 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package simulator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	as "github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+)
+
+const (
+	token          = "0123456789abcdef"
+	admissionScene = "scene.of.admission"
+)
+
+// receiver takes callbacks as the operator does.
+type receiver struct {
+	server *httptest.Server
+	mu     sync.Mutex
+	got    []as.Callback
+	bodies []string
+	errs   []error
+	types  []string
+	before func()
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if !as.Verify(req.Header.Get(as.HeaderSign), req.Header.Get(as.HeaderTimestamp), body, token) {
+		err = errors.Join(err, errors.New("wrong signature"))
+	}
+	c, parseErr := as.ParseCallback(req.Header.Get("Content-Type"), body)
+	if r.before != nil {
+		r.before()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.types = append(r.types, req.Header.Get("Content-Type"))
+	r.bodies = append(r.bodies, string(body))
+	if err = errors.Join(err, parseErr); err != nil {
+		r.errs = append(r.errs, err)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	r.got = append(r.got, *c)
+	// The server ignores the answer: this asks to repeat, in vain.
+	fmt.Fprint(w, `{"success":false,"retry":true,"msg":"again"}`)
+}
+
+func (r *receiver) callbacks() []as.Callback {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+type env struct {
+	*testing.T
+	sim    *simulator.Simulator
+	client *as.Client
+	recv   *receiver
+	ctx    context.Context
+}
+
+func newEnv(t *testing.T, change func(*simulator.Options)) *env {
+	t.Helper()
+	recv := &receiver{}
+	recv.server = httptest.NewServer(recv)
+	t.Cleanup(recv.server.Close)
+	o := simulator.Options{Token: token, AdmissionScene: admissionScene, CallbackURLs: []string{recv.server.URL}}
+	if change != nil {
+		change(&o)
+	}
+	sim := simulator.New(o)
+	if err := sim.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sim.Shutdown)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	e := &env{T: t, sim: sim, recv: recv, ctx: ctx}
+	e.client = e.newClient(token)
+	return e
+}
+
+func (e *env) newClient(token string) *as.Client {
+	e.Helper()
+	c, err := as.New(as.Options{URL: e.sim.URL(), Platform: as.DefaultPlatform, Tokens: as.StaticTokens{token}})
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.Cleanup(c.Close)
+	return c
+}
+
+func base(order string) as.Base {
+	return as.Base{TenantCode: as.DefaultTenant, ChangeSceneKey: as.DefaultScene, BizExecOrderID: order, Platform: as.DefaultPlatform}
+}
+
+func orderOf(workload string) as.Order {
+	return as.Order{
+		ChangeTitle: "release " + workload, Creator: "alice", ChangeScenarioCode: as.ScenarioDefault,
+		ChangePhases:    []string{as.PhaseProd},
+		ChangeContents:  []as.ChangeContent{{ContentType: as.ContentType{TypeName: as.DefaultTargetType}, InstanceName: workload}},
+		ChangeParamJSON: `{"namespace":"default","workload":"` + workload + `"}`,
+	}
+}
+
+func batchOf(order string, locations ...string) as.StartBatchRequest {
+	return as.StartBatchRequest{
+		Base: base(order), Start: as.Start{Executor: "alice"}, TotalBatchNum: 1, TotalBatchNumInChangePhase: 1,
+		IsLastBatchTag: as.TagLast, IsLastBatchInChangePhaseTag: as.TagLast, ChangePhase: as.PhaseProd,
+		EffectiveTargetType: as.DefaultTargetType, EffectiveTargetLocations: locations,
+	}
+}
+
+func (e *env) submit(order string) {
+	e.Helper()
+	if _, err := e.client.SubmitOrder(e.ctx, as.SubmitOrderRequest{Base: base(order), Order: orderOf("sleep")}); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) startOrder(order string) *as.NodeResult {
+	e.Helper()
+	r, err := e.client.StartOrder(e.ctx, as.StartOrderRequest{Base: base(order), Start: as.Start{Executor: "alice"}})
+	if err != nil {
+		e.Fatal(err)
+	}
+	return r
+}
+
+func (e *env) startBatch(order string, locations ...string) *as.NodeResult {
+	e.Helper()
+	r, err := e.client.StartBatch(e.ctx, batchOf(order, locations...))
+	if err != nil {
+		e.Fatal(err)
+	}
+	return r
+}
+
+func (e *env) finish(order, node string) error {
+	_, err := e.client.FinishNode(e.ctx, as.FinishNodeRequest{Base: base(order), NodeID: node, Success: true})
+	return err
+}
+
+func (e *env) poll(order, node string, stage as.Stage) (as.PollOutcome, *as.PollResult, error) {
+	r, err := e.client.RetrieveCheck(e.ctx, as.RetrieveCheckRequest{Base: base(order), NodeID: node, DefenseStage: stage})
+	if err != nil {
+		return "", nil, err
+	}
+	return r.Outcome(), r, nil
+}
+
+func (e *env) expectPoll(order, node string, stage as.Stage, want as.PollOutcome) {
+	e.Helper()
+	got, _, err := e.poll(order, node, stage)
+	if err != nil || got != want {
+		e.Errorf("poll of %s: %s, %v, want %s", stage, got, err, want)
+	}
+}
+
+// waitCallback waits for the answered, dropped or failed callbacks of a node.
+func (e *env) waitCallback(node string, stage as.Stage, n int) simulator.Journal {
+	e.Helper()
+	match := func(j simulator.Journal) simulator.Journal {
+		return j.Callbacks().Filter(func(c simulator.Entry) bool {
+			return c.Node == node && c.Callback.Request.Stage == stage && c.Outcome != simulator.OutcomePending
+		})
+	}
+	if err := e.sim.WaitFor(e.ctx, func(j simulator.Journal) bool { return len(match(j)) >= n }); err != nil {
+		e.Fatal(err)
+	}
+	return match(e.sim.Journal())
+}
+
+func (e *env) refused(err error, want as.ResultCode) {
+	e.Helper()
+	var got *as.Error
+	if !errors.As(err, &got) || got.Code != want {
+		e.Errorf("error %v, want result code %s", err, want)
+	}
+}
+
+// TestReleaseOfTwoBatches is how all goes well, and what the journal holds then.
+func TestReleaseOfTwoBatches(t *testing.T) {
+	e := newEnv(t, nil)
+	e.submit("o1")
+	order := e.startOrder("o1")
+	e.waitCallback(order.NodeID, as.StagePre, 1)
+	for _, pod := range []string{"pod-1", "pod-2"} {
+		batch := e.startBatch("o1", pod)
+		if batch.SkipCheck || batch.URL == "" {
+			t.Errorf("start answered %+v", batch)
+		}
+		e.waitCallback(batch.NodeID, as.StagePre, 1)
+		if err := e.finish("o1", batch.NodeID); err != nil {
+			t.Fatal(err)
+		}
+		e.waitCallback(batch.NodeID, as.StagePost, 1)
+		e.expectPoll("o1", batch.NodeID, as.StagePost, as.PollPassed)
+	}
+	if err := e.finish("o1", order.NodeID); err != nil {
+		t.Fatal(err)
+	}
+	e.waitCallback(order.NodeID, as.StagePost, 1)
+	if err := e.client.EndOrder(e.ctx, as.EndOrderRequest{Base: base("o1"), FinishState: as.FinishSuccess}); err != nil {
+		t.Fatal(err)
+	}
+
+	j := e.sim.Journal()
+	got := map[string]int{
+		"orders": len(j.Orders()), "order starts": len(j.OrderStarts("o1")), "batch starts": len(j.BatchStarts("o1")),
+		"finishes": len(j.Finishes("o1")), "ends": len(j.Ends("o1")), "callbacks": len(j.Of("o1").Callbacks()), "polls": len(j.Polls("o1")),
+	}
+	want := map[string]int{"orders": 1, "order starts": 1, "batch starts": 2, "finishes": 3, "ends": 1, "callbacks": 6, "polls": 2}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("journal (-want +got):\n%s\n%s", diff, j)
+	}
+	start, ok := j.BatchStarts("o1")[1].Request.(*as.StartBatchRequest)
+	if !ok || !slices.Equal(start.EffectiveTargetLocations, []string{"pod-2"}) || !j.BatchStarts("o1")[1].Signed {
+		t.Errorf("second batch is recorded as %+v", start)
+	}
+	var types []as.CheckType
+	for _, c := range e.recv.callbacks() {
+		types = append(types, c.CheckType)
+	}
+	if diff := cmp.Diff([]as.CheckType{as.CheckOrder, as.CheckBatch, as.CheckBatch, as.CheckBatch, as.CheckBatch, as.CheckOrder}, types); diff != "" {
+		t.Errorf("callbacks (-want +got):\n%s", diff)
+	}
+	if len(e.recv.errs) > 0 {
+		t.Errorf("the receiver refused: %v", e.recv.errs)
+	}
+}
+
+// TestTrap1CallbackAtMostOnce: a lost callback is not repeated, nor one whose
+// answer asks for it; polling tells what it would have told.
+func TestTrap1CallbackAtMostOnce(t *testing.T) {
+	e := newEnv(t, nil)
+	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePost}, Drop: true})
+	e.submit("o1")
+	batch := e.startBatch("o1", "pod-1")
+	pre := e.waitCallback(batch.NodeID, as.StagePre, 1)
+	if pre[0].Answer == nil || !pre[0].Answer.Retry || pre[0].Outcome != "200" {
+		t.Errorf("PRE callback: %s, answer %+v", pre[0], pre[0].Answer)
+	}
+	if err := e.finish("o1", batch.NodeID); err != nil {
+		t.Fatal(err)
+	}
+	if post := e.waitCallback(batch.NodeID, as.StagePost, 1); post[0].Outcome != simulator.OutcomeDropped {
+		t.Errorf("POST callback: %s", post[0])
+	}
+	e.expectPoll("o1", batch.NodeID, as.StagePost, as.PollPassed)
+	e.sim.Shutdown() // nothing follows
+	if got := len(e.recv.callbacks()); got != 1 {
+		t.Errorf("%d callbacks arrived, want 1", got)
+	}
+}
+
+// TestTrap2FinishAlwaysSaysSkipCheck although its check runs and its callback
+// comes; a start's skipCheck is meant.
+func TestTrap2FinishAlwaysSaysSkipCheck(t *testing.T) {
+	e := newEnv(t, nil)
+	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre, CheckType: as.CheckBatch}, SkipCheck: true})
+	e.submit("o1")
+	batch := e.startBatch("o1", "pod-1")
+	if !batch.SkipCheck {
+		t.Error("the start does not say skipCheck")
+	}
+	answer, err := e.client.FinishNode(e.ctx, as.FinishNodeRequest{Base: base("o1"), NodeID: batch.NodeID, Success: true})
+	if err != nil || !answer.SkipCheck {
+		t.Fatalf("finish answered %+v, %v", answer, err)
+	}
+	e.waitCallback(batch.NodeID, as.StagePost, 1)
+	if got := e.sim.Journal().Callbacks(); len(got) != 1 {
+		t.Errorf("callbacks:\n%s", got)
+	}
+}
+
+// TestTrap3FinishRefusedWhileChecksRun and accepted after, when it starts
+// nothing.
+func TestTrap3FinishRefusedWhileChecksRun(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	e := newEnv(t, func(o *simulator.Options) { o.Clock = clock })
+	e.sim.Script(simulator.Script{Delay: time.Minute})
+	e.submit("o1")
+	batch := e.startBatch("o1", "pod-1")
+	if err := e.finish("o1", batch.NodeID); !as.IsNotSupported(err) {
+		t.Errorf("finish while PRE runs: %v", err)
+	}
+	e.step(clock, time.Minute)
+	e.waitCallback(batch.NodeID, as.StagePre, 1)
+	if err := e.finish("o1", batch.NodeID); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.finish("o1", batch.NodeID); !as.IsNotSupported(err) {
+		t.Errorf("repeated finish while POST runs: %v", err)
+	}
+	e.step(clock, time.Minute)
+	e.waitCallback(batch.NodeID, as.StagePost, 1)
+	if err := e.finish("o1", batch.NodeID); err != nil {
+		t.Errorf("finish after POST: %v", err)
+	}
+	e.sim.Shutdown()
+	if got := e.sim.Journal().Callbacks(); len(got) != 2 {
+		t.Errorf("callbacks:\n%s", got)
+	}
+}
+
+// step advances the clock once a check waits for it.
+func (e *env) step(clock *clocktesting.FakeClock, d time.Duration) {
+	e.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !clock.HasWaiters() {
+		select {
+		case <-tick.C:
+		case <-e.ctx.Done():
+			e.Fatal("nothing waits for the clock")
+		}
+	}
+	clock.Step(d)
+}
+
+// TestTrap3AmbiguousFinish: received, the reply lost; the repetition is refused,
+// which means received.
+func TestTrap3AmbiguousFinish(t *testing.T) {
+	e := newEnv(t, nil)
+	e.submit("o1")
+	batch := e.startBatch("o1", "pod-1")
+	e.waitCallback(batch.NodeID, as.StagePre, 1)
+	e.sim.Script(simulator.Script{Never: true})
+	e.sim.Fault(simulator.Fault{Action: as.ActionFinishNode, Outage: simulator.LostReply, Times: 1})
+	if err := e.finish("o1", batch.NodeID); !as.IsAmbiguous(err) || as.ClassOf(err) != as.ClassRetry {
+		t.Fatalf("finish with lost reply: %v", err)
+	}
+	if err := e.finish("o1", batch.NodeID); !as.IsNotSupported(err) {
+		t.Errorf("repeated finish: %v", err)
+	}
+}
+
+// TestTrap4Orders: nodes only under a known order, duplicates, and 101 also for
+// what is not configured.
+func TestTrap4Orders(t *testing.T) {
+	e := newEnv(t, func(o *simulator.Options) { o.Unconfigured = []as.Action{as.ActionStartOrder} })
+	_, err := e.client.StartBatch(e.ctx, batchOf("o1", "pod-1"))
+	if !as.IsIllegalArgument(err) {
+		t.Errorf("batch of an unknown order: %v", err)
+	}
+	e.submit("o1")
+	_, err = e.client.SubmitOrder(e.ctx, as.SubmitOrderRequest{Base: base("o1"), Order: orderOf("sleep")})
+	if !as.IsDuplicate(err) {
+		t.Errorf("second submission: %v", err)
+	}
+	if _, err = e.client.StartOrder(e.ctx, as.StartOrderRequest{Base: base("o1"), Start: as.Start{Executor: "a"}}); !as.IsIllegalArgument(err) {
+		t.Errorf("step that is not configured: %v", err)
+	}
+	other := as.SubmitOrderRequest{Base: base("o2"), Order: orderOf("sleep")}
+	other.ChangeSceneKey = "unknown"
+	if _, err = e.client.SubmitOrder(e.ctx, other); !as.IsIllegalArgument(err) {
+		t.Errorf("unknown scene: %v", err)
+	}
+	e.sim.Forget()
+	if _, err = e.client.StartBatch(e.ctx, batchOf("o1", "pod-1")); !as.IsIllegalArgument(err) {
+		t.Errorf("batch of a forgotten order: %v", err)
+	}
+	e.submit("o1")
+	if got := e.sim.Journal().Orders(); !slices.Equal(got, []string{"o1"}) {
+		t.Errorf("orders %v", got)
+	}
+}
+
+// TestTrap5EarlyCallback arrives before the answer to the submission.
+func TestTrap5EarlyCallback(t *testing.T) {
+	e := newEnv(t, nil)
+	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre}, Verdict: as.VerdictFail, Early: true})
+	e.submit("o1")
+	batch := e.startBatch("o1", "pod-1")
+	got := e.recv.callbacks() // no waiting
+	if len(got) != 1 || got[0].Request.NodeID != batch.NodeID || got[0].Request.Verdict.Passes() {
+		t.Errorf("callbacks when the submission was answered: %+v", got)
+	}
+}
+
+// TestTrap6ContentType: the callback's media type is not well formed.
+func TestTrap6ContentType(t *testing.T) {
+	e := newEnv(t, nil)
+	e.submit("o1")
+	e.waitCallback(e.startBatch("o1", "pod-1").NodeID, as.StagePre, 1)
+	if !slices.Equal(e.recv.types, []string{"application/json;UTF-8"}) || len(e.recv.errs) > 0 {
+		t.Errorf("content types %q, errors %v", e.recv.types, e.recv.errs)
+	}
+}
+
+// TestTrap8BatchStartedTwice makes two nodes and is no error.
+func TestTrap8BatchStartedTwice(t *testing.T) {
+	e := newEnv(t, nil)
+	e.submit("o1")
+	if a, b := e.startBatch("o1", "pod-1"), e.startBatch("o1", "pod-1"); a.NodeID == b.NodeID {
+		t.Errorf("one node: %s", a.NodeID)
+	}
+}
+
+// TestTrap9PreCallbackAfterFinishPasses whatever the check came to.
+func TestTrap9PreCallbackAfterFinishPasses(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	e := newEnv(t, func(o *simulator.Options) { o.Clock = clock })
+	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePost}, Never: true})
+	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre}, Verdict: as.VerdictFail, CallbackDelay: time.Minute})
+	e.submit("o1")
+	early, late := e.startBatch("o1", "pod-1"), e.startBatch("o1", "pod-2")
+	// Once PRE has ended its finish is accepted, though its callback is not out.
+	for err := e.finish("o1", late.NodeID); err != nil; err = e.finish("o1", late.NodeID) {
+		if !as.IsNotSupported(err) {
+			t.Fatal(err)
+		}
+	}
+	e.expectPoll("o1", late.NodeID, as.StagePre, as.PollNotPassedYet)
+	for len(e.sim.Journal().Callbacks()) < 2 {
+		e.step(clock, time.Minute)
+	}
+	if got := e.waitCallback(early.NodeID, as.StagePre, 1)[0].Callback.Request.Verdict; got.Passes() {
+		t.Errorf("before the finish: %+v", got)
+	}
+	if got := e.waitCallback(late.NodeID, as.StagePre, 1)[0].Callback.Request.Verdict; !got.Passes() {
+		t.Errorf("after the finish: %+v", got)
+	}
+}
+
+// TestTrap10SkippedCheck: every later call on the node fails with 101.
+func TestTrap10SkippedCheck(t *testing.T) {
+	e := newEnv(t, nil)
+	e.sim.Script(simulator.Script{Never: true})
+	e.submit("o1")
+	batch := e.startBatch("o1", "pod-1")
+	skip := as.SkipCheckRequest{Base: base("o1"), NodeID: batch.NodeID, DefenseStage: as.StagePre}
+	if r, err := e.client.SkipCheck(e.ctx, skip); err != nil || !r.CheckFinished {
+		t.Fatalf("skip: %+v, %v", r, err)
+	}
+	_, again := e.client.SkipCheck(e.ctx, skip)
+	_, _, poll := e.poll("o1", batch.NodeID, as.StagePre)
+	_, resubmit := e.client.ResubmitStart(e.ctx, as.ResubmitStartRequest{Base: base("o1"), NodeID: batch.NodeID})
+	for name, err := range map[string]error{"skip": again, "poll": poll, "resubmit": resubmit, "finish": e.finish("o1", batch.NodeID)} {
+		if !as.IsIllegalArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTrap11Synchronous: only on a G1 scene, with an order id of its own.
+func TestTrap11Synchronous(t *testing.T) {
+	e := newEnv(t, nil)
+	e.sim.Script(simulator.Script{Match: simulator.Match{Workload: "default/bad"}, Verdict: as.VerdictFail, Msg: "no", URL: "http://x"})
+	call := func(scene, id, workload string) (*as.SubmitAndStartResult, error) {
+		r := as.SubmitAndStartRequest{Base: base(id), Order: orderOf(workload), Executor: "alice"}
+		r.ChangeSceneKey = scene
+		return e.client.SubmitAndStart(e.ctx, r)
+	}
+	_, err := call(as.DefaultScene, "a0", "sleep")
+	e.refused(err, as.CodeNotSupported)
+	if r, err := call(admissionScene, "a1", "sleep"); err != nil || !r.Verdict.Passes() || r.OrderID == "" || r.NodeID == "" {
+		t.Errorf("good: %+v, %v", r, err)
+	}
+	_, err = call(admissionScene, "a1", "sleep")
+	e.refused(err, as.CodeDuplicate)
+	r, err := call(admissionScene, "a2", "bad")
+	if err != nil || r.Verdict.Passes() || r.Verdict.Explanation() != "no; http://x" {
+		t.Errorf("bad: %+v, %v", r, err)
+	}
+	if got := e.sim.Journal().Callbacks(); len(got) != 0 {
+		t.Errorf("callbacks:\n%s", got)
+	}
+}
+
+// TestTrap12EndOfOrderStoresNothing: all goes on after it.
+func TestTrap12EndOfOrderStoresNothing(t *testing.T) {
+	e := newEnv(t, nil)
+	e.submit("o1")
+	for range 2 {
+		if err := e.client.EndOrder(e.ctx, as.EndOrderRequest{Base: base("o1"), FinishState: as.FinishCancel}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.waitCallback(e.startBatch("o1", "pod-1").NodeID, as.StagePre, 1)
+}
+
+// TestPolling: finished and failed while it runs, passed once it passed;
+// resubmission tells a running PRE check from a failed one.
+func TestPolling(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	e := newEnv(t, func(o *simulator.Options) { o.Clock = clock })
+	e.sim.Script(simulator.Script{Delay: time.Minute})
+	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre}, Verdict: as.VerdictFail, Delay: time.Minute, Times: 1})
+	e.submit("o1")
+	node := e.startBatch("o1", "pod-1").NodeID
+	resubmit := as.ResubmitStartRequest{Base: base("o1"), NodeID: node}
+
+	_, raw, err := e.poll("o1", node, as.StagePre)
+	if err != nil || !raw.Finished || raw.Verdict.Verdict != as.VerdictFail || raw.Outcome() != as.PollNotPassedYet {
+		t.Errorf("poll of a running check: %+v, %v", raw, err)
+	}
+	if _, err := e.client.ResubmitStart(e.ctx, resubmit); !as.IsNotSupported(err) {
+		t.Errorf("resubmission while it runs: %v", err)
+	}
+	e.step(clock, time.Minute)
+	if failed := e.waitCallback(node, as.StagePre, 1); failed[0].Callback.Request.Verdict.Passes() {
+		t.Errorf("first PRE callback: %s", failed[0])
+	}
+	e.expectPoll("o1", node, as.StagePre, as.PollNotPassedYet)
+	if _, err := e.client.ResubmitStart(e.ctx, resubmit); err != nil {
+		t.Errorf("resubmission after it failed: %v", err)
+	}
+	e.step(clock, time.Minute)
+	if second := e.waitCallback(node, as.StagePre, 2); !second[1].Callback.Request.Verdict.Passes() {
+		t.Errorf("second PRE callback: %s", second[1])
+	}
+	e.expectPoll("o1", node, as.StagePre, as.PollPassed)
+	e.expectPoll("o1", node, as.StagePost, as.PollNotPassedYet)
+	if err := e.finish("o1", node); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.client.ResubmitStart(e.ctx, resubmit); !as.IsNotSupported(err) {
+		t.Errorf("resubmission past PRE: %v", err)
+	}
+	_, _, err = e.poll("o1", "unknown", as.StagePre)
+	if !as.IsNotSupported(err) {
+		t.Errorf("poll of an unknown node: %v", err)
+	}
+}
+
+// TestTimeoutOnTheServer: by callback a plain pass, by poll not passed.
+func TestTimeoutOnTheServer(t *testing.T) {
+	e := newEnv(t, func(o *simulator.Options) { o.CheckTimeout = time.Millisecond })
+	e.sim.Script(simulator.Script{Verdict: as.VerdictFail, Never: true})
+	e.submit("o1")
+	node := e.startBatch("o1", "pod-1").NodeID
+	if c := e.waitCallback(node, as.StagePre, 1); !c[0].Callback.Request.Verdict.Passes() {
+		t.Errorf("callback: %s", c[0])
+	}
+	e.expectPoll("o1", node, as.StagePre, as.PollNotPassedYet)
+}
+
+// TestPollsOfAServerThatTells is not a stock server's way, but the protocol's.
+func TestPollsOfAServerThatTells(t *testing.T) {
+	e := newEnv(t, func(o *simulator.Options) { o.PollsTellRunning = true })
+	e.sim.Script(simulator.Script{Never: true})
+	e.submit("o1")
+	e.expectPoll("o1", e.startBatch("o1", "pod-1").NodeID, as.StagePre, as.PollRunning)
+}
+
+// TestFailingVerdict: only rules say why, null fields are left out; scripts
+// match by pod and stage, the last one first.
+func TestFailingVerdict(t *testing.T) {
+	e := newEnv(t, nil)
+	e.sim.Script(simulator.Script{
+		Match:   simulator.Match{Location: regexp.MustCompile(`pod-2$`), Stage: as.StagePost, Workload: "sleep", Order: "o1", CheckType: as.CheckBatch},
+		Verdict: as.VerdictFail, Rules: []as.Rule{{Name: "error-rate", Msg: "5% > 1%", Verdict: "FAIL"}},
+	})
+	e.submit("o1")
+	var explanations []string
+	for _, pod := range []string{"pod-1", "pod-2"} {
+		batch := e.startBatch("o1", pod)
+		e.waitCallback(batch.NodeID, as.StagePre, 1)
+		if err := e.finish("o1", batch.NodeID); err != nil {
+			t.Fatal(err)
+		}
+		verdict := e.waitCallback(batch.NodeID, as.StagePost, 1)[0].Callback.Request.Verdict
+		explanations = append(explanations, fmt.Sprint(verdict.Passes(), " ", verdict.Explanation()))
+	}
+	if diff := cmp.Diff([]string{"true ", "false error-rate: 5% > 1%"}, explanations); diff != "" {
+		t.Errorf("POST verdicts (-want +got):\n%s", diff)
+	}
+	failing := e.recv.bodies[len(e.recv.bodies)-1]
+	for _, absent := range []string{`"msg":""`, "null", `"verdict":{"url`, `"rollback"`} {
+		if strings.Contains(failing, absent) {
+			t.Errorf("%s is in %s", absent, failing)
+		}
+	}
+}
+
+// TestCopies are sent at once, to the replicas in turn.
+func TestCopies(t *testing.T) {
+	e := newEnv(t, nil)
+	second := httptest.NewServer(e.recv)
+	t.Cleanup(second.Close)
+	e.sim.SetCallbackURLs(e.recv.server.URL, second.URL)
+	// Each callback waits for the others: they are under way together.
+	var together sync.WaitGroup
+	together.Add(4)
+	e.recv.before = func() { together.Done(); together.Wait() }
+	e.sim.Script(simulator.Script{Copies: 4})
+	e.submit("o1")
+	sent := e.waitCallback(e.startBatch("o1", "pod-1").NodeID, as.StagePre, 4)
+	got := map[string]int{}
+	for _, c := range sent {
+		got[c.URL+" "+c.Outcome]++
+	}
+	if diff := cmp.Diff(map[string]int{e.recv.server.URL + " 200": 2, second.URL + " 200": 2}, got); diff != "" {
+		t.Errorf("callbacks (-want +got):\n%s", diff)
+	}
+}
+
+func TestSignatureAndPlatform(t *testing.T) {
+	order := as.SubmitOrderRequest{Base: base("o1"), Order: orderOf("sleep")}
+	t.Run("enforced", func(t *testing.T) {
+		e := newEnv(t, nil)
+		_, err := e.newClient("another-token-00").SubmitOrder(e.ctx, order)
+		e.refused(err, as.CodePermissionDenied)
+		if as.ClassOf(err) != as.ClassHuman {
+			t.Errorf("class %s", as.ClassOf(err))
+		}
+		_, err = e.newClient("another-token-00").Heartbeat(e.ctx)
+		e.refused(err, as.CodePermissionDenied)
+		if _, err := e.client.Heartbeat(e.ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a stock server accepts anything", func(t *testing.T) {
+		e := newEnv(t, func(o *simulator.Options) { o.SkipSignature = true })
+		if _, err := e.newClient("another-token-00").SubmitOrder(e.ctx, order); err != nil {
+			t.Error(err)
+		}
+		if e.sim.Journal()[0].Signed {
+			t.Error("recorded as signed")
+		}
+	})
+	t.Run("unknown platform", func(t *testing.T) {
+		e := newEnv(t, func(o *simulator.Options) { o.SkipSignature, o.Platform = true, "other" })
+		_, err := e.client.SubmitOrder(e.ctx, order)
+		e.refused(err, as.CodePermissionDenied)
+	})
+}
+
+// TestBodyIsReadByLines: a body of several lines is verified without its
+// newlines, so its signature must be made without them.
+func TestBodyIsReadByLines(t *testing.T) {
+	e := newEnv(t, nil)
+	tests := map[string]struct {
+		body, signed string
+		want         string
+	}{
+		"one line":             {`{"a":1}`, `{"a":1}`, `"101"`},
+		"a trailing newline":   {"{\"a\":1}\n", "{\"a\":1}\n", `"102"`},
+		"signed as it is read": {"{\"a\":\r\n1}\n", `{"a":1}`, `"101"`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := e.raw(as.ActionSubmitOrder, tc.body, tc.signed); !strings.Contains(got, tc.want) {
+				t.Errorf("answer %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// raw posts a body of the test's making.
+func (e *env) raw(action as.Action, body, signed string) string {
+	e.Helper()
+	req, err := http.NewRequestWithContext(e.ctx, http.MethodPost, e.sim.URL()+as.PathExe+string(action), strings.NewReader(body))
+	if err != nil {
+		e.Fatal(err)
+	}
+	req.Header.Set(as.HeaderPlatform, as.DefaultPlatform)
+	req.Header.Set(as.HeaderTimestamp, "1")
+	req.Header.Set(as.HeaderSign, as.Sign("1", []byte(signed), token))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return fmt.Sprint(resp.StatusCode, " ", string(data))
+}
+
+// TestValidation: the simulator refuses what the client would not even send.
+func TestValidation(t *testing.T) {
+	e := newEnv(t, nil)
+	e.submit("o1")
+	common := `"tenantCode":"default","changeSceneKey":"` + as.DefaultScene + `","bizExecOrderId":"o1","platform":"kubernetes"`
+	batch := func(more string) string {
+		return `{` + common + `,"executor":"a","changePhase":"prod_phase","effectiveTargetType":"t","effectiveTargetLocations":["p"]` + more + `}`
+	}
+	numbers := `,"batchNo":0,"totalBatchNum":1,"totalBatchNumInChangePhase":1`
+	order := func(creator, more string) string {
+		return `{` + strings.Replace(common, "o1", "o2", 1) + `,"changeTitle":"t","creator":"` + creator + `","changeScenarioCode":"XX","changePhases":["prod_phase"],` +
+			`"changeContents":[{}],"changeParamJson":"{}"` + more + `}`
+	}
+	tests := map[string]struct {
+		action as.Action
+		body   string
+		want   string
+	}{
+		"batch":                      {as.ActionStartBatch, batch(numbers), `"resultCode":"000"`},
+		"batch without numbers":      {as.ActionStartBatch, batch(""), `"101","msg":"batchNo must not be null"`},
+		"batch number -1":            {as.ActionStartBatch, batch(strings.Replace(numbers, "0", "-1", 1)), `"101","msg":"batchNo must be greater`},
+		"a date that is text":        {as.ActionStartBatch, batch(numbers + `,"startTime":"2024-01-01T00:00:00Z"`), `400 {`},
+		"a date with a fraction":     {as.ActionStartBatch, batch(numbers + `,"startTime":1.5`), `400 {`},
+		"no JSON":                    {as.ActionStartBatch, `{"a`, `400 {`},
+		"required field blank":       {as.ActionStartBatch, strings.Replace(batch(numbers), `"executor":"a"`, `"executor":" "`, 1), `"101","msg":"executor must not be blank`},
+		"over the limit":             {as.ActionSubmitOrder, strings.Replace(order("a", ""), `"o2"`, `"`+strings.Repeat("é", 65)+`"`, 1), `"101","msg":"bizExecOrderId is longer`},
+		"creator over the column":    {as.ActionSubmitOrder, order(strings.Repeat("a", 57), ""), `"901","msg":"Data too long`},
+		"creator over the limit":     {as.ActionSubmitOrder, order(strings.Repeat("a", 129), ""), `"101","msg":"creator is longer`},
+		"parameters not JSON":        {as.ActionSubmitOrder, strings.Replace(order("a", ""), `"{}"`, `"{"`, 1), `"101","msg":"changeParamJson is not json`},
+		"unknown stage is no enum":   {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n","defenseStage":"LATER"}`, `400 {`},
+		"no stage":                   {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n"}`, `"101"`},
+		"unknown end":                {as.ActionEndOrder, `{` + common + `,"finishState":"DONE"}`, `"101"`},
+		"unknown action":             {"other", `{}`, `404 {`},
+		"phases are a set of values": {as.ActionSubmitOrder, strings.Replace(order("a", ""), `["prod_phase"]`, `["prod"]`, 1), `"101","msg":"changePhases is unknown`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := e.raw(tc.action, tc.body, tc.body); !strings.Contains(got, tc.want) {
+				t.Errorf("answer %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestFaultCodes: scripted answers, with and without effect.
+func TestFaultCodes(t *testing.T) {
+	e := newEnv(t, nil)
+	e.sim.Fault(simulator.Fault{Action: as.ActionSubmitOrder, Code: as.CodeUnexpected, Msg: "NullPointerException", Times: 2})
+	order := as.SubmitOrderRequest{Base: base("o1"), Order: orderOf("sleep")}
+	for range 2 {
+		_, err := e.client.SubmitOrder(e.ctx, order)
+		e.refused(err, as.CodeUnexpected)
+		if as.ClassOf(err) != as.ClassRetry {
+			t.Errorf("class of %v", err)
+		}
+	}
+	e.submit("o1")
+	e.sim.Fault(simulator.Fault{Action: as.ActionSubmitOrder, Order: "o2", Code: as.CodeSystem, Done: true, Times: 1})
+	order.BizExecOrderID = "o2"
+	_, err := e.client.SubmitOrder(e.ctx, order)
+	e.refused(err, as.CodeSystem)
+	_, err = e.client.SubmitOrder(e.ctx, order)
+	e.refused(err, as.CodeDuplicate)
+}
+
+// TestOutages: how each looks to the client, and that it ends.
+func TestOutages(t *testing.T) {
+	tests := map[simulator.Outage]struct {
+		wantAmbiguous bool
+		wantNodes     int
+		wantText      string
+	}{
+		simulator.Refuse:       {false, 0, "connection refused"},
+		simulator.Hang:         {true, 0, "no answer within"},
+		simulator.HTTP500:      {true, 0, "HTTP 500"},
+		simulator.HTML:         {true, 0, "no JSON object"},
+		simulator.Truncated:    {true, 1, "no JSON object"},
+		simulator.Reset:        {true, 0, "reset"},
+		simulator.LostReply:    {true, 1, "reset"},
+		simulator.SuccessFalse: {true, 0, "HTTP 200"},
+	}
+	for outage, tc := range tests {
+		t.Run(string(outage), func(t *testing.T) {
+			e := newEnv(t, nil)
+			e.submit("o1")
+			client, err := as.New(as.Options{
+				URL: e.sim.URL(), Platform: as.DefaultPlatform, Tokens: as.StaticTokens{token},
+				Timeouts: as.Timeouts{Call: 200 * time.Millisecond},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(client.Close)
+			if err := e.sim.SetOutage(outage); err != nil {
+				t.Fatal(err)
+			}
+			_, err = client.StartBatch(e.ctx, batchOf("o1", "pod-1"))
+			if as.ClassOf(err) != as.ClassRetry || as.IsAmbiguous(err) != tc.wantAmbiguous || !strings.Contains(fmt.Sprint(err), tc.wantText) {
+				t.Errorf("error %v, ambiguous %v", err, as.IsAmbiguous(err))
+			}
+			if err := e.sim.SetOutage(simulator.NoOutage); err != nil {
+				t.Fatal(err)
+			}
+			if got := len(e.sim.Journal().BatchStarts("o1")); got != tc.wantNodes {
+				t.Errorf("%d nodes, want %d\n%s", got, tc.wantNodes, e.sim.Journal())
+			}
+			// On a connection of its own: one from before may be found closed too late.
+			e.client = e.newClient(token)
+			e.startBatch("o1", "pod-1")
+		})
+	}
+}
+
+// TestHandlerWithoutPort: the simulator serves in another server too.
+func TestHandlerWithoutPort(t *testing.T) {
+	sim := simulator.New(simulator.Options{Token: token})
+	t.Cleanup(sim.Shutdown)
+	server := httptest.NewServer(sim)
+	t.Cleanup(server.Close)
+	c, err := as.New(as.Options{URL: server.URL, Platform: as.DefaultPlatform, Tokens: as.StaticTokens{token}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Heartbeat(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSendCallback: for tests of receivers.
+func TestSendCallback(t *testing.T) {
+	e := newEnv(t, nil)
+	callback := as.Callback{CheckType: as.CheckBatch, Request: as.CallbackRequest{
+		NodeID: "unknown", BizExecOrderID: "o9", Stage: as.StagePre, Verdict: as.Verdict{Verdict: as.VerdictFail},
+	}}
+	entry, err := e.sim.SendCallback(e.ctx, e.recv.server.URL, callback)
+	if err != nil || entry.Outcome != "200" || len(e.recv.callbacks()) != 1 {
+		t.Errorf("%s, %v", entry, err)
+	}
+}
+
+func TestShutdownEndsChecks(t *testing.T) {
+	e := newEnv(t, nil)
+	e.sim.Script(simulator.Script{Never: true})
+	e.submit("o1")
+	for range 10 {
+		e.startBatch("o1", "pod-1")
+	}
+	e.sim.Shutdown()
+	if got := e.sim.Journal().Callbacks(); len(got) != 0 {
+		t.Errorf("callbacks:\n%s", got)
+	}
+	if err := e.sim.Start("127.0.0.1:0"); err == nil {
+		t.Error("it started again")
+	}
+}
+
+func TestJournalLimit(t *testing.T) {
+	var mu sync.Mutex
+	seen := 0
+	e := newEnv(t, func(o *simulator.Options) {
+		o.JournalLimit = 3
+		o.OnEntry = func(simulator.Entry) { mu.Lock(); seen++; mu.Unlock() }
+	})
+	for i := range 5 {
+		e.submit(fmt.Sprint("o", i))
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if got := e.sim.Journal(); len(got) != 3 || got[2].Seq != 5 || seen != 5 {
+		t.Errorf("%d shown, journal:\n%s", seen, got)
+	}
+}

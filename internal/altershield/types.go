@@ -1,0 +1,503 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package altershield
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+)
+
+// Action is the last path segment of a call. Some names are odd; they are what
+// the server registers.
+type Action string
+
+// Actions of the protocol.
+const (
+	ActionSubmitOrder    Action = "submitChangeExecOrder"
+	ActionStartOrder     Action = "submitChangeExecOrderStartNotify"
+	ActionStartBatch     Action = "submitChangeExecBatchStartNotify"
+	ActionFinishNode     Action = "submitChangeFinishNotify"
+	ActionRetrieveCheck  Action = "retrieveChangeCheck"
+	ActionResubmitStart  Action = "resubmitChangeStartNotifyAction"
+	ActionSkipCheck      Action = "skipChangeCheckAction"
+	ActionEndOrder       Action = "finishChangeExecOrderAction"
+	ActionSubmitAndStart Action = "submitAndStartChangeExecOrder"
+	ActionHeartbeat      Action = "heartbeat"
+)
+
+// Addresses below the server's URL.
+const (
+	PathExe       = "/openapi/v1/exe/" // and the action
+	PathHeartbeat = "/openapi/v1/heartbeat/config"
+)
+
+// ResultCode is the server's result code.
+type ResultCode string
+
+// Result codes of the server.
+const (
+	CodeSuccess          ResultCode = "000"
+	CodeIllegalArgument  ResultCode = "101" // also: order, scene or step not found
+	CodePermissionDenied ResultCode = "102" // bad signature or unknown platform
+	CodeNotSupported     ResultCode = "103" // not in this state, or node not found
+	CodeAccessLimit      ResultCode = "104"
+	CodeNotFound         ResultCode = "105"
+	CodeDuplicate        ResultCode = "106" // the order exists
+	CodePreCheckFailed   ResultCode = "110"
+	CodePostCheckFailed  ResultCode = "111"
+	CodeNoPreCheck       ResultCode = "151"
+	CodeNoPostCheck      ResultCode = "152"
+	CodeSPINotFound      ResultCode = "210"
+	CodeSPIFailed        ResultCode = "211"
+	CodeUnexpected       ResultCode = "901"
+	CodeSystem           ResultCode = "998"
+)
+
+// Stage is one of the two checks of a node.
+type Stage string
+
+// Stages of a node's checks.
+const (
+	StagePre  Stage = "PRE"
+	StagePost Stage = "POST"
+)
+
+// FinishState is how an order ended.
+type FinishState string
+
+// States an order ends in.
+const (
+	FinishSuccess  FinishState = "SUCCESS"
+	FinishRollback FinishState = "ROLLBACK"
+	FinishCancel   FinishState = "CANCEL"
+)
+
+// Scenarios of an order (changeScenarioCode).
+const (
+	ScenarioDefault   = "XX"
+	ScenarioDaily     = "00"
+	ScenarioEmergency = "01"
+)
+
+// Phases of a change (changePhases, changePhase).
+const (
+	PhaseDev      = "dev_phase"
+	PhaseSim      = "sim_phase"
+	PhasePre      = "pre_phase"
+	PhaseGray     = "gray_phase"
+	PhaseProdBeta = "prod_beta_phase"
+	PhaseProd     = "prod_phase"
+)
+
+// Tags of a batch (isLastBatchTag, isLastBatchInChangePhaseTag).
+const (
+	TagLast    = "last"
+	TagNotLast = "not_last"
+)
+
+// What a new server is registered with.
+const (
+	DefaultPlatform   = "kubernetes"
+	DefaultScene      = "com.alipay.altershield.kubernetes.rollingupdate"
+	DefaultTargetType = "paas.pod"
+	DefaultTenant     = "default"
+)
+
+// BatchTag is the tag of a batch: last or not.
+func BatchTag(last bool) string {
+	if last {
+		return TagLast
+	}
+	return TagNotLast
+}
+
+// Millis is a point in time in milliseconds since the epoch, the only form of a
+// date the server reads; anything else is answered HTTP 400. Zero is left out
+// of requests, for which the server takes its own time.
+type Millis int64
+
+// MillisOf converts a time; the zero time is the zero Millis.
+func MillisOf(t time.Time) Millis {
+	if t.IsZero() {
+		return 0
+	}
+	return Millis(t.UnixMilli())
+}
+
+// Time converts back; the zero Millis is the zero time.
+func (m Millis) Time() time.Time {
+	if m == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(m))
+}
+
+// String is the number.
+func (m Millis) String() string { return strconv.FormatInt(int64(m), 10) }
+
+// Base is common to all requests.
+type Base struct {
+	// TenantCode is required.
+	TenantCode string `json:"tenantCode"`
+	// ChangeSceneKey is the registered scene, at most [MaxChangeSceneKey] bytes.
+	ChangeSceneKey string `json:"changeSceneKey"`
+	// BizExecOrderID is our id of the order, at most [MaxBizExecOrderID] bytes
+	// and unique per platform for ever.
+	BizExecOrderID string `json:"bizExecOrderId"`
+	// Platform is filled in by the client when blank.
+	Platform string `json:"platform"`
+}
+
+func (b *Base) check(c *checks) {
+	c.required("tenantCode", b.TenantCode)
+	c.requiredLimit("changeSceneKey", b.ChangeSceneKey, MaxChangeSceneKey, "use the scene's key as registered with the server")
+	c.requiredLimit("bizExecOrderId", b.BizExecOrderID, MaxBizExecOrderID, "shorten the order id, with a hash where it would not be unique")
+	c.requiredLimit("platform", b.Platform, MaxPlatform, "use the platform's name as registered with the server")
+}
+
+// platformOf is how the client fills the platform in.
+func (b *Base) platformOf() *string { return &b.Platform }
+
+// ChangeContent names one thing a change touches.
+type ChangeContent struct {
+	ContentType  ContentType `json:"contentType"`
+	InstanceName string      `json:"instanceName"`
+}
+
+// ContentType is the type of a [ChangeContent].
+type ContentType struct {
+	TypeName string `json:"typeName"`
+}
+
+// Order is what a submission says of an order.
+type Order struct {
+	// ChangeTitle is required, at most [MaxChangeTitle] bytes.
+	ChangeTitle string `json:"changeTitle"`
+	// ChangeURL is optional, at most [MaxChangeURL] bytes.
+	ChangeURL string `json:"changeUrl,omitempty"`
+	// Creator is required; cut it with [CutUser].
+	Creator string `json:"creator"`
+	// ChangeScenarioCode is required, a Scenario constant or a drill.
+	ChangeScenarioCode string `json:"changeScenarioCode"`
+	// ChangePhases is a required set of Phase constants.
+	ChangePhases []string `json:"changePhases"`
+	// ChangeContents is required.
+	ChangeContents []ChangeContent `json:"changeContents"`
+	// ChangeParamJSON is required JSON text.
+	ChangeParamJSON string `json:"changeParamJson"`
+	// ChangeApps is an optional set.
+	ChangeApps []string `json:"changeApps,omitempty"`
+	// ParentOrderInfo is passed through.
+	ParentOrderInfo json.RawMessage `json:"parentOrderInfo,omitempty"`
+	// Trace is generated by the server when absent; passed through.
+	Trace json.RawMessage `json:"trace,omitempty"`
+	// PlanStartTime is optional.
+	PlanStartTime Millis `json:"planStartTime,omitempty"`
+}
+
+var (
+	scenarios = []string{ScenarioDefault, ScenarioDaily, ScenarioEmergency, "10", "12", "13", "30"}
+	phases    = []string{PhaseDev, PhaseSim, PhasePre, PhaseGray, PhaseProdBeta, PhaseProd}
+)
+
+func (o *Order) check(c *checks) {
+	c.requiredLimit("changeTitle", o.ChangeTitle, MaxChangeTitle, "shorten the title")
+	c.limit("changeUrl", o.ChangeURL, MaxChangeURL, "leave the link out or shorten it")
+	c.requiredLimit("creator", o.Creator, MaxUser, "cut it with CutUser")
+	c.oneOf("changeScenarioCode", o.ChangeScenarioCode, scenarios...)
+	if len(o.ChangePhases) == 0 {
+		c.fail("changePhases", "is required and empty", "give at least one phase")
+	}
+	for _, phase := range o.ChangePhases {
+		c.oneOf("changePhases", phase, phases...)
+	}
+	if len(o.ChangeContents) == 0 {
+		c.fail("changeContents", "is required and empty", "name what changes")
+	}
+	for _, content := range o.ChangeContents {
+		c.required("changeContents.contentType.typeName", content.ContentType.TypeName)
+		c.required("changeContents.instanceName", content.InstanceName)
+	}
+	c.required("changeParamJson", o.ChangeParamJSON)
+	c.jsonText("changeParamJson", o.ChangeParamJSON)
+	c.rawJSON("parentOrderInfo", o.ParentOrderInfo)
+	c.rawJSON("trace", o.Trace)
+}
+
+func (c *checks) rawJSON(field string, value json.RawMessage) {
+	if len(value) > 0 {
+		c.jsonText(field, string(value))
+	}
+}
+
+// SubmitOrderRequest submits an order. A repeated submission is answered as a
+// duplicate ([IsDuplicate]): the order exists.
+type SubmitOrderRequest struct {
+	Base
+	Order
+}
+
+// Validate checks the server's limits.
+func (r SubmitOrderRequest) Validate() error {
+	var c checks
+	r.Base.check(&c)
+	r.Order.check(&c)
+	return c.err()
+}
+
+// SubmitOrderResult is the answer to a submitted order.
+type SubmitOrderResult struct {
+	// OrderID is the server's id of the order.
+	OrderID string `json:"orderId"`
+	// URL shows the order to a user.
+	URL string `json:"url"`
+}
+
+// Start is common to the start notifications of orders and batches.
+type Start struct {
+	// Executor is required; the server takes [MaxExecutor] bytes for a batch,
+	// [MaxUser] for an order. Cut it with [CutUser].
+	Executor string `json:"executor"`
+	// StartTime is the server's time when zero.
+	StartTime Millis `json:"startTime,omitempty"`
+	// Trace is passed through.
+	Trace json.RawMessage `json:"trace,omitempty"`
+	// Emergency is taken from the order's scenario when nil.
+	Emergency *bool `json:"emergency,omitempty"`
+	// ReturnRuleWhenCheckFail asks for the rules with a failing verdict.
+	ReturnRuleWhenCheckFail bool `json:"returnRuleWhenCheckFail,omitempty"`
+	// ExtensionInfo is passed through.
+	ExtensionInfo map[string][]string `json:"extensionInfo,omitempty"`
+}
+
+func (s *Start) check(c *checks, limit int) {
+	c.requiredLimit("executor", s.Executor, limit, "cut it with CutUser")
+	c.rawJSON("trace", s.Trace)
+}
+
+// StartOrderRequest starts an order and its order-level PRE check. Repeating it
+// creates a second node.
+type StartOrderRequest struct {
+	Base
+	Start
+}
+
+// Validate checks the server's limits.
+func (r StartOrderRequest) Validate() error {
+	var c checks
+	r.Base.check(&c)
+	r.Start.check(&c, MaxUser)
+	return c.err()
+}
+
+// StartBatchRequest starts a batch and its PRE check. Repeating it creates a
+// second node, which is no error.
+type StartBatchRequest struct {
+	Base
+	Start
+	// BatchNo counts from 0.
+	BatchNo int `json:"batchNo"`
+	// TotalBatchNum and TotalBatchNumInChangePhase are required.
+	TotalBatchNum              int `json:"totalBatchNum"`
+	TotalBatchNumInChangePhase int `json:"totalBatchNumInChangePhase"`
+	// IsLastBatchTag and IsLastBatchInChangePhaseTag are [TagLast] or
+	// [TagNotLast], see [BatchTag].
+	IsLastBatchTag              string `json:"isLastBatchTag"`
+	IsLastBatchInChangePhaseTag string `json:"isLastBatchInChangePhaseTag"`
+	// ChangePhase is a Phase constant.
+	ChangePhase string `json:"changePhase"`
+	// EffectiveTargetType and EffectiveTargetLocations say what the batch
+	// touches; both are required.
+	EffectiveTargetType      string   `json:"effectiveTargetType"`
+	EffectiveTargetLocations []string `json:"effectiveTargetLocations"`
+	// ExtInfo is passed through.
+	ExtInfo map[string]any `json:"extInfo,omitempty"`
+}
+
+// Validate checks the server's limits.
+func (r StartBatchRequest) Validate() error {
+	var c checks
+	r.Base.check(&c)
+	r.Start.check(&c, MaxExecutor)
+	c.atLeastZero("batchNo", r.BatchNo)
+	c.atLeastZero("totalBatchNum", r.TotalBatchNum)
+	c.atLeastZero("totalBatchNumInChangePhase", r.TotalBatchNumInChangePhase)
+	c.oneOf("isLastBatchTag", r.IsLastBatchTag, TagLast, TagNotLast)
+	c.oneOf("isLastBatchInChangePhaseTag", r.IsLastBatchInChangePhaseTag, TagLast, TagNotLast)
+	c.oneOf("changePhase", r.ChangePhase, phases...)
+	c.required("effectiveTargetType", r.EffectiveTargetType)
+	c.locations("effectiveTargetLocations", r.EffectiveTargetLocations)
+	return c.err()
+}
+
+// NodeResult is the answer to a start or finish notification.
+type NodeResult struct {
+	// NodeID is the server's id of the node.
+	NodeID string `json:"nodeId"`
+	// SkipCheck says that there is nothing to wait for. It means that only in
+	// the answer to a start: a finish is always answered with true, although its
+	// check runs and its callback comes.
+	SkipCheck bool `json:"skipCheck"`
+	// URL shows the node to a user.
+	URL string `json:"url"`
+}
+
+// FinishNodeRequest ends a batch or the order's node and starts its POST check.
+// The server refuses it ([IsNotSupported]) while the PRE check runs, and also
+// when it received it before and the POST check runs.
+type FinishNodeRequest struct {
+	Base
+	NodeID string `json:"nodeId"`
+	// Success: the change itself worked. Always sent, for the server's default
+	// is true.
+	Success bool `json:"success"`
+	// Msg has at most [MaxMsg] bytes.
+	Msg string `json:"msg,omitempty"`
+	// ServiceResult and ChangeResultJSON are JSON text.
+	ServiceResult    string `json:"serviceResult,omitempty"`
+	ChangeResultJSON string `json:"changeResultJsn,omitempty"`
+	// FinishTime is the server's time when zero.
+	FinishTime Millis `json:"finishTime,omitempty"`
+	// EffectiveTargetType and EffectiveTargetLocations replace those of the
+	// start when they changed.
+	EffectiveTargetType      string   `json:"effectiveTargetType,omitempty"`
+	EffectiveTargetLocations []string `json:"effectiveTargetLocations,omitempty"`
+	// ExtensionInfo is passed through.
+	ExtensionInfo map[string][]string `json:"extensionInfo,omitempty"`
+}
+
+// Validate checks the server's limits.
+func (r FinishNodeRequest) Validate() error {
+	var c checks
+	r.Base.check(&c)
+	c.required("nodeId", r.NodeID)
+	c.limit("msg", r.Msg, MaxMsg, "cut it with Cut")
+	c.jsonText("serviceResult", r.ServiceResult)
+	c.jsonText("changeResultJsn", r.ChangeResultJSON)
+	return c.err()
+}
+
+// RetrieveCheckRequest polls a check.
+type RetrieveCheckRequest struct {
+	Base
+	NodeID string `json:"nodeId"`
+	// DefenseStage says which of the node's checks.
+	DefenseStage Stage `json:"defenseStage"`
+}
+
+// Validate checks the server's limits.
+func (r RetrieveCheckRequest) Validate() error {
+	var c checks
+	r.Base.check(&c)
+	c.required("nodeId", r.NodeID)
+	c.oneOf("defenseStage", string(r.DefenseStage), string(StagePre), string(StagePost))
+	return c.err()
+}
+
+// ResubmitStartRequest repeats the PRE check of a node. Refused
+// ([IsNotSupported]) the check still runs or the node is past it; accepted, it
+// had ended and runs again, with a new callback.
+type ResubmitStartRequest struct {
+	Base
+	NodeID string `json:"nodeId"`
+}
+
+// Validate checks the server's limits.
+func (r ResubmitStartRequest) Validate() error {
+	var c checks
+	r.Base.check(&c)
+	c.required("nodeId", r.NodeID)
+	return c.err()
+}
+
+// SkipCheckRequest skips a check. Once it succeeded the server refuses every
+// call on the node: not for normal operation.
+type SkipCheckRequest struct {
+	Base
+	NodeID       string `json:"nodeId"`
+	DefenseStage Stage  `json:"defenseStage"`
+}
+
+// Validate checks the server's limits.
+func (r SkipCheckRequest) Validate() error {
+	return RetrieveCheckRequest(r).Validate()
+}
+
+// SkipCheckResult is the answer to a skipped check.
+type SkipCheckResult struct {
+	CheckFinished   bool     `json:"checkFinished"`
+	BlockRuleExeIDs []string `json:"blockRuleExeIds"`
+}
+
+// EndOrderRequest ends an order. A stock server accepts it and stores nothing:
+// send it, build nothing on it.
+type EndOrderRequest struct {
+	Base
+	FinishState FinishState `json:"finishState"`
+	// ChangeResultJSON is JSON text.
+	ChangeResultJSON string `json:"changeResultJsn,omitempty"`
+	// Msg has at most [MaxMsg] bytes.
+	Msg string `json:"msg,omitempty"`
+	// FinishTime is the server's time when zero.
+	FinishTime Millis `json:"finishTime,omitempty"`
+}
+
+// Validate checks the server's limits.
+func (r EndOrderRequest) Validate() error {
+	var c checks
+	r.Base.check(&c)
+	c.oneOf("finishState", string(r.FinishState), string(FinishSuccess), string(FinishRollback), string(FinishCancel))
+	c.limit("msg", r.Msg, MaxMsg, "cut it with Cut")
+	c.jsonText("changeResultJsn", r.ChangeResultJSON)
+	return c.err()
+}
+
+// SubmitAndStartRequest submits an order, starts it and waits for its check in
+// one call. Only for scenes registered as G1 (others are refused,
+// [IsNotSupported]), with an order id of its own.
+type SubmitAndStartRequest struct {
+	Base
+	Order
+	Executor  string `json:"executor"`
+	StartTime Millis `json:"startTime,omitempty"`
+	// CheckTimeout is in milliseconds; below 0 the server's default, 0 is left
+	// out.
+	CheckTimeout int64 `json:"checkTimeout,omitempty"`
+}
+
+// Validate checks the server's limits.
+func (r SubmitAndStartRequest) Validate() error {
+	var c checks
+	r.Base.check(&c)
+	r.Order.check(&c)
+	c.requiredLimit("executor", r.Executor, MaxUser, "cut it with CutUser")
+	return c.err()
+}
+
+// SubmitAndStartResult is the answer to a synchronous check.
+type SubmitAndStartResult struct {
+	NodeID  string `json:"nodeId"`
+	OrderID string `json:"orderId"`
+	URL     string `json:"url"`
+	// Verdict is never nil in an answer the client returns without an error.
+	Verdict *Verdict `json:"verdict"`
+}
+
+// HeartbeatResult are the server's global switches. They say nothing about one
+// platform; that the call succeeded is what counts.
+type HeartbeatResult map[string]json.RawMessage

@@ -1,0 +1,235 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package altershield
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+const (
+	maxExplanation    = 1024
+	maxExplainedRules = 5
+)
+
+// VerdictValue is the outcome of a check.
+type VerdictValue string
+
+// Outcomes of a check.
+const (
+	VerdictNone         VerdictValue = "none" // no rule triggered
+	VerdictPass         VerdictValue = "pass"
+	VerdictInconclusive VerdictValue = "inconc"
+	VerdictFail         VerdictValue = "fail"
+)
+
+func (v VerdictValue) passes() bool {
+	return strings.EqualFold(string(v), string(VerdictNone)) || strings.EqualFold(string(v), string(VerdictPass))
+}
+
+// Verdict is what a check came to.
+type Verdict struct {
+	Verdict VerdictValue `json:"verdict"`
+	// Rollback on a failure says that rolling back is advised.
+	Rollback  bool `json:"rollback,omitempty"`
+	Emergency bool `json:"emergency,omitempty"`
+	AllFinish bool `json:"allFinish"`
+	// Msg, NodeID and URL are missing in the callbacks of a stock server.
+	Msg    string `json:"msg,omitempty"`
+	NodeID string `json:"nodeId,omitempty"`
+	URL    string `json:"url,omitempty"`
+	Rules  []Rule `json:"rules,omitempty"`
+}
+
+// Rule is one rule of a check, as far as the operator reads it.
+type Rule struct {
+	ID      string       `json:"ruleExeId,omitempty"`
+	Name    string       `json:"name,omitempty"`
+	Msg     string       `json:"msg,omitempty"`
+	URL     string       `json:"url,omitempty"`
+	Verdict VerdictValue `json:"verdict,omitempty"`
+	Ignored bool         `json:"ignored,omitempty"`
+}
+
+func (r Rule) fails() bool { return r.Verdict != "" && !r.Verdict.passes() && !r.Ignored }
+
+// UnmarshalJSON reads a verdict. Only the outcome itself must have the right
+// type: everything else explains it, and a verdict is not lost because an
+// explanation came in another form.
+func (v *Verdict) UnmarshalJSON(data []byte) error {
+	fields, err := object(data)
+	if err != nil || fields == nil {
+		return err
+	}
+	*v = Verdict{}
+	if raw, has := fields["verdict"]; has {
+		if err := json.Unmarshal(raw, &v.Verdict); err != nil {
+			return errors.New("verdict is not text")
+		}
+	}
+	lenient(fields, "rollback", &v.Rollback)
+	lenient(fields, "emergency", &v.Emergency)
+	lenient(fields, "allFinish", &v.AllFinish)
+	lenient(fields, "msg", &v.Msg)
+	lenient(fields, "nodeId", &v.NodeID)
+	lenient(fields, "url", &v.URL)
+	lenient(fields, "rules", &v.Rules)
+	return nil
+}
+
+// UnmarshalJSON reads what can be read of a rule.
+func (r *Rule) UnmarshalJSON(data []byte) error {
+	*r = Rule{}
+	fields, err := object(data)
+	if err != nil {
+		// Not an object: no rule we could show, and no reason to lose the others.
+		return nil //nolint:nilerr // explained above
+	}
+	lenient(fields, "ruleExeId", &r.ID)
+	lenient(fields, "name", &r.Name)
+	lenient(fields, "msg", &r.Msg)
+	lenient(fields, "url", &r.URL)
+	lenient(fields, "verdict", &r.Verdict)
+	lenient(fields, "ignored", &r.Ignored)
+	return nil
+}
+
+// object decodes a JSON object; null is nil.
+func object(data []byte) (map[string]json.RawMessage, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return nil, err
+	}
+	return fields, nil
+}
+
+// lenient decodes a field when it is there and of the right type.
+func lenient[T any](fields map[string]json.RawMessage, name string, into *T) {
+	raw, has := fields[name]
+	if !has {
+		return
+	}
+	var value T
+	if json.Unmarshal(raw, &value) == nil {
+		*into = value
+	}
+}
+
+// Passes reports whether the check passed: it did, or no rule triggered. An
+// absent outcome does not pass.
+func (v Verdict) Passes() bool { return v.Verdict.passes() }
+
+// Explanation is what to tell the user, one line of bounded length: the
+// server's message and link where it gave them, else the failing rules' names
+// and messages, which is all that a stock server puts into a callback.
+func (v Verdict) Explanation() string {
+	var parts []string
+	if msg := line(v.Msg); msg != "" {
+		parts = append(parts, msg)
+	}
+	if url := line(v.URL); url != "" {
+		parts = append(parts, url)
+	}
+	if line(v.Msg) == "" {
+		parts = append(parts, v.explainRules()...)
+	}
+	if len(parts) == 0 && !v.Passes() {
+		return "the server gave no reason"
+	}
+	return Cut(strings.Join(parts, "; "), maxExplanation)
+}
+
+// explainRules lists the failing rules; where none is marked as failing, all
+// that say anything.
+func (v Verdict) explainRules() []string {
+	if v.Passes() {
+		return nil
+	}
+	var failing, others []string
+	for _, rule := range v.Rules {
+		name, msg := line(rule.Name), line(rule.Msg)
+		if name == "" {
+			name = line(rule.ID)
+		}
+		text := name
+		switch {
+		case name == "":
+			text = msg
+		case msg != "":
+			text = name + ": " + msg
+		}
+		switch {
+		case text == "":
+		case rule.fails():
+			failing = append(failing, text)
+		case !rule.Ignored:
+			others = append(others, text)
+		}
+	}
+	if len(failing) == 0 {
+		failing = others
+	}
+	if left := len(failing) - maxExplainedRules; left > 0 {
+		failing = append(failing[:maxExplainedRules], fmt.Sprintf("and %d more", left))
+	}
+	return failing
+}
+
+// line makes text of the server fit for a condition or a log: one line, no
+// control characters.
+func line(s string) string {
+	s = strings.ToValidUTF8(s, "�")
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+}
+
+// PollOutcome is what a poll tells.
+type PollOutcome string
+
+// What a poll tells.
+const (
+	// PollRunning: the check has not ended.
+	PollRunning PollOutcome = "Running"
+	// PollPassed: the check passed.
+	PollPassed PollOutcome = "Passed"
+	// PollNotPassedYet: the check runs, timed out on the server, or failed; a
+	// stock server does not tell them apart. Never a failing verdict.
+	PollNotPassedYet PollOutcome = "NotPassedYet"
+)
+
+// PollResult is the answer to a poll.
+type PollResult struct {
+	Finished bool     `json:"finished"`
+	Verdict  *Verdict `json:"verdict"`
+	URL      string   `json:"url"`
+}
+
+// Outcome reads the answer. A stock server says finished also while the check
+// runs, and pass only once it has passed: a polled pass counts, a polled
+// failure does not.
+func (p PollResult) Outcome() PollOutcome {
+	switch {
+	case !p.Finished:
+		return PollRunning
+	case p.Verdict != nil && p.Verdict.Passes():
+		return PollPassed
+	default:
+		return PollNotPassedYet
+	}
+}
