@@ -173,11 +173,11 @@ func managerRequests() []auditEvent {
 	return requests
 }
 
-// managerWrites counts the manager's writes, leases aside.
-func managerWrites() int {
+// managerWrites counts the manager's writes in a namespace.
+func managerWrites(namespace string) int {
 	n := 0
 	for _, r := range managerRequests() {
-		if r.writes() && r.ObjectRef.Resource != "leases" && r.ObjectRef.Resource != "selfsubjectreviews" {
+		if r.writes() && r.ObjectRef.Namespace == namespace {
 			n++
 		}
 	}

@@ -140,10 +140,10 @@ var _ = Describe("the walkthrough", func() {
 		quiet := 0
 		Eventually(func() bool {
 			before := quiet
-			quiet = managerWrites()
+			quiet = managerWrites(ns)
 			return quiet == before
 		}).WithPolling(time.Second).WithContext(ctx).Should(BeTrue())
-		Consistently(managerWrites).WithContext(ctx).Should(Equal(quiet))
+		Consistently(func() int { return managerWrites(ns) }).WithContext(ctx).Should(Equal(quiet))
 	}, SpecTimeout(3*time.Minute))
 
 	// The manager is killed and started again all along, a little later after
