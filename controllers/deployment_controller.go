@@ -226,6 +226,10 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 		return nil
 	}
 	p := patchRelease(w)
+	if plan.Override != nil {
+		// Once: a view from before the last report must not report again.
+		p = patchRevision(w)
+	}
 	if plan.Processed {
 		p.setLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed)
 	}

@@ -39,6 +39,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
+// podWorkers are few on purpose: a label informs, and every write to a pod wakes
+// all who watch pods, while the pods of a large release wait to be verified.
+const podWorkers = 2
+
 // PodReconciler labels pods whose release is finished. The label informs people
 // and their tools; no decision is made from it, because anybody can set it.
 type PodReconciler struct {
@@ -55,7 +59,7 @@ func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(r.kind.Object(), handler.EnqueueRequestsFromMapFunc(r.podsOfWorkload), builder.WithPredicates(predicate.Or[client.Object](predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.podsOfRevision), builder.WithPredicates(acquired())).
 		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.podsOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: podWorkers, ReconciliationTimeout: reconcileTimeout}).
 		Complete(quiet(r))
 }
 
