@@ -136,7 +136,6 @@ func (r *WorkloadReconciler) defendedSince(ctx context.Context, ns *metav1.Parti
 }
 
 func (r *WorkloadReconciler) apply(ctx context.Context, w *defense.Workload, changes []v1alpha1.ChangeWorkload, plan defense.WorkloadPlan) error {
-	logger := log.FromContext(ctx)
 	switch {
 	case plan.TakeBack:
 		p := patchRelease(w)
@@ -146,8 +145,9 @@ func (r *WorkloadReconciler) apply(ctx context.Context, w *defense.Workload, cha
 		if err := r.patchWorkload(ctx, p); err != nil {
 			return err
 		}
-		logger.Info("took back the block of a workload that left the defense")
-		r.event(w, nil, defense.Event{Type: corev1.EventTypeNormal, Reason: "BlockLifted", Message: "the workload left the defense"}, "Leave")
+		// No event: this was the last write about a workload that is not ours any
+		// more.
+		log.FromContext(ctx).Info("took back the block of a workload that left the defense")
 		return nil
 	case plan.Record != nil:
 		return r.record(ctx, w, plan.Record)
