@@ -44,6 +44,10 @@ const (
 	NameAdmission   = "admission"
 )
 
+// MaxAdmissionTimeout bounds the time limit of the admission check: the API
+// server waits 3 s for the webhook.
+const MaxAdmissionTimeout = 2900 * time.Millisecond
+
 // MaxBatchSize bounds the pods of one batch, so that a ChangePod stays small.
 const MaxBatchSize = 200
 
@@ -58,6 +62,12 @@ type Settings struct {
 	// PreTimeout and PostTimeout are how long a PRE and a POST verdict is
 	// waited for.
 	PreTimeout, PostTimeout time.Duration
+	// SilenceFails: no verdict in time counts as a failure.
+	SilenceFails bool
+	// AdmissionCheck: ask the server at admission whether a version may be
+	// released, and wait for AdmissionTimeout.
+	AdmissionCheck   bool
+	AdmissionTimeout time.Duration
 }
 
 // setting is what is known of one setting.
@@ -97,9 +107,21 @@ var known = map[string]setting{
 	NameRollback:    {kind: v1alpha1.TypeRollback},
 	NameSelfHealing: {kind: v1alpha1.TypeSelfHealing},
 	NameHalting:     {kind: v1alpha1.TypeHalting},
-	NameSilence:     {kind: v1alpha1.TypeSilence},
-	NameHistory:     {kind: v1alpha1.TypeHistory},
-	NameAdmission:   {kind: v1alpha1.TypeAdmission},
+	NameSilence: {
+		kind:   v1alpha1.TypeSilence,
+		remark: "no verdict in time counts as a failure",
+		apply: func(s *Settings, v v1alpha1.OpsConfigValue) error {
+			s.SilenceFails = v.Enable
+			return nil
+		},
+	},
+	NameHistory: {kind: v1alpha1.TypeHistory},
+	NameAdmission: {
+		kind:    v1alpha1.TypeAdmission,
+		remark:  "ask AlterShield Server at admission whether a version may be released, and wait for content",
+		initial: v1alpha1.OpsConfigValue{Content: "2s"},
+		apply:   applyAdmission,
+	},
 }
 
 // Default is what is in force without any object.
@@ -121,7 +143,7 @@ func Default() Settings {
 // that there is something to edit.
 func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 	var objects []v1alpha1.OpsConfigInfo
-	for _, name := range []string{NameBlocking, NameBranch, NameTimeouts} {
+	for _, name := range []string{NameBlocking, NameBranch, NameSilence, NameTimeouts, NameAdmission} {
 		k := known[name]
 		objects = append(objects, v1alpha1.OpsConfigInfo{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -239,5 +261,18 @@ func applyTimeouts(s *Settings, v v1alpha1.OpsConfigValue) error {
 		}
 	}
 	s.Wait, s.PreTimeout, s.PostTimeout = wait, pre, post
+	return nil
+}
+
+func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
+	limit := 2 * time.Second
+	if v.Enable {
+		d, err := time.ParseDuration(v.Content)
+		if err != nil || d < 100*time.Millisecond || d > MaxAdmissionTimeout {
+			return fmt.Errorf("%q is not a time limit for the admission check; write a duration from 100ms to %s, as in \"2s\"", v.Content, MaxAdmissionTimeout)
+		}
+		limit = d
+	}
+	s.AdmissionCheck, s.AdmissionTimeout = v.Enable, limit
 	return nil
 }

@@ -40,7 +40,7 @@ func lastValidOf(o v1alpha1.OpsConfigInfo, enable bool, content string) v1alpha1
 }
 
 func TestFromObjects(t *testing.T) {
-	initial := Settings{Blocking: true, BatchSize: 1, Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute}
+	initial := Settings{Blocking: true, BatchSize: 1, Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, AdmissionTimeout: 2 * time.Second}
 	with := func(change func(*Settings)) Settings {
 		s := initial
 		change(&s)
@@ -62,7 +62,11 @@ func TestFromObjects(t *testing.T) {
 		"unknown name":      {[]v1alpha1.OpsConfigInfo{object("branches", v1alpha1.TypeBranch, true, "7")}, initial},
 		"timeouts": {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, true, "post=5s,wait=1m30s")},
 			with(func(s *Settings) { s.PostTimeout, s.Wait = 5*time.Second, 90*time.Second })},
-		"timeouts off": {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, false, "wait=1s")}, initial},
+		"silence fails": {[]v1alpha1.OpsConfigInfo{object("silence", v1alpha1.TypeSilence, true, "")}, with(func(s *Settings) { s.SilenceFails = true })},
+		"admission check": {[]v1alpha1.OpsConfigInfo{object("admission", v1alpha1.TypeAdmission, true, "500ms")},
+			with(func(s *Settings) { s.AdmissionCheck, s.AdmissionTimeout = true, 500*time.Millisecond })},
+		"admission check off": {[]v1alpha1.OpsConfigInfo{object("admission", v1alpha1.TypeAdmission, false, "500ms")}, initial},
+		"timeouts off":        {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, false, "wait=1s")}, initial},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, FromObjects(test.objects)); diff != "" {
@@ -91,6 +95,7 @@ func TestAssess(t *testing.T) {
 		"threshold twice":     {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5s,wait=6s"), false, v1alpha1.ReasonInvalidContent, "at most once"},
 		"threshold unknown":   {object("timeouts", v1alpha1.TypeTimeouts, true, "wiat=5s"), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
 		"threshold too short": {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5ms"), false, v1alpha1.ReasonInvalidContent, "at least 1s"},
+		"admission too long":  {object("admission", v1alpha1.TypeAdmission, true, "3s"), false, v1alpha1.ReasonInvalidContent, "2.9s"},
 		"threshold without":   {object("timeouts", v1alpha1.TypeTimeouts, true, ""), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
 	} {
 		t.Run(name, func(t *testing.T) {
