@@ -16,11 +16,13 @@ limitations under the License.
 
 // Package webhooks serves admission of Deployments. It is thin: it reads a
 // request, asks package defense, and answers with a minimal patch or a verdict.
+// Where the admission check is on, it also asks AlterShield Server.
 package webhooks
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -32,15 +34,19 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// Mutation must never stand in the way of users, so it may be skipped. The
-// block must hold while the operator is down, so validation may not; in return
-// its match conditions pick only requests that it denies unless it knows
-// better. They say the same as defense.ValidateAdmission, except that they
-// cannot tell the operator's own requests.
+// Mutation must never stand in the way of users, so it may be skipped, and the
+// admission check with it. The block must hold while the operator is down, so
+// validation may not; in return its match conditions pick only requests that it
+// denies unless it knows better. They say the same as defense.ValidateAdmission,
+// except that they cannot tell the operator's own requests.
+//
+// Mutation asks AlterShield Server, which stores the question, except in a dry
+// run; hence its side effects.
 
-// +kubebuilder:webhook:path=/mutate-apps-v1-deployment,mutating=true,failurePolicy=ignore,matchPolicy=Equivalent,sideEffects=None,timeoutSeconds=3,reinvocationPolicy=IfNeeded,groups=apps,resources=deployments,verbs=create;update,versions=v1,name=mdeployment.kb.io,admissionReviewVersions=v1,patch=`{"namespaceSelector":{"matchLabels":{"admission-webhook-altershield":"enabled"}}}`
+// +kubebuilder:webhook:path=/mutate-apps-v1-deployment,mutating=true,failurePolicy=ignore,matchPolicy=Equivalent,sideEffects=NoneOnDryRun,timeoutSeconds=3,reinvocationPolicy=IfNeeded,groups=apps,resources=deployments,verbs=create;update,versions=v1,name=mdeployment.kb.io,admissionReviewVersions=v1,patch=`{"namespaceSelector":{"matchLabels":{"admission-webhook-altershield":"enabled"}}}`
 // +kubebuilder:webhook:path=/validate-apps-v1-deployment,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,sideEffects=None,timeoutSeconds=3,groups=apps,resources=deployments,verbs=update,versions=v1,name=vdeployment.kb.io,admissionReviewVersions=v1,patch=`{"namespaceSelector":{"matchLabels":{"admission-webhook-altershield":"enabled"}},"matchConditions":[{"name":"suspended","expression":"'altershield.defense.antgroup.com/suspend' in oldObject.metadata.?labels.orValue({})"},{"name":"released-or-resumed","expression":"object.spec.template != oldObject.spec.template || object.metadata.?labels['altershield.defense.antgroup.com/suspend'].orValue('') != oldObject.metadata.?labels['altershield.defense.antgroup.com/suspend'].orValue('')"},{"name":"neither-overridden-nor-opted-out","expression":"!(object.metadata.?labels['altershield.defense.antgroup.com/ignored-suspend'].orValue('') == 'true' && !(oldObject.metadata.?labels['altershield.defense.antgroup.com/ignored-suspend'].orValue('') == 'true' && 'altershield.defense.antgroup.com/override-stale' in oldObject.metadata.?annotations.orValue({}))) && object.metadata.?annotations['altershield.defense.antgroup.com/override'].orValue('').split(' ')[?1].orValue('') != oldObject.metadata.resourceVersion && object.metadata.?labels['altershield.defense.antgroup.com/defense'].orValue('') != 'disabled'"}]}`
 
 const (
@@ -55,10 +61,18 @@ type Options struct {
 	Self string
 	// Log takes the errors that the API server does not show to users.
 	Log logr.Logger
+	// Checker is asked before a release while the setting admission is on. Nil
+	// turns the admission check off, whatever the setting says.
+	Checker Checker
+	// Settings reads the settings in force; required with a Checker.
+	Settings func(context.Context) (settings.Settings, error)
 }
 
 // SetupWithManager registers the webhooks at the manager's webhook server.
 func SetupWithManager(mgr ctrl.Manager, o Options) error {
+	if o.Checker != nil && o.Settings == nil {
+		return errors.New("the admission check needs the settings")
+	}
 	server := mgr.GetWebhookServer()
 	server.Register(mutatePath, &admission.Webhook{Handler: newMutating(o)})
 	server.Register(validatePath, &admission.Webhook{Handler: newValidating(o)})
@@ -67,12 +81,12 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 
 // handler answers requests; failed says what an error or a panic comes to.
 type handler struct {
-	answer func(req *admission.Request) (admission.Response, error)
+	answer func(ctx context.Context, req *admission.Request) (admission.Response, error)
 	failed func(req *admission.Request, err error) admission.Response
 }
 
 // Handle implements admission.Handler.
-func (h handler) Handle(_ context.Context, req admission.Request) (response admission.Response) {
+func (h handler) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
 	defer func() {
 		// controller-runtime would make it an error answer, which denies.
 		if p := recover(); p != nil {
@@ -82,7 +96,7 @@ func (h handler) Handle(_ context.Context, req admission.Request) (response admi
 	if !concerns(&req) {
 		return admission.Allowed("")
 	}
-	response, err := h.answer(&req)
+	response, err := h.answer(ctx, &req)
 	if err != nil {
 		return h.failed(&req, err)
 	}
@@ -97,17 +111,30 @@ func concerns(req *admission.Request) bool {
 }
 
 func newMutating(o Options) handler {
+	check := newGate(o)
 	return handler{
-		answer: func(req *admission.Request) (admission.Response, error) {
-			request, object, err := read(req, o.Self)
+		answer: func(ctx context.Context, req *admission.Request) (admission.Response, error) {
+			request, stored, object, err := read(req, o.Self)
 			if err != nil {
 				return admission.Response{}, err
 			}
 			response := admission.Allowed("")
-			if !object.deleting {
-				response.Patches = patch(object, defense.MutateAdmission(request))
+			if object.deleting {
+				return response, nil
 			}
-			return response, nil
+			response.Patches = patch(object, defense.MutateAdmission(request))
+			if check == nil || !mustAsk(req, &request) {
+				return response, nil
+			}
+			denial, warning := check.pass(ctx, question(req, &request, stored, object))
+			switch {
+			case denial != "":
+				return admission.Denied(denial), nil
+			case warning != "":
+				return response.WithWarnings(warning), nil
+			default:
+				return response, nil
+			}
 		},
 		// The controller notices a release that passed unseen; a denied
 		// request would be somebody's outage.
@@ -120,8 +147,8 @@ func newMutating(o Options) handler {
 
 func newValidating(o Options) handler {
 	return handler{
-		answer: func(req *admission.Request) (admission.Response, error) {
-			request, object, err := read(req, o.Self)
+		answer: func(_ context.Context, req *admission.Request) (admission.Response, error) {
+			request, _, object, err := read(req, o.Self)
 			if err != nil {
 				return admission.Response{}, err
 			}
@@ -138,14 +165,14 @@ func newValidating(o Options) handler {
 	}
 }
 
-// read makes a request one that defense decides on, and returns what the patch
-// has to know of the new object.
-func read(req *admission.Request, self string) (defense.AdmissionRequest, *object, error) {
+// read makes a request one that defense decides on. It also returns the object
+// that is stored, nil when it is being created, and the one that would be.
+func read(req *admission.Request, self string) (request defense.AdmissionRequest, stored, changed *object, err error) {
 	own, err := isOwn(req, self)
 	if err != nil {
-		return defense.AdmissionRequest{}, nil, err
+		return request, nil, nil, err
 	}
-	request := defense.AdmissionRequest{
+	request = defense.AdmissionRequest{
 		Operation: defense.AdmissionOperation(req.Operation),
 		Own:       own,
 		Kind:      "deployment",
@@ -153,19 +180,17 @@ func read(req *admission.Request, self string) (defense.AdmissionRequest, *objec
 		Name:      req.Name,
 		User:      req.UserInfo.Username,
 	}
-	changed, err := parse(req.Object.Raw)
-	if err != nil {
-		return defense.AdmissionRequest{}, nil, fmt.Errorf("object: %w", err)
+	if changed, err = parse(req.Object.Raw); err != nil {
+		return request, nil, nil, fmt.Errorf("object: %w", err)
 	}
 	request.New = changed.AdmissionObject
 	if req.Operation == admissionv1.Update {
-		stored, err := parse(req.OldObject.Raw)
-		if err != nil {
-			return defense.AdmissionRequest{}, nil, fmt.Errorf("old object: %w", err)
+		if stored, err = parse(req.OldObject.Raw); err != nil {
+			return request, nil, nil, fmt.Errorf("old object: %w", err)
 		}
 		request.Old = stored.AdmissionObject
 	}
-	return request, changed, nil
+	return request, stored, changed, nil
 }
 
 // isOwn says whether the operator sent a request. The user alone does not tell:

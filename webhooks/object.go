@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -31,6 +32,9 @@ import (
 type object struct {
 	defense.AdmissionObject
 	deleting bool
+	// generateName is what the API server makes a name of; there is no name yet.
+	generateName string
+	template     map[string]any
 	// These say which parents of what a patch sets are there.
 	hasLabels, hasAnnotations, hasTemplateMetadata, hasTemplateLabels bool
 }
@@ -47,12 +51,13 @@ func parse(raw []byte) (*object, error) {
 	if !ok {
 		return nil, errors.New("spec.template: missing")
 	}
-	o := &object{}
+	o := &object{template: template}
 	o.Version = workload.Version(template)
 	o.Paused, _ = spec["paused"].(bool)
 
 	metadata, _ := content["metadata"].(map[string]any)
 	o.ResourceVersion, _ = metadata["resourceVersion"].(string)
+	o.generateName, _ = metadata["generateName"].(string)
 	o.deleting = metadata["deletionTimestamp"] != nil
 
 	templateMetadata, ok := template["metadata"].(map[string]any)
@@ -69,6 +74,23 @@ func parse(raw []byte) (*object, error) {
 		return nil, fmt.Errorf("spec.template.metadata.%w", err)
 	}
 	return o, nil
+}
+
+// images lists what the containers run, each image once, those of init
+// containers first.
+func (o *object) images() []string {
+	var images []string
+	spec, _ := o.template["spec"].(map[string]any)
+	for _, key := range []string{"initContainers", "containers"} {
+		containers, _ := spec[key].([]any)
+		for i := range containers {
+			container, _ := containers[i].(map[string]any)
+			if image, _ := container["image"].(string); image != "" && !slices.Contains(images, image) {
+				images = append(images, image)
+			}
+		}
+	}
+	return images
 }
 
 func stringMap(parent map[string]any, key string) (m map[string]string, present bool, err error) {

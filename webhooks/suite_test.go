@@ -43,9 +43,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -70,7 +72,14 @@ var (
 	jane, asOperator, sameUser client.Client
 	warnings                   = &warningRecorder{}
 	stopServer                 func()
+	// asking is the admission check, off unless a test turns it on.
+	asking = &fakeChecker{settings: unasked}
 )
+
+func unasked(s *settings.Settings) error {
+	s.AdmissionCheck = false
+	return nil
+}
 
 // warningRecorder keeps what the API server warned jane of.
 type warningRecorder struct{ texts []string }
@@ -153,7 +162,8 @@ func startServer() {
 		}),
 	})
 	Expect(err).NotTo(HaveOccurred())
-	Expect(SetupWithManager(mgr, Options{Self: operator, Log: GinkgoLogr})).To(Succeed())
+	Expect(SetupWithManager(mgr, Options{Self: operator, Log: GinkgoLogr, Checker: asking, Settings: asking.Settings})).To(Succeed())
+	mgr.GetWebhookServer().Register(lateWebhookPath, &admission.Webhook{Handler: admission.HandlerFunc(lateWebhook)})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

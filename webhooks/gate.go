@@ -1,0 +1,239 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package webhooks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+const (
+	// settingsTimeout bounds the reading of the settings, which waits while the
+	// cache starts.
+	settingsTimeout = 500 * time.Millisecond
+	// remembered is for how long an answer holds for repeated calls about the
+	// same release: within one request the API server calls again after other
+	// webhooks, and after each conflict with another writer.
+	remembered = 15 * time.Second
+	// maxRemembered bounds the memory: two keys per release.
+	maxRemembered = 2048
+)
+
+// mustAsk says whether a request is one the admission check is for: a release
+// of a workload under defense, by somebody else than the operator, that is more
+// than a try. Namespaces that are not enrolled do not call the webhook.
+//
+// A blocked workload is never asked about. Without a valid override its release
+// is denied anyway. With one, somebody has decided that this release must get
+// through, maybe to repair an outage that the server is part of; no second gate
+// gets in the way of that.
+func mustAsk(req *admission.Request, r *defense.AdmissionRequest) bool {
+	_, blocked := r.Old.Labels[v1alpha1.SuspendLabel]
+	dryRun := req.DryRun != nil && *req.DryRun
+	// The old version is empty when the workload is being created.
+	return r.Old.Version != r.New.Version && !r.Own && !defense.OptedOut(r.New.Labels) && !blocked && !dryRun
+}
+
+// question makes a request a question; stored is nil when the workload is being
+// created.
+func question(req *admission.Request, r *defense.AdmissionRequest, stored, changed *object) Question {
+	name := cmp.Or(r.Name, changed.generateName)
+	q := Question{
+		RequestUID: req.UID,
+		Namespace:  r.Namespace, Name: name,
+		App:     (&defense.Workload{Name: name, Labels: r.New.Labels}).AppName(),
+		User:    r.User,
+		Release: r.Old.Annotations[v1alpha1.ReleaseAnnotation],
+		Version: r.New.Version, OldVersion: r.Old.Version,
+		Images: changed.images(),
+	}
+	if stored != nil {
+		q.OldImages = stored.images()
+	}
+	return q
+}
+
+// gate is the admission check: it lets a release pass or not.
+type gate struct {
+	checker  Checker
+	settings func(context.Context) (settings.Settings, error)
+	log      logr.Logger
+	memory   *memory
+}
+
+// newGate returns nil where there is nobody to ask.
+func newGate(o Options) *gate {
+	if o.Checker == nil {
+		return nil
+	}
+	return &gate{checker: o.Checker, settings: o.Settings, log: o.Log, memory: newMemory(clock.RealClock{})}
+}
+
+// pass asks about a release, if the setting is on. It returns why the release is
+// denied, or what to warn of although it is not. Only a failing answer denies,
+// and no answer where silence counts as a failure.
+func (g *gate) pass(ctx context.Context, q Question) (denial, warning string) {
+	ctx, cancel := context.WithTimeout(ctx, settings.MaxAdmissionTimeout)
+	defer cancel()
+	log := g.log.WithValues("namespace", q.Namespace, "name", q.Name, "version", q.Version)
+
+	s, err := g.inForce(ctx)
+	if err != nil {
+		log.Error(err, "Release let pass without the check of AlterShield Server, for it is not known whether it is on")
+		return "", ""
+	}
+	if !s.AdmissionCheck {
+		return "", ""
+	}
+	checkCtx, cancel := context.WithTimeout(ctx, s.AdmissionTimeout)
+	defer cancel()
+	answer, repeated, err := g.memory.ask(checkCtx, q, g.checker.Check)
+	prefix := fmt.Sprintf("deployment %s: version %s may not be released: ", q.Name, q.Version)
+	switch {
+	case err == nil && answer.Passes:
+		return "", ""
+	case err == nil:
+		g.memory.forget(q)
+		return prefix + answer.Explanation, ""
+	}
+	if !repeated && !errors.Is(ctx.Err(), context.Canceled) {
+		log.Info("AlterShield Server did not say whether a version may be released", "denied", s.SilenceFails, "limit", s.AdmissionTimeout.String(), "cause", err.Error())
+	}
+	problem := describe(err, s.AdmissionTimeout)
+	if s.SilenceFails {
+		g.memory.forget(q)
+		return prefix + problem + `, and the OpsConfigInfo "silence" makes that a failure; try again once the server answers, or turn off the OpsConfigInfo "admission" or "silence"`, ""
+	}
+	return "", problem + "; released without its check"
+}
+
+func (g *gate) inForce(ctx context.Context) (settings.Settings, error) {
+	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
+	defer cancel()
+	return g.settings(ctx)
+}
+
+// describe tells a user why there is no answer. Addresses are in the log only.
+func describe(err error, limit time.Duration) string {
+	var refusal *altershield.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("AlterShield Server gave no answer in %s", limit)
+	case errors.As(err, &refusal) && refusal.Code != "":
+		return fmt.Sprintf("AlterShield Server refused the check (result code %s)", refusal.Code)
+	default:
+		return "AlterShield Server cannot be asked"
+	}
+}
+
+// memory keeps answers for a short time, so that repeated calls about one
+// release ask once. The API server gives each call a UID of its own, also within
+// one request, so a release is recognized by what it is: who releases which
+// version after which. The same UID comes again only when a connection broke.
+type memory struct {
+	mu sync.Mutex
+	// entries are *entry by key.
+	entries *cache.LRUExpireCache
+}
+
+// entry is a question that was asked. Its fields are read once done is closed.
+type entry struct {
+	done   chan struct{}
+	answer Answer
+	err    error
+}
+
+func newMemory(c clock.PassiveClock) *memory {
+	return &memory{entries: cache.NewLRUExpireCacheWithClock(maxRemembered, c)}
+}
+
+// callKey identifies a call, attemptKey all calls about one release.
+func callKey(q Question) string {
+	return strings.Join([]string{"call", string(q.RequestUID), q.Version}, "\x00")
+}
+
+func attemptKey(q Question) string {
+	return strings.Join([]string{"attempt", q.Namespace, q.Name, q.Release, q.OldVersion, q.Version, q.User}, "\x00")
+}
+
+// ask asks a question unless it was asked; then it returns, or waits for, what
+// came of it.
+func (m *memory) ask(ctx context.Context, q Question, check func(context.Context, Question) (Answer, error)) (answer Answer, repeated bool, err error) {
+	e, repeated := m.enter(q)
+	if repeated {
+		select {
+		case <-e.done:
+			return e.answer, true, e.err
+		case <-ctx.Done():
+			return Answer{}, true, ctx.Err()
+		}
+	}
+	e.err = errors.New("the check broke off")
+	keep := false
+	defer func() {
+		if !keep {
+			m.remove(q)
+		}
+		close(e.done)
+	}()
+	e.answer, e.err = check(ctx, q)
+	// A caller that went away says nothing about the server.
+	keep = !errors.Is(ctx.Err(), context.Canceled)
+	return e.answer, false, e.err
+}
+
+// enter returns the entry of a question and whether it was there.
+func (m *memory) enter(q Question) (*entry, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range []string{callKey(q), attemptKey(q)} {
+		if value, ok := m.entries.Get(key); ok {
+			if e, ok := value.(*entry); ok {
+				return e, true
+			}
+		}
+	}
+	e := &entry{done: make(chan struct{})}
+	m.entries.Add(callKey(q), e, remembered)
+	m.entries.Add(attemptKey(q), e, remembered)
+	return e, false
+}
+
+// forget makes the next try of a release ask again: it was denied, and whoever
+// tries again expects another answer. Only a repetition of the very call gets
+// the same.
+func (m *memory) forget(q Question) { m.entries.Remove(attemptKey(q)) }
+
+func (m *memory) remove(q Question) {
+	m.entries.Remove(callKey(q))
+	m.entries.Remove(attemptKey(q))
+}
