@@ -66,6 +66,7 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.changesOfPod), builder.WithPredicates(podChanged())).
 		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.changesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&v1alpha1.OpsConfigInfo{}, handler.EnqueueRequestsFromMapFunc(r.openChanges)).
+		Watches(&v1alpha1.ChangeWorkload{}, handler.EnqueueRequestsFromMapFunc(r.changesBeside), builder.WithPredicates(orderEnded())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
 		Complete(quiet(r))
 }
@@ -100,7 +101,7 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 // observe reads all a decision needs. current is false while the cache does not
 // show the workload that the API server has.
 func (r *ChangeWorkloadReconciler) observe(ctx context.Context, ns *metav1.PartialObjectMetadata, change *v1alpha1.ChangeWorkload) (in defense.ReleaseInput, current bool, err error) {
-	in = defense.ReleaseInput{Now: r.clock.Now(), Change: change, Enrolled: enrolled(ns)}
+	in = defense.ReleaseInput{Now: r.clock.Now(), Change: change, Enrolled: enrolled(ns), Cluster: r.cluster}
 	if in.Settings, err = r.observeSettings(ctx); err != nil {
 		return in, false, err
 	}
@@ -220,6 +221,8 @@ func (r *ChangeWorkloadReconciler) createBatch(ctx context.Context, change *v1al
 			CreateTimeUnix:   now.Unix(),
 			Attempt:          b.Attempt,
 			Release:          b.Release,
+			TotalBatches:     b.Total,
+			Last:             b.Last,
 		},
 	}
 	if err := r.client.Create(ctx, batch); err != nil {
@@ -336,6 +339,15 @@ func (r *ChangeWorkloadReconciler) requestsByOwner(ctx context.Context, namespac
 	return requestsFor(ctx, &v1alpha1.ChangeWorkloadList{Items: changes})
 }
 
+// changesBeside maps a release to those of the same workload.
+func (r *ChangeWorkloadReconciler) changesBeside(ctx context.Context, o client.Object) []reconcile.Request {
+	ref := metav1.GetControllerOf(o)
+	if ref == nil {
+		return nil
+	}
+	return r.requestsByOwner(ctx, o.GetNamespace(), ref.UID)
+}
+
 func (r *ChangeWorkloadReconciler) changesOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.requestsByOwner(ctx, o.GetNamespace(), o.GetUID())
 }
@@ -360,28 +372,12 @@ func (r *ChangeWorkloadReconciler) changesOfPod(ctx context.Context, o client.Ob
 }
 
 func (r *ChangeWorkloadReconciler) changesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return r.listRequests(ctx, func(*v1alpha1.ChangeWorkload) bool { return true }, client.InNamespace(ns.GetName()))
+	return r.changesWhere(ctx, func(*v1alpha1.ChangeWorkload) bool { return true }, client.InNamespace(ns.GetName()))
 }
 
 // openChanges maps a changed setting to the releases that follow it.
 func (r *ChangeWorkloadReconciler) openChanges(ctx context.Context, _ client.Object) []reconcile.Request {
-	return r.listRequests(ctx, func(c *v1alpha1.ChangeWorkload) bool { return defense.IsOpen(c.Status.Status) })
-}
-
-func (r *ChangeWorkloadReconciler) listRequests(ctx context.Context, wanted func(*v1alpha1.ChangeWorkload) bool, opts ...client.ListOption) []reconcile.Request {
-	var list v1alpha1.ChangeWorkloadList
-	opts = append(opts, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
-	if err := r.client.List(ctx, &list, opts...); err != nil {
-		log.FromContext(ctx).Error(err, "list changeworkloads")
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if wanted(&list.Items[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+	return r.changesWhere(ctx, func(c *v1alpha1.ChangeWorkload) bool { return defense.IsOpen(c.Status.Status) })
 }
 
 // podChanged lets through what moves a release: pods that come and go, become
@@ -398,5 +394,20 @@ func podChanged() predicate.Predicate {
 			o, n := defense.ObservePod(before), defense.ObservePod(after)
 			return o.Ready != n.Ready || o.Terminating != n.Terminating || o.Ended != n.Ended || o.UID != n.UID
 		},
+	}
+}
+
+// orderEnded lets through the releases whose order was ended: the one that
+// replaced them may remove them then.
+func orderEnded() predicate.Predicate {
+	open := func(o client.Object) bool {
+		change, ok := o.(*v1alpha1.ChangeWorkload)
+		return ok && defense.OrderIsOpen(&change.Status)
+	}
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return open(e.ObjectOld) && !open(e.ObjectNew) },
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }

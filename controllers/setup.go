@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,12 +31,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -58,6 +62,9 @@ const (
 	reconcileTimeout = time.Minute
 	// workers per controller: writes to the API server dominate.
 	workers = 8
+	// serverWorkers of the controllers that call AlterShield Server: waiting
+	// for it dominates.
+	serverWorkers = 32
 )
 
 // Options of the controllers.
@@ -68,6 +75,16 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Kind of workload that is defended.
 	Kind workload.Kind
+	// Server is AlterShield Server; nil when there is none.
+	Server *Server
+}
+
+// NewScheme knows the kinds the operator reads and writes.
+func NewScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	return scheme
 }
 
 // CacheOptions say what is cached and how little of it.
@@ -104,6 +121,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}
 	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.ChangeWorkload{}, workload.IndexByOrder, workload.OrderOf); err != nil {
+		return fmt.Errorf("index changeworkloads by order: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.ChangePod{}, workload.IndexByNode, workload.NodeOf); err != nil {
+		return fmt.Errorf("index changepods by node: %w", err)
+	}
 	// All caches from the start, on every replica: readiness waits for them,
 	// and a new leader finds them warm.
 	for _, object := range []client.Object{o.Kind.Object(), namespaceMetadata(), &v1alpha1.OpsConfigInfo{}} {
@@ -119,18 +142,40 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		kind:      o.Kind,
 		namespace: o.Namespace,
 	}
-	for name, setup := range map[string]func(ctrl.Manager) error{
+	if o.Server != nil {
+		b.cluster = o.Server.Cluster
+	}
+	setups := map[string]func(ctrl.Manager) error{
 		"workload":       (&WorkloadReconciler{base: b}).SetupWithManager,
 		"pod":            (&PodReconciler{base: b}).SetupWithManager,
 		"changeworkload": (&ChangeWorkloadReconciler{base: b}).SetupWithManager,
-		"changepod":      (&ChangePodReconciler{base: b}).SetupWithManager,
+		"changepod":      (&ChangePodReconciler{base: b, server: o.Server, calls: newCallMemory(o.Clock)}).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{base: b}).SetupWithManager,
-	} {
+	}
+	if o.Server != nil {
+		ended := newEndedOrders()
+		setups["order"] = (&OrderReconciler{base: b, server: o.Server, calls: newCallMemory(o.Clock), ended: ended}).SetupWithManager
+		setups["order-end"] = (&OrderEndReconciler{base: b, server: o.Server, calls: newCallMemory(o.Clock), ended: ended}).SetupWithManager
+	}
+	for name, setup := range setups {
 		if err := setup(mgr); err != nil {
 			return fmt.Errorf("set up the %s controller: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// CachesSynced says whether the manager sees the cluster. It does not depend on
+// leadership: every replica keeps its caches warm.
+func CachesSynced(mgr ctrl.Manager) healthz.Checker {
+	return func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
+		defer cancel()
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the caches are not synced yet")
+		}
+		return nil
+	}
 }
 
 // base is what all reconcilers have.
@@ -141,6 +186,8 @@ type base struct {
 	clock     clock.PassiveClock
 	kind      workload.Kind
 	namespace string
+	// cluster identifies the cluster to AlterShield Server; empty without one.
+	cluster types.UID
 }
 
 func namespaceMetadata() *metav1.PartialObjectMetadata {
@@ -186,6 +233,23 @@ func (b *base) changesOf(ctx context.Context, namespace string, uid types.UID, o
 		return nil, fmt.Errorf("list changeworkloads of %s: %w", uid, err)
 	}
 	return list.Items, nil
+}
+
+// changesWhere lists the requests for all ChangeWorkloads that are wanted.
+func (b *base) changesWhere(ctx context.Context, wanted func(*v1alpha1.ChangeWorkload) bool, opts ...client.ListOption) []reconcile.Request {
+	var list v1alpha1.ChangeWorkloadList
+	opts = append(opts, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+	if err := b.client.List(ctx, &list, opts...); err != nil {
+		log.FromContext(ctx).Error(err, "list changeworkloads")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if wanted(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
 }
 
 // event tells of a workload; related is the object that caused it, or nil.

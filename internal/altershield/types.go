@@ -18,6 +18,7 @@ package altershield
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -214,6 +215,9 @@ var (
 	scenarios = []string{ScenarioDefault, ScenarioDaily, ScenarioEmergency, "10", "12", "13", "30"}
 	phases    = []string{PhaseDev, PhaseSim, PhasePre, PhaseGray, PhaseProdBeta, PhaseProd}
 )
+
+// Phases are the phases a change may be in.
+func Phases() []string { return slices.Clone(phases) }
 
 func (o *Order) check(c *checks) {
 	c.requiredLimit("changeTitle", o.ChangeTitle, MaxChangeTitle, "shorten the title")

@@ -205,29 +205,6 @@ func TestEnrolledSince(t *testing.T) {
 	}
 }
 
-func TestDecideBatch(t *testing.T) {
-	batch := &v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{PodInfos: []v1alpha1.PodInfo{{Pod: "a", UID: "1"}, {Pod: "b", UID: "2"}}}}
-	next, changed := DecideBatch(batch, testNow)
-	if !changed || next.Status != v1alpha1.ChangePodExecuteDone || next.Message != "Skipped" || len(next.PodResults) != 2 {
-		t.Fatalf("changed %t to %+v, want ExecuteDone, Skipped, two results", changed, next)
-	}
-	for _, r := range next.PodResults {
-		if VerdictFails(r.Verdict) {
-			t.Errorf("pod %s fails by verdict %q though nobody was asked", r.Pod, r.Verdict)
-		}
-	}
-	written := batch.DeepCopy()
-	written.Status.PodResults = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "b"}, Verdict: "fail", Message: "find error"}}
-	if kept, _ := DecideBatch(written, testNow); len(kept.PodResults) != 2 || kept.PodResults[0].Pod != "b" || kept.PodResults[0].Verdict != "fail" {
-		t.Errorf("a verdict written before the batch was done is lost: %+v", kept.PodResults)
-	}
-	batch.Status = next
-	batch.Status.PodResults[0].Verdict = "fail"
-	if after, changed := DecideBatch(batch, testNow); changed || after.PodResults[0].Verdict != "fail" {
-		t.Errorf("a batch that is done was changed: %t, %+v", changed, after)
-	}
-}
-
 func TestVerdictFails(t *testing.T) {
 	for verdict, want := range map[string]bool{"": false, "pass": false, "none": false, "fail": true, "inconc": true, "unpass": true, "PASS": true} {
 		if got := VerdictFails(verdict); got != want {

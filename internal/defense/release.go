@@ -53,6 +53,9 @@ type ReleaseInput struct {
 	// Live says that the workload's labels and annotations were read from the
 	// API server, not from a cache that may be behind.
 	Live bool
+	// Cluster identifies the cluster to AlterShield Server; empty when none is
+	// configured.
+	Cluster types.UID
 }
 
 // WorkloadAction is what a release does to the block of its workload.
@@ -72,6 +75,10 @@ type Batch struct {
 	Number, Attempt int32
 	Release         int64
 	Pods            []v1alpha1.PodInfo
+	// Total is how many batches the release is expected to have by now.
+	Total int32
+	// Last: every pod the workload is to have is in a batch now.
+	Last bool
 }
 
 // Event is an event to be told once the write it tells of has succeeded.
@@ -108,9 +115,12 @@ type ReleasePlan struct {
 
 const (
 	// maxListed bounds the lists in the status of a release; counts are
-	// complete. Preparing pods are always all listed: the list is the memory
-	// of who was finished, and there are fewer of them than a batch holds.
+	// complete.
 	maxListed = 100
+	// maxPreparing bounds the list of preparing pods, the memory of who was
+	// finished. There are fewer of them than a batch holds, unless the order's
+	// PRE check holds all batches up.
+	maxPreparing = 400
 	// maxListedMessage bounds a verdict's text in those lists; the ChangePod
 	// has all of it.
 	maxListedMessage = 256
@@ -145,6 +155,9 @@ type release struct {
 	failed    []v1alpha1.PodResult
 	// batched are the pods in a batch of this attempt.
 	batched map[types.UID]bool
+	// removeIn is how long until obsolete releases go although their orders
+	// have not ended; 0 when none waits for that.
+	removeIn time.Duration
 }
 
 // standing is where a release stands towards its workload.
@@ -179,6 +192,9 @@ func (d *release) standing() standing {
 
 // cancel ends a release that had not ended.
 func (d *release) cancel(why standing) {
+	if why != standingLeft || IsOpen(d.status.Status) {
+		d.endOrder(v1alpha1.FinishCancel)
+	}
 	if !IsOpen(d.status.Status) {
 		return
 	}
@@ -196,12 +212,17 @@ func (d *release) follow() {
 	if d.status.Attempt == 0 || d.Change.Spec.Release > d.status.ObservedRelease {
 		d.startAttempt()
 	}
+	d.followOrder()
 	if !IsVerified(d.status.Status) {
 		return
 	}
 	d.followSettings()
+	if d.status.Status == v1alpha1.ChangeWorkloadInit {
+		d.plan.RequeueAfter = d.untilUndefended()
+		return
+	}
 	wait := d.sortPods()
-	made := d.makeBatches()
+	made := d.orderPreOver() && d.makeBatches()
 	d.judge(made)
 	d.explain()
 	d.requeueIn(wait)
@@ -220,7 +241,13 @@ func (d *release) startAttempt() {
 	if d.status.Attempt > 1 {
 		message = fmt.Sprintf("%s, attempt %d of this version", message, d.status.Attempt)
 	}
-	d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "ReleaseStarted", message)
+	state := v1alpha1.ChangeWorkloadRunning
+	if d.Cluster != "" {
+		state = v1alpha1.ChangeWorkloadInit
+		d.status.OrderID = OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease, d.status.Attempt)
+		d.status.OrderStage = v1alpha1.OrderSubmitting
+	}
+	d.enter(state, corev1.EventTypeNormal, "ReleaseStarted", message)
 }
 
 func (d *release) followSettings() {
@@ -241,10 +268,10 @@ func (d *release) followSettings() {
 func (d *release) sortPods() (wait time.Duration) {
 	d.batched = map[types.UID]bool{}
 	batches := slices.Clone(d.Batches)
-	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int { return cmp.Compare(batchNumber(&a), batchNumber(&b)) })
+	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int { return cmp.Compare(BatchNumber(&a), BatchNumber(&b)) })
 	for i := range batches {
 		b := &batches[i]
-		d.status.Batches = max(d.status.Batches, batchNumber(b))
+		d.status.Batches = max(d.status.Batches, BatchNumber(b))
 		// The release tells an attempt from one of the same number whose
 		// status was never written.
 		if b.Spec.Attempt != d.status.Attempt || b.Spec.Release != d.status.ObservedRelease {
@@ -322,7 +349,26 @@ func (d *release) makeBatch(size int) {
 	}
 	d.checking = append(d.checking, resultsOf(b.Pods)...)
 	d.preparing = d.preparing[size:]
+	perBatch := max(d.Settings.BatchSize, 1)
+	b.Total = max(b.Number, (d.Workload.Replicas+perBatch-1)/perBatch)
+	b.Last = d.allBatched()
 	d.plan.Batches = append(d.plan.Batches, b)
+}
+
+// allBatched says that every pod the workload is to have is there and in a
+// batch.
+func (d *release) allBatched() bool {
+	live := 0
+	for i := range d.Pods {
+		if !d.Pods[i].live() {
+			continue
+		}
+		if !d.batched[d.Pods[i].UID] {
+			return false
+		}
+		live++
+	}
+	return live == int(d.Workload.Replicas)
 }
 
 func (d *release) deadline() time.Time {
@@ -335,20 +381,27 @@ func (d *release) overdue() bool { return !d.Now.Before(d.deadline()) }
 func (d *release) judge(made bool) {
 	before := d.status.Status
 	switch {
-	case len(d.failed) > 0:
+	case len(d.failed) > 0 || d.failedOrder() != nil:
 		d.fail(before)
 
-	case d.allPassed():
+	case d.allPassed() && (before == v1alpha1.ChangeWorkloadSuccess || d.orderPostOver()):
 		if before != v1alpha1.ChangeWorkloadSuccess {
 			d.plan.NeedsLive = !d.Live
 			d.enter(v1alpha1.ChangeWorkloadSuccess, corev1.EventTypeNormal, "ReleaseSucceeded",
 				fmt.Sprintf("all %d pods passed", len(d.passed)))
+			d.endOrder(v1alpha1.FinishSuccess)
 		}
 		d.succeed(before != v1alpha1.ChangeWorkloadSuccess)
 
+	case d.allPassed() && before != v1alpha1.ChangeWorkloadSuspend:
+		d.awaitOrderPost()
+		if before != v1alpha1.ChangeWorkloadRunning {
+			d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
+		}
+
 	case before == v1alpha1.ChangeWorkloadSuspend:
 		d.plan.NeedsLive = !d.Live
-		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "VerdictCorrected", "no pod is failed any more; the release goes on")
+		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "VerdictCorrected", "nothing is failed any more; the release goes on")
 		d.lift(d.ownBlock(), "the failing verdict was corrected")
 
 	case before == v1alpha1.ChangeWorkloadSuccess:
@@ -371,8 +424,11 @@ func (d *release) judge(made bool) {
 func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 	isNew := before != v1alpha1.ChangeWorkloadSuspend || len(d.failed) > int(d.status.FailCount)
 	if before != v1alpha1.ChangeWorkloadSuspend {
-		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, "ReleaseSuspended",
-			fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+len(d.passed), describe(&d.failed[0])))
+		message := d.describeOrder()
+		if len(d.failed) > 0 {
+			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+len(d.passed), describe(&d.failed[0]))
+		}
+		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, "ReleaseSuspended", message)
 	}
 	if isNew && d.Settings.Blocking {
 		d.plan.NeedsLive = !d.Live
@@ -399,9 +455,16 @@ func (d *release) succeed(entered bool) {
 	}
 	d.lift(lift, "the release succeeded")
 	for i := range d.Others {
-		if d.Others[i].Spec.Release < d.Change.Spec.Release {
-			d.plan.Remove = append(d.plan.Remove, d.Others[i])
+		if d.Others[i].Spec.Release >= d.Change.Spec.Release {
+			continue
 		}
+		// Its order is ended first, for at most one deadline.
+		left := time.Unix(d.status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
+		if OrderIsOpen(&d.Others[i].Status) && left > 0 {
+			d.removeIn = left
+			continue
+		}
+		d.plan.Remove = append(d.plan.Remove, d.Others[i])
 	}
 }
 
@@ -430,10 +493,14 @@ func (d *release) lift(lift bool, why string) {
 // to say of one that never failed.
 func (d *release) explainBlock() {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
-	failed := len(d.failed) > 0
+	failed := len(d.failed) > 0 || d.failedOrder() != nil
+	reason := v1alpha1.ReasonPodFailed
+	if len(d.failed) == 0 && failed {
+		reason = v1alpha1.ReasonOrderCheckFailed
+	}
 	switch {
 	case d.plan.Action == BlockWorkload, d.plan.Action != LiftBlock && d.ownBlock():
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed,
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, reason,
 			"releases of the workload are blocked; release a repair with the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
 	case failed && d.Workload.blocked():
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockedAlready,
@@ -442,7 +509,7 @@ func (d *release) explainBlock() {
 	case failed:
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "the block was lifted by hand")
 	case said.Status == metav1.ConditionTrue || said.Reason != v1alpha1.ReasonCorrected:
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonCorrected, "no pod of this release is failed any more")
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonCorrected, "nothing of this release is failed any more")
 	}
 }
 
@@ -472,7 +539,7 @@ func (d *release) allPassed() bool {
 // waitsInVain says that pods are still to come and none has for the wait
 // threshold. A rollout that cannot move does not count: it says so itself.
 func (d *release) waitsInVain(made bool) bool {
-	if made || len(d.preparing) > 0 || d.Workload.Paused || d.Workload.Rollout.Stuck {
+	if made || len(d.preparing) > 0 || !d.orderPreOver() || d.Workload.Paused || d.Workload.Rollout.Stuck {
 		return false
 	}
 	return d.podsToCome() && d.overdue()
@@ -495,11 +562,12 @@ func (d *release) podsToCome() bool {
 // explain fills the lists, counts and conditions.
 func (d *release) explain() {
 	s := d.status
+	s.UnclaimedVerdicts = d.unclaimed()
 	s.DefensePreparingPods = nil
-	for i := range d.preparing {
+	for i := range d.preparing[:min(len(d.preparing), maxPreparing)] {
 		s.DefensePreparingPods = append(s.DefensePreparingPods, v1alpha1.PodResult{PodInfo: d.preparing[i].Info(d.Change.Spec.AppName)})
 	}
-	s.PreparingCount = int32(len(d.preparing)) //nolint:gosec // bounded by the size of a batch
+	s.PreparingCount = int32(len(d.preparing)) //nolint:gosec // a workload has far fewer pods
 	s.DefenseCheckingPods, s.CheckingCount = bounded(d.checking)
 	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
 	s.DefenseCheckFailPods, s.FailCount = bounded(d.failed)
@@ -520,8 +588,12 @@ func (d *release) explain() {
 	switch {
 	case len(d.failed) > 0:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s", describe(&d.failed[0]))
+	case d.failedOrder() != nil:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonOrderCheckFailed, "%s", d.describeOrder())
 	case s.Status == v1alpha1.ChangeWorkloadSuccess && len(d.passed) == 0:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "the release has no pods to verify; it lifts no block")
+	case s.Status != v1alpha1.ChangeWorkloadSuccess && d.allPassed():
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the order's POST check goes on")
 	case d.allPassed():
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "every pod passed")
 	default:
@@ -533,12 +605,15 @@ func (d *release) explain() {
 // when waiting for a full batch ends.
 func (d *release) requeueIn(podWait time.Duration) {
 	again := podWait
-	waiting := len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && d.podsToCome() && !d.overdue()
+	waiting := d.orderPreOver() && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && d.podsToCome() && !d.overdue()
 	if waiting {
 		left := max(d.deadline().Sub(d.Now), time.Second/10)
 		if again == 0 || left < again {
 			again = left
 		}
+	}
+	if d.removeIn > 0 && (again == 0 || d.removeIn < again) {
+		again = d.removeIn
 	}
 	d.plan.RequeueAfter = again
 }
@@ -601,9 +676,9 @@ func resultsOf(infos []v1alpha1.PodInfo) []v1alpha1.PodResult {
 	return results
 }
 
-// batchNumber reads the number of a batch out of its name; 0 for a name that
-// is none of ours.
-func batchNumber(b *v1alpha1.ChangePod) int32 {
+// BatchNumber reads the number of a batch, from 1, out of its name; 0 for a name
+// that is none of ours.
+func BatchNumber(b *v1alpha1.ChangePod) int32 {
 	i := strings.LastIndex(b.Name, nameSeparator)
 	if i < 0 {
 		return 0

@@ -160,7 +160,7 @@ func (w *world) step(crash bool) ReleasePlan {
 	for _, b := range plan.Batches {
 		w.in.Batches = append(w.in.Batches, v1alpha1.ChangePod{
 			ObjectMeta: metav1.ObjectMeta{Name: ChangePodName("sleep", versionA, b.Number)},
-			Spec:       v1alpha1.ChangePodSpec{PodInfos: b.Pods, Attempt: b.Attempt, Release: b.Release},
+			Spec:       v1alpha1.ChangePodSpec{PodInfos: b.Pods, Attempt: b.Attempt, Release: b.Release, TotalBatches: b.Total, Last: b.Last},
 		})
 	}
 	switch plan.Action {
@@ -181,8 +181,9 @@ func (w *world) step(crash bool) ReleasePlan {
 // Check ends all open batches.
 func (w *world) Check() *world {
 	for i := range w.in.Batches {
-		if next, changed := DecideBatch(&w.in.Batches[i], w.in.Now); changed {
-			w.in.Batches[i].Status = next
+		plan := DecideBatch(BatchInput{Now: w.in.Now, Settings: w.in.Settings, Batch: &w.in.Batches[i], Change: w.in.Change})
+		if plan.Status != nil {
+			w.in.Batches[i].Status = *plan.Status
 		}
 	}
 	return w

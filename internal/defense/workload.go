@@ -201,6 +201,9 @@ const (
 	VerdictPass = "pass"
 	// VerdictNone means no rule was triggered, or nobody was asked.
 	VerdictNone = "none"
+	// VerdictInconclusive does not pass: the server could not tell, or did not
+	// in time.
+	VerdictInconclusive = "inconc"
 )
 
 // timeLayout is how times for people are written; the Unix time beside each is

@@ -23,6 +23,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -39,4 +40,18 @@ func Self(ctx context.Context, config *rest.Config) (string, error) {
 		return "", fmt.Errorf("ask the API server who the operator is (SelfSubjectReview): %w", err)
 	}
 	return review.Status.UserInfo.Username, nil
+}
+
+// Cluster asks the API server for the UID of the namespace kube-system, which
+// stands for the cluster: it lives as long as the cluster does.
+func Cluster(ctx context.Context, config *rest.Config) (types.UID, error) {
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return "", fmt.Errorf("create a client: %w", err)
+	}
+	ns, err := clientset.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("get namespace %s, whose UID identifies the cluster: %w", metav1.NamespaceSystem, err)
+	}
+	return ns.UID, nil
 }

@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -53,7 +54,11 @@ var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 var (
 	trimmedVersionPath = []string{"altershield", "version"}
 	trimmedHashPath    = []string{"altershield", "templateHash"}
+	trimmedImagesPath  = []string{"altershield", "images"}
 )
+
+// revisionAnnotation numbers the revisions of a Deployment.
+const revisionAnnotation = "deployment.kubernetes.io/revision"
 
 // GroupVersionKind implements Kind.
 func (Deployment) GroupVersionKind() schema.GroupVersionKind {
@@ -114,6 +119,57 @@ func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload
 		pods[i] = defense.ObservePod(&list.Items[i])
 	}
 	return pods, nil
+}
+
+// Images implements Kind.
+func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
+	obj := newUnstructured(d.GroupVersionKind())
+	if err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj, client.DisableReadYourWritesConsistency); err != nil {
+		return nil, nil, client.IgnoreNotFound(err)
+	}
+	_, hash, err := observeDeployment(obj)
+	if err != nil || obj.GetUID() != w.UID {
+		return nil, nil, err
+	}
+	list := newUnstructuredList(replicaSetKind)
+	if err := r.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)},
+		client.DisableReadYourWritesConsistency); err != nil {
+		return nil, nil, fmt.Errorf("list replica sets of %s/%s: %w", w.Namespace, w.Name, err)
+	}
+	newest := int64(-1)
+	for i := range list.Items {
+		rs := &list.Items[i]
+		rsHash, err := templateHash(rs)
+		if err != nil {
+			return nil, nil, err
+		}
+		// One without a number has not been numbered yet, so it is not older.
+		n, err := strconv.ParseInt(rs.GetAnnotations()[revisionAnnotation], 10, 64)
+		if err == nil && rsHash != hash && n > newest {
+			newest, previous = n, imagesOf(rs)
+		}
+	}
+	return imagesOf(obj), previous, nil
+}
+
+// imagesOf lists the images of a template, those of init containers first.
+func imagesOf(u *unstructured.Unstructured) []string {
+	if images, ok, err := unstructured.NestedStringSlice(u.Object, trimmedImagesPath...); ok && err == nil {
+		return images
+	}
+	var images []string
+	for _, field := range []string{"initContainers", "containers"} {
+		containers, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "template", "spec", field)
+		list, _ := containers.([]any)
+		for i := range list {
+			if c, ok := list[i].(map[string]any); ok {
+				if image, ok := c["image"].(string); ok {
+					images = append(images, image)
+				}
+			}
+		}
+	}
+	return images
 }
 
 // OwnerOfPod implements Kind.
@@ -251,7 +307,11 @@ func trimReplicaSet(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
+	revision, numbered := u.GetAnnotations()[revisionAnnotation]
 	u.SetAnnotations(nil)
+	if numbered {
+		u.SetAnnotations(map[string]string{revisionAnnotation: revision})
+	}
 	u.SetLabels(nil)
 	return trim(u, VersionOfReplicaSet, "replicas")
 }
@@ -261,6 +321,7 @@ func trim(u *unstructured.Unstructured, version func(map[string]any) string, kee
 	if err != nil {
 		return nil, err
 	}
+	images := imagesOf(u)
 	u.SetManagedFields(nil)
 	if annotations := u.GetAnnotations(); annotations != nil {
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
@@ -277,6 +338,9 @@ func trim(u *unstructured.Unstructured, version func(map[string]any) string, kee
 		if err := unstructured.SetNestedField(u.Object, value, *path...); err != nil {
 			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 		}
+	}
+	if err := unstructured.SetNestedStringSlice(u.Object, images, trimmedImagesPath...); err != nil {
+		return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
 	return u, nil
 }

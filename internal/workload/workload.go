@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
@@ -49,6 +50,9 @@ type Kind interface {
 	Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error)
 	// Pods observes the pods of the workload's current template.
 	Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error)
+	// Images lists the container images of the workload's current template, and
+	// of the one before it.
+	Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error)
 	// OwnerOfPod finds the workload that owns a pod; ok is false when the pod
 	// belongs to no workload of this kind.
 	OwnerOfPod(ctx context.Context, r client.Reader, pod metav1.Object) (owner Owner, ok bool, err error)
@@ -67,12 +71,32 @@ const (
 	// IndexByOwner indexes pods, revisions, ChangeWorkloads and ChangePods by
 	// the UID of their controller.
 	IndexByOwner = "controller-uid"
+	// IndexByOrder indexes ChangeWorkloads by the ids of their orders.
+	IndexByOrder = "order-id"
+	// IndexByNode indexes ChangePods by their ids on the server.
+	IndexByNode = "node-id"
 )
 
 // OwnerUID is the IndexByOwner of an object.
 func OwnerUID(o client.Object) []string {
 	if ref := metav1.GetControllerOf(o); ref != nil {
 		return []string{string(ref.UID)}
+	}
+	return nil
+}
+
+// OrderOf is the IndexByOrder of a ChangeWorkload.
+func OrderOf(o client.Object) []string {
+	if c, ok := o.(*v1alpha1.ChangeWorkload); ok && c.Status.OrderID != "" {
+		return []string{c.Status.OrderID}
+	}
+	return nil
+}
+
+// NodeOf is the IndexByNode of a ChangePod.
+func NodeOf(o client.Object) []string {
+	if b, ok := o.(*v1alpha1.ChangePod); ok && b.Status.ChangePodID != "" {
+		return []string{b.Status.ChangePodID}
 	}
 	return nil
 }

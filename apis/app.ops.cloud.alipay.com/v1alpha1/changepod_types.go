@@ -90,6 +90,14 @@ type ChangePodSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Release int64 `json:"release,omitempty"`
+	// TotalBatches is how many batches the release was expected to have when
+	// this one was made; the server is told so.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	TotalBatches int32 `json:"totalBatches,omitempty"`
+	// Last: with this batch every pod the workload was to have was in one.
+	// +optional
+	Last bool `json:"last,omitempty"`
 }
 
 // ChangePodStatus is the state of the batch and the verdicts on its pods.
@@ -114,16 +122,20 @@ type ChangePodStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	ChangePodID string `json:"changePodId,omitempty"`
-	// PreSubmitTime is when the PRE check was submitted, as
-	// 2006-01-02 15:04:05.
+	// URL shows the batch on the server.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	URL string `json:"url,omitempty"`
+	// PreSubmitTime is when the PRE check was submitted or, in PreWait, first
+	// tried to be, as 2006-01-02 15:04:05.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	PreSubmitTime string `json:"preSubmitTime,omitempty"`
 	// PreSubmitTimeUnix is PreSubmitTime as Unix time in seconds.
 	// +optional
 	PreSubmitTimeUnix int64 `json:"preSubmitTimeUnix,omitempty"`
-	// PostSubmitTime is when the POST check was submitted, as
-	// 2006-01-02 15:04:05.
+	// PostSubmitTime is when the POST check was submitted or, in PostWait,
+	// first tried to be, as 2006-01-02 15:04:05.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	PostSubmitTime string `json:"postSubmitTime,omitempty"`
@@ -137,6 +149,14 @@ type ChangePodStatus struct {
 	// seconds.
 	// +optional
 	PostTimeOutThreshold int64 `json:"postTimeOutThreshold,omitempty"`
+	// PreVerdict is the verdict on the PRE check that the server delivered. The
+	// callback address alone writes it.
+	// +optional
+	PreVerdict *CheckVerdict `json:"preVerdict,omitempty"`
+	// PostVerdict is the verdict on the POST check that the server delivered.
+	// The callback address alone writes it.
+	// +optional
+	PostVerdict *CheckVerdict `json:"postVerdict,omitempty"`
 	// UpdateTime is when the operator last changed this status, as
 	// 2006-01-02 15:04:05.
 	// +optional

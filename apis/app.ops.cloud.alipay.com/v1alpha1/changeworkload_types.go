@@ -50,6 +50,50 @@ const (
 	ChangeWorkloadCanceled ChangeWorkloadStatusType = "Canceled"
 )
 
+// OrderStage is how far the order of a release has come on AlterShield Server.
+// +kubebuilder:validation:Enum="";Submitting;Denied;Refused;PreWait;PreSubmitted;PostWait;PostSubmitted;PostFinish;Ended
+type OrderStage string
+
+const (
+	// OrderNone means that there is no order: no server is configured.
+	OrderNone OrderStage = ""
+	// OrderSubmitting means that the server has not accepted the order yet.
+	OrderSubmitting OrderStage = "Submitting"
+	// OrderDenied means that the server does not know the platform or its
+	// token; a human has to mend that, submission is tried each minute.
+	OrderDenied OrderStage = "Denied"
+	// OrderRefused means that the server refused the order.
+	OrderRefused OrderStage = "Refused"
+	// OrderPreWait means that the order is accepted, and its start is to be
+	// notified.
+	OrderPreWait OrderStage = "PreWait"
+	// OrderPreSubmitted means that the order's PRE check runs on the server.
+	OrderPreSubmitted OrderStage = "PreSubmitted"
+	// OrderPostWait means that the PRE check is over; the order waits for the
+	// last pod to pass.
+	OrderPostWait OrderStage = "PostWait"
+	// OrderPostSubmitted means that the order's POST check runs on the server.
+	OrderPostSubmitted OrderStage = "PostSubmitted"
+	// OrderPostFinish means that the POST check is over.
+	OrderPostFinish OrderStage = "PostFinish"
+	// OrderEnded means that the server was told how the order ended.
+	OrderEnded OrderStage = "Ended"
+)
+
+// FinishState is how an order ended.
+// +kubebuilder:validation:Enum="";SUCCESS;ROLLBACK;CANCEL
+type FinishState string
+
+const (
+	// FinishSuccess ends the order of a release that succeeded.
+	FinishSuccess FinishState = "SUCCESS"
+	// FinishRollback ends the order of a release that was rolled back.
+	FinishRollback FinishState = "ROLLBACK"
+	// FinishCancel ends the order of a release that was replaced, or whose
+	// workload is gone or left the defense.
+	FinishCancel FinishState = "CANCEL"
+)
+
 // PodInfo names a pod as it is reported to the server.
 type PodInfo struct {
 	// App is the application the pod belongs to.
@@ -207,11 +251,77 @@ type ChangeWorkloadStatus struct {
 	// ObservedRelease is the spec.release of the current attempt.
 	// +optional
 	ObservedRelease int64 `json:"observedRelease,omitempty"`
+	// OrderID is our id of the attempt's order on the server (bizExecOrderId).
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	OrderID string `json:"orderId,omitempty"`
+	// OrderURL shows the order on the server.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	OrderURL string `json:"orderUrl,omitempty"`
+	// OrderNodeID is the server's node id of the order.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	OrderNodeID string `json:"orderNodeId,omitempty"`
+	// OrderStage is how far the order has come; empty without a server.
+	// +optional
+	OrderStage OrderStage `json:"orderStage,omitempty"`
+	// OrderSubmitTime is when the server accepted the order, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	OrderSubmitTime string `json:"orderSubmitTime,omitempty"`
+	// OrderSubmitTimeUnix is OrderSubmitTime as Unix time in seconds.
+	// +optional
+	OrderSubmitTimeUnix int64 `json:"orderSubmitTimeUnix,omitempty"`
+	// OrderPreSubmitTime is when the order's PRE check was submitted, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	OrderPreSubmitTime string `json:"orderPreSubmitTime,omitempty"`
+	// OrderPreSubmitTimeUnix is OrderPreSubmitTime as Unix time in seconds.
+	// +optional
+	OrderPreSubmitTimeUnix int64 `json:"orderPreSubmitTimeUnix,omitempty"`
+	// OrderPostDueTimeUnix is when the last pod passed and the order's POST
+	// check became due, as Unix time in seconds.
+	// +optional
+	OrderPostDueTimeUnix int64 `json:"orderPostDueTimeUnix,omitempty"`
+	// OrderPostSubmitTime is when the order's POST check was submitted, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	OrderPostSubmitTime string `json:"orderPostSubmitTime,omitempty"`
+	// OrderPostSubmitTimeUnix is OrderPostSubmitTime as Unix time in seconds.
+	// +optional
+	OrderPostSubmitTimeUnix int64 `json:"orderPostSubmitTimeUnix,omitempty"`
+	// OrderPreVerdict is the verdict on the order's PRE check. One that fails
+	// suspends the release; whoever corrects it lets the release go on.
+	// +optional
+	OrderPreVerdict *CheckVerdict `json:"orderPreVerdict,omitempty"`
+	// OrderPostVerdict is the verdict on the order's POST check. One that fails
+	// suspends the release; whoever corrects it lets the release go on.
+	// +optional
+	OrderPostVerdict *CheckVerdict `json:"orderPostVerdict,omitempty"`
+	// OrderEnd is how the order is to end on the server; empty while it goes
+	// on.
+	// +optional
+	OrderEnd FinishState `json:"orderEnd,omitempty"`
+	// OrderEndDueTimeUnix is since when OrderEnd is to be told, as Unix time in
+	// seconds.
+	// +optional
+	OrderEndDueTimeUnix int64 `json:"orderEndDueTimeUnix,omitempty"`
+	// UnclaimedVerdicts are verdicts on nodes of this order that are not known
+	// yet, the last 50.
+	// +optional
+	// +kubebuilder:validation:MaxItems=50
+	// +listType=atomic
+	UnclaimedVerdicts []UnclaimedVerdict `json:"unclaimedVerdicts,omitempty"`
 	// ObservedGeneration is the metadata.generation this status was computed
 	// from.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions explain the state: Progressing, Verified, Blocked.
+	// Conditions explain the state: Progressing, Verified, Blocked,
+	// OrderAccepted, OrderChecked, OrderEnded.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -230,6 +340,7 @@ type ChangeWorkloadStatus struct {
 // +kubebuilder:printcolumn:name="FAILED",type=integer,priority=1,JSONPath=`.status.failCount`,description="Pods that failed"
 // +kubebuilder:printcolumn:name="CHECKING",type=integer,priority=1,JSONPath=`.status.checkingCount`,description="Pods being verified"
 // +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.status.attempt`,description="How often this version has been released"
+// +kubebuilder:printcolumn:name="ORDERSTAGE",type=string,priority=1,JSONPath=`.status.orderStage`,description="How far the order has come on AlterShield Server"
 type ChangeWorkload struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

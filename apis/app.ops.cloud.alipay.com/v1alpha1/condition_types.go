@@ -76,13 +76,81 @@ const (
 	ReasonCorrected = "Corrected"
 )
 
+// Condition types of the order of a ChangeWorkload.
+const (
+	// ConditionOrderAccepted is True when AlterShield Server accepted the order
+	// of the release, False while it has not, as its reason says.
+	ConditionOrderAccepted = "OrderAccepted"
+	// ConditionOrderChecked is True when the order's last check passed, False
+	// when it failed or ended without a verdict, Unknown while it runs.
+	ConditionOrderChecked = "OrderChecked"
+	// ConditionOrderEnded is True when the server was told how the order ended,
+	// False while that failed.
+	ConditionOrderEnded = "OrderEnded"
+)
+
+// Reasons of calls to AlterShield Server, of the conditions OrderAccepted,
+// OrderChecked, OrderEnded and Submitted.
+const (
+	// ReasonAccepted means the server took what was submitted.
+	ReasonAccepted = "Accepted"
+	// ReasonUnreachable means the server did not answer, or not as itself; it is
+	// tried again.
+	ReasonUnreachable = "Unreachable"
+	// ReasonPermissionDenied means the server does not know the platform or its
+	// token: mend --altershield-platform, the token file or the registration; it
+	// is tried each minute.
+	ReasonPermissionDenied = "PermissionDenied"
+	// ReasonNotConfigured means the server does not know the scene or the step:
+	// mend the registration of the scene; it is tried each minute.
+	ReasonNotConfigured = "NotConfigured"
+	// ReasonRefused means the server refused; the message says why.
+	ReasonRefused = "Refused"
+	// ReasonNotYetAccepted means the server did not take the end of a node,
+	// which it does not while the node's PRE check runs; it is tried again.
+	ReasonNotYetAccepted = "NotYetAccepted"
+	// ReasonUnconfirmed means it is not known whether the server took what was
+	// submitted; it is tried again.
+	ReasonUnconfirmed = "Unconfirmed"
+	// ReasonOrderNotAccepted means the order of the release is not accepted, so
+	// that its batches cannot be checked.
+	ReasonOrderNotAccepted = "OrderNotAccepted"
+)
+
+// Reasons of verdicts, of the conditions Checked, OrderChecked and Verified.
+const (
+	// ReasonPassed means the check passed.
+	ReasonPassed = "Passed"
+	// ReasonCheckFailed means a failing verdict arrived.
+	ReasonCheckFailed = "CheckFailed"
+	// ReasonSkipped means the server said that there is nothing to check.
+	ReasonSkipped = "Skipped"
+	// ReasonTimeout means no verdict came in time, and the check could not be
+	// asked for.
+	ReasonTimeout = "Timeout"
+	// ReasonPolledNotPassed means no verdict came in time, and asked for, the
+	// server said that the check has not passed: it runs, timed out, or failed.
+	ReasonPolledNotPassed = "PolledNotPassed"
+	// ReasonSubmitFailed means the check could not be submitted.
+	ReasonSubmitFailed = "SubmitFailed"
+	// ReasonOrderCheckFailed means the PRE or POST check of the order failed.
+	ReasonOrderCheckFailed = "OrderCheckFailed"
+)
+
 // Condition types and reasons of ChangePod.
 const (
 	// ConditionChecked is True when the batch ended with an answer for each
 	// of its pods, False when it ended without, as its reason says.
 	ConditionChecked = "Checked"
+	// ConditionSubmitted is False while a check of the batch cannot be
+	// submitted to the server, as its reason says, and True after that was
+	// overcome.
+	ConditionSubmitted = "Submitted"
 	// ReasonNoServer means no server is configured; the batch passes unverified.
 	ReasonNoServer = "NoServer"
+	// ReasonReleaseEnded means the release of the batch ended before its checks
+	// did.
+	ReasonReleaseEnded = "ReleaseEnded"
 )
 
 // Condition types and reasons of OpsConfigInfo.

@@ -21,6 +21,10 @@ package v1alpha1
 // operator's own requests from everybody else's.
 const FieldManager = "altershield-operator"
 
+// CallbackFieldManager is the field manager of the verdicts that AlterShield
+// Server delivered. They are written by whichever replica got them.
+const CallbackFieldManager = "altershield-operator-callback"
+
 // Enrolment of namespaces and workloads.
 const (
 	// EnrolledLabel on a namespace, with EnrolledValue, puts its workloads

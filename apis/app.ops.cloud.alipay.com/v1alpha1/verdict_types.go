@@ -1,0 +1,63 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package v1alpha1
+
+// CheckStage is one of the two checks of a node of AlterShield Server.
+// +kubebuilder:validation:Enum=PRE;POST
+type CheckStage string
+
+const (
+	// StagePre is the check before a node's change counts.
+	StagePre CheckStage = "PRE"
+	// StagePost is the check after it.
+	StagePost CheckStage = "POST"
+)
+
+// CheckVerdict is the verdict on one check of one node, as AlterShield Server
+// delivered it.
+type CheckVerdict struct {
+	// NodeID is the server's id of the node.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	NodeID string `json:"nodeId,omitempty"`
+	// Verdict of the server: none and pass are passes, inconc and fail are
+	// not.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Verdict string `json:"verdict,omitempty"`
+	// Message is what the server says of it: its message and link, else the
+	// names and messages of the rules that failed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Message string `json:"message,omitempty"`
+	// Time is when it was received, as 2006-01-02 15:04:05 in the time zone of
+	// the operator.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Time string `json:"time,omitempty"`
+	// TimeUnix is Time as Unix time in seconds.
+	// +optional
+	TimeUnix int64 `json:"timeUnix,omitempty"`
+}
+
+// UnclaimedVerdict is a verdict on a node that is not known yet: its callback
+// was faster than the answer to the submission that caused it.
+type UnclaimedVerdict struct {
+	CheckVerdict `json:",inline"`
+	// Stage is the check the verdict is on.
+	Stage CheckStage `json:"stage"`
+}

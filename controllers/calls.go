@@ -1,0 +1,83 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// callMemory is what this process knows of its calls about the nodes of one
+// kind of object: when the next try is due, and when it last asked. It may be
+// lost at any time.
+type callMemory struct {
+	clock clock.PassiveClock
+
+	mu      sync.Mutex
+	started time.Time
+	calls   map[types.NamespacedName]rememberedCalls
+}
+
+type rememberedCalls struct {
+	// of is what the calls were about: an object of the same name may be made
+	// anew, or be about another order.
+	of    string
+	calls defense.Calls
+}
+
+func newCallMemory(c clock.PassiveClock) *callMemory {
+	return &callMemory{clock: c, calls: map[types.NamespacedName]rememberedCalls{}}
+}
+
+// recall returns what is known of the calls about an object.
+func (m *callMemory) recall(key types.NamespacedName, of string) defense.Calls {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	// Not when the process began: it may have followed another leader since.
+	if m.started.IsZero() {
+		m.started = m.clock.Now()
+	}
+	c := m.calls[key]
+	if c.of != of {
+		return defense.Calls{Started: m.started}
+	}
+	c.calls.Started = m.started
+	return c.calls
+}
+
+// remember notes a call that was answered.
+func (m *callMemory) remember(key types.NamespacedName, of string, call defense.Call, a defense.Answer) defense.Calls {
+	known := m.recall(key, of)
+	known = known.After(call, a, m.clock.Now(), rand.Float64()) //nolint:gosec // spreads tries, secures nothing
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls[key] = rememberedCalls{of: of, calls: known}
+	return known
+}
+
+// forget drops what is known of an object about which no more calls are made.
+func (m *callMemory) forget(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.calls, key)
+}

@@ -1,0 +1,49 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"testing"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+func TestDecideBatchStandAlone(t *testing.T) {
+	decide := func(batch *v1alpha1.ChangePod) *v1alpha1.ChangePodStatus {
+		return DecideBatch(BatchInput{Now: testNow, Batch: batch, Change: &v1alpha1.ChangeWorkload{}}).Status
+	}
+	batch := &v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{PodInfos: []v1alpha1.PodInfo{{Pod: "a", UID: "1"}, {Pod: "b", UID: "2"}}}}
+	next := decide(batch)
+	if next == nil || next.Status != v1alpha1.ChangePodExecuteDone || next.Message != "Skipped" || len(next.PodResults) != 2 {
+		t.Fatalf("changed to %+v, want ExecuteDone, Skipped, two results", next)
+	}
+	for _, r := range next.PodResults {
+		if VerdictFails(r.Verdict) {
+			t.Errorf("pod %s fails by verdict %q though nobody was asked", r.Pod, r.Verdict)
+		}
+	}
+	written := batch.DeepCopy()
+	written.Status.PodResults = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "b"}, Verdict: "fail", Message: "find error"}}
+	if kept := decide(written); kept == nil || len(kept.PodResults) != 2 || kept.PodResults[0].Pod != "b" || kept.PodResults[0].Verdict != "fail" {
+		t.Errorf("a verdict written before the batch was done is lost: %+v", kept)
+	}
+	batch.Status = *next
+	batch.Status.PodResults[0].Verdict = "fail"
+	if after := decide(batch); after != nil {
+		t.Errorf("a batch that is done was changed: %+v", after)
+	}
+}

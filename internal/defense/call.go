@@ -1,0 +1,242 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Call is a call to AlterShield Server.
+type Call string
+
+// Calls to AlterShield Server.
+const (
+	// CallNone means none.
+	CallNone Call = ""
+	// CallSubmit submits an order.
+	CallSubmit Call = "Submit"
+	// CallStart starts a node, a batch's or the order's own, and its PRE check.
+	CallStart Call = "Start"
+	// CallFinish ends a node and starts its POST check.
+	CallFinish Call = "Finish"
+	// CallPollPre and CallPollPost ask whether a check has passed.
+	CallPollPre  Call = "PollPre"
+	CallPollPost Call = "PollPost"
+	// CallEnd ends an order.
+	CallEnd Call = "End"
+)
+
+// AnswerKind is what the answer to a call means for who called.
+type AnswerKind string
+
+// Answers to calls.
+const (
+	// AnswerDone means that it is done; to a poll: the check has passed.
+	AnswerDone AnswerKind = "Done"
+	// AnswerDuplicate means that it was done before.
+	AnswerDuplicate AnswerKind = "Duplicate"
+	// AnswerNotPassed answers a poll: the check has not passed, or not yet.
+	AnswerNotPassed AnswerKind = "NotPassed"
+	// AnswerRetry means that the next try may succeed.
+	AnswerRetry AnswerKind = "Retry"
+	// AnswerThrottled means that nothing was sent, because of our own limits.
+	AnswerThrottled AnswerKind = "Throttled"
+	// AnswerDenied means that platform or token are not known to the server: a
+	// human has to mend that.
+	AnswerDenied AnswerKind = "Denied"
+	// AnswerIllegal means that the server did not find what the call is about,
+	// or found the call wrong.
+	AnswerIllegal AnswerKind = "Illegal"
+	// AnswerUnsupported means that the server does not do that in the state the
+	// node is in.
+	AnswerUnsupported AnswerKind = "Unsupported"
+	// AnswerNoCheck means that there is nothing to check.
+	AnswerNoCheck AnswerKind = "NoCheck"
+	// AnswerRefused means refused for good.
+	AnswerRefused AnswerKind = "Refused"
+)
+
+// Answer is the server's answer to a call.
+type Answer struct {
+	Kind AnswerKind
+	// NodeID, SkipCheck and URL are of the node that was started.
+	NodeID, URL string
+	SkipCheck   bool
+	// Unconfirmed: the server may have done it all the same.
+	Unconfirmed bool
+	// Message explains a refusal, in one line.
+	Message string
+	// After is when to try again at the earliest, where the answer says so.
+	After time.Duration
+}
+
+const (
+	// humanRetry is between tries that wait for a human.
+	humanRetry = time.Minute
+	// maxBackoff bounds the wait between tries.
+	maxBackoff = 30 * time.Second
+	// finishRetry is between tries to end a node whose PRE check the server
+	// may not have ended yet.
+	finishRetry = time.Second
+	// finishDoubt is how long a refused end may mean that the PRE check has not
+	// ended on the server; after that it means that the end was received before.
+	finishDoubt = 3 * time.Second
+)
+
+// Calls is what a process knows of its calls about one node. It is memory only:
+// after a restart the server is asked anew, which every call here allows.
+type Calls struct {
+	// Started is when the process began.
+	Started time.Time
+	// NotBefore is when the next try is due at the earliest.
+	NotBefore time.Time
+	// Tried is when the last call that was sent was answered.
+	Tried time.Time
+	// Failures in a row.
+	Failures int
+	// Polled is when the last poll was answered, NotPassed that it said so.
+	Polled    time.Time
+	NotPassed bool
+}
+
+// After is what is known after a call. random is from 0 to 1 and spreads the
+// next try, so that what failed together is not tried together.
+func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
+	if a.Kind == AnswerThrottled {
+		c.NotBefore = now.Add(max(a.After, 10*time.Millisecond))
+		return c
+	}
+	c.Tried = now
+	if call == CallPollPre || call == CallPollPost {
+		c.Polled, c.NotPassed = now, a.Kind == AnswerNotPassed
+		return c
+	}
+	switch a.Kind {
+	case AnswerRetry:
+		c.Failures++
+		wait := time.Second << min(c.Failures-1, 10)
+		c.NotBefore = now.Add(max(a.After, time.Duration(float64(min(wait, maxBackoff))*(0.5+random/2))))
+	case AnswerDenied, AnswerIllegal:
+		c.NotBefore = now.Add(humanRetry)
+	case AnswerUnsupported:
+		c.NotBefore = now.Add(finishRetry)
+	default:
+		// Another call of the same node is another matter.
+		c.Failures, c.NotBefore, c.Tried, c.Polled, c.NotPassed = 0, time.Time{}, time.Time{}, time.Time{}, false
+	}
+	return c
+}
+
+func (c Calls) tried() bool { return !c.Tried.IsZero() }
+
+// next says whether to make a call now, and else how long to wait: at most until
+// the deadline, where there is one.
+func (c Calls) next(call Call, now, deadline time.Time) (Call, time.Duration) {
+	wait := c.NotBefore.Sub(now)
+	if wait <= 0 {
+		return call, 0
+	}
+	if left := deadline.Sub(now); !deadline.IsZero() && left > 0 && left < wait {
+		wait = left
+	}
+	return CallNone, wait
+}
+
+// await says whether to ask for the verdict of a check that was submitted then
+// and has that long, and how long until the next look. It is asked for from half
+// of the time on, once more when the time is over, and when a process finds a
+// check that was submitted before it began. timedOut comes after that.
+func (c Calls) await(poll Call, now, submitted time.Time, limit time.Duration, seed string) (call Call, wait time.Duration, timedOut bool) {
+	deadline := submitted.Add(limit)
+	over := !now.Before(deadline)
+	if over && !c.Polled.Before(deadline) {
+		return CallNone, 0, true
+	}
+	interval := max(limit/8, time.Second)
+	spread := time.Duration(float64(interval) * fraction(seed))
+	due := submitted.Add(limit/2 + spread/2)
+	if submitted.Before(c.Started.Truncate(time.Second)) && c.Polled.IsZero() {
+		due = now
+	}
+	if !c.Polled.IsZero() {
+		if next := c.Polled.Add(interval*3/4 + spread/2); next.After(due) {
+			due = next
+		}
+	}
+	if over || due.After(deadline) {
+		due = deadline
+	}
+	if c.NotBefore.After(due) {
+		due = c.NotBefore
+	}
+	if !now.Before(due) {
+		return poll, 0, false
+	}
+	return CallNone, due.Sub(now), false
+}
+
+// fraction is a number from 0 to 1 that differs from seed to seed.
+func fraction(seed string) float64 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(seed)) // never fails
+	return float64(h.Sum32()) / (1 << 32)
+}
+
+// silence is the verdict where no verdict in time counts as a failure.
+func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
+	return &v1alpha1.CheckVerdict{
+		Verdict: VerdictInconclusive, Message: why + "; the setting silence makes that a failure",
+		Time: FormatTime(now), TimeUnix: now.Unix(),
+	}
+}
+
+// timeoutOf says how a check ended that got no verdict in time.
+func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration) (reason, message string) {
+	if c.NotPassed {
+		return v1alpha1.ReasonPolledNotPassed, fmt.Sprintf("no %s verdict came within %s, and asked for it the server said that the check has not passed: it runs, timed out, or failed", stage, limit)
+	}
+	return v1alpha1.ReasonTimeout, fmt.Sprintf("no %s verdict came within %s", stage, limit)
+}
+
+// unconfirmed says that an earlier try may have been received.
+func unconfirmed(conditions []metav1.Condition, kind string) bool {
+	c := meta.FindStatusCondition(conditions, kind)
+	return c != nil && c.Reason == v1alpha1.ReasonUnconfirmed
+}
+
+// retryReason is the reason of a try that failed. That one may have been
+// received is remembered until it is settled.
+func retryReason(conditions []metav1.Condition, kind string, a Answer) string {
+	if a.Unconfirmed || unconfirmed(conditions, kind) {
+		return v1alpha1.ReasonUnconfirmed
+	}
+	return v1alpha1.ReasonUnreachable
+}
+
+func verdictOf(s *v1alpha1.ChangePodStatus, stage v1alpha1.CheckStage) *v1alpha1.CheckVerdict {
+	if stage == v1alpha1.StagePre {
+		return s.PreVerdict
+	}
+	return s.PostVerdict
+}

@@ -1,0 +1,753 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// server is AlterShield Server as the decisions see it: it answers calls, and
+// its verdicts are stored as the callback address stores them.
+type server struct {
+	journal []string
+	nodes   []string
+	// answer overrides the answer to a call, as "Start order" or "Finish 2".
+	answer func(call string) *Answer
+	// verdict of a check, as "PRE order" or "POST 2"; pass by default, empty for
+	// none.
+	verdict func(check string) string
+	// early delivers a verdict before the answer to its call is recorded.
+	early bool
+	// polls answers polls as passed.
+	polls bool
+	// ended: the callback address delivers nothing any more.
+	lost []string
+}
+
+// defended is a world with a server.
+type defended struct {
+	*world
+	server     *server
+	orderCalls Calls
+	batchCalls map[string]Calls
+	// crash loses what would be recorded of the n-th call, from 1.
+	crash, calls int
+}
+
+func newDefended(replicas int32) *defended {
+	w := newWorld(replicas)
+	w.in.Cluster = "11111111-2222-3333-4444-555555555555"
+	return &defended{world: w, server: &server{}, batchCalls: map[string]Calls{}}
+}
+
+func (d *defended) orderInput() OrderInput {
+	return OrderInput{Now: d.in.Now, Settings: d.in.Settings, Change: d.in.Change, Defended: true, Calls: d.orderCalls}
+}
+
+func (d *defended) batchInput(i int) BatchInput {
+	b := &d.in.Batches[i]
+	return BatchInput{Now: d.in.Now, Settings: d.in.Settings, Batch: b, Change: d.in.Change, Server: true, Calls: d.batchCalls[b.Name]}
+}
+
+// call answers a call about a node ("order", or the number of a batch).
+func (d *defended) call(call Call, about, node string) Answer {
+	name := strings.TrimSpace(string(call) + " " + about)
+	d.server.journal = append(d.server.journal, name)
+	a := Answer{Kind: AnswerDone}
+	if d.server.answer != nil {
+		if other := d.server.answer(name); other != nil {
+			a = *other
+		}
+	}
+	switch call {
+	case CallStart:
+		if a.Kind == AnswerDone {
+			a.NodeID = fmt.Sprintf("node-%d", len(d.server.nodes))
+			d.server.nodes = append(d.server.nodes, about)
+		}
+		if a.Kind == AnswerDone && !a.SkipCheck {
+			d.deliver(a.NodeID, v1alpha1.StagePre, about)
+		}
+	case CallFinish:
+		if a.Kind == AnswerDone {
+			d.deliver(node, v1alpha1.StagePost, about)
+		}
+	case CallPollPre, CallPollPost:
+		if a.Kind == AnswerDone && !d.server.polls {
+			a.Kind = AnswerNotPassed
+		}
+	case CallNone, CallSubmit, CallEnd:
+	}
+	return a
+}
+
+// deliver stores a verdict now, or once the answer was recorded.
+func (d *defended) deliver(node string, stage v1alpha1.CheckStage, about string) {
+	verdict := VerdictPass
+	if d.server.verdict != nil {
+		verdict = d.server.verdict(string(stage) + " " + about)
+	}
+	if verdict == "" {
+		return
+	}
+	d.server.lost = append(d.server.lost, strings.Join([]string{node, string(stage), verdict}, " "))
+	if d.server.early {
+		d.flush()
+	}
+}
+
+// flush stores what was delivered, twice.
+func (d *defended) flush() {
+	for _, line := range append(slices.Clone(d.server.lost), d.server.lost...) {
+		part := strings.Fields(line)
+		v := Delivered{NodeID: part[0], Stage: v1alpha1.CheckStage(part[1]), Verdict: part[2], Message: "the server says " + part[2]}
+		placed := PlacementElsewhere
+		for i := range d.in.Batches {
+			if placed == PlacementElsewhere {
+				placed = PlaceOnBatch(&d.in.Batches[i].Status, v, d.in.Now)
+			}
+		}
+		if placed == PlacementElsewhere {
+			PlaceOnRelease(&d.in.Change.Status, v, d.in.Now)
+		}
+	}
+	d.server.lost = nil
+}
+
+// died says that the process dies before the answer to this call is recorded.
+func (d *defended) died() bool {
+	d.calls++
+	if d.crash == 0 || d.calls != d.crash {
+		return false
+	}
+	d.orderCalls, d.batchCalls = Calls{Started: d.in.Now}, map[string]Calls{}
+	return true
+}
+
+// turn lets every reconciler decide once; it says whether anything happened and
+// else when something is due.
+func (d *defended) turn() (busy bool, due time.Duration) {
+	sooner := func(wait time.Duration) {
+		if wait > 0 && (due == 0 || wait < due) {
+			due = wait
+		}
+	}
+	plan := d.Step()
+	sooner(plan.RequeueAfter)
+	busy = plan.Status != nil || len(plan.Batches) > 0 || plan.Action != LeaveWorkload
+	order := DecideOrder(d.orderInput())
+	sooner(order.RequeueAfter)
+	switch {
+	case order.Status != nil:
+		d.in.Change.Status, busy = *order.Status, true
+	case order.Call != CallNone:
+		busy = true
+		a := d.call(order.Call, "order", d.in.Change.Status.OrderNodeID)
+		if d.died() {
+			break
+		}
+		d.orderCalls = d.orderCalls.After(order.Call, a, d.in.Now, 0.5)
+		d.in.Change.Status = *AnswerOrder(d.orderInput(), order.Call, a)
+	}
+	for i := range d.in.Batches {
+		b := &d.in.Batches[i]
+		plan := DecideBatch(d.batchInput(i))
+		sooner(plan.RequeueAfter)
+		if plan.Status != nil {
+			b.Status, busy = *plan.Status, true
+		}
+		if plan.Call == CallNone {
+			continue
+		}
+		busy = true
+		a := d.call(plan.Call, fmt.Sprint(BatchNumber(b)), b.Status.ChangePodID)
+		if d.died() {
+			continue
+		}
+		d.batchCalls[b.Name] = d.batchCalls[b.Name].After(plan.Call, a, d.in.Now, 0.5)
+		if answered := AnswerBatch(d.batchInput(i), plan.Call, a); answered.Status != nil {
+			b.Status = *answered.Status
+		}
+	}
+	busy = busy || len(d.server.lost) > 0
+	d.flush()
+	return busy, due
+}
+
+// Run lets time pass until nothing is due any more, or the limit is reached.
+func (d *defended) Run(t *testing.T, limit time.Duration) *defended {
+	t.Helper()
+	end := d.in.Now.Add(limit)
+	for range 10_000 {
+		busy, due := d.turn()
+		if busy {
+			continue
+		}
+		if due == 0 || d.in.Now.Add(due).After(end) {
+			if limit > 0 && due > 0 {
+				d.in.Now = end
+			}
+			return d
+		}
+		d.Later(due)
+	}
+	t.Fatalf("never at rest: %v", d.server.journal[:min(40, len(d.server.journal))])
+	return nil
+}
+
+func count(journal []string, entry string) (n int) {
+	for _, e := range journal {
+		if e == entry {
+			n++
+		}
+	}
+	return n
+}
+
+func retryAnswer() *Answer { return &Answer{Kind: AnswerRetry, Message: "connection refused"} }
+
+func TestOrderOfARelease(t *testing.T) {
+	ofTwo := []string{"Submit order", "Start order", "Start 1", "Start 2", "Finish 1", "Finish 2", "Finish order", "End order"}
+	verdicts := func(given map[string]string) func(string) string {
+		return func(check string) string {
+			if v, ok := given[check]; ok {
+				return v
+			}
+			return VerdictPass
+		}
+	}
+	type want struct {
+		status    v1alpha1.ChangeWorkloadStatusType
+		stage     v1alpha1.OrderStage
+		end       v1alpha1.FinishState
+		suspended bool
+		messages  []string // of batches
+		failed    int32
+		journal   []string          // compared without order, when given
+		calls     map[string]int    // how often at most
+		reasons   map[string]string // of the release's conditions
+	}
+	for name, test := range map[string]struct {
+		world  func() *defended
+		server server
+		limit  time.Duration
+		want   want
+	}{
+		"everything passes": {
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo,
+				reasons: map[string]string{v1alpha1.ConditionOrderAccepted: v1alpha1.ReasonAccepted, v1alpha1.ConditionOrderChecked: v1alpha1.ReasonPassed,
+					v1alpha1.ConditionOrderEnded: v1alpha1.ReasonAccepted, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
+		},
+		"verdicts come before the answers": {
+			server: server{early: true},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo},
+		},
+		"the order exists": {
+			server: server{answer: func(call string) *Answer {
+				if call == "Submit order" {
+					return &Answer{Kind: AnswerDuplicate}
+				}
+				return nil
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo},
+		},
+		"a pod fails its POST check": {
+			server: server{verdict: verdicts(map[string]string{"POST 2": "fail"})},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"},
+				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonPodFailed, v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
+		},
+		"a pod fails its PRE check": {
+			server: server{verdict: verdicts(map[string]string{"PRE 1": "inconc"})},
+			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 0}},
+		},
+		"the order fails its PRE check": {
+			server: server{verdict: verdicts(map[string]string{"PRE order": "fail"})},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, messages: []string{"PostFinish", "PostFinish"},
+				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed, v1alpha1.ConditionBlocked: v1alpha1.ReasonOrderCheckFailed,
+					v1alpha1.ConditionOrderChecked: v1alpha1.ReasonCheckFailed}},
+		},
+		"the order fails its POST check": {
+			server: server{verdict: verdicts(map[string]string{"POST order": "fail"})},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostFinish, suspended: true, messages: []string{"PostFinish", "PostFinish"},
+				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed}},
+		},
+		"the order is refused": {
+			server: server{answer: func(call string) *Answer { return &Answer{Kind: AnswerIllegal, Message: "scene not found"} }},
+			limit:  time.Hour,
+			want: want{status: v1alpha1.ChangeWorkloadFailed, stage: v1alpha1.OrderRefused, journal: []string{"Submit order"},
+				reasons: map[string]string{v1alpha1.ConditionOrderAccepted: v1alpha1.ReasonRefused, v1alpha1.ConditionVerified: v1alpha1.ReasonRefused}},
+		},
+		"permission denied: stays, tried each minute": {
+			server: server{answer: func(call string) *Answer { return &Answer{Kind: AnswerDenied, Message: "permission denied"} }},
+			limit:  10*time.Minute + time.Second,
+			want: want{status: v1alpha1.ChangeWorkloadInit, stage: v1alpha1.OrderDenied, journal: slices.Repeat([]string{"Submit order"}, 11),
+				reasons: map[string]string{v1alpha1.ConditionOrderAccepted: v1alpha1.ReasonPermissionDenied}},
+		},
+		"permission denied, then mended": {
+			world: func() *defended {
+				d := newDefended(2)
+				d.server.answer = func(call string) *Answer {
+					if d.in.Now.Sub(testNow) < 10*time.Minute {
+						return &Answer{Kind: AnswerDenied}
+					}
+					return nil
+				}
+				return d
+			},
+			limit: time.Hour,
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}},
+		},
+		"the server is down: undefended, and tried on": {
+			server: server{answer: func(call string) *Answer { return retryAnswer() }},
+			limit:  10 * time.Minute,
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderSubmitting, messages: []string{"PreFailed", "PreFailed"},
+				calls: map[string]int{"Submit order": 20}, reasons: map[string]string{v1alpha1.ConditionOrderAccepted: v1alpha1.ReasonUnreachable}},
+		},
+		"the server is down and silence fails": {
+			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
+			server: server{answer: func(call string) *Answer { return retryAnswer() }},
+			limit:  5 * time.Minute,
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true, messages: []string{"PreFailed", "PreFailed"}, failed: 2,
+				calls: map[string]int{"Submit order": 30}},
+		},
+		"batches cannot be started": {
+			server: server{answer: func(call string) *Answer {
+				if strings.HasPrefix(call, "Start ") && call != "Start order" {
+					return retryAnswer()
+				}
+				return nil
+			}},
+			limit: 10 * time.Minute,
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PreFailed"},
+				calls: map[string]int{"Start 1": 12, "Start 2": 12}},
+		},
+		"batches are refused": {
+			server: server{answer: func(call string) *Answer {
+				if call == "Start 1" {
+					return &Answer{Kind: AnswerRefused}
+				}
+				return nil
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PostFinish"}, calls: map[string]int{"Start 1": 1}},
+		},
+		"a step is not configured": {
+			server: server{answer: func(call string) *Answer {
+				if call == "Start 1" {
+					return &Answer{Kind: AnswerIllegal}
+				}
+				return nil
+			}},
+			limit: 10 * time.Minute,
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PostFinish"}, calls: map[string]int{"Start 1": 3}},
+		},
+		"every verdict is lost, polls pass": {
+			server: server{verdict: func(string) string { return "" }, polls: true},
+			limit:  10 * time.Minute,
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"},
+				calls: map[string]int{"PollPre 1": 1, "PollPost 1": 1, "PollPre order": 1, "PollPost order": 1}},
+		},
+		"every verdict is lost, polls do not pass": {
+			server: server{verdict: func(string) string { return "" }},
+			limit:  20 * time.Minute,
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreTimeout", "PreTimeout"},
+				calls: map[string]int{"PollPre 1": 6, "Finish 1": 0}, reasons: map[string]string{v1alpha1.ConditionOrderChecked: v1alpha1.ReasonPolledNotPassed}},
+		},
+		"a POST verdict is lost": {
+			server: server{verdict: verdicts(map[string]string{"POST 1": ""})},
+			limit:  20 * time.Minute,
+			want:   want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostTimeout", "PostFinish"}},
+		},
+		"a POST verdict is lost and silence fails": {
+			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
+			server: server{verdict: verdicts(map[string]string{"POST 1": ""})},
+			limit:  20 * time.Minute,
+			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostTimeout", "PostFinish"}},
+		},
+		"the order's POST verdict is lost and silence fails": {
+			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
+			server: server{verdict: verdicts(map[string]string{"POST order": ""})},
+			limit:  20 * time.Minute,
+			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostFinish, suspended: true, messages: []string{"PostFinish", "PostFinish"}},
+		},
+		"nothing to check": {
+			server: server{answer: func(call string) *Answer {
+				if strings.HasPrefix(call, "Start") {
+					return &Answer{Kind: AnswerDone, SkipCheck: true}
+				}
+				return nil
+			}, verdict: func(string) string { return "" }},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"Skipped", "Skipped"}, journal: ofTwo},
+		},
+		"nothing to check, and yet a verdict comes": {
+			server: server{answer: func(call string) *Answer {
+				if call == "Start 1" {
+					return &Answer{Kind: AnswerDone, SkipCheck: true}
+				}
+				return nil
+			}, verdict: verdicts(map[string]string{"POST 1": "fail"})},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"}},
+		},
+		"no check is configured": {
+			server: server{answer: func(call string) *Answer {
+				if strings.HasPrefix(call, "Start") && call != "Start order" || call == "Finish order" {
+					return &Answer{Kind: AnswerNoCheck}
+				}
+				return nil
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"Skipped", "Skipped"}},
+		},
+		"an end that was received is refused when repeated": {
+			world: func() *defended {
+				d := newDefended(2)
+				d.server.answer = func(call string) *Answer {
+					switch {
+					case call != "Finish 1":
+						return nil
+					case count(d.server.journal, call) == 1:
+						d.deliver("node-1", v1alpha1.StagePost, "1")
+						return &Answer{Kind: AnswerRetry, Unconfirmed: true}
+					default:
+						return &Answer{Kind: AnswerUnsupported}
+					}
+				}
+				d.server.verdict = verdicts(map[string]string{"POST 1": ""})
+				d.server.polls = true
+				return d
+			},
+			limit: 10 * time.Minute,
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 2}},
+		},
+		"the server does not take ends for a second": {
+			world: func() *defended {
+				d := newDefended(2)
+				d.server.answer = func(call string) *Answer {
+					if strings.HasPrefix(call, "Finish") && count(d.server.journal, call) == 1 {
+						return &Answer{Kind: AnswerUnsupported}
+					}
+					return nil
+				}
+				return d
+			},
+			limit: time.Minute,
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 2, "Finish order": 2}},
+		},
+		"the end of the order cannot be told": {
+			server: server{answer: func(call string) *Answer {
+				if call == "End order" {
+					return retryAnswer()
+				}
+				return nil
+			}},
+			limit: time.Hour,
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"End order": 15},
+				reasons: map[string]string{v1alpha1.ConditionOrderEnded: v1alpha1.ReasonUnreachable}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(2)
+			if test.world != nil {
+				d = test.world()
+			}
+			if test.server.answer != nil || test.server.verdict != nil || test.server.early {
+				d.server = &test.server
+			}
+			d.Pods(2).Complete()
+			d.Run(t, test.limit)
+			s := &d.in.Change.Status
+			if s.Status != test.want.status || s.OrderStage != test.want.stage || s.OrderEnd != test.want.end || s.FailCount != test.want.failed {
+				t.Errorf("status %q, order %q, end %q, %d failed; want %q, %q, %q, %d\n%v", s.Status, s.OrderStage, s.OrderEnd, s.FailCount,
+					test.want.status, test.want.stage, test.want.end, test.want.failed, d.server.journal)
+			}
+			if _, suspended := d.stored.Labels[v1alpha1.SuspendLabel]; suspended != test.want.suspended {
+				t.Errorf("blocked: %t, want %t", suspended, test.want.suspended)
+			}
+			var messages []string
+			for i := range d.in.Batches {
+				messages = append(messages, d.in.Batches[i].Status.Message)
+			}
+			if diff := cmp.Diff(test.want.messages, messages); diff != "" {
+				t.Errorf("batches -want +got:\n%s", diff)
+			}
+			if test.want.journal != nil {
+				if diff := cmp.Diff(slices.Sorted(slices.Values(test.want.journal)), slices.Sorted(slices.Values(d.server.journal))); diff != "" {
+					t.Errorf("journal -want +got:\n%s", diff)
+				}
+			}
+			for call, atMost := range test.want.calls {
+				if got := count(d.server.journal, call); got > atMost || atMost > 0 && got == 0 {
+					t.Errorf("%q was called %d times, want 1 to %d", call, got, atMost)
+				}
+			}
+			for kind, reason := range test.want.reasons {
+				if c := meta.FindStatusCondition(s.Conditions, kind); c == nil || c.Reason != reason {
+					t.Errorf("condition %s = %+v, want reason %s", kind, c, reason)
+				}
+			}
+		})
+	}
+}
+
+// TestOrderSurvivesEveryCrash loses the process after each of its calls, before
+// the answer is recorded: the release ends the same, and no call is made more
+// often than twice.
+func TestOrderSurvivesEveryCrash(t *testing.T) {
+	for _, failing := range []string{"", "POST 2"} {
+		for crash := 1; ; crash++ {
+			d := newDefended(2)
+			d.crash = crash
+			d.server.polls = true
+			d.server.verdict = func(check string) string {
+				if check == failing {
+					return "fail"
+				}
+				return VerdictPass
+			}
+			finished := map[string]bool{}
+			d.server.answer = func(call string) *Answer {
+				// As the server does: an end that it received is not supported.
+				if strings.HasPrefix(call, "Finish") {
+					if finished[call] {
+						return &Answer{Kind: AnswerUnsupported}
+					}
+					finished[call] = true
+				}
+				return nil
+			}
+			d.Pods(2).Complete()
+			d.Run(t, 20*time.Minute)
+			want := v1alpha1.ChangeWorkloadSuccess
+			if failing != "" {
+				want = v1alpha1.ChangeWorkloadSuspend
+			}
+			if got := d.in.Change.Status.Status; got != want {
+				t.Errorf("crash after call %d: %s, want %s\n%v", crash, got, want, d.server.journal)
+			}
+			for _, call := range d.server.journal {
+				limit := 2
+				if strings.HasPrefix(call, "Finish") {
+					limit = 6
+				}
+				if n := count(d.server.journal, call); n > limit {
+					t.Errorf("crash after call %d: %q was called %d times", crash, call, n)
+				}
+			}
+			if crash > d.calls {
+				break
+			}
+		}
+	}
+}
+
+func TestOrderIsCanceled(t *testing.T) {
+	for name, test := range map[string]struct {
+		verdict string
+		then    func(*defended)
+		want    v1alpha1.ChangeWorkloadStatusType
+		ended   bool
+	}{
+		"replaced while it runs":       {"", func(d *defended) { d.Release(2, versionB) }, v1alpha1.ChangeWorkloadCanceled, true},
+		"replaced while suspended":     {"fail", func(d *defended) { d.Release(2, versionB) }, v1alpha1.ChangeWorkloadSuspend, true},
+		"deleted while it runs":        {"", func(d *defended) { d.in.Workload.Deleting = true }, v1alpha1.ChangeWorkloadCanceled, true},
+		"opted out while it runs":      {"", func(d *defended) { d.in.Enrolled = false }, v1alpha1.ChangeWorkloadCanceled, true},
+		"opted out while suspended":    {"fail", func(d *defended) { d.in.Enrolled = false }, v1alpha1.ChangeWorkloadSuspend, false},
+		"replaced after it had passed": {VerdictPass, func(d *defended) { d.Release(2, versionB) }, v1alpha1.ChangeWorkloadSuccess, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(1)
+			d.server.verdict = func(check string) string {
+				if check == "POST 1" {
+					return test.verdict
+				}
+				return VerdictPass
+			}
+			d.Pods(1).Complete()
+			d.Run(t, 0)
+			test.then(d)
+			d.Run(t, time.Minute)
+			s := &d.in.Change.Status
+			if s.Status != test.want || (s.OrderStage == v1alpha1.OrderEnded) != test.ended {
+				t.Errorf("status %s, order %s; want %s, ended %t", s.Status, s.OrderStage, test.want, test.ended)
+			}
+			if n := count(d.server.journal, "End order"); n > 1 || test.ended && n == 0 {
+				t.Errorf("the order was ended %d times", n)
+			}
+		})
+	}
+}
+
+func TestVerdictsThatComeLate(t *testing.T) {
+	d := newDefended(2)
+	d.server.verdict = func(check string) string {
+		if check == "POST 1" {
+			return ""
+		}
+		return VerdictPass
+	}
+	d.Pods(2).Complete()
+	d.Run(t, 20*time.Minute)
+	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
+		t.Fatalf("status %s, want Success after the timeout", d.in.Change.Status.Status)
+	}
+	late := Delivered{NodeID: d.in.Batches[0].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail", Message: "too slow"}
+	if got := PlaceOnBatch(&d.in.Batches[0].Status, late, d.in.Now); got != PlacementStored {
+		t.Fatalf("a late failing verdict is %s", got)
+	}
+	d.Run(t, 0)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || s.FailCount != 1 {
+		t.Errorf("status %s with %d failed, want Suspend with 1", s.Status, s.FailCount)
+	}
+	// Corrected by hand, it stays corrected, whatever is delivered again.
+	for i := range d.in.Batches[0].Status.PodResults {
+		d.in.Batches[0].Status.PodResults[i].Verdict = VerdictPass
+	}
+	PlaceOnBatch(&d.in.Batches[0].Status, late, d.in.Now)
+	d.Run(t, 0)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess {
+		t.Errorf("status %s after the correction, want Success", s.Status)
+	}
+	// One of an attempt that is over is recorded only.
+	d.in.Change.Spec.Release = 2
+	d.Release(2, versionA)
+	d.Run(t, 0)
+	d.in.Batches[1].Status.PostVerdict = nil
+	PlaceOnBatch(&d.in.Batches[1].Status, Delivered{NodeID: d.in.Batches[1].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail"}, d.in.Now)
+	d.Run(t, 20*time.Minute)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.Attempt != 2 {
+		t.Errorf("status %s of attempt %d, want Success of 2", s.Status, s.Attempt)
+	}
+}
+
+func TestOrderVerdictIsCorrected(t *testing.T) {
+	d := newDefended(1)
+	d.server.verdict = func(check string) string {
+		if check == "PRE order" {
+			return "fail"
+		}
+		return VerdictPass
+	}
+	d.Pods(1).Complete()
+	d.Run(t, 0)
+	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend {
+		t.Fatalf("status %s, want Suspend", d.in.Change.Status.Status)
+	}
+	d.in.Change.Status.OrderPreVerdict.Verdict = VerdictPass
+	d.Run(t, 0)
+	if _, blocked := d.stored.Labels[v1alpha1.SuspendLabel]; blocked || d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
+		t.Errorf("status %s, blocked %t, want Success and no block", d.in.Change.Status.Status, blocked)
+	}
+}
+
+func TestBatchesWaitForTheOrder(t *testing.T) {
+	d := newDefended(3)
+	d.server.verdict = func(string) string { return "" }
+	d.Pods(3).Complete()
+	d.Run(t, 90*time.Second)
+	if s := &d.in.Change.Status; len(d.in.Batches) != 0 || s.PreparingCount != 3 || s.Status != v1alpha1.ChangeWorkloadRunning {
+		t.Fatalf("%d batches, %d preparing, status %s while the PRE check of the order runs", len(d.in.Batches), s.PreparingCount, s.Status)
+	}
+	d.Later(time.Minute)
+	d.Run(t, 0)
+	if len(d.in.Batches) != 3 {
+		t.Errorf("%d batches after the deadline, want 3", len(d.in.Batches))
+	}
+}
+
+func TestNumbersOfBatches(t *testing.T) {
+	for name, test := range map[string]struct {
+		size int32
+		want []string
+	}{
+		"one by one": {1, []string{"5 false", "5 false", "5 false", "5 false", "5 true"}},
+		"of two":     {2, []string{"3 false", "3 false", "3 true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(5)
+			d.BatchSize(test.size).Pods(5).Complete()
+			d.Run(t, 0)
+			var got []string
+			for i := range d.in.Batches {
+				got = append(got, fmt.Sprintf("%d %t", d.in.Batches[i].Spec.TotalBatches, d.in.Batches[i].Spec.Last))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("total and last of each batch -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOrderID(t *testing.T) {
+	uid := types.UID("0f8fad5b-d9cb-469f-a165-70867728950e")
+	seen := map[string]bool{}
+	for _, id := range []string{
+		OrderID(uid, uid, versionA, 1, 1),
+		OrderID("1f8fad5b-d9cb-469f-a165-70867728950e", uid, versionA, 1, 1),
+		OrderID(uid, "1f8fad5b-d9cb-469f-a165-70867728950e", versionA, 1, 1),
+		OrderID(uid, uid, versionB, 1, 1),
+		OrderID(uid, uid, versionA, 2, 1),
+		OrderID(uid, uid, versionA, 1, 2),
+		OrderID(uid, uid, versionA, 1<<62, 1<<30),
+		OrderID(uid, uid, versionA, 1<<62+1, 1<<30),
+	} {
+		if seen[id] || len(id) > 128 {
+			t.Errorf("id %q of %d bytes, seen before: %t", id, len(id), seen[id])
+		}
+		seen[id] = true
+		if got := VersionOfOrder(id); got != versionA && got != versionB {
+			t.Errorf("version of %q is %q", id, got)
+		}
+	}
+	for _, other := range []string{"", "a-b-c-d", "adm-x", "0-1-aaaa-2-3"} {
+		if got := VersionOfOrder(other); got != "" {
+			t.Errorf("version of %q is %q", other, got)
+		}
+	}
+}
+
+func TestUnclaimedVerdictsAreBounded(t *testing.T) {
+	var s v1alpha1.ChangeWorkloadStatus
+	place := func(n int, verdict string) Placement {
+		return PlaceOnRelease(&s, Delivered{NodeID: fmt.Sprint("n", n), Stage: v1alpha1.StagePre, Verdict: verdict}, testNow)
+	}
+	for n := range maxUnclaimed {
+		if got := place(n, VerdictPass); got != PlacementStored {
+			t.Fatalf("verdict %d is %s", n, got)
+		}
+	}
+	for n := range maxUnclaimed {
+		if got := place(1000+n, "fail"); got != PlacementStored {
+			t.Fatalf("a failing verdict finds no room: %s", got)
+		}
+	}
+	if got := place(5000, "fail"); got != PlacementFull || len(s.UnclaimedVerdicts) != maxUnclaimed {
+		t.Errorf("%s with %d stored, want Full with %d", got, len(s.UnclaimedVerdicts), maxUnclaimed)
+	}
+	if got := place(1000, "fail"); got != PlacementKnown {
+		t.Errorf("the same verdict again is %s", got)
+	}
+}

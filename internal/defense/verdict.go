@@ -1,0 +1,132 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"slices"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// maxUnclaimed bounds the verdicts that wait for their nodes to be known.
+const maxUnclaimed = 50
+
+// Delivered is a verdict the server delivered.
+type Delivered struct {
+	NodeID           string
+	Stage            v1alpha1.CheckStage
+	Verdict, Message string
+}
+
+func (d Delivered) verdict(now time.Time) v1alpha1.CheckVerdict {
+	return v1alpha1.CheckVerdict{NodeID: d.NodeID, Verdict: d.Verdict, Message: d.Message, Time: FormatTime(now), TimeUnix: now.Unix()}
+}
+
+// Placement is what became of a verdict.
+type Placement string
+
+const (
+	// PlacementStored means that it was not there before.
+	PlacementStored Placement = "Stored"
+	// PlacementKnown means that it was there, or one at least as grave.
+	PlacementKnown Placement = "Known"
+	// PlacementLate means that it is of no use any more.
+	PlacementLate Placement = "Late"
+	// PlacementElsewhere means that it is not about this object.
+	PlacementElsewhere Placement = "Elsewhere"
+	// PlacementFull means that no more verdicts can wait here.
+	PlacementFull Placement = "Full"
+)
+
+// PlaceOnBatch puts a verdict on a node of the server into the status of the
+// batch that node is.
+func PlaceOnBatch(s *v1alpha1.ChangePodStatus, d Delivered, now time.Time) Placement {
+	switch {
+	case s.ChangePodID == "" || s.ChangePodID != d.NodeID:
+		return PlacementElsewhere
+	case d.Stage == v1alpha1.StagePre && preIsLate(s):
+		return PlacementLate
+	case d.Stage == v1alpha1.StagePre:
+		return place(&s.PreVerdict, d, now)
+	default:
+		return place(&s.PostVerdict, d, now)
+	}
+}
+
+// preIsLate says that the end of a batch was submitted: from then on the server
+// always says that its PRE check passed.
+func preIsLate(s *v1alpha1.ChangePodStatus) bool {
+	switch s.Status {
+	case v1alpha1.ChangePodPostSubmitted, v1alpha1.ChangePodPostFinish:
+		return true
+	case v1alpha1.ChangePodExecuteDone:
+		return s.PostSubmitTimeUnix != 0
+	default:
+		return false
+	}
+}
+
+// PlaceOnRelease puts a verdict on a node of the server into the status of the
+// release whose order has it: on the order itself, or among those that wait for
+// their node to be known.
+func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time) Placement {
+	if s.OrderNodeID != "" && s.OrderNodeID == d.NodeID {
+		switch {
+		case d.Stage == v1alpha1.StagePre && OrderPreIsLate(s.OrderStage):
+			return PlacementLate
+		case d.Stage == v1alpha1.StagePre:
+			return place(&s.OrderPreVerdict, d, now)
+		default:
+			return place(&s.OrderPostVerdict, d, now)
+		}
+	}
+	for i := range s.UnclaimedVerdicts {
+		if u := &s.UnclaimedVerdicts[i]; u.NodeID == d.NodeID && u.Stage == d.Stage {
+			if !graver(&u.CheckVerdict, d) {
+				return PlacementKnown
+			}
+			u.CheckVerdict = d.verdict(now)
+			return PlacementStored
+		}
+	}
+	if len(s.UnclaimedVerdicts) >= maxUnclaimed {
+		// One that passes makes room: it says no more than no verdict does.
+		i := slices.IndexFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool { return !VerdictFails(u.Verdict) })
+		if i < 0 {
+			return PlacementFull
+		}
+		s.UnclaimedVerdicts = slices.Delete(s.UnclaimedVerdicts, i, i+1)
+	}
+	s.UnclaimedVerdicts = append(s.UnclaimedVerdicts, v1alpha1.UnclaimedVerdict{CheckVerdict: d.verdict(now), Stage: d.Stage})
+	return PlacementStored
+}
+
+// place stores a verdict. The first one stays, but for one that passed when the
+// server says later that it failed.
+func place(into **v1alpha1.CheckVerdict, d Delivered, now time.Time) Placement {
+	if *into != nil && !graver(*into, d) {
+		return PlacementKnown
+	}
+	v := d.verdict(now)
+	*into = &v
+	return PlacementStored
+}
+
+func graver(stored *v1alpha1.CheckVerdict, d Delivered) bool {
+	return VerdictFails(d.Verdict) && !VerdictFails(stored.Verdict) && stored.NodeID != ""
+}

@@ -1,0 +1,68 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package metrics has the operator's own metrics. Their labels are bounded: none
+// of them names an object.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+)
+
+var (
+	serverRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_server_requests_total",
+		Help: "Calls to AlterShield Server, by action and class: ok, Retry, Human or GiveUp.",
+	}, []string{"action", "class"})
+	serverSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "altershield_server_request_seconds",
+		Help:    "How long calls to AlterShield Server took that were sent, by action.",
+		Buckets: []float64{.005, .025, .1, .5, 1, 2.5, 5, 10},
+	}, []string{"action"})
+	callbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_callbacks_total",
+		Help: "Requests to the callback address, by what became of them.",
+	}, []string{"outcome"})
+	batches = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_batches_total",
+		Help: "Batches that are done, by how they ended: PostFinish, Skipped, PreFailed, PreTimeout, PostFailed or PostTimeout.",
+	}, []string{"result"})
+)
+
+func init() {
+	metrics.Registry.MustRegister(serverRequests, serverSeconds, callbacks, batches)
+}
+
+// ServerCall counts a call to AlterShield Server.
+func ServerCall(c altershield.Call) {
+	class := string(altershield.ClassOf(c.Err))
+	if c.Err == nil {
+		class = "ok"
+	}
+	serverRequests.WithLabelValues(string(c.Action), class).Inc()
+	if c.Attempts > 0 {
+		serverSeconds.WithLabelValues(string(c.Action)).Observe(c.Duration.Seconds())
+	}
+}
+
+// Callback counts a request to the callback address.
+func Callback(outcome string) { callbacks.WithLabelValues(outcome).Inc() }
+
+// BatchDone counts a batch that is done.
+func BatchDone(result string) { batches.WithLabelValues(result).Inc() }
