@@ -23,13 +23,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
-	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -38,11 +33,12 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/identity"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/options"
 	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/routers"
 	"github.com/traas-stack/altershield-operator/runnable"
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
@@ -77,10 +73,6 @@ func main() {
 }
 
 func run(ctx context.Context, o *options.Options) error {
-	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
-	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the cluster (--kubeconfig, $KUBECONFIG or in-cluster): %w", err)
@@ -90,13 +82,20 @@ func run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return err
 	}
-	co := controllers.Options{Namespace: o.Namespace, Clock: clock.RealClock{}, Kind: workload.Deployment{}}
+	tokens := o.Tokens()
+	server, err := controllers.Connect(ctx, config, controllers.ServerOptions{
+		URL: o.ServerURL, Platform: o.Platform, Tokens: tokens, Tenant: o.Tenant, Scene: o.Scene, Phase: o.Phase, TargetType: o.TargetType,
+	})
+	if err != nil {
+		return err
+	}
+	co := controllers.Options{Namespace: o.Namespace, Clock: clock.RealClock{}, Kind: workload.Deployment{}, Server: server}
 	webhookServer := webhook.NewServer(webhook.Options{
 		Port: o.WebhookPort, CertDir: o.WebhookCertPath, CertName: o.WebhookCertName, KeyName: o.WebhookKeyName,
 		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }},
 	})
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:        scheme,
+		Scheme:        controllers.NewScheme(),
 		Cache:         controllers.CacheOptions(co),
 		Client:        controllers.ClientOptions(),
 		WebhookServer: webhookServer,
@@ -115,30 +114,29 @@ func run(ctx context.Context, o *options.Options) error {
 	if err := controllers.Setup(ctx, mgr, co); err != nil {
 		return err
 	}
-	if err := webhooks.SetupWithManager(mgr, webhooks.Options{Self: self, Log: ctrl.Log.WithName("webhooks")}); err != nil {
+	client, cluster := server.Connection()
+	if err := webhooks.SetupWithManager(mgr, webhooks.Options{
+		Self: self, Log: ctrl.Log.WithName("webhooks"), Settings: webhooks.CachedSettings(mgr.GetClient(), o.Namespace),
+		Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{
+			Scene: o.AdmissionScene, Tenant: o.Tenant, Phase: o.Phase, TargetType: o.TargetType, Cluster: string(cluster),
+		}),
+	}); err != nil {
+		return err
+	}
+	if err := routers.SetupWithManager(mgr, routers.Options{
+		Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, Kind: co.Kind, Clock: co.Clock,
+		Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
+	}); err != nil {
 		return err
 	}
 	if err := errors.Join(
 		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("webhooks", webhookServer.StartedChecker()),
-		mgr.AddReadyzCheck("caches", cachesSynced(mgr)),
+		mgr.AddReadyzCheck("caches", controllers.CachesSynced(mgr)),
 	); err != nil {
 		return err
 	}
-	ctrl.Log.Info("starting", "version", version, "commit", commit, "identity", self, "namespace", o.Namespace)
+	ctrl.Log.Info("starting", "version", version, "commit", commit, "identity", self, "namespace", o.Namespace, "server", o.ServerURL)
 	return mgr.Start(ctx)
-}
-
-// cachesSynced says whether the manager sees the cluster. It does not depend on
-// leadership: every replica keeps its caches warm.
-func cachesSynced(mgr ctrl.Manager) healthz.Checker {
-	return func(req *http.Request) error {
-		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
-		defer cancel()
-		if !mgr.GetCache().WaitForCacheSync(ctx) {
-			return errors.New("the caches are not synced yet")
-		}
-		return nil
-	}
 }

@@ -48,11 +48,12 @@ const (
 // its webhooks called by the API server over TLS. Only the address the API
 // server finds them at is another: a URL instead of a service.
 type Manager struct {
-	c      *ControlPlane
-	name   string
-	binary string
-	args   []string
-	health string
+	c         *ControlPlane
+	name      string
+	binary    string
+	args      []string
+	health    string
+	callbacks string
 }
 
 // ManagerOptions say how a manager is run.
@@ -93,7 +94,7 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 			return nil, err
 		}
 	}
-	ports, err := freePorts(2)
+	ports, err := freePorts(3)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +114,7 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	if err := c.ApplyFiles(ctx, path); err != nil {
 		return nil, err
 	}
-	health := loopback(ports[1])
+	health, callbacks := loopback(ports[1]), loopback(ports[2])
 	c.mu.Lock()
 	if !slices.Contains(c.managers, o.Name) {
 		c.managers = append(c.managers, o.Name)
@@ -121,16 +122,21 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	c.mu.Unlock()
 	return &Manager{
 		c: c, name: o.Name, binary: filepath.Join(o.Root, "bin", "manager"), health: "http://" + health + "/readyz",
+		callbacks: "http://" + callbacks,
 		args: append([]string{
 			"--kubeconfig=" + kubeconfig,
 			"--leader-elect=false",
 			"--namespace=" + ManagerNamespace,
 			"--health-probe-bind-address=" + health,
+			"--callback-bind-address=" + callbacks,
 			"--webhook-port=" + strconv.Itoa(ports[0]),
 			"--webhook-cert-path=" + certs,
 		}, o.Args...),
 	}, nil
 }
+
+// CallbackAddress is the URL of the manager's callback address, without a path.
+func (m *Manager) CallbackAddress() string { return m.callbacks }
 
 // redirect lets a kubeconfig find the API server at another endpoint.
 func redirect(path, endpoint string, ca []byte) error {

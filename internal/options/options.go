@@ -22,14 +22,20 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
 const defaultNamespace = "altershieldoperator-system"
@@ -47,6 +53,16 @@ type Options struct {
 	WebhookPort int
 	// WebhookCertPath is the directory of the webhooks' certificate and key.
 	WebhookCertPath, WebhookCertName, WebhookKeyName string
+	// CallbackAddress is where AlterShield Server calls back; "0" turns it off.
+	// CallbackCertPath is the directory of its certificate, empty for HTTP.
+	CallbackAddress, CallbackCertPath string
+	// ServerURL of AlterShield Server; empty for stand-alone.
+	ServerURL string
+	// TokenFile has the token shared with the server; empty for none.
+	TokenFile string
+	// Platform, Scene, Tenant, Phase and TargetType are what the operator is
+	// registered with at the server; AdmissionScene is empty for none.
+	Platform, Scene, AdmissionScene, Tenant, Phase, TargetType string
 	// PrintVersion and end.
 	PrintVersion bool
 	// Log says how much is logged, and in which form.
@@ -67,6 +83,16 @@ func Parse(args []string) (*Options, error) {
 	fs.StringVar(&o.WebhookCertPath, "webhook-cert-path", filepath.Join(os.TempDir(), "k8s-webhook-server", "serving-certs"), "`directory` of the certificate and key the webhooks are served with; re-read when they change")
 	fs.StringVar(&o.WebhookCertName, "webhook-cert-name", "tls.crt", "`file` name of the webhooks' certificate")
 	fs.StringVar(&o.WebhookKeyName, "webhook-key-name", "tls.key", "`file` name of the webhooks' key")
+	fs.StringVar(&o.CallbackAddress, "callback-bind-address", ":8080", "`address` AlterShield Server calls back on; 0 turns it off")
+	fs.StringVar(&o.CallbackCertPath, "callback-cert-path", "", "`directory` of tls.crt and tls.key the callback address is served with, re-read when they change; empty serves HTTP")
+	fs.StringVar(&o.ServerURL, "altershield-url", "", "`URL` of AlterShield Server, as in http://altershield:8080; empty runs stand-alone, without checks")
+	fs.StringVar(&o.TokenFile, "altershield-token-file", "", "`file` with the token shared with AlterShield Server, of at least "+strconv.Itoa(altershield.MinToken)+" bytes; two lines during a rotation, the first signs; re-read when it changes; without one no callback is accepted")
+	fs.StringVar(&o.Platform, "altershield-platform", altershield.DefaultPlatform, "`platform` the operator is registered as at AlterShield Server")
+	fs.StringVar(&o.Scene, "altershield-scene", altershield.DefaultScene, "`key` of the registered scene of generation G2")
+	fs.StringVar(&o.AdmissionScene, "altershield-admission-scene", "", "`key` of a registered scene of generation G1, for the admission check; empty leaves it out")
+	fs.StringVar(&o.Tenant, "altershield-tenant", altershield.DefaultTenant, "`tenant` code at AlterShield Server")
+	fs.StringVar(&o.Phase, "altershield-phase", altershield.PhaseProd, "`phase` releases of this cluster are in: "+strings.Join(altershield.Phases(), ", "))
+	fs.StringVar(&o.TargetType, "altershield-target-type", altershield.DefaultTargetType, "registered `type` of the pods a release changes")
 	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit and end")
 	fs.SetOutput(io.Discard) // an error is told once, by the caller
 	if err := fs.Parse(args); err != nil {
@@ -103,6 +129,7 @@ func (o *Options) validate() error {
 	for name, address := range map[string]string{
 		"metrics-bind-address":      o.MetricsAddress,
 		"health-probe-bind-address": o.HealthAddress,
+		"callback-bind-address":     o.CallbackAddress,
 	} {
 		if address == "0" {
 			continue
@@ -120,5 +147,56 @@ func (o *Options) validate() error {
 			return fmt.Errorf("--webhook-cert-path, --%s: %w; the webhooks need a certificate and its key there", flagName, err)
 		}
 	}
+	return o.validateServer()
+}
+
+// validateServer checks what connects the operator with AlterShield Server.
+func (o *Options) validateServer() error {
+	if o.CallbackCertPath != "" {
+		for _, file := range []string{"tls.crt", "tls.key"} {
+			if _, err := os.Stat(filepath.Join(o.CallbackCertPath, file)); err != nil {
+				return fmt.Errorf("--callback-cert-path: %w; give a directory with tls.crt and tls.key, or leave it empty to serve HTTP", err)
+			}
+		}
+	}
+	if o.TokenFile != "" {
+		if _, err := altershield.NewTokenFile(o.TokenFile, clock.RealClock{}).Tokens(); err != nil {
+			return fmt.Errorf("--altershield-token-file: %w", err)
+		}
+	}
+	if o.ServerURL == "" {
+		return nil
+	}
+	if _, err := altershield.New(altershield.Options{URL: o.ServerURL, Platform: altershield.DefaultPlatform}); err != nil {
+		return fmt.Errorf("--altershield-url %q: %w", o.ServerURL, err)
+	}
+	if !slices.Contains(altershield.Phases(), o.Phase) {
+		return fmt.Errorf("--altershield-phase %q is none of %s", o.Phase, strings.Join(altershield.Phases(), ", "))
+	}
+	for _, f := range []struct {
+		name, value string
+		limit       int
+	}{
+		{"platform", o.Platform, altershield.MaxPlatform},
+		{"scene", o.Scene, altershield.MaxChangeSceneKey},
+		{"tenant", o.Tenant, math.MaxInt},
+		{"target-type", o.TargetType, math.MaxInt},
+	} {
+		if strings.TrimSpace(f.value) == "" || len(f.value) > f.limit {
+			return fmt.Errorf("--altershield-%s %q is empty or too long: give what is registered with AlterShield Server", f.name, f.value)
+		}
+	}
+	if len(o.AdmissionScene) > altershield.MaxChangeSceneKey {
+		return fmt.Errorf("--altershield-admission-scene has %d bytes, AlterShield Server takes at most %d", len(o.AdmissionScene), altershield.MaxChangeSceneKey)
+	}
 	return nil
+}
+
+// Tokens are those shared with AlterShield Server; nil when there is no file of
+// them.
+func (o *Options) Tokens() altershield.TokenSource {
+	if o.TokenFile == "" {
+		return nil
+	}
+	return altershield.NewTokenFile(o.TokenFile, clock.RealClock{})
 }

@@ -56,6 +56,8 @@ var (
 	api     client.Client
 	// namespaces that were enrolled in the course of the suite.
 	enrolledEver = map[string]bool{}
+	// logs of managers that must hold no errors.
+	logs = map[string]bool{}
 )
 
 func TestE2E(t *testing.T) {
@@ -128,9 +130,12 @@ var _ = AfterSuite(func(ctx context.Context) {
 		}
 	}
 	By("checking that no error in the log is none")
-	for _, line := range logLines(manager.LogPath()) {
-		if strings.Contains(line, `"level":"error"`) {
-			Expect(line).To(BeEmpty(), "an error in the manager's log")
+	logs[manager.LogPath()] = true
+	for path := range logs {
+		for _, line := range logLines(path) {
+			if strings.Contains(line, `"level":"error"`) {
+				Expect(line).To(BeEmpty(), "an error in a manager's log")
+			}
 		}
 	}
 })

@@ -1,0 +1,201 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package routers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+)
+
+const (
+	// timestampWindow is how far a request's timestamp may be from our clock, in
+	// both directions. The protocol has no expiry of its own.
+	timestampWindow = 5 * time.Minute
+	// maxTimestampDigits is enough until the year 33658.
+	maxTimestampDigits = 15
+)
+
+// Causes of a refusal, for the log only: whoever is refused learns nothing.
+var (
+	errWrongSign = errors.New("the signature is wrong: another token, or altered content")
+	errReplayed  = errors.New("the signature was used before, or expired while the request was read")
+)
+
+// claim is what the headers of a request say of its signature.
+type claim struct {
+	timestamp string
+	at        time.Time
+	sign      string
+	tokens    []string
+}
+
+// observeClaim reads the headers. It fails when no content could make the
+// signature acceptable, so that such a request costs neither reading nor
+// hashing. Its errors quote nothing of the request.
+func (s *Server) observeClaim(r *http.Request) (*claim, error) {
+	if s.opts.Tokens == nil {
+		return nil, errors.New("no token is configured")
+	}
+	tokens, err := s.opts.Tokens.Tokens()
+	if err != nil {
+		return nil, err
+	}
+	// Nothing reads the platform and the signature doesn't cover it. A request
+	// without it is not of the protocol all the same.
+	if _, err := single(r.Header, altershield.HeaderPlatform); err != nil {
+		return nil, err
+	}
+	c := &claim{tokens: tokens}
+	if c.sign, err = single(r.Header, altershield.HeaderSign); err != nil {
+		return nil, err
+	}
+	if c.timestamp, err = single(r.Header, altershield.HeaderTimestamp); err != nil {
+		return nil, err
+	}
+	if c.at, err = parseTimestamp(c.timestamp); err != nil {
+		return nil, err
+	}
+	switch age := s.opts.Clock.Now().Sub(c.at); {
+	case age > timestampWindow:
+		return nil, fmt.Errorf("the timestamp is %s behind our clock: an old request, or clocks that differ", age)
+	case age < -timestampWindow:
+		return nil, fmt.Errorf("the timestamp is %s ahead of our clock: the clocks differ", -age)
+	}
+	return c, nil
+}
+
+// verify says whether the signature is over this content.
+func (c *claim) verify(content []byte) bool {
+	return altershield.Verify(c.sign, c.timestamp, content, c.tokens...)
+}
+
+// single reads a header that must be there once: of two, it is anybody's guess
+// which one another reader takes.
+func single(h http.Header, key string) (string, error) {
+	values := h.Values(key)
+	switch {
+	case len(values) > 1:
+		return "", fmt.Errorf("header %s is there %d times", key, len(values))
+	case len(values) == 0 || values[0] == "":
+		return "", fmt.Errorf("header %s is missing", key)
+	default:
+		return values[0], nil
+	}
+}
+
+// parseTimestamp reads Unix milliseconds: decimal digits, no sign, no space.
+func parseTimestamp(value string) (time.Time, error) {
+	malformed := fmt.Errorf("header %s is not Unix milliseconds", altershield.HeaderTimestamp)
+	if len(value) > maxTimestampDigits {
+		return time.Time{}, malformed
+	}
+	for _, digit := range []byte(value) {
+		if digit < '0' || digit > '9' {
+			return time.Time{}, malformed
+		}
+	}
+	millis, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return time.Time{}, malformed
+	}
+	return time.UnixMilli(millis), nil
+}
+
+// signedHandler handles a request whose body was verified. It says whether the
+// request is dealt with: if not, it may come again, byte for byte the same.
+type signedHandler func(w http.ResponseWriter, r *http.Request, body []byte) (handled bool)
+
+// signedBody lets through requests whose body is signed, each once.
+func (s *Server) signedBody(next signedHandler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := s.observeClaim(r)
+		if err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.limits.body))
+		if err != nil {
+			s.refuseUnread(w, r, err)
+			return
+		}
+		if !c.verify(body) {
+			s.refuse(w, r, errWrongSign)
+			return
+		}
+		mark, fresh := s.replays.mark(c.sign, s.opts.Clock.Now(), c.at.Add(timestampWindow))
+		if !fresh {
+			s.refuse(w, r, errReplayed)
+			return
+		}
+		handled := false
+		defer func() {
+			if !handled { // also after a panic
+				s.replays.forget(mark)
+			}
+		}()
+		handled = next(w, r, body)
+	})
+}
+
+// signedQuery lets through requests whose query is signed. They only read, so
+// that one may be repeated while its timestamp is accepted.
+func (s *Server) signedQuery(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := s.observeClaim(r)
+		if err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		// Strictly: what is left out of the query here would not be signed.
+		query, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			s.refuse(w, r, errors.New("the query is malformed"))
+			return
+		}
+		if !c.verify(altershield.QueryContent(query)) {
+			s.refuse(w, r, errWrongSign)
+			return
+		}
+		next(w, r)
+	})
+}
+
+// refuse is the one answer to whatever is wrong with the authentication. Only
+// the log has the cause.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, cause error) {
+	s.count(r, ResultRefused)
+	s.refusals.info("refused a request", "cause", cause.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)
+	writeJSON(w, http.StatusUnauthorized, altershield.CallbackResponse{Msg: "refused"})
+}
+
+// refuseUnread answers a request whose body was too large or did not arrive.
+func (s *Server) refuseUnread(w http.ResponseWriter, r *http.Request, err error) {
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		s.refuseOversized(w, r)
+		return
+	}
+	s.count(r, ResultIncomplete)
+	s.refusals.info("refused a request", "cause", "the body did not arrive: "+err.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)
+	writeJSON(w, http.StatusBadRequest, altershield.CallbackResponse{Retry: true, Msg: "the body did not arrive"})
+}

@@ -1,0 +1,204 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package routers
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+const (
+	tokenA = "0123456789abcdef"
+	tokenB = "fedcba9876543210"
+	// callbackContentType is what the server sends.
+	callbackContentType = "application/json;UTF-8"
+	passed              = `{"changeCheckType":"CHANGE_BATCH","callbackRequest":{"nodeId":"node-1","changeSceneKey":"scene","bizExecOrderId":"order-1",` +
+		`"verdict":{"verdict":"pass","allFinish":true,"checkPass":true},"defenseStageEnum":"POST"}}`
+	refusedBody = `{"success":false,"retry":false,"msg":"refused"}`
+	// patience bounds what is waited for; it is used up only when a test fails.
+	patience = 10 * time.Second
+)
+
+var testNow = time.UnixMilli(1_700_000_000_123)
+
+// fixture is a server with all it depends on.
+type fixture struct {
+	opts   Options
+	limits limits
+	clock  *clocktesting.FakePassiveClock
+	server *Server
+
+	// record stands in for the Recorder.
+	record func(context.Context, *altershield.Callback) (Outcome, error)
+
+	mu       sync.Mutex
+	recorded []altershield.Callback
+	results  []string
+	lines    []string
+}
+
+func newFixture(t *testing.T, edits ...func(*fixture)) *fixture {
+	t.Helper()
+	f := &fixture{clock: clocktesting.NewFakePassiveClock(testNow), limits: defaultLimits()}
+	f.record = func(context.Context, *altershield.Callback) (Outcome, error) { return OutcomeRecorded, nil }
+	f.opts = Options{
+		Address:  "127.0.0.1:0",
+		Tokens:   altershield.StaticTokens{tokenA},
+		Recorder: f,
+		Reader:   fake.NewClientBuilder().Build(),
+		Kind:     workload.Deployment{},
+		Clock:    f.clock,
+		Log: logr.New(funcr.New(func(_, args string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.lines = append(f.lines, args)
+		}, funcr.Options{}).GetSink()),
+		OnCallback: func(result string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.results = append(f.results, result)
+		},
+	}
+	for _, edit := range edits {
+		edit(f)
+	}
+	server, err := newServer(f.opts, f.limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.server = server
+	return f
+}
+
+// Record implements Recorder.
+func (f *fixture) Record(ctx context.Context, c *altershield.Callback) (Outcome, error) {
+	f.mu.Lock()
+	f.recorded = append(f.recorded, *c)
+	f.mu.Unlock()
+	return f.record(ctx, c)
+}
+
+func (f *fixture) records() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.recorded)
+}
+
+func (f *fixture) told() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string{}, f.results...)
+}
+
+// log returns the lines logged since the last call.
+func (f *fixture) log() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lines := strings.Join(f.lines, "\n")
+	f.lines = nil
+	return lines
+}
+
+// handler is what is served, for as long as the test.
+func (f *fixture) handler(t *testing.T) http.Handler {
+	t.Helper()
+	return f.server.handler(t.Context())
+}
+
+// signed makes a callback as the server sends it.
+func signed(content, token string, at time.Time) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, altershield.CallbackPath, strings.NewReader(content))
+	r.Header.Set("Content-Type", callbackContentType)
+	sign(r, content, token, at)
+	return r
+}
+
+func signedGet(query, content, token string, at time.Time) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, SuspendPath+query, nil)
+	sign(r, content, token, at)
+	return r
+}
+
+func sign(r *http.Request, content, token string, at time.Time) {
+	r.Header.Set(altershield.HeaderPlatform, "kubernetes")
+	r.Header.Set(altershield.HeaderTimestamp, altershield.Timestamp(at))
+	r.Header.Set(altershield.HeaderSign, altershield.Sign(altershield.Timestamp(at), []byte(content), token))
+}
+
+// toAddress makes a request one that a client can send.
+func toAddress(t *testing.T, r *http.Request, base string) *http.Request {
+	t.Helper()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := http.NewRequestWithContext(t.Context(), r.Method, base+r.URL.RequestURI(), bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Header = r.Header
+	return out
+}
+
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// expect checks an answer, and that it has the headers every answer has.
+func expect(t *testing.T, w *httptest.ResponseRecorder, status int, body string) {
+	t.Helper()
+	if w.Code != status || w.Body.String() != body {
+		t.Errorf("answer %d %s, want %d %s", w.Code, w.Body, status, body)
+	}
+	for key, want := range map[string]string{
+		"Content-Type": "application/json", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store",
+		"Access-Control-Allow-Origin": "",
+	} {
+		if got := w.Header().Get(key); got != want {
+			t.Errorf("header %s is %q, want %q", key, got, want)
+		}
+	}
+}
+
+// receive waits for what must come.
+func receive[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("gave up waiting for %s", what)
+		panic("unreachable")
+	}
+}

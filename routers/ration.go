@@ -1,0 +1,75 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package routers
+
+import (
+	"sync"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	"k8s.io/utils/clock"
+)
+
+// A line per second is enough to see what goes on; metrics have the numbers.
+const (
+	logRate  = rate.Limit(1)
+	logBurst = 10
+)
+
+// rationedLog logs what anybody who reaches the address can cause, so that they
+// can't fill the disk. Each line says how many were left out before it. Safe
+// for concurrent use.
+type rationedLog struct {
+	log   logr.Logger
+	clock clock.PassiveClock
+
+	mu         sync.Mutex
+	limiter    *rate.Limiter
+	suppressed int
+}
+
+func newRationedLog(log logr.Logger, c clock.PassiveClock) *rationedLog {
+	return &rationedLog{log: log, clock: c, limiter: rate.NewLimiter(logRate, logBurst)}
+}
+
+func (l *rationedLog) info(msg string, keysAndValues ...any) {
+	if log, ok := l.next(); ok {
+		log.Info(msg, keysAndValues...)
+	}
+}
+
+func (l *rationedLog) err(err error, msg string, keysAndValues ...any) {
+	if log, ok := l.next(); ok {
+		log.Error(err, msg, keysAndValues...)
+	}
+}
+
+// next gives the logger for the next line; not ok when there is to be none.
+func (l *rationedLog) next() (log logr.Logger, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.limiter.AllowN(l.clock.Now(), 1) {
+		l.suppressed++
+		return logr.Logger{}, false
+	}
+	log = l.log
+	if l.suppressed > 0 {
+		log = log.WithValues("suppressed", l.suppressed)
+		l.suppressed = 0
+	}
+	return log, true
+}

@@ -1,0 +1,453 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package routers serves the callback address: verdicts that AlterShield Server
+// delivers, and questions about suspended workloads. Every replica serves it.
+//
+// What arrives is untrusted until its signature has been verified over the raw
+// bytes. Until then a request may cost little: its rate, size, time and number
+// are limited, in this order, and nothing of it is parsed.
+package routers
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// Files of Options.CertPath, as a mounted Secret of type kubernetes.io/tls has
+// them.
+const (
+	certName = "tls.crt"
+	keyName  = "tls.key"
+)
+
+// Options of the callback address.
+type Options struct {
+	// Address to listen on, as host:port or :port.
+	Address string
+	// CertPath is the directory of the certificate (tls.crt) and its key
+	// (tls.key), re-read when they change. Without it the address is served
+	// over plain HTTP.
+	CertPath string
+	// Tokens by which signatures are verified. Without it, and while it gives
+	// none, all but LiveTestPath is refused.
+	Tokens altershield.TokenSource
+	// Recorder stores verdicts.
+	Recorder Recorder
+	// Reader is the cached reader that suspended workloads are listed with. It
+	// needs ChangeWorkloads indexed by workload.IndexByOwner.
+	Reader client.Reader
+	// Kind of workload that is listed.
+	Kind workload.Kind
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Log gets one line per event and never a token, a signature or a body.
+	Log logr.Logger
+	// OnCallback is told what became of each request to altershield.CallbackPath:
+	// an Outcome or one of the Result constants. May be nil.
+	OnCallback func(result string)
+}
+
+// limits bound what requests may cost.
+type limits struct {
+	// connections open at once; more wait in the queue of the kernel.
+	connections int
+	// rate of requests per second, of all clients together, and how many may
+	// come at once.
+	rate  rate.Limit
+	burst int
+	// body is the largest body that is read, in bytes; header that of all
+	// headers together.
+	body   int64
+	header int
+	// inFlight is how many requests are handled at once, each with at most one
+	// body in memory. More wait up to slotWait.
+	inFlight int
+	slotWait time.Duration
+	// The timeouts of a connection. Writing is counted from when the headers
+	// have been read, so it has to be more than slotWait and record together.
+	readHeader, read, write, idle time.Duration
+	// record bounds the storing of one verdict; the server gives up after 6 s.
+	record time.Duration
+	// list bounds the listing of suspended workloads.
+	list time.Duration
+	// shutdown is how long requests under way may take when the manager ends.
+	// The manager releases its lease after that, so it is short: storing a
+	// verdict takes milliseconds, or the API server is away.
+	shutdown time.Duration
+	// replays is the number of signatures that are remembered.
+	replays int
+}
+
+func defaultLimits() limits {
+	return limits{
+		connections: 256,
+		// A large release draws hundreds of callbacks at once, and each is sent
+		// only once.
+		rate:       1000,
+		burst:      4000,
+		body:       256 << 10,
+		header:     16 << 10,
+		inFlight:   64,
+		slotWait:   3 * time.Second,
+		readHeader: 5 * time.Second,
+		read:       10 * time.Second,
+		write:      15 * time.Second,
+		idle:       time.Minute,
+		record:     5 * time.Second,
+		list:       5 * time.Second,
+		shutdown:   2 * time.Second,
+		replays:    20_000,
+	}
+}
+
+// Server serves the callback address.
+type Server struct {
+	opts   Options
+	limits limits
+
+	requests *rate.Limiter
+	replays  *replayCache
+	// refusals, noise and panics are what others can cause at will, so each has
+	// a ration of the log.
+	refusals, noise, panics *rationedLog
+
+	// listening is closed once address is known.
+	listening chan struct{}
+	mu        sync.Mutex
+	address   net.Addr
+	serving   bool
+}
+
+var (
+	_ manager.Runnable               = &Server{}
+	_ manager.LeaderElectionRunnable = &Server{}
+)
+
+// New makes the server. It reads and opens nothing yet.
+func New(o Options) (*Server, error) { return newServer(o, defaultLimits()) }
+
+func newServer(o Options, l limits) (*Server, error) {
+	switch {
+	case o.Address == "":
+		return nil, errors.New("the callback address is missing")
+	case o.Recorder == nil:
+		return nil, errors.New("the recorder of verdicts is missing")
+	case o.Reader == nil || o.Kind == nil:
+		return nil, errors.New("the reader or the kind of workloads is missing")
+	case o.Clock == nil:
+		return nil, errors.New("the clock is missing")
+	}
+	return &Server{
+		opts:      o,
+		limits:    l,
+		requests:  rate.NewLimiter(l.rate, l.burst),
+		replays:   newReplayCache(l.replays),
+		refusals:  newRationedLog(o.Log, o.Clock),
+		noise:     newRationedLog(o.Log, o.Clock),
+		panics:    newRationedLog(o.Log, o.Clock),
+		listening: make(chan struct{}),
+	}, nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable. Every replica
+// serves: a verdict is stored by whoever gets it, and acted on by the leader.
+func (s *Server) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable, once. It serves until the context ends;
+// its error names the flag to mend.
+func (s *Server) Start(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	certs, err := s.watchCertificates()
+	if err != nil {
+		return err
+	}
+	listener, err := s.listen(ctx, certs)
+	if err != nil {
+		return err
+	}
+	// What is under way when ctx ends may still be finished, in bounded time;
+	// what isn't by then is cut short.
+	lifetime, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	server := s.httpServer(lifetime)
+
+	s.setServing(true)
+	s.opts.Log.Info("serving callbacks", "address", listener.Addr().String(), "tls", certs != nil)
+	group, ctx := errgroup.WithContext(ctx)
+	if certs != nil {
+		group.Go(func() error {
+			if err := certs.Start(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("--callback-cert-path %q: follow changes: %w", s.opts.CertPath, err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve callbacks: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		s.setServing(false)
+		grace, cancel := context.WithTimeout(lifetime, s.limits.shutdown)
+		defer cancel()
+		if err := server.Shutdown(grace); err != nil {
+			s.opts.Log.Info("gave up on requests that did not end in time", "timeout", s.limits.shutdown.String())
+			return server.Close()
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// watchCertificates reads the certificate; nil when there is to be none.
+func (s *Server) watchCertificates() (*certwatcher.CertWatcher, error) {
+	if s.opts.CertPath == "" {
+		return nil, nil
+	}
+	certs, err := certwatcher.New(filepath.Join(s.opts.CertPath, certName), filepath.Join(s.opts.CertPath, keyName))
+	if err != nil {
+		return nil, fmt.Errorf("--callback-cert-path %q: %w; give a directory with %s and %s that fit, or leave the flag out to serve plain HTTP",
+			s.opts.CertPath, err, certName, keyName)
+	}
+	return certs, nil
+}
+
+func (s *Server) listen(ctx context.Context, certs *certwatcher.CertWatcher) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", s.opts.Address)
+	if err != nil {
+		return nil, fmt.Errorf("--callback-bind-address %q: %w; give a free address as host:port or :port", s.opts.Address, err)
+	}
+	s.mu.Lock()
+	s.address = listener.Addr()
+	s.mu.Unlock()
+	close(s.listening)
+	listener = netutil.LimitListener(listener, s.limits.connections)
+	if certs != nil {
+		listener = tls.NewListener(listener, &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			NextProtos:     []string{"http/1.1"},
+			GetCertificate: certs.GetCertificate,
+		})
+	}
+	return listener, nil
+}
+
+func (s *Server) httpServer(lifetime context.Context) *http.Server {
+	// HTTP/1 only: streams would be connections that nothing counts.
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true)
+	return &http.Server{
+		Handler:                      s.handler(lifetime),
+		Protocols:                    protocols,
+		DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout:            s.limits.readHeader,
+		ReadTimeout:                  s.limits.read,
+		WriteTimeout:                 s.limits.write,
+		IdleTimeout:                  s.limits.idle,
+		MaxHeaderBytes:               s.limits.header,
+		ErrorLog:                     stdlog.New(noiseWriter{s.noise}, "", 0),
+	}
+}
+
+// noiseWriter takes what net/http logs, failed TLS handshakes for the most part.
+type noiseWriter struct{ log *rationedLog }
+
+func (w noiseWriter) Write(p []byte) (int, error) {
+	w.log.info("a connection failed", "cause", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// Addr is the address that is listened on; nil before Start does.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.address
+}
+
+func (s *Server) setServing(serving bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serving = serving
+}
+
+// StartedChecker returns a check that is healthy while the server serves. It
+// does not connect: the connections are limited, and whoever uses them up must
+// not take the replica's webhooks out of service as well.
+func (s *Server) StartedChecker() healthz.Checker {
+	return func(*http.Request) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.serving {
+			return errors.New("the callback address is not served")
+		}
+		return nil
+	}
+}
+
+// route is what is served on one path.
+type route struct {
+	method  string
+	handler http.Handler
+}
+
+// handler serves all paths. What it begins ends with lifetime at the latest.
+func (s *Server) handler(lifetime context.Context) http.Handler {
+	routes := map[string]route{
+		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
+		LiveTestPath:             {http.MethodPost, http.HandlerFunc(liveTest)},
+		SuspendPath:              {http.MethodGet, s.signedQuery(s.listSuspended)},
+	}
+	return s.recovered(s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		route, known := routes[r.URL.Path]
+		switch {
+		case !known:
+			writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "not found"})
+		case r.Method != route.method:
+			w.Header().Set("Allow", route.method)
+			writeJSON(w, http.StatusMethodNotAllowed, codeAnswer{http.StatusMethodNotAllowed, "the method is " + route.method})
+		default:
+			route.handler.ServeHTTP(w, r)
+		}
+	})))
+}
+
+// limited bounds rate, size and number of requests, the cheapest test first.
+func (s *Server) limited(next http.Handler) http.Handler {
+	slots := make(chan struct{}, s.limits.inFlight)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.requests.AllowN(s.opts.Clock.Now(), 1) {
+			s.count(r, ResultLimited)
+			s.refusals.info("refused a request", "cause", "too many requests per second", "remote", r.RemoteAddr)
+			w.Header().Set("Retry-After", "1")
+			writeJSON(w, http.StatusTooManyRequests, altershield.CallbackResponse{Retry: true, Msg: "too many requests"})
+			return
+		}
+		if r.ContentLength > s.limits.body {
+			s.refuseOversized(w, r)
+			return
+		}
+		if !acquire(r.Context(), slots, s.limits.slotWait) {
+			s.count(r, ResultLimited)
+			s.refusals.info("refused a request", "cause", "too many requests at once", "remote", r.RemoteAddr)
+			w.Header().Set("Retry-After", "1")
+			writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: "too many requests at once"})
+			return
+		}
+		defer func() { <-slots }()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// acquire takes one of the slots, waiting for one up to the given time: a burst
+// of verdicts is worth it, because the server sends each only once.
+func acquire(ctx context.Context, slots chan<- struct{}, wait time.Duration) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	default:
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return false
+}
+
+func (s *Server) refuseOversized(w http.ResponseWriter, r *http.Request) {
+	s.count(r, ResultOversized)
+	s.refusals.info("refused a request", "cause", fmt.Sprintf("the body has more than %d bytes", s.limits.body), "remote", r.RemoteAddr)
+	writeJSON(w, http.StatusRequestEntityTooLarge, altershield.CallbackResponse{Msg: "the body is too large"})
+}
+
+// recovered answers for a handler that panicked, and says so.
+func (s *Server) recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if p := recover(); p != nil {
+				s.count(r, ResultFailed)
+				s.panics.err(fmt.Errorf("panic: %v", p), "handle a request", "remote", r.RemoteAddr, "stack", string(debug.Stack()))
+				writeJSON(w, http.StatusInternalServerError, altershield.CallbackResponse{Retry: true, Msg: "internal error"})
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// count tells what became of a callback; other paths are not counted.
+func (s *Server) count(r *http.Request, result string) {
+	if s.opts.OnCallback != nil && r.URL.Path == altershield.CallbackPath {
+		s.opts.OnCallback(result)
+	}
+}
+
+// codeAnswer is the form of the answers to all but callbacks.
+type codeAnswer struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+// writeJSON answers, whole and at once.
+func writeJSON(w http.ResponseWriter, status int, answer any) {
+	body, err := json.Marshal(answer)
+	if err != nil {
+		// The answers are structs of plain fields: there is nothing that can't be
+		// encoded.
+		panic(err)
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", fmt.Sprint(len(body)))
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	// A client that is gone is no error of ours.
+	_, _ = w.Write(body)
+}

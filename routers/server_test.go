@@ -1,0 +1,605 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package routers
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/wait"
+	crlog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/pki"
+)
+
+// start runs the server until stop, which returns what Start did.
+func (f *fixture) start(t *testing.T) (address string, stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.server.Start(ctx) }()
+	select {
+	case <-f.server.listening:
+	case err := <-done:
+		cancel()
+		t.Fatalf("the server ended: %v", err)
+	}
+	ended, result := false, error(nil)
+	stop = func() error {
+		cancel()
+		if !ended {
+			ended, result = true, receive(t, done, "the server to end")
+		}
+		return result
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("Start() = %v", err)
+		}
+	})
+	return f.server.Addr().String(), stop
+}
+
+func dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// rawHeader is that of a callback signed over other content.
+func rawHeader(more string) string {
+	r := signed(passed, tokenA, testNow)
+	var b strings.Builder
+	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: x\r\n", altershield.CallbackPath)
+	if err := r.Header.Write(&b); err != nil {
+		panic(err)
+	}
+	return b.String() + more + "\r\n\r\n"
+}
+
+func write(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readAnswer(t *testing.T, conn net.Conn) (int, string) {
+	t.Helper()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func TestNew(t *testing.T) {
+	for name, edit := range map[string]func(*Options){
+		"address":  func(o *Options) { o.Address = "" },
+		"recorder": func(o *Options) { o.Recorder = nil },
+		"reader":   func(o *Options) { o.Reader = nil },
+		"kind":     func(o *Options) { o.Kind = nil },
+		"clock":    func(o *Options) { o.Clock = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newFixture(t).opts
+			edit(&o)
+			if _, err := New(o); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("New() error = %v, want one that names the %s", err, name)
+			}
+		})
+	}
+	s, err := New(newFixture(t).opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.NeedLeaderElection() {
+		t.Error("only the leader would serve")
+	}
+	type timeouts struct{ ReadHeader, Read, Write, Idle time.Duration }
+	h := s.httpServer(t.Context())
+	if diff := cmp.Diff(timeouts{5 * time.Second, 10 * time.Second, 15 * time.Second, time.Minute},
+		timeouts{h.ReadHeaderTimeout, h.ReadTimeout, h.WriteTimeout, h.IdleTimeout}); diff != "" {
+		t.Errorf("timeouts (-want +got):\n%s", diff)
+	}
+	if l := s.limits; l.write <= l.slotWait+l.record || l.record >= 6*time.Second {
+		t.Errorf("limits %+v: no time to answer", l)
+	}
+}
+
+func TestPaths(t *testing.T) {
+	tests := map[string]struct {
+		method, path string
+		wantCode     int
+		wantBody     string
+		wantAllow    string
+	}{
+		"unknown":               {"GET", "/", 404, `{"code":404,"message":"not found"}`, ""},
+		"unclean":               {"POST", "/openapi//altershield/liveTest", 404, `{"code":404,"message":"not found"}`, ""},
+		"below":                 {"POST", "/openapi/altershield/liveTest/", 404, `{"code":404,"message":"not found"}`, ""},
+		"asterisk":              {"OPTIONS", "*", 404, `{"code":404,"message":"not found"}`, ""},
+		"rollback comes later":  {"PUT", "/openapi/altershield/deployment/rollback", 404, `{"code":404,"message":"not found"}`, ""},
+		"callback, wrong verb":  {"GET", altershield.CallbackPath, 405, `{"code":405,"message":"the method is POST"}`, "POST"},
+		"callback, preflight":   {"OPTIONS", altershield.CallbackPath, 405, `{"code":405,"message":"the method is POST"}`, "POST"},
+		"live test, wrong verb": {"GET", LiveTestPath, 405, `{"code":405,"message":"the method is POST"}`, "POST"},
+		"suspend, wrong verb":   {"HEAD", SuspendPath, 405, `{"code":405,"message":"the method is GET"}`, "GET"},
+		"suspend, no signature": {"GET", SuspendPath, 401, refusedBody, ""},
+	}
+	f := newFixture(t)
+	h := f.handler(t)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := serve(h, httptest.NewRequest(tc.method, tc.path, nil))
+			expect(t, w, tc.wantCode, tc.wantBody)
+			if got := w.Header().Get("Allow"); got != tc.wantAllow {
+				t.Errorf("Allow: %q, want %q", got, tc.wantAllow)
+			}
+		})
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	f := newFixture(t, func(f *fixture) { f.limits.rate, f.limits.burst = 1, 3 })
+	h := f.handler(t)
+	for range 3 {
+		expect(t, serve(h, httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
+	}
+	w := serve(h, signed(passed, tokenA, testNow))
+	expect(t, w, http.StatusTooManyRequests, `{"success":false,"retry":true,"msg":"too many requests"}`)
+	if got := w.Header().Get("Retry-After"); got != "1" {
+		t.Errorf("Retry-After: %q, want 1", got)
+	}
+	if diff := cmp.Diff([]string{ResultLimited}, f.told()); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+	f.clock.SetTime(testNow.Add(time.Second))
+	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
+}
+
+// TestRequestsAtOnce: one more than there are slots for waits, first in vain and
+// then until a slot is free. A panic frees its slot.
+func TestRequestsAtOnce(t *testing.T) {
+	recording, goOn := make(chan struct{}), make(chan struct{})
+	f := newFixture(t, func(f *fixture) {
+		f.limits.inFlight, f.limits.slotWait = 1, 10*time.Millisecond
+		f.record = func(context.Context, *altershield.Callback) (Outcome, error) {
+			recording <- struct{}{}
+			<-goOn
+			panic("a bug")
+		}
+	})
+	h := f.handler(t)
+	first := make(chan *httptest.ResponseRecorder, 1)
+	go func() { first <- serve(h, signed(passed, tokenA, testNow)) }()
+	receive(t, recording, "the first request")
+	expect(t, serve(h, signed(passed, tokenA, testNow.Add(1))), http.StatusServiceUnavailable,
+		`{"success":false,"retry":true,"msg":"too many requests at once"}`)
+	close(goOn)
+	expect(t, receive(t, first, "the answer to the first"), http.StatusInternalServerError, `{"success":false,"retry":true,"msg":"internal error"}`)
+	if log := f.log(); !strings.Contains(log, "a bug") || !strings.Contains(log, "goroutine") {
+		t.Errorf("log %q, want the panic with its stack", log)
+	}
+	if diff := cmp.Diff([]string{ResultLimited, ResultFailed}, f.told()); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+	expect(t, serve(h, httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
+}
+
+func TestAcquireWaits(t *testing.T) {
+	slots := make(chan struct{}, 1)
+	slots <- struct{}{}
+	got := make(chan bool, 1)
+	go func() { got <- acquire(t.Context(), slots, patience) }()
+	<-slots
+	if !receive(t, got, "the slot") {
+		t.Error("the slot that became free was not taken")
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if acquire(gone, slots, patience) {
+		t.Error("there was no slot")
+	}
+}
+
+// countingReader is a body of any length.
+type countingReader struct{ left, read int }
+
+func (r *countingReader) Read(p []byte) (int, error) {
+	n := min(len(p), r.left)
+	r.left -= n
+	r.read += n
+	if n == 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func TestOversizedBodyIsNotRead(t *testing.T) {
+	const tooLarge = `{"success":false,"retry":false,"msg":"the body is too large"}`
+	for name, tc := range map[string]struct {
+		length   int64
+		path     string
+		wantRead int
+	}{
+		"by its length":               {10 << 20, altershield.CallbackPath, 0},
+		"to where no body is read":    {10 << 20, LiveTestPath, 0},
+		"chunked":                     {-1, altershield.CallbackPath, 256<<10 + 1},
+		"longer than its length said": {10, altershield.CallbackPath, 256<<10 + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			body := &countingReader{left: 10 << 20}
+			r := httptest.NewRequest(http.MethodPost, tc.path, body)
+			r.ContentLength = tc.length
+			sign(r, "", tokenA, testNow)
+			expect(t, serve(f.handler(t), r), http.StatusRequestEntityTooLarge, tooLarge)
+			if body.read > tc.wantRead {
+				t.Errorf("%d bytes were read, want at most %d", body.read, tc.wantRead)
+			}
+		})
+	}
+	t.Run("on the wire", func(t *testing.T) {
+		f := newFixture(t)
+		address, _ := f.start(t)
+		conn := dial(t, address)
+		write(t, conn, rawHeader("Content-Length: 10485760")) // and nothing of it
+		if code, body := readAnswer(t, conn); code != http.StatusRequestEntityTooLarge || body != tooLarge {
+			t.Errorf("by its length: %d %s", code, body)
+		}
+		conn = dial(t, address)
+		write(t, conn, rawHeader("Transfer-Encoding: chunked")+"A00000\r\n"+strings.Repeat("x", 256<<10+1)) // no more of it
+		if code, body := readAnswer(t, conn); code != http.StatusRequestEntityTooLarge || body != tooLarge {
+			t.Errorf("chunked: %d %s", code, body)
+		}
+		if diff := cmp.Diff([]string{ResultOversized, ResultOversized}, f.told()); diff != "" {
+			t.Errorf("results (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("largest", func(t *testing.T) {
+		f := newFixture(t)
+		body := passed + strings.Repeat(" ", 256<<10-len(passed))
+		expect(t, serve(f.handler(t), signed(body, tokenA, testNow)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
+	})
+}
+
+// TestSlowClients: each is closed by the timeout of its own; the others are long.
+func TestSlowClients(t *testing.T) {
+	const short = 50 * time.Millisecond
+	start := func(t *testing.T, edit func(*limits)) string {
+		t.Helper()
+		f := newFixture(t, func(f *fixture) {
+			f.limits.readHeader, f.limits.read, f.limits.idle = time.Hour, time.Hour, time.Hour
+			edit(&f.limits)
+		})
+		address, _ := f.start(t)
+		return address
+	}
+	t.Run("header", func(t *testing.T) {
+		conn := dial(t, start(t, func(l *limits) { l.readHeader = short }))
+		write(t, conn, "POST / HTTP/1.1\r\nX-Slow: ")
+		if _, err := io.Copy(io.Discard, conn); err != nil {
+			t.Errorf("the connection was not closed: %v", err)
+		}
+	})
+	t.Run("body", func(t *testing.T) {
+		address := start(t, func(l *limits) { l.read, l.inFlight = short, 1 })
+		conn := dial(t, address)
+		write(t, conn, rawHeader("Content-Length: 1000")+"{")
+		if code, body := readAnswer(t, conn); code != http.StatusBadRequest || body != `{"success":false,"retry":true,"msg":"the body did not arrive"}` {
+			t.Errorf("answer %d %s", code, body)
+		}
+		// The slot is free again.
+		conn = dial(t, address)
+		write(t, conn, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		if code, _ := readAnswer(t, conn); code != http.StatusOK {
+			t.Errorf("live test: %d", code)
+		}
+	})
+	t.Run("idle", func(t *testing.T) {
+		conn := dial(t, start(t, func(l *limits) { l.idle = short }))
+		write(t, conn, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		answer, err := io.ReadAll(conn)
+		if err != nil || !strings.HasSuffix(string(answer), `{"code":0,"message":"Hello world"}`) {
+			t.Errorf("answer %q, %v, want one and the connection closed", answer, err)
+		}
+	})
+	t.Run("huge header", func(t *testing.T) {
+		conn := dial(t, start(t, func(*limits) {}))
+		write(t, conn, "POST / HTTP/1.1\r\nHost: x\r\nX-Huge: "+strings.Repeat("x", 32<<10))
+		// The connection is closed, with the rest of the header unread.
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("answer %d, want 431", resp.StatusCode)
+		}
+	})
+}
+
+// TestConnectionLimit: one more than the limit is served once another ends.
+func TestConnectionLimit(t *testing.T) {
+	f := newFixture(t, func(f *fixture) { f.limits.connections = 1 })
+	address, _ := f.start(t)
+	ask := func(conn net.Conn) { write(t, conn, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n") }
+	first, second := dial(t, address), dial(t, address)
+	ask(first)
+	readAnswer(t, first)
+	ask(second)
+	ask(first) // the second waits while the first is served again
+	readAnswer(t, first)
+	if err := second.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the second connection got %v, want nothing yet", err)
+	}
+	if err := errors.Join(first.Close(), second.SetReadDeadline(time.Now().Add(patience))); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := readAnswer(t, second); code != http.StatusOK {
+		t.Errorf("the second connection got %d", code)
+	}
+}
+
+func TestServesOverTheWire(t *testing.T) {
+	f := newFixture(t)
+	if err := f.server.StartedChecker()(nil); err == nil {
+		t.Error("ready before it was started")
+	}
+	address, stop := f.start(t)
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		return f.server.StartedChecker()(nil) == nil, nil
+	}); err != nil {
+		t.Errorf("not ready: %v", err)
+	}
+	resp, err := http.DefaultClient.Do(toAddress(t, signed(passed, tokenA, testNow), "http://"+address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	const want = `{"success":true,"retry":false,"msg":"recorded"}`
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || string(body) != want || resp.ContentLength != int64(len(want)) {
+		t.Errorf("answer %d %s of %d bytes, %v", resp.StatusCode, body, resp.ContentLength, err)
+	}
+	conn := dial(t, address)
+	write(t, conn, "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
+	if code, body := readAnswer(t, conn); code != http.StatusNotFound || body != `{"code":404,"message":"not found"}` {
+		t.Errorf("OPTIONS *: %d %s", code, body)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Start() = %v", err)
+	}
+	if err := f.server.StartedChecker()(nil); err == nil {
+		t.Error("ready after it ended")
+	}
+}
+
+func TestGracefulShutdown(t *testing.T) {
+	recording, goOn := make(chan struct{}), make(chan struct{})
+	f := newFixture(t, func(f *fixture) {
+		f.limits.shutdown = patience
+		f.record = func(ctx context.Context, _ *altershield.Callback) (Outcome, error) {
+			close(recording)
+			<-goOn
+			return OutcomeRecorded, ctx.Err()
+		}
+	})
+	address, stop := f.start(t)
+	code := make(chan int, 1)
+	r := toAddress(t, signed(passed, tokenA, testNow), "http://"+address)
+	go func() {
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Error(err)
+			code <- 0
+			return
+		}
+		resp.Body.Close()
+		code <- resp.StatusCode
+	}()
+	receive(t, recording, "the recorder to be called")
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		return f.server.StartedChecker()(nil) != nil, nil
+	}); err != nil {
+		t.Error("still ready while it ends")
+	}
+	close(goOn)
+	if got := receive(t, code, "the answer"); got != http.StatusOK {
+		t.Errorf("answer %d to the request under way, want 200", got)
+	}
+	if err := receive(t, stopped, "the end"); err != nil {
+		t.Errorf("Start() = %v", err)
+	}
+	if conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address); err == nil {
+		conn.Close()
+		t.Error("still listening")
+	}
+}
+
+func TestShutdownIsBounded(t *testing.T) {
+	recording, ended := make(chan struct{}), make(chan struct{})
+	f := newFixture(t, func(f *fixture) {
+		f.limits.shutdown, f.limits.record = 20*time.Millisecond, time.Hour
+		f.record = func(ctx context.Context, _ *altershield.Callback) (Outcome, error) {
+			close(recording)
+			<-ctx.Done()
+			close(ended)
+			return "", ctx.Err()
+		}
+	})
+	address, stop := f.start(t)
+	r := toAddress(t, signed(passed, tokenA, testNow), "http://"+address)
+	go func() {
+		if resp, err := http.DefaultClient.Do(r); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	receive(t, recording, "the recorder to be called")
+	if err := stop(); err != nil {
+		t.Errorf("Start() = %v", err)
+	}
+	receive(t, ended, "the recorder to end")
+}
+
+func TestStartFails(t *testing.T) {
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	tests := map[string]struct {
+		edit func(*Options)
+		want []string
+	}{
+		"address taken": {func(o *Options) { o.Address = taken.Addr().String() },
+			[]string{`--callback-bind-address "` + taken.Addr().String() + `"`, "in use", "give a free address"}},
+		"no address": {func(o *Options) { o.Address = "nonsense" }, []string{`--callback-bind-address "nonsense"`, "host:port"}},
+		"no certificate": {func(o *Options) { o.CertPath = filepath.Join(t.TempDir(), "none") },
+			[]string{"--callback-cert-path", "tls.crt", "leave the flag out"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, func(f *fixture) { tc.edit(&f.opts) })
+			err := f.server.Start(t.Context())
+			for _, want := range tc.want {
+				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("Start() = %v, want one line with %q", err, want)
+				}
+			}
+		})
+	}
+	t.Run("ended before", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := newFixture(t).server.Start(ctx); err != nil {
+			t.Errorf("Start() = %v", err)
+		}
+	})
+}
+
+func TestTLS(t *testing.T) {
+	crlog.SetLogger(logr.Discard()) // where the follower of certificates logs
+	now := time.Now()
+	ca, err := pki.NewCA("test-ca", now, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	issue := func(name string) {
+		t.Helper()
+		pair, err := ca.IssueServer(name, []string{"127.0.0.1"}, now, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, data := range map[string][]byte{certName: pair.CertPEM, keyName: pair.KeyPEM} {
+			if err := os.WriteFile(filepath.Join(dir, file), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	issue("first")
+	f := newFixture(t, func(f *fixture) { f.opts.CertPath = dir })
+	address, _ := f.start(t)
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Cert)
+	connect := func(c *tls.Config) (*tls.ConnectionState, error) {
+		c.RootCAs = roots
+		conn, err := (&tls.Dialer{Config: c}).DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		tlsConn, ok := conn.(*tls.Conn)
+		if !ok {
+			return nil, fmt.Errorf("a connection of type %T", conn)
+		}
+		state := tlsConn.ConnectionState()
+		return &state, nil
+	}
+	state, err := connect(&tls.Config{NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := state.PeerCertificates[0].Subject.CommonName; got != "first" || state.NegotiatedProtocol != "http/1.1" {
+		t.Errorf("certificate of %q, protocol %q", got, state.NegotiatedProtocol)
+	}
+	if _, err := connect(&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}); err == nil {
+		t.Error("TLS 1.1 was accepted")
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(toAddress(t, signed(passed, tokenA, testNow), "https://"+address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("answer %d, want 200", resp.StatusCode)
+	}
+	issue("second")
+	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 2*patience, true, func(context.Context) (bool, error) {
+		state, err := connect(&tls.Config{})
+		return err == nil && state.PeerCertificates[0].Subject.CommonName == "second", nil
+	}); err != nil {
+		t.Errorf("the new certificate is not served: %v", err)
+	}
+	// Failed handshakes are anybody's to cause, so the log has a ration of them.
+	f.log()
+	for range 3 * logBurst {
+		conn := dial(t, address)
+		write(t, conn, "no handshake at all\r\n\r\n")
+		if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Error(err)
+		}
+	}
+	if lines := strings.Count(f.log(), "a connection failed"); lines > logBurst {
+		t.Errorf("%d lines of failed handshakes, want at most %d", lines, logBurst)
+	}
+}

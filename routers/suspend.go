@@ -1,0 +1,185 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package routers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// SuspendPath lists the workloads whose releases are blocked, of one namespace
+// (parameter "namespace") or of all.
+const SuspendPath = "/openapi/altershield/suspend/deployment"
+
+// suspendAnswer is the answer of SuspendPath.
+type suspendAnswer struct {
+	Code        int         `json:"code"`
+	Message     string      `json:"message"`
+	Deployments []suspended `json:"deployments"`
+}
+
+// suspended is a workload whose releases are blocked.
+type suspended struct {
+	DeploymentName string `json:"deploymentName"`
+	Namespace      string `json:"namespace"`
+	// NowVersion is the version it was released with last.
+	NowVersion string `json:"nowVersion"`
+	// SuccessVersion is the newest other version that was a success, one to go
+	// back to.
+	HasSuccessVersion bool   `json:"hasSuccessVersion"`
+	SuccessVersion    string `json:"successVersion"`
+	// SuspendedAt is in Unix seconds; 0 where the label says nothing readable.
+	SuspendedAt int64 `json:"suspendedAt"`
+	// FailedPods are names of pods of the version it is blocked because of, as
+	// far as its ChangeWorkload lists them.
+	FailedPods []string `json:"failedPods"`
+}
+
+func (s *Server) listSuspended(w http.ResponseWriter, r *http.Request) {
+	// The first value, as in the signed content.
+	namespace := r.URL.Query().Get("namespace")
+	if problems := validation.IsDNS1123Label(namespace); namespace != "" && len(problems) > 0 {
+		writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest,
+			"the parameter namespace is not the name of a namespace: " + strings.Join(problems, "; ")})
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.limits.list)
+	defer cancel()
+	deployments, err := observeSuspended(ctx, s.opts.Reader, s.opts.Kind, namespace)
+	if err != nil {
+		s.opts.Log.Error(err, "list suspended workloads")
+		writeJSON(w, http.StatusServiceUnavailable, codeAnswer{http.StatusServiceUnavailable, "the cluster can't be read now, try again"})
+		return
+	}
+	writeJSON(w, http.StatusOK, suspendAnswer{
+		Code: http.StatusOK, Message: fmt.Sprintf("suspended deployments: %d", len(deployments)), Deployments: deployments,
+	})
+}
+
+// observeSuspended lists the workloads under defense that are blocked, by
+// namespace and name. The lists share their objects with the cache and are only
+// read.
+func observeSuspended(ctx context.Context, r client.Reader, kind workload.Kind, namespace string) ([]suspended, error) {
+	list := kind.ObjectList()
+	if err := r.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1alpha1.SuspendLabel},
+		client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+		return nil, fmt.Errorf("list suspended workloads: %w", err)
+	}
+	found := []suspended{}
+	enrolled := map[string]bool{}
+	err := meta.EachListItem(list, func(o runtime.Object) error {
+		w, err := meta.Accessor(o)
+		if err != nil {
+			return err
+		}
+		if _, asked := enrolled[w.GetNamespace()]; !asked {
+			if enrolled[w.GetNamespace()], err = namespaceEnrolled(ctx, r, w.GetNamespace()); err != nil {
+				return err
+			}
+		}
+		if !enrolled[w.GetNamespace()] || defense.OptedOut(w.GetLabels()) {
+			return nil
+		}
+		var changes v1alpha1.ChangeWorkloadList
+		if err := r.List(ctx, &changes, client.InNamespace(w.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(w.GetUID())},
+			client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+			return fmt.Errorf("list changeworkloads of %s/%s: %w", w.GetNamespace(), w.GetName(), err)
+		}
+		found = append(found, describeSuspended(w, changes.Items))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found, func(a, b suspended) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.DeploymentName, b.DeploymentName))
+	})
+	return found, nil
+}
+
+// namespaceEnrolled says whether workloads of a namespace are under defense.
+// Those of one that is going are not, as for the controllers.
+func namespaceEnrolled(ctx context.Context, r client.Reader, name string) (bool, error) {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := r.Get(ctx, types.NamespacedName{Name: name}, ns, client.DisableReadYourWritesConsistency); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return false, nil
+		}
+		return false, fmt.Errorf("get namespace %s: %w", name, err)
+	}
+	return ns.DeletionTimestamp == nil && defense.NamespaceEnrolled(ns.Labels), nil
+}
+
+// describeSuspended tells of a blocked workload from its releases.
+func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload) suspended {
+	labels := w.GetLabels()
+	d := suspended{
+		DeploymentName: w.GetName(),
+		Namespace:      w.GetNamespace(),
+		NowVersion:     labels[v1alpha1.VersionLabel],
+		FailedPods:     []string{},
+	}
+	if at, err := strconv.ParseInt(labels[v1alpha1.SuspendLabel], 10, 64); err == nil {
+		d.SuspendedAt = at
+	}
+	// A release that passed the block may be under way: the block is still
+	// because of an earlier one.
+	blocked, _, _ := strings.Cut(w.GetAnnotations()[v1alpha1.SuspendedByAnnotation], " ")
+	if blocked == "" {
+		blocked = d.NowVersion
+	}
+	var success *v1alpha1.ChangeWorkload
+	for i := range changes {
+		change := &changes[i]
+		if change.Spec.Reversion == blocked {
+			for j := range change.Status.DefenseCheckFailPods {
+				d.FailedPods = append(d.FailedPods, change.Status.DefenseCheckFailPods[j].Pod)
+			}
+		}
+		if change.Status.Status == v1alpha1.ChangeWorkloadSuccess && change.Spec.Reversion != d.NowVersion &&
+			(success == nil || newer(change, success)) {
+			success = change
+		}
+	}
+	if success != nil {
+		d.HasSuccessVersion, d.SuccessVersion = true, success.Spec.Reversion
+	}
+	return d
+}
+
+// newer says whether a was released after b.
+func newer(a, b *v1alpha1.ChangeWorkload) bool {
+	return cmp.Or(cmp.Compare(a.Spec.Release, b.Spec.Release), a.CreationTimestamp.Compare(b.CreationTimestamp.Time)) > 0
+}
