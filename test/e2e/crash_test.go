@@ -35,32 +35,58 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
 
-// crasher is a proxy before the API server that lets a manager die right after
-// one of its writes: the write is in etcd, its answer never arrives. Windows
-// between two writes are too short to hit by chance.
+// crasher is a proxy that lets a manager die right after one of its requests
+// was carried out: what it asked for is done, the answer never arrives. Windows
+// between two steps are too short to hit by chance.
 type crasher struct {
 	server *httptest.Server
+	// counts says what a request is called that may be the last one.
+	counts func(r *http.Response, namespace string) (string, bool)
 	mu     sync.Mutex
-	// namespace whose writes are counted; dieAfter is the one to die after.
+	// namespace whose requests are counted; dieAfter is the one to die after.
 	namespace string
-	writes    []string
+	seen      []string
 	dieAfter  int
 	die       func()
 }
 
+// newCrasher makes a proxy before the API server; writes are counted.
 func newCrasher() *crasher {
 	GinkgoHelper()
-	target, err := url.Parse(cluster.Endpoint())
-	Expect(err).NotTo(HaveOccurred())
 	roots := x509.NewCertPool()
 	Expect(roots.AppendCertsFromPEM(cluster.CAData())).To(BeTrue())
-	c := &crasher{}
-	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+	c := &crasher{counts: func(r *http.Response, namespace string) (string, bool) {
+		method, path := r.Request.Method, r.Request.URL.Path
+		return method + " " + path, method != http.MethodGet && r.StatusCode < 300 && strings.Contains(path, "/namespaces/"+namespace+"/")
+	}}
+	c.server = c.proxy(cluster.Endpoint(), &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true})
+	c.server.EnableHTTP2 = true
+	c.server.StartTLS()
+	return c
+}
+
+// newServerCrasher makes a proxy before AlterShield Server; all requests are
+// counted.
+func newServerCrasher(target string) *crasher {
+	GinkgoHelper()
+	c := &crasher{counts: func(r *http.Response, _ string) (string, bool) { return r.Request.URL.Path, true }}
+	c.server = c.proxy(target, http.DefaultTransport)
+	c.server.Start()
+	return c
+}
+
+func (c *crasher) proxy(target string, transport http.RoundTripper) *httptest.Server {
+	GinkgoHelper()
+	to, err := url.Parse(target)
+	Expect(err).NotTo(HaveOccurred())
+	return httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		FlushInterval: -1, // watches
-		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
+		Transport:     transport,
 		ModifyResponse: func(r *http.Response) error {
 			if c.isLast(r) {
 				c.die()
@@ -69,11 +95,12 @@ func newCrasher() *crasher {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
-	}
-	c.server = httptest.NewUnstartedServer(proxy)
-	c.server.EnableHTTP2 = true
-	c.server.StartTLS()
-	return c
+	})
+}
+
+func (c *crasher) close() {
+	c.server.CloseClientConnections()
+	c.server.Close()
 }
 
 // ca is who signed the proxy's certificate.
@@ -81,30 +108,68 @@ func (c *crasher) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.server.Certificate().Raw})
 }
 
-// isLast counts a write that succeeded, and says whether it is the one to die
-// after.
+// isLast counts a request that was carried out, and says whether it is the one
+// to die after.
 func (c *crasher) isLast(r *http.Response) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	method, path := r.Request.Method, r.Request.URL.Path
-	if method == http.MethodGet || r.StatusCode >= 300 || c.namespace == "" || !strings.Contains(path, "/namespaces/"+c.namespace+"/") {
+	name, counts := c.counts(r, c.namespace)
+	if c.namespace == "" || !counts {
 		return false
 	}
-	c.writes = append(c.writes, method+" "+path)
-	return len(c.writes) == c.dieAfter
+	c.seen = append(c.seen, name)
+	return len(c.seen) == c.dieAfter
 }
 
 func (c *crasher) arm(namespace string, dieAfter int, die func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.namespace, c.writes, c.dieAfter, c.die = namespace, nil, dieAfter, die
+	c.namespace, c.seen, c.dieAfter, c.die = namespace, nil, dieAfter, die
 }
 
-// counted are the writes so far.
-func (c *crasher) counted() []string {
+// last is the request the manager died after.
+func (c *crasher) last() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]string(nil), c.writes...)
+	return c.seen[c.dieAfter-1]
+}
+
+// dieAfterEach tells a story again and again, each time in a namespace of its
+// own, with the manager dying after the first request that counts, the second,
+// and so on, until the story has no more of them. It returns what it died after.
+func (c *crasher) dieAfterEach(ctx context.Context, m *controlplane.Manager, tell func(ctx context.Context, ns string)) (hit []string) {
+	GinkgoHelper()
+	for n := 1; ; n++ {
+		ns := newNamespace(ctx, true)
+		dead := make(chan struct{})
+		c.arm(ns, n, func() {
+			defer GinkgoRecover()
+			Expect(m.Kill()).To(Succeed())
+			close(dead)
+		})
+		over, finish := context.WithCancel(ctx)
+		revived := make(chan bool)
+		go func() {
+			defer GinkgoRecover()
+			select {
+			case <-dead:
+				Expect(m.Start(ctx)).To(Succeed())
+				revived <- true
+			case <-over.Done():
+				revived <- false
+			}
+		}()
+		tell(ctx, ns)
+		finish()
+		died := <-revived
+		if !died { // the story has fewer requests than n, late events aside
+			c.arm("", 0, nil)
+			AddReportEntry("died after", fmt.Sprintf("%d requests:\n%s", len(hit), strings.Join(hit, "\n")))
+			return hit
+		}
+		hit = append(hit, c.last())
+		kubectl(ctx, "delete", "namespace", ns, "--wait=false")
+	}
 }
 
 var _ = Describe("a crash", func() {
@@ -117,50 +182,92 @@ var _ = Describe("a crash", func() {
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(func(ctx context.Context) {
 			Expect(crashing.Stop()).To(Succeed())
-			c.server.CloseClientConnections()
-			c.server.Close()
-			var err error
-			manager, err = cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root})
-			Expect(err).NotTo(HaveOccurred())
-			Expect(manager.Start(ctx)).To(Succeed())
+			c.close()
+			restoreManager(ctx)
 		})
 		Expect(crashing.Start(ctx)).To(Succeed())
-
-		var hit []string
-		for n := 1; ; n++ {
-			ns := newNamespace(ctx, true)
-			dead := make(chan struct{})
-			c.arm(ns, n, func() {
-				defer GinkgoRecover()
-				Expect(crashing.Kill()).To(Succeed())
-				close(dead)
-			})
-			over, finish := context.WithCancel(ctx)
-			revived := make(chan bool)
-			go func() {
-				defer GinkgoRecover()
-				select {
-				case <-dead:
-					Expect(crashing.Start(ctx)).To(Succeed())
-					revived <- true
-				case <-over.Done():
-					revived <- false
-				}
-			}()
-			story(ctx, ns)
-			finish()
-			died := <-revived
-			if !died { // the story has fewer writes than n, late events aside
-				c.arm("", 0, nil)
-				break
-			}
-			hit = append(hit, c.counted()[n-1])
-			kubectl(ctx, "delete", "namespace", ns, "--wait=false")
-		}
-		AddReportEntry("died after", fmt.Sprintf("%d writes:\n%s", len(hit), strings.Join(hit, "\n")))
-		Expect(len(hit)).To(BeNumerically(">", 20))
+		Expect(len(c.dieAfterEach(ctx, crashing, story))).To(BeNumerically(">", 20))
 	}, SpecTimeout(15*time.Minute))
+
+	// The same with AlterShield Server: dying after each write, and after each
+	// request to the server that the server has carried out.
+	DescribeTable("with AlterShield Server leads to one order per release, and loses no verdict that was acknowledged", func(ctx SpecContext, afterRequests bool) {
+		shortTimeouts(ctx, 4*time.Second, 4*time.Second)
+		Expect(manager.Stop()).To(Succeed())
+		sim := simulator.New(simulator.Options{Token: serverToken})
+		Expect(sim.Start("127.0.0.1:0")).To(Succeed())
+		writes, requests := newCrasher(), newServerCrasher(sim.URL())
+		crashing, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{
+			Root: root, Name: "crashing-defended", Endpoint: writes.server.URL, EndpointCA: writes.ca(), Args: serverArgs(requests.server.URL),
+		})
+		Expect(err).NotTo(HaveOccurred())
+		sim.SetCallbackURLs(crashing.CallbackAddress() + callbackPath)
+		DeferCleanup(func(ctx context.Context) {
+			if CurrentSpecReport().Failed() {
+				AddReportEntry("server journal", sim.Journal().String())
+				AddReportEntry("log", tailOf(crashing.LogPath(), 100))
+			}
+			Expect(crashing.Stop()).To(Succeed())
+			sim.Shutdown()
+			writes.close()
+			requests.close()
+			restoreManager(ctx)
+		})
+		Expect(crashing.Start(ctx)).To(Succeed())
+		c, least := writes, 25
+		if afterRequests {
+			c, least = requests, 10
+		}
+		hit := c.dieAfterEach(ctx, crashing, func(ctx context.Context, ns string) { serverStory(ctx, sim, ns) })
+		Expect(len(hit)).To(BeNumerically(">=", least))
+	},
+		Entry("after any write", SpecTimeout(15*time.Minute), false),
+		Entry("after any request to the server", SpecTimeout(15*time.Minute), true),
+	)
 })
+
+// serverStory is a release that passes and one that the server fails.
+func serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
+	GinkgoHelper()
+	sim.ClearScripts()
+	sim.ClearJournal()
+	createDeployment(ctx, ns, "web", 1)
+	ended := func(g Gomega, states ...v1alpha1.ChangeWorkloadStatusType) *v1alpha1.ChangeWorkload {
+		change := currentChange(ctx, g, ns, "web")
+		g.Expect(states).To(ContainElement(change.Status.Status))
+		batches := batchesOf(ctx, g, change)
+		g.Expect(batches).To(HaveLen(1))
+		g.Expect(batches[0].Status.Status).To(Equal(v1alpha1.ChangePodExecuteDone))
+		return change
+	}
+	Eventually(func(g Gomega) {
+		change := ended(g, v1alpha1.ChangeWorkloadSuccess)
+		// Also where its callback met a dead manager: it is polled then.
+		g.Expect(messagesOf(batchesOf(ctx, g, change))).To(ConsistOf("PostFinish"))
+		g.Expect(change.Status.OrderStage).To(Equal(v1alpha1.OrderEnded))
+	}).WithContext(ctx).Should(Succeed())
+
+	sim.Script(simulator.Script{Match: simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost}, Verdict: altershield.VerdictFail})
+	Expect(patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
+	var change *v1alpha1.ChangeWorkload
+	Eventually(func(g Gomega) {
+		change = ended(g, v1alpha1.ChangeWorkloadSuccess, v1alpha1.ChangeWorkloadSuspend)
+		acknowledged := journalOf(sim, change).Callbacks().Filter(func(e simulator.Entry) bool {
+			return e.Callback.Request.Verdict.Verdict == altershield.VerdictFail && e.Answer != nil && e.Answer.Success
+		})
+		want := v1alpha1.ChangeWorkloadSuccess
+		if len(acknowledged) > 0 {
+			want = v1alpha1.ChangeWorkloadSuspend
+		}
+		g.Expect(change.Status.Status).To(Equal(want), "%d failing verdicts were acknowledged", len(acknowledged))
+		_, blocked := getDeployment(ctx, g, ns, "web").Labels[v1alpha1.SuspendLabel]
+		g.Expect(blocked).To(Equal(want == v1alpha1.ChangeWorkloadSuspend))
+	}).WithContext(ctx).Should(Succeed())
+
+	orders := sim.Journal().Requests(altershield.ActionSubmitOrder).Accepted()
+	Expect(orders).To(HaveLen(2), sim.Journal().String())
+	Expect(orders[1].Order).To(Equal(change.Status.OrderID))
+}
 
 // story is the walkthrough in short: two pods, released, failed, blocked,
 // repaired.
