@@ -43,6 +43,14 @@ type rememberedCalls struct {
 	// anew, or be about another order.
 	of    string
 	calls defense.Calls
+	// unrecorded is an answer that could not be written yet.
+	unrecorded *answered
+}
+
+// answered is a call with its answer.
+type answered struct {
+	call   defense.Call
+	answer defense.Answer
 }
 
 func newCallMemory(c clock.PassiveClock) *callMemory {
@@ -71,8 +79,30 @@ func (m *callMemory) remember(key types.NamespacedName, of string, call defense.
 	known = known.After(call, a, m.clock.Now(), rand.Float64()) //nolint:gosec // spreads tries, secures nothing
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.calls[key] = rememberedCalls{of: of, calls: known}
+	// Until recorded says otherwise.
+	m.calls[key] = rememberedCalls{of: of, calls: known, unrecorded: &answered{call, a}}
 	return known
+}
+
+// unrecorded returns the answer that was not written yet, for it must not be
+// asked for again: nil when there is none.
+func (m *callMemory) unrecorded(key types.NamespacedName, of string) *answered {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.calls[key]; c.of == of {
+		return c.unrecorded
+	}
+	return nil
+}
+
+// recorded says that the answer was written.
+func (m *callMemory) recorded(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c, ok := m.calls[key]; ok {
+		c.unrecorded = nil
+		m.calls[key] = c
+	}
 }
 
 // forget drops what is known of an object about which no more calls are made.

@@ -63,6 +63,7 @@ func (r *ChangePodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("changepod").
 		For(&v1alpha1.ChangePod{}).
 		Watches(&v1alpha1.ChangeWorkload{}, handler.EnqueueRequestsFromMapFunc(r.batchesOfChange), builder.WithPredicates(turned())).
+		Watches(r.kind.Object(), handler.EnqueueRequestsFromMapFunc(r.batchesOfWorkload), builder.WithPredicates(defenseChanged())).
 		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.batchesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(quiet(r))
@@ -82,7 +83,13 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	if err != nil || w == nil {
 		return ctrl.Result{}, err
 	}
+	if a := r.calls.unrecorded(req.NamespacedName, string(batch.UID)); a != nil {
+		if err := r.record(ctx, &batch, in, w, *a); err != nil {
+			return settle(ctx, ctrl.Result{}, err)
+		}
+	}
 	for {
+		in.Batch, in.Now = &batch, r.clock.Now()
 		plan := defense.DecideBatch(in)
 		if plan.Status != nil {
 			before := batch.DeepCopy()
@@ -98,17 +105,15 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 			}
 			return ctrl.Result{RequeueAfter: plan.RequeueAfter}, nil
 		}
-		in.Batch = &batch
 		answer, err := r.call(ctx, in, w, plan.Call)
 		if err != nil {
 			return ctrl.Result{}, err
 		}
 		tellCall(ctx, plan.Call, answer, "order", in.Change.Status.OrderID)
 		in.Calls = r.calls.remember(req.NamespacedName, string(batch.UID), plan.Call, answer)
-		if err := r.record(ctx, &batch, in, w, plan.Call, answer); err != nil {
+		if err := r.record(ctx, &batch, in, w, answered{plan.Call, answer}); err != nil {
 			return settle(ctx, ctrl.Result{}, err)
 		}
-		in.Now = r.clock.Now()
 	}
 }
 
@@ -165,22 +170,26 @@ func (r *ChangePodReconciler) call(ctx context.Context, in defense.BatchInput, w
 
 // record writes the answer to a call. What was called cannot be undone, so a
 // conflict does not stand in its way: the answer is put into the status as it
-// is now.
-func (r *ChangePodReconciler) record(ctx context.Context, batch *v1alpha1.ChangePod, in defense.BatchInput, w *defense.Workload, call defense.Call, answer defense.Answer) error {
-	fresh := batch.DeepCopy()
+// is now. What cannot be written now is remembered.
+func (r *ChangePodReconciler) record(ctx context.Context, batch *v1alpha1.ChangePod, in defense.BatchInput, w *defense.Workload, a answered) error {
+	key, fresh := client.ObjectKeyFromObject(batch), batch.DeepCopy()
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		if fresh == nil {
 			fresh = &v1alpha1.ChangePod{}
-			if err := r.live.Get(ctx, client.ObjectKeyFromObject(batch), fresh); err != nil {
+			if err := r.live.Get(ctx, key, fresh); err != nil {
 				return err
 			}
-			if fresh.UID != batch.UID {
-				return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("changepods").GroupResource(), batch.Name)
-			}
+		}
+		defended, err := r.defended(ctx, in.Change)
+		if err != nil {
+			return err
+		}
+		if !defended || fresh.UID != batch.UID {
+			r.calls.recorded(key)
+			return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("changepods").GroupResource(), batch.Name)
 		}
 		in.Batch, in.Now = fresh, r.clock.Now()
-		plan := defense.AnswerBatch(in, call, answer)
-		next := fresh.DeepCopy()
+		plan, next := defense.AnswerBatch(in, a.call, a.answer), fresh.DeepCopy()
 		if plan.Status != nil {
 			next.Status = *plan.Status
 			if err := r.update(ctx, next); err != nil {
@@ -188,6 +197,7 @@ func (r *ChangePodReconciler) record(ctx context.Context, batch *v1alpha1.Change
 				return err
 			}
 		}
+		r.calls.recorded(key)
 		r.tell(ctx, fresh, next, w, plan.Events)
 		*batch = *next
 		return nil
@@ -229,6 +239,20 @@ func (r *ChangePodReconciler) batchesOfChange(ctx context.Context, o client.Obje
 	}, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(o.GetUID())})
 }
 
+// batchesOfWorkload maps a workload that opted in again to its batches that are
+// not done.
+func (r *ChangePodReconciler) batchesOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
+	changes, err := r.changesOf(ctx, o.GetNamespace(), o.GetUID(), client.DisableReadYourWritesConsistency)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "find the releases of a workload", "uid", o.GetUID())
+	}
+	var requests []reconcile.Request
+	for i := range changes {
+		requests = append(requests, r.batchesOfChange(ctx, &changes[i])...)
+	}
+	return requests
+}
+
 // batchesOfNamespace maps a namespace to its batches that are not done, for
 // when it is enrolled again.
 func (r *ChangePodReconciler) batchesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
@@ -257,7 +281,8 @@ func (r *ChangePodReconciler) batchesWhere(ctx context.Context, wanted func(*v1a
 // has come, whether it ended, its attempt, and verdicts that wait for them.
 func turned() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
+		// One that the cache did not show when its batch was looked at.
+		CreateFunc: func(event.CreateEvent) bool { return true },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok1 := e.ObjectOld.(*v1alpha1.ChangeWorkload)
 			after, ok2 := e.ObjectNew.(*v1alpha1.ChangeWorkload)
@@ -265,7 +290,7 @@ func turned() predicate.Predicate {
 				return false
 			}
 			o, n := &before.Status, &after.Status
-			return o.OrderStage != n.OrderStage || o.Attempt != n.Attempt || defense.IsVerified(o.Status) != defense.IsVerified(n.Status) ||
+			return o.OrderStage != n.OrderStage || o.Status != n.Status || o.Attempt != n.Attempt ||
 				len(n.UnclaimedVerdicts) > 0 && !slices.Equal(o.UnclaimedVerdicts, n.UnclaimedVerdicts)
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },

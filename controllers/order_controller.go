@@ -37,12 +37,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // OrderReconciler carries the orders of releases through AlterShield Server. Of
@@ -62,6 +65,8 @@ func (r *OrderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("order").
 		For(&v1alpha1.ChangeWorkload{}).
 		Watches(&v1alpha1.OpsConfigInfo{}, handler.EnqueueRequestsFromMapFunc(r.openOrders)).
+		Watches(r.kind.Object(), handler.EnqueueRequestsFromMapFunc(r.ordersOfWorkload), builder.WithPredicates(defenseChanged())).
+		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.ordersOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: serverWorkers, ReconciliationTimeout: reconcileTimeout}).
 		Complete(quiet(r))
 }
@@ -80,14 +85,24 @@ func (r *OrderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if a := r.calls.unrecorded(req.NamespacedName, change.Status.OrderID); a != nil && in.Defended {
+		if err := r.record(ctx, &change, in, w, *a); err != nil {
+			return settle(ctx, ctrl.Result{}, err)
+		}
+	}
 	for {
+		in.Change, in.Now = &change, r.clock.Now()
 		plan := defense.DecideOrder(in)
 		if plan.Status != nil {
 			change.Status = *plan.Status
-			return settle(ctx, ctrl.Result{}, r.update(ctx, &change))
+			if err := r.update(ctx, &change); err != nil {
+				return settle(ctx, ctrl.Result{}, err)
+			}
+			r.tell(ctx, &change, w, plan.Events)
+			continue
 		}
 		if plan.Call == defense.CallNone {
-			if !defense.OrderWaits(in.Change) {
+			if !defense.OrderWaits(&change) {
 				r.calls.forget(req.NamespacedName)
 			}
 			return ctrl.Result{RequeueAfter: plan.RequeueAfter}, nil
@@ -97,33 +112,30 @@ func (r *OrderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 			return ctrl.Result{}, err
 		}
 		in.Calls = r.calls.remember(req.NamespacedName, change.Status.OrderID, plan.Call, answer)
-		r.tell(ctx, &change, plan.Call, answer)
+		tellCall(ctx, plan.Call, answer, "order", change.Status.OrderID)
 		if !in.Defended {
 			// Nothing is written about what left the defense.
+			r.calls.recorded(req.NamespacedName)
 			return ctrl.Result{RequeueAfter: max(in.Calls.NotBefore.Sub(r.clock.Now()), 0)}, nil
 		}
-		if err := r.record(ctx, &change, in, plan.Call, answer); err != nil {
+		if err := r.record(ctx, &change, in, w, answered{plan.Call, answer}); err != nil {
 			return settle(ctx, ctrl.Result{}, err)
 		}
-		in.Now, in.Change = r.clock.Now(), &change
 	}
 }
 
 // observe reads all a decision needs.
 func (r *OrderReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWorkload) (in defense.OrderInput, w *defense.Workload, err error) {
 	in = defense.OrderInput{Now: r.clock.Now(), Change: change}
-	ns, err := r.observeNamespace(ctx, change.Namespace)
-	if err != nil {
-		return in, nil, err
-	}
 	if in.Settings, err = r.observeSettings(ctx); err != nil {
 		return in, nil, err
 	}
-	w, err = r.ownerOf(ctx, change)
-	if err != nil {
+	if in.Defended, err = r.defended(ctx, change); err != nil {
 		return in, nil, err
 	}
-	in.Defended = enrolled(ns) && w != nil && !w.Deleting && !defense.OptedOut(w.Labels)
+	if w, err = r.ownerOf(ctx, change); err != nil {
+		return in, nil, err
+	}
 	in.Calls = r.calls.recall(client.ObjectKeyFromObject(change), change.Status.OrderID)
 	return in, w, nil
 }
@@ -185,36 +197,50 @@ func (b *base) released(ctx context.Context, change *v1alpha1.ChangeWorkload, w 
 
 // record writes the answer to a call. What was called cannot be undone, so a
 // conflict does not stand in its way: the answer is put into the status as it
-// is now, if that is still about this order.
-func (r *OrderReconciler) record(ctx context.Context, change *v1alpha1.ChangeWorkload, in defense.OrderInput, call defense.Call, answer defense.Answer) error {
-	orderID, fresh := change.Status.OrderID, change
+// is now, if that is still about this order. What cannot be written now is
+// remembered.
+func (r *OrderReconciler) record(ctx context.Context, change *v1alpha1.ChangeWorkload, in defense.OrderInput, w *defense.Workload, a answered) error {
+	key, orderID, fresh := client.ObjectKeyFromObject(change), change.Status.OrderID, change
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		if fresh == nil {
 			fresh = &v1alpha1.ChangeWorkload{}
-			if err := r.live.Get(ctx, client.ObjectKeyFromObject(change), fresh); err != nil {
+			if err := r.live.Get(ctx, key, fresh); err != nil {
 				return err
 			}
 		}
-		if fresh.UID != change.UID || fresh.Status.OrderID != orderID {
+		defended, err := r.defended(ctx, fresh)
+		if err != nil {
+			return err
+		}
+		if !defended || fresh.UID != change.UID || fresh.Status.OrderID != orderID {
+			r.calls.recorded(key)
 			return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("changeworkloads").GroupResource(), change.Name)
 		}
 		in.Change, in.Now = fresh, r.clock.Now()
-		next := fresh.DeepCopy()
-		next.Status = *defense.AnswerOrder(in, call, answer)
-		if err := r.updateChanged(ctx, fresh, next); err != nil {
-			fresh = nil
-			return err
+		plan, next := defense.AnswerOrder(in, a.call, a.answer), fresh.DeepCopy()
+		if plan.Status != nil {
+			next.Status = *plan.Status
+			if err := r.update(ctx, next); err != nil {
+				fresh = nil
+				return err
+			}
 		}
+		r.calls.recorded(key)
+		r.tell(ctx, next, w, plan.Events)
 		*change = *next
 		return nil
 	})
 }
 
-func (r *OrderReconciler) updateChanged(ctx context.Context, before, after *v1alpha1.ChangeWorkload) error {
-	if defense.SameStatus(before, after) {
-		return nil
+// defended says that a release is still under defense: a call may have taken
+// long, and nothing is written about what left meanwhile.
+func (b *base) defended(ctx context.Context, change *v1alpha1.ChangeWorkload) (bool, error) {
+	ns, err := b.observeNamespace(ctx, change.Namespace)
+	if err != nil || !enrolled(ns) {
+		return false, err
 	}
-	return r.update(ctx, after)
+	w, err := b.ownerOf(ctx, change)
+	return w != nil && !w.Deleting && !defense.OptedOut(w.Labels), err
 }
 
 func (r *OrderReconciler) update(ctx context.Context, change *v1alpha1.ChangeWorkload) error {
@@ -224,9 +250,15 @@ func (r *OrderReconciler) update(ctx context.Context, change *v1alpha1.ChangeWor
 	return nil
 }
 
-// tell logs calls, but for tries that fail again.
-func (r *OrderReconciler) tell(ctx context.Context, change *v1alpha1.ChangeWorkload, call defense.Call, a defense.Answer) {
-	tellCall(ctx, call, a, "order", change.Status.OrderID)
+// tell reports what became of an order, after it was written.
+func (r *OrderReconciler) tell(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, told []defense.Event) {
+	for _, e := range told {
+		log.FromContext(ctx).Info("a check of the order has no verdict", "message", e.Message)
+		metrics.OrderCheckMissing()
+		if w != nil {
+			r.event(w, change, e, "Verify")
+		}
+	}
 }
 
 // tellCall logs a call to the server.
@@ -245,6 +277,28 @@ func tellCall(ctx context.Context, call defense.Call, a defense.Answer, about ..
 // openOrders maps a changed setting to the orders that follow it.
 func (r *OrderReconciler) openOrders(ctx context.Context, _ client.Object) []reconcile.Request {
 	return r.changesWhere(ctx, defense.OrderWaits)
+}
+
+// ordersOfNamespace and ordersOfWorkload map what was enrolled again, or opted
+// in again, to its orders that wait.
+func (r *OrderReconciler) ordersOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	return r.changesWhere(ctx, defense.OrderWaits, client.InNamespace(ns.GetName()))
+}
+
+func (r *OrderReconciler) ordersOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.changesWhere(ctx, defense.OrderWaits, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(o.GetUID())})
+}
+
+// defenseChanged lets through workloads that opted out, or in again.
+func defenseChanged() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return defense.OptedOut(e.ObjectOld.GetLabels()) != defense.OptedOut(e.ObjectNew.GetLabels())
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
 }
 
 // endedOrders remembers the orders whose end was told by this process: the
@@ -288,10 +342,11 @@ func (e *endedOrders) end(orderID string, tell func() defense.Answer) defense.An
 // orderEnd is the end of the order of a release whose record is gone.
 type orderEnd struct {
 	types.NamespacedName
-	orderID  string
-	state    v1alpha1.FinishState
-	status   v1alpha1.ChangeWorkloadStatusType
-	deadline int64
+	orderID                 string
+	state                   v1alpha1.FinishState
+	status                  v1alpha1.ChangeWorkloadStatusType
+	passed, failed, checked int32
+	accepted, deadline      int64
 }
 
 // OrderEndReconciler ends the orders of releases whose records were removed
@@ -342,6 +397,7 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 	return orderEnd{
 		NamespacedName: client.ObjectKeyFromObject(change),
 		orderID:        s.OrderID, state: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), status: s.Status,
+		passed: s.PassCount, failed: s.FailCount, checked: s.CheckingCount, accepted: s.OrderSubmitTimeUnix,
 		deadline: since + int64(set.PostTimeout.Seconds()),
 	}, true
 }
@@ -357,7 +413,10 @@ func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.
 	if wait := r.calls.recall(key, end.orderID).NotBefore.Sub(now); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
-	change := &v1alpha1.ChangeWorkload{Status: v1alpha1.ChangeWorkloadStatus{OrderID: end.orderID, OrderEnd: end.state, Status: end.status}}
+	change := &v1alpha1.ChangeWorkload{Status: v1alpha1.ChangeWorkloadStatus{
+		OrderID: end.orderID, OrderEnd: end.state, Status: end.status,
+		PassCount: end.passed, FailCount: end.failed, CheckingCount: end.checked, OrderSubmitTimeUnix: end.accepted,
+	}}
 	answer := r.ended.end(end.orderID, func() defense.Answer { return r.server.endOrder(ctx, change, now) })
 	tellCall(ctx, defense.CallEnd, answer, "order", end.orderID)
 	switch answer.Kind {

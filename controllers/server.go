@@ -157,7 +157,7 @@ func (s *Server) startOrder(ctx context.Context, change *v1alpha1.ChangeWorkload
 // more, and only then it is the step that is not configured.
 func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload, about released, known defense.Calls, start func() defense.Answer) defense.Answer {
 	a := start()
-	if a.Kind != defense.AnswerIllegal || !known.Tried.IsZero() {
+	if a.Kind != defense.AnswerIllegal || known.Call == defense.CallStart && known.Last == defense.AnswerIllegal {
 		return a
 	}
 	switch again := s.submit(ctx, change, about); again.Kind {
@@ -193,7 +193,8 @@ func (s *Server) startBatch(ctx context.Context, change *v1alpha1.ChangeWorkload
 }
 
 // results are what the end of a batch or an order says of its pods
-// (changeResultJsn). Durations are in seconds.
+// (changeResultJsn). The duration, in seconds, is since the batch was made, or
+// since the order was accepted.
 type results struct {
 	Batch           int32 `json:"batch,omitempty"`
 	Pods            int   `json:"pods,omitempty"`
@@ -227,7 +228,7 @@ func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkloa
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
 		Base: s.base(change.Status.OrderID), NodeID: change.Status.OrderNodeID, Success: true,
 		Msg:              fmt.Sprintf("%d pods are released and verified", change.Status.PassCount),
-		ChangeResultJSON: text(resultsOf(change, change.Spec.CreateTimeUnix, now)), FinishTime: altershield.MillisOf(now),
+		ChangeResultJSON: text(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)
 }
@@ -236,7 +237,7 @@ func (s *Server) endOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, 
 	return answerOf(s.Client.EndOrder(ctx, altershield.EndOrderRequest{
 		Base: s.base(change.Status.OrderID), FinishState: altershield.FinishState(change.Status.OrderEnd),
 		Msg:              "the release is " + stateName(change.Status.Status),
-		ChangeResultJSON: text(resultsOf(change, change.Spec.CreateTimeUnix, now)), FinishTime: altershield.MillisOf(now),
+		ChangeResultJSON: text(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
 	}))
 }
 

@@ -58,8 +58,8 @@ func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web--x--" + serverVersion},
 		Spec:       v1alpha1.ChangeWorkloadSpec{AppName: "shop", ServiceName: "web", Reversion: serverVersion, CreateTimeUnix: serverNow.Unix() - 60},
 		Status: v1alpha1.ChangeWorkloadStatus{
-			Status: v1alpha1.ChangeWorkloadSuccess, Attempt: 1, OrderID: defense.OrderID("cluster-uid", "web-uid", serverVersion, 1, 1),
-			OrderEnd: v1alpha1.FinishSuccess, PassCount: 3, FailCount: 1, CheckingCount: 2,
+			Status: v1alpha1.ChangeWorkloadSuccess, Attempt: 1, OrderID: defense.OrderID("cluster-uid", "web-uid", serverVersion, 1, 1, "change-uid"),
+			OrderEnd: v1alpha1.FinishSuccess, OrderSubmitTimeUnix: serverNow.Unix() - 60, PassCount: 3, FailCount: 1, CheckingCount: 2,
 		},
 	}
 	batch := &v1alpha1.ChangePod{
@@ -143,7 +143,7 @@ func TestServerForgotTheOrder(t *testing.T) {
 	}{
 		"forgotten":             {simulator.Options{}, defense.Calls{}, defense.AnswerDone, 2, 1},
 		"not configured":        {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, defense.Calls{}, defense.AnswerIllegal, 2, 1},
-		"not configured, again": {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, defense.Calls{Tried: serverNow}, defense.AnswerIllegal, 1, 0},
+		"not configured, again": {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, defense.Calls{Call: defense.CallStart, Last: defense.AnswerIllegal}, defense.AnswerIllegal, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, sim := newTestServer(t, test.options)

@@ -67,12 +67,14 @@ var _ Recorder = &Verdicts{}
 func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome, error) {
 	r := &c.Request
 	delivered := defense.Delivered{
+		OrderID: r.BizExecOrderID,
+		OfOrder: c.CheckType == altershield.CheckOrder,
 		NodeID:  r.NodeID,
 		Stage:   v1alpha1.CheckStage(r.Stage),
 		Verdict: strings.ToLower(altershield.Cut(string(r.Verdict.Verdict), 64)),
 		Message: r.Verdict.Explanation(),
 	}
-	placement, err := v.place(ctx, r.BizExecOrderID, delivered)
+	placement, err := v.place(ctx, delivered)
 	switch placement {
 	case defense.PlacementStored:
 		return OutcomeRecorded, err
@@ -88,15 +90,15 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 }
 
 // place finds what a verdict is about and stores it there.
-func (v *Verdicts) place(ctx context.Context, orderID string, d defense.Delivered) (defense.Placement, error) {
+func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Placement, error) {
 	var change *v1alpha1.ChangeWorkload
 	var batch *v1alpha1.ChangePod
 	look := func(ctx context.Context) (bool, error) {
 		var err error
-		if batch, err = v.batchOf(ctx, d.NodeID); err != nil || batch != nil {
+		if batch, err = v.batchOf(ctx, d); err != nil || batch != nil {
 			return true, err
 		}
-		change, err = v.changeOf(ctx, orderID)
+		change, err = v.changeOf(ctx, d.OrderID)
 		return change != nil && change.Status.OrderNodeID == d.NodeID, err
 	}
 	if err := wait.PollUntilContextTimeout(ctx, nodeLook, nodeWait, true, look); err != nil && !wait.Interrupted(err) {
@@ -111,7 +113,7 @@ func (v *Verdicts) place(ctx context.Context, orderID string, d defense.Delivere
 	if change == nil {
 		// This replica's cache may be behind.
 		var err error
-		if change, err = v.changeLive(ctx, orderID); err != nil || change == nil {
+		if change, err = v.changeLive(ctx, d.OrderID); err != nil || change == nil {
 			return defense.PlacementElsewhere, err
 		}
 	}
@@ -119,15 +121,16 @@ func (v *Verdicts) place(ctx context.Context, orderID string, d defense.Delivere
 }
 
 // batchOf finds the batch that is a node of the server; nil when none is, yet.
-func (v *Verdicts) batchOf(ctx context.Context, nodeID string) (*v1alpha1.ChangePod, error) {
+func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered) (*v1alpha1.ChangePod, error) {
 	var list v1alpha1.ChangePodList
-	if err := v.Client.List(ctx, &list, client.MatchingFields{workload.IndexByNode: nodeID}, client.DisableReadYourWritesConsistency); err != nil {
-		return nil, fmt.Errorf("find the changepod of node %s: %w", nodeID, err)
+	if err := v.Client.List(ctx, &list, client.MatchingFields{workload.IndexByNode: d.NodeID}, client.DisableReadYourWritesConsistency); err != nil {
+		return nil, fmt.Errorf("find the changepod of node %s: %w", d.NodeID, err)
 	}
-	if len(list.Items) == 0 {
+	i := slices.IndexFunc(list.Items, func(b v1alpha1.ChangePod) bool { return b.Status.OrderID == d.OrderID })
+	if i < 0 {
 		return nil, nil
 	}
-	return &list.Items[0], nil
+	return &list.Items[i], nil
 }
 
 func (v *Verdicts) changeOf(ctx context.Context, orderID string) (*v1alpha1.ChangeWorkload, error) {
@@ -179,13 +182,7 @@ func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWor
 	if defended, err := v.defended(ctx, change); err != nil || !defended {
 		return defense.PlacementLate, err
 	}
-	orderID := change.Status.OrderID
-	return store(ctx, v, change, func() defense.Placement {
-		if change.Status.OrderID != orderID {
-			return defense.PlacementLate
-		}
-		return defense.PlaceOnRelease(&change.Status, d, v.Clock.Now())
-	})
+	return store(ctx, v, change, func() defense.Placement { return defense.PlaceOnRelease(&change.Status, d, v.Clock.Now()) })
 }
 
 // defended says that a release is still under defense: nothing is written about

@@ -43,7 +43,7 @@ import (
 
 const verdictVersion = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
-var verdictOrder = defense.OrderID("cluster", "web-uid", verdictVersion, 1, 1)
+var verdictOrder = defense.OrderID("cluster", "web-uid", verdictVersion, 1, 1, "change-uid")
 
 // verdictWorld is a release of one batch, both known to the server.
 func verdictWorld(edits ...func(*corev1.Namespace, *appsv1.Deployment, *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod)) []client.Object {
@@ -61,7 +61,7 @@ func verdictWorld(edits ...func(*corev1.Namespace, *appsv1.Deployment, *v1alpha1
 	batch := &v1alpha1.ChangePod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "batch", UID: "batch-uid",
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ChangeWorkload", Name: "change", UID: "change-uid", Controller: &controller}}},
-		Status: v1alpha1.ChangePodStatus{Status: v1alpha1.ChangePodPreSubmitted, ChangePodID: "batch-node"},
+		Status: v1alpha1.ChangePodStatus{Status: v1alpha1.ChangePodPreSubmitted, ChangePodID: "batch-node", OrderID: verdictOrder},
 	}
 	for _, edit := range edits {
 		edit(ns, d, change, batch)
@@ -115,15 +115,15 @@ func TestVerdictsRecord(t *testing.T) {
 			}, verdictCallback("batch-node", altershield.StagePre, "pass"), OutcomeIgnored, stored{}},
 		"the same again": {
 			func(_ *corev1.Namespace, _ *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "fail", Message: "first"}
+				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "fail", Delivered: "fail", Message: "first"}
 			}, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeDuplicate, stored{Post: "fail first"}},
 		"one that passes after one that failed": {
 			func(_ *corev1.Namespace, _ *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "fail", Message: "first"}
+				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "fail", Delivered: "fail", Message: "first"}
 			}, verdictCallback("batch-node", altershield.StagePost, "pass"), OutcomeDuplicate, stored{Post: "fail first"}},
 		"one that fails after one that passed": {
 			func(_ *corev1.Namespace, _ *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "pass"}
+				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "pass", Delivered: "pass"}
 			}, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, stored{Post: "fail error rate: too high"}},
 		"on an order that is none": {
 			func(_ *corev1.Namespace, _ *appsv1.Deployment, c *v1alpha1.ChangeWorkload, _ *v1alpha1.ChangePod) {

@@ -111,19 +111,46 @@ func (b *batch) decide() {
 	}
 	b.claim(v1alpha1.StagePre, &s.PreVerdict)
 	b.claim(v1alpha1.StagePost, &s.PostVerdict)
+	stage, verdict := b.verdict()
 	switch order := b.Change.Status.OrderStage; {
-	case s.PostVerdict != nil:
-		b.judged(v1alpha1.StagePost, s.PostVerdict)
+	case verdict != nil:
+		b.judged(stage, verdict)
 	case !b.current() || !IsVerified(b.Change.Status.Status):
 		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended before the batch was checked: its pods pass without a check")
-	case !b.Server, order == v1alpha1.OrderNone:
+	case !b.Server:
 		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonNoServer, "no AlterShield Server is configured: the pods pass without a check")
+	case order == v1alpha1.OrderNone:
+		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonNoServer, "no AlterShield Server was configured when the release began: the pods pass without a check")
 	case order == v1alpha1.OrderSubmitting, order == v1alpha1.OrderDenied, order == v1alpha1.OrderRefused:
-		b.unsubmitted(v1alpha1.StagePre, v1alpha1.ReasonOrderNotAccepted, "AlterShield Server has not accepted the order of the release: "+
-			conditionMessage(&b.Change.Status, v1alpha1.ConditionOrderAccepted))
+		b.awaitOrder()
 	default:
 		b.check()
 	}
+}
+
+// verdict is the one that ends the batch: any that fails, or that on its POST
+// check. Nil when there is none yet.
+func (b *batch) verdict() (v1alpha1.CheckStage, *v1alpha1.CheckVerdict) {
+	for _, stage := range []v1alpha1.CheckStage{v1alpha1.StagePre, v1alpha1.StagePost} {
+		if v := verdictOf(b.status, stage); v != nil && VerdictFails(v.Verdict) {
+			return stage, v
+		}
+	}
+	return v1alpha1.StagePost, b.status.PostVerdict
+}
+
+// awaitOrder handles a batch whose order the server has not accepted. A release
+// that runs undefended does not wait; pods that come after its success hold
+// nothing up, so theirs waits for the order to be submitted again.
+func (b *batch) awaitOrder() {
+	message := "AlterShield Server has not accepted the order of the release: " + conditionMessage(&b.Change.Status, v1alpha1.ConditionOrderAccepted)
+	left := time.Unix(b.Batch.Spec.CreateTimeUnix, 0).Add(b.Settings.PreTimeout).Sub(b.Now)
+	if b.Change.Status.Status == v1alpha1.ChangeWorkloadSuccess && b.Change.Status.OrderStage != v1alpha1.OrderRefused && left > 0 {
+		b.preWait(v1alpha1.ReasonOrderNotAccepted, message)
+		b.plan.RequeueAfter = left
+		return
+	}
+	b.unsubmitted(v1alpha1.StagePre, v1alpha1.ReasonOrderNotAccepted, message)
 }
 
 // check carries the batch through its checks.
@@ -132,17 +159,13 @@ func (b *batch) check() {
 	switch s.Status {
 	case v1alpha1.ChangePodInit, v1alpha1.ChangePodPreWait:
 		deadline := time.Unix(b.since(s.PreSubmitTimeUnix), 0).Add(b.Settings.PreTimeout)
-		if s.PreSubmitTimeUnix != 0 && b.Calls.tried() && !b.Now.Before(deadline) {
+		if s.PreSubmitTimeUnix != 0 && b.Calls.tried(CallStart) && !b.Now.Before(deadline) {
 			b.unsubmitted(v1alpha1.StagePre, v1alpha1.ReasonSubmitFailed, "the PRE check could not be submitted within "+b.Settings.PreTimeout.String())
 			return
 		}
 		b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallStart, b.Now, deadline)
 
 	case v1alpha1.ChangePodPreSubmitted:
-		if v := s.PreVerdict; v != nil && VerdictFails(v.Verdict) {
-			b.judged(v1alpha1.StagePre, v)
-			return
-		}
 		if s.PreVerdict != nil {
 			b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallFinish, b.Now, time.Time{})
 			return
@@ -151,7 +174,7 @@ func (b *batch) check() {
 
 	case v1alpha1.ChangePodPostWait:
 		deadline := time.Unix(b.since(s.PostSubmitTimeUnix), 0).Add(b.Settings.PostTimeout)
-		if b.Calls.tried() && !b.Now.Before(deadline) {
+		if b.Calls.tried(CallFinish) && !b.Now.Before(deadline) {
 			b.unsubmitted(v1alpha1.StagePost, v1alpha1.ReasonSubmitFailed, "the POST check could not be submitted within "+b.Settings.PostTimeout.String())
 			return
 		}
@@ -197,13 +220,13 @@ func (b *batch) await(stage v1alpha1.CheckStage, poll Call, submitted, threshold
 
 // claim takes a verdict that arrived before the node of the batch was known.
 func (b *batch) claim(stage v1alpha1.CheckStage, into **v1alpha1.CheckVerdict) {
-	if *into != nil || b.status.ChangePodID == "" {
+	if b.status.ChangePodID == "" {
 		return
 	}
 	for i := range b.Change.Status.UnclaimedVerdicts {
-		if u := &b.Change.Status.UnclaimedVerdicts[i]; u.NodeID == b.status.ChangePodID && u.Stage == stage {
+		u := &b.Change.Status.UnclaimedVerdicts[i]
+		if u.NodeID == b.status.ChangePodID && u.Stage == stage && graver(*into, u.CheckVerdict) {
 			*into = u.CheckVerdict.DeepCopy()
-			return
 		}
 	}
 }
@@ -221,11 +244,8 @@ func (b *batch) applyLate() {
 	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionChecked); c != nil && c.Reason == v1alpha1.ReasonCheckFailed {
 		return
 	}
-	for _, stage := range []v1alpha1.CheckStage{v1alpha1.StagePre, v1alpha1.StagePost} {
-		if v := verdictOf(s, stage); v != nil && VerdictFails(v.Verdict) {
-			b.judged(stage, v)
-			return
-		}
+	if stage, v := b.verdict(); v != nil && VerdictFails(v.Verdict) {
+		b.judged(stage, v)
 	}
 }
 
@@ -321,7 +341,7 @@ func (b *batch) started(a Answer) {
 	s := b.status
 	switch a.Kind {
 	case AnswerDone, AnswerDuplicate:
-		s.Status, s.ChangePodID, s.URL = v1alpha1.ChangePodPreSubmitted, a.NodeID, a.URL
+		s.Status, s.ChangePodID, s.URL, s.OrderID = v1alpha1.ChangePodPreSubmitted, a.NodeID, a.URL, b.Change.Status.OrderID
 		s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
 		s.PreTimeoutThreshold, s.PostTimeOutThreshold = int64(b.Settings.PreTimeout/time.Second), int64(b.Settings.PostTimeout/time.Second)
 		b.overcame()
@@ -389,10 +409,7 @@ func (b *batch) finished(a Answer) {
 	case AnswerDone, AnswerDuplicate:
 		b.received()
 	case AnswerUnsupported:
-		// The server says so of an end it received before, and of one that
-		// comes before the PRE check ended there. Time tells them apart.
-		waited := b.Now.Sub(time.Unix(b.since(s.PostSubmitTimeUnix), 0))
-		if waited >= finishDoubt || unconfirmed(s.Conditions, v1alpha1.ConditionSubmitted) {
+		if unconfirmed(s.Conditions, v1alpha1.ConditionSubmitted) || doubted(s.Conditions, v1alpha1.ConditionSubmitted, b.Now) {
 			b.received()
 		} else {
 			b.postWaitBecause(v1alpha1.ReasonNotYetAccepted, a.Message)

@@ -109,52 +109,57 @@ const (
 type Calls struct {
 	// Started is when the process began.
 	Started time.Time
+	// Call is the one all that follows is about.
+	Call Call
 	// NotBefore is when the next try is due at the earliest.
 	NotBefore time.Time
-	// Tried is when the last call that was sent was answered.
+	// Tried is when the last call that was sent was answered, Last how.
 	Tried time.Time
+	Last  AnswerKind
 	// Failures in a row.
 	Failures int
-	// Polled is when the last poll was answered, NotPassed that it said so.
-	Polled    time.Time
-	NotPassed bool
 }
 
 // After is what is known after a call. random is from 0 to 1 and spreads the
 // next try, so that what failed together is not tried together.
 func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
+	if c.Call != call {
+		c = Calls{Started: c.Started, Call: call}
+	}
 	if a.Kind == AnswerThrottled {
 		c.NotBefore = now.Add(max(a.After, 10*time.Millisecond))
 		return c
 	}
-	c.Tried = now
+	c.Tried, c.Last, c.NotBefore = now, a.Kind, time.Time{}
 	if call == CallPollPre || call == CallPollPost {
-		c.Polled, c.NotPassed = now, a.Kind == AnswerNotPassed
 		return c
+	}
+	c.Failures++
+	backoff := func(wait time.Duration) time.Duration {
+		return max(a.After, time.Duration(float64(min(wait, maxBackoff))*(0.5+random/2)))
 	}
 	switch a.Kind {
 	case AnswerRetry:
-		c.Failures++
-		wait := time.Second << min(c.Failures-1, 10)
-		c.NotBefore = now.Add(max(a.After, time.Duration(float64(min(wait, maxBackoff))*(0.5+random/2))))
+		c.NotBefore = now.Add(backoff(time.Second << min(c.Failures-1, 10)))
 	case AnswerDenied, AnswerIllegal:
 		c.NotBefore = now.Add(humanRetry)
 	case AnswerUnsupported:
-		c.NotBefore = now.Add(finishRetry)
+		// Often at first, since the server ends the PRE check at any moment.
+		c.NotBefore = now.Add(max(finishRetry, backoff(time.Second<<max(min(c.Failures-4, 10), 0))))
 	default:
-		// Another call of the same node is another matter.
-		c.Failures, c.NotBefore, c.Tried, c.Polled, c.NotPassed = 0, time.Time{}, time.Time{}, time.Time{}, false
+		c.Failures = 0
 	}
 	return c
 }
 
-func (c Calls) tried() bool { return !c.Tried.IsZero() }
+// tried says that a call was sent, and answered or not.
+func (c Calls) tried(call Call) bool { return c.Call == call && !c.Tried.IsZero() }
 
 // next says whether to make a call now, and else how long to wait: at most until
 // the deadline, where there is one.
 func (c Calls) next(call Call, now, deadline time.Time) (Call, time.Duration) {
 	wait := c.NotBefore.Sub(now)
-	if wait <= 0 {
+	if c.Call != call || wait <= 0 {
 		return call, 0
 	}
 	if left := deadline.Sub(now); !deadline.IsZero() && left > 0 && left < wait {
@@ -168,19 +173,22 @@ func (c Calls) next(call Call, now, deadline time.Time) (Call, time.Duration) {
 // of the time on, once more when the time is over, and when a process finds a
 // check that was submitted before it began. timedOut comes after that.
 func (c Calls) await(poll Call, now, submitted time.Time, limit time.Duration, seed string) (call Call, wait time.Duration, timedOut bool) {
+	if c.Call != poll {
+		c = Calls{Started: c.Started}
+	}
 	deadline := submitted.Add(limit)
 	over := !now.Before(deadline)
-	if over && !c.Polled.Before(deadline) {
+	if over && !c.Tried.Before(deadline) {
 		return CallNone, 0, true
 	}
 	interval := max(limit/8, time.Second)
 	spread := time.Duration(float64(interval) * fraction(seed))
 	due := submitted.Add(limit/2 + spread/2)
-	if submitted.Before(c.Started.Truncate(time.Second)) && c.Polled.IsZero() {
+	if submitted.Before(c.Started.Truncate(time.Second)) && c.Tried.IsZero() {
 		due = now
 	}
-	if !c.Polled.IsZero() {
-		if next := c.Polled.Add(interval*3/4 + spread/2); next.After(due) {
+	if !c.Tried.IsZero() {
+		if next := c.Tried.Add(interval*3/4 + spread/2); next.After(due) {
 			due = next
 		}
 	}
@@ -213,7 +221,7 @@ func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
 
 // timeoutOf says how a check ended that got no verdict in time.
 func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration) (reason, message string) {
-	if c.NotPassed {
+	if c.Last == AnswerNotPassed {
 		return v1alpha1.ReasonPolledNotPassed, fmt.Sprintf("no %s verdict came within %s, and asked for it the server said that the check has not passed: it runs, timed out, or failed", stage, limit)
 	}
 	return v1alpha1.ReasonTimeout, fmt.Sprintf("no %s verdict came within %s", stage, limit)
@@ -223,6 +231,14 @@ func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration) (reason,
 func unconfirmed(conditions []metav1.Condition, kind string) bool {
 	c := meta.FindStatusCondition(conditions, kind)
 	return c != nil && c.Reason == v1alpha1.ReasonUnconfirmed
+}
+
+// doubted says that the server has refused an end for long enough. It says so of
+// an end that it received before, and of one that comes before the PRE check has
+// ended there; where that has, time tells them apart.
+func doubted(conditions []metav1.Condition, kind string, now time.Time) bool {
+	c := meta.FindStatusCondition(conditions, kind)
+	return c != nil && c.Reason == v1alpha1.ReasonNotYetAccepted && now.Sub(c.LastTransitionTime.Time) >= finishDoubt
 }
 
 // retryReason is the reason of a try that failed. That one may have been

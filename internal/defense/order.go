@@ -17,6 +17,8 @@ limitations under the License.
 package defense
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,10 +39,12 @@ const maxOrderIDLength = 128
 
 // OrderID is our id of the order of one attempt of a release: the same
 // whenever it is computed, and no other order's, also not that of a version
-// that is released again after its record was removed.
-func OrderID(cluster, workload types.UID, version string, release int64, attempt int32) string {
+// that is released again after its record was removed, or of a record that was
+// deleted and made anew.
+func OrderID(cluster, workload types.UID, version string, release int64, attempt int32, record types.UID) string {
 	compact := func(uid types.UID) string { return strings.ReplaceAll(string(uid), "-", "") }
-	id := fmt.Sprintf("%s-%s-%s-%d-%d", compact(cluster), compact(workload), version, release, attempt)
+	sum := sha256.Sum256([]byte(record))
+	id := fmt.Sprintf("%s-%s-%s-%d-%d-%s", compact(cluster), compact(workload), version, release, attempt, hex.EncodeToString(sum[:])[:nameHashLength])
 	return shorten(id, maxOrderIDLength)
 }
 
@@ -80,14 +84,9 @@ func OrderWaits(change *v1alpha1.ChangeWorkload) bool {
 	}
 }
 
-// SameStatus says that a release's status did not change.
-func SameStatus(before, after *v1alpha1.ChangeWorkload) bool {
-	return equality.Semantic.DeepEqual(before.Status, after.Status)
-}
-
-// OrderPreIsLate says that a verdict on the order's PRE check is of no use any
+// orderPreIsLate says that a verdict on the order's PRE check is of no use any
 // more: once its end was submitted the server always says that it passed.
-func OrderPreIsLate(stage v1alpha1.OrderStage) bool {
+func orderPreIsLate(stage v1alpha1.OrderStage) bool {
 	switch stage {
 	case v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish, v1alpha1.OrderEnded:
 		return true
@@ -156,9 +155,9 @@ func (d *release) orderPostOver() bool {
 	return !orderAccepted(d.status.OrderStage) || d.status.OrderStage == v1alpha1.OrderPostFinish || d.Cluster == ""
 }
 
-// awaitOrderPost asks for the order's POST check.
+// awaitOrderPost asks for the order's POST check, once its PRE check is over.
 func (d *release) awaitOrderPost() {
-	if d.status.OrderPostDueTimeUnix == 0 {
+	if d.status.OrderPostDueTimeUnix == 0 && d.status.OrderStage == v1alpha1.OrderPostWait {
 		d.status.OrderPostDueTimeUnix = d.Now.Unix()
 	}
 }
@@ -169,39 +168,77 @@ func (d *release) endOrder(how v1alpha1.FinishState) {
 	}
 }
 
-// failedOrder is the failing verdict on the order itself; nil when there is
-// none.
+// endBefore ends the order of an attempt before the next one begins, for at
+// most one deadline. It says that there is nothing left to wait for.
+func (d *release) endBefore() bool {
+	if d.Cluster == "" || !OrderIsOpen(d.status) {
+		return true
+	}
+	d.endOrder(v1alpha1.FinishCancel)
+	left := time.Unix(d.status.OrderEndDueTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
+	d.plan.RequeueAfter = max(left, 0)
+	return left <= 0
+}
+
+// failedOrder is the failing verdict on the order itself, or on a node of it
+// that no batch is known by; nil when there is none.
 func (d *release) failedOrder() *v1alpha1.CheckVerdict {
 	for _, v := range []*v1alpha1.CheckVerdict{d.status.OrderPreVerdict, d.status.OrderPostVerdict} {
 		if v != nil && VerdictFails(v.Verdict) {
 			return v
 		}
 	}
+	for i := range d.status.UnclaimedVerdicts {
+		if u := &d.status.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) && d.orphaned(u) {
+			return &u.CheckVerdict
+		}
+	}
 	return nil
 }
 
+// orphaned says that nothing will claim a verdict: its node is no batch's, and
+// no start is under way that it might come of. The process died, or the answer
+// was lost, when the node was made.
+func (d *release) orphaned(u *v1alpha1.UnclaimedVerdict) bool {
+	if d.status.OrderNodeID == "" && (d.status.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(d.status.OrderStage)) && d.status.OrderStage != v1alpha1.OrderEnded {
+		return false
+	}
+	for i := range d.Batches {
+		b := &d.Batches[i]
+		if b.Status.ChangePodID == u.NodeID || b.Status.ChangePodID == "" && b.Status.Status != v1alpha1.ChangePodExecuteDone {
+			return false
+		}
+	}
+	return len(d.plan.Batches) == 0
+}
+
 func (d *release) describeOrder() string {
-	stage, v := "PRE", d.failedOrder()
-	if v == nil {
+	v := d.failedOrder()
+	s := ""
+	switch v {
+	case nil:
 		return ""
+	case d.status.OrderPreVerdict:
+		s = "the PRE check of the order failed: " + v.Verdict
+	case d.status.OrderPostVerdict:
+		s = "the POST check of the order failed: " + v.Verdict
+	default:
+		s = fmt.Sprintf("a check of node %s, which is no known batch's, failed: %s", v.NodeID, v.Verdict)
 	}
-	if v == d.status.OrderPostVerdict {
-		stage = "POST"
-	}
-	s := fmt.Sprintf("the %s check of the order failed: %s", stage, v.Verdict)
 	if v.Message != "" {
 		s += ": " + cut(v.Message)
 	}
 	return s
 }
 
-// unclaimed leaves out the verdicts that their batches have by now.
+// unclaimed leaves out the verdicts that their batches have by now, or graver
+// ones.
 func (d *release) unclaimed() []v1alpha1.UnclaimedVerdict {
 	var left []v1alpha1.UnclaimedVerdict
 	for i := range d.status.UnclaimedVerdicts {
 		u := &d.status.UnclaimedVerdicts[i]
 		if !slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool {
-			return b.Status.ChangePodID == u.NodeID && verdictOf(&b.Status, u.Stage) != nil
+			return b.Status.ChangePodID == u.NodeID && !graver(verdictOf(&b.Status, u.Stage), u.CheckVerdict)
 		}) {
 			left = append(left, *u)
 		}
@@ -237,6 +274,8 @@ type OrderPlan struct {
 	Status *v1alpha1.ChangeWorkloadStatus
 	// Call to the server, if any.
 	Call Call
+	// Events tell what was done, once the status is written.
+	Events []Event
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
 }
@@ -245,15 +284,20 @@ type OrderPlan struct {
 // call is put into the status by [AnswerOrder].
 func DecideOrder(in OrderInput) OrderPlan {
 	o := &order{OrderInput: in, status: in.Change.Status.DeepCopy()}
-	if o.status.OrderID == "" || o.status.OrderStage == v1alpha1.OrderEnded || in.Change.Spec.Release > o.status.ObservedRelease {
-		return OrderPlan{}
-	}
-	if o.status.OrderEnd != "" {
+	switch {
+	case o.status.OrderID == "" || o.status.OrderStage == v1alpha1.OrderEnded:
+	case o.status.OrderEnd != "":
 		o.end()
-	} else if in.Defended {
+	case in.Change.Spec.Release > o.status.ObservedRelease:
+		// Another attempt is about to begin.
+	case in.Defended:
 		o.follow()
 	}
-	if !equality.Semantic.DeepEqual(o.status, &in.Change.Status) {
+	return o.finishPlan()
+}
+
+func (o *order) finishPlan() OrderPlan {
+	if !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
 		o.plan.Status = o.status
 	}
 	return o.plan
@@ -273,7 +317,7 @@ func (o *order) follow() {
 		o.submit()
 	case v1alpha1.OrderPreWait:
 		since := time.Unix(s.OrderSubmitTimeUnix, 0)
-		if o.Calls.tried() && !o.Now.Before(since.Add(o.Settings.PreTimeout)) {
+		if o.Calls.tried(CallStart) && !o.Now.Before(since.Add(o.Settings.PreTimeout)) {
 			o.preOver(v1alpha1.ReasonSubmitFailed, "its start could not be notified in time", false)
 			return
 		}
@@ -289,15 +333,16 @@ func (o *order) follow() {
 }
 
 // submit submits the order, while the release needs it: also one that runs
-// undefended, so that what is left of it is checked when the server comes back.
+// undefended, so that what is left of it is checked when the server comes back,
+// and one that succeeded so when pods come later.
 func (o *order) submit() {
 	s := o.status
-	if s.Status == v1alpha1.ChangeWorkloadSuccess || !IsVerified(s.Status) {
+	if s.Status == v1alpha1.ChangeWorkloadSuccess && s.CheckingCount == 0 || !IsVerified(s.Status) {
 		return
 	}
 	deadline := time.Unix(s.EntryTimeUnix, 0).Add(o.Settings.PreTimeout)
 	if s.Status == v1alpha1.ChangeWorkloadInit && s.OrderStage == v1alpha1.OrderSubmitting && o.Settings.SilenceFails &&
-		o.Calls.tried() && !o.Now.Before(deadline) && s.OrderPreVerdict == nil {
+		o.Calls.tried(CallSubmit) && !o.Now.Before(deadline) && s.OrderPreVerdict == nil {
 		s.OrderPreVerdict = silence(o.Now, "AlterShield Server did not take the order within "+o.Settings.PreTimeout.String())
 		return
 	}
@@ -345,72 +390,110 @@ func (o *order) finish() {
 		return
 	case s.OrderPostDueTimeUnix == 0:
 		return
+	case s.OrderNodeID == "" && o.skipped():
+		o.postOver(v1alpha1.ReasonSkipped, "the server said that there is nothing to check", true)
+		return
 	case s.OrderNodeID == "":
-		// Its start was refused: there is nothing to end.
-		o.postOver(v1alpha1.ReasonSubmitFailed, "the server has no node of the order", false)
+		// Its start was refused: there is nothing to end, as was told then.
+		o.postOver(v1alpha1.ReasonSubmitFailed, "the server has no node of the order", true)
 		return
 	}
 	deadline := time.Unix(s.OrderPostDueTimeUnix, 0).Add(o.Settings.PostTimeout)
-	if o.Calls.tried() && !o.Now.Before(deadline) {
+	if o.Calls.tried(CallFinish) && !o.Now.Before(deadline) {
 		o.postOver(v1alpha1.ReasonSubmitFailed, "its end could not be notified in time", false)
 		return
 	}
 	o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallFinish, o.Now, deadline)
 }
 
-// claim takes a verdict that arrived before its node was known.
+// claim takes the verdicts that arrived before their node was known: those on
+// the order's node, and those on another node of the order, whose start was
+// repeated when nobody knew that it had been received.
 func (o *order) claim(stage v1alpha1.CheckStage, into **v1alpha1.CheckVerdict) {
 	s := o.status
-	for i := range s.UnclaimedVerdicts {
-		u := s.UnclaimedVerdicts[i]
-		if u.NodeID != s.OrderNodeID || u.NodeID == "" || u.Stage != stage {
-			continue
-		}
-		if *into == nil {
-			*into = &u.CheckVerdict
-		}
-		s.UnclaimedVerdicts = slices.Delete(s.UnclaimedVerdicts, i, i+1)
-		if len(s.UnclaimedVerdicts) == 0 {
-			s.UnclaimedVerdicts = nil
-		}
+	if s.OrderNodeID == "" {
 		return
+	}
+	s.UnclaimedVerdicts = slices.DeleteFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool {
+		if u.NodeID != s.OrderNodeID && !u.OfOrder || u.Stage != stage {
+			return false
+		}
+		if graver(*into, u.CheckVerdict) {
+			*into = u.CheckVerdict.DeepCopy()
+		}
+		return true
+	})
+	if len(s.UnclaimedVerdicts) == 0 {
+		s.UnclaimedVerdicts = nil
 	}
 }
 
+// skipped says that the server said at the start of the order that there is
+// nothing to check.
+func (o *order) skipped() bool {
+	c := meta.FindStatusCondition(o.status.Conditions, v1alpha1.ConditionOrderPreChecked)
+	return c != nil && c.Reason == v1alpha1.ReasonSkipped
+}
+
+// preAnswered says that the PRE check ended with an answer of the server, so
+// that it has ended there.
+func (o *order) preAnswered() bool {
+	return meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionOrderPreChecked)
+}
+
 func (o *order) preOver(reason, message string, answered bool) {
-	o.over("PRE", &o.status.OrderPreVerdict, v1alpha1.OrderPostWait, reason, message, answered)
+	o.over(v1alpha1.ConditionOrderPreChecked, &o.status.OrderPreVerdict, v1alpha1.OrderPostWait, reason, message, answered)
 }
 
 func (o *order) postOver(reason, message string, answered bool) {
-	o.over("POST", &o.status.OrderPostVerdict, v1alpha1.OrderPostFinish, reason, message, answered)
+	o.over(v1alpha1.ConditionOrderPostChecked, &o.status.OrderPostVerdict, v1alpha1.OrderPostFinish, reason, message, answered)
 }
 
 // over ends a check of the order; answered says that it ended with an answer of
 // the server.
-func (o *order) over(stage string, verdict **v1alpha1.CheckVerdict, next v1alpha1.OrderStage, reason, message string, answered bool) {
+func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, next v1alpha1.OrderStage, reason, message string, answered bool) {
 	o.status.OrderStage = next
 	status := metav1.ConditionFalse
 	if reason == v1alpha1.ReasonPassed || reason == v1alpha1.ReasonSkipped {
 		status = metav1.ConditionTrue
 	}
-	message = strings.TrimSuffix(fmt.Sprintf("%s check of the order: %s", stage, message), ": ")
-	o.condition(v1alpha1.ConditionOrderChecked, status, reason, message)
-	if !answered && o.Settings.SilenceFails && *verdict == nil {
-		*verdict = silence(o.Now, message)
+	if message == "" {
+		message = "the server gave no reason"
+		if status == metav1.ConditionTrue {
+			message = "the check passed"
+		}
 	}
+	o.condition(kind, status, reason, cut(message))
+	if answered {
+		return
+	}
+	consequence := "the release goes on without a verdict"
+	if o.Settings.SilenceFails {
+		consequence = "the release is suspended, as the setting silence says"
+		if *verdict == nil {
+			*verdict = silence(o.Now, message)
+		}
+	}
+	o.plan.Events = append(o.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: "OrderCheckMissing",
+		Message: fmt.Sprintf("version %s: %s: %s", o.Change.Spec.Reversion, message, consequence)})
 }
 
 // end tells the server how the order ended, once, for at most one deadline.
 func (o *order) end() {
 	s := o.status
 	deadline := time.Unix(s.OrderEndDueTimeUnix, 0).Add(o.Settings.PostTimeout)
-	if !o.Now.Before(deadline) && (o.Calls.tried() || !o.Defended) {
-		if o.Defended {
-			s.OrderStage = v1alpha1.OrderEnded
-		}
+	if o.Now.Before(deadline) {
+		o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallEnd, o.Now, deadline)
 		return
 	}
-	o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallEnd, o.Now, deadline)
+	if !o.Defended {
+		return
+	}
+	s.OrderStage = v1alpha1.OrderEnded
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionOrderEnded); c == nil || c.Status != metav1.ConditionFalse {
+		o.condition(v1alpha1.ConditionOrderEnded, metav1.ConditionFalse, v1alpha1.ReasonTimeout,
+			"AlterShield Server was not told in time that the order ended as "+string(s.OrderEnd))
+	}
 }
 
 func (o *order) condition(kind string, status metav1.ConditionStatus, reason, message string) {
@@ -419,37 +502,29 @@ func (o *order) condition(kind string, status metav1.ConditionStatus, reason, me
 
 // AnswerOrder puts the server's answer to a call about an order into the status
 // of its release.
-func AnswerOrder(in OrderInput, call Call, a Answer) *v1alpha1.ChangeWorkloadStatus {
+func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
 	o := &order{OrderInput: in, status: in.Change.Status.DeepCopy()}
-	s := o.status
-	switch call {
-	case CallSubmit:
+	switch stage := o.status.OrderStage; {
+	case call == CallSubmit && (stage == v1alpha1.OrderSubmitting || stage == v1alpha1.OrderDenied):
 		o.submitted(a)
-	case CallStart:
+	case call == CallStart && stage == v1alpha1.OrderPreWait:
 		o.started(a)
-	case CallFinish:
+	case call == CallFinish && stage == v1alpha1.OrderPostWait:
 		o.finished(a)
-	case CallPollPre:
-		if a.Kind == AnswerDone && s.OrderStage == v1alpha1.OrderPreSubmitted {
-			o.preOver(v1alpha1.ReasonPassed, "passed when asked", true)
-		}
-	case CallPollPost:
-		if a.Kind == AnswerDone && s.OrderStage == v1alpha1.OrderPostSubmitted {
-			o.postOver(v1alpha1.ReasonPassed, "passed when asked", true)
-		}
-	case CallEnd:
+	case call == CallPollPre && stage == v1alpha1.OrderPreSubmitted && a.Kind == AnswerDone:
+		o.preOver(v1alpha1.ReasonPassed, "the check passed, as the server said when asked", true)
+	case call == CallPollPost && stage == v1alpha1.OrderPostSubmitted && a.Kind == AnswerDone:
+		o.postOver(v1alpha1.ReasonPassed, "the check passed, as the server said when asked", true)
+	case call == CallEnd:
 		o.ended(a)
-	case CallNone:
 	}
-	return s
+	return o.finishPlan()
 }
 
 func (o *order) submitted(a Answer) {
 	s := o.status
 	accepted := func(message string) {
-		if s.OrderStage == v1alpha1.OrderSubmitting || s.OrderStage == v1alpha1.OrderDenied {
-			s.OrderStage = v1alpha1.OrderPreWait
-		}
+		s.OrderStage = v1alpha1.OrderPreWait
 		s.OrderSubmitTime, s.OrderSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
 		if a.URL != "" {
 			s.OrderURL = a.URL
@@ -465,7 +540,9 @@ func (o *order) submitted(a Answer) {
 		s.OrderStage = v1alpha1.OrderDenied
 		o.unaccepted(v1alpha1.ReasonPermissionDenied, a.Message)
 	case AnswerRetry:
-		s.OrderStage = v1alpha1.OrderSubmitting
+		// One that waits for a human goes on waiting: the time others have was
+		// over long ago, and whoever mends the registration may restart the
+		// server for it.
 		o.unaccepted(v1alpha1.ReasonUnreachable, a.Message)
 	case AnswerIllegal, AnswerUnsupported, AnswerNoCheck, AnswerRefused:
 		s.OrderStage = v1alpha1.OrderRefused
@@ -480,67 +557,63 @@ func (o *order) unaccepted(reason, message string) {
 
 func (o *order) started(a Answer) {
 	s := o.status
-	if s.OrderStage != v1alpha1.OrderPreWait {
-		return
-	}
+	unchecked := o.unchecked(v1alpha1.ConditionOrderPreChecked)
 	switch a.Kind {
 	case AnswerDone, AnswerDuplicate:
 		s.OrderNodeID, s.OrderStage = a.NodeID, v1alpha1.OrderPreSubmitted
 		s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-		o.condition(v1alpha1.ConditionOrderChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "PRE check of the order: runs")
+		o.condition(v1alpha1.ConditionOrderPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check runs")
 		if a.SkipCheck {
 			o.preOver(v1alpha1.ReasonSkipped, "the server said that there is nothing to check", true)
 		}
 	case AnswerNoCheck:
 		o.preOver(v1alpha1.ReasonSkipped, a.Message, true)
 	case AnswerDenied:
-		o.unchecked(v1alpha1.ReasonPermissionDenied, a.Message)
+		unchecked(v1alpha1.ReasonPermissionDenied, a.Message)
 	case AnswerIllegal:
-		o.unchecked(v1alpha1.ReasonNotConfigured, a.Message)
+		unchecked(v1alpha1.ReasonNotConfigured, a.Message)
 	case AnswerRetry:
-		o.unchecked(v1alpha1.ReasonUnreachable, a.Message)
+		unchecked(v1alpha1.ReasonUnreachable, a.Message)
 	case AnswerUnsupported, AnswerRefused:
 		o.preOver(v1alpha1.ReasonSubmitFailed, a.Message, false)
 	case AnswerThrottled, AnswerNotPassed:
 	}
 }
 
-func (o *order) unchecked(reason, message string) {
-	setReason(&o.status.Conditions, o.Change.Generation, o.Now, v1alpha1.ConditionOrderChecked, metav1.ConditionFalse, reason, message)
+// unchecked says why a check of the order is not submitted yet.
+func (o *order) unchecked(kind string) func(reason, message string) {
+	return func(reason, message string) {
+		setReason(&o.status.Conditions, o.Change.Generation, o.Now, kind, metav1.ConditionFalse, reason, message)
+	}
 }
 
 func (o *order) finished(a Answer) {
 	s := o.status
-	if s.OrderStage != v1alpha1.OrderPostWait {
-		return
-	}
+	const kind = v1alpha1.ConditionOrderPostChecked
+	unchecked := o.unchecked(kind)
 	received := func() {
 		s.OrderStage = v1alpha1.OrderPostSubmitted
 		s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-		o.condition(v1alpha1.ConditionOrderChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "POST check of the order: runs")
+		o.condition(kind, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check runs")
 	}
 	switch a.Kind {
 	case AnswerDone, AnswerDuplicate:
-		checked := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionOrderChecked)
-		skipped := checked != nil && checked.Reason == v1alpha1.ReasonSkipped
 		received()
-		if skipped {
+		if o.skipped() {
 			o.postOver(v1alpha1.ReasonSkipped, "the server said that there is nothing to check", true)
 		}
 	case AnswerUnsupported:
-		// The server says so of an end it received before, and of one that
-		// comes before the PRE check ended there. Time tells them apart.
-		if waited := o.Now.Sub(time.Unix(s.OrderPostDueTimeUnix, 0)); waited >= finishDoubt || unconfirmed(s.Conditions, v1alpha1.ConditionOrderChecked) {
+		if unconfirmed(s.Conditions, kind) || o.preAnswered() && doubted(s.Conditions, kind, o.Now) {
 			received()
 		} else {
-			o.unchecked(v1alpha1.ReasonNotYetAccepted, a.Message)
+			unchecked(v1alpha1.ReasonNotYetAccepted, a.Message)
 		}
 	case AnswerNoCheck:
 		o.postOver(v1alpha1.ReasonSkipped, a.Message, true)
 	case AnswerDenied:
-		o.unchecked(v1alpha1.ReasonPermissionDenied, a.Message)
+		unchecked(v1alpha1.ReasonPermissionDenied, a.Message)
 	case AnswerRetry:
-		o.unchecked(retryReason(s.Conditions, v1alpha1.ConditionOrderChecked, a), a.Message)
+		unchecked(retryReason(s.Conditions, kind, a), a.Message)
 	case AnswerIllegal, AnswerRefused:
 		o.postOver(v1alpha1.ReasonSubmitFailed, a.Message, false)
 	case AnswerThrottled, AnswerNotPassed:

@@ -114,7 +114,7 @@ func (d *defended) deliver(node string, stage v1alpha1.CheckStage, about string)
 	if verdict == "" {
 		return
 	}
-	d.server.lost = append(d.server.lost, strings.Join([]string{node, string(stage), verdict}, " "))
+	d.server.lost = append(d.server.lost, strings.Join([]string{node, string(stage), verdict, about}, " "))
 	if d.server.early {
 		d.flush()
 	}
@@ -124,7 +124,7 @@ func (d *defended) deliver(node string, stage v1alpha1.CheckStage, about string)
 func (d *defended) flush() {
 	for _, line := range append(slices.Clone(d.server.lost), d.server.lost...) {
 		part := strings.Fields(line)
-		v := Delivered{NodeID: part[0], Stage: v1alpha1.CheckStage(part[1]), Verdict: part[2], Message: "the server says " + part[2]}
+		v := Delivered{OrderID: d.in.Change.Status.OrderID, OfOrder: part[3] == "order", NodeID: part[0], Stage: v1alpha1.CheckStage(part[1]), Verdict: part[2], Message: "the server says " + part[2]}
 		placed := PlacementElsewhere
 		for i := range d.in.Batches {
 			if placed == PlacementElsewhere {
@@ -171,7 +171,9 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 			break
 		}
 		d.orderCalls = d.orderCalls.After(order.Call, a, d.in.Now, 0.5)
-		d.in.Change.Status = *AnswerOrder(d.orderInput(), order.Call, a)
+		if answered := AnswerOrder(d.orderInput(), order.Call, a); answered.Status != nil {
+			d.in.Change.Status = *answered.Status
+		}
 	}
 	for i := range d.in.Batches {
 		b := &d.in.Batches[i]
@@ -260,7 +262,7 @@ func TestOrderOfARelease(t *testing.T) {
 		"everything passes": {
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
 				messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo,
-				reasons: map[string]string{v1alpha1.ConditionOrderAccepted: v1alpha1.ReasonAccepted, v1alpha1.ConditionOrderChecked: v1alpha1.ReasonPassed,
+				reasons: map[string]string{v1alpha1.ConditionOrderAccepted: v1alpha1.ReasonAccepted, v1alpha1.ConditionOrderPreChecked: v1alpha1.ReasonPassed, v1alpha1.ConditionOrderPostChecked: v1alpha1.ReasonPassed,
 					v1alpha1.ConditionOrderEnded: v1alpha1.ReasonAccepted, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
 		},
 		"verdicts come before the answers": {
@@ -290,7 +292,7 @@ func TestOrderOfARelease(t *testing.T) {
 			server: server{verdict: verdicts(map[string]string{"PRE order": "fail"})},
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, messages: []string{"PostFinish", "PostFinish"},
 				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed, v1alpha1.ConditionBlocked: v1alpha1.ReasonOrderCheckFailed,
-					v1alpha1.ConditionOrderChecked: v1alpha1.ReasonCheckFailed}},
+					v1alpha1.ConditionOrderPreChecked: v1alpha1.ReasonCheckFailed}},
 		},
 		"the order fails its POST check": {
 			server: server{verdict: verdicts(map[string]string{"POST order": "fail"})},
@@ -376,7 +378,7 @@ func TestOrderOfARelease(t *testing.T) {
 			server: server{verdict: func(string) string { return "" }},
 			limit:  20 * time.Minute,
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreTimeout", "PreTimeout"},
-				calls: map[string]int{"PollPre 1": 6, "Finish 1": 0}, reasons: map[string]string{v1alpha1.ConditionOrderChecked: v1alpha1.ReasonPolledNotPassed}},
+				calls: map[string]int{"PollPre 1": 6, "Finish 1": 0}, reasons: map[string]string{v1alpha1.ConditionOrderPreChecked: v1alpha1.ReasonPolledNotPassed}},
 		},
 		"a POST verdict is lost": {
 			server: server{verdict: verdicts(map[string]string{"POST 1": ""})},
@@ -614,7 +616,7 @@ func TestVerdictsThatComeLate(t *testing.T) {
 	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
 		t.Fatalf("status %s, want Success after the timeout", d.in.Change.Status.Status)
 	}
-	late := Delivered{NodeID: d.in.Batches[0].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail", Message: "too slow"}
+	late := Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: d.in.Batches[0].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail", Message: "too slow"}
 	if got := PlaceOnBatch(&d.in.Batches[0].Status, late, d.in.Now); got != PlacementStored {
 		t.Fatalf("a late failing verdict is %s", got)
 	}
@@ -636,7 +638,7 @@ func TestVerdictsThatComeLate(t *testing.T) {
 	d.Release(2, versionA)
 	d.Run(t, 0)
 	d.in.Batches[1].Status.PostVerdict = nil
-	PlaceOnBatch(&d.in.Batches[1].Status, Delivered{NodeID: d.in.Batches[1].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail"}, d.in.Now)
+	PlaceOnBatch(&d.in.Batches[1].Status, Delivered{OrderID: d.in.Batches[1].Status.OrderID, NodeID: d.in.Batches[1].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail"}, d.in.Now)
 	d.Run(t, 20*time.Minute)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.Attempt != 2 {
 		t.Errorf("status %s of attempt %d, want Success of 2", s.Status, s.Attempt)
@@ -705,14 +707,15 @@ func TestOrderID(t *testing.T) {
 	uid := types.UID("0f8fad5b-d9cb-469f-a165-70867728950e")
 	seen := map[string]bool{}
 	for _, id := range []string{
-		OrderID(uid, uid, versionA, 1, 1),
-		OrderID("1f8fad5b-d9cb-469f-a165-70867728950e", uid, versionA, 1, 1),
-		OrderID(uid, "1f8fad5b-d9cb-469f-a165-70867728950e", versionA, 1, 1),
-		OrderID(uid, uid, versionB, 1, 1),
-		OrderID(uid, uid, versionA, 2, 1),
-		OrderID(uid, uid, versionA, 1, 2),
-		OrderID(uid, uid, versionA, 1<<62, 1<<30),
-		OrderID(uid, uid, versionA, 1<<62+1, 1<<30),
+		OrderID(uid, uid, versionA, 1, 1, uid),
+		OrderID("1f8fad5b-d9cb-469f-a165-70867728950e", uid, versionA, 1, 1, uid),
+		OrderID(uid, "1f8fad5b-d9cb-469f-a165-70867728950e", versionA, 1, 1, uid),
+		OrderID(uid, uid, versionB, 1, 1, uid),
+		OrderID(uid, uid, versionA, 2, 1, uid),
+		OrderID(uid, uid, versionA, 1, 2, uid),
+		OrderID(uid, uid, versionA, 1, 1, "another record"),
+		OrderID(uid, uid, versionA, 1<<62, 1<<30, uid),
+		OrderID(uid, uid, versionA, 1<<62+1, 1<<30, uid),
 	} {
 		if seen[id] || len(id) > 128 {
 			t.Errorf("id %q of %d bytes, seen before: %t", id, len(id), seen[id])
@@ -749,5 +752,257 @@ func TestUnclaimedVerdictsAreBounded(t *testing.T) {
 	}
 	if got := place(1000, "fail"); got != PlacementKnown {
 		t.Errorf("the same verdict again is %s", got)
+	}
+}
+
+// byCheck gives verdicts by check, pass where none is given.
+func byCheck(given map[string]string) func(string) string {
+	return func(check string) string {
+		if v, ok := given[check]; ok {
+			return v
+		}
+		return VerdictPass
+	}
+}
+
+// TestVerdictOnANodeNobodyKnows: the process dies after the server made a node
+// and delivered a verdict on it. The start is repeated, and what was
+// acknowledged still counts.
+func TestVerdictOnANodeNobodyKnows(t *testing.T) {
+	for _, check := range []string{"order", "1"} {
+		t.Run(check, func(t *testing.T) {
+			d := newDefended(1)
+			d.server.early = true
+			first := true
+			d.server.verdict = func(c string) string {
+				if c == "PRE "+check && first {
+					first = false
+					d.crash = d.calls + 1
+					return "fail"
+				}
+				return VerdictPass
+			}
+			d.Pods(1).Complete()
+			d.Run(t, 20*time.Minute)
+			if got := count(d.server.journal, "Start "+check); got != 2 {
+				t.Fatalf("%d starts, want 2: %v", got, d.server.journal)
+			}
+			if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend {
+				t.Errorf("status %s, want Suspend: an acknowledged verdict is lost", s.Status)
+			}
+		})
+	}
+}
+
+func TestSilenceHidesNoVerdict(t *testing.T) {
+	d := newDefended(1)
+	d.in.Settings.SilenceFails = true
+	d.server.verdict = byCheck(map[string]string{"PRE order": ""})
+	d.Pods(1).Complete()
+	d.Run(t, 5*time.Minute)
+	s := &d.in.Change.Status
+	if s.Status != v1alpha1.ChangeWorkloadSuspend || s.OrderPreVerdict == nil || s.OrderPreVerdict.Delivered != "" {
+		t.Fatalf("status %s, verdict %+v; want Suspend by silence", s.Status, s.OrderPreVerdict)
+	}
+	deliver := func(verdict string) Placement {
+		return PlaceOnRelease(s, Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, Stage: v1alpha1.StagePre, Verdict: verdict, Message: "freeze"}, d.in.Now)
+	}
+	if got := deliver(VerdictPass); got != PlacementKnown {
+		t.Errorf("a verdict that passes after silence failed is %s", got)
+	}
+	if got := deliver("fail"); got != PlacementStored || s.OrderPreVerdict.Message != "freeze" {
+		t.Errorf("the server's own failing verdict is %s: %+v", got, s.OrderPreVerdict)
+	}
+	s.OrderPreVerdict.Verdict = VerdictPass
+	if got := deliver("fail"); got != PlacementKnown {
+		t.Errorf("a repetition of a verdict that somebody corrected is %s", got)
+	}
+	d.Run(t, time.Hour)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess {
+		t.Errorf("status %s after the correction, want Success", s.Status)
+	}
+}
+
+// TestNothingToCheckIsNoSilence: the server has no checks, or says that there is
+// nothing to check, and cannot be told the end at first.
+func TestNothingToCheckIsNoSilence(t *testing.T) {
+	for name, answer := range map[string]func(d *defended) func(string) *Answer{
+		"no check configured": func(*defended) func(string) *Answer {
+			return func(call string) *Answer {
+				if strings.HasPrefix(call, "Start") {
+					return &Answer{Kind: AnswerNoCheck}
+				}
+				return nil
+			}
+		},
+		"skipped without a node": func(d *defended) func(string) *Answer {
+			return func(call string) *Answer {
+				if call == "Start order" {
+					d.server.nodes = nil
+					return &Answer{Kind: AnswerDone, SkipCheck: true}
+				}
+				return nil
+			}
+		},
+		"skipped, and the end fails once": func(d *defended) func(string) *Answer {
+			return func(call string) *Answer {
+				switch {
+				case strings.HasPrefix(call, "Start"):
+					return &Answer{Kind: AnswerDone, SkipCheck: true}
+				case strings.HasPrefix(call, "Finish") && count(d.server.journal, call) == 1:
+					return retryAnswer()
+				}
+				return nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(2)
+			d.in.Settings.SilenceFails = true
+			d.server.answer = answer(d)
+			d.server.verdict = func(check string) string {
+				if strings.HasSuffix(check, "order") || strings.HasPrefix(check, "POST") && !strings.HasPrefix(name, "skipped without") {
+					return ""
+				}
+				return VerdictPass
+			}
+			if strings.HasPrefix(name, "skipped without") {
+				d.server.verdict = byCheck(nil)
+			}
+			d.Pods(2).Complete()
+			d.Run(t, 10*time.Minute)
+			if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess {
+				t.Errorf("status %s, want Success\n%v\n%+v", s.Status, d.server.journal, s.Conditions)
+			}
+		})
+	}
+}
+
+// TestPodsAfterAnUndefendedSuccess: the server is back by then, so the order is
+// submitted after all, and ended.
+func TestPodsAfterAnUndefendedSuccess(t *testing.T) {
+	d := newDefended(1)
+	down := true
+	d.server.answer = func(string) *Answer {
+		if down {
+			return retryAnswer()
+		}
+		return nil
+	}
+	d.Pods(1).Complete()
+	d.Run(t, time.Hour)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.OrderStage != v1alpha1.OrderSubmitting {
+		t.Fatalf("status %s, order %s; want an undefended Success", s.Status, s.OrderStage)
+	}
+	calls := len(d.server.journal)
+	d.Later(24 * time.Hour).Pods(1)
+	d.Run(t, 24*time.Hour)
+	if got := d.in.Batches[1].Status.Message; got != "PreFailed" || len(d.server.journal)-calls > 15 {
+		t.Errorf("with the server still down the batch is %s after %d calls", got, len(d.server.journal)-calls)
+	}
+	down = false
+	d.stored.Replicas = 3
+	d.Pods(1)
+	d.Run(t, time.Hour)
+	s := &d.in.Change.Status
+	if got := d.in.Batches[2].Status.Message; got != "PostFinish" || s.OrderStage != v1alpha1.OrderEnded || s.OrderEnd != v1alpha1.FinishSuccess {
+		t.Errorf("batch %s, order %s ended %s; want PostFinish, Ended, SUCCESS\n%v", got, s.OrderStage, s.OrderEnd, d.server.journal)
+	}
+}
+
+// TestReleasedAgainWhileItsOrderIsOpen: A, B and A again within a moment.
+func TestReleasedAgainWhileItsOrderIsOpen(t *testing.T) {
+	for name, reachable := range map[string]bool{"the server takes the end": true, "the server is down": false} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(1)
+			d.server.verdict = byCheck(map[string]string{"POST 1": ""})
+			d.Pods(1).Complete()
+			d.Run(t, 0)
+			first := d.in.Change.Status.OrderID
+			d.server.answer = func(call string) *Answer {
+				if call == "End order" && !reachable {
+					return retryAnswer()
+				}
+				return nil
+			}
+			d.in.Change.Spec.Release = 3
+			d.Release(3, versionA)
+			d.Run(t, 10*time.Minute)
+			s := &d.in.Change.Status
+			if s.Attempt != 2 || s.Status != v1alpha1.ChangeWorkloadSuccess || s.OrderID == first {
+				t.Errorf("attempt %d is %s, order %q after %q", s.Attempt, s.Status, s.OrderID, first)
+			}
+			if n := count(d.server.journal, "End order"); reachable && n != 2 {
+				t.Errorf("%d orders were ended, want both", n)
+			}
+		})
+	}
+}
+
+func TestDeniedThenDown(t *testing.T) {
+	d := newDefended(1)
+	d.server.answer = func(string) *Answer {
+		switch at := d.in.Now.Sub(testNow); {
+		case at < 10*time.Minute:
+			return &Answer{Kind: AnswerDenied}
+		case at < 11*time.Minute:
+			return retryAnswer()
+		}
+		return nil
+	}
+	d.Pods(1).Complete()
+	d.Run(t, time.Hour)
+	if got := d.in.Batches; len(got) != 1 || got[0].Status.Message != "PostFinish" {
+		t.Errorf("batches %+v, want one that was checked: the restart that mends the registration is no outage", got)
+	}
+}
+
+// TestEndWhileThePreCheckRuns: our deadline is shorter than the server's check.
+func TestEndWhileThePreCheckRuns(t *testing.T) {
+	d := newDefended(1)
+	d.server.verdict = byCheck(map[string]string{"PRE order": "", "POST order": "fail"})
+	d.server.answer = func(call string) *Answer {
+		if call == "Finish order" && d.in.Now.Sub(testNow) < 150*time.Second {
+			return &Answer{Kind: AnswerUnsupported}
+		}
+		return nil
+	}
+	d.Pods(1).Complete()
+	d.Run(t, time.Hour)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend {
+		t.Errorf("status %s, want Suspend by the POST check that began late\n%v", s.Status, d.server.journal)
+	}
+	if n := count(d.server.journal, "Finish order"); n > 20 {
+		t.Errorf("the end was notified %d times", n)
+	}
+}
+
+// TestCallsOfOneKind: what is known of one call says nothing of another.
+func TestCallsOfOneKind(t *testing.T) {
+	c := Calls{}.After(CallStart, Answer{Kind: AnswerIllegal}, testNow, 0.5)
+	if call, _ := c.next(CallStart, testNow, time.Time{}); call != CallNone {
+		t.Error("a start that waits for a human is repeated at once")
+	}
+	if call, _ := c.next(CallEnd, testNow, time.Time{}); call != CallEnd || c.tried(CallEnd) {
+		t.Error("the end waits for what the start waits for")
+	}
+}
+
+// TestReplacedWhileItsStartIsRefused: nothing keeps the order from being ended.
+func TestReplacedWhileItsStartIsRefused(t *testing.T) {
+	d := newDefended(1)
+	d.in.Settings.PreTimeout, d.in.Settings.PostTimeout = 30*time.Second, 30*time.Second
+	d.server.answer = func(call string) *Answer {
+		if call == "Start order" {
+			return &Answer{Kind: AnswerIllegal}
+		}
+		return nil
+	}
+	d.Pods(1)
+	d.Run(t, 0)
+	d.Release(2, versionB)
+	d.Run(t, time.Minute)
+	if n := count(d.server.journal, "End order"); n != 1 {
+		t.Errorf("the order was ended %d times, want once", n)
 	}
 }

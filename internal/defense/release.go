@@ -210,6 +210,9 @@ func (d *release) cancel(why standing) {
 // follow carries a release on.
 func (d *release) follow() {
 	if d.status.Attempt == 0 || d.Change.Spec.Release > d.status.ObservedRelease {
+		if !d.endBefore() {
+			return
+		}
 		d.startAttempt()
 	}
 	d.followOrder()
@@ -244,7 +247,7 @@ func (d *release) startAttempt() {
 	state := v1alpha1.ChangeWorkloadRunning
 	if d.Cluster != "" {
 		state = v1alpha1.ChangeWorkloadInit
-		d.status.OrderID = OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease, d.status.Attempt)
+		d.status.OrderID = OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease, d.status.Attempt, d.Change.UID)
 		d.status.OrderStage = v1alpha1.OrderSubmitting
 	}
 	d.enter(state, corev1.EventTypeNormal, "ReleaseStarted", message)
@@ -389,6 +392,9 @@ func (d *release) judge(made bool) {
 			d.plan.NeedsLive = !d.Live
 			d.enter(v1alpha1.ChangeWorkloadSuccess, corev1.EventTypeNormal, "ReleaseSucceeded",
 				fmt.Sprintf("all %d pods passed", len(d.passed)))
+		}
+		if d.orderPreOver() {
+			// Also of one that was accepted after the release had succeeded.
 			d.endOrder(v1alpha1.FinishSuccess)
 		}
 		d.succeed(before != v1alpha1.ChangeWorkloadSuccess)

@@ -160,7 +160,7 @@ func (w *world) step(crash bool) ReleasePlan {
 	for _, b := range plan.Batches {
 		w.in.Batches = append(w.in.Batches, v1alpha1.ChangePod{
 			ObjectMeta: metav1.ObjectMeta{Name: ChangePodName("sleep", versionA, b.Number)},
-			Spec:       v1alpha1.ChangePodSpec{PodInfos: b.Pods, Attempt: b.Attempt, Release: b.Release, TotalBatches: b.Total, Last: b.Last},
+			Spec:       v1alpha1.ChangePodSpec{PodInfos: b.Pods, Attempt: b.Attempt, Release: b.Release, TotalBatches: b.Total, Last: b.Last, CreateTimeUnix: w.in.Now.Unix()},
 		})
 	}
 	switch plan.Action {

@@ -28,13 +28,19 @@ const maxUnclaimed = 50
 
 // Delivered is a verdict the server delivered.
 type Delivered struct {
+	// OrderID is our id of the order.
+	OrderID string
+	// OfOrder: it is on the order itself, not on a batch of it.
+	OfOrder          bool
 	NodeID           string
 	Stage            v1alpha1.CheckStage
 	Verdict, Message string
 }
 
 func (d Delivered) verdict(now time.Time) v1alpha1.CheckVerdict {
-	return v1alpha1.CheckVerdict{NodeID: d.NodeID, Verdict: d.Verdict, Message: d.Message, Time: FormatTime(now), TimeUnix: now.Unix()}
+	return v1alpha1.CheckVerdict{
+		NodeID: d.NodeID, Verdict: d.Verdict, Delivered: d.Verdict, Message: d.Message, Time: FormatTime(now), TimeUnix: now.Unix(),
+	}
 }
 
 // Placement is what became of a verdict.
@@ -57,9 +63,9 @@ const (
 // batch that node is.
 func PlaceOnBatch(s *v1alpha1.ChangePodStatus, d Delivered, now time.Time) Placement {
 	switch {
-	case s.ChangePodID == "" || s.ChangePodID != d.NodeID:
+	case s.ChangePodID == "" || s.ChangePodID != d.NodeID || s.OrderID != d.OrderID:
 		return PlacementElsewhere
-	case d.Stage == v1alpha1.StagePre && preIsLate(s):
+	case d.Stage == v1alpha1.StagePre && preIsLate(s) && !VerdictFails(d.Verdict):
 		return PlacementLate
 	case d.Stage == v1alpha1.StagePre:
 		return place(&s.PreVerdict, d, now)
@@ -85,9 +91,14 @@ func preIsLate(s *v1alpha1.ChangePodStatus) bool {
 // release whose order has it: on the order itself, or among those that wait for
 // their node to be known.
 func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time) Placement {
-	if s.OrderNodeID != "" && s.OrderNodeID == d.NodeID {
+	if s.OrderID != d.OrderID {
+		return PlacementElsewhere
+	}
+	// Also one on another node of the order: its start was repeated when nobody
+	// knew that it had been received.
+	if s.OrderNodeID != "" && (s.OrderNodeID == d.NodeID || d.OfOrder) {
 		switch {
-		case d.Stage == v1alpha1.StagePre && OrderPreIsLate(s.OrderStage):
+		case d.Stage == v1alpha1.StagePre && orderPreIsLate(s.OrderStage) && !VerdictFails(d.Verdict):
 			return PlacementLate
 		case d.Stage == v1alpha1.StagePre:
 			return place(&s.OrderPreVerdict, d, now)
@@ -97,7 +108,7 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 	}
 	for i := range s.UnclaimedVerdicts {
 		if u := &s.UnclaimedVerdicts[i]; u.NodeID == d.NodeID && u.Stage == d.Stage {
-			if !graver(&u.CheckVerdict, d) {
+			if !graver(&u.CheckVerdict, d.verdict(now)) {
 				return PlacementKnown
 			}
 			u.CheckVerdict = d.verdict(now)
@@ -112,21 +123,24 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 		}
 		s.UnclaimedVerdicts = slices.Delete(s.UnclaimedVerdicts, i, i+1)
 	}
-	s.UnclaimedVerdicts = append(s.UnclaimedVerdicts, v1alpha1.UnclaimedVerdict{CheckVerdict: d.verdict(now), Stage: d.Stage})
+	s.UnclaimedVerdicts = append(s.UnclaimedVerdicts, v1alpha1.UnclaimedVerdict{CheckVerdict: d.verdict(now), Stage: d.Stage, OfOrder: d.OfOrder})
 	return PlacementStored
 }
 
-// place stores a verdict. The first one stays, but for one that passed when the
-// server says later that it failed.
+// place stores a verdict.
 func place(into **v1alpha1.CheckVerdict, d Delivered, now time.Time) Placement {
-	if *into != nil && !graver(*into, d) {
+	v := d.verdict(now)
+	if !graver(*into, v) {
 		return PlacementKnown
 	}
-	v := d.verdict(now)
 	*into = &v
 	return PlacementStored
 }
 
-func graver(stored *v1alpha1.CheckVerdict, d Delivered) bool {
-	return VerdictFails(d.Verdict) && !VerdictFails(stored.Verdict) && stored.NodeID != ""
+// graver says that a verdict counts instead of the one that is stored. The first
+// one stays, but for one that did not fail when the server delivered it, or that
+// it did not deliver: a failure is never hidden by what came before. Whoever
+// corrected a failure is not overruled by its repetition.
+func graver(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
+	return stored == nil || VerdictFails(v.Verdict) && !VerdictFails(stored.Delivered)
 }

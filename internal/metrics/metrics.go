@@ -43,10 +43,14 @@ var (
 		Name: "altershield_batches_total",
 		Help: "Batches that are done, by how they ended: PostFinish, Skipped, PreFailed, PreTimeout, PostFailed or PostTimeout.",
 	}, []string{"result"})
+	orderChecksMissing = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "altershield_order_checks_missing_total",
+		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
+	})
 )
 
 func init() {
-	metrics.Registry.MustRegister(serverRequests, serverSeconds, callbacks, batches)
+	metrics.Registry.MustRegister(serverRequests, serverSeconds, callbacks, batches, orderChecksMissing)
 }
 
 // ServerCall counts a call to AlterShield Server.
@@ -66,3 +70,6 @@ func Callback(outcome string) { callbacks.WithLabelValues(outcome).Inc() }
 
 // BatchDone counts a batch that is done.
 func BatchDone(result string) { batches.WithLabelValues(result).Inc() }
+
+// OrderCheckMissing counts a check of an order that ended without a verdict.
+func OrderCheckMissing() { orderChecksMissing.Inc() }

@@ -44,6 +44,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
 
 const (
@@ -56,10 +58,14 @@ const (
 type bed struct {
 	cluster *controlplane.ControlPlane
 	manager *controlplane.Manager
-	api     client.Client
+	api     client.WithWatch
+	// server is nil in stand-alone mode.
+	server *simulator.Simulator
 }
 
-func newBed(b *testing.B) *bed {
+// newBed starts all; withServer connects the manager to a simulator of
+// AlterShield Server that answers at once.
+func newBed(b *testing.B, withServer bool) *bed {
 	b.Helper()
 	ctrl.SetLogger(logr.Discard())
 	ctx := b.Context()
@@ -77,12 +83,26 @@ func newBed(b *testing.B) *bed {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-	api, err := client.New(cluster.RESTConfig(), client.Options{Scheme: scheme})
+	t := &bed{cluster: cluster}
+	t.api, err = client.NewWithWatch(cluster.RESTConfig(), client.Options{Scheme: scheme})
 	must(b, err)
-	manager, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root})
+	var args []string
+	if withServer {
+		const token = "a-token-of-the-benchmarks"
+		file := filepath.Join(b.TempDir(), "token")
+		must(b, os.WriteFile(file, []byte(token), 0o600))
+		t.server = simulator.New(simulator.Options{Token: token})
+		must(b, t.server.Start("127.0.0.1:0"))
+		b.Cleanup(t.server.Shutdown)
+		args = []string{"--altershield-url=" + t.server.URL(), "--altershield-token-file=" + file}
+	}
+	t.manager, err = cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root, Args: args})
 	must(b, err)
-	must(b, manager.Start(ctx))
-	return &bed{cluster: cluster, manager: manager, api: api}
+	must(b, t.manager.Start(ctx))
+	if withServer {
+		t.server.SetCallbackURLs(t.manager.CallbackAddress() + altershield.CallbackPath)
+	}
+	return t
 }
 
 func must(b *testing.B, err error) {
@@ -97,19 +117,7 @@ func must(b *testing.B, err error) {
 func (t *bed) release(ctx context.Context, b *testing.B, namespace string, defended bool) {
 	b.Helper()
 	for i := range deployments {
-		name, replicas := fmt.Sprintf("d%02d", i), int32(podsEach)
-		labels := map[string]string{"app": name}
-		must(b, t.api.Create(ctx, &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Spec: appsv1.DeploymentSpec{
-				Replicas: &replicas,
-				Selector: &metav1.LabelSelector{MatchLabels: labels},
-				Template: corev1.PodTemplateSpec{
-					ObjectMeta: metav1.ObjectMeta{Labels: labels},
-					Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "sleep", Image: "busybox"}}},
-				},
-			},
-		}))
+		t.create(b, namespace, i, podsEach)
 	}
 	must(b, wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		if defended {
@@ -117,6 +125,33 @@ func (t *bed) release(ctx context.Context, b *testing.B, namespace string, defen
 		}
 		return t.available(ctx, namespace)
 	}))
+}
+
+func (t *bed) create(b *testing.B, namespace string, i int, replicas int32) {
+	b.Helper()
+	name := fmt.Sprintf("d%02d", i)
+	labels := map[string]string{"app": name}
+	must(b, t.api.Create(b.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "sleep", Image: "busybox"}}},
+			},
+		},
+	}))
+}
+
+func (t *bed) namespace(b *testing.B, enrolled bool) string {
+	b.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}
+	if enrolled {
+		ns.Labels = map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}
+	}
+	must(b, t.api.Create(b.Context(), ns))
+	return ns.Name
 }
 
 func (t *bed) succeeded(ctx context.Context, namespace string) (bool, error) {
@@ -197,12 +232,18 @@ func (t *bed) process(b *testing.B) (rssMB, cpuSeconds float64) {
 // writes and CPU per pod.
 func BenchmarkRelease(b *testing.B) {
 	for _, mode := range []struct {
-		name     string
-		defended bool
-		batch    string
-	}{{"undefended", false, ""}, {"defended, batches of 1", true, ""}, {"defended, batches of 10", true, "10"}} {
+		name             string
+		defended, server bool
+		batch            string
+	}{
+		{"undefended", false, false, ""},
+		{"defended, batches of 1", true, false, ""},
+		{"defended, batches of 10", true, false, "10"},
+		{"with server, batches of 1", true, true, ""},
+		{"with server, batches of 10", true, true, "10"},
+	} {
 		b.Run(mode.name, func(b *testing.B) {
-			t := newBed(b)
+			t := newBed(b, mode.server)
 			ctx := b.Context()
 			if mode.batch != "" {
 				must(b, wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
@@ -213,15 +254,11 @@ func BenchmarkRelease(b *testing.B) {
 				}))
 			}
 			for b.Loop() {
-				ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}
-				if mode.defended {
-					ns.Labels = map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}
-				}
-				must(b, t.api.Create(ctx, ns))
+				ns := t.namespace(b, mode.defended)
 				before := t.writes(b)
 				_, cpuBefore := t.process(b)
 				began := time.Now()
-				t.release(ctx, b, ns.Name, mode.defended)
+				t.release(ctx, b, ns, mode.defended)
 				b.ReportMetric(time.Since(began).Seconds(), "s/release")
 				rss, cpu := t.process(b)
 				const pods = deployments * podsEach

@@ -240,8 +240,10 @@ func serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
 		g.Expect(batches[0].Status.Status).To(Equal(v1alpha1.ChangePodExecuteDone))
 		return change
 	}
+	first := ""
 	Eventually(func(g Gomega) {
 		change := ended(g, v1alpha1.ChangeWorkloadSuccess)
+		first = change.Name
 		// Also where its callback met a dead manager: it is polled then.
 		g.Expect(messagesOf(batchesOf(ctx, g, change))).To(ConsistOf("PostFinish"))
 		g.Expect(change.Status.OrderStage).To(Equal(v1alpha1.OrderEnded))
@@ -252,16 +254,15 @@ func serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
 	var change *v1alpha1.ChangeWorkload
 	Eventually(func(g Gomega) {
 		change = ended(g, v1alpha1.ChangeWorkloadSuccess, v1alpha1.ChangeWorkloadSuspend)
+		g.Expect(change.Name).NotTo(Equal(first))
 		acknowledged := journalOf(sim, change).Callbacks().Filter(func(e simulator.Entry) bool {
 			return e.Callback.Request.Verdict.Verdict == altershield.VerdictFail && e.Answer != nil && e.Answer.Success
 		})
-		want := v1alpha1.ChangeWorkloadSuccess
-		if len(acknowledged) > 0 {
-			want = v1alpha1.ChangeWorkloadSuspend
-		}
-		g.Expect(change.Status.Status).To(Equal(want), "%d failing verdicts were acknowledged", len(acknowledged))
+		// One that was not may have been stored all the same.
+		suspended := change.Status.Status == v1alpha1.ChangeWorkloadSuspend
+		g.Expect(suspended || len(acknowledged) == 0).To(BeTrue(), "%d failing verdicts were acknowledged", len(acknowledged))
 		_, blocked := getDeployment(ctx, g, ns, "web").Labels[v1alpha1.SuspendLabel]
-		g.Expect(blocked).To(Equal(want == v1alpha1.ChangeWorkloadSuspend))
+		g.Expect(blocked).To(Equal(suspended))
 	}).WithContext(ctx).Should(Succeed())
 
 	orders := sim.Journal().Requests(altershield.ActionSubmitOrder).Accepted()

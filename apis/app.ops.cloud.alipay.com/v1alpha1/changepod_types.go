@@ -149,12 +149,14 @@ type ChangePodStatus struct {
 	// seconds.
 	// +optional
 	PostTimeOutThreshold int64 `json:"postTimeOutThreshold,omitempty"`
-	// PreVerdict is the verdict on the PRE check that the server delivered. The
-	// callback address alone writes it.
+	// OrderID is our id of the order the batch was started under.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	OrderID string `json:"orderId,omitempty"`
+	// PreVerdict is the verdict on the PRE check that the server delivered.
 	// +optional
 	PreVerdict *CheckVerdict `json:"preVerdict,omitempty"`
 	// PostVerdict is the verdict on the POST check that the server delivered.
-	// The callback address alone writes it.
 	// +optional
 	PostVerdict *CheckVerdict `json:"postVerdict,omitempty"`
 	// UpdateTime is when the operator last changed this status, as

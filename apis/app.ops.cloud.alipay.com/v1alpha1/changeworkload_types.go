@@ -37,7 +37,7 @@ const (
 	// ChangeWorkloadSuccess means rollout complete and every pod passed. Pods that
 	// appear later are still verified.
 	ChangeWorkloadSuccess ChangeWorkloadStatusType = "Success"
-	// ChangeWorkloadSuspend means a pod failed verification. The workload is
+	// ChangeWorkloadSuspend means a pod or the order failed. The workload is
 	// blocked while blocking is enabled; other pods are still verified.
 	ChangeWorkloadSuspend ChangeWorkloadStatusType = "Suspend"
 	// ChangeWorkloadFailed means the server refused the release. This version is
@@ -76,7 +76,8 @@ const (
 	OrderPostSubmitted OrderStage = "PostSubmitted"
 	// OrderPostFinish means that the POST check is over.
 	OrderPostFinish OrderStage = "PostFinish"
-	// OrderEnded means that the server was told how the order ended.
+	// OrderEnded means that the server was told how the order ended, or could
+	// not be for too long.
 	OrderEnded OrderStage = "Ended"
 )
 
@@ -310,8 +311,9 @@ type ChangeWorkloadStatus struct {
 	// seconds.
 	// +optional
 	OrderEndDueTimeUnix int64 `json:"orderEndDueTimeUnix,omitempty"`
-	// UnclaimedVerdicts are verdicts on nodes of this order that are not known
-	// yet, the last 50.
+	// UnclaimedVerdicts are verdicts on nodes of this order that are not known,
+	// or not yet, at most 50; those that pass make room for others. One that
+	// fails suspends the release when its node never becomes known.
 	// +optional
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic
@@ -321,7 +323,7 @@ type ChangeWorkloadStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Conditions explain the state: Progressing, Verified, Blocked,
-	// OrderAccepted, OrderChecked, OrderEnded.
+	// OrderAccepted, OrderPreChecked, OrderPostChecked, OrderEnded.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

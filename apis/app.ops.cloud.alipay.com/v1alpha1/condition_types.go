@@ -23,8 +23,8 @@ const (
 	// exceeded its progress deadline.
 	ConditionProgressing = "Progressing"
 	// ConditionBlocked is True while the releases of the workload are blocked
-	// because of this release, and False when one of its pods failed and they
-	// are not, or no longer.
+	// because of this release, and False when one of its pods or its order
+	// failed and they are not, or no longer.
 	ConditionBlocked = "Blocked"
 	// ConditionVerified is True when every pod of the release passed, False
 	// when one failed, Unknown while verification goes on or nothing has been
@@ -81,16 +81,18 @@ const (
 	// ConditionOrderAccepted is True when AlterShield Server accepted the order
 	// of the release, False while it has not, as its reason says.
 	ConditionOrderAccepted = "OrderAccepted"
-	// ConditionOrderChecked is True when the order's last check passed, False
+	// ConditionOrderPreChecked is True when the order's PRE check passed, False
 	// when it failed or ended without a verdict, Unknown while it runs.
-	ConditionOrderChecked = "OrderChecked"
+	ConditionOrderPreChecked = "OrderPreChecked"
+	// ConditionOrderPostChecked says the same of the order's POST check.
+	ConditionOrderPostChecked = "OrderPostChecked"
 	// ConditionOrderEnded is True when the server was told how the order ended,
-	// False while that failed.
+	// False while that failed, or for good when it failed for too long.
 	ConditionOrderEnded = "OrderEnded"
 )
 
 // Reasons of calls to AlterShield Server, of the conditions OrderAccepted,
-// OrderChecked, OrderEnded and Submitted.
+// OrderPreChecked, OrderPostChecked, OrderEnded and Submitted.
 const (
 	// ReasonAccepted means the server took what was submitted.
 	ReasonAccepted = "Accepted"
@@ -117,7 +119,8 @@ const (
 	ReasonOrderNotAccepted = "OrderNotAccepted"
 )
 
-// Reasons of verdicts, of the conditions Checked, OrderChecked and Verified.
+// Reasons of verdicts, of the conditions Checked, OrderPreChecked,
+// OrderPostChecked and Verified.
 const (
 	// ReasonPassed means the check passed.
 	ReasonPassed = "Passed"
@@ -133,7 +136,8 @@ const (
 	ReasonPolledNotPassed = "PolledNotPassed"
 	// ReasonSubmitFailed means the check could not be submitted.
 	ReasonSubmitFailed = "SubmitFailed"
-	// ReasonOrderCheckFailed means the PRE or POST check of the order failed.
+	// ReasonOrderCheckFailed means the PRE or POST check of the order failed, or
+	// one of a node of it that no batch is known by.
 	ReasonOrderCheckFailed = "OrderCheckFailed"
 )
 
@@ -146,7 +150,8 @@ const (
 	// submitted to the server, as its reason says, and True after that was
 	// overcome.
 	ConditionSubmitted = "Submitted"
-	// ReasonNoServer means no server is configured; the batch passes unverified.
+	// ReasonNoServer means that no server was configured when the release began,
+	// or none is any more; the batch passes unverified.
 	ReasonNoServer = "NoServer"
 	// ReasonReleaseEnded means the release of the batch ended before its checks
 	// did.

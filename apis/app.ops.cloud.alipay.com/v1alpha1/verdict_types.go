@@ -34,11 +34,16 @@ type CheckVerdict struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	NodeID string `json:"nodeId,omitempty"`
-	// Verdict of the server: none and pass are passes, inconc and fail are
-	// not.
+	// Verdict that counts: none and pass are passes, inconc and fail are not.
+	// It is the server's, until somebody corrects it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Verdict string `json:"verdict,omitempty"`
+	// Delivered is the verdict as the server delivered it; empty where the
+	// operator says that none came in time.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Delivered string `json:"delivered,omitempty"`
 	// Message is what the server says of it: its message and link, else the
 	// names and messages of the rules that failed.
 	// +optional
@@ -60,4 +65,7 @@ type UnclaimedVerdict struct {
 	CheckVerdict `json:",inline"`
 	// Stage is the check the verdict is on.
 	Stage CheckStage `json:"stage"`
+	// OfOrder: the node is one of the order itself, not of a batch.
+	// +optional
+	OfOrder bool `json:"ofOrder,omitempty"`
 }

@@ -1,0 +1,108 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package bench measures the operator on a real control plane. Figures are
+// reported, never judged: `make bench`.
+package bench
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+)
+
+// BenchmarkVerdict measures how long it takes from a failing verdict that the
+// server sends until the block is in etcd, while the Deployments of one
+// namespace roll out and fail one after another.
+func BenchmarkVerdict(b *testing.B) {
+	t := newBed(b, true)
+	ctx := b.Context()
+	var took []time.Duration
+	for b.Loop() {
+		t.server.ClearScripts()
+		t.server.ClearJournal()
+		ns := t.namespace(b, true)
+		t.server.Script(simulator.Script{
+			Match:   simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
+			Verdict: altershield.VerdictFail, Delay: 200 * time.Millisecond,
+		})
+		var list appsv1.DeploymentList
+		watch, err := t.api.Watch(ctx, &list, client.InNamespace(ns))
+		must(b, err)
+		for i := range deployments {
+			t.create(b, ns, i, 2)
+		}
+		blocked := map[string]time.Time{}
+		deadline := time.After(patience)
+		for len(blocked) < deployments {
+			select {
+			case e := <-watch.ResultChan():
+				d, ok := e.Object.(*appsv1.Deployment)
+				if !ok {
+					b.Fatalf("the watch ended: %v", e.Object)
+				}
+				if _, seen := blocked[d.Name]; !seen && d.Labels[v1alpha1.SuspendLabel] != "" {
+					blocked[d.Name] = time.Now()
+				}
+			case <-deadline:
+				b.Fatalf("%d of %d Deployments are blocked", len(blocked), deployments)
+			}
+		}
+		watch.Stop()
+		took = append(took, latencies(b, t.server.Journal(), blocked)...)
+	}
+	slices.Sort(took)
+	at := func(q float64) float64 {
+		return float64(took[min(int(q*float64(len(took))), len(took)-1)].Microseconds()) / 1000
+	}
+	b.ReportMetric(at(0.5), "ms-p50")
+	b.ReportMetric(at(0.99), "ms-p99")
+}
+
+// latencies pairs each block with the first failing verdict sent for it.
+func latencies(b *testing.B, journal simulator.Journal, blocked map[string]time.Time) []time.Duration {
+	b.Helper()
+	workloads, first := map[string]string{}, map[string]time.Time{}
+	for _, e := range journal.Requests(altershield.ActionSubmitOrder) {
+		var r altershield.SubmitOrderRequest
+		must(b, e.Decode(&r))
+		if len(r.ChangeApps) == 1 {
+			workloads[e.Order] = r.ChangeApps[0]
+		}
+	}
+	for _, e := range journal.Callbacks() {
+		name := workloads[e.Order]
+		if _, seen := first[name]; !seen && e.Callback.Request.Verdict.Verdict == altershield.VerdictFail {
+			first[name] = e.Time
+		}
+	}
+	var took []time.Duration
+	for name, at := range blocked {
+		sent, ok := first[name]
+		if !ok {
+			b.Fatalf("%s is blocked without a failing verdict", name)
+		}
+		took = append(took, at.Sub(sent))
+	}
+	return took
+}
