@@ -8,8 +8,12 @@ SHELL = /usr/bin/env bash -o pipefail
 # The phases of verify build on one another and each of them uses all cores by itself.
 .NOTPARALLEL:
 
-# Arguments for `make run` and `make demo`.
+# Arguments for `make run`, `make demo` and `make simulator`.
 ARGS ?=
+# AlterShield Server, or its simulator, for `make run`; left empty, the manager runs stand-alone. TOKEN_FILE has the token shared with
+# it, which `make simulator` makes if it is not there.
+SERVER_URL ?=
+TOKEN_FILE ?= certs/altershield-token
 # Host name or address at which the API server of a development cluster reaches the process started by `make run`. Left empty, no
 # webhook is registered.
 WEBHOOK_HOST ?=
@@ -144,8 +148,14 @@ controlplane: ## Build the local control plane into bin/k8s.
 	go run ./hack/controlplane/build
 
 .PHONY: run
-run: build $(if $(WEBHOOK_HOST),certs/.host,certs/tls.crt) ## Run the manager on this machine against the current kubeconfig.
-	bin/manager --leader-elect=false --webhook-cert-path=certs $(ARGS)
+run: build $(if $(WEBHOOK_HOST),certs/.host,certs/tls.crt) ## Run the manager on this machine against the current kubeconfig (SERVER_URL connects it).
+	bin/manager --leader-elect=false --webhook-cert-path=certs $(SERVER_FLAGS) $(ARGS)
+
+SERVER_FLAGS = $(if $(SERVER_URL),--altershield-url='$(SERVER_URL)' $(if $(TOKEN_FILE),--altershield-token-file='$(TOKEN_FILE)'))
+
+.PHONY: simulator
+simulator: ## Run a simulator of AlterShield Server, for `make run SERVER_URL=http://127.0.0.1:9090`.
+	go run ./hack/simulator --token-file='$(TOKEN_FILE)' $(ARGS)
 
 # A control plane that is already built is good enough as the source of kubectl.
 LOCAL_KUBECTL = $(filter bin/k8s/kubectl,$(KUBECTL))

@@ -14,10 +14,10 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command demo tells the operator's story on a real control plane of its own:
-// an ordinary Deployment is released, verified pod by pod, blocked after a
-// failed verdict, and repaired. Each step is the command a user would type, and
-// what it really printed.
+// Command demo tells the operator's story on a real control plane of its own,
+// with a simulator of AlterShield Server: an ordinary Deployment is released,
+// verified pod by pod, blocked after a failed verdict, and repaired. Each step is
+// the command a user would type, and what it really printed.
 package main
 
 import (
@@ -31,6 +31,7 @@ import (
 	"syscall"
 
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
 func main() {
@@ -54,34 +55,58 @@ func run(ctx context.Context, once bool) (err error) {
 	if err != nil {
 		return err
 	}
-	cluster, err := controlplane.Start(ctx, controlplane.Options{
-		BinDir: binDir, Dir: filepath.Join(root, ".demo"), Out: os.Stdout, Audit: true,
-	})
+	dir := filepath.Join(root, ".demo")
+	cluster, err := controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Dir: dir, Out: os.Stdout, Audit: true})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cluster.Stop()) }()
-	manager, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root, Args: []string{"--leader-elect=true"}})
+	server, err := startServer(dir)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	fmt.Printf("simulator of AlterShield Server ready: %s\n", server.URL())
+	manager, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{
+		Root: root, Args: append([]string{"--leader-elect=true"}, server.managerArgs()...),
+	})
+	if err != nil {
+		return err
+	}
+	server.SetCallbackURLs(manager.CallbackAddress() + altershield.CallbackPath)
 	if err := manager.Start(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("manager ready, its log is %s\n", manager.LogPath())
+	// It ends before the server does, which it would miss.
+	defer func() { err = errors.Join(err, manager.Stop()) }()
+	fmt.Printf("manager ready, connected to it; its log is %s\n", manager.LogPath())
 
-	s, err := newStory(cluster, root)
+	s, err := newStory(cluster, server, root)
 	if err != nil {
 		return err
 	}
 	if err := s.tell(ctx); err != nil {
-		return fmt.Errorf("%w\nthe manager's log is %s", err, manager.LogPath())
+		return fmt.Errorf("%w\nthe manager's log is %s\nthe server's journal is %s", err, manager.LogPath(), server.logPath)
 	}
 	if once {
 		return nil
 	}
-	fmt.Printf("\nThe cluster stays up for you to try things. In another terminal:\n\n    export KUBECONFIG=%s\n    export PATH=%s:$PATH\n\nCtrl-C ends it.\n",
-		cluster.Kubeconfig(), binDir)
+	fmt.Printf(`
+The cluster stays up for you to try things. In another terminal:
+
+    export KUBECONFIG=%s
+    export PATH=%s:$PATH
+
+What AlterShield Server hears and says, as it happens:
+
+    tail -f %s
+
+The server fails pods whose names begin with %q, such as those of
+
+    kubectl create deployment %sone --image=busybox --replicas=3
+
+Ctrl-C ends it.
+`, cluster.Kubeconfig(), binDir, server.logPath, unlucky, unlucky)
 	<-ctx.Done()
 	fmt.Println()
 	return nil

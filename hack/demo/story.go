@@ -18,15 +18,14 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
-	"golang.org/x/term"
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,12 +48,16 @@ const (
 // story is the walkthrough, told on a cluster.
 type story struct {
 	cluster *controlplane.ControlPlane
+	server  *server
 	client  client.Client
-	samples string
+	root    string // of the repository, where commands run
 	denied  string // the template patch that is denied, and later is not
+
+	// failed and repaired are the releases that the server's verdict is told of.
+	failed, repaired v1alpha1.ChangeWorkload
 }
 
-func newStory(cluster *controlplane.ControlPlane, root string) (*story, error) {
+func newStory(cluster *controlplane.ControlPlane, server *server, root string) (*story, error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
@@ -63,7 +66,7 @@ func newStory(cluster *controlplane.ControlPlane, root string) (*story, error) {
 		return nil, err
 	}
 	return &story{
-		cluster: cluster, client: c, samples: filepath.Join(root, "config", "samples"),
+		cluster: cluster, server: server, client: c, root: root,
 		denied: `{"spec":{"template":{"metadata":{"labels":{"test":"test"}}}}}`,
 	}, nil
 }
@@ -78,6 +81,9 @@ func (s *story) tell(ctx context.Context) error {
 		{"3. The next release is blocked", s.blocked},
 		{"4. A repair passes the block", s.repair},
 		{"5. Releases go on", s.goOn},
+		{"A failing verdict from AlterShield Server: the release is suspended in flight", s.verdict},
+		{"A failing verdict from AlterShield Server: a block, and a repair", s.block},
+		{"A failing verdict from AlterShield Server: what the server heard and said", s.heard},
 	} {
 		fmt.Printf("\n== %s\n", step.title)
 		if err := step.do(ctx); err != nil {
@@ -92,7 +98,7 @@ func (s *story) release(ctx context.Context) error {
 	if err := s.run(ctx, "label", "namespace", "default", v1alpha1.EnrolledLabel+"="+v1alpha1.EnrolledValue, "--overwrite"); err != nil {
 		return err
 	}
-	if err := s.run(ctx, "apply", "-f", filepath.Join(s.samples, "sleep.yaml")); err != nil {
+	if err := s.run(ctx, "apply", "-f", "config/samples/sleep.yaml"); err != nil {
 		return err
 	}
 	if err := s.waitFor(ctx, "the release and its 5 pods to be verified", func(ctx context.Context) (string, bool, error) {
@@ -101,11 +107,14 @@ func (s *story) release(ctx context.Context) error {
 			return "", false, err
 		}
 		done, err := s.batchesDone(ctx, firstRelease)
-		return fmt.Sprintf("%s, %d of 5 batches done", state, done), state == v1alpha1.ChangeWorkloadSuccess && done == 5, err
+		return fmt.Sprintf("%s, %d of 5 batches done", name(state), done), state == v1alpha1.ChangeWorkloadSuccess && done == 5, err
 	}); err != nil {
 		return err
 	}
-	return s.run(ctx, "get", "changeworkloads,changepods")
+	if err := s.run(ctx, "get", "changeworkloads"); err != nil {
+		return err
+	}
+	return s.run(ctx, "get", "changepods")
 }
 
 func (s *story) fail(ctx context.Context) error {
@@ -121,49 +130,28 @@ func (s *story) fail(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.run(ctx, "patch", "changepod", "--subresource=status", batch, "--type", "merge", "-p", string(patch)); err != nil {
+	if err := s.run(ctx, "patch", "changepod", "--subresource=status", batch, "--type", "merge", "-p", fold(string(patch))); err != nil {
 		return err
 	}
-	if err := s.waitFor(ctx, "the release to be suspended and the Deployment blocked", func(ctx context.Context) (string, bool, error) {
-		state, err := s.state(ctx, firstRelease)
-		if err != nil {
-			return "", false, err
-		}
-		var deployment appsv1.Deployment
-		err = s.client.Get(ctx, types.NamespacedName{Namespace: "default", Name: "sleep"}, &deployment)
-		_, blocked := deployment.Labels[v1alpha1.SuspendLabel]
-		return string(state), state == v1alpha1.ChangeWorkloadSuspend && blocked, err
-	}); err != nil {
+	if _, err := s.suspended(ctx, firstRelease); err != nil {
 		return err
 	}
-	for _, args := range [][]string{
-		{"get", "changeworkloads"},
-		{"get", "changeworkload", firstRelease, "-o", `jsonpath={.status.defenseCheckFailPods}{"\n"}`},
-		{"get", "deployment", "sleep", "-L", v1alpha1.SuspendLabel},
-		{"get", "events", "--field-selector", "involvedObject.kind=Deployment,reason=ReleaseSuspended"},
-	} {
-		if err := s.run(ctx, args...); err != nil {
-			return err
-		}
+	if err := s.run(ctx, "get", "changeworkloads"); err != nil {
+		return err
 	}
-	return nil
+	return s.showFailure(ctx, firstRelease, changePod.Spec.PodInfos[0].Pod, "find error")
 }
 
 func (s *story) blocked(ctx context.Context) error {
-	out, err := s.kubectl(ctx, "patch", "deployment", "sleep", "-p", s.denied, "--type", "merge")
-	if err == nil {
-		return fmt.Errorf("the release was not denied")
-	}
-	const message = `admission webhook "vdeployment.kb.io" denied the request: deployment sleep is suspended`
-	if !strings.Contains(out, message) {
-		return fmt.Errorf("denied, but not with the message %q", message)
+	if err := s.isDenied(ctx, "patch", "deployment", "sleep", "-p", s.denied, "--type", "merge"); err != nil {
+		return err
 	}
 	fmt.Println("   (scaling and everything but a new template still pass)")
 	return s.run(ctx, "annotate", "deployment", "sleep", "on-call=jane", "--overwrite")
 }
 
 func (s *story) repair(ctx context.Context) error {
-	if err := s.run(ctx, "apply", "-f", filepath.Join(s.samples, "sleep-repair.yaml")); err != nil {
+	if err := s.run(ctx, "apply", "-f", "config/samples/sleep-repair.yaml"); err != nil {
 		return err
 	}
 	if err := s.waitFor(ctx, "both versions to be listed", func(ctx context.Context) (string, bool, error) {
@@ -192,36 +180,90 @@ func (s *story) goOn(ctx context.Context) error {
 			return fmt.Sprintf("%d listed", len(list.Items)), false, err
 		}
 		c := &list.Items[0]
-		return string(c.Status.Status), c.Name != repair && c.Status.Status == v1alpha1.ChangeWorkloadSuccess, nil
+		return name(c.Status.Status), c.Name != repair && c.Status.Status == v1alpha1.ChangeWorkloadSuccess, nil
 	}); err != nil {
 		return err
 	}
-	return s.run(ctx, "get", "changeworkloads,changepods")
+	return s.run(ctx, "get", "changeworkloads")
+}
+
+// suspended waits until a release is suspended and its Deployment blocked, and
+// returns the Deployment as it is then.
+func (s *story) suspended(ctx context.Context, release string) (*appsv1.Deployment, error) {
+	var deployment *appsv1.Deployment
+	err := s.waitFor(ctx, "the release to be suspended and the Deployment blocked", func(ctx context.Context) (string, bool, error) {
+		state, err := s.state(ctx, release)
+		if err != nil {
+			return "", false, err
+		}
+		if deployment, err = s.deployment(ctx); err != nil {
+			return "", false, err
+		}
+		_, blocked := deployment.Labels[v1alpha1.SuspendLabel]
+		return name(state), state == v1alpha1.ChangeWorkloadSuspend && blocked, nil
+	})
+	return deployment, err
+}
+
+// showFailure shows which pod of a release failed, the block, and the event.
+func (s *story) showFailure(ctx context.Context, release, pod, message string) error {
+	for _, args := range [][]string{
+		{"get", "changeworkload", release, "-o", `jsonpath={range .status.defenseCheckFailPods[*]}{.pod}: {.verdict}: {.message}{"\n"}{end}`},
+		{"get", "deployment", "sleep", "-L", v1alpha1.SuspendLabel},
+		{"get", "events", "--field-selector", "involvedObject.kind=Deployment,reason=ReleaseSuspended"},
+	} {
+		out, err := s.kubectl(ctx, args...)
+		if err != nil {
+			return err
+		}
+		if args[1] != "deployment" && (!strings.Contains(out, pod) || !strings.Contains(out, message)) {
+			return fmt.Errorf("kubectl %s does not name the failed pod %s and %q", strings.Join(args[:2], " "), pod, message)
+		}
+	}
+	return nil
+}
+
+// isDenied runs a release that must be denied because of the block.
+func (s *story) isDenied(ctx context.Context, args ...string) error {
+	out, err := s.kubectl(ctx, args...)
+	if err == nil {
+		return errors.New("the release was not denied")
+	}
+	const message = `admission webhook "vdeployment.kb.io" denied the request: deployment sleep is suspended`
+	if !strings.Contains(out, message) {
+		return fmt.Errorf("denied, but not with the message %q", message)
+	}
+	return nil
 }
 
 // only says that a release is the only one there, and succeeded.
-func (s *story) only(name string) func(context.Context) (string, bool, error) {
+func (s *story) only(release string) func(context.Context) (string, bool, error) {
 	return func(ctx context.Context) (string, bool, error) {
 		var list v1alpha1.ChangeWorkloadList
 		if err := s.client.List(ctx, &list, client.InNamespace("default")); err != nil {
 			return "", false, err
 		}
-		state, err := s.state(ctx, name)
-		return fmt.Sprintf("%s, %d listed", state, len(list.Items)), state == v1alpha1.ChangeWorkloadSuccess && len(list.Items) == 1, err
+		state, err := s.state(ctx, release)
+		return fmt.Sprintf("%s, %d listed", name(state), len(list.Items)), state == v1alpha1.ChangeWorkloadSuccess && len(list.Items) == 1, err
 	}
 }
 
-func (s *story) state(ctx context.Context, name string) (v1alpha1.ChangeWorkloadStatusType, error) {
+func (s *story) state(ctx context.Context, release string) (v1alpha1.ChangeWorkloadStatusType, error) {
 	var c v1alpha1.ChangeWorkload
-	err := s.client.Get(ctx, types.NamespacedName{Namespace: "default", Name: name}, &c)
+	err := s.client.Get(ctx, types.NamespacedName{Namespace: "default", Name: release}, &c)
 	return c.Status.Status, client.IgnoreNotFound(err)
 }
 
+// name is what a state is called; that of a new release is empty.
+func name(state v1alpha1.ChangeWorkloadStatusType) string { return cmp.Or(string(state), "Init") }
+
+// batchesDone is how many batches of a release were verified by the server.
 func (s *story) batchesDone(ctx context.Context, change string) (done int, err error) {
 	var list v1alpha1.ChangePodList
 	err = s.client.List(ctx, &list, client.InNamespace("default"))
 	for i := range list.Items {
-		if list.Items[i].Spec.ChangeWorkloadID == change && list.Items[i].Status.Status == v1alpha1.ChangePodExecuteDone {
+		if list.Items[i].Spec.ChangeWorkloadID == change && list.Items[i].Status.Status == v1alpha1.ChangePodExecuteDone &&
+			list.Items[i].Status.Message == v1alpha1.ChangePodMessagePostFinish {
 			done++
 		}
 	}
@@ -235,9 +277,10 @@ func (s *story) run(ctx context.Context, args ...string) error {
 }
 
 func (s *story) kubectl(ctx context.Context, args ...string) (string, error) {
-	fmt.Printf("\n$ kubectl %s\n", quote(args))
+	fmt.Printf("\n%s\n", show(args))
 	var out bytes.Buffer
 	cmd := s.cluster.KubectlCmd(ctx, args...)
+	cmd.Dir = s.root
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	fmt.Print(out.String())
@@ -245,17 +288,6 @@ func (s *story) kubectl(ctx context.Context, args ...string) (string, error) {
 		err = fmt.Errorf("kubectl %s: %w", args[0], err)
 	}
 	return out.String(), err
-}
-
-func quote(args []string) string {
-	quoted := make([]string, len(args))
-	for i, a := range args {
-		quoted[i] = a
-		if strings.ContainsAny(a, " {}\"$*") {
-			quoted[i] = "'" + a + "'"
-		}
-	}
-	return strings.Join(quoted, " ")
 }
 
 // waitFor waits for a condition on the cluster, with a line that shows how far
@@ -268,25 +300,13 @@ func (s *story) waitFor(ctx context.Context, what string, condition func(context
 		if progress != "" {
 			last = progress
 		}
-		s.progress("   waiting for %s: %s (%.1fs)", what, last, time.Since(began).Seconds())
+		progressLine(fmt.Sprintf("   waiting for %s: %s (%.1fs)", what, last, time.Since(began).Seconds()))
 		return done, err
 	})
-	if terminal() {
-		fmt.Println()
-	} else {
-		fmt.Printf("   waited for %s: %s (%.1fs)\n", what, last, time.Since(began).Seconds())
-	}
+	clearLine()
+	fmt.Printf("   waited for %s: %s (%.1fs)\n", what, last, time.Since(began).Seconds())
 	if err != nil {
 		return fmt.Errorf("waited for %s, at last %q: %w", what, last, err)
 	}
 	return nil
 }
-
-// progress rewrites the current line where there is a terminal to see it.
-func (s *story) progress(format string, args ...any) {
-	if terminal() {
-		fmt.Printf("\r\x1b[K"+format, args...)
-	}
-}
-
-func terminal() bool { return term.IsTerminal(int(os.Stdout.Fd())) }
