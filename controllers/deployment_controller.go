@@ -167,6 +167,7 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *defense.Workload, re
 	p.setLabel(v1alpha1.VersionLabel, rec.Version)
 	p.setAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(rec.Release, 10))
 	if rec.Slipped {
+		p.setAnnotation(v1alpha1.ReleasedByAnnotation, defense.UnknownUser)
 		p.dropLabel(v1alpha1.DefenseStatusLabel)
 	}
 	if rec.Override != nil {

@@ -189,7 +189,7 @@ func (b *base) released(ctx context.Context, change *v1alpha1.ChangeWorkload, w 
 		// It has moved on.
 		return about, nil
 	}
-	about.kind, about.workload = w.Kind, w.Name
+	about.kind, about.workload, about.by = w.Kind, w.Name, w.ReleasedBy()
 	var err error
 	about.images, about.oldImages, err = b.kind.Images(ctx, b.client, w)
 	return about, err

@@ -102,8 +102,8 @@ type AdmissionVerdict struct {
 	Warning string
 }
 
-// maxOverrideUser bounds the user name in OverrideAnnotation, in bytes.
-const maxOverrideUser = 256
+// maxUser bounds a user name in an annotation, in bytes.
+const maxUser = 256
 
 // restoredLabels and restoredAnnotations are the operator's own on a workload:
 // an update neither loses, changes nor adds them. Not among them are
@@ -115,7 +115,7 @@ func restoredLabels() []string {
 
 func restoredAnnotations() []string {
 	return []string{
-		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
+		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
 	}
@@ -179,6 +179,7 @@ func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
 	want.TemplateLabels[v1alpha1.VersionLabel] = r.New.Version
 	want.Annotations[v1alpha1.ReleaseAnnotation] = "1"
+	r.releasedBy(want)
 }
 
 // mutateOwn records the release that the operator's own write is. The template
@@ -228,6 +229,11 @@ func (r *AdmissionRequest) release(want *AdmissionObject) {
 	want.Annotations[v1alpha1.ReleaseAnnotation] =
 		strconv.FormatInt(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])+1, 10)
 	delete(want.Labels, v1alpha1.DefenseStatusLabel)
+	r.releasedBy(want)
+}
+
+func (r *AdmissionRequest) releasedBy(want *AdmissionObject) {
+	want.Annotations[v1alpha1.ReleasedByAnnotation] = cmp.Or(cutAtRune(r.User, maxUser), UnknownUser)
 }
 
 // useOverride records the override and uses it up.
@@ -237,7 +243,7 @@ func (r *AdmissionRequest) useOverride(want *AdmissionObject) {
 	want.Annotations[v1alpha1.OverrideAnnotation] = Override{
 		Version:         r.New.Version,
 		ResourceVersion: r.Old.ResourceVersion,
-		User:            cutAtRune(r.User, maxOverrideUser),
+		User:            cutAtRune(r.User, maxUser),
 	}.String()
 	if !r.New.suspended() {
 		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)

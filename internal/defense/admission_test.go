@@ -18,6 +18,7 @@ package defense
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -504,6 +505,18 @@ func (w *admissionWrapper) nothing() *admissionWrapper {
 }
 
 // sorted puts a change of an annotation where it belongs.
+// withoutReleasedBy splits off the change that names who released.
+func withoutReleasedBy(changes []AdmissionChange) (rest []AdmissionChange, by string) {
+	for _, c := range changes {
+		if c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleasedByAnnotation {
+			by = c.Value
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	return rest, by
+}
+
 func sorted(changes []AdmissionChange, change AdmissionChange) []AdmissionChange {
 	for i, c := range changes {
 		if c.Target > change.Target || c.Target == change.Target && c.Key > change.Key {
@@ -538,8 +551,17 @@ func TestMutateAdmission(t *testing.T) {
 			request := tt.request.AdmissionRequest
 			labels := maps.Clone(request.New.Labels)
 			got := MutateAdmission(request)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			rest, by := withoutReleasedBy(got)
+			if diff := cmp.Diff(tt.want, rest); diff != "" {
 				t.Error("changes (-want +got):\n", diff)
+			}
+			// Whoever releases is named, and nobody else.
+			counted := slices.ContainsFunc(got, func(c AdmissionChange) bool {
+				return c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation && !c.Remove && (request.released() || request.Operation == AdmissionCreate)
+			})
+			user := cutAtRune(request.User, maxUser)
+			if by != "" && by != user || counted && by == "" {
+				t.Errorf("released by %q, want %q: %t", by, user, counted)
 			}
 			if diff := cmp.Diff(labels, request.New.Labels); diff != "" {
 				t.Error("the request was changed (-before +after):\n", diff)

@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -74,6 +75,12 @@ func (w *Workload) RecordedVersion() string { return w.Labels[v1alpha1.VersionLa
 // none.
 func (w *Workload) Release() int64 {
 	return ParseRelease(w.Annotations[v1alpha1.ReleaseAnnotation])
+}
+
+// ReleasedBy is the user of the workload's current release, as far as admission
+// knows.
+func (w *Workload) ReleasedBy() string {
+	return cmp.Or(w.Annotations[v1alpha1.ReleasedByAnnotation], UnknownUser)
 }
 
 // BlockedBy is the value of SuspendedByAnnotation for a block because of the

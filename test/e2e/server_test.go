@@ -205,6 +205,8 @@ var _ = Describe("with AlterShield Server", Ordered, func() {
 		Expect(journalOf(sim(), change).Requests(altershield.ActionSubmitOrder)[0].Decode(&order)).To(Succeed())
 		var params map[string]any
 		Expect(json.Unmarshal([]byte(order.ChangeParamJSON), &params)).To(Succeed())
+		Expect(order.Creator).To(Equal(getDeployment(ctx, Default, ns, "web").Annotations[v1alpha1.ReleasedByAnnotation]))
+		Expect(order.Creator).NotTo(BeElementOf("", "unknown", "altershield-operator"))
 		Expect(params).To(And(HaveKeyWithValue("namespace", ns), HaveKeyWithValue("workload", "web"),
 			HaveKeyWithValue("version", change.Spec.Reversion), HaveKeyWithValue("images", ConsistOf("busybox")), HaveKey("cluster")))
 

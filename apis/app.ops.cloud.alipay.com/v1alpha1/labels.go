@@ -71,6 +71,9 @@ const (
 	// with every change of the pod template. It tells a version that is
 	// released again from one that was never left.
 	ReleaseAnnotation = "altershield.defense.antgroup.com/release"
+	// ReleasedByAnnotation names the user of the workload's current release, as
+	// admission saw it; "unknown" when it did not. The server is told.
+	ReleasedByAnnotation = "altershield.defense.antgroup.com/released-by"
 	// SuspendedByAnnotation names the release whose failed verification set
 	// SuspendLabel: its version and its number, separated by a space. A
 	// corrected verdict lifts the block of its own release only.
