@@ -17,6 +17,7 @@ limitations under the License.
 package options
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,10 @@ func TestParse(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(certs, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	token, short := filepath.Join(certs, "token"), filepath.Join(certs, "short")
+	if err := errors.Join(os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600), os.WriteFile(short, []byte("0123456789abcde"), 0o600)); err != nil {
+		t.Fatal(err)
 	}
 	for name, test := range map[string]struct {
 		args         []string
@@ -51,6 +56,23 @@ func TestParse(t *testing.T) {
 		"metrics no address":   {args: []string{"--metrics-bind-address=x"}, wantErr: []string{"--metrics-bind-address"}},
 		"argument":             {args: []string{"start"}, wantErr: []string{`"start"`, "--help"}},
 		"unknown flag":         {args: []string{"--leader-elected"}, wantErr: []string{"leader-elected"}},
+		"server, defaults": {args: []string{"--altershield-url=http://altershield:8080", "--altershield-token-file=" + token}, check: func(o *Options) bool {
+			return o.Tokens() != nil && o.Platform == "kubernetes" && o.Scene == "com.alipay.altershield.kubernetes.rollingupdate" && o.AdmissionScene == "" &&
+				o.Tenant == "default" && o.Phase == "prod_phase" && o.TargetType == "paas.pod" && o.CallbackAddress == ":8080"
+		}},
+		"no server":             {check: func(o *Options) bool { return o.ServerURL == "" && o.Tokens() == nil }},
+		"callbacks off":         {args: []string{"--callback-bind-address=0"}, check: func(o *Options) bool { return o.CallbackAddress == "0" }},
+		"callbacks with TLS":    {args: []string{"--callback-cert-path=" + certs}, check: func(o *Options) bool { return o.CallbackCertPath == certs }},
+		"callback address":      {args: []string{"--callback-bind-address=8080"}, wantErr: []string{"--callback-bind-address", "host:port"}},
+		"callback certificate":  {args: []string{"--callback-cert-path=/none"}, wantErr: []string{"--callback-cert-path", "tls.crt"}},
+		"server without scheme": {args: []string{"--altershield-url=altershield:8080"}, wantErr: []string{"--altershield-url", "http"}},
+		"server with password":  {args: []string{"--altershield-url=http://a:b@altershield"}, wantErr: []string{"--altershield-url", "user"}},
+		"no such token":         {args: []string{"--altershield-token-file=/none"}, wantErr: []string{"--altershield-token-file", "/none"}},
+		"token too short":       {args: []string{"--altershield-token-file=" + short}, wantErr: []string{"--altershield-token-file", "at least 16"}},
+		"phase that is none":    {args: []string{"--altershield-url=http://a", "--altershield-phase=prod"}, wantErr: []string{"--altershield-phase", "prod_phase"}},
+		"platform too long":     {args: []string{"--altershield-url=http://a", "--altershield-platform=" + strings.Repeat("x", 33)}, wantErr: []string{"--altershield-platform"}},
+		"scene empty":           {args: []string{"--altershield-url=http://a", "--altershield-scene="}, wantErr: []string{"--altershield-scene", "registered"}},
+		"admission scene, long": {args: []string{"--altershield-url=http://a", "--altershield-admission-scene=" + strings.Repeat("x", 257)}, wantErr: []string{"--altershield-admission-scene", "256"}},
 		"version needs nothing": {args: []string{"--version", "--webhook-cert-path=/none"}, check: func(o *Options) bool {
 			return o.PrintVersion
 		}},
