@@ -17,6 +17,7 @@ limitations under the License.
 package routers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,9 +40,10 @@ import (
 )
 
 const (
-	// nodeWait is how long a verdict waits for its node to be known: a callback
-	// may be faster than the write of the answer that told the node's id.
-	nodeWait = 300 * time.Millisecond
+	// nodeWait is how long a verdict waits for what it is about to be recorded:
+	// a callback may be faster than the write of the answer to the submission
+	// that caused it, and two writes at once cost a third.
+	nodeWait = time.Second
 	// nodeLook is between two looks meanwhile.
 	nodeLook = 10 * time.Millisecond
 	// writeTries bounds how often a verdict is put into an object that changes
@@ -59,6 +61,8 @@ type Verdicts struct {
 	Live  client.Reader
 	Kind  workload.Kind
 	Clock clock.PassiveClock
+	// wait is nodeWait, unless a test knows better.
+	wait time.Duration
 }
 
 var _ Recorder = &Verdicts{}
@@ -96,12 +100,12 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 	look := func(ctx context.Context) (bool, error) {
 		var err error
 		if batch, err = v.batchOf(ctx, d); err != nil || batch != nil {
-			return true, err
+			return batch != nil && defense.AwaitsOnBatch(&batch.Status, d), err
 		}
 		change, err = v.changeOf(ctx, d.OrderID)
-		return change != nil && change.Status.OrderNodeID == d.NodeID, err
+		return change != nil && defense.AwaitsOnRelease(&change.Status, d), err
 	}
-	if err := wait.PollUntilContextTimeout(ctx, nodeLook, nodeWait, true, look); err != nil && !wait.Interrupted(err) {
+	if err := wait.PollUntilContextTimeout(ctx, nodeLook, cmp.Or(v.wait, nodeWait), true, look); err != nil && !wait.Interrupted(err) {
 		return "", err
 	}
 	if err := ctx.Err(); err != nil {

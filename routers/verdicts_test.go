@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -150,7 +151,7 @@ func TestVerdictsRecord(t *testing.T) {
 				edit = func(*corev1.Namespace, *appsv1.Deployment, *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {}
 			}
 			c := verdictClient(t, verdictWorld(edit), interceptor.Funcs{})
-			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow)}
+			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
 			got, err := v.Record(t.Context(), test.callback)
 			if err != nil || got != test.want {
 				t.Fatalf("outcome %q, error %v; want %q", got, err, test.want)
@@ -190,7 +191,7 @@ func TestVerdictsRecordConflicts(t *testing.T) {
 			return c.SubResource(sub).Update(ctx, obj, opts...)
 		},
 	})
-	v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow)}
+	v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
 	if got, err := v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail")); err != nil || got != OutcomeRecorded {
 		t.Fatalf("outcome %q, error %v", got, err)
 	}
@@ -211,7 +212,7 @@ func TestVerdictsRecordFails(t *testing.T) {
 					return err
 				},
 			})
-			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow)}
+			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
 			if got, err := v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail")); err == nil {
 				t.Errorf("outcome %q without an error", got)
 			}
@@ -227,7 +228,7 @@ func TestVerdictsRecordAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range outcomes {
 		wg.Go(func() {
-			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow)}
+			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
 			var err error
 			if outcomes[i], err = v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail")); err != nil {
 				t.Error(err)

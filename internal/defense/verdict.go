@@ -87,6 +87,27 @@ func preIsLate(s *v1alpha1.ChangePodStatus) bool {
 	}
 }
 
+// AwaitsOnBatch says that the submission that caused a verdict is recorded, so
+// that nothing else is about to be written because of it.
+func AwaitsOnBatch(s *v1alpha1.ChangePodStatus, d Delivered) bool {
+	switch s.Status {
+	case v1alpha1.ChangePodPreSubmitted, v1alpha1.ChangePodPostWait:
+		return d.Stage == v1alpha1.StagePre
+	default:
+		return s.ChangePodID != ""
+	}
+}
+
+// AwaitsOnRelease says the same of a verdict on an order.
+func AwaitsOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered) bool {
+	switch s.OrderStage {
+	case v1alpha1.OrderPreSubmitted, v1alpha1.OrderPostWait:
+		return d.OfOrder && d.Stage == v1alpha1.StagePre && s.OrderNodeID != ""
+	default:
+		return d.OfOrder && s.OrderNodeID != ""
+	}
+}
+
 // PlaceOnRelease puts a verdict on a node of the server into the status of the
 // release whose order has it: on the order itself, or among those that wait for
 // their node to be known.

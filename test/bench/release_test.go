@@ -178,18 +178,19 @@ func (t *bed) available(ctx context.Context, namespace string) (bool, error) {
 	return done == deployments, err
 }
 
-// writes counts the manager's writes so far, leases aside.
-func (t *bed) writes(b *testing.B) int {
+// writes counts the manager's writes so far, leases aside, by what was written.
+func (t *bed) writes(b *testing.B) map[string]int {
 	b.Helper()
 	f, err := os.Open(t.cluster.AuditLog())
 	must(b, err)
 	defer f.Close()
-	n := 0
+	counts := map[string]int{}
 	for s := newScanner(f); s.Scan(); {
 		var e struct {
-			Stage, Verb string
-			User        struct{ Username string }
-			ObjectRef   struct{ Resource string }
+			Stage, Verb    string
+			User           struct{ Username string }
+			ObjectRef      struct{ Resource, Subresource string }
+			ResponseStatus struct{ Code int }
 		}
 		if json.Unmarshal(s.Bytes(), &e) != nil || e.Stage != "ResponseComplete" ||
 			!strings.HasPrefix(e.User.Username, "system:serviceaccount:"+controlplane.ManagerNamespace+":") || e.ObjectRef.Resource == "leases" {
@@ -197,10 +198,27 @@ func (t *bed) writes(b *testing.B) int {
 		}
 		switch e.Verb {
 		case "create", "update", "patch", "delete":
-			n++
+			what := strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
+			if e.ResponseStatus.Code >= 400 {
+				what += " " + strconv.Itoa(e.ResponseStatus.Code)
+			}
+			counts[what]++
 		}
 	}
-	return n
+	return counts
+}
+
+// reportWrites reports the writes since before, and logs of what.
+func (t *bed) reportWrites(b *testing.B, before map[string]int, pods int) {
+	b.Helper()
+	total := 0
+	for what, n := range t.writes(b) {
+		if n -= before[what]; n > 0 {
+			total += n
+			b.Logf("%6.2f %s", float64(n)/float64(pods), what)
+		}
+	}
+	b.ReportMetric(float64(total)/float64(pods), "writes/pod")
 }
 
 func newScanner(f *os.File) *bufio.Scanner {
@@ -262,7 +280,7 @@ func BenchmarkRelease(b *testing.B) {
 				b.ReportMetric(time.Since(began).Seconds(), "s/release")
 				rss, cpu := t.process(b)
 				const pods = deployments * podsEach
-				b.ReportMetric(float64(t.writes(b)-before)/pods, "writes/pod")
+				t.reportWrites(b, before, pods)
 				b.ReportMetric((cpu-cpuBefore)/pods*1000, "cpu-s/1000pods")
 				b.ReportMetric(rss, "MB-rss")
 			}

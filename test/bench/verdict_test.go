@@ -19,6 +19,8 @@ limitations under the License.
 package bench
 
 import (
+	"fmt"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -31,9 +33,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
 
+// settled is when all is rolled out and waits for its verdict.
+const settled = 10 * time.Second
+
 // BenchmarkVerdict measures how long it takes from a failing verdict that the
-// server sends until the block is in etcd, while the Deployments of one
-// namespace roll out and fail one after another.
+// server sends until the block is in etcd: 50 Deployments are rolled out, and
+// their verdicts come at 20 a second.
 func BenchmarkVerdict(b *testing.B) {
 	t := newBed(b, true)
 	ctx := b.Context()
@@ -42,15 +47,20 @@ func BenchmarkVerdict(b *testing.B) {
 		t.server.ClearScripts()
 		t.server.ClearJournal()
 		ns := t.namespace(b, true)
-		t.server.Script(simulator.Script{
-			Match:   simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
-			Verdict: altershield.VerdictFail, Delay: 200 * time.Millisecond,
-		})
+		for i := range deployments {
+			t.server.Script(simulator.Script{
+				Match: simulator.Match{
+					Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost,
+					Location: regexp.MustCompile(fmt.Sprintf("^d%02d-", i)),
+				},
+				Verdict: altershield.VerdictFail, Delay: settled + time.Duration(i)*time.Second/20,
+			})
+		}
 		var list appsv1.DeploymentList
 		watch, err := t.api.Watch(ctx, &list, client.InNamespace(ns))
 		must(b, err)
 		for i := range deployments {
-			t.create(b, ns, i, 2)
+			t.create(b, ns, i, 1)
 		}
 		blocked := map[string]time.Time{}
 		deadline := time.After(patience)
