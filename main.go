@@ -82,7 +82,9 @@ func run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return err
 	}
-	tokens := o.Tokens()
+	tokens := o.Tokens(func(err error) {
+		ctrl.Log.WithName("token").Info("the token file was looked at", "file", o.TokenFile, "problem", fmt.Sprint(err))
+	})
 	server, err := controllers.Connect(ctx, config, controllers.ServerOptions{
 		URL: o.ServerURL, Platform: o.Platform, Tokens: tokens, Tenant: o.Tenant, Scene: o.Scene, Phase: o.Phase, TargetType: o.TargetType,
 	})

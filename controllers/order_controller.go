@@ -253,8 +253,10 @@ func (r *OrderReconciler) update(ctx context.Context, change *v1alpha1.ChangeWor
 // tell reports what became of an order, after it was written.
 func (r *OrderReconciler) tell(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, told []defense.Event) {
 	for _, e := range told {
-		log.FromContext(ctx).Info("a check of the order has no verdict", "message", e.Message)
-		metrics.OrderCheckMissing()
+		log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
+		if e.Reason == defense.EventOrderCheckMissing {
+			metrics.OrderCheckMissing()
+		}
 		if w != nil {
 			r.event(w, change, e, "Verify")
 		}

@@ -218,7 +218,7 @@ func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkloa
 	r.Batch, r.Pods = defense.BatchNumber(batch), len(batch.Spec.PodInfos)
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
 		Base: s.base(change.Status.OrderID), NodeID: batch.Status.ChangePodID, Success: true,
-		Msg:              fmt.Sprintf("%d pods are released", len(batch.Spec.PodInfos)),
+		Msg:              fmt.Sprintf("pods released: %d", len(batch.Spec.PodInfos)),
 		ChangeResultJSON: text(r), FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)
@@ -227,7 +227,7 @@ func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkloa
 func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, now time.Time) defense.Answer {
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
 		Base: s.base(change.Status.OrderID), NodeID: change.Status.OrderNodeID, Success: true,
-		Msg:              fmt.Sprintf("%d pods are released and verified", change.Status.PassCount),
+		Msg:              fmt.Sprintf("pods released and verified: %d", change.Status.PassCount),
 		ChangeResultJSON: text(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)

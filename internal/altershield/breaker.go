@@ -17,6 +17,7 @@ limitations under the License.
 package altershield
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -88,6 +89,8 @@ type breaker struct {
 	cooldown time.Duration
 	until    time.Time
 	trying   bool
+	// cause is the last failure.
+	cause error
 }
 
 func newBreaker(c clock.PassiveClock, opts BreakerOptions) *breaker {
@@ -143,6 +146,23 @@ func (b *breaker) done(period int, result outcome) {
 		}
 	case neutral:
 	}
+}
+
+// failedBy notes what failed, for those who are not let through because of it.
+func (b *breaker) failedBy(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cause = err
+}
+
+// refusal is the error of a call that is not let through.
+func (b *breaker) refusal() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cause == nil {
+		return ErrBreakerOpen
+	}
+	return fmt.Errorf("%w, because: %s", ErrBreakerOpen, b.cause.Error())
 }
 
 func (b *breaker) open() {

@@ -381,10 +381,15 @@ func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ 
 	}
 	period, retryAfter, ok := c.breaker.allow()
 	if !ok {
-		return nil, &Error{Action: k.action, Class: ClassRetry, RetryAfter: retryAfter, Err: ErrBreakerOpen}
+		return nil, &Error{Action: k.action, Class: ClassRetry, RetryAfter: retryAfter, Err: c.breaker.refusal()}
 	}
 	result := neutral
-	defer func() { c.breaker.done(period, result) }()
+	defer func() {
+		if result == failed {
+			c.breaker.failedBy(err)
+		}
+		c.breaker.done(period, result)
+	}()
 
 	release, wait := c.admit()
 	if release == nil {

@@ -60,6 +60,11 @@ func (t StaticTokens) Tokens() ([]string, error) {
 // the last good tokens while the file can't be read or is wrong. Safe for
 // concurrent use.
 type TokenFile struct {
+	// OnChange is told why the file gives no tokens, once, and with nil when it
+	// does again; it must not block. With last good tokens there is no other sign
+	// of it.
+	OnChange func(error)
+
 	path  string
 	clock clock.PassiveClock
 
@@ -85,20 +90,16 @@ func (f *TokenFile) Tokens() ([]string, error) {
 	// A clock that was set back must not stop the looking.
 	if age := now.Sub(f.looked); f.looked.IsZero() || age < 0 || age >= tokenFileMaxAge {
 		f.looked = now
+		before := f.lastErr
 		f.lastErr = f.look()
+		if f.OnChange != nil && fmt.Sprint(before) != fmt.Sprint(f.lastErr) {
+			f.OnChange(f.lastErr)
+		}
 	}
 	if len(f.tokens) == 0 {
 		return nil, fmt.Errorf("%w: %w", ErrNoToken, f.lastErr)
 	}
 	return f.tokens, nil
-}
-
-// LastError is why the file as it was last looked at gave no tokens; nil when
-// it did. With last good tokens there is no other sign of it.
-func (f *TokenFile) LastError() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.lastErr
 }
 
 // look reads the file unless it is the one that was read last. A mounted Secret

@@ -76,6 +76,8 @@ func TestTokenFileFollowsChanges(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "token")
 	f := NewTokenFile(path, clock)
+	var told []error
+	f.OnChange = func(err error) { told = append(told, err) }
 	expect := func(want ...string) {
 		t.Helper()
 		got, err := f.Tokens()
@@ -103,8 +105,8 @@ func TestTokenFileFollowsChanges(t *testing.T) {
 	replaceFile(t, path, "short")
 	clock.SetTime(clock.Now().Add(time.Second))
 	expect(token2, token1)
-	if err := f.LastError(); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("LastError() = %v", err)
+	if len(told) == 0 || told[len(told)-1] == nil || !strings.Contains(told[len(told)-1].Error(), path) {
+		t.Errorf("told %v, want last why the file gives no tokens", told)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -115,8 +117,8 @@ func TestTokenFileFollowsChanges(t *testing.T) {
 	replaceFile(t, path, token2)
 	clock.SetTime(clock.Now().Add(-time.Hour)) // set back
 	expect(token2)
-	if err := f.LastError(); err != nil {
-		t.Errorf("LastError() = %v", err)
+	if told[len(told)-1] != nil || len(told) > 5 {
+		t.Errorf("told %v, want last that the file is good again, and each change once", told)
 	}
 }
 

@@ -34,6 +34,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
+// EventOrderCheckMissing tells of a check of the order that ended without a
+// verdict.
+const EventOrderCheckMissing = "OrderCheckMissing"
+
 // maxOrderIDLength is the server's limit of an order's id in bytes.
 const maxOrderIDLength = 128
 
@@ -474,8 +478,12 @@ func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, next v1alpha1
 			*verdict = silence(o.Now, message)
 		}
 	}
-	o.plan.Events = append(o.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: "OrderCheckMissing",
-		Message: fmt.Sprintf("version %s: %s: %s", o.Change.Spec.Reversion, message, consequence)})
+	o.event(EventOrderCheckMissing, message+": "+consequence)
+}
+
+func (o *order) event(reason, message string) {
+	o.plan.Events = append(o.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
+		Message: fmt.Sprintf("version %s: %s", o.Change.Spec.Reversion, message)})
 }
 
 // end tells the server how the order ended, once, for at most one deadline.
@@ -537,6 +545,9 @@ func (o *order) submitted(a Answer) {
 	case AnswerDuplicate:
 		accepted("AlterShield Server has the order already")
 	case AnswerDenied:
+		if s.OrderStage != v1alpha1.OrderDenied {
+			o.event("OrderDenied", "AlterShield Server does not know the platform or its token, the release waits unverified: "+a.Message)
+		}
 		s.OrderStage = v1alpha1.OrderDenied
 		o.unaccepted(v1alpha1.ReasonPermissionDenied, a.Message)
 	case AnswerRetry:

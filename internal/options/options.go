@@ -193,10 +193,12 @@ func (o *Options) validateServer() error {
 }
 
 // Tokens are those shared with AlterShield Server; nil when there is no file of
-// them.
-func (o *Options) Tokens() altershield.TokenSource {
+// them. A file that turns bad is told to onChange, and nil when it is good again.
+func (o *Options) Tokens(onChange func(error)) altershield.TokenSource {
 	if o.TokenFile == "" {
 		return nil
 	}
-	return altershield.NewTokenFile(o.TokenFile, clock.RealClock{})
+	f := altershield.NewTokenFile(o.TokenFile, clock.RealClock{})
+	f.OnChange = onChange
+	return f
 }

@@ -57,10 +57,10 @@ func TestParse(t *testing.T) {
 		"argument":             {args: []string{"start"}, wantErr: []string{`"start"`, "--help"}},
 		"unknown flag":         {args: []string{"--leader-elected"}, wantErr: []string{"leader-elected"}},
 		"server, defaults": {args: []string{"--altershield-url=http://altershield:8080", "--altershield-token-file=" + token}, check: func(o *Options) bool {
-			return o.Tokens() != nil && o.Platform == "kubernetes" && o.Scene == "com.alipay.altershield.kubernetes.rollingupdate" && o.AdmissionScene == "" &&
+			return o.Tokens(nil) != nil && o.Platform == "kubernetes" && o.Scene == "com.alipay.altershield.kubernetes.rollingupdate" && o.AdmissionScene == "" &&
 				o.Tenant == "default" && o.Phase == "prod_phase" && o.TargetType == "paas.pod" && o.CallbackAddress == ":8080"
 		}},
-		"no server":             {check: func(o *Options) bool { return o.ServerURL == "" && o.Tokens() == nil }},
+		"no server":             {check: func(o *Options) bool { return o.ServerURL == "" && o.Tokens(nil) == nil }},
 		"callbacks off":         {args: []string{"--callback-bind-address=0"}, check: func(o *Options) bool { return o.CallbackAddress == "0" }},
 		"callbacks with TLS":    {args: []string{"--callback-cert-path=" + certs}, check: func(o *Options) bool { return o.CallbackCertPath == certs }},
 		"callback address":      {args: []string{"--callback-bind-address=8080"}, wantErr: []string{"--callback-bind-address", "host:port"}},
