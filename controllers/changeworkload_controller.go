@@ -185,7 +185,7 @@ func (r *ChangeWorkloadReconciler) apply(ctx context.Context, change *v1alpha1.C
 			return err
 		}
 	}
-	if err := r.actOnWorkload(ctx, change, w, plan.Action); err != nil {
+	if err := r.actOnWorkload(ctx, change, w, &plan); err != nil {
 		return err
 	}
 	if plan.Status != nil {
@@ -237,9 +237,9 @@ func (r *ChangeWorkloadReconciler) createBatch(ctx context.Context, change *v1al
 
 // actOnWorkload sets or lifts the block, on the release that was decided about
 // and on no other.
-func (r *ChangeWorkloadReconciler) actOnWorkload(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, action defense.WorkloadAction) error {
+func (r *ChangeWorkloadReconciler) actOnWorkload(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan) error {
 	p := (*metadataPatch)(nil)
-	switch action {
+	switch plan.Action {
 	case defense.LeaveWorkload:
 		return nil
 	case defense.BlockWorkload:
@@ -251,24 +251,37 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(ctx context.Context, change *v1
 		if w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue {
 			p.setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")
 		}
+		if plan.Halt {
+			p.pause(change.Spec.Reversion)
+		}
 	case defense.LiftBlock:
 		p = patchRelease(w)
 		p.dropLabel(v1alpha1.SuspendLabel)
 		p.dropAnnotation(v1alpha1.SuspendedByAnnotation)
+		if plan.Resume {
+			p.resume()
+		}
+	case defense.ResumeWorkload:
+		p = patchRelease(w)
+		p.resume()
 	}
 	if err := r.patchWorkload(ctx, p); err != nil {
 		return err
 	}
 	log.FromContext(ctx).Info(map[defense.WorkloadAction]string{
-		defense.BlockWorkload: "blocked the workload",
-		defense.LiftBlock:     "lifted the block of the workload",
-	}[action], "workload", w.Name, "version", change.Spec.Reversion)
+		defense.BlockWorkload:  "blocked the workload",
+		defense.LiftBlock:      "lifted the block of the workload",
+		defense.ResumeWorkload: "resumed the workload",
+	}[plan.Action], "workload", w.Name, "version", change.Spec.Reversion, "halted", plan.Halt, "resumed", plan.Resume)
 	return nil
 }
 
 // tell logs and reports a change of state, after it was written.
 func (r *ChangeWorkloadReconciler) tell(ctx context.Context, before, after *v1alpha1.ChangeWorkload, w *defense.Workload, told []defense.Event) {
-	if before.Status.Status != after.Status.Status || before.Status.Attempt != after.Status.Attempt {
+	if before.Status.Attempt != after.Status.Attempt {
+		log.FromContext(ctx).Info("release started", "attempt", after.Status.Attempt, "order", after.Status.OrderID)
+	}
+	if before.Status.Status != after.Status.Status {
 		log.FromContext(ctx).Info("release changed state", "from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
 	}
 	if w == nil {

@@ -142,6 +142,7 @@ func (r *WorkloadReconciler) apply(ctx context.Context, w *defense.Workload, cha
 		p.dropLabel(v1alpha1.SuspendLabel)
 		p.dropAnnotation(v1alpha1.SuspendedByAnnotation)
 		p.dropAnnotation(v1alpha1.OverrideStaleAnnotation)
+		p.resume()
 		if err := r.patchWorkload(ctx, p); err != nil {
 			return err
 		}
@@ -223,13 +224,17 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Worklo
 // acknowledge says on the workload that its version has its ChangeWorkload, and
 // tells of an override once.
 func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workload, plan defense.WorkloadPlan) error {
-	if !plan.Processed && plan.Override == nil {
+	if !plan.Processed && plan.Override == nil && !plan.Resumed {
 		return nil
 	}
 	p := patchRelease(w)
-	if plan.Override != nil {
-		// Once: a view from before the last report must not report again.
+	if plan.Override != nil || plan.Resumed {
+		// Once: a view from before the last report must not report again, nor
+		// one from before a pause take its mark away.
 		p = patchRevision(w)
+	}
+	if plan.Resumed {
+		p.dropAnnotation(v1alpha1.HaltedAnnotation)
 	}
 	if plan.Processed {
 		p.setLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed)

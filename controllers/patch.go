@@ -32,7 +32,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// metadataPatch is a JSON patch of a workload's labels and annotations. It
+// metadataPatch is a JSON patch of a workload's labels and annotations, and of
+// its pause. It
 // starts with tests of the facts it was decided on, so that it applies to that
 // workload, that release and nothing else, while changes of anything it does
 // not touch (replicas, status, a user's annotations) do not get in its way.
@@ -98,6 +99,26 @@ func (p *metadataPatch) dropAnnotation(key string) {
 		p.add("test", annotationPath(key), v)
 		p.add("remove", annotationPath(key), nil)
 	}
+}
+
+const pausedPath = "/spec/paused"
+
+// pause pauses a workload that is not: a pause that the user made meanwhile is
+// the user's.
+func (p *metadataPatch) pause(version string) {
+	p.add("test", pausedPath, nil)
+	p.add("add", pausedPath, true)
+	p.setAnnotation(v1alpha1.HaltedAnnotation, version)
+}
+
+// resume takes the operator's own pause back.
+func (p *metadataPatch) resume() {
+	if p.workload.Annotations[v1alpha1.HaltedAnnotation] == "" || !p.workload.Paused {
+		return
+	}
+	p.add("test", pausedPath, true)
+	p.add("remove", pausedPath, nil)
+	p.dropAnnotation(v1alpha1.HaltedAnnotation)
 }
 
 // patchWorkload writes a patch.

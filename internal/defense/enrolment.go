@@ -45,8 +45,11 @@ type WorkloadInput struct {
 // WorkloadPlan is what to do about a workload's record. At most one of TakeBack
 // and Record is set; EnsureChange and what follows it only without them.
 type WorkloadPlan struct {
-	// TakeBack: the workload left the defense; remove the operator's block.
+	// TakeBack: the workload left the defense; remove the operator's block and
+	// its pause.
 	TakeBack bool
+	// Resumed: somebody resumed what the operator had paused; what says so goes.
+	Resumed bool
 	// Record: write version and number of the release on the workload, never
 	// on its template.
 	Record *Recording
@@ -102,7 +105,7 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 		return WorkloadPlan{}
 	}
 	if !in.Enrolled || OptedOut(w.Labels) {
-		return WorkloadPlan{TakeBack: hasOwnBlock(w) && !anyOpen(in.Changes)}
+		return WorkloadPlan{TakeBack: (hasOwnBlock(w) || w.halted()) && !anyOpen(in.Changes)}
 	}
 	if r := decideRecord(in); r != nil {
 		return WorkloadPlan{Record: r}
@@ -112,6 +115,7 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	}
 	plan := WorkloadPlan{
 		EnsureChange: true,
+		Resumed:      !w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] != "",
 		Processed:    w.Labels[v1alpha1.DefenseStatusLabel] != v1alpha1.DefenseStatusProcessed,
 	}
 	if o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok &&
@@ -175,6 +179,9 @@ func overrideWaits(w *Workload) bool {
 	_, stale := w.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !stale
 }
+
+// halted says that the workload's pause is the operator's.
+func (w *Workload) halted() bool { return w.haltedBy(w.Annotations[v1alpha1.HaltedAnnotation]) }
 
 // hasOwnBlock says that the workload's block was set by the operator.
 func hasOwnBlock(w *Workload) bool {

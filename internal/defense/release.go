@@ -68,6 +68,8 @@ const (
 	BlockWorkload
 	// LiftBlock means remove the block.
 	LiftBlock
+	// ResumeWorkload means only resume the rollout, with ReleasePlan.Resume.
+	ResumeWorkload
 )
 
 // Batch is a batch to be made.
@@ -101,8 +103,10 @@ type ReleasePlan struct {
 	// Batches to make. Their names are taken once made, so of two makers with
 	// stale views only one succeeds.
 	Batches []Batch
-	// Action on the workload.
-	Action WorkloadAction
+	// Action on the workload; in the same write Halt pauses its rollout, and
+	// Resume takes the operator's own pause back.
+	Action       WorkloadAction
+	Halt, Resume bool
 	// Status is set when it is to be written.
 	Status *v1alpha1.ChangeWorkloadStatus
 	// Remove are older releases this one has made obsolete.
@@ -227,6 +231,7 @@ func (d *release) follow() {
 	wait := d.sortPods()
 	made := d.orderPreOver() && d.makeBatches()
 	d.judge(made)
+	d.resumeOverridden()
 	d.explain()
 	d.requeueIn(wait)
 }
@@ -440,11 +445,36 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		d.plan.NeedsLive = !d.Live
 		if !d.Workload.blocked() {
 			d.plan.Action = BlockWorkload
+			d.halt()
 		}
 	}
 	if isNew && !d.Settings.Blocking {
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled,
 			"the OpsConfigInfo blocking is turned off: releases of the workload go on")
+	}
+}
+
+// halt pauses a rollout that is under way, together with the block. A pause of
+// the user's is left alone; whoever resumes decides, since no failure after the
+// one that blocked halts again.
+func (d *release) halt() {
+	if !d.Settings.Halting || d.Workload.Paused || d.Workload.Rollout.Complete {
+		return
+	}
+	d.plan.Halt = true
+	d.event(corev1.EventTypeWarning, "RolloutHalted", "the rollout is paused, because this version failed")
+}
+
+// resumeOverridden takes the pause back that an older version's failure caused,
+// when this release passed the block: admission does so in the same request,
+// unless it was down.
+func (d *release) resumeOverridden() {
+	halted := d.Workload.Annotations[v1alpha1.HaltedAnnotation]
+	o, ok := ParseOverride(d.Workload.Annotations[v1alpha1.OverrideAnnotation])
+	if d.plan.Action == LeaveWorkload && d.Workload.Paused && halted != "" && halted != d.Change.Spec.Reversion && ok && o.Version == d.Change.Spec.Reversion {
+		d.plan.NeedsLive = !d.Live
+		d.plan.Action, d.plan.Resume = ResumeWorkload, true
+		d.event(corev1.EventTypeNormal, "RolloutResumed", "this release overrides the block, so the pause because of version "+halted+" is taken back")
 	}
 }
 
@@ -488,10 +518,15 @@ func (d *release) remembersBlock() bool {
 }
 
 func (d *release) lift(lift bool, why string) {
-	if lift {
-		d.plan.NeedsLive = !d.Live
-		d.plan.Action = LiftBlock
-		d.event(corev1.EventTypeNormal, "BlockLifted", why)
+	if !lift {
+		return
+	}
+	d.plan.NeedsLive = !d.Live
+	d.plan.Action = LiftBlock
+	d.event(corev1.EventTypeNormal, "BlockLifted", why)
+	if d.Workload.haltedBy(d.Change.Spec.Reversion) {
+		d.plan.Resume = true
+		d.event(corev1.EventTypeNormal, "RolloutResumed", why)
 	}
 }
 
@@ -583,7 +618,10 @@ func (d *release) explain() {
 	switch {
 	case w.Rollout.Complete:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
-	case w.Paused:
+	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
+			"the operator paused the %s because this version failed: release a repair, correct the verdict, or resume it", w.Kind)
+	case w.Paused && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is paused; the release goes on when it is resumed", w.Kind)
 	case w.Rollout.Stuck:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "the rollout does not move: %s", w.Rollout.Message)

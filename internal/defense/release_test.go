@@ -170,7 +170,15 @@ func (w *world) step(crash bool) ReleasePlan {
 	case LiftBlock:
 		delete(w.stored.Labels, v1alpha1.SuspendLabel)
 		delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
-	case LeaveWorkload:
+	case LeaveWorkload, ResumeWorkload:
+	}
+	if plan.Halt {
+		w.stored.Paused = true
+		w.stored.Annotations[v1alpha1.HaltedAnnotation] = w.in.Change.Spec.Reversion
+	}
+	if plan.Resume {
+		w.stored.Paused = false
+		delete(w.stored.Annotations, v1alpha1.HaltedAnnotation)
 	}
 	if plan.Status != nil && !crash {
 		w.in.Change.Status = *plan.Status
@@ -567,6 +575,58 @@ func TestDecideReleaseSuccessRemovesOlder(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("removed -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestHalting(t *testing.T) {
+	fail := func(pod string) func(*world) { return func(w *world) { w.Verdict(pod, "fail") } }
+	for name, test := range map[string]struct {
+		world  *world
+		then   []func(*world) // each followed by settling
+		paused bool
+		halted string
+		reason string // of Progressing
+	}{
+		"a failure halts a rollout that is under way": {newWorld(3).Pods(1), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted},
+		"not one that is complete":                    {newWorld(1).Pods(1).Complete(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRolloutComplete},
+		"not with the setting off": {func() *world { w := newWorld(3).Pods(1); w.in.Settings.Halting = false; return w }(),
+			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
+		"not without a block": {func() *world { w := newWorld(3).Pods(1); w.in.Settings.Blocking = false; return w }(),
+			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
+		"not when it is blocked already":    {newWorld(3).Pods(1).Suspended(versionB + " 7"), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
+		"a user's own pause stays a user's": {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0")}, true, "", v1alpha1.ReasonRolloutPaused},
+		"whoever resumes decides": {newWorld(3).Pods(2), []func(*world){fail("sleep-0"), func(w *world) {
+			w.stored.Paused = false
+			delete(w.stored.Annotations, v1alpha1.HaltedAnnotation)
+		}, fail("sleep-1")}, false, "", v1alpha1.ReasonRollingOut},
+		"the correction resumes": {newWorld(3).Pods(1), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }}, false, "", v1alpha1.ReasonRollingOut},
+		"the correction leaves a user's pause": {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }},
+			true, "", v1alpha1.ReasonRolloutPaused},
+		"an override that slipped past admission resumes": {func() *world {
+			w := newWorld(3).Paused().Suspended(versionB + " 7")
+			w.stored.Annotations[v1alpha1.HaltedAnnotation] = versionB
+			w.stored.Annotations[v1alpha1.OverrideAnnotation] = Override{Version: versionA, ResourceVersion: "5", User: UnknownUser}.String()
+			return w
+		}(), nil, false, "", v1alpha1.ReasonRollingOut},
+		"a release that overrides nothing does not": {func() *world {
+			w := newWorld(3).Paused()
+			w.stored.Annotations[v1alpha1.HaltedAnnotation] = versionB
+			return w
+		}(), nil, true, versionB, v1alpha1.ReasonRolloutPaused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := test.world.Settle(t)
+			for _, then := range test.then {
+				then(w)
+				w.Settle(t)
+			}
+			if w.stored.Paused != test.paused || w.stored.Annotations[v1alpha1.HaltedAnnotation] != test.halted {
+				t.Errorf("paused %t, halted %q; want %t, %q", w.stored.Paused, w.stored.Annotations[v1alpha1.HaltedAnnotation], test.paused, test.halted)
+			}
+			if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProgressing); c == nil || c.Reason != test.reason {
+				t.Errorf("condition Progressing is %+v, want reason %s", c, test.reason)
 			}
 		})
 	}

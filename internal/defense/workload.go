@@ -89,6 +89,12 @@ func (w *Workload) BlockedBy() string {
 	return fmt.Sprintf("%s %d", w.RecordedVersion(), w.Release())
 }
 
+// haltedBy says that the operator paused the workload because that version
+// failed.
+func (w *Workload) haltedBy(version string) bool {
+	return w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] == version && version != ""
+}
+
 func (w *Workload) blocked() bool {
 	_, ok := w.Labels[v1alpha1.SuspendLabel]
 	return ok

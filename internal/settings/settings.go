@@ -62,6 +62,8 @@ type Settings struct {
 	// PreTimeout and PostTimeout are how long a PRE and a POST verdict is
 	// waited for.
 	PreTimeout, PostTimeout time.Duration
+	// Halting: pause a rollout that is under way when it fails.
+	Halting bool
 	// SilenceFails: no verdict in time counts as a failure.
 	SilenceFails bool
 	// AdmissionCheck: ask the server at admission whether a version may be
@@ -106,7 +108,15 @@ var known = map[string]setting{
 	},
 	NameRollback:    {kind: v1alpha1.TypeRollback},
 	NameSelfHealing: {kind: v1alpha1.TypeSelfHealing},
-	NameHalting:     {kind: v1alpha1.TypeHalting},
+	NameHalting: {
+		kind:    v1alpha1.TypeHalting,
+		remark:  "pause a rollout still under way when one of its pods fails, together with the block",
+		initial: v1alpha1.OpsConfigValue{Enable: true},
+		apply: func(s *Settings, v v1alpha1.OpsConfigValue) error {
+			s.Halting = v.Enable
+			return nil
+		},
+	},
 	NameSilence: {
 		kind:   v1alpha1.TypeSilence,
 		remark: "no verdict in time counts as a failure",
@@ -143,7 +153,7 @@ func Default() Settings {
 // that there is something to edit.
 func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 	var objects []v1alpha1.OpsConfigInfo
-	for _, name := range []string{NameBlocking, NameBranch, NameSilence, NameTimeouts, NameAdmission} {
+	for _, name := range []string{NameBlocking, NameBranch, NameHalting, NameSilence, NameTimeouts, NameAdmission} {
 		k := known[name]
 		objects = append(objects, v1alpha1.OpsConfigInfo{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},

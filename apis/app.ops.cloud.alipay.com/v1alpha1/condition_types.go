@@ -41,6 +41,9 @@ const (
 	// ReasonRolloutPaused means the workload is paused; verification goes on for
 	// the pods that are there, the release stays open.
 	ReasonRolloutPaused = "RolloutPaused"
+	// ReasonRolloutHalted means the operator paused the workload because this
+	// version failed.
+	ReasonRolloutHalted = "RolloutHalted"
 	// ReasonRolloutStuck means the rollout exceeded its progress deadline.
 	ReasonRolloutStuck = "RolloutStuck"
 	// ReasonReplaced means a newer release replaced this one.
