@@ -39,6 +39,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -141,6 +142,7 @@ func (r *ChangePodReconciler) observe(ctx context.Context, batch *v1alpha1.Chang
 		return in, nil, err
 	}
 	in.Change = &change
+	in.Settings, _ = settings.Override(in.Settings, w.Annotations)
 	in.Calls = r.calls.recall(client.ObjectKeyFromObject(batch), string(batch.UID))
 	return in, w, nil
 }

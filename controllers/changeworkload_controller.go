@@ -108,6 +108,7 @@ func (r *ChangeWorkloadReconciler) observe(ctx context.Context, ns *metav1.Parti
 	if current, err = r.observeWorkload(ctx, &in); err != nil || !current || in.Workload == nil {
 		return in, current, err
 	}
+	in.Settings, in.BadOverrides = settings.Override(in.Settings, in.Workload.Annotations)
 	if in.Pods, err = r.kind.Pods(ctx, r.client, in.Workload); err != nil {
 		return in, false, err
 	}

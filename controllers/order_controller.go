@@ -45,6 +45,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -135,6 +136,10 @@ func (r *OrderReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWo
 	}
 	if w, err = r.ownerOf(ctx, change); err != nil {
 		return in, nil, err
+	}
+	if w != nil {
+		// Whoever is wrong is told by the release.
+		in.Settings, _ = settings.Override(in.Settings, w.Annotations)
 	}
 	in.Calls = r.calls.recall(client.ObjectKeyFromObject(change), change.Status.OrderID)
 	return in, w, nil

@@ -36,8 +36,11 @@ import (
 
 // ReleaseInput is what a decision about a release is made from.
 type ReleaseInput struct {
-	Now      time.Time
-	Settings settings.Settings
+	Now time.Time
+	// Settings in force for the workload; BadOverrides says which of its own
+	// cannot be used, and why.
+	Settings     settings.Settings
+	BadOverrides []string
 	// Change is the release.
 	Change *v1alpha1.ChangeWorkload
 	// Workload is the workload that owns it; nil when it is gone.
@@ -219,6 +222,7 @@ func (d *release) follow() {
 		}
 		d.startAttempt()
 	}
+	d.explainOverrides()
 	d.followOrder()
 	if !IsVerified(d.status.Status) {
 		return
@@ -256,6 +260,20 @@ func (d *release) startAttempt() {
 		d.status.OrderStage = v1alpha1.OrderSubmitting
 	}
 	d.enter(state, corev1.EventTypeNormal, "ReleaseStarted", message)
+}
+
+// explainOverrides tells of settings of the workload's own that cannot be used,
+// once for each that comes or changes.
+func (d *release) explainOverrides() {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionOverridesAccepted)
+	message := strings.Join(d.BadOverrides, "; ")
+	switch {
+	case message != "" && (said == nil || said.Status == metav1.ConditionTrue || said.Message != message):
+		d.condition(v1alpha1.ConditionOverridesAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidOverride, "%s", message)
+		d.event(corev1.EventTypeWarning, v1alpha1.ReasonInvalidOverride, message)
+	case message == "" && said != nil && said.Status == metav1.ConditionFalse:
+		d.condition(v1alpha1.ConditionOverridesAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the settings of the workload's own are in force")
+	}
 }
 
 func (d *release) followSettings() {

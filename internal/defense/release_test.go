@@ -580,6 +580,43 @@ func TestDecideReleaseSuccessRemovesOlder(t *testing.T) {
 	}
 }
 
+// TestBadOverrides: told once, and again when it changes.
+func TestBadOverrides(t *testing.T) {
+	w := newWorld(1).Pods(1, unready)
+	told := func() (n int) {
+		for range 5 {
+			for _, e := range w.Step().Events {
+				if e.Reason == v1alpha1.ReasonInvalidOverride {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	status := func() string {
+		if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionOverridesAccepted); c != nil {
+			return string(c.Status)
+		}
+		return ""
+	}
+	for i, step := range []struct {
+		bad    []string
+		told   int
+		status string
+	}{
+		{nil, 0, ""},
+		{[]string{"branch"}, 1, "False"},
+		{[]string{"branch", "silence"}, 1, "False"},
+		{nil, 0, "True"},
+		{[]string{"branch"}, 1, "False"},
+	} {
+		w.in.BadOverrides = step.bad
+		if n := told(); n != step.told || status() != step.status {
+			t.Errorf("step %d: told %d times, condition %q; want %d, %q", i, n, status(), step.told, step.status)
+		}
+	}
+}
+
 func TestHalting(t *testing.T) {
 	fail := func(pod string) func(*world) { return func(w *world) { w.Verdict(pod, "fail") } }
 	for name, test := range map[string]struct {

@@ -253,24 +253,31 @@ func applyBranch(s *Settings, v v1alpha1.OpsConfigValue) error {
 }
 
 func applyTimeouts(s *Settings, v v1alpha1.OpsConfigValue) error {
-	wait, pre, post := 60*time.Second, 120*time.Second, 120*time.Second
-	if v.Enable {
-		fields := map[string]*time.Duration{"wait": &wait, "pre": &pre, "post": &post}
-		for part := range strings.SplitSeq(v.Content, ",") {
-			key, text, _ := strings.Cut(strings.TrimSpace(part), "=")
-			field, ok := fields[key]
-			if !ok {
-				return fmt.Errorf("%q names no threshold, or one twice; write wait, pre and post, each at most once, as in \"wait=60s,pre=120s,post=120s\"", part)
-			}
-			d, err := time.ParseDuration(text)
-			if err != nil || d < time.Second {
-				return fmt.Errorf("%q is not a duration of at least 1s; write it as in \"wait=60s,pre=120s,post=120s\"", part)
-			}
-			*field = d
-			delete(fields, key)
-		}
+	s.Wait, s.PreTimeout, s.PostTimeout = 60*time.Second, 120*time.Second, 120*time.Second
+	if !v.Enable {
+		return nil
 	}
-	s.Wait, s.PreTimeout, s.PostTimeout = wait, pre, post
+	return parseTimeouts(s, v.Content)
+}
+
+// parseTimeouts reads the thresholds that a text names; others stay.
+func parseTimeouts(s *Settings, content string) error {
+	read := *s
+	fields := map[string]*time.Duration{"wait": &read.Wait, "pre": &read.PreTimeout, "post": &read.PostTimeout}
+	for part := range strings.SplitSeq(content, ",") {
+		key, text, _ := strings.Cut(strings.TrimSpace(part), "=")
+		field, ok := fields[key]
+		if !ok {
+			return fmt.Errorf("%q names no threshold, or one twice; write wait, pre and post, each at most once, as in \"wait=60s,pre=120s,post=120s\"", part)
+		}
+		d, err := time.ParseDuration(text)
+		if err != nil || d < time.Second {
+			return fmt.Errorf("%q is not a duration of at least 1s; write it as in \"wait=60s,pre=120s,post=120s\"", part)
+		}
+		*field = d
+		delete(fields, key)
+	}
+	*s = read
 	return nil
 }
 
@@ -285,4 +292,48 @@ func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
 	}
 	s.AdmissionCheck, s.AdmissionTimeout = v.Enable, limit
 	return nil
+}
+
+// disabled turns a setting off for a workload.
+const disabled = "disabled"
+
+// overrides are the settings a workload may override with an annotation of
+// their name.
+var overrides = map[string]func(s *Settings, value string) error{
+	NameBranch: func(s *Settings, value string) error {
+		return applyBranch(s, v1alpha1.OpsConfigValue{Enable: value != disabled, Content: value})
+	},
+	NameSilence: func(s *Settings, value string) error {
+		switch value {
+		case "enabled", "true":
+			s.SilenceFails = true
+		case disabled, "false":
+			s.SilenceFails = false
+		default:
+			return fmt.Errorf("%q is neither \"enabled\" nor \"disabled\"", value)
+		}
+		return nil
+	},
+	NameTimeouts: func(s *Settings, value string) error {
+		if value == disabled {
+			return applyTimeouts(s, v1alpha1.OpsConfigValue{})
+		}
+		return parseTimeouts(s, value)
+	},
+}
+
+// Override applies what a workload overrides with its annotations. Each problem
+// is one line with its remedy; what is in force in general applies then.
+func Override(s Settings, annotations map[string]string) (_ Settings, problems []string) {
+	for _, name := range []string{NameBranch, NameSilence, NameTimeouts} {
+		key := v1alpha1.SettingAnnotationPrefix + name
+		value, ok := annotations[key]
+		if !ok {
+			continue
+		}
+		if err := overrides[name](&s, strings.TrimSpace(value)); err != nil {
+			problems = append(problems, fmt.Sprintf("annotation %s: %v; the OpsConfigInfo %q applies", key, err, name))
+		}
+	}
+	return s, problems
 }

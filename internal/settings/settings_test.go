@@ -77,6 +77,52 @@ func TestFromObjects(t *testing.T) {
 	}
 }
 
+func TestOverride(t *testing.T) {
+	general := Default()
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		want        func(*Settings)
+		problems    []string // what each names
+	}{
+		"none":              {nil, func(*Settings) {}, nil},
+		"of others":         {map[string]string{"branch": "5"}, func(*Settings) {}, nil},
+		"branch":            {map[string]string{"branch!": "5"}, func(s *Settings) { s.BatchSize = 5 }, nil},
+		"branch off":        {map[string]string{"branch!": "disabled"}, func(s *Settings) { s.BatchSize = 1 }, nil},
+		"branch wrong":      {map[string]string{"branch!": "many"}, func(*Settings) {}, []string{"altershield.defense.antgroup.com/branch"}},
+		"silence":           {map[string]string{"silence!": "enabled"}, func(s *Settings) { s.SilenceFails = true }, nil},
+		"silence off":       {map[string]string{"silence!": " disabled "}, func(s *Settings) { s.SilenceFails = false }, nil},
+		"silence wrong":     {map[string]string{"silence!": "loud"}, func(*Settings) {}, []string{`"enabled"`}},
+		"timeouts in part":  {map[string]string{"timeouts!": "post=5m"}, func(s *Settings) { s.PostTimeout = 5 * time.Minute }, nil},
+		"timeouts off":      {map[string]string{"timeouts!": "disabled"}, func(*Settings) {}, nil},
+		"timeouts half bad": {map[string]string{"timeouts!": "post=5m,pre=soon"}, func(*Settings) {}, []string{"pre=soon"}},
+		"several wrong":     {map[string]string{"branch!": "0", "timeouts!": "x"}, func(*Settings) {}, []string{"branch", "timeouts"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			annotations := map[string]string{}
+			for key, value := range test.annotations {
+				if short, ours := strings.CutSuffix(key, "!"); ours {
+					key = v1alpha1.SettingAnnotationPrefix + short
+				}
+				annotations[key] = value
+			}
+			want := general
+			test.want(&want)
+			got, problems := Override(general, annotations)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if len(problems) != len(test.problems) {
+				t.Fatalf("problems %q, want %d", problems, len(test.problems))
+			}
+			for i, p := range problems {
+				if !strings.Contains(p, test.problems[i]) || strings.Contains(p, "\n") {
+					t.Errorf("problem %q, want one line that names %q", p, test.problems[i])
+				}
+			}
+		})
+	}
+}
+
 func TestAssess(t *testing.T) {
 	for name, test := range map[string]struct {
 		object   v1alpha1.OpsConfigInfo

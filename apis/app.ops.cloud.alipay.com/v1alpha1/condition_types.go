@@ -32,6 +32,15 @@ const (
 	ConditionVerified = "Verified"
 )
 
+// ConditionOverridesAccepted is False while an annotation by which the workload
+// overrides a setting cannot be used, as its message says: what is in force in
+// general applies. It is there only once one could not.
+const (
+	ConditionOverridesAccepted = "OverridesAccepted"
+	// ReasonInvalidOverride means that an annotation cannot be used.
+	ReasonInvalidOverride = "InvalidOverride"
+)
+
 // Reasons of ConditionProgressing.
 const (
 	// ReasonRollingOut means pods are still being replaced.

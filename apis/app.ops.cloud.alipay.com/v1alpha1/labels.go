@@ -97,6 +97,9 @@ const (
 	// QuarantineReasonAnnotation explains QuarantinedAnnotation: JSON from
 	// version to time, pod and reason.
 	QuarantineReasonAnnotation = "altershield.defense.antgroup.com/quarantine-reason"
+	// SettingAnnotationPrefix, with the name of a setting, is the annotation by
+	// which a workload overrides it: branch, silence, timeouts.
+	SettingAnnotationPrefix = "altershield.defense.antgroup.com/"
 	// RollbackToAnnotation is set by a user to ask for a rollback: a version,
 	// or "last-success". It is consumed.
 	RollbackToAnnotation = "altershield.defense.antgroup.com/rollback-to"
