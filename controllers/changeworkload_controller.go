@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,6 +66,7 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.changesOfRevision), builder.WithPredicates(acquired())).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.changesOfPod), builder.WithPredicates(podChanged())).
 		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.changesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&appsv1.ControllerRevision{}, handler.EnqueueRequestsFromMapFunc(r.changesBeside), builder.WithPredicates(deletedOnly())).
 		Watches(&v1alpha1.OpsConfigInfo{}, handler.EnqueueRequestsFromMapFunc(r.openChanges)).
 		Watches(&v1alpha1.ChangeWorkload{}, handler.EnqueueRequestsFromMapFunc(r.changesBeside), builder.WithPredicates(orderEnded())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
@@ -118,6 +120,9 @@ func (r *ChangeWorkloadReconciler) observe(ctx context.Context, ns *metav1.Parti
 		return in, false, fmt.Errorf("list changepods of %s: %w", change.Name, err)
 	}
 	in.Batches = batches.Items
+	if in.History, err = r.observeHistory(ctx, change.Namespace, in.Workload.UID); err != nil {
+		return in, false, err
+	}
 	others, err := r.changesOf(ctx, change.Namespace, in.Workload.UID)
 	for i := range others {
 		if others[i].UID != change.UID {
@@ -196,6 +201,16 @@ func (r *ChangeWorkloadReconciler) apply(ctx context.Context, change *v1alpha1.C
 		}
 	}
 	r.tell(ctx, change, updated, w, plan.Events)
+	if plan.Remember {
+		if err := r.remember(ctx, change, w); err != nil {
+			return err
+		}
+	}
+	for i := range plan.Forget {
+		if err := r.forget(ctx, change.Namespace, &plan.Forget[i]); err != nil {
+			return err
+		}
+	}
 	for i := range plan.Remove {
 		if err := r.remove(ctx, &plan.Remove[i]); err != nil {
 			return err
@@ -422,6 +437,15 @@ func orderEnded() predicate.Predicate {
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		UpdateFunc:  func(e event.UpdateEvent) bool { return open(e.ObjectOld) && !open(e.ObjectNew) },
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// deletedOnly lets through the end of objects.
+func deletedOnly() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }

@@ -25,11 +25,14 @@ import (
 	"net/http"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -90,9 +93,10 @@ func NewScheme() *runtime.Scheme {
 // CacheOptions say what is cached and how little of it.
 func CacheOptions(o Options) cache.Options {
 	byObject := map[client.Object]cache.ByObject{
-		&corev1.Pod{}:             {Transform: workload.TrimPod},
-		namespaceMetadata():       {Transform: workload.TrimNamespace},
-		&v1alpha1.OpsConfigInfo{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},
+		&corev1.Pod{}:                {Transform: workload.TrimPod},
+		namespaceMetadata():          {Transform: workload.TrimNamespace},
+		&appsv1.ControllerRevision{}: {Label: ownedByUs(), Transform: workload.TrimRevision},
+		&v1alpha1.OpsConfigInfo{}:    {Namespaces: map[string]cache.Config{o.Namespace: {}}},
 	}
 	for object, transform := range o.Kind.Transforms() {
 		byObject[object] = cache.ByObject{Transform: transform}
@@ -101,6 +105,14 @@ func CacheOptions(o Options) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject:         byObject,
 	}
+}
+
+// ownedByUs selects the ControllerRevisions of the operator among those of
+// StatefulSets and DaemonSets.
+func ownedByUs() labels.Selector {
+	has, err := labels.NewRequirement(v1alpha1.VersionLabel, selection.Exists, nil)
+	utilruntime.Must(err)
+	return labels.NewSelector().Add(*has)
 }
 
 // ClientOptions make every write carry the operator's field manager, and reads
@@ -116,7 +128,7 @@ func ClientOptions() client.Options {
 
 // Setup adds all controllers to the manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
-	for _, object := range []client.Object{&corev1.Pod{}, o.Kind.Revision(), &v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}} {
+	for _, object := range []client.Object{&corev1.Pod{}, o.Kind.Revision(), &appsv1.ControllerRevision{}, &v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, workload.IndexByOwner, workload.OwnerUID); err != nil {
 			return fmt.Errorf("index %T by owner: %w", object, err)
 		}

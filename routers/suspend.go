@@ -25,6 +25,7 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,7 +117,12 @@ func observeSuspended(ctx context.Context, r client.Reader, kind workload.Kind, 
 			client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 			return fmt.Errorf("list changeworkloads of %s/%s: %w", w.GetNamespace(), w.GetName(), err)
 		}
-		found = append(found, describeSuspended(w, changes.Items))
+		var revisions appsv1.ControllerRevisionList
+		if err := r.List(ctx, &revisions, client.InNamespace(w.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(w.GetUID())},
+			client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+			return fmt.Errorf("list controllerrevisions of %s/%s: %w", w.GetNamespace(), w.GetName(), err)
+		}
+		found = append(found, describeSuspended(w, changes.Items, workload.History(revisions.Items)))
 		return nil
 	})
 	if err != nil {
@@ -142,8 +148,9 @@ func namespaceEnrolled(ctx context.Context, r client.Reader, name string) (bool,
 	return ns.DeletionTimestamp == nil && defense.NamespaceEnrolled(ns.Labels), nil
 }
 
-// describeSuspended tells of a blocked workload from its releases.
-func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload) suspended {
+// describeSuspended tells of a blocked workload from its releases and from its
+// history.
+func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload, history []defense.Revision) suspended {
 	labels := w.GetLabels()
 	d := suspended{
 		DeploymentName: w.GetName(),
@@ -160,7 +167,11 @@ func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload) suspe
 	if blocked == "" {
 		blocked = d.NowVersion
 	}
-	var success *v1alpha1.ChangeWorkload
+	// What succeeded and is not in the history: it is turned off, or no pod was
+	// verified.
+	history = slices.Clone(history)
+	changes = slices.Clone(changes)
+	slices.SortFunc(changes, func(a, b v1alpha1.ChangeWorkload) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for i := range changes {
 		change := &changes[i]
 		if change.Spec.Reversion == blocked {
@@ -168,18 +179,11 @@ func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload) suspe
 				d.FailedPods = append(d.FailedPods, change.Status.DefenseCheckFailPods[j].Pod)
 			}
 		}
-		if change.Status.Status == v1alpha1.ChangeWorkloadSuccess && change.Spec.Reversion != d.NowVersion &&
-			(success == nil || newer(change, success)) {
-			success = change
+		if change.Status.Status == v1alpha1.ChangeWorkloadSuccess {
+			history = append(history, defense.Revision{Version: change.Spec.Reversion, Release: change.Spec.Release})
 		}
 	}
-	if success != nil {
-		d.HasSuccessVersion, d.SuccessVersion = true, success.Spec.Reversion
-	}
+	d.SuccessVersion = defense.NewestSuccess(history, d.NowVersion)
+	d.HasSuccessVersion = d.SuccessVersion != ""
 	return d
-}
-
-// newer says whether a was released after b.
-func newer(a, b *v1alpha1.ChangeWorkload) bool {
-	return cmp.Or(cmp.Compare(a.Spec.Release, b.Spec.Release), a.CreationTimestamp.Compare(b.CreationTimestamp.Time)) > 0
 }

@@ -117,6 +117,7 @@ func newReader(funcs interceptor.Funcs, objects ...client.Object) client.Reader 
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByOwner, workload.OwnerUID).
+		WithIndex(&appsv1.ControllerRevision{}, workload.IndexByOwner, workload.OwnerUID).
 		WithInterceptorFuncs(funcs).Build()
 }
 

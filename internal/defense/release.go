@@ -53,6 +53,8 @@ type ReleaseInput struct {
 	Batches []v1alpha1.ChangePod
 	// Others are the other ChangeWorkloads of the workload.
 	Others []v1alpha1.ChangeWorkload
+	// History are the successful versions of the workload that are remembered.
+	History []Revision
 	// Live says that the workload's labels and annotations were read from the
 	// API server, not from a cache that may be behind.
 	Live bool
@@ -112,6 +114,10 @@ type ReleasePlan struct {
 	Halt, Resume bool
 	// Status is set when it is to be written.
 	Status *v1alpha1.ChangeWorkloadStatus
+	// Remember the template of this version as the newest that succeeded, and
+	// Forget others.
+	Remember bool
+	Forget   []Revision
 	// Remove are older releases this one has made obsolete.
 	Remove []v1alpha1.ChangeWorkload
 	// Events tell what was done.
@@ -451,6 +457,7 @@ func (d *release) judge(made bool) {
 // blocked or blocking is off: a block is an act, so turning blocking on later,
 // or lifting the block by hand, is not undone.
 func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
+	d.leaveHistory()
 	isNew := before != v1alpha1.ChangeWorkloadSuspend || len(d.failed) > int(d.status.FailCount)
 	if before != v1alpha1.ChangeWorkloadSuspend {
 		message := d.describeOrder()
@@ -503,6 +510,7 @@ func (d *release) succeed(entered bool) {
 	if len(d.passed) == 0 {
 		return
 	}
+	d.decideHistory()
 	lift := d.Workload.blocked() && (entered || hasOwnBlock(d.Workload))
 	if d.ownBlock() && !d.remembersBlock() {
 		lift = false

@@ -19,6 +19,7 @@ package defense
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -182,6 +183,13 @@ func (w *world) step(crash bool) ReleasePlan {
 	}
 	if plan.Status != nil && !crash {
 		w.in.Change.Status = *plan.Status
+	}
+	if plan.Remember && !crash {
+		w.in.History = slices.DeleteFunc(w.in.History, func(r Revision) bool { return r.Version == w.in.Change.Spec.Reversion })
+		w.in.History = append(w.in.History, Revision{Name: w.in.Change.Name, Version: w.in.Change.Spec.Reversion, Release: w.in.Change.Spec.Release})
+	}
+	for _, r := range plan.Forget {
+		w.in.History = slices.DeleteFunc(w.in.History, func(h Revision) bool { return h == r })
 	}
 	return plan
 }
@@ -577,6 +585,69 @@ func TestDecideReleaseSuccessRemovesOlder(t *testing.T) {
 				t.Errorf("removed -want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestHistory(t *testing.T) {
+	revisions := func(versions ...string) (history []Revision) {
+		for i, v := range versions {
+			history = append(history, Revision{Name: v, Version: v, Release: int64(i + 1)})
+		}
+		return history
+	}
+	versions := func(w *world) (got []string) {
+		for _, r := range w.in.History {
+			got = append(got, fmt.Sprint(r.Version[:1], " ", r.Release))
+		}
+		return got
+	}
+	const v1, v2, v3 = "1111", "2222", "3333"
+	for name, test := range map[string]struct {
+		world *world
+		then  []func(*world)
+		want  []string
+	}{
+		"a success is remembered":             {newWorld(1).Pods(1).Complete(), nil, []string{"a 1"}},
+		"not one that is under way":           {newWorld(2).Pods(1), nil, nil},
+		"not one without pods":                {newWorld(0).Complete(), nil, nil},
+		"one without pods, once a pod passed": {newWorld(0).Complete(), []func(*world){func(w *world) { w.stored.Replicas = 1; w.Pods(1) }}, []string{"a 1"}},
+		"the oldest goes": {func() *world {
+			w := newWorld(1).Pods(1).Complete()
+			w.in.Settings.History = 2
+			w.in.History = revisions(v1, v2, v3)
+			w.in.Change.Spec.Release = 9
+			w.Release(9, versionA)
+			return w
+		}(), nil, []string{"3 3", "a 9"}},
+		"one that succeeds again is the newest": {func() *world {
+			w := newWorld(1).Pods(1).Complete()
+			w.in.History = revisions(versionA, v2)
+			w.in.Change.Spec.Release = 9
+			w.Release(9, versionA)
+			return w
+		}(), nil, []string{"2 2", "a 9"}},
+		"one that fails later leaves":   {newWorld(1).Pods(1).Complete(), []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }}, nil},
+		"and comes back when corrected": {newWorld(1).Pods(1).Complete(), []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.Verdict("sleep-0", "pass") }}, []string{"a 1"}},
+		"turned off": {func() *world {
+			w := newWorld(1).Pods(1).Complete()
+			w.in.Settings.History = 0
+			w.in.History = revisions(v1)
+			return w
+		}(), nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := test.world.Settle(t)
+			for _, then := range test.then {
+				then(w)
+				w.Settle(t)
+			}
+			if diff := cmp.Diff(test.want, versions(w)); diff != "" {
+				t.Errorf("history -want +got:\n%s", diff)
+			}
+		})
+	}
+	if got := NewestSuccess(revisions(v1, v2, v3), v3); got != v2 {
+		t.Errorf("newest success beside %s is %q, want %s", v3, got, v2)
 	}
 }
 

@@ -48,6 +48,9 @@ const (
 // server waits 3 s for the webhook.
 const MaxAdmissionTimeout = 2900 * time.Millisecond
 
+// MaxHistory bounds the versions that are remembered of a workload.
+const MaxHistory = 100
+
 // MaxBatchSize bounds the pods of one batch, so that a ChangePod stays small.
 const MaxBatchSize = 200
 
@@ -64,6 +67,8 @@ type Settings struct {
 	PreTimeout, PostTimeout time.Duration
 	// Halting: pause a rollout that is under way when it fails.
 	Halting bool
+	// History is how many successful versions are remembered for a rollback.
+	History int
 	// SilenceFails: no verdict in time counts as a failure.
 	SilenceFails bool
 	// AdmissionCheck: ask the server at admission whether a version may be
@@ -125,7 +130,12 @@ var known = map[string]setting{
 			return nil
 		},
 	},
-	NameHistory: {kind: v1alpha1.TypeHistory},
+	NameHistory: {
+		kind:    v1alpha1.TypeHistory,
+		remark:  "remember the templates of content successful versions of a workload",
+		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "10"},
+		apply:   applyHistory,
+	},
 	NameAdmission: {
 		kind:    v1alpha1.TypeAdmission,
 		remark:  "ask AlterShield Server at admission whether a version may be released, and wait for content",
@@ -153,7 +163,7 @@ func Default() Settings {
 // that there is something to edit.
 func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 	var objects []v1alpha1.OpsConfigInfo
-	for _, name := range []string{NameBlocking, NameBranch, NameHalting, NameSilence, NameTimeouts, NameAdmission} {
+	for _, name := range []string{NameBlocking, NameBranch, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission} {
 		k := known[name]
 		objects = append(objects, v1alpha1.OpsConfigInfo{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -249,6 +259,19 @@ func applyBranch(s *Settings, v v1alpha1.OpsConfigValue) error {
 		return fmt.Errorf("%q is not a number of pods per batch; write a whole number from 1 to %d", v.Content, MaxBatchSize)
 	}
 	s.BatchSize = int32(n)
+	return nil
+}
+
+func applyHistory(s *Settings, v v1alpha1.OpsConfigValue) error {
+	if !v.Enable {
+		s.History = 0
+		return nil
+	}
+	n, err := strconv.Atoi(v.Content)
+	if err != nil || n < 1 || n > MaxHistory {
+		return fmt.Errorf("%q is not a number of versions; write a whole number from 1 to %d", v.Content, MaxHistory)
+	}
+	s.History = n
 	return nil
 }
 

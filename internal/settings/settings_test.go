@@ -40,7 +40,7 @@ func lastValidOf(o v1alpha1.OpsConfigInfo, enable bool, content string) v1alpha1
 }
 
 func TestFromObjects(t *testing.T) {
-	initial := Settings{Blocking: true, Halting: true, BatchSize: 1, Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, AdmissionTimeout: 2 * time.Second}
+	initial := Settings{Blocking: true, Halting: true, History: 10, BatchSize: 1, Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, AdmissionTimeout: 2 * time.Second}
 	with := func(change func(*Settings)) Settings {
 		s := initial
 		change(&s)
@@ -66,6 +66,8 @@ func TestFromObjects(t *testing.T) {
 		"admission check": {[]v1alpha1.OpsConfigInfo{object("admission", v1alpha1.TypeAdmission, true, "500ms")},
 			with(func(s *Settings) { s.AdmissionCheck, s.AdmissionTimeout = true, 500*time.Millisecond })},
 		"admission check off": {[]v1alpha1.OpsConfigInfo{object("admission", v1alpha1.TypeAdmission, false, "500ms")}, initial},
+		"history":             {[]v1alpha1.OpsConfigInfo{object("history", v1alpha1.TypeHistory, true, "3")}, with(func(s *Settings) { s.History = 3 })},
+		"history off":         {[]v1alpha1.OpsConfigInfo{object("history", v1alpha1.TypeHistory, false, "3")}, with(func(s *Settings) { s.History = 0 })},
 		"halting off":         {[]v1alpha1.OpsConfigInfo{object("halting", v1alpha1.TypeHalting, false, "")}, with(func(s *Settings) { s.Halting = false })},
 		"timeouts off":        {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, false, "wait=1s")}, initial},
 	} {
@@ -138,10 +140,11 @@ func TestAssess(t *testing.T) {
 		"in force instead":    {lastValidOf(object("branch", v1alpha1.TypeBranch, true, "-1"), true, "7"), false, v1alpha1.ReasonInvalidContent, `content="7"`},
 		"other type":          {object("branch", v1alpha1.TypeBlocking, true, ""), false, v1alpha1.ReasonTypeMismatch, "isBranch"},
 		"unknown":             {object("brunch", v1alpha1.TypeBranch, true, "7"), false, v1alpha1.ReasonUnknownName, "metadata.name"},
-		"not by this build":   {object("history", v1alpha1.TypeHistory, true, "10"), false, v1alpha1.ReasonUnsupported, "ignored"},
+		"not by this build":   {object("rollback", v1alpha1.TypeRollback, true, "2m"), false, v1alpha1.ReasonUnsupported, "ignored"},
 		"threshold twice":     {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5s,wait=6s"), false, v1alpha1.ReasonInvalidContent, "at most once"},
 		"threshold unknown":   {object("timeouts", v1alpha1.TypeTimeouts, true, "wiat=5s"), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
 		"threshold too short": {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5ms"), false, v1alpha1.ReasonInvalidContent, "at least 1s"},
+		"history too long":    {object("history", v1alpha1.TypeHistory, true, "101"), false, v1alpha1.ReasonInvalidContent, "from 1 to 100"},
 		"admission too long":  {object("admission", v1alpha1.TypeAdmission, true, "3s"), false, v1alpha1.ReasonInvalidContent, "2.9s"},
 		"threshold without":   {object("timeouts", v1alpha1.TypeTimeouts, true, ""), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
 	} {

@@ -121,6 +121,22 @@ func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload
 	return pods, nil
 }
 
+// Template implements Kind.
+func (d Deployment) Template(ctx context.Context, live client.Reader, w *defense.Workload) (template map[string]any, version string, err error) {
+	obj := newUnstructured(d.GroupVersionKind())
+	if err := live.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
+		return nil, "", client.IgnoreNotFound(err)
+	}
+	if obj.GetUID() != w.UID {
+		return nil, "", nil
+	}
+	template, ok, err := unstructured.NestedMap(obj.Object, "spec", "template")
+	if err != nil || !ok {
+		return nil, "", fmt.Errorf("deployment %s/%s has no spec.template: %w", w.Namespace, w.Name, err)
+	}
+	return template, Version(template), nil
+}
+
 // Images implements Kind.
 func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
 	obj := newUnstructured(d.GroupVersionKind())

@@ -50,6 +50,9 @@ type Kind interface {
 	Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error)
 	// Pods observes the pods of the workload's current template.
 	Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error)
+	// Template reads the pod template of a workload as it is stored, with its
+	// version; nil when the workload is gone or another one of that name.
+	Template(ctx context.Context, live client.Reader, w *defense.Workload) (template map[string]any, version string, err error)
 	// Images lists the container images of the workload's current template, and
 	// of the one before it.
 	Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error)
