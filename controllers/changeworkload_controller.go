@@ -41,6 +41,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -298,6 +299,7 @@ func (r *ChangeWorkloadReconciler) tell(ctx context.Context, before, after *v1al
 		log.FromContext(ctx).Info("release started", "attempt", after.Status.Attempt, "order", after.Status.OrderID)
 	}
 	if before.Status.Status != after.Status.Status {
+		metrics.ReleaseEntered(stateName(after.Status.Status))
 		log.FromContext(ctx).Info("release changed state", "from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
 	}
 	if w == nil {

@@ -41,6 +41,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
@@ -246,6 +247,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 		return err
 	}
 	if o := plan.Override; o != nil {
+		metrics.Overridden()
 		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
 		r.event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: "BlockOverridden",
 			Message: fmt.Sprintf("version %s: %s passed the block with the label %s", o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")

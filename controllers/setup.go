@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"time"
 
@@ -49,6 +50,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -146,6 +148,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 			return fmt.Errorf("cache %T: %w", object, err)
 		}
 	}
+	if err := metrics.BlockedWorkloads(func() float64 { return blockedWorkloads(ctx, mgr.GetClient(), o.Kind) }); err != nil {
+		return fmt.Errorf("register the metric of blocked workloads: %w", err)
+	}
 	b := base{
 		client:    mgr.GetClient(),
 		live:      mgr.GetAPIReader(),
@@ -200,6 +205,15 @@ type base struct {
 	namespace string
 	// cluster identifies the cluster to AlterShield Server; empty without one.
 	cluster types.UID
+}
+
+// blockedWorkloads counts the workloads that are blocked, in the cache.
+func blockedWorkloads(ctx context.Context, r client.Reader, kind workload.Kind) float64 {
+	list := kind.ObjectList()
+	if err := r.List(ctx, list, client.HasLabels{v1alpha1.SuspendLabel}, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+		return math.NaN()
+	}
+	return float64(meta.LenList(list))
 }
 
 func namespaceMetadata() *metav1.PartialObjectMetadata {

@@ -36,6 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -81,6 +82,7 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 	placement, err := v.place(ctx, delivered)
 	switch placement {
 	case defense.PlacementStored:
+		metrics.VerdictStored(string(delivered.Stage), defense.VerdictFails(delivered.Verdict))
 		return OutcomeRecorded, err
 	case defense.PlacementKnown:
 		return OutcomeDuplicate, err
@@ -179,7 +181,15 @@ func (v *Verdicts) placeOnBatch(ctx context.Context, batch *v1alpha1.ChangePod, 
 	if defended, err := v.defended(ctx, &change); err != nil || !defended {
 		return defense.PlacementLate, err
 	}
-	return store(ctx, v, batch, func() defense.Placement { return defense.PlaceOnBatch(&batch.Status, d, v.Clock.Now()) })
+	placement, err := store(ctx, v, batch, func() defense.Placement { return defense.PlaceOnBatch(&batch.Status, d, v.Clock.Now()) })
+	if placement == defense.PlacementStored {
+		submitted := batch.Status.PostSubmitTimeUnix
+		if d.Stage == v1alpha1.StagePre {
+			submitted = batch.Status.PreSubmitTimeUnix
+		}
+		metrics.VerdictTook(string(d.Stage), v.Clock.Since(time.Unix(submitted, 0)))
+	}
+	return placement, err
 }
 
 func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWorkload, d defense.Delivered) (defense.Placement, error) {

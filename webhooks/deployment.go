@@ -34,6 +34,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
@@ -81,26 +82,44 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 
 // handler answers requests; failed says what an error or a panic comes to.
 type handler struct {
+	// name of the webhook in metrics.
+	name   string
 	answer func(ctx context.Context, req *admission.Request) (admission.Response, error)
 	failed func(req *admission.Request, err error) admission.Response
 }
 
 // Handle implements admission.Handler.
 func (h handler) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
-	defer func() {
-		// controller-runtime would make it an error answer, which denies.
-		if p := recover(); p != nil {
-			response = h.failed(&req, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
-		}
-	}()
 	if !concerns(&req) {
 		return admission.Allowed("")
 	}
-	response, err := h.answer(ctx, &req)
-	if err != nil {
-		return h.failed(&req, err)
-	}
+	var failure error
+	defer func() {
+		// controller-runtime would make it an error answer, which denies.
+		if p := recover(); p != nil {
+			failure = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		if failure != nil {
+			response = h.failed(&req, failure)
+		}
+		metrics.Admission(h.name, decision(&response, failure))
+	}()
+	response, failure = h.answer(ctx, &req)
 	return response
+}
+
+// decision is what a request came to, for metrics.
+func decision(response *admission.Response, failure error) string {
+	switch {
+	case failure != nil:
+		return "failed"
+	case !response.Allowed:
+		return "denied"
+	case len(response.Patches) > 0:
+		return "changed"
+	default:
+		return "unchanged"
+	}
 }
 
 // concerns says whether a request writes a Deployment itself. The rules ask for
@@ -113,6 +132,7 @@ func concerns(req *admission.Request) bool {
 func newMutating(o Options) handler {
 	check := newGate(o)
 	return handler{
+		name: "mutate",
 		answer: func(ctx context.Context, req *admission.Request) (admission.Response, error) {
 			request, stored, object, err := read(req, o.Self)
 			if err != nil {
@@ -147,6 +167,7 @@ func newMutating(o Options) handler {
 
 func newValidating(o Options) handler {
 	return handler{
+		name: "validate",
 		answer: func(_ context.Context, req *admission.Request) (admission.Response, error) {
 			request, _, object, err := read(req, o.Self)
 			if err != nil {

@@ -19,6 +19,8 @@ limitations under the License.
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -43,6 +45,27 @@ var (
 		Name: "altershield_batches_total",
 		Help: "Batches that are done, by how they ended: PostFinish, Skipped, PreFailed, PreTimeout, PostFailed or PostTimeout.",
 	}, []string{"result"})
+	releases = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_releases_total",
+		Help: "Releases that entered a state, by the state: Running, TimeOutPreThreshold, Success, Suspend, Failed, Rollback or Canceled.",
+	}, []string{"state"})
+	verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_verdicts_total",
+		Help: "Verdicts that were stored as they were delivered, by stage (PRE or POST) and outcome (pass or fail).",
+	}, []string{"stage", "outcome"})
+	verdictSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "altershield_verdict_seconds",
+		Help:    "From the submission of a batch's check until its verdict was stored, in whole seconds, by stage.",
+		Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600},
+	}, []string{"stage"})
+	overrides = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "altershield_overrides_total",
+		Help: "Releases that passed a block by the label ignored-suspend.",
+	})
+	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_admission_total",
+		Help: "Requests to the webhooks, by webhook (mutate or validate) and decision: unchanged, changed, denied or failed.",
+	}, []string{"webhook", "decision"})
 	orderChecksMissing = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_order_checks_missing_total",
 		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
@@ -50,7 +73,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(serverRequests, serverSeconds, callbacks, batches, orderChecksMissing)
+	metrics.Registry.MustRegister(serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, admissions)
 }
 
 // ServerCall counts a call to AlterShield Server.
@@ -73,3 +96,35 @@ func BatchDone(result string) { batches.WithLabelValues(result).Inc() }
 
 // OrderCheckMissing counts a check of an order that ended without a verdict.
 func OrderCheckMissing() { orderChecksMissing.Inc() }
+
+// ReleaseEntered counts a release that entered a state.
+func ReleaseEntered(state string) { releases.WithLabelValues(state).Inc() }
+
+// VerdictStored counts a verdict that was stored.
+func VerdictStored(stage string, fails bool) {
+	outcome := "pass"
+	if fails {
+		outcome = "fail"
+	}
+	verdicts.WithLabelValues(stage, outcome).Inc()
+}
+
+// VerdictTook observes how long a verdict on a batch took.
+func VerdictTook(stage string, d time.Duration) {
+	verdictSeconds.WithLabelValues(stage).Observe(d.Seconds())
+}
+
+// Overridden counts a release that passed a block.
+func Overridden() { overrides.Inc() }
+
+// Admission counts a request to a webhook.
+func Admission(webhook, decision string) { admissions.WithLabelValues(webhook, decision).Inc() }
+
+// BlockedWorkloads lets a function count the workloads that are blocked, whenever
+// the metrics are read.
+func BlockedWorkloads(count func() float64) error {
+	return metrics.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "altershield_blocked_workloads",
+		Help: "Workloads whose releases are blocked now.",
+	}, count))
+}
