@@ -166,7 +166,7 @@ func TestGolden(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want, err := os.ReadFile(path) //nolint:gosec // a path of this test
+			want, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func TestInterleavings(t *testing.T) {
 			ends := map[string][]uint64{}
 			for seed := range uint64(150) {
 				d := story.begin()
-				d.scramble(t, story.then, rand.New(rand.NewPCG(seed, 42))) //nolint:gosec // a test that must repeat itself
+				d.scramble(t, story.then, rand.New(rand.NewPCG(seed, 42)))
 				d.Run(t, 2*time.Hour)
 				end := timed.ReplaceAllString(d.summary(t), "")
 				if _, blocked := d.stored.Labels[v1alpha1.SuspendLabel]; d.stored.Paused && !blocked {
