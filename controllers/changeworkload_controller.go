@@ -62,10 +62,10 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("changeworkload").
 		For(&v1alpha1.ChangeWorkload{}).
-		Owns(&v1alpha1.ChangePod{}).
-		Watches(r.kind.Object(), handler.EnqueueRequestsFromMapFunc(r.changesOfWorkload)).
+		Watches(&v1alpha1.ChangePod{}, gathered(batchUrgency, changeOfBatch)).
+		Watches(r.kind.Object(), gathered(podUrgency, r.changesOfWorkload)).
 		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.changesOfRevision), builder.WithPredicates(acquired())).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.changesOfPod), builder.WithPredicates(podChanged())).
+		Watches(&corev1.Pod{}, gathered(podUrgency, r.changesOfPod), builder.WithPredicates(podChanged())).
 		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.changesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&appsv1.ControllerRevision{}, handler.EnqueueRequestsFromMapFunc(r.changesBeside), builder.WithPredicates(deletedOnly())).
 		Watches(&v1alpha1.OpsConfigInfo{}, handler.EnqueueRequestsFromMapFunc(r.openChanges)).
@@ -410,6 +410,25 @@ func (r *ChangeWorkloadReconciler) changesOfNamespace(ctx context.Context, ns cl
 func (r *ChangeWorkloadReconciler) openChanges(ctx context.Context, _ client.Object) []reconcile.Request {
 	return r.changesWhere(ctx, func(c *v1alpha1.ChangeWorkload) bool { return defense.IsOpen(c.Status.Status) })
 }
+
+// changeOfBatch maps a batch to its release.
+func changeOfBatch(_ context.Context, o client.Object) []reconcile.Request {
+	ref := metav1.GetControllerOf(o)
+	if ref == nil {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}}}
+}
+
+// batchUrgency lets a batch that failed be acted on at once.
+func batchUrgency(o client.Object) time.Duration {
+	if batch, ok := o.(*v1alpha1.ChangePod); ok && defense.BatchFails(batch) {
+		return 0
+	}
+	return gatherBatches
+}
+
+func podUrgency(client.Object) time.Duration { return gatherPods }
 
 // podChanged lets through what moves a release: pods that come and go, become
 // ready or cease to be.

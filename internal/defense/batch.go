@@ -18,6 +18,7 @@ package defense
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -441,6 +442,12 @@ func (b *batch) received() {
 func (b *batch) nothingToCheck() bool {
 	c := meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionChecked)
 	return c != nil && c.Reason == v1alpha1.ReasonSkipped
+}
+
+// BatchFails says that a pod of a batch that is done failed.
+func BatchFails(batch *v1alpha1.ChangePod) bool {
+	return batch.Status.Status == v1alpha1.ChangePodExecuteDone &&
+		slices.ContainsFunc(batch.Status.PodResults, func(r v1alpha1.PodResult) bool { return VerdictFails(r.Verdict) })
 }
 
 // batchResults splits the pods of a batch that is done by their verdicts.

@@ -20,10 +20,14 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -148,6 +152,161 @@ var _ = Describe("a rollout that fails", func() {
 		rolledOut(ctx, ns, "web")
 		Expect(getDeployment(ctx, Default, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
 	})
+})
+
+// verified waits until the current release of a Deployment is a success that is
+// right: every pod there is was verified, in one batch of this attempt, and no
+// batch is left open.
+func verified(ctx context.Context, ns, name string) *v1alpha1.ChangeWorkload {
+	GinkgoHelper()
+	var change *v1alpha1.ChangeWorkload
+	Eventually(func(g Gomega) {
+		d := getDeployment(ctx, g, ns, name)
+		change = currentChange(ctx, g, ns, name)
+		g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+		g.Expect(change.Status.FailCount + change.Status.CheckingCount + change.Status.PreparingCount).To(BeZero())
+		g.Expect(change.Status.ObservedRelease).To(Equal(change.Spec.Release))
+		inBatches := map[string]int{}
+		for _, b := range batchesOf(ctx, g, change) {
+			g.Expect(b.Status.Status).To(Equal(v1alpha1.ChangePodExecuteDone), b.Name)
+			g.Expect(len(b.Spec.PodInfos)).To(BeNumerically("<=", 200))
+			for _, p := range b.Spec.PodInfos {
+				if b.Spec.Attempt == change.Status.Attempt {
+					inBatches[p.UID]++
+				}
+			}
+		}
+		uids := podUIDs(ctx, g, ns, name)
+		g.Expect(uids).To(HaveLen(int(*d.Spec.Replicas)))
+		for _, uid := range uids {
+			g.Expect(inBatches).To(HaveKeyWithValue(string(uid), 1))
+		}
+	}).WithContext(ctx).Should(Succeed())
+	return change
+}
+
+// restful checks that nothing is written any more.
+func restful(ctx context.Context, ns string) {
+	GinkgoHelper()
+	before := -1
+	Eventually(func() bool { // events are sent a little later
+		n := managerWrites(ns)
+		same := n == before
+		before = n
+		return same
+	}).WithContext(ctx).WithPolling(time.Second).Should(BeTrue())
+	Consistently(func() int { return managerWrites(ns) }).WithContext(ctx).Should(Equal(before))
+}
+
+var _ = Describe("the life of a release", func() {
+	strategy := func(kind appsv1.DeploymentStrategyType, surge, unavailable string) func(*appsv1.Deployment) {
+		return func(d *appsv1.Deployment) {
+			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: kind}
+			if kind == appsv1.RollingUpdateDeploymentStrategyType {
+				s, u := intstr.Parse(surge), intstr.Parse(unavailable)
+				d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: &s, MaxUnavailable: &u}
+			}
+		}
+	}
+	rolling := appsv1.RollingUpdateDeploymentStrategyType
+
+	DescribeTable("is right with any strategy", func(ctx SpecContext, replicas int, change func(*appsv1.Deployment)) {
+		ns := newNamespace(ctx, true)
+		createDeployment(ctx, ns, "web", int32(replicas), change) //nolint:gosec // a few
+		verified(ctx, ns, "web")
+		Expect(patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		second := verified(ctx, ns, "web")
+		Expect(changesIn(ctx, Default, ns)).To(HaveKey(second.Name))
+		restful(ctx, ns)
+	},
+		Entry("Recreate", 3, strategy(appsv1.RecreateDeploymentStrategyType, "", "")),
+		Entry("one after the other", 3, slowly),
+		Entry("surge of everything", 4, strategy(rolling, "100%", "0")),
+		Entry("everything unavailable", 4, strategy(rolling, "0", "100%")),
+		Entry("no pods at all", 0, strategy(rolling, "1", "0")),
+		Entry("a single pod", 1, strategy(rolling, "1", "0")),
+	)
+
+	DescribeTable("is right whatever happens in the middle", func(ctx SpecContext, happen func(ctx context.Context, ns string)) {
+		ns := newNamespace(ctx, true)
+		createDeployment(ctx, ns, "web", 4, slowly)
+		verified(ctx, ns, "web")
+		Expect(patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(batchesOf(ctx, g, currentChange(ctx, g, ns, "web"))).NotTo(BeEmpty())
+		}).WithContext(ctx).Should(Succeed())
+		happen(ctx, ns)
+		verified(ctx, ns, "web")
+		restful(ctx, ns)
+	},
+		Entry("scaled up", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=6")
+		}),
+		Entry("scaled down", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=2")
+		}),
+		Entry("scaled to nothing and back", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=0")
+			kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=3")
+		}),
+		Entry("a horizontal autoscaler at work", func(ctx context.Context, ns string) {
+			for _, n := range []string{"5", "3", "6", "4"} {
+				kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas="+n)
+			}
+		}),
+		Entry("pods deleted", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "delete", "pods", "-l", "app=web", "--wait=false")
+		}),
+		Entry("a pod evicted", func(ctx context.Context, ns string) {
+			var pods corev1.PodList
+			Expect(api.List(ctx, &pods, client.InNamespace(ns))).To(Succeed())
+			eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: pods.Items[0].Name}}
+			Expect(api.SubResource("eviction").Create(ctx, &pods.Items[0], eviction)).To(Succeed())
+		}),
+		Entry("paused and resumed", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "rollout", "pause", "deployment/web")
+			Eventually(func(g Gomega) {
+				g.Expect(conditionOf(currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionProgressing).Reason).To(Equal(v1alpha1.ReasonRolloutPaused))
+			}).WithContext(ctx).Should(Succeed())
+			kubectl(ctx, "-n", ns, "rollout", "resume", "deployment/web")
+		}),
+		Entry("released anew", func(ctx context.Context, ns string) { Expect(patchTemplate(ctx, ns, "web", "third")).To(Succeed()) }),
+		Entry("released three times within a second", func(ctx context.Context, ns string) {
+			for _, value := range []string{"third", "fourth", "fifth"} {
+				Expect(patchTemplate(ctx, ns, "web", value)).To(Succeed())
+			}
+		}),
+		Entry("released back", func(ctx context.Context, ns string) { kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web") }),
+		Entry("released back and forth", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
+			Expect(patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		}),
+		Entry("the same template applied again", func(ctx context.Context, ns string) { Expect(patchTemplate(ctx, ns, "web", "second")).To(Succeed()) }),
+		Entry("restarted by kubectl", func(ctx context.Context, ns string) { kubectl(ctx, "-n", ns, "rollout", "restart", "deployment/web") }),
+		Entry("deleted and created anew", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "delete", "deployment", "web")
+			createDeployment(ctx, ns, "web", 2)
+		}),
+		Entry("opted out and in", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
+			Eventually(func(g Gomega) {
+				g.Expect(currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadCanceled))
+			}).WithContext(ctx).Should(Succeed())
+			kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.DefenseLabel+"-")
+			Expect(patchTemplate(ctx, ns, "web", "third")).To(Succeed())
+		}),
+		Entry("batches made larger", func(ctx context.Context, _ string) { setConfig(ctx, "branch", true, "3") }),
+		Entry("batches larger than the workload", func(ctx context.Context, _ string) { setConfig(ctx, "branch", true, "100") }),
+		Entry("its record deleted", func(ctx context.Context, ns string) { kubectl(ctx, "-n", ns, "delete", "cwl", "--all") }),
+		Entry("its batches deleted", func(ctx context.Context, ns string) { kubectl(ctx, "-n", ns, "delete", "cpd", "--all") }),
+		Entry("pods that cease to be ready", func(ctx context.Context, ns string) {
+			kubectl(ctx, "-n", ns, "annotate", "pods", "-l", "app=web", "kwok.altershield/unready=true")
+			Eventually(func(g Gomega) {
+				g.Expect(getDeployment(ctx, g, ns, "web").Status.ReadyReplicas).To(BeZero())
+			}).WithContext(ctx).Should(Succeed())
+			kubectl(ctx, "-n", ns, "annotate", "pods", "-l", "app=web", "kwok.altershield/unready-")
+		}),
+	)
 })
 
 var _ = Describe("settings of a workload's own", func() {
