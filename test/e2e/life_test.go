@@ -212,7 +212,7 @@ var _ = Describe("the life of a release", func() {
 
 	DescribeTable("is right with any strategy", func(ctx SpecContext, replicas int, change func(*appsv1.Deployment)) {
 		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", int32(replicas), change) //nolint:gosec // a few
+		createDeployment(ctx, ns, "web", int32(replicas), change)
 		verified(ctx, ns, "web")
 		Expect(patchTemplate(ctx, ns, "web", "second")).To(Succeed())
 		second := verified(ctx, ns, "web")
