@@ -112,18 +112,18 @@ func must(b *testing.B, err error) {
 	}
 }
 
-// release creates the Deployments and waits until they are all rolled out and,
-// when defended, verified.
-func (t *bed) release(ctx context.Context, b *testing.B, namespace string, defended bool) {
+// release creates Deployments and waits until they are all rolled out and, when
+// defended, verified.
+func (t *bed) release(ctx context.Context, b *testing.B, namespace string, defended bool, count int, pods int32) {
 	b.Helper()
-	for i := range deployments {
-		t.create(b, namespace, i, podsEach)
+	for i := range count {
+		t.create(b, namespace, i, pods)
 	}
 	must(b, wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		if defended {
-			return t.succeeded(ctx, namespace)
+			return t.succeeded(ctx, namespace, count)
 		}
-		return t.available(ctx, namespace)
+		return t.available(ctx, namespace, count, pods)
 	}))
 }
 
@@ -144,6 +144,20 @@ func (t *bed) create(b *testing.B, namespace string, i int, replicas int32) {
 	}))
 }
 
+// batches sets the size of batches; empty is one by one.
+func (t *bed) batches(b *testing.B, size string) {
+	b.Helper()
+	if size == "" {
+		return
+	}
+	must(b, wait.PollUntilContextTimeout(b.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		o := &v1alpha1.OpsConfigInfo{}
+		o.Namespace, o.Name = controlplane.ManagerNamespace, "branch"
+		err := t.api.Patch(ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"enable":true,"content":"`+size+`"}}`)))
+		return err == nil, client.IgnoreNotFound(err)
+	}))
+}
+
 func (t *bed) namespace(b *testing.B, enrolled bool) string {
 	b.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}
@@ -154,7 +168,7 @@ func (t *bed) namespace(b *testing.B, enrolled bool) string {
 	return ns.Name
 }
 
-func (t *bed) succeeded(ctx context.Context, namespace string) (bool, error) {
+func (t *bed) succeeded(ctx context.Context, namespace string, count int) (bool, error) {
 	var list v1alpha1.ChangeWorkloadList
 	err := t.api.List(ctx, &list, client.InNamespace(namespace))
 	done := 0
@@ -163,19 +177,19 @@ func (t *bed) succeeded(ctx context.Context, namespace string) (bool, error) {
 			done++
 		}
 	}
-	return done == deployments, err
+	return done == count, err
 }
 
-func (t *bed) available(ctx context.Context, namespace string) (bool, error) {
+func (t *bed) available(ctx context.Context, namespace string, count int, pods int32) (bool, error) {
 	var list appsv1.DeploymentList
 	err := t.api.List(ctx, &list, client.InNamespace(namespace))
 	done := 0
 	for i := range list.Items {
-		if list.Items[i].Status.AvailableReplicas == podsEach {
+		if list.Items[i].Status.AvailableReplicas == pods {
 			done++
 		}
 	}
-	return done == deployments, err
+	return done == count, err
 }
 
 // writes counts the manager's writes so far, leases aside, by what was written.
@@ -263,20 +277,13 @@ func BenchmarkRelease(b *testing.B) {
 		b.Run(mode.name, func(b *testing.B) {
 			t := newBed(b, mode.server)
 			ctx := b.Context()
-			if mode.batch != "" {
-				must(b, wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-					o := &v1alpha1.OpsConfigInfo{}
-					o.Namespace, o.Name = controlplane.ManagerNamespace, "branch"
-					err := t.api.Patch(ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"enable":true,"content":"`+mode.batch+`"}}`)))
-					return err == nil, client.IgnoreNotFound(err)
-				}))
-			}
+			t.batches(b, mode.batch)
 			for b.Loop() {
 				ns := t.namespace(b, mode.defended)
 				before := t.writes(b)
 				_, cpuBefore := t.process(b)
 				began := time.Now()
-				t.release(ctx, b, ns, mode.defended)
+				t.release(ctx, b, ns, mode.defended, deployments, podsEach)
 				b.ReportMetric(time.Since(began).Seconds(), "s/release")
 				rss, cpu := t.process(b)
 				const pods = deployments * podsEach
@@ -286,4 +293,58 @@ func BenchmarkRelease(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkScale releases what is large: one Deployment of 5,000 pods, and 500
+// Deployments of 10. It reports how large the operator's objects become.
+func BenchmarkScale(b *testing.B) {
+	for _, mode := range []struct {
+		name  string
+		count int
+		pods  int32
+		batch string
+	}{
+		{"5000 pods, batches of 50", 1, 5000, "50"},
+		{"5000 pods, batches of 1", 1, 5000, ""},
+		{"500 Deployments of 10 pods", 500, 10, ""},
+	} {
+		b.Run(mode.name, func(b *testing.B) {
+			t := newBed(b, false)
+			t.batches(b, mode.batch)
+			for b.Loop() {
+				ns := t.namespace(b, true)
+				before := t.writes(b)
+				_, cpuBefore := t.process(b)
+				began := time.Now()
+				t.release(b.Context(), b, ns, true, mode.count, mode.pods)
+				b.ReportMetric(time.Since(began).Seconds(), "s/release")
+				rss, cpu := t.process(b)
+				pods := mode.count * int(mode.pods)
+				t.reportWrites(b, before, pods)
+				b.ReportMetric((cpu-cpuBefore)/float64(pods)*1000, "cpu-s/1000pods")
+				b.ReportMetric(rss, "MB-rss")
+				b.ReportMetric(float64(t.largest(b, ns))/1024, "KiB-largest")
+			}
+		})
+	}
+}
+
+// largest is the size in bytes of the largest object of the operator.
+func (t *bed) largest(b *testing.B, namespace string) (size int) {
+	b.Helper()
+	var changes v1alpha1.ChangeWorkloadList
+	must(b, t.api.List(b.Context(), &changes, client.InNamespace(namespace)))
+	for i := range changes.Items {
+		data, err := json.Marshal(&changes.Items[i])
+		must(b, err)
+		size = max(size, len(data))
+	}
+	var batches v1alpha1.ChangePodList
+	must(b, t.api.List(b.Context(), &batches, client.InNamespace(namespace)))
+	for i := range batches.Items {
+		data, err := json.Marshal(&batches.Items[i])
+		must(b, err)
+		size = max(size, len(data))
+	}
+	return size
 }
