@@ -74,7 +74,9 @@ func (r *ChangePodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var batch v1alpha1.ChangePod
 	if err := r.client.Get(ctx, req.NamespacedName, &batch); err != nil {
-		r.calls.forget(req.NamespacedName)
+		if apierrors.IsNotFound(err) {
+			r.calls.forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if batch.DeletionTimestamp != nil {

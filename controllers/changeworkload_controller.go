@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -158,20 +159,25 @@ func (r *ChangeWorkloadReconciler) observeWorkload(ctx context.Context, in *defe
 	return live.UID != ref.UID, nil
 }
 
-// observeLive reads the labels and annotations of the workload from the API
-// server: the cache may be behind the operator's own last write.
+// observeLive reads the labels, the annotations and the pause of the workload
+// from the API server: the cache may be behind the operator's own last write.
 func (r *ChangeWorkloadReconciler) observeLive(ctx context.Context, in defense.ReleaseInput) (defense.ReleaseInput, error) {
-	live := &metav1.PartialObjectMetadata{}
+	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(r.kind.GroupVersionKind())
 	key := types.NamespacedName{Namespace: in.Workload.Namespace, Name: in.Workload.Name}
 	if err := r.live.Get(ctx, key, live); err != nil {
 		return in, fmt.Errorf("get %s %s: %w", in.Workload.Kind, key, err)
 	}
-	if live.UID != in.Workload.UID {
+	if live.GetUID() != in.Workload.UID {
 		return in, apierrors.NewNotFound(schema.GroupResource{Resource: in.Workload.Kind}, key.Name)
 	}
+	paused, _, err := unstructured.NestedBool(live.Object, "spec", "paused")
+	if err != nil {
+		return in, fmt.Errorf("read %s %s: %w", in.Workload.Kind, key, err)
+	}
 	w := *in.Workload
-	w.Labels, w.Annotations, w.ResourceVersion, w.Deleting = live.Labels, live.Annotations, live.ResourceVersion, live.DeletionTimestamp != nil
+	w.Labels, w.Annotations, w.ResourceVersion, w.Deleting = live.GetLabels(), live.GetAnnotations(), live.GetResourceVersion(), live.GetDeletionTimestamp() != nil
+	w.Paused = paused
 	in.Workload, in.Live = &w, true
 	return in, nil
 }
@@ -195,6 +201,9 @@ func (r *ChangeWorkloadReconciler) apply(ctx context.Context, change *v1alpha1.C
 	if err := r.actOnWorkload(ctx, change, w, &plan); err != nil {
 		return err
 	}
+	for _, e := range plan.Told {
+		r.event(w, change, e, "Verify")
+	}
 	if plan.Status != nil {
 		updated.Status = *plan.Status
 		if err := r.client.Status().Update(ctx, updated); err != nil {
@@ -202,22 +211,23 @@ func (r *ChangeWorkloadReconciler) apply(ctx context.Context, change *v1alpha1.C
 		}
 	}
 	r.tell(ctx, change, updated, w, plan.Events)
+	return r.tidy(ctx, change, w, &plan)
+}
+
+// tidy remembers, forgets and removes; what cannot be done keeps nothing else
+// from being done.
+func (r *ChangeWorkloadReconciler) tidy(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan) error {
+	var errs []error
 	if plan.Remember {
-		if err := r.remember(ctx, change, w); err != nil {
-			return err
-		}
+		errs = append(errs, r.remember(ctx, change, w))
 	}
 	for i := range plan.Forget {
-		if err := r.forget(ctx, change.Namespace, &plan.Forget[i]); err != nil {
-			return err
-		}
+		errs = append(errs, r.forget(ctx, change.Namespace, &plan.Forget[i]))
 	}
 	for i := range plan.Remove {
-		if err := r.remove(ctx, &plan.Remove[i]); err != nil {
-			return err
-		}
+		errs = append(errs, r.remove(ctx, &plan.Remove[i]))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (r *ChangeWorkloadReconciler) createBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, b defense.Batch) error {

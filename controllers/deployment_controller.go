@@ -140,8 +140,11 @@ func (r *WorkloadReconciler) apply(ctx context.Context, w *defense.Workload, cha
 	switch {
 	case plan.TakeBack:
 		p := patchRelease(w)
-		p.dropLabel(v1alpha1.SuspendLabel)
-		p.dropAnnotation(v1alpha1.SuspendedByAnnotation)
+		if w.Annotations[v1alpha1.SuspendedByAnnotation] != "" {
+			// A block that somebody else set stays.
+			p.dropLabel(v1alpha1.SuspendLabel)
+			p.dropAnnotation(v1alpha1.SuspendedByAnnotation)
+		}
 		p.dropAnnotation(v1alpha1.OverrideStaleAnnotation)
 		p.resume()
 		if err := r.patchWorkload(ctx, p); err != nil {
@@ -210,6 +213,8 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Worklo
 	if err != nil {
 		return err
 	}
+	// Whoever is wrong is told by the release.
+	set, _ = settings.Override(set, w.Annotations)
 	change := newChangeWorkload(r.kind, w, set, r.clock.Now())
 	switch err := r.client.Create(ctx, change); {
 	case err == nil:

@@ -76,7 +76,9 @@ func (r *OrderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *OrderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var change v1alpha1.ChangeWorkload
 	if err := r.client.Get(ctx, req.NamespacedName, &change); err != nil {
-		r.calls.forget(req.NamespacedName)
+		if apierrors.IsNotFound(err) {
+			r.calls.forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if change.DeletionTimestamp != nil {
@@ -296,12 +298,14 @@ func (r *OrderReconciler) ordersOfWorkload(ctx context.Context, o client.Object)
 	return r.changesWhere(ctx, defense.OrderWaits, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(o.GetUID())})
 }
 
-// defenseChanged lets through workloads that opted out, or in again.
+// defenseChanged lets through workloads that opted out, or in again, or changed
+// settings of their own.
 func defenseChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return defense.OptedOut(e.ObjectOld.GetLabels()) != defense.OptedOut(e.ObjectNew.GetLabels())
+			return defense.OptedOut(e.ObjectOld.GetLabels()) != defense.OptedOut(e.ObjectNew.GetLabels()) ||
+				settings.OverridesDiffer(e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations())
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },

@@ -111,13 +111,18 @@ func (p *metadataPatch) pause(version string) {
 	p.setAnnotation(v1alpha1.HaltedAnnotation, version)
 }
 
-// resume takes the operator's own pause back.
+// resume takes the operator's own pause back, with what says whose it is. Where
+// somebody resumed already, only that goes.
 func (p *metadataPatch) resume() {
-	if p.workload.Annotations[v1alpha1.HaltedAnnotation] == "" || !p.workload.Paused {
+	if p.workload.Annotations[v1alpha1.HaltedAnnotation] == "" {
 		return
 	}
-	p.add("test", pausedPath, true)
-	p.add("remove", pausedPath, nil)
+	if p.workload.Paused {
+		p.add("test", pausedPath, true)
+		p.add("remove", pausedPath, nil)
+	} else {
+		p.add("test", pausedPath, nil)
+	}
 	p.dropAnnotation(v1alpha1.HaltedAnnotation)
 }
 

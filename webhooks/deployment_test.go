@@ -201,6 +201,7 @@ func TestMutating(t *testing.T) {
 			want: []string{
 				`{"op":"replace","path":"/metadata/labels/` + version + `","value":"` + repairVersion + `"}`,
 				`{"op":"remove","path":"/metadata/labels/` + prefix + `ignored-suspend"}`,
+				`{"op":"remove","path":"/metadata/annotations/` + prefix + `halted"}`,
 				`{"op":"add","path":"/metadata/annotations/` + prefix + `override","value":"` + repairVersion + ` 77 jane"}`,
 				`{"op":"replace","path":"/metadata/annotations/` + prefix + `release","value":"2"}`,
 				`{"op":"replace","path":"/spec/template/metadata/labels/` + version + `","value":"` + repairVersion + `"}`,

@@ -205,6 +205,7 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 	if r.overrides() && (r.released() || r.suspendTouched()) {
 		r.useOverride(want)
 	}
+	r.takeBackPause(want)
 	r.markStale(want)
 }
 
@@ -248,9 +249,21 @@ func (r *AdmissionRequest) useOverride(want *AdmissionObject) {
 	if !r.New.suspended() {
 		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)
 	}
-	// A pause that the client set itself in this request is its own.
-	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; halted && r.Old.Paused && r.released() {
+}
+
+// takeBackPause resumes what an earlier version's failure paused when another
+// one is released that is not blocked, and takes away what says so as soon as
+// the workload is resumed, by whomever: a pause that is set later is not the
+// operator's. A pause that the client sets in this request is its own.
+func (r *AdmissionRequest) takeBackPause(want *AdmissionObject) {
+	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted {
+		return
+	}
+	if r.Old.Paused && r.released() && (r.overrides() || !r.Old.suspended()) {
 		want.Paused = false
+	}
+	if !r.Old.Paused || !want.Paused {
+		delete(want.Annotations, v1alpha1.HaltedAnnotation)
 	}
 }
 

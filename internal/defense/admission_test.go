@@ -453,7 +453,7 @@ func admissionTests() map[string]admissionTest {
 		"override: of a halted workload resumes it": {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").
 				bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true),
-			want: append(overridden("jane"), AdmissionChange{Target: WorkloadPaused, Remove: true}),
+			want: append(sorted(overridden("jane"), dropAnnotation(v1alpha1.HaltedAnnotation)), AdmissionChange{Target: WorkloadPaused, Remove: true}),
 		},
 		"override: of a workload that the user paused": {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").paused(true, true),
@@ -462,7 +462,20 @@ func admissionTests() map[string]admissionTest {
 		"override: of a halted workload that somebody resumed, paused by the release": {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").
 				bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(false, true),
-			want: overridden("jane"),
+			want: sorted(overridden("jane"), dropAnnotation(v1alpha1.HaltedAnnotation)),
+		},
+		"release of a halted workload whose block was lifted resumes it": {
+			request: makeUpdate().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true),
+			want: append(sorted(released(nil, nil), dropAnnotation(v1alpha1.HaltedAnnotation)),
+				AdmissionChange{Target: WorkloadPaused, Remove: true}),
+		},
+		"resumed by a user: what says that it was halted goes": {
+			request: makeBlocked().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, false),
+			want:    []AdmissionChange{dropAnnotation(v1alpha1.HaltedAnnotation)},
+		},
+		"paused by a user: what says that it was halted is not kept": {
+			request: makeBlocked().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(false, true),
+			want:    []AdmissionChange{dropAnnotation(v1alpha1.HaltedAnnotation)},
 		},
 		"blocked: release of a halted workload": {
 			request: makeBlocked().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true),
@@ -473,6 +486,19 @@ func admissionTests() map[string]admissionTest {
 		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
 		v1alpha1.HaltedAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
 	} {
+		if key == v1alpha1.HaltedAnnotation {
+			// Only while the workload is paused.
+			tests["restored when lost: "+key] = admissionTest{
+				request: makeUpdate().bothAnnotations(key, "x").paused(true, true).lose(key), want: []AdmissionChange{setAnnotation(key, "x")},
+			}
+			tests["restored when changed: "+key] = admissionTest{
+				request: makeUpdate().bothAnnotations(key, "x").paused(true, true).annotation(key, "y"), want: []AdmissionChange{setAnnotation(key, "x")},
+			}
+			tests["removed when added: "+key] = admissionTest{
+				request: makeUpdate().paused(true, true).annotation(key, "x"), want: []AdmissionChange{dropAnnotation(key)},
+			}
+			continue
+		}
 		tests["restored when lost: "+key] = admissionTest{
 			request: makeUpdate().bothAnnotations(key, "x").lose(key), want: []AdmissionChange{setAnnotation(key, "x")},
 		}

@@ -105,7 +105,7 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 		return WorkloadPlan{}
 	}
 	if !in.Enrolled || OptedOut(w.Labels) {
-		return WorkloadPlan{TakeBack: (hasOwnBlock(w) || w.halted()) && !anyOpen(in.Changes)}
+		return WorkloadPlan{TakeBack: (hasOwnBlock(w) || w.Annotations[v1alpha1.HaltedAnnotation] != "") && !anyOpen(in.Changes)}
 	}
 	if r := decideRecord(in); r != nil {
 		return WorkloadPlan{Record: r}
@@ -179,9 +179,6 @@ func overrideWaits(w *Workload) bool {
 	_, stale := w.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !stale
 }
-
-// halted says that the workload's pause is the operator's.
-func (w *Workload) halted() bool { return w.haltedBy(w.Annotations[v1alpha1.HaltedAnnotation]) }
 
 // hasOwnBlock says that the workload's block was set by the operator.
 func hasOwnBlock(w *Workload) bool {

@@ -112,6 +112,8 @@ type ReleasePlan struct {
 	// Resume takes the operator's own pause back.
 	Action       WorkloadAction
 	Halt, Resume bool
+	// Told are the events of Action, to be told once it is done.
+	Told []Event
 	// Status is set when it is to be written.
 	Status *v1alpha1.ChangeWorkloadStatus
 	// Remember the template of this version as the newest that succeeded, and
@@ -231,6 +233,9 @@ func (d *release) follow() {
 	d.explainOverrides()
 	d.followOrder()
 	if !IsVerified(d.status.Status) {
+		if d.Workload.Annotations[v1alpha1.HaltedAnnotation] != d.Change.Spec.Reversion {
+			d.resume()
+		}
 		return
 	}
 	d.followSettings()
@@ -241,7 +246,7 @@ func (d *release) follow() {
 	wait := d.sortPods()
 	made := d.orderPreOver() && d.makeBatches()
 	d.judge(made)
-	d.resumeOverridden()
+	d.resume()
 	d.explain()
 	d.requeueIn(wait)
 }
@@ -487,20 +492,28 @@ func (d *release) halt() {
 		return
 	}
 	d.plan.Halt = true
-	d.event(corev1.EventTypeWarning, "RolloutHalted", "the rollout is paused, because this version failed")
+	d.told(corev1.EventTypeWarning, "RolloutHalted", "the rollout is paused, because this version failed")
 }
 
-// resumeOverridden takes the pause back that an older version's failure caused,
-// when this release passed the block: admission does so in the same request,
-// unless it was down.
-func (d *release) resumeOverridden() {
-	halted := d.Workload.Annotations[v1alpha1.HaltedAnnotation]
-	o, ok := ParseOverride(d.Workload.Annotations[v1alpha1.OverrideAnnotation])
-	if d.plan.Action == LeaveWorkload && d.Workload.Paused && halted != "" && halted != d.Change.Spec.Reversion && ok && o.Version == d.Change.Spec.Reversion {
-		d.plan.NeedsLive = !d.Live
-		d.plan.Action, d.plan.Resume = ResumeWorkload, true
-		d.event(corev1.EventTypeNormal, "RolloutResumed", "this release overrides the block, so the pause because of version "+halted+" is taken back")
+// resume takes the operator's pause back that lifting the block did not: of an
+// older version, when this one passed the block or there is none any more, and
+// of this one, when nothing of it is failed and somebody else lifted the block.
+// Admission resumes in the request of the release, unless it was down.
+func (d *release) resume() {
+	w := d.Workload
+	halted := w.Annotations[v1alpha1.HaltedAnnotation]
+	if d.plan.Action != LeaveWorkload || !w.Paused || halted == "" {
+		return
 	}
+	o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation])
+	overrides := ok && o.Version == d.Change.Spec.Reversion
+	if halted == d.Change.Spec.Reversion && (w.blocked() || len(d.failed) > 0 || d.failedOrder() != nil) ||
+		halted != d.Change.Spec.Reversion && w.blocked() && !overrides {
+		return
+	}
+	d.plan.NeedsLive = !d.Live
+	d.plan.Action, d.plan.Resume = ResumeWorkload, true
+	d.told(corev1.EventTypeNormal, "RolloutResumed", "the pause because of version "+halted+" is taken back")
 }
 
 // succeed lifts a block once a pod of this release has passed: any block when
@@ -549,10 +562,10 @@ func (d *release) lift(lift bool, why string) {
 	}
 	d.plan.NeedsLive = !d.Live
 	d.plan.Action = LiftBlock
-	d.event(corev1.EventTypeNormal, "BlockLifted", why)
+	d.told(corev1.EventTypeNormal, "BlockLifted", why)
 	if d.Workload.haltedBy(d.Change.Spec.Reversion) {
 		d.plan.Resume = true
-		d.event(corev1.EventTypeNormal, "RolloutResumed", why)
+		d.told(corev1.EventTypeNormal, "RolloutResumed", why)
 	}
 }
 
@@ -698,6 +711,12 @@ func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reas
 
 func (d *release) event(eventType, reason, message string) {
 	d.plan.Events = append(d.plan.Events, Event{Type: eventType, Reason: reason,
+		Message: fmt.Sprintf("version %s: %s", d.Change.Spec.Reversion, message)})
+}
+
+// told is an event of the action on the workload.
+func (d *release) told(eventType, reason, message string) {
+	d.plan.Told = append(d.plan.Told, Event{Type: eventType, Reason: reason,
 		Message: fmt.Sprintf("version %s: %s", d.Change.Spec.Reversion, message)})
 }
 

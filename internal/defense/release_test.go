@@ -718,11 +718,32 @@ func TestHalting(t *testing.T) {
 			w.stored.Annotations[v1alpha1.OverrideAnnotation] = Override{Version: versionA, ResourceVersion: "5", User: UnknownUser}.String()
 			return w
 		}(), nil, false, "", v1alpha1.ReasonRollingOut},
-		"a release that overrides nothing does not": {func() *world {
-			w := newWorld(3).Paused()
+		"one that overrides nothing does not while there is a block": {func() *world {
+			w := newWorld(3).Paused().Suspended(versionB + " 7")
 			w.stored.Annotations[v1alpha1.HaltedAnnotation] = versionB
 			return w
 		}(), nil, true, versionB, v1alpha1.ReasonRolloutPaused},
+		"it does when the block was lifted by hand": {func() *world {
+			w := newWorld(3).Paused()
+			w.stored.Annotations[v1alpha1.HaltedAnnotation] = versionB
+			return w
+		}(), nil, false, "", v1alpha1.ReasonRollingOut},
+		"a block lifted by hand leaves the pause": {newWorld(3).Pods(1), []func(*world){fail("sleep-0"), func(w *world) {
+			delete(w.stored.Labels, v1alpha1.SuspendLabel)
+			delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
+		}}, true, versionA, v1alpha1.ReasonRolloutHalted},
+		"until the verdict is corrected": {newWorld(3).Pods(1), []func(*world){fail("sleep-0"), func(w *world) {
+			delete(w.stored.Labels, v1alpha1.SuspendLabel)
+			delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
+		}, func(w *world) { w.Verdict("sleep-0", "pass") }}, false, "", v1alpha1.ReasonRollingOut},
+		"a view from before the pause resumes all the same": {newWorld(3).Pods(1), []func(*world){func(w *world) {
+			w.Stale()
+			w.Verdict("sleep-0", "fail")
+			w.Step()
+			w.Verdict("sleep-0", "pass")
+			w.Step()
+			w.Fresh()
+		}}, false, "", v1alpha1.ReasonRollingOut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := test.world.Settle(t)

@@ -317,6 +317,9 @@ func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
 	return nil
 }
 
+// maxOverride is how much of an annotation is read, in bytes.
+const maxOverride = 100
+
 // disabled turns a setting off for a workload.
 const disabled = "disabled"
 
@@ -354,9 +357,25 @@ func Override(s Settings, annotations map[string]string) (_ Settings, problems [
 		if !ok {
 			continue
 		}
+		// A value may be of any length; what is told of it is not.
+		value = strings.ToValidUTF8(value[:min(len(value), maxOverride)], "")
 		if err := overrides[name](&s, strings.TrimSpace(value)); err != nil {
 			problems = append(problems, fmt.Sprintf("annotation %s: %v; the OpsConfigInfo %q applies", key, err, name))
 		}
 	}
 	return s, problems
+}
+
+// OverridesDiffer says that two sets of annotations override settings
+// differently.
+func OverridesDiffer(a, b map[string]string) bool {
+	for name := range overrides {
+		key := v1alpha1.SettingAnnotationPrefix + name
+		va, inA := a[key]
+		vb, inB := b[key]
+		if va != vb || inA != inB {
+			return true
+		}
+	}
+	return false
 }
