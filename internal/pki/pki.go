@@ -24,6 +24,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -80,6 +81,40 @@ func (ca *KeyPair) IssueClient(user string, groups []string, now time.Time, vali
 	}, now, validity)
 }
 
+// Pair joins a certificate with its private key, in the PEM that issuing gave
+// it. A key that is not the certificate's is an error.
+func Pair(cert *x509.Certificate, keyPEM []byte) (*KeyPair, error) {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil {
+		return nil, errors.New("the key is not PEM")
+	}
+	key, err := x509.ParseECPrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read the key: %w", err)
+	}
+	if !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, fmt.Errorf("the key is not that of %s", cert.Subject.CommonName)
+	}
+	return &KeyPair{Key: key, Cert: cert, CertPEM: EncodeCertificate(cert), KeyPEM: keyPEM}, nil
+}
+
+// EncodeCertificate is a certificate in PEM.
+func EncodeCertificate(cert *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
+}
+
+// ParseCertificates reads the certificates of a bundle in PEM, and leaves out
+// whatever else is in it.
+func ParseCertificates(bundle []byte) []*x509.Certificate {
+	var certs []*x509.Certificate
+	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
+		if cert, err := x509.ParseCertificate(block.Bytes); block.Type == "CERTIFICATE" && err == nil {
+			certs = append(certs, cert)
+		}
+	}
+	return certs
+}
+
 // PublicPEM is the public half of the key, for verifying what it signs.
 func (ca *KeyPair) PublicPEM() ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(ca.Key.Public())
@@ -124,7 +159,7 @@ func issue(ca *KeyPair, template x509.Certificate, now time.Time, validity time.
 	return &KeyPair{
 		Key:     key,
 		Cert:    cert,
-		CertPEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		CertPEM: EncodeCertificate(cert),
 		KeyPEM:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
 	}, nil
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package pki
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"testing"
@@ -74,5 +75,51 @@ func TestIssue(t *testing.T) {
 	}
 	if _, err := tls.X509KeyPair(server.CertPEM, server.KeyPEM); err != nil {
 		t.Errorf("certificate and key do not fit: %v", err)
+	}
+}
+
+func TestPair(t *testing.T) {
+	now := time.Now()
+	ca, err := NewCA("one", now, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := NewCA("other", now, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Pair(ca.Cert, ca.KeyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(again.CertPEM, ca.CertPEM) || !bytes.Equal(again.KeyPEM, ca.KeyPEM) || !again.Key.Equal(ca.Key) {
+		t.Error("what was joined is not what was taken apart")
+	}
+	for name, key := range map[string][]byte{"another's": other.KeyPEM, "none": nil, "a certificate": ca.CertPEM} {
+		if _, err := Pair(ca.Cert, key); err == nil {
+			t.Errorf("the key is %s, and is taken", name)
+		}
+	}
+}
+
+func TestParseCertificates(t *testing.T) {
+	now := time.Now()
+	ca, err := NewCA("one", now, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle := append([]byte("a note\n"), ca.CertPEM...)
+	bundle = append(bundle, ca.KeyPEM...)
+	bundle = append(bundle, []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")...)
+	bundle = append(bundle, ca.CertPEM...)
+	certs := ParseCertificates(bundle)
+	if len(certs) != 2 || !certs[0].Equal(ca.Cert) || !certs[1].Equal(ca.Cert) {
+		t.Errorf("%d certificates", len(certs))
+	}
+	if !bytes.Equal(EncodeCertificate(certs[0]), ca.CertPEM) {
+		t.Error("a certificate is encoded in another way")
+	}
+	if len(ParseCertificates(nil)) != 0 {
+		t.Error("certificates of nothing")
 	}
 }

@@ -1,0 +1,338 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package certificates
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Target is where API servers find the webhooks.
+type Target struct {
+	// Namespace of the operator and of its service.
+	Namespace string
+	// Service by its name and Port.
+	Service string
+	Port    int32
+}
+
+// Configuration is a webhook configuration as it is meant to be. It is
+// unstructured so that fields which this build does not know are left alone.
+type Configuration struct {
+	template *unstructured.Unstructured
+}
+
+// NewConfigurations reads the generated manifests and completes them: their
+// names, where the webhooks are, which namespaces they never see, and what the
+// API server fills in, so that one that is right is recognized.
+func NewConfigurations(manifests []byte, mutating, validating string, target Target) ([]Configuration, error) {
+	names := map[string]string{"MutatingWebhookConfiguration": mutating, "ValidatingWebhookConfiguration": validating}
+	var all []Configuration
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifests)))
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("webhook manifests: %w", err)
+		}
+		data, err := utilyaml.ToJSON(document)
+		if err != nil {
+			return nil, fmt.Errorf("webhook manifests: %w", err)
+		}
+		u := &unstructured.Unstructured{}
+		if err := u.UnmarshalJSON(data); err != nil {
+			return nil, fmt.Errorf("webhook manifests: %w", err)
+		}
+		name := names[u.GetKind()]
+		if name == "" {
+			return nil, fmt.Errorf("webhook manifests: an unexpected %s", u.GetKind())
+		}
+		delete(names, u.GetKind())
+		u.SetName(name)
+		hooks := webhooks(u)
+		if len(hooks) == 0 {
+			return nil, fmt.Errorf("webhook manifests: no webhooks in %s", u.GetKind())
+		}
+		for _, hook := range hooks {
+			if err := complete(hook, u.GetKind(), target); err != nil {
+				return nil, fmt.Errorf("webhook manifests: %s: %w", u.GetKind(), err)
+			}
+		}
+		all = append(all, Configuration{template: u})
+	}
+	if len(names) > 0 {
+		return nil, fmt.Errorf("webhook manifests: %d configurations are missing", len(names))
+	}
+	return all, nil
+}
+
+// complete fills in what the generated manifests do not say.
+func complete(hook map[string]any, kind string, target Target) error {
+	service, _, err := unstructured.NestedMap(hook, "clientConfig", "service")
+	if err != nil {
+		return err
+	}
+	if service["path"] == nil {
+		return fmt.Errorf("webhook %v has no path of a service", hook["name"])
+	}
+	service["namespace"], service["name"], service["port"] = target.Namespace, target.Service, int64(target.Port)
+	hook["clientConfig"] = map[string]any{"service": service}
+
+	defaults := map[string]any{"matchPolicy": "Equivalent", "timeoutSeconds": int64(10), "failurePolicy": "Fail", "objectSelector": map[string]any{}}
+	if kind == "MutatingWebhookConfiguration" {
+		defaults["reinvocationPolicy"] = "Never"
+	}
+	for key, value := range defaults {
+		if _, set := hook[key]; !set {
+			hook[key] = value
+		}
+	}
+	rules, _ := hook["rules"].([]any)
+	for _, r := range rules {
+		if rule, ok := r.(map[string]any); ok && rule["scope"] == nil {
+			rule["scope"] = "*"
+		}
+	}
+
+	selector, err := selectorOf(hook)
+	if err != nil {
+		return err
+	}
+	exclude(selector, metav1.LabelSelectorRequirement{
+		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn,
+		Values: []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, target.Namespace},
+	})
+	return setSelector(hook, selector)
+}
+
+// Object is the configuration by kind and name, with nothing in it.
+func (c Configuration) Object() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(c.template.GroupVersionKind())
+	u.SetName(c.template.GetName())
+	return u
+}
+
+// Create is the configuration with a bundle, for where there is none.
+func (c Configuration) Create(bundle []byte) *unstructured.Unstructured {
+	u := c.template.DeepCopy()
+	for _, hook := range webhooks(u) {
+		setBundle(hook, bundle)
+	}
+	return u
+}
+
+// Inject is a configuration in which every webhook that is called through a
+// service carries the bundle, and says whether that changes it. Nothing else is
+// touched, so that replicas of different versions agree.
+func Inject(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, bool) {
+	next := live.DeepCopy()
+	for _, hook := range webhooks(next) {
+		if _, found, err := unstructured.NestedMap(hook, "clientConfig", "service"); found && err == nil {
+			setBundle(hook, bundle)
+		}
+	}
+	return next, !equality.Semantic.DeepEqual(live.Object, next.Object)
+}
+
+// Restore is a configuration with its webhooks as they are meant to be, and says
+// whether that changes it. Kept are labels and annotations, namespaces that are
+// excluded beyond ours, and what this build does not know.
+func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, bool, error) {
+	next := live.DeepCopy()
+	current := map[string]map[string]any{}
+	for _, hook := range webhooks(next) {
+		if name, ok := hook["name"].(string); ok {
+			current[name] = hook
+		}
+	}
+	var restored []any
+	for _, want := range webhooks(c.template.DeepCopy()) {
+		name, _ := want["name"].(string)
+		hook, err := restore(current[name], want)
+		if err != nil {
+			return nil, false, fmt.Errorf("webhook %s: %w", name, err)
+		}
+		setBundle(hook, bundle)
+		restored = append(restored, hook)
+	}
+	next.Object["webhooks"] = restored
+	return next, !equality.Semantic.DeepEqual(live.Object, next.Object), nil
+}
+
+// restore brings one webhook to what is wanted.
+func restore(hook, want map[string]any) (map[string]any, error) {
+	if hook == nil {
+		return want, nil
+	}
+	wanted, err := selectorOf(want)
+	if err != nil {
+		return nil, err
+	}
+	// One that cannot be read is no better than one that was altered.
+	if selector, err := selectorOf(hook); err == nil && !fulfils(selector, wanted) {
+		for _, e := range selector.MatchExpressions {
+			if isExclusion(e) {
+				exclude(wanted, e)
+			}
+		}
+		if err := setSelector(hook, wanted); err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		hook["namespaceSelector"] = want["namespaceSelector"]
+	}
+	// Everything else that may be there and is not wanted.
+	if _, ok := want["matchConditions"]; !ok {
+		delete(hook, "matchConditions")
+	}
+	for key, value := range want {
+		if key != "namespaceSelector" {
+			hook[key] = value
+		}
+	}
+	return hook, nil
+}
+
+// fulfils says whether a selector selects what is wanted, or that without some
+// more namespaces.
+func fulfils(selector, wanted *metav1.LabelSelector) bool {
+	if !equality.Semantic.DeepEqual(selector.MatchLabels, wanted.MatchLabels) {
+		return false
+	}
+	for _, want := range wanted.MatchExpressions {
+		if !slices.ContainsFunc(selector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
+			if e.Key != want.Key || e.Operator != want.Operator {
+				return false
+			}
+			if isExclusion(want) {
+				return containsAll(e.Values, want.Values)
+			}
+			return equality.Semantic.DeepEqual(e.Values, want.Values)
+		}) {
+			return false
+		}
+	}
+	for _, e := range selector.MatchExpressions {
+		if !isExclusion(e) && !slices.ContainsFunc(wanted.MatchExpressions, func(want metav1.LabelSelectorRequirement) bool {
+			return equality.Semantic.DeepEqual(e, want)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// isExclusion says whether an expression takes some namespaces out. What enrols
+// a namespace is not for that.
+func isExclusion(e metav1.LabelSelectorRequirement) bool {
+	return e.Key != v1alpha1.EnrolledLabel &&
+		(e.Operator == metav1.LabelSelectorOpNotIn || e.Operator == metav1.LabelSelectorOpDoesNotExist)
+}
+
+// exclude adds an exclusion to a selector, to one by the same label if there is.
+func exclude(selector *metav1.LabelSelector, e metav1.LabelSelectorRequirement) {
+	for i := range selector.MatchExpressions {
+		if have := &selector.MatchExpressions[i]; have.Key == e.Key && have.Operator == e.Operator {
+			for _, value := range e.Values {
+				if !slices.Contains(have.Values, value) {
+					have.Values = append(have.Values, value)
+				}
+			}
+			return
+		}
+	}
+	selector.MatchExpressions = append(selector.MatchExpressions, *e.DeepCopy())
+}
+
+func containsAll(values, wanted []string) bool {
+	for _, value := range wanted {
+		if !slices.Contains(values, value) {
+			return false
+		}
+	}
+	return true
+}
+
+func selectorOf(hook map[string]any) (*metav1.LabelSelector, error) {
+	selector := &metav1.LabelSelector{}
+	content, _, err := unstructured.NestedMap(hook, "namespaceSelector")
+	if err != nil {
+		return nil, err
+	}
+	return selector, runtime.DefaultUnstructuredConverter.FromUnstructured(content, selector)
+}
+
+func setSelector(hook map[string]any, selector *metav1.LabelSelector) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(selector)
+	if err != nil {
+		return err
+	}
+	hook["namespaceSelector"] = content
+	return nil
+}
+
+// Bundles are those that the webhooks of a configuration carry.
+func Bundles(live *unstructured.Unstructured) [][]byte {
+	var bundles [][]byte
+	for _, hook := range webhooks(live) {
+		text, _, _ := unstructured.NestedString(hook, "clientConfig", "caBundle")
+		bundle, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			bundle = nil
+		}
+		bundles = append(bundles, bundle)
+	}
+	return bundles
+}
+
+func setBundle(hook map[string]any, bundle []byte) {
+	config, ok := hook["clientConfig"].(map[string]any)
+	if !ok {
+		config = map[string]any{}
+		hook["clientConfig"] = config
+	}
+	config["caBundle"] = base64.StdEncoding.EncodeToString(bundle)
+}
+
+// webhooks of a configuration, to be read and changed.
+func webhooks(u *unstructured.Unstructured) []map[string]any {
+	list, _ := u.Object["webhooks"].([]any)
+	var hooks []map[string]any
+	for _, item := range list {
+		if hook, ok := item.(map[string]any); ok {
+			hooks = append(hooks, hook)
+		}
+	}
+	return hooks
+}

@@ -1,0 +1,245 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package certificates
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/traas-stack/altershield-operator/config/webhook"
+)
+
+var target = Target{Namespace: "ours", Service: "hooks", Port: 443}
+
+func configurations(t *testing.T) (mutating, validating Configuration) {
+	t.Helper()
+	all, err := NewConfigurations(webhook.Manifests, "m", "v", target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		switch c.Object().GetKind() {
+		case "MutatingWebhookConfiguration":
+			mutating = c
+		case "ValidatingWebhookConfiguration":
+			validating = c
+		}
+	}
+	return mutating, validating
+}
+
+func TestNewConfigurations(t *testing.T) {
+	mutating, validating := configurations(t)
+	for _, c := range []Configuration{mutating, validating} {
+		object := c.Create([]byte("bundle"))
+		if name := object.GetName(); name != "m" && name != "v" {
+			t.Errorf("named %s", name)
+		}
+		for _, hook := range webhooks(object) {
+			config, _ := hook["clientConfig"].(map[string]any)
+			service, _ := config["service"].(map[string]any)
+			if service["namespace"] != "ours" || service["name"] != "hooks" || service["port"] != int64(443) || service["path"] == nil {
+				t.Errorf("%v is called at %v", hook["name"], service)
+			}
+			if config["caBundle"] != base64.StdEncoding.EncodeToString([]byte("bundle")) {
+				t.Errorf("%v carries %v", hook["name"], config["caBundle"])
+			}
+			selector, err := selectorOf(hook)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var excluded []string
+			for _, e := range selector.MatchExpressions {
+				if e.Key == "kubernetes.io/metadata.name" && e.Operator == "NotIn" {
+					excluded = append(excluded, e.Values...)
+				}
+			}
+			for _, want := range []string{"kube-system", "kube-public", "kube-node-lease", "ours"} {
+				if !strings.Contains(strings.Join(excluded, " "), want) {
+					t.Errorf("%v is called for %s", hook["name"], want)
+				}
+			}
+			if selector.MatchLabels["admission-webhook-altershield"] != "enabled" {
+				t.Errorf("%v selects %v", hook["name"], selector.MatchLabels)
+			}
+		}
+	}
+
+	for name, manifests := range map[string]string{
+		"nothing":      "",
+		"garbage":      "{",
+		"another kind": "kind: ConfigMap\napiVersion: v1\n",
+		"no webhooks":  "kind: MutatingWebhookConfiguration\napiVersion: admissionregistration.k8s.io/v1\n",
+		"only one":     "kind: MutatingWebhookConfiguration\napiVersion: admissionregistration.k8s.io/v1\nwebhooks: [{name: a, clientConfig: {service: {path: /a}}}]\n",
+		"no path":      "kind: MutatingWebhookConfiguration\napiVersion: admissionregistration.k8s.io/v1\nwebhooks: [{name: a}]\n",
+	} {
+		if _, err := NewConfigurations([]byte(manifests), "m", "v", target); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+func TestRestore(t *testing.T) {
+	mutating, validating := configurations(t)
+	bundle := []byte("bundle")
+	set := func(value any, path ...string) func(map[string]any) {
+		return func(hook map[string]any) {
+			if err := unstructured.SetNestedField(hook, value, path...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remove := func(path ...string) func(map[string]any) {
+		return func(hook map[string]any) { unstructured.RemoveNestedField(hook, path...) }
+	}
+	expressions := func(change func([]any) []any) func(map[string]any) {
+		return func(hook map[string]any) {
+			list, _, _ := unstructured.NestedSlice(hook, "namespaceSelector", "matchExpressions")
+			set(change(list), "namespaceSelector", "matchExpressions")(hook)
+		}
+	}
+	expression := func(key, operator string, values ...any) map[string]any {
+		e := map[string]any{"key": key, "operator": operator}
+		if len(values) > 0 {
+			e["values"] = values
+		}
+		return e
+	}
+	add := func(e map[string]any) func(map[string]any) {
+		return expressions(func(list []any) []any { return append(list, e) })
+	}
+	for name, test := range map[string]struct {
+		of    Configuration
+		alter func(hook map[string]any)
+		// kept is an alteration that is left as it is; wantSelector, where it
+		// is not all undone, what comes of the selector.
+		kept         bool
+		wantSelector []any
+	}{
+		"as it should be":        {of: mutating, alter: func(map[string]any) {}, kept: true},
+		"failure policy":         {of: validating, alter: set("Fail", "failurePolicy")},
+		"timeout":                {of: mutating, alter: set(int64(30), "timeoutSeconds")},
+		"rules":                  {of: mutating, alter: set([]any{}, "rules")},
+		"conditions removed":     {of: validating, alter: remove("matchConditions")},
+		"conditions added":       {of: mutating, alter: set([]any{map[string]any{"name": "x", "expression": "false"}}, "matchConditions")},
+		"object selector":        {of: validating, alter: set(map[string]any{"a": "b"}, "objectSelector", "matchLabels")},
+		"reinvocation":           {of: mutating, alter: set("Never", "reinvocationPolicy")},
+		"bundle":                 {of: mutating, alter: set("eA==", "clientConfig", "caBundle")},
+		"no bundle":              {of: mutating, alter: remove("clientConfig", "caBundle")},
+		"elsewhere":              {of: mutating, alter: set(map[string]any{"url": "https://elsewhere"}, "clientConfig")},
+		"another service":        {of: mutating, alter: set("other", "clientConfig", "service", "name")},
+		"name":                   {of: mutating, alter: set("other.kb.io", "name")},
+		"no selector":            {of: mutating, alter: remove("namespaceSelector")},
+		"selector of another":    {of: mutating, alter: set("nowhere", "namespaceSelector", "matchLabels", "admission-webhook-altershield")},
+		"selector narrowed":      {of: mutating, alter: add(expression("env", "In", "test"))},
+		"selector unreadable":    {of: mutating, alter: set("all", "namespaceSelector")},
+		"enrolment undone":       {of: mutating, alter: add(expression("admission-webhook-altershield", "NotIn", "enabled"))},
+		"a field we do not know": {of: mutating, alter: set("x", "newField"), kept: true},
+		"one more exclusion":     {of: mutating, alter: add(expression("control-plane", "DoesNotExist")), kept: true},
+		"one more namespace excluded": {of: mutating, kept: true, alter: expressions(func(list []any) []any {
+			return []any{expression("kubernetes.io/metadata.name", "NotIn", "legacy", "ours", "kube-node-lease", "kube-public", "kube-system")}
+		})},
+		"another namespace excluded": {
+			of: mutating, alter: expressions(func([]any) []any {
+				return []any{expression("kubernetes.io/metadata.name", "NotIn", "legacy"), expression("env", "In", "test")}
+			}),
+			wantSelector: []any{expression("kubernetes.io/metadata.name", "NotIn", "kube-system", "kube-public", "kube-node-lease", "ours", "legacy")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			good := test.of.Create(bundle)
+			good.SetResourceVersion("7")
+			good.SetLabels(map[string]string{"kept": "yes"})
+			live := good.DeepCopy()
+			test.alter(webhooks(live)[0])
+			want := good
+			if test.kept {
+				want = live.DeepCopy()
+			}
+			if test.wantSelector != nil {
+				set(test.wantSelector, "namespaceSelector", "matchExpressions")(webhooks(want)[0])
+			}
+			got, changed, err := test.of.Restore(live, bundle)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if changed == test.kept {
+				t.Errorf("changed: %t", changed)
+			}
+			if diff := cmp.Diff(want.Object, got.Object); diff != "" {
+				t.Errorf("restored (-want +got):\n%s", diff)
+			}
+			if _, again, _ := test.of.Restore(got, bundle); again {
+				t.Error("what was restored is to be restored")
+			}
+		})
+	}
+
+	t.Run("webhooks removed and added", func(t *testing.T) {
+		live := validating.Create(bundle)
+		live.Object["webhooks"] = []any{map[string]any{"name": "stranger"}}
+		got, changed, err := validating.Restore(live, bundle)
+		if err != nil || !changed {
+			t.Fatalf("changed %t, %v", changed, err)
+		}
+		if diff := cmp.Diff(validating.Create(bundle).Object, got.Object); diff != "" {
+			t.Errorf("restored (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestInject(t *testing.T) {
+	mutating, validating := configurations(t)
+	bundle := []byte("bundle")
+	live := validating.Create([]byte("old"))
+	hook := webhooks(live)[0]
+	hook["failurePolicy"] = "Ignore"
+	byURL := map[string]any{"name": "by-url", "clientConfig": map[string]any{"url": "https://elsewhere"}}
+	list, _ := live.Object["webhooks"].([]any)
+	live.Object["webhooks"] = append(list, byURL)
+	before := live.DeepCopy()
+
+	got, changed := Inject(live, bundle)
+	if !changed {
+		t.Error("unchanged")
+	}
+	if diff := cmp.Diff(before.Object, live.Object); diff != "" {
+		t.Errorf("what was read was altered:\n%s", diff)
+	}
+	if hook := webhooks(got)[0]; hook["failurePolicy"] != "Ignore" {
+		t.Error("more than the bundle was touched")
+	}
+	bundles := Bundles(got)
+	if string(bundles[0]) != "bundle" || string(bundles[1]) != "bundle" || len(bundles[2]) > 0 {
+		t.Errorf("bundles are %q", bundles)
+	}
+	if _, changed := Inject(got, bundle); changed {
+		t.Error("changed again")
+	}
+	if _, changed := Inject(mutating.Create(bundle), bundle); changed {
+		t.Error("what is right is changed")
+	}
+	broken := mutating.Create(bundle)
+	webhooks(broken)[0]["clientConfig"] = map[string]any{"caBundle": "???"}
+	if got := Bundles(broken); len(got) != 1 || len(got[0]) != 0 {
+		t.Errorf("bundles are %q", got)
+	}
+}
