@@ -19,7 +19,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -37,6 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/identity"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/options"
+	"github.com/traas-stack/altershield-operator/internal/servertime"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/routers"
 	"github.com/traas-stack/altershield-operator/runnable"
@@ -91,10 +91,14 @@ func run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return err
 	}
-	co := controllers.Options{Namespace: o.Namespace, Clock: clock.RealClock{}, Kind: workload.Deployment{}, Server: server}
+	co := controllers.Options{Namespace: o.Namespace, Clock: clock.RealClock{}, ServerClock: servertime.Follow(config, clock.RealClock{}), Kind: workload.Deployment{}, Server: server}
+	certificates := runnable.NewCertificates(runnable.CertificatesOptions{
+		Dir: o.WebhookCertPath, Namespace: o.Namespace, Secret: o.WebhookCertSecret, Service: o.WebhookService, Validity: o.WebhookCertValidity,
+		Mutating: o.MutatingConfiguration, Validating: o.ValidatingConfiguration,
+		Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"), OnServe: metrics.WebhookCertificate,
+	})
 	webhookServer := webhook.NewServer(webhook.Options{
-		Port: o.WebhookPort, CertDir: o.WebhookCertPath, CertName: o.WebhookCertName, KeyName: o.WebhookKeyName,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }},
+		Port: o.WebhookPort, CertDir: o.WebhookCertPath, CertName: o.WebhookCertName, KeyName: o.WebhookKeyName, TLSOpts: certificates.TLSOptions(),
 	})
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:        controllers.NewScheme(),
@@ -104,11 +108,9 @@ func run(ctx context.Context, o *options.Options) error {
 		Metrics: metricsserver.Options{
 			BindAddress: o.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
 		},
-		HealthProbeBindAddress:        o.HealthAddress,
-		LeaderElection:                o.LeaderElect,
-		LeaderElectionID:              "altershield-operator",
-		LeaderElectionNamespace:       o.Namespace,
-		LeaderElectionReleaseOnCancel: true,
+		HealthProbeBindAddress: o.HealthAddress,
+		LeaderElection:         o.LeaderElect, LeaderElectionID: "altershield-operator",
+		LeaderElectionNamespace: o.Namespace, LeaderElectionReleaseOnCancel: true,
 	})
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
@@ -116,6 +118,7 @@ func run(ctx context.Context, o *options.Options) error {
 	if err := controllers.Setup(ctx, mgr, co); err != nil {
 		return err
 	}
+	rollbacks := controllers.NewRollbacks(mgr, co)
 	client, cluster := server.Connection()
 	if err := webhooks.SetupWithManager(mgr, webhooks.Options{
 		Self: self, Log: ctrl.Log.WithName("webhooks"), Settings: webhooks.CachedSettings(mgr.GetClient(), o.Namespace),
@@ -127,11 +130,13 @@ func run(ctx context.Context, o *options.Options) error {
 	}
 	if err := routers.SetupWithManager(mgr, routers.Options{
 		Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, Kind: co.Kind, Clock: co.Clock,
-		Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
+		Rollbacks: rollbacks, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
 	}); err != nil {
 		return err
 	}
 	if err := errors.Join(
+		certificates.SetupWithManager(ctx, mgr),
+		(&runnable.RollbackScanner{Rollbacks: rollbacks}).SetupWithManager(mgr),
 		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("webhooks", webhookServer.StartedChecker()),

@@ -125,7 +125,7 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 func (r *ChangePodReconciler) observe(ctx context.Context, batch *v1alpha1.ChangePod) (in defense.BatchInput, w *defense.Workload, err error) {
 	in = defense.BatchInput{Now: r.clock.Now(), Batch: batch, Server: r.server != nil}
 	ns, err := r.observeNamespace(ctx, batch.Namespace)
-	if err != nil || !enrolled(ns) {
+	if err != nil || !r.enrolled(ns) {
 		return in, nil, err
 	}
 	ref := metav1.GetControllerOf(batch)

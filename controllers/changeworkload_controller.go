@@ -105,7 +105,7 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 // observe reads all a decision needs. current is false while the cache does not
 // show the workload that the API server has.
 func (r *ChangeWorkloadReconciler) observe(ctx context.Context, ns *metav1.PartialObjectMetadata, change *v1alpha1.ChangeWorkload) (in defense.ReleaseInput, current bool, err error) {
-	in = defense.ReleaseInput{Now: r.clock.Now(), Change: change, Enrolled: enrolled(ns), Cluster: r.cluster}
+	in = defense.ReleaseInput{Now: r.clock.Now(), Change: change, Enrolled: r.enrolled(ns), Cluster: r.cluster}
 	if in.Settings, err = r.observeSettings(ctx); err != nil {
 		return in, false, err
 	}
@@ -265,7 +265,7 @@ func (r *ChangeWorkloadReconciler) createBatch(ctx context.Context, change *v1al
 // actOnWorkload sets or lifts the block, on the release that was decided about
 // and on no other.
 func (r *ChangeWorkloadReconciler) actOnWorkload(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan) error {
-	p := (*metadataPatch)(nil)
+	p := (*workloadPatch)(nil)
 	switch plan.Action {
 	case defense.LeaveWorkload:
 		return nil
@@ -402,11 +402,8 @@ func (r *ChangeWorkloadReconciler) changesOfRevision(ctx context.Context, o clie
 }
 
 func (r *ChangeWorkloadReconciler) changesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
-	owner, ok, err := r.kind.OwnerOfPod(ctx, r.client, o)
-	if err != nil {
-		log.FromContext(ctx).Error(err, "find the workload of a pod", "pod", client.ObjectKeyFromObject(o))
-	}
-	if err != nil || !ok {
+	owner, ok := r.ownerOfPod(ctx, o)
+	if !ok {
 		return nil
 	}
 	return r.requestsByOwner(ctx, o.GetNamespace(), owner.UID)

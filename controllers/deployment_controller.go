@@ -104,7 +104,7 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 }
 
 func (r *WorkloadReconciler) observe(ctx context.Context, ns *metav1.PartialObjectMetadata, w *defense.Workload) (in defense.WorkloadInput, err error) {
-	in = defense.WorkloadInput{Workload: w, Enrolled: enrolled(ns)}
+	in = defense.WorkloadInput{Workload: w, Enrolled: r.enrolled(ns)}
 	key := types.NamespacedName{Namespace: w.Namespace, Name: w.Name}
 	if !in.Enrolled {
 		r.unenrolled.Store(key, sighting{uid: w.UID, version: w.Version})
@@ -174,10 +174,15 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *defense.Workload, re
 	if rec.Slipped {
 		p.setAnnotation(v1alpha1.ReleasedByAnnotation, defense.UnknownUser)
 		p.dropLabel(v1alpha1.DefenseStatusLabel)
+		// It was about the release before.
+		p.dropAnnotation(v1alpha1.RollbackToAnnotation)
 	}
 	if rec.Override != nil {
 		p.dropLabel(v1alpha1.IgnoredSuspendLabel)
 		p.setAnnotation(v1alpha1.OverrideAnnotation, rec.Override.String())
+		if q := defense.ParseQuarantine(w.Annotations); q.Holds(rec.Version) {
+			p.setQuarantine(q.Override(rec.Version, rec.Override.User))
+		}
 	}
 	if err := r.patchWorkload(ctx, p); err != nil {
 		return err
@@ -255,16 +260,16 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 		metrics.Overridden()
 		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
 		r.event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: "BlockOverridden",
-			Message: fmt.Sprintf("version %s: %s passed the block with the label %s", o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
+			Message: fmt.Sprintf("version %s: %s passed the block or the quarantine with the label %s", o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
 	}
 	return nil
 }
 
 // workloadsOfNamespace maps a namespace to its workloads, for when it is
 // enrolled or leaves.
-func (r *WorkloadReconciler) workloadsOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	list := r.kind.ObjectList()
-	if err := r.client.List(ctx, list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+func (b *base) workloadsOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	list := b.kind.ObjectList()
+	if err := b.client.List(ctx, list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		log.FromContext(ctx).Error(err, "list the workloads of a namespace", "namespace", ns.GetName())
 		return nil
 	}

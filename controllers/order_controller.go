@@ -243,7 +243,7 @@ func (r *OrderReconciler) record(ctx context.Context, change *v1alpha1.ChangeWor
 // long, and nothing is written about what left meanwhile.
 func (b *base) defended(ctx context.Context, change *v1alpha1.ChangeWorkload) (bool, error) {
 	ns, err := b.observeNamespace(ctx, change.Namespace)
-	if err != nil || !enrolled(ns) {
+	if err != nil || !b.enrolled(ns) {
 		return false, err
 	}
 	w, err := b.ownerOf(ctx, change)

@@ -32,12 +32,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// metadataPatch is a JSON patch of a workload's labels and annotations, and of
-// its pause. It
-// starts with tests of the facts it was decided on, so that it applies to that
-// workload, that release and nothing else, while changes of anything it does
-// not touch (replicas, status, a user's annotations) do not get in its way.
-type metadataPatch struct {
+// workloadPatch is a JSON patch of a workload's labels and annotations, of its
+// pause, and of its template when it is rolled back. It starts with tests of the
+// facts it was decided on, so that it applies to that workload, that release and
+// nothing else, while changes of anything it does not touch (replicas, status, a
+// user's annotations) do not get in its way.
+type workloadPatch struct {
 	workload *defense.Workload
 	ops      []patchOperation
 }
@@ -50,8 +50,8 @@ type patchOperation struct {
 
 // patchRelease patches the workload while it is at the release it was observed
 // at.
-func patchRelease(w *defense.Workload) *metadataPatch {
-	p := &metadataPatch{workload: w}
+func patchRelease(w *defense.Workload) *workloadPatch {
+	p := &workloadPatch{workload: w}
 	p.add("test", "/metadata/uid", string(w.UID))
 	p.testPresent(w.Labels, v1alpha1.VersionLabel, labelPath(v1alpha1.VersionLabel))
 	p.testPresent(w.Annotations, v1alpha1.ReleaseAnnotation, annotationPath(v1alpha1.ReleaseAnnotation))
@@ -59,8 +59,8 @@ func patchRelease(w *defense.Workload) *metadataPatch {
 }
 
 // patchRevision patches the workload while it is exactly as it was observed.
-func patchRevision(w *defense.Workload) *metadataPatch {
-	p := &metadataPatch{workload: w}
+func patchRevision(w *defense.Workload) *workloadPatch {
+	p := &workloadPatch{workload: w}
 	p.add("test", "/metadata/uid", string(w.UID))
 	p.add("test", "/metadata/resourceVersion", w.ResourceVersion)
 	if w.Labels == nil {
@@ -72,40 +72,58 @@ func patchRevision(w *defense.Workload) *metadataPatch {
 	return p
 }
 
-func (p *metadataPatch) add(op, path string, value any) {
+func (p *workloadPatch) add(op, path string, value any) {
 	p.ops = append(p.ops, patchOperation{Op: op, Path: path, Value: value})
 }
 
-func (p *metadataPatch) testPresent(observed map[string]string, key, path string) {
+func (p *workloadPatch) testPresent(observed map[string]string, key, path string) {
 	if v, ok := observed[key]; ok {
 		p.add("test", path, v)
 	}
 }
 
-func (p *metadataPatch) setLabel(key, value string) { p.add("add", labelPath(key), value) }
+func (p *workloadPatch) setLabel(key, value string) { p.add("add", labelPath(key), value) }
 
-func (p *metadataPatch) setAnnotation(key, value string) { p.add("add", annotationPath(key), value) }
+func (p *workloadPatch) setAnnotation(key, value string) { p.add("add", annotationPath(key), value) }
+
+// setQuarantine writes the quarantine of the workload.
+func (p *workloadPatch) setQuarantine(q defense.Quarantine) {
+	annotations := map[string]string{}
+	q.Annotate(annotations)
+	for _, key := range []string{v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation} {
+		if value, ok := annotations[key]; ok {
+			p.setAnnotation(key, value)
+		} else {
+			p.dropAnnotation(key)
+		}
+	}
+}
 
 // dropLabel removes a label that was observed, and is as it was observed.
-func (p *metadataPatch) dropLabel(key string) {
+func (p *workloadPatch) dropLabel(key string) {
 	if v, ok := p.workload.Labels[key]; ok {
 		p.add("test", labelPath(key), v)
 		p.add("remove", labelPath(key), nil)
 	}
 }
 
-func (p *metadataPatch) dropAnnotation(key string) {
+func (p *workloadPatch) dropAnnotation(key string) {
 	if v, ok := p.workload.Annotations[key]; ok {
 		p.add("test", annotationPath(key), v)
 		p.add("remove", annotationPath(key), nil)
 	}
 }
 
+// setTemplate replaces the pod template.
+func (p *workloadPatch) setTemplate(template map[string]any) {
+	p.add("replace", "/spec/template", template)
+}
+
 const pausedPath = "/spec/paused"
 
 // pause pauses a workload that is not: a pause that the user made meanwhile is
 // the user's.
-func (p *metadataPatch) pause(version string) {
+func (p *workloadPatch) pause(version string) {
 	p.add("test", pausedPath, nil)
 	p.add("add", pausedPath, true)
 	p.setAnnotation(v1alpha1.HaltedAnnotation, version)
@@ -113,7 +131,7 @@ func (p *metadataPatch) pause(version string) {
 
 // resume takes the operator's own pause back, with what says whose it is. Where
 // somebody resumed already, only that goes.
-func (p *metadataPatch) resume() {
+func (p *workloadPatch) resume() {
 	if p.workload.Annotations[v1alpha1.HaltedAnnotation] == "" {
 		return
 	}
@@ -127,7 +145,7 @@ func (p *metadataPatch) resume() {
 }
 
 // patchWorkload writes a patch.
-func (b *base) patchWorkload(ctx context.Context, p *metadataPatch) error {
+func (b *base) patchWorkload(ctx context.Context, p *workloadPatch) error {
 	body, err := json.Marshal(p.ops)
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)

@@ -49,20 +49,20 @@ func TestMetadataPatch(t *testing.T) {
 		suspend = `"altershield.defense.antgroup.com/suspend":"1"`
 		release = `"altershield.defense.antgroup.com/release":"2"`
 	)
-	lift := func() *metadataPatch {
+	lift := func() *workloadPatch {
 		p := patchRelease(observed())
 		p.dropLabel(v1alpha1.SuspendLabel)
 		p.dropAnnotation("not/there")
 		return p
 	}
-	record := func(w *defense.Workload) *metadataPatch {
+	record := func(w *defense.Workload) *workloadPatch {
 		p := patchRevision(w)
 		p.setLabel(v1alpha1.VersionLabel, "v")
 		p.setAnnotation(v1alpha1.ReleaseAnnotation, "2")
 		return p
 	}
 	for name, test := range map[string]struct {
-		patch  *metadataPatch
+		patch  *workloadPatch
 		stored string
 		want   string // empty: refused
 	}{

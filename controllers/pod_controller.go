@@ -86,7 +86,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 // template of it.
 func (r *PodReconciler) observeRelease(ctx context.Context, pod *corev1.Pod) (*defense.Workload, error) {
 	ns, err := r.observeNamespace(ctx, pod.Namespace)
-	if err != nil || !enrolled(ns) {
+	if err != nil || !r.enrolled(ns) {
 		return nil, err
 	}
 	owner, ok, err := r.kind.OwnerOfPod(ctx, r.client, pod)

@@ -19,6 +19,7 @@ limitations under the License.
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,8 +77,8 @@ const (
 type Options struct {
 	// Namespace of the operator, where OpsConfigInfo objects are read.
 	Namespace string
-	// Clock tells the time.
-	Clock clock.PassiveClock
+	// Clock tells the time, and ServerClock that of the API server.
+	Clock, ServerClock clock.PassiveClock
 	// Kind of workload that is defended.
 	Kind workload.Kind
 	// Server is AlterShield Server; nil when there is none.
@@ -151,17 +152,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := metrics.BlockedWorkloads(func() float64 { return blockedWorkloads(ctx, mgr.GetClient(), o.Kind) }); err != nil {
 		return fmt.Errorf("register the metric of blocked workloads: %w", err)
 	}
-	b := base{
-		client:    mgr.GetClient(),
-		live:      mgr.GetAPIReader(),
-		recorder:  mgr.GetEventRecorder("altershield-operator"),
-		clock:     o.Clock,
-		kind:      o.Kind,
-		namespace: o.Namespace,
-	}
-	if o.Server != nil {
-		b.cluster = o.Server.Cluster
-	}
+	b := newBase(mgr, o)
 	setups := map[string]func(ctrl.Manager) error{
 		"workload":       (&WorkloadReconciler{base: b}).SetupWithManager,
 		"pod":            (&PodReconciler{base: b}).SetupWithManager,
@@ -197,14 +188,32 @@ func CachesSynced(mgr ctrl.Manager) healthz.Checker {
 
 // base is what all reconcilers have.
 type base struct {
-	client    client.Client
-	live      client.Reader
-	recorder  events.EventRecorder
-	clock     clock.PassiveClock
-	kind      workload.Kind
-	namespace string
+	client   client.Client
+	live     client.Reader
+	recorder events.EventRecorder
+	clock    clock.PassiveClock
+	// serverClock is for what is compared with times that the API server set.
+	serverClock clock.PassiveClock
+	kind        workload.Kind
+	namespace   string
 	// cluster identifies the cluster to AlterShield Server; empty without one.
 	cluster types.UID
+}
+
+func newBase(mgr ctrl.Manager, o Options) base {
+	b := base{
+		client:      mgr.GetClient(),
+		live:        mgr.GetAPIReader(),
+		recorder:    mgr.GetEventRecorder("altershield-operator"),
+		clock:       o.Clock,
+		serverClock: cmp.Or(o.ServerClock, o.Clock),
+		kind:        o.Kind,
+		namespace:   o.Namespace,
+	}
+	if o.Server != nil {
+		b.cluster = o.Server.Cluster
+	}
+	return b
 }
 
 // blockedWorkloads counts the workloads that are blocked, in the cache.
@@ -231,8 +240,10 @@ func (b *base) observeNamespace(ctx context.Context, name string) (*metav1.Parti
 	return ns, nil
 }
 
-func enrolled(ns *metav1.PartialObjectMetadata) bool {
-	return !ending(ns) && defense.NamespaceEnrolled(ns.Labels)
+// enrolled says that a namespace is under defense, which the operator's own never
+// is: its webhooks must not stand in the way of its own pods.
+func (b *base) enrolled(ns *metav1.PartialObjectMetadata) bool {
+	return !ending(ns) && ns.Name != b.namespace && defense.NamespaceEnrolled(ns.Name, ns.Labels)
 }
 
 // ending says that a namespace is gone or going: everything in it goes too, and
@@ -248,6 +259,16 @@ func (b *base) observeSettings(ctx context.Context) (settings.Settings, error) {
 		return settings.Settings{}, fmt.Errorf("list opsconfiginfoes: %w", err)
 	}
 	return settings.FromObjects(list.Items), nil
+}
+
+// ownerOfPod finds the workload of a pod, for an event of the pod.
+func (b *base) ownerOfPod(ctx context.Context, pod client.Object) (owner workload.Owner, ok bool) {
+	owner, ok, err := b.kind.OwnerOfPod(ctx, b.client, pod)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "find the workload of a pod", "pod", client.ObjectKeyFromObject(pod))
+		return owner, false
+	}
+	return owner, ok
 }
 
 // changesOf lists the ChangeWorkloads owned by a workload. They must not be
@@ -290,6 +311,9 @@ func (b *base) event(w *defense.Workload, related client.Object, e defense.Event
 		return
 	}
 	b.recorder.Eventf(regarding, related, e.Type, e.Reason, action, "%s", e.Message)
+	if e.OfRelease {
+		b.recorder.Eventf(related, regarding, e.Type, e.Reason, action, "%s", e.Message)
+	}
 }
 
 // outdated says that a write was refused because what it was decided on has

@@ -183,7 +183,7 @@ func TestSignedQuery(t *testing.T) {
 	}{
 		"none":                 {"", `{}`, tokenA, testNow, http.StatusOK},
 		"namespace":            {"?namespace=prod", `{"namespace":"prod"}`, tokenA, testNow, http.StatusOK},
-		"natural order":        {"?z=1&namespace=prod", `{"namespace":"prod","z":"1"}`, tokenA, testNow, http.StatusOK},
+		"natural order":        {"?z=1&namespace=prod", `{"namespace":"prod","z":"1"}`, tokenA, testNow, http.StatusBadRequest},
 		"another namespace":    {"?namespace=test", `{"namespace":"prod"}`, tokenA, testNow, http.StatusUnauthorized},
 		"parameter not signed": {"?namespace=prod", `{}`, tokenA, testNow, http.StatusUnauthorized},
 		"other token":          {"", `{}`, tokenB, testNow, http.StatusUnauthorized},
@@ -198,8 +198,11 @@ func TestSignedQuery(t *testing.T) {
 			for range 2 {
 				w := serve(h, signedGet(tc.query, tc.content, tc.token, tc.at))
 				body := `{"code":200,"message":"suspended deployments: 0","deployments":[]}`
-				if tc.want != http.StatusOK {
+				switch tc.want {
+				case http.StatusUnauthorized:
 					body = refusedBody
+				case http.StatusBadRequest: // signed, and of no use
+					body = `{"code":400,"message":"the one parameter is namespace, once; not \"z\""}`
 				}
 				expect(t, w, tc.want, body)
 			}

@@ -29,6 +29,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -59,6 +60,8 @@ type fixture struct {
 
 	// record stands in for the Recorder.
 	record func(context.Context, *altershield.Callback) (Outcome, error)
+	// request stands in for the Rollbacker.
+	request func(key types.NamespacedName, version string, at time.Time) (string, error)
 
 	mu       sync.Mutex
 	recorded []altershield.Callback
@@ -73,10 +76,10 @@ func newFixture(t *testing.T, edits ...func(*fixture)) *fixture {
 	f.opts = Options{
 		Address:  "127.0.0.1:0",
 		Tokens:   altershield.StaticTokens{tokenA},
-		Recorder: f,
-		Reader:   fake.NewClientBuilder().Build(),
-		Kind:     workload.Deployment{},
-		Clock:    f.clock,
+		Recorder: f, Rollbacks: f,
+		Reader: fake.NewClientBuilder().Build(),
+		Kind:   workload.Deployment{},
+		Clock:  f.clock,
 		Log: logr.New(funcr.New(func(_, args string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -97,6 +100,11 @@ func newFixture(t *testing.T, edits ...func(*fixture)) *fixture {
 	}
 	f.server = server
 	return f
+}
+
+// Request implements Rollbacker.
+func (f *fixture) Request(_ context.Context, key types.NamespacedName, version string, at time.Time) (string, error) {
+	return f.request(key, version, at)
 }
 
 // Record implements Recorder.

@@ -71,6 +71,8 @@ type Options struct {
 	Tokens altershield.TokenSource
 	// Recorder stores verdicts.
 	Recorder Recorder
+	// Rollbacks takes requests for rollbacks.
+	Rollbacks Rollbacker
 	// Reader is the cached reader that suspended workloads are listed with. It
 	// needs ChangeWorkloads indexed by workload.IndexByOwner.
 	Reader client.Reader
@@ -170,6 +172,8 @@ func newServer(o Options, l limits) (*Server, error) {
 		return nil, errors.New("the callback address is missing")
 	case o.Recorder == nil:
 		return nil, errors.New("the recorder of verdicts is missing")
+	case o.Rollbacks == nil:
+		return nil, errors.New("whoever takes requests for rollbacks is missing")
 	case o.Reader == nil || o.Kind == nil:
 		return nil, errors.New("the reader or the kind of workloads is missing")
 	case o.Clock == nil:
@@ -340,6 +344,7 @@ func (s *Server) handler(lifetime context.Context) http.Handler {
 		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
 		LiveTestPath:             {http.MethodPost, http.HandlerFunc(liveTest)},
 		SuspendPath:              {http.MethodGet, s.signedQuery(s.listSuspended)},
+		RollbackPath:             {http.MethodPut, s.signedBody(s.rollBack)},
 	}
 	return s.recovered(s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, known := routes[r.URL.Path]

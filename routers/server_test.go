@@ -119,6 +119,7 @@ func TestNew(t *testing.T) {
 	for name, edit := range map[string]func(*Options){
 		"address":  func(o *Options) { o.Address = "" },
 		"recorder": func(o *Options) { o.Recorder = nil },
+		"rollback": func(o *Options) { o.Rollbacks = nil },
 		"reader":   func(o *Options) { o.Reader = nil },
 		"kind":     func(o *Options) { o.Kind = nil },
 		"clock":    func(o *Options) { o.Clock = nil },
@@ -160,7 +161,8 @@ func TestPaths(t *testing.T) {
 		"unclean":               {"POST", "/openapi//altershield/liveTest", 404, `{"code":404,"message":"not found"}`, ""},
 		"below":                 {"POST", "/openapi/altershield/liveTest/", 404, `{"code":404,"message":"not found"}`, ""},
 		"asterisk":              {"OPTIONS", "*", 404, `{"code":404,"message":"not found"}`, ""},
-		"rollback comes later":  {"PUT", "/openapi/altershield/deployment/rollback", 404, `{"code":404,"message":"not found"}`, ""},
+		"rollback, wrong verb":  {"POST", RollbackPath, 405, `{"code":405,"message":"the method is PUT"}`, "PUT"},
+		"rollback, unsigned":    {"PUT", RollbackPath, 401, refusedBody, ""},
 		"callback, wrong verb":  {"GET", altershield.CallbackPath, 405, `{"code":405,"message":"the method is POST"}`, "POST"},
 		"callback, preflight":   {"OPTIONS", altershield.CallbackPath, 405, `{"code":405,"message":"the method is POST"}`, "POST"},
 		"live test, wrong verb": {"GET", LiveTestPath, 405, `{"code":405,"message":"the method is POST"}`, "POST"},

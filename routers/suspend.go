@@ -68,8 +68,16 @@ type suspended struct {
 }
 
 func (s *Server) listSuspended(w http.ResponseWriter, r *http.Request) {
-	// The first value, as in the signed content.
-	namespace := r.URL.Query().Get("namespace")
+	query := r.URL.Query()
+	for key, values := range query {
+		// The signature covers neither path nor method: what is signed to be
+		// read must not be taken for something else.
+		if key != "namespace" || len(values) > 1 {
+			writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, fmt.Sprintf("the one parameter is namespace, once; not %q", key)})
+			return
+		}
+	}
+	namespace := query.Get("namespace")
 	if problems := validation.IsDNS1123Label(namespace); namespace != "" && len(problems) > 0 {
 		writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest,
 			"the parameter namespace is not the name of a namespace: " + strings.Join(problems, "; ")})
@@ -145,7 +153,7 @@ func namespaceEnrolled(ctx context.Context, r client.Reader, name string) (bool,
 		}
 		return false, fmt.Errorf("get namespace %s: %w", name, err)
 	}
-	return ns.DeletionTimestamp == nil && defense.NamespaceEnrolled(ns.Labels), nil
+	return ns.DeletionTimestamp == nil && defense.NamespaceEnrolled(ns.Name, ns.Labels), nil
 }
 
 // describeSuspended tells of a blocked workload from its releases and from its
@@ -183,7 +191,7 @@ func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload, histo
 			history = append(history, defense.Revision{Version: change.Spec.Reversion, Release: change.Spec.Release})
 		}
 	}
-	d.SuccessVersion = defense.NewestSuccess(history, d.NowVersion)
+	d.SuccessVersion = defense.NewestSuccess(history, d.NowVersion, w.GetAnnotations())
 	d.HasSuccessVersion = d.SuccessVersion != ""
 	return d
 }

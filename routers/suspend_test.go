@@ -217,10 +217,10 @@ func TestSuspendedWithoutAnswer(t *testing.T) {
 			wantBody: `{"code":400,"message":"the parameter namespace is not the name of a namespace: a lowercase RFC 1123 label must consist of lower case ` +
 				`alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation ` +
 				`is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"}`},
-		"the first of two counts": {query: "?namespace=A&namespace=prod", content: `{"namespace":"A"}`, wantCode: 400,
-			wantBody: `{"code":400,"message":"the parameter namespace is not the name of a namespace: a lowercase RFC 1123 label must consist of lower case ` +
-				`alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation ` +
-				`is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"}`},
+		"twice": {query: "?namespace=A&namespace=prod", content: `{"namespace":"A"}`, wantCode: 400,
+			wantBody: `{"code":400,"message":"the one parameter is namespace, once; not \"namespace\""}`},
+		"what is meant for a rollback": {query: "?deploymentName=web&namespace=prod", content: `{"deploymentName":"web","namespace":"prod"}`, wantCode: 400,
+			wantBody: `{"code":400,"message":"the one parameter is namespace, once; not \"deploymentName\""}`},
 		"empty means all": {query: "?namespace=", content: `{"namespace":""}`, wantCode: 200,
 			wantBody: `{"code":200,"message":"suspended deployments: 1","deployments":[{"deploymentName":"web","namespace":"prod","nowVersion":"` + version2 +
 				`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}]}`},

@@ -208,7 +208,7 @@ func (v *Verdicts) defended(ctx context.Context, change *v1alpha1.ChangeWorkload
 		return false, client.IgnoreNotFound(err)
 	}
 	ref := metav1.GetControllerOf(change)
-	if ref == nil || ns.DeletionTimestamp != nil || !defense.NamespaceEnrolled(ns.Labels) {
+	if ref == nil || ns.DeletionTimestamp != nil || !defense.NamespaceEnrolled(ns.Name, ns.Labels) {
 		return false, nil
 	}
 	w, err := v.Kind.Get(ctx, v.Client, types.NamespacedName{Namespace: change.Namespace, Name: ref.Name})

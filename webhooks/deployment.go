@@ -49,10 +49,12 @@ import (
 
 // +kubebuilder:webhook:path=/mutate-apps-v1-deployment,mutating=true,failurePolicy=ignore,matchPolicy=Equivalent,sideEffects=NoneOnDryRun,timeoutSeconds=3,reinvocationPolicy=IfNeeded,groups=apps,resources=deployments,verbs=create;update,versions=v1,name=mdeployment.kb.io,admissionReviewVersions=v1,patch=`{"namespaceSelector":{"matchLabels":{"admission-webhook-altershield":"enabled"}}}`
 // +kubebuilder:webhook:path=/validate-apps-v1-deployment,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,sideEffects=None,timeoutSeconds=3,groups=apps,resources=deployments,verbs=update,versions=v1,name=vdeployment.kb.io,admissionReviewVersions=v1,patch=`{"namespaceSelector":{"matchLabels":{"admission-webhook-altershield":"enabled"}},"matchConditions":[{"name":"suspended","expression":"'altershield.defense.antgroup.com/suspend' in oldObject.metadata.?labels.orValue({})"},{"name":"released-or-resumed","expression":"object.spec.template != oldObject.spec.template || object.metadata.?labels['altershield.defense.antgroup.com/suspend'].orValue('') != oldObject.metadata.?labels['altershield.defense.antgroup.com/suspend'].orValue('')"},{"name":"neither-overridden-nor-opted-out","expression":"!(object.metadata.?labels['altershield.defense.antgroup.com/ignored-suspend'].orValue('') == 'true' && !(oldObject.metadata.?labels['altershield.defense.antgroup.com/ignored-suspend'].orValue('') == 'true' && 'altershield.defense.antgroup.com/override-stale' in oldObject.metadata.?annotations.orValue({}))) && object.metadata.?annotations['altershield.defense.antgroup.com/override'].orValue('').split(' ')[?1].orValue('') != oldObject.metadata.resourceVersion && object.metadata.?labels['altershield.defense.antgroup.com/defense'].orValue('') != 'disabled'"}]}`
+// +kubebuilder:webhook:path=/quarantine-apps-v1-deployment,mutating=false,failurePolicy=ignore,matchPolicy=Equivalent,sideEffects=None,timeoutSeconds=3,groups=apps,resources=deployments,verbs=update,versions=v1,name=qdeployment.kb.io,admissionReviewVersions=v1,patch=`{"namespaceSelector":{"matchLabels":{"admission-webhook-altershield":"enabled"}},"matchConditions":[{"name":"rolled-back-before","expression":"'altershield.defense.antgroup.com/quarantined' in oldObject.metadata.?annotations.orValue({})"},{"name":"released","expression":"object.spec.template != oldObject.spec.template"},{"name":"not-opted-out","expression":"object.metadata.?labels['altershield.defense.antgroup.com/defense'].orValue('') != 'disabled'"}]}`
 
 const (
-	mutatePath   = "/mutate-apps-v1-deployment"
-	validatePath = "/validate-apps-v1-deployment"
+	mutatePath     = "/mutate-apps-v1-deployment"
+	validatePath   = "/validate-apps-v1-deployment"
+	quarantinePath = "/quarantine-apps-v1-deployment"
 )
 
 // Options configures the webhooks.
@@ -77,6 +79,7 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	server := mgr.GetWebhookServer()
 	server.Register(mutatePath, &admission.Webhook{Handler: newMutating(o)})
 	server.Register(validatePath, &admission.Webhook{Handler: newValidating(o)})
+	server.Register(quarantinePath, &admission.Webhook{Handler: newQuarantine(o)})
 	return nil
 }
 
@@ -167,22 +170,44 @@ func newMutating(o Options) handler {
 
 func newValidating(o Options) handler {
 	return handler{
-		name: "validate",
-		answer: func(_ context.Context, req *admission.Request) (admission.Response, error) {
-			request, _, object, err := read(req, o.Self)
-			if err != nil {
-				return admission.Response{}, err
-			}
-			verdict := defense.ValidateAdmission(request)
-			if verdict.Allowed || object.deleting {
-				return admission.Allowed(""), nil
-			}
-			return admission.Denied(verdict.Message).WithWarnings(verdict.Warning), nil
-		},
+		name:   "validate",
+		answer: judge(o.Self, defense.ValidateAdmission),
 		failed: func(req *admission.Request, err error) admission.Response {
 			o.Log.Error(err, "Deployment cannot be validated", "namespace", req.Namespace, "name", req.Name)
 			return admission.Errored(http.StatusInternalServerError, fmt.Errorf("cannot validate deployment %s", req.Name))
 		},
+	}
+}
+
+// newQuarantine is of the releases of versions that were rolled back. It is no
+// block: where it fails, they pass, and are told of.
+func newQuarantine(o Options) handler {
+	return handler{
+		name:   "quarantine",
+		answer: judge(o.Self, defense.ValidateQuarantine),
+		failed: func(req *admission.Request, err error) admission.Response {
+			o.Log.Error(err, "Deployment let pass without a look at its quarantine", "namespace", req.Namespace, "name", req.Name)
+			return admission.Allowed("")
+		},
+	}
+}
+
+// judge answers with a verdict on a request.
+func judge(self string, validate func(defense.AdmissionRequest) defense.AdmissionVerdict) func(context.Context, *admission.Request) (admission.Response, error) {
+	return func(_ context.Context, req *admission.Request) (admission.Response, error) {
+		request, _, object, err := read(req, self)
+		if err != nil {
+			return admission.Response{}, err
+		}
+		verdict := validate(request)
+		switch {
+		case verdict.Allowed, object.deleting:
+			return admission.Allowed(""), nil
+		case verdict.Warning != "":
+			return admission.Denied(verdict.Message).WithWarnings(verdict.Warning), nil
+		default:
+			return admission.Denied(verdict.Message), nil
+		}
 	}
 }
 

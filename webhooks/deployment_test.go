@@ -492,6 +492,7 @@ func TestManifest(t *testing.T) {
 		".split('' '')[?1]",
 		// The admission check creates an order on the server, except in a dry run.
 		"path: " + mutatePath + " failurePolicy: Ignore", "reinvocationPolicy: IfNeeded", "sideEffects: NoneOnDryRun",
+		"path: " + quarantinePath + " failurePolicy: Ignore", v1alpha1.QuarantinedAnnotation,
 	} {
 		if !strings.Contains(text, key) {
 			t.Errorf("config/webhook/manifests.yaml does not mention %s", key)

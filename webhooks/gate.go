@@ -52,15 +52,14 @@ const (
 // of a workload under defense, by somebody else than the operator, that is more
 // than a try. Namespaces that are not enrolled do not call the webhook.
 //
-// A blocked workload is never asked about. Without a valid override its release
+// A release that needs an override is never asked about. Without a valid one it
 // is denied anyway. With one, somebody has decided that this release must get
 // through, maybe to repair an outage that the server is part of; no second gate
 // gets in the way of that.
 func mustAsk(req *admission.Request, r *defense.AdmissionRequest) bool {
-	_, blocked := r.Old.Labels[v1alpha1.SuspendLabel]
 	dryRun := req.DryRun != nil && *req.DryRun
 	// The old version is empty when the workload is being created.
-	return r.Old.Version != r.New.Version && !r.Own && !defense.OptedOut(r.New.Labels) && !blocked && !dryRun
+	return r.Old.Version != r.New.Version && !r.Own && !defense.OptedOut(r.New.Labels) && !r.NeedsOverride() && !dryRun
 }
 
 // question makes a request a question; stored is nil when the workload is being

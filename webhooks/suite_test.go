@@ -95,7 +95,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	}
 	testEnv = &envtest.Environment{
 		BinaryAssetsDirectory: binaries,
-		WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "config", "webhook")}},
+		WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "config", "webhook", "manifests.yaml")}},
 	}
 	_, err := testEnv.Start()
 	DeferCleanup(func() { Expect(testEnv.Stop()).To(Succeed()) })

@@ -80,6 +80,10 @@ func TestControlPlane(t *testing.T) {
 			"crash loop":      h.testCrashLoop,
 			"late ready":      h.testLateReady,
 			"never ready":     h.testNeverReady,
+			"unschedulable":   h.testUnschedulable,
+			"stuck":           h.testStuck,
+			"restarts":        h.testRestartLoops,
+			"liveness":        h.testLiveness,
 			"unready":         h.testUnready,
 			"readiness gate":  h.testReadinessGate,
 			"deletion":        h.testDeletion,
@@ -363,8 +367,294 @@ func (h *harness) testLateReady(t *testing.T) {
 func (h *harness) testNeverReady(t *testing.T) {
 	h.create(t, newPod("never", func(pod *corev1.Pod) { pod.Labels[BehaviorLabel] = BehaviorNeverReady }))
 	pod := h.until(t, "never", is("False ContainersNotReady"))
-	if status := pod.Status.ContainerStatuses[0]; status.State.Running == nil || status.Ready {
+	if status := pod.Status.ContainerStatuses[0]; status.State.Running == nil || status.Ready || !*status.Started {
 		t.Errorf("container: %+v", status)
+	}
+	h.calm(t, "never")
+}
+
+// calm takes the label of its behavior from a pod, which makes it ready.
+func (h *harness) calm(t *testing.T, name string) {
+	t.Helper()
+	h.patch(t, name, `{"metadata":{"labels":{"`+BehaviorLabel+`":null}}}`)
+	h.until(t, name, is("True"))
+}
+
+func (h *harness) testUnschedulable(t *testing.T) {
+	h.create(t, newPod("unschedulable", func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"disk": "none"} }))
+	h.until(t, "unschedulable", func(pod *corev1.Pod) error {
+		if got := conditions(pod)["PodScheduled"]; got != "False Unschedulable" || pod.Status.Phase != corev1.PodPending {
+			return fmt.Errorf("phase %s, PodScheduled %q", pod.Status.Phase, got)
+		}
+		return nil
+	})
+}
+
+// withOthers gives a pod a container, an init container and a sidecar more.
+func withOthers(pod *corev1.Pod) {
+	pod.Spec.InitContainers = []corev1.Container{
+		{Name: "sidecar", Image: "sidecar", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
+		{Name: "setup", Image: "setup"},
+		{Name: "late-sidecar", Image: "sidecar", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
+	}
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "other", Image: "other"})
+}
+
+// stateOf says what a container is doing, and how often it was restarted.
+func stateOf(status corev1.ContainerStatus) string {
+	state := "nothing"
+	switch {
+	case status.State.Running != nil:
+		state = "running"
+	case status.State.Waiting != nil:
+		state = status.State.Waiting.Reason
+	case status.State.Terminated != nil:
+		state = fmt.Sprintf("%s %d", status.State.Terminated.Reason, status.State.Terminated.ExitCode)
+	}
+	if *status.Started {
+		state += " started"
+	}
+	if status.Ready {
+		state += " ready"
+	}
+	return fmt.Sprintf("%s %d", state, status.RestartCount)
+}
+
+// statesOf says what every container of a pod is doing.
+func statesOf(pod *corev1.Pod) map[string]string {
+	states := map[string]string{}
+	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+		states[status.Name] = stateOf(status)
+	}
+	return states
+}
+
+func (h *harness) testStuck(t *testing.T) {
+	sandbox := map[string]string{
+		"PodScheduled": "True", "PodReadyToStartContainers": "True", "Initialized": "True",
+		"ContainersReady": "False ContainersNotReady", "Ready": "False ContainersNotReady",
+	}
+	noSandbox := map[string]string{
+		"PodScheduled": "True", "PodReadyToStartContainers": "False", "Initialized": "True",
+		"ContainersReady": "False ContainersNotReady", "Ready": "False ContainersNotReady",
+	}
+	uninitialized := map[string]string{
+		"PodScheduled": "True", "PodReadyToStartContainers": "False", "Initialized": "False ContainersNotInitialized",
+		"ContainersReady": "False ContainersNotReady", "Ready": "False ContainersNotReady",
+	}
+	initialized := func(app string) map[string]string {
+		return map[string]string{
+			"sidecar": "running started ready 0", "setup": "Completed 0 ready 0", "late-sidecar": "running started ready 0",
+			"app": app, "other": "running started ready 0",
+		}
+	}
+	for _, tc := range []struct {
+		name, behavior, message string
+		change                  func(*corev1.Pod)
+		states, conditions      map[string]string
+	}{
+		{
+			name: "config-error", behavior: BehaviorConfigError, message: `configmap "app" not found`,
+			states: map[string]string{"app": "CreateContainerConfigError 0"}, conditions: sandbox,
+		},
+		{
+			name: "config-error-others", behavior: BehaviorConfigError, message: `configmap "app" not found`, change: withOthers,
+			states: initialized("CreateContainerConfigError 0"), conditions: sandbox,
+		},
+		{
+			name: "create-error", behavior: BehaviorCreateError, message: "failed to generate container spec: no command specified",
+			states: map[string]string{"app": "CreateContainerError 0"}, conditions: sandbox,
+		},
+		{
+			name: "create-error-others", behavior: BehaviorCreateError, message: "failed to generate container spec: no command specified", change: withOthers,
+			states: initialized("CreateContainerError 0"), conditions: sandbox,
+		},
+		{
+			name: "volume", behavior: BehaviorVolume,
+			states: map[string]string{"app": "ContainerCreating 0"}, conditions: noSandbox,
+		},
+		{
+			name: "volume-others", behavior: BehaviorVolume, change: withOthers,
+			states: map[string]string{
+				"sidecar": "PodInitializing 0", "setup": "PodInitializing 0", "late-sidecar": "PodInitializing 0",
+				"app": "PodInitializing 0", "other": "PodInitializing 0",
+			}, conditions: uninitialized,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h.create(t, newPod(tc.name, func(pod *corev1.Pod) {
+				pod.Labels[BehaviorLabel] = tc.behavior
+				if tc.change != nil {
+					tc.change(pod)
+				}
+			}))
+			pod := h.until(t, tc.name, func(pod *corev1.Pod) error {
+				if len(pod.Status.ContainerStatuses) == 0 {
+					return errors.New("no status")
+				}
+				return nil
+			})
+			if pod.Status.Phase != corev1.PodPending || pod.Status.HostIP == "" {
+				t.Errorf("phase %s, host IP %q", pod.Status.Phase, pod.Status.HostIP)
+			}
+			if diff := cmp.Diff(tc.states, statesOf(pod)); diff != "" {
+				t.Errorf("containers (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.conditions, conditions(pod)); diff != "" {
+				t.Errorf("conditions (-want +got):\n%s", diff)
+			}
+			if message := pod.Status.ContainerStatuses[0].State.Waiting.Message; message != tc.message {
+				t.Errorf("message %q, want %q", message, tc.message)
+			}
+			if pod.Status.PodIP == "" != (tc.behavior == BehaviorVolume) {
+				t.Errorf("pod IP %q", pod.Status.PodIP)
+			}
+			h.calm(t, tc.name)
+		})
+	}
+}
+
+// journey watches a pod until one of its containers is in the last of the
+// states, and checks that it was in each of them, in order, and in no other.
+func (h *harness) journey(t *testing.T, pod *corev1.Pod, container string, want []string, each func(*corev1.Pod)) *corev1.Pod {
+	t.Helper()
+	watch, err := h.client.CoreV1().Pods(pod.Namespace).Watch(t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: pod.Name}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	h.create(t, pod)
+	var got []string
+	last := want[len(want)-1]
+	timeout := time.After(2 * patience)
+	for {
+		select {
+		case event := <-watch.ResultChan():
+			seen, ok := event.Object.(*corev1.Pod)
+			if !ok {
+				t.Fatalf("watch event %v", event)
+			}
+			state, ok := statesOf(seen)[container]
+			if !ok || len(got) > 0 && got[len(got)-1] == state {
+				continue
+			}
+			got = append(got, state)
+			each(seen)
+			if state == last {
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("states (-want +got):\n%s", diff)
+				}
+				return seen
+			}
+		case <-timeout:
+			t.Fatalf("saw only %q", got)
+		}
+	}
+}
+
+// inBackOff checks how a container ended, and what a kubelet says meanwhile.
+func inBackOff(t *testing.T, pod *corev1.Pod, status corev1.ContainerStatus, wait, reason string, code int32) {
+	t.Helper()
+	want := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)", wait, status.Name, pod.Name, pod.Namespace, pod.UID)
+	if status.State.Waiting.Message != want {
+		t.Errorf("message %q, want %q", status.State.Waiting.Message, want)
+	}
+	if end := status.LastTerminationState.Terminated; end == nil || end.Reason != reason || end.ExitCode != code {
+		t.Errorf("last state: %+v", end)
+	}
+}
+
+func (h *harness) testRestartLoops(t *testing.T) {
+	for _, tc := range []struct {
+		behavior, reason string
+		code             int32
+		phase            corev1.PodPhase
+		failing          string
+		trying           string
+		others           map[string]string
+		initialized      string
+	}{
+		{
+			behavior: BehaviorInitCrash, reason: "Error", code: 1, phase: corev1.PodPending, failing: "setup", trying: "Error 1",
+			others: map[string]string{
+				"sidecar": "running started ready 0", "late-sidecar": "PodInitializing 0", "app": "PodInitializing 0", "other": "PodInitializing 0",
+			},
+			initialized: "False ContainersNotInitialized",
+		},
+		{
+			behavior: BehaviorRunError, reason: "StartError", code: 128, phase: corev1.PodRunning, failing: "app", trying: "RunContainerError",
+			others: map[string]string{
+				"sidecar": "running started ready 0", "setup": "Completed 0 ready 0", "late-sidecar": "running started ready 0", "other": "running started ready 0",
+			},
+			initialized: "True",
+		},
+		{
+			behavior: BehaviorStartupProbe, reason: "Error", code: 137, phase: corev1.PodRunning, failing: "app", trying: "running",
+			others: map[string]string{
+				"sidecar": "running started ready 0", "setup": "Completed 0 ready 0", "late-sidecar": "running started ready 0", "other": "running started ready 0",
+			},
+			initialized: "True",
+		},
+	} {
+		t.Run(tc.behavior, func(t *testing.T) {
+			t.Parallel()
+			pod := newPod(tc.behavior, func(pod *corev1.Pod) {
+				pod.Labels[BehaviorLabel] = tc.behavior
+				withOthers(pod)
+			})
+			states := []string{
+				tc.trying + " 0", tc.trying + " 1", "CrashLoopBackOff 1", tc.trying + " 2", "CrashLoopBackOff 2", tc.trying + " 3", "CrashLoopBackOff 3",
+			}
+			pod = h.journey(t, pod, tc.failing, states, func(pod *corev1.Pod) {
+				got := conditions(pod)
+				if pod.Status.Phase != tc.phase || got["Initialized"] != tc.initialized ||
+					got["ContainersReady"] != "False ContainersNotReady" || got["Ready"] != "False ContainersNotReady" {
+					t.Errorf("phase %s, conditions %v", pod.Status.Phase, got)
+				}
+				others := statesOf(pod)
+				delete(others, tc.failing)
+				if diff := cmp.Diff(tc.others, others); diff != "" {
+					t.Errorf("the other containers (-want +got):\n%s", diff)
+				}
+			})
+			for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+				if status.Name == tc.failing {
+					inBackOff(t, pod, status, "40s", tc.reason, tc.code)
+				}
+			}
+			h.calm(t, tc.behavior)
+		})
+	}
+}
+
+// testLiveness checks a pod that is ready again and again, and one that gets
+// the label when it has run for a while.
+func (h *harness) testLiveness(t *testing.T) {
+	pod := newPod("liveness", func(pod *corev1.Pod) { pod.Labels[BehaviorLabel] = BehaviorLiveness })
+	states := []string{
+		"running started ready 0", "running started ready 1", "CrashLoopBackOff 1", "running started ready 2",
+		"CrashLoopBackOff 2", "running started ready 3", "CrashLoopBackOff 3",
+	}
+	pod = h.journey(t, pod, "app", states, func(pod *corev1.Pod) {
+		ready := "False ContainersNotReady"
+		if pod.Status.ContainerStatuses[0].Ready {
+			ready = "True"
+		}
+		if got := conditions(pod); pod.Status.Phase != corev1.PodRunning || got["Ready"] != ready || got["ContainersReady"] != ready {
+			t.Errorf("phase %s, conditions %v, want ready %q", pod.Status.Phase, got, ready)
+		}
+	})
+	inBackOff(t, pod, pod.Status.ContainerStatuses[0], "40s", "Error", 137)
+	h.calm(t, "liveness")
+
+	h.create(t, newPod("killed", nil))
+	h.until(t, "killed", is("True"))
+	h.patch(t, "killed", `{"metadata":{"labels":{"`+BehaviorLabel+`":"`+BehaviorLiveness+`"}}}`)
+	h.until(t, "killed", is("False ContainersNotReady"))
+	h.calm(t, "killed")
+	if got := stateOf(h.get(t, "killed").Status.ContainerStatuses[0]); got != "running started ready 1" {
+		t.Errorf("a container that was killed once: %s", got)
 	}
 }
 

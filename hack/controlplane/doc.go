@@ -21,5 +21,6 @@ limitations under the License.
 // roll, garbage is collected, admission and RBAC decide as in any cluster.
 //
 // What pods do is told by kwok stages in stages/; see there for the labels and
-// annotations that make a pod crash, come up late or lose its readiness.
+// annotations that make a pod crash, hang in any other way, come up late or lose
+// its readiness.
 package controlplane

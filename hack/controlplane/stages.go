@@ -32,8 +32,29 @@ const (
 	BehaviorCrashLoop = "crash-loop"
 	// BehaviorLateReady makes the pod ready only some time after its start.
 	BehaviorLateReady = "late-ready"
-	// BehaviorNeverReady keeps the pod running but not ready.
+	// BehaviorNeverReady keeps the pod running but not ready, as a readiness
+	// probe that fails does.
 	BehaviorNeverReady = "never-ready"
+	// BehaviorConfigError lets the pod wait for a configuration that is not
+	// there: CreateContainerConfigError.
+	BehaviorConfigError = "config-error"
+	// BehaviorCreateError lets the runtime fail to create the pod's first
+	// container: CreateContainerError.
+	BehaviorCreateError = "create-error"
+	// BehaviorVolume lets the pod wait for a volume: ContainerCreating.
+	BehaviorVolume = "volume"
+	// BehaviorInitCrash makes the pod's first init container crash over and
+	// over; the pod needs one.
+	BehaviorInitCrash = "init-crash"
+	// BehaviorRunError lets the command of the pod's first container fail to
+	// run: RunContainerError and back-off.
+	BehaviorRunError = "run-error"
+	// BehaviorStartupProbe makes the pod's first container run without ever
+	// counting as started, and be killed for it over and over.
+	BehaviorStartupProbe = "startup-probe"
+	// BehaviorLiveness makes the pod's first container run, be ready, and be
+	// killed over and over.
+	BehaviorLiveness = "liveness"
 
 	// ReadyAfterAnnotation says when a late-ready pod becomes ready: a Go
 	// duration counted from its start; 5s without it.

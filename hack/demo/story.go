@@ -81,9 +81,11 @@ func (s *story) tell(ctx context.Context) error {
 		{"3. The next release is blocked", s.blocked},
 		{"4. A repair passes the block", s.repair},
 		{"5. Releases go on", s.goOn},
+		{"6. A release whose pods do not come up is rolled back", s.neverStarts},
 		{"A failing verdict from AlterShield Server: the release is suspended in flight", s.verdict},
 		{"A failing verdict from AlterShield Server: a block, and a repair", s.block},
 		{"A failing verdict from AlterShield Server: what the server heard and said", s.heard},
+		{"The same with self-healing: the release is rolled back", s.healed},
 	} {
 		fmt.Printf("\n== %s\n", step.title)
 		if err := step.do(ctx); err != nil {

@@ -117,7 +117,7 @@ func restoredAnnotations() []string {
 	return []string{
 		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
-		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
+		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackRequestedAnnotation,
 	}
 }
 
@@ -167,6 +167,24 @@ func ValidateAdmission(r AdmissionRequest) AdmissionVerdict {
 	}
 }
 
+// ValidateQuarantine says whether a request releases a version that was rolled
+// back. While the workload is blocked the block decides.
+func ValidateQuarantine(r AdmissionRequest) AdmissionVerdict {
+	if r.Operation != AdmissionUpdate || !r.quarantined() || r.Old.suspended() || r.Own || OptedOut(r.New.Labels) || r.overrides() {
+		return AdmissionVerdict{Allowed: true}
+	}
+	set := "set the label"
+	if r.New.ignoresSuspend() {
+		set = "remove this label, which was there before the rollback, and set it again:"
+	}
+	return AdmissionVerdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one all the same, %s %s=%q",
+		r.Kind, r.Name, describeQuarantine(r.New.Version, ParseQuarantine(r.Old.Annotations)), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
+}
+
+// NeedsOverride says that a release passes only by an override: the workload is
+// blocked, or this version of it was rolled back.
+func (r *AdmissionRequest) NeedsOverride() bool { return r.Old.suspended() || r.quarantined() }
+
 // mutateCreated takes off what a manifest cloned from another workload brought
 // along; the settings in it are the user's.
 func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
@@ -195,8 +213,15 @@ func (r *AdmissionRequest) mutateOwn(want *AdmissionObject) {
 func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 	restore(want.Labels, r.Old.Labels, restoredLabels())
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
+	if OptedOut(r.Old.Labels) {
+		delete(want.Annotations, v1alpha1.RollbackToAnnotation) // nor about what was before
+	}
 	if r.released() {
 		r.release(want)
+		r.dropChangeCause(want)
+		// A request is about the release it was made at, not about this one: kubectl
+		// rollout undo even brings those of earlier ones back.
+		delete(want.Annotations, v1alpha1.RollbackToAnnotation)
 		want.TemplateLabels[v1alpha1.VersionLabel] = r.New.Version
 	} else {
 		// Also when there was none: putting it in would restart all pods.
@@ -216,7 +241,7 @@ func (r *AdmissionRequest) markStale(want *AdmissionObject) {
 	switch {
 	case want.Labels[v1alpha1.IgnoredSuspendLabel] != v1alpha1.IgnoredSuspendValue:
 		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
-	case !r.Old.suspended() && r.New.suspended() && r.Old.ignoresSuspend():
+	case (!r.Old.suspended() && r.New.suspended() || r.rollsBack()) && r.Old.ignoresSuspend():
 		want.Annotations[v1alpha1.OverrideStaleAnnotation] = "true"
 	case !r.Old.ignoresSuspend():
 		// Set in this request. A mark is of an earlier label, lost while
@@ -231,6 +256,14 @@ func (r *AdmissionRequest) release(want *AdmissionObject) {
 		strconv.FormatInt(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])+1, 10)
 	delete(want.Labels, v1alpha1.DefenseStatusLabel)
 	r.releasedBy(want)
+}
+
+// dropChangeCause keeps what explained the operator's rollback from explaining
+// this release, too.
+func (r *AdmissionRequest) dropChangeCause(want *AdmissionObject) {
+	if strings.HasPrefix(want.Annotations[v1alpha1.ChangeCauseAnnotation], changeCausePrefix) {
+		delete(want.Annotations, v1alpha1.ChangeCauseAnnotation)
+	}
 }
 
 func (r *AdmissionRequest) releasedBy(want *AdmissionObject) {
@@ -248,6 +281,9 @@ func (r *AdmissionRequest) useOverride(want *AdmissionObject) {
 	}.String()
 	if !r.New.suspended() {
 		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)
+	}
+	if r.quarantined() {
+		ParseQuarantine(want.Annotations).Override(r.New.Version, cutAtRune(cmp.Or(r.User, UnknownUser), maxUser)).Annotate(want.Annotations)
 	}
 }
 
@@ -284,9 +320,19 @@ func (r *AdmissionRequest) suspendTouched() bool {
 	return r.Old.suspended() && differs(r.Old.Labels, r.New.Labels, v1alpha1.SuspendLabel)
 }
 
-// overrides says that the request may pass the block.
+// quarantined says that the request releases a version that was rolled back.
+func (r *AdmissionRequest) quarantined() bool {
+	return r.released() && ParseQuarantine(r.Old.Annotations).Holds(r.New.Version)
+}
+
+// rollsBack says that the request is the operator's rollback.
+func (r *AdmissionRequest) rollsBack() bool {
+	return r.Own && r.released() && differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantinedAnnotation)
+}
+
+// overrides says that the request may pass the block or the quarantine.
 func (r *AdmissionRequest) overrides() bool {
-	if !r.Old.suspended() {
+	if !r.NeedsOverride() {
 		return false
 	}
 	if r.New.ignoresSuspend() && !r.staleOverride() {
@@ -298,8 +344,8 @@ func (r *AdmissionRequest) overrides() bool {
 	return ok && o.ResourceVersion == r.Old.ResourceVersion
 }
 
-// staleOverride says that the label was there before the block and so was not
-// meant for it.
+// staleOverride says that the label was there before the block, or the rollback,
+// and so was not meant for it.
 func (r *AdmissionRequest) staleOverride() bool {
 	_, stale := r.Old.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return stale && r.Old.ignoresSuspend()

@@ -678,3 +678,124 @@ func TestAdmissionWarning(t *testing.T) {
 		})
 	}
 }
+
+// TestQuarantineAdmission: a version that was rolled back is released again only
+// by an override, which ends its quarantine.
+func TestQuarantineAdmission(t *testing.T) {
+	quarantined := func(w *admissionWrapper, versions ...string) *admissionWrapper {
+		q := ParseQuarantine(nil)
+		for _, v := range versions {
+			q = q.With(v, QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Container: "main", Reason: "ErrImagePull"})
+		}
+		q.Annotate(w.Old.Annotations)
+		q.Annotate(w.New.Annotations)
+		return w
+	}
+	const message = `deployment sleep: version v2 was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod sleep-1: container main: ErrImagePull; ` +
+		`release another version, or, to release this one all the same, `
+	const set = message + `set the label altershield.defense.antgroup.com/ignored-suspend="true"`
+	for name, test := range map[string]struct {
+		request *admissionWrapper
+		// denied is the message; empty when it passes.
+		denied string
+		// held says whether v2 is in quarantine afterwards, overridden that the
+		// override was used.
+		held, overridden bool
+	}{
+		"the version that was rolled back":      {quarantined(makeUpdate().release(), "v0", "v2"), set, true, false},
+		"another version":                       {quarantined(makeUpdate().release(), "v3"), "", false, false},
+		"no release":                            {quarantined(makeUpdate(), "v1", "v2"), "", true, false},
+		"with the label":                        {quarantined(makeUpdate().release().label(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"), "", false, true},
+		"with the label, set before":            {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"), "", false, true},
+		"with one from before the rollback":     {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "true"), "v2"), message + `remove this label, which was there before the rollback, and set it again: altershield.defense.antgroup.com/ignored-suspend="true"`, true, false},
+		"a client that drops the annotations":   {quarantined(makeUpdate().release(), "v2").lose(v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation), set, true, false},
+		"by the operator":                       {quarantined(makeUpdate().own().release(), "v2"), "", true, false},
+		"opted out":                             {quarantined(makeUpdate().release().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), "v2"), "", true, false},
+		"blocked: the block says so":            {quarantined(makeBlocked().release(), "v2"), "", true, false},
+		"blocked, with the label":               {quarantined(makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"), "", false, true},
+		"another one, with a label that is old": {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true"), "v3"), "", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := test.request.AdmissionRequest
+			request.New = applied(request.New, MutateAdmission(request))
+			if got := ValidateQuarantine(request); got.Message != test.denied || got.Allowed != (test.denied == "") {
+				t.Errorf("%+v, want %q", got, test.denied)
+			}
+			q := ParseQuarantine(request.New.Annotations)
+			if q.Holds("v2") != test.held {
+				t.Errorf("held is %t, want %t", q.Holds("v2"), test.held)
+			}
+			if q.Holds("v0") != ParseQuarantine(request.Old.Annotations).Holds("v0") {
+				t.Error("the quarantine of another version changed")
+			}
+			_, overridden := request.New.Annotations[v1alpha1.OverrideAnnotation]
+			if overridden != test.overridden || overridden && request.New.ignoresSuspend() {
+				t.Errorf("overridden is %t, want %t; the label is left: %t", overridden, test.overridden, request.New.ignoresSuspend())
+			}
+			if again := MutateAdmission(request); len(again) > 0 {
+				t.Error("called again for the same request it changes", again)
+			}
+		})
+	}
+}
+
+// TestRollbackRequest: a request is about the release it was made at.
+func TestRollbackRequest(t *testing.T) {
+	const to = v1alpha1.RollbackToAnnotation
+	for name, test := range map[string]struct {
+		request *admissionWrapper
+		want    bool
+	}{
+		"made":                       {makeUpdate().annotation(to, "last-success"), true},
+		"waiting, and an annotation": {makeUpdate().bothAnnotations(to, "last-success").annotation("a", "b"), true},
+		"waiting, and a release":     {makeUpdate().bothAnnotations(to, "last-success").release(), false},
+		"with a release":             {makeUpdate().annotation(to, "last-success").release(), false},
+		"opting in":                  {makeUpdate().bothAnnotations(to, "last-success").both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).lose(v1alpha1.DefenseLabel), false},
+		"by the operator, over HTTP": {makeUpdate().own().annotation(to, "last-success"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, got := applied(test.request.New, MutateAdmission(test.request.AdmissionRequest)).Annotations[to]
+			if got != test.want {
+				t.Errorf("there is %t, want %t", got, test.want)
+			}
+		})
+	}
+}
+
+// TestChangeCause: what explained a rollback does not explain the next release;
+// what a user says stays.
+func TestChangeCause(t *testing.T) {
+	const ours, other = changeCausePrefix + "version v1", "my release"
+	for name, test := range map[string]struct {
+		request *admissionWrapper
+		want    string
+	}{
+		"a release":            {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release(), ""},
+		"rollout undo":         {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release().annotation(v1alpha1.ChangeCauseAnnotation, ours+" again"), ""},
+		"that says why":        {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release().annotation(v1alpha1.ChangeCauseAnnotation, other), other},
+		"no release":           {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours), ours},
+		"a cause of the users": {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, other).release(), other},
+		"a rollback":           {makeUpdate().own().release().annotation(v1alpha1.ChangeCauseAnnotation, ours), ours},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := applied(test.request.New, MutateAdmission(test.request.AdmissionRequest))
+			if got.Annotations[v1alpha1.ChangeCauseAnnotation] != test.want {
+				t.Errorf("%q, want %q", got.Annotations[v1alpha1.ChangeCauseAnnotation], test.want)
+			}
+		})
+	}
+}
+
+// TestRollbackMakesStale: a label that was there before the rollback is not
+// meant for what it puts into quarantine.
+func TestRollbackMakesStale(t *testing.T) {
+	w := makeUpdate().own().release().both(v1alpha1.IgnoredSuspendLabel, "true")
+	ParseQuarantine(nil).With("v1", QuarantineReason{Release: 4, To: "v2"}).Annotate(w.New.Annotations)
+	got := applied(w.New, MutateAdmission(w.AdmissionRequest))
+	if _, stale := got.Annotations[v1alpha1.OverrideStaleAnnotation]; !stale {
+		t.Errorf("not marked as stale: %v", got.Annotations)
+	}
+	if got.TemplateLabels[v1alpha1.VersionLabel] != "v1" || got.Labels[v1alpha1.VersionLabel] != "v2" || got.Annotations[v1alpha1.ReleaseAnnotation] != "5" {
+		t.Errorf("the template is touched, or the release is not recorded: %+v", got)
+	}
+}

@@ -147,7 +147,7 @@ func decideRecord(in WorkloadInput) *Recording {
 		return nil
 	}
 	r := &Recording{Version: w.Version, Release: max(newestRelease, release) + 1, Slipped: true}
-	if w.blocked() && overrideWaits(w) {
+	if (w.blocked() || ParseQuarantine(w.Annotations).Holds(w.Version)) && overrideWaits(w) {
 		r.Override = &Override{Version: w.Version, ResourceVersion: w.ResourceVersion, User: UnknownUser}
 	}
 	return r
@@ -202,9 +202,10 @@ func IsVerified(s v1alpha1.ChangeWorkloadStatusType) bool {
 	return IsOpen(s) || s == v1alpha1.ChangeWorkloadSuccess || s == v1alpha1.ChangeWorkloadSuspend
 }
 
+// anyOpen says that a release that began has not ended.
 func anyOpen(changes []v1alpha1.ChangeWorkload) bool {
 	for i := range changes {
-		if IsOpen(changes[i].Status.Status) {
+		if changes[i].Status.Attempt > 0 && IsOpen(changes[i].Status.Status) {
 			return true
 		}
 	}

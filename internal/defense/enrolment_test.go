@@ -34,12 +34,6 @@ func TestDecideWorkload(t *testing.T) {
 		}
 		return m
 	}
-	change := func(version string, release int64, status v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
-		return v1alpha1.ChangeWorkload{
-			Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: version, Release: release},
-			Status: v1alpha1.ChangeWorkloadStatus{Status: status},
-		}
-	}
 	const (
 		v, rel, processed = v1alpha1.VersionLabel, v1alpha1.ReleaseAnnotation, v1alpha1.DefenseStatusLabel
 		suspend, ignored  = v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel
@@ -153,6 +147,13 @@ func TestDecideWorkload(t *testing.T) {
 			changes:    []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)},
 			unenrolled: true,
 		},
+		"left, blocked by the operator, a record that never began": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
+				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
+			changes:    []v1alpha1.ChangeWorkload{{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA, Release: 1}}},
+			unenrolled: true,
+			want:       WorkloadPlan{TakeBack: true},
+		},
 		"left, blocked by the operator": {
 			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
 				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
@@ -209,6 +210,24 @@ func TestVerdictFails(t *testing.T) {
 	for verdict, want := range map[string]bool{"": false, "pass": false, "none": false, "fail": true, "inconc": true, "unpass": true, "PASS": true} {
 		if got := VerdictFails(verdict); got != want {
 			t.Errorf("%q fails: %t, want %t", verdict, got, want)
+		}
+	}
+}
+
+func TestNamespaceEnrolled(t *testing.T) {
+	for _, test := range []struct {
+		name, label string
+		want        bool
+	}{
+		{"default", v1alpha1.EnrolledValue, true},
+		{"default", "disabled", false},
+		{"default", "", false},
+		{"kube-system", v1alpha1.EnrolledValue, false},
+		{"kube-public", v1alpha1.EnrolledValue, false},
+		{"kube-node-lease", v1alpha1.EnrolledValue, false},
+	} {
+		if got := NamespaceEnrolled(test.name, map[string]string{v1alpha1.EnrolledLabel: test.label}); got != test.want {
+			t.Errorf("namespace %s with %q is enrolled: %t, want %t", test.name, test.label, got, test.want)
 		}
 	}
 }

@@ -64,14 +64,24 @@ func (d *release) leaveHistory() {
 	}
 }
 
-// NewestSuccess is the newest version in a history other than one, of equals the
-// last; empty when there is none.
-func NewestSuccess(history []Revision, other string) string {
-	newest := Revision{Release: -1}
-	for _, r := range history {
-		if r.Version != other && r.Release >= newest.Release {
+// NewestSuccess is the version a workload with these annotations, and at this
+// version, would be rolled back to; empty when there is none.
+func NewestSuccess(history []Revision, current string, annotations map[string]string) string {
+	if r := newestSuccess(history, current, ParseQuarantine(annotations)); r != nil {
+		return r.Version
+	}
+	return ""
+}
+
+// newestSuccess is the newest version in a history that is neither current nor
+// in quarantine, of equals the last; nil when there is none.
+func newestSuccess(history []Revision, current string, q Quarantine) *Revision {
+	var newest *Revision
+	for i := range history {
+		r := &history[i]
+		if r.Version != current && !q.Holds(r.Version) && (newest == nil || r.Release >= newest.Release) {
 			newest = r
 		}
 	}
-	return newest.Version
+	return newest
 }

@@ -93,6 +93,8 @@ type Event struct {
 	// Type is corev1.EventTypeNormal or EventTypeWarning.
 	Type            string
 	Reason, Message string
+	// OfRelease: it is told of the release, too, not only of the workload.
+	OfRelease bool
 }
 
 // ReleasePlan is what to do about a release. It is carried out in the order of
@@ -143,7 +145,9 @@ const (
 
 // DecideRelease says what becomes of a release.
 func DecideRelease(in ReleaseInput) ReleasePlan {
-	if in.Change.DeletionTimestamp != nil {
+	if in.Change.DeletionTimestamp != nil || !in.Enrolled && in.Change.Status.Attempt == 0 {
+		// One that never began, where nothing is ever written: somebody restored
+		// it from a backup, say.
 		return ReleasePlan{}
 	}
 	d := &release{ReleaseInput: in, status: in.Change.Status.DeepCopy()}
@@ -207,6 +211,10 @@ func (d *release) standing() standing {
 
 // cancel ends a release that had not ended.
 func (d *release) cancel(why standing) {
+	if reason, ok := rolledBack(d.Workload, d.Change); ok && why == standingReplaced {
+		d.rollBack(reason)
+		return
+	}
 	if why != standingLeft || IsOpen(d.status.Status) {
 		d.endOrder(v1alpha1.FinishCancel)
 	}
@@ -222,6 +230,19 @@ func (d *release) cancel(why standing) {
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", message)
 }
 
+// rollBack ends a release whose workload was set back to another version.
+func (d *release) rollBack(why QuarantineReason) {
+	d.endOrder(v1alpha1.FinishRollback)
+	if d.status.Status == v1alpha1.ChangeWorkloadRollback {
+		return
+	}
+	message := fmt.Sprintf("rolled back to version %s; release a fix, this version is in quarantine: %s", why.To, why)
+	d.enter(v1alpha1.ChangeWorkloadRollback, corev1.EventTypeWarning, "RolledBack", message)
+	d.plan.Events[len(d.plan.Events)-1].OfRelease = true
+	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, why.Cause, "%s", message)
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonReplaced, "%s", message)
+}
+
 // follow carries a release on.
 func (d *release) follow() {
 	if d.status.Attempt == 0 || d.Change.Spec.Release > d.status.ObservedRelease {
@@ -233,6 +254,7 @@ func (d *release) follow() {
 	d.explainOverrides()
 	d.followOrder()
 	if !IsVerified(d.status.Status) {
+		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, d.explainHang())
 		if d.Workload.Annotations[v1alpha1.HaltedAnnotation] != d.Change.Spec.Reversion {
 			d.resume()
 		}
@@ -240,7 +262,7 @@ func (d *release) follow() {
 	}
 	d.followSettings()
 	if d.status.Status == v1alpha1.ChangeWorkloadInit {
-		d.plan.RequeueAfter = d.untilUndefended()
+		d.plan.RequeueAfter = shortest(d.untilUndefended(), d.explainHang())
 		return
 	}
 	wait := d.sortPods()
@@ -248,7 +270,7 @@ func (d *release) follow() {
 	d.judge(made)
 	d.resume()
 	d.explain()
-	d.requeueIn(wait)
+	d.requeueIn(shortest(wait, d.explainHang()))
 }
 
 // startAttempt resets everything but the numbers of batches, which go on.
@@ -257,6 +279,8 @@ func (d *release) startAttempt() {
 		Attempt:         d.status.Attempt + 1,
 		Batches:         d.status.Batches,
 		ObservedRelease: d.Change.Spec.Release,
+		StartTime:       FormatTime(d.Now),
+		StartTimeUnix:   d.Now.Unix(),
 		EntryTime:       FormatTime(d.Now),
 		EntryTimeUnix:   d.Now.Unix(),
 	}
@@ -271,6 +295,10 @@ func (d *release) startAttempt() {
 		d.status.OrderStage = v1alpha1.OrderSubmitting
 	}
 	d.enter(state, corev1.EventTypeNormal, "ReleaseStarted", message)
+	if q := ParseQuarantine(d.Workload.Annotations); q.Holds(d.Change.Spec.Reversion) {
+		d.event(corev1.EventTypeWarning, "QuarantineBypassed", describeQuarantine(d.Change.Spec.Reversion, q)+
+			"; it got past admission all the same, is verified like any other, and not rolled back again by itself")
+	}
 }
 
 // explainOverrides tells of settings of the workload's own that cannot be used,
@@ -478,6 +506,9 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 			d.halt()
 		}
 	}
+	if isNew && d.Settings.SelfHealing {
+		d.explainSelfHealing()
+	}
 	if isNew && !d.Settings.Blocking {
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled,
 			"the OpsConfigInfo blocking is turned off: releases of the workload go on")
@@ -532,6 +563,9 @@ func (d *release) succeed(entered bool) {
 	for i := range d.Others {
 		if d.Others[i].Spec.Release >= d.Change.Spec.Release {
 			continue
+		}
+		if _, restored := rolledBack(d.Workload, &d.Others[i]); restored && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
+			continue // it explains why this one is here, until another succeeds
 		}
 		// Its order is ended first, for at most one deadline.
 		left := time.Unix(d.status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
@@ -684,21 +718,72 @@ func (d *release) explain() {
 	}
 }
 
-// requeueIn says when to look again: when a pod is finished by time alone, or
-// when waiting for a full batch ends.
+// explainSelfHealing says that a release that failed is to be rolled back, or why
+// it is not.
+func (d *release) explainSelfHealing() {
+	target, refusal := selfHealingTarget(d.Workload, d.History)
+	if refusal != "" {
+		d.refuseRollback(refusal)
+		return
+	}
+	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed,
+		"the release failed and is rolled back to version %s", target.Version)
+}
+
+// explainHang says of a release whose pods do not come up why it is not rolled
+// back, once. It returns when the next pod has had the time to come up.
+func (d *release) explainHang() (wait time.Duration) {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
+	failed := len(d.failed) > 0 || d.failedOrder() != nil
+	refusal := ""
+	if canHang(d.Workload, d.status.Status, d.Settings) {
+		var pod *Pod
+		if pod, wait = overdue(d.Now, d.Workload, d.status, d.Pods, d.Settings.RollbackAfter); pod != nil {
+			_, refusal = runningTarget(d.Workload, d.Others)
+			if refusal != "" {
+				refusal = fmt.Sprintf("%s does not come up: %s; not rolled back: %s", pod.Name, pod.Hang, refusal)
+			}
+		}
+	}
+	switch {
+	case failed:
+	case refusal != "":
+		d.refuseRollback(refusal)
+	case said != nil && (said.Status == metav1.ConditionUnknown || said.Reason == v1alpha1.ReasonRollbackRefused && d.Workload.Rollout.Complete):
+		// A container that crashes is up for moments, so nothing is over before the
+		// rollout is.
+		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "what failed or did not come up does not any more")
+	}
+	return wait
+}
+
+// refuseRollback tells it once, whatever becomes of the details.
+func (d *release) refuseRollback(why string) {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
+	if said != nil && said.Reason == v1alpha1.ReasonRollbackRefused {
+		return
+	}
+	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRollbackRefused, "%s", why)
+	d.event(corev1.EventTypeWarning, v1alpha1.ReasonRollbackRefused, why)
+}
+
+// shortest is the shorter of two times to wait; 0 is not to.
+func shortest(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// requeueIn says when to look again: when a pod is finished, or overdue, by time
+// alone, or when waiting for a full batch ends.
 func (d *release) requeueIn(podWait time.Duration) {
 	again := podWait
 	waiting := d.orderPreOver() && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && d.podsToCome() && !d.overdue()
 	if waiting {
-		left := max(d.deadline().Sub(d.Now), time.Second/10)
-		if again == 0 || left < again {
-			again = left
-		}
+		again = shortest(again, max(d.deadline().Sub(d.Now), time.Second/10))
 	}
-	if d.removeIn > 0 && (again == 0 || d.removeIn < again) {
-		again = d.removeIn
-	}
-	d.plan.RequeueAfter = again
+	d.plan.RequeueAfter = shortest(again, d.removeIn)
 }
 
 func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reason, message string) {

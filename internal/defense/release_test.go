@@ -496,6 +496,11 @@ func TestDecideRelease(t *testing.T) {
 			then:  []func(*world){func(w *world) { w.in.Enrolled = false }, func(w *world) { w.in.Enrolled = true; w.Pods(1).Complete() }},
 			want:  want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1},
 		},
+		"a record that never began is nothing where nothing is written": {
+			world: func() *world { w := newWorld(2).Pods(1); w.in.Enrolled = false; return w }(),
+			then:  []func(*world){func(w *world) { w.in.Workload = nil }},
+			want:  want{},
+		},
 		"a deleted workload cancels": {
 			world: newWorld(2).Pods(1),
 			then:  []func(*world){func(w *world) { w.in.Workload.Deleting = true }},
@@ -646,7 +651,7 @@ func TestHistory(t *testing.T) {
 			}
 		})
 	}
-	if got := NewestSuccess(revisions(v1, v2, v3), v3); got != v2 {
+	if got := NewestSuccess(revisions(v1, v2, v3), v3, nil); got != v2 {
 		t.Errorf("newest success beside %s is %q, want %s", v3, got, v2)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -48,6 +49,10 @@ type Workload struct {
 	MinReady time.Duration
 	// Paused says that the workload does not roll out changes.
 	Paused bool
+	// Rolling says that old pods run until new ones do, and ProgressDeadline how
+	// long the rollout may stand still; 0 is for ever.
+	Rolling          bool
+	ProgressDeadline time.Duration
 	// Rollout is how far the rollout of the pod template has come.
 	Rollout Rollout
 	// RevisionCreated is when the current revision (a Deployment's ReplicaSet)
@@ -55,6 +60,19 @@ type Workload struct {
 	RevisionCreated time.Time
 	// RevisionUID identifies it; empty while there is none.
 	RevisionUID types.UID
+	// OldRevisions are the others that pods are asked of.
+	OldRevisions []OldRevision
+}
+
+// OldRevision is an earlier pod template of a workload that still has pods.
+type OldRevision struct {
+	Name    string
+	UID     types.UID
+	Version string
+	// Number is larger for a revision that was in use later.
+	Number int64
+	// Replicas are asked of it, and Available are.
+	Replicas, Available int32
 }
 
 // Rollout is how far the rollout of the current pod template has come.
@@ -95,6 +113,11 @@ func (w *Workload) haltedBy(version string) bool {
 	return w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] == version && version != ""
 }
 
+// pausedByUser says that a pause is not the operator's.
+func (w *Workload) pausedByUser() bool {
+	return w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] == ""
+}
+
 func (w *Workload) blocked() bool {
 	_, ok := w.Labels[v1alpha1.SuspendLabel]
 	return ok
@@ -120,10 +143,15 @@ func (w *Workload) AppName() string {
 	return w.Name
 }
 
-// NamespaceEnrolled says whether a namespace with these labels is under
-// defense.
-func NamespaceEnrolled(labels map[string]string) bool {
-	return labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue
+// NamespaceEnrolled says whether a namespace of this name, with these labels, is
+// under defense. Those of the cluster itself never are, whoever labels them.
+func NamespaceEnrolled(name string, labels map[string]string) bool {
+	switch name {
+	case metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
+		return false
+	default:
+		return labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue
+	}
 }
 
 // OptedOut says whether a workload with these labels is out of the defense.
@@ -143,6 +171,9 @@ type Pod struct {
 	// replaces it.
 	Ended  bool
 	Labels map[string]string
+	// Hang says why the pod is not ready; nil when it is, or is not to be any
+	// more.
+	Hang *Hang
 }
 
 // live says whether the pod counts among the pods its workload runs.
@@ -159,14 +190,13 @@ func ObservePod(pod *corev1.Pod) Pod {
 		Terminating: pod.DeletionTimestamp != nil,
 		Ended:       pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
 		Labels:      pod.Labels,
+		Hang:        ObserveHang(pod),
 	}
 	if pod.Spec.Hostname != "" {
 		p.HostName = pod.Spec.Hostname
 	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			p.Ready, p.ReadySince = true, c.LastTransitionTime.Time
-		}
+	if c := podCondition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
+		p.Ready, p.ReadySince = true, c.LastTransitionTime.Time
 	}
 	return p
 }

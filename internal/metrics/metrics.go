@@ -62,18 +62,28 @@ var (
 		Name: "altershield_overrides_total",
 		Help: "Releases that passed a block by the label ignored-suspend.",
 	})
+	rollbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_rollbacks_total",
+		Help: "Releases that were rolled back, by cause: NeverStarted, VerificationFailed or Requested.",
+	}, []string{"cause"})
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_admission_total",
-		Help: "Requests to the webhooks, by webhook (mutate or validate) and decision: unchanged, changed, denied or failed.",
+		Help: "Requests to the webhooks, by webhook (mutate, validate or quarantine) and decision: unchanged, changed, denied or failed.",
 	}, []string{"webhook", "decision"})
 	orderChecksMissing = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_order_checks_missing_total",
 		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
 	})
+	// A vector without labels has no value until it is set: where certificates
+	// come from files there is none, and no false alarm.
+	webhookCertificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "altershield_webhook_certificate_expiry_seconds",
+		Help: "When the certificate that the webhooks are served with expires, in Unix time. Missing where it is read from files.",
+	}, nil)
 )
 
 func init() {
-	metrics.Registry.MustRegister(serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, admissions)
+	metrics.Registry.MustRegister(serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, admissions, webhookCertificateExpiry)
 }
 
 // ServerCall counts a call to AlterShield Server.
@@ -117,8 +127,16 @@ func VerdictTook(stage string, d time.Duration) {
 // Overridden counts a release that passed a block.
 func Overridden() { overrides.Inc() }
 
+// RolledBack counts a release that was rolled back.
+func RolledBack(cause string) { rollbacks.WithLabelValues(cause).Inc() }
+
 // Admission counts a request to a webhook.
 func Admission(webhook, decision string) { admissions.WithLabelValues(webhook, decision).Inc() }
+
+// WebhookCertificate tells when the certificate that is served expires.
+func WebhookCertificate(notAfter time.Time) {
+	webhookCertificateExpiry.WithLabelValues().Set(float64(notAfter.Unix()))
+}
 
 // BlockedWorkloads lets a function count the workloads that are blocked, whenever
 // the metrics are read.

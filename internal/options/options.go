@@ -29,6 +29,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
@@ -38,7 +39,15 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-const defaultNamespace = "altershieldoperator-system"
+const (
+	defaultNamespace      = "altershieldoperator-system"
+	defaultCertSecret     = "altershieldoperator-webhook-server-cert"
+	defaultService        = "altershieldoperator-webhook-service"
+	defaultConfigurations = "altershieldoperator-mutating-webhook-configuration,altershieldoperator-validating-webhook-configuration"
+	defaultCertValidity   = 90 * 24 * time.Hour
+	// minCertValidity leaves a slow replica seconds to renew one.
+	minCertValidity = 10 * time.Second
+)
 
 // Options are the values of the flags.
 type Options struct {
@@ -51,8 +60,17 @@ type Options struct {
 	MetricsAddress, HealthAddress string
 	// WebhookPort is where the webhooks are served.
 	WebhookPort int
-	// WebhookCertPath is the directory of the webhooks' certificate and key.
+	// WebhookCertPath is the directory of the webhooks' certificate and key;
+	// empty when the operator makes and renews them itself.
 	WebhookCertPath, WebhookCertName, WebhookKeyName string
+	// WebhookCertSecret and WebhookService are, in the operator's namespace,
+	// where certificates it makes are kept, and the service they are made for.
+	WebhookCertSecret, WebhookService string
+	// MutatingConfiguration and ValidatingConfiguration name the webhook
+	// configurations that have to know them.
+	MutatingConfiguration, ValidatingConfiguration string
+	// WebhookCertValidity is how long serving certificates are valid.
+	WebhookCertValidity time.Duration
 	// CallbackAddress is where AlterShield Server calls back; "0" turns it off.
 	// CallbackCertPath is the directory of its certificate, empty for HTTP.
 	CallbackAddress, CallbackCertPath string
@@ -80,9 +98,13 @@ func Parse(args []string) (*Options, error) {
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", "0", "`address` metrics are served on over TLS, to authorized clients, as in :8443; 0 turns them off")
 	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081", "`address` /healthz and /readyz are served on; 0 turns them off")
 	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "`port` the admission webhooks are served on")
-	fs.StringVar(&o.WebhookCertPath, "webhook-cert-path", filepath.Join(os.TempDir(), "k8s-webhook-server", "serving-certs"), "`directory` of the certificate and key the webhooks are served with; re-read when they change")
+	fs.StringVar(&o.WebhookCertPath, "webhook-cert-path", "", "`directory` of the certificate and key the webhooks are served with, re-read when they change; empty makes, renews and injects them")
 	fs.StringVar(&o.WebhookCertName, "webhook-cert-name", "tls.crt", "`file` name of the webhooks' certificate")
 	fs.StringVar(&o.WebhookKeyName, "webhook-key-name", "tls.key", "`file` name of the webhooks' key")
+	fs.StringVar(&o.WebhookCertSecret, "webhook-cert-secret", defaultCertSecret, "`name` of the Secret with the certificates made for the webhooks")
+	fs.StringVar(&o.WebhookService, "webhook-service", defaultService, "`name` of the service the webhooks are called through, port 443")
+	configurations := fs.String("webhook-configurations", defaultConfigurations, "`names` of the mutating and of the validating webhook configuration, mutating,validating; kept as they are meant to be")
+	fs.DurationVar(&o.WebhookCertValidity, "webhook-cert-validity", defaultCertValidity, "`duration` a certificate made for the webhooks is valid, its authority ten times as long; at least "+minCertValidity.String())
 	fs.StringVar(&o.CallbackAddress, "callback-bind-address", ":8080", "`address` AlterShield Server calls back on; 0 turns it off")
 	fs.StringVar(&o.CallbackCertPath, "callback-cert-path", "", "`directory` of tls.crt and tls.key the callback address is served with, re-read when they change; empty serves HTTP")
 	fs.StringVar(&o.ServerURL, "altershield-url", "", "`URL` of AlterShield Server, as in http://altershield:8080; empty runs stand-alone, without checks")
@@ -109,6 +131,7 @@ func Parse(args []string) (*Options, error) {
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q: the manager takes flags only, see --help", fs.Arg(0))
 	}
+	o.MutatingConfiguration, o.ValidatingConfiguration, _ = strings.Cut(*configurations, ",")
 	return o, o.validate()
 }
 
@@ -138,16 +161,42 @@ func (o *Options) validate() error {
 			return fmt.Errorf("--%s %q is not an address: give host:port, :port, or 0 to turn it off", name, address)
 		}
 	}
-	for flagName, file := range map[string]string{
-		"webhook-cert-name": o.WebhookCertName,
-		"webhook-key-name":  o.WebhookKeyName,
-	} {
-		path := filepath.Join(o.WebhookCertPath, file)
-		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("--webhook-cert-path, --%s: %w; the webhooks need a certificate and its key there", flagName, err)
-		}
+	if err := o.validateCertificates(); err != nil {
+		return err
 	}
 	return o.validateServer()
+}
+
+// validateCertificates checks where the webhooks' certificates come from.
+func (o *Options) validateCertificates() error {
+	if o.WebhookCertPath != "" {
+		for flagName, file := range map[string]string{
+			"webhook-cert-name": o.WebhookCertName,
+			"webhook-key-name":  o.WebhookKeyName,
+		} {
+			path := filepath.Join(o.WebhookCertPath, file)
+			if _, err := os.Stat(path); err != nil {
+				return fmt.Errorf("--webhook-cert-path, --%s: %w; the webhooks need a certificate and its key there", flagName, err)
+			}
+		}
+		return nil
+	}
+	for _, f := range []struct{ name, value string }{
+		{"webhook-cert-secret", o.WebhookCertSecret},
+		{"webhook-configurations", o.MutatingConfiguration},
+		{"webhook-configurations", o.ValidatingConfiguration},
+	} {
+		if problems := validation.IsDNS1123Subdomain(f.value); len(problems) > 0 {
+			return fmt.Errorf("--%s: %q is not a name: %s", f.name, f.value, strings.Join(problems, "; "))
+		}
+	}
+	if problems := validation.IsDNS1035Label(o.WebhookService); len(problems) > 0 {
+		return fmt.Errorf("--webhook-service %q is not the name of a service: %s", o.WebhookService, strings.Join(problems, "; "))
+	}
+	if o.WebhookCertValidity < minCertValidity {
+		return fmt.Errorf("--webhook-cert-validity %s is too short: give at least %s", o.WebhookCertValidity, minCertValidity)
+	}
+	return nil
 }
 
 // validateServer checks what connects the operator with AlterShield Server.

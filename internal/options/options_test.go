@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParse(t *testing.T) {
@@ -50,12 +51,28 @@ func TestParse(t *testing.T) {
 		"other certificate":    {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.WebhookCertName == "other.crt" }},
 		"no such certificate":  {args: []string{"--webhook-cert-name=none.crt"}, wantErr: []string{"--webhook-cert-name", "none.crt"}},
 		"no such directory":    {args: []string{"--webhook-cert-path=/none"}, wantErr: []string{"--webhook-cert-path", "/none"}},
-		"namespace no name":    {args: []string{"--namespace=Not Valid"}, wantErr: []string{"--namespace", "Not Valid"}},
-		"port no port":         {args: []string{"--webhook-port=70000"}, wantErr: []string{"--webhook-port", "70000"}},
-		"address no address":   {args: []string{"--health-probe-bind-address=8081"}, wantErr: []string{"--health-probe-bind-address", "host:port"}},
-		"metrics no address":   {args: []string{"--metrics-bind-address=x"}, wantErr: []string{"--metrics-bind-address"}},
-		"argument":             {args: []string{"start"}, wantErr: []string{`"start"`, "--help"}},
-		"unknown flag":         {args: []string{"--leader-elected"}, wantErr: []string{"leader-elected"}},
+		"certificates of our own": {args: []string{"--webhook-cert-path="}, check: func(o *Options) bool {
+			return o.WebhookCertSecret == "altershieldoperator-webhook-server-cert" && o.WebhookService == "altershieldoperator-webhook-service" &&
+				o.MutatingConfiguration == "altershieldoperator-mutating-webhook-configuration" &&
+				o.ValidatingConfiguration == "altershieldoperator-validating-webhook-configuration" && o.WebhookCertValidity == 2160*time.Hour
+		}},
+		"other configurations": {args: []string{"--webhook-cert-path=", "--webhook-configurations=a,b"}, check: func(o *Options) bool {
+			return o.MutatingConfiguration == "a" && o.ValidatingConfiguration == "b"
+		}},
+		"one configuration":      {args: []string{"--webhook-cert-path=", "--webhook-configurations=a"}, wantErr: []string{"--webhook-configurations"}},
+		"three configurations":   {args: []string{"--webhook-cert-path=", "--webhook-configurations=a,b,c"}, wantErr: []string{"--webhook-configurations", "b,c"}},
+		"secret no name":         {args: []string{"--webhook-cert-path=", "--webhook-cert-secret=A"}, wantErr: []string{"--webhook-cert-secret", "A"}},
+		"service no name":        {args: []string{"--webhook-cert-path=", "--webhook-service=a.b"}, wantErr: []string{"--webhook-service", "a.b"}},
+		"certificates too short": {args: []string{"--webhook-cert-path=", "--webhook-cert-validity=9s"}, wantErr: []string{"--webhook-cert-validity", "10s"}},
+		"names with files do not matter": {args: []string{"--webhook-configurations=a"}, check: func(o *Options) bool {
+			return o.WebhookCertPath != ""
+		}},
+		"namespace no name":  {args: []string{"--namespace=Not Valid"}, wantErr: []string{"--namespace", "Not Valid"}},
+		"port no port":       {args: []string{"--webhook-port=70000"}, wantErr: []string{"--webhook-port", "70000"}},
+		"address no address": {args: []string{"--health-probe-bind-address=8081"}, wantErr: []string{"--health-probe-bind-address", "host:port"}},
+		"metrics no address": {args: []string{"--metrics-bind-address=x"}, wantErr: []string{"--metrics-bind-address"}},
+		"argument":           {args: []string{"start"}, wantErr: []string{`"start"`, "--help"}},
+		"unknown flag":       {args: []string{"--leader-elected"}, wantErr: []string{"leader-elected"}},
 		"server, defaults": {args: []string{"--altershield-url=http://altershield:8080", "--altershield-token-file=" + token}, check: func(o *Options) bool {
 			return o.Tokens(nil) != nil && o.Platform == "kubernetes" && o.Scene == "com.alipay.altershield.kubernetes.rollingupdate" && o.AdmissionScene == "" &&
 				o.Tenant == "default" && o.Phase == "prod_phase" && o.TargetType == "paas.pod" && o.CallbackAddress == ":8080"

@@ -67,6 +67,12 @@ type Settings struct {
 	PreTimeout, PostTimeout time.Duration
 	// Halting: pause a rollout that is under way when it fails.
 	Halting bool
+	// Rollback: roll back a release whose pods do not come up, once one of them
+	// has not for RollbackAfter.
+	Rollback      bool
+	RollbackAfter time.Duration
+	// SelfHealing: roll back a release that is suspended.
+	SelfHealing bool
 	// History is how many successful versions are remembered for a rollback.
 	History int
 	// SilenceFails: no verdict in time counts as a failure.
@@ -85,7 +91,6 @@ type setting struct {
 	// initial is the value without an object, or with one that never was valid.
 	initial v1alpha1.OpsConfigValue
 	// apply writes a value into the settings; its error names the remedy.
-	// Nil for settings this build does nothing with.
 	apply func(*Settings, v1alpha1.OpsConfigValue) error
 }
 
@@ -111,8 +116,20 @@ var known = map[string]setting{
 		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "wait=60s,pre=120s,post=120s"},
 		apply:   applyTimeouts,
 	},
-	NameRollback:    {kind: v1alpha1.TypeRollback},
-	NameSelfHealing: {kind: v1alpha1.TypeSelfHealing},
+	NameRollback: {
+		kind:    v1alpha1.TypeRollback,
+		remark:  "roll back a release whose pods do not come up within content",
+		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "2m"},
+		apply:   applyRollback,
+	},
+	NameSelfHealing: {
+		kind:   v1alpha1.TypeSelfHealing,
+		remark: "roll back a release that is suspended to the newest version that succeeded",
+		apply: func(s *Settings, v v1alpha1.OpsConfigValue) error {
+			s.SelfHealing = v.Enable
+			return nil
+		},
+	},
 	NameHalting: {
 		kind:    v1alpha1.TypeHalting,
 		remark:  "pause a rollout still under way when one of its pods fails, together with the block",
@@ -147,14 +164,15 @@ var known = map[string]setting{
 // Default is what is in force without any object.
 func Default() Settings {
 	s := Settings{
-		BatchSize:   1,
-		Wait:        60 * time.Second,
-		PreTimeout:  120 * time.Second,
-		PostTimeout: 120 * time.Second,
+		BatchSize:     1,
+		Wait:          60 * time.Second,
+		PreTimeout:    120 * time.Second,
+		PostTimeout:   120 * time.Second,
+		RollbackAfter: defaultRollbackAfter,
 	}
-	for name := range known {
+	for _, k := range known {
 		// The defaults are valid; a test says so.
-		_ = use(&s, name, known[name].initial)
+		_ = k.apply(&s, k.initial)
 	}
 	return s
 }
@@ -163,7 +181,7 @@ func Default() Settings {
 // that there is something to edit.
 func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 	var objects []v1alpha1.OpsConfigInfo
-	for _, name := range []string{NameBlocking, NameBranch, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission} {
+	for _, name := range names() {
 		k := known[name]
 		objects = append(objects, v1alpha1.OpsConfigInfo{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -182,7 +200,7 @@ func FromObjects(objects []v1alpha1.OpsConfigInfo) Settings {
 	for i := range objects {
 		o := &objects[i]
 		if a := Assess(o); a.InForce != nil {
-			_ = use(&s, o.Name, *a.InForce) // assessed as valid
+			_ = known[o.Name].apply(&s, *a.InForce) // assessed as valid
 		}
 	}
 	return s
@@ -206,9 +224,6 @@ func Assess(o *v1alpha1.OpsConfigInfo) Assessment {
 	case !ok:
 		return Assessment{Reason: v1alpha1.ReasonUnknownName,
 			Message: fmt.Sprintf("metadata.name: no setting is named %q, the object is ignored; delete it, or name it one of %s", o.Name, strings.Join(names(), ", "))}
-	case k.apply == nil && o.Spec.Type == k.kind:
-		return Assessment{Reason: v1alpha1.ReasonUnsupported,
-			Message: fmt.Sprintf("this version of the operator does nothing with the setting %q; the object is ignored", o.Name)}
 	case k.kind != o.Spec.Type:
 		a := lastValid(o)
 		a.Reason = v1alpha1.ReasonTypeMismatch
@@ -231,18 +246,11 @@ func Assess(o *v1alpha1.OpsConfigInfo) Assessment {
 func lastValid(o *v1alpha1.OpsConfigInfo) Assessment {
 	if v := o.Status.InForce; v != nil {
 		var scratch Settings
-		if use(&scratch, o.Name, *v) == nil {
+		if known[o.Name].apply(&scratch, *v) == nil {
 			return Assessment{InForce: v, Message: fmt.Sprintf("; in force is the last valid value, enable=%t content=%q", v.Enable, v.Content)}
 		}
 	}
 	return Assessment{Message: "; in force is the default"}
-}
-
-func use(s *Settings, name string, v v1alpha1.OpsConfigValue) error {
-	if k := known[name]; k.apply != nil {
-		return k.apply(s, v)
-	}
-	return nil
 }
 
 func names() []string {
@@ -272,6 +280,26 @@ func applyHistory(s *Settings, v v1alpha1.OpsConfigValue) error {
 		return fmt.Errorf("%q is not a number of versions; write a whole number from 1 to %d", v.Content, MaxHistory)
 	}
 	s.History = n
+	return nil
+}
+
+// defaultRollbackAfter and minRollbackAfter are the default and the least
+// threshold of a rollback: a pod needs some time to start.
+const (
+	defaultRollbackAfter = 2 * time.Minute
+	minRollbackAfter     = time.Second
+)
+
+func applyRollback(s *Settings, v v1alpha1.OpsConfigValue) error {
+	after := defaultRollbackAfter
+	if v.Enable {
+		d, err := time.ParseDuration(v.Content)
+		if err != nil || d < minRollbackAfter {
+			return fmt.Errorf("%q is not a time in which a pod has to come up; write a duration of at least %s, as in \"2m\"", v.Content, minRollbackAfter)
+		}
+		after = d
+	}
+	s.Rollback, s.RollbackAfter = v.Enable, after
 	return nil
 }
 
@@ -329,6 +357,9 @@ var overrides = map[string]func(s *Settings, value string) error{
 	NameBranch: func(s *Settings, value string) error {
 		return applyBranch(s, v1alpha1.OpsConfigValue{Enable: value != disabled, Content: value})
 	},
+	NameRollback: func(s *Settings, value string) error {
+		return applyRollback(s, v1alpha1.OpsConfigValue{Enable: value != disabled, Content: value})
+	},
 	NameSilence: func(s *Settings, value string) error {
 		switch value {
 		case "enabled", "true":
@@ -351,7 +382,7 @@ var overrides = map[string]func(s *Settings, value string) error{
 // Override applies what a workload overrides with its annotations. Each problem
 // is one line with its remedy; what is in force in general applies then.
 func Override(s Settings, annotations map[string]string) (_ Settings, problems []string) {
-	for _, name := range []string{NameBranch, NameSilence, NameTimeouts} {
+	for _, name := range []string{NameBranch, NameRollback, NameSilence, NameTimeouts} {
 		key := v1alpha1.SettingAnnotationPrefix + name
 		value, ok := annotations[key]
 		if !ok {

@@ -40,7 +40,7 @@ func lastValidOf(o v1alpha1.OpsConfigInfo, enable bool, content string) v1alpha1
 }
 
 func TestFromObjects(t *testing.T) {
-	initial := Settings{Blocking: true, Halting: true, History: 10, BatchSize: 1, Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, AdmissionTimeout: 2 * time.Second}
+	initial := Settings{Blocking: true, Halting: true, History: 10, Rollback: true, RollbackAfter: 2 * time.Minute, BatchSize: 1, Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, AdmissionTimeout: 2 * time.Second}
 	with := func(change func(*Settings)) Settings {
 		s := initial
 		change(&s)
@@ -70,6 +70,9 @@ func TestFromObjects(t *testing.T) {
 		"history off":         {[]v1alpha1.OpsConfigInfo{object("history", v1alpha1.TypeHistory, false, "3")}, with(func(s *Settings) { s.History = 0 })},
 		"halting off":         {[]v1alpha1.OpsConfigInfo{object("halting", v1alpha1.TypeHalting, false, "")}, with(func(s *Settings) { s.Halting = false })},
 		"timeouts off":        {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, false, "wait=1s")}, initial},
+		"rollback":            {[]v1alpha1.OpsConfigInfo{object("rollback", v1alpha1.TypeRollback, true, "10m")}, with(func(s *Settings) { s.RollbackAfter = 10 * time.Minute })},
+		"rollback off":        {[]v1alpha1.OpsConfigInfo{object("rollback", v1alpha1.TypeRollback, false, "10m")}, with(func(s *Settings) { s.Rollback = false })},
+		"self-healing":        {[]v1alpha1.OpsConfigInfo{object("selfhealing", v1alpha1.TypeSelfHealing, true, "")}, with(func(s *Settings) { s.SelfHealing = true })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, FromObjects(test.objects)); diff != "" {
@@ -91,6 +94,9 @@ func TestOverride(t *testing.T) {
 		"branch":            {map[string]string{"branch!": "5"}, func(s *Settings) { s.BatchSize = 5 }, nil},
 		"branch off":        {map[string]string{"branch!": "disabled"}, func(s *Settings) { s.BatchSize = 1 }, nil},
 		"branch wrong":      {map[string]string{"branch!": "many"}, func(*Settings) {}, []string{"altershield.defense.antgroup.com/branch"}},
+		"rollback":          {map[string]string{"rollback!": "10m"}, func(s *Settings) { s.RollbackAfter = 10 * time.Minute }, nil},
+		"rollback off":      {map[string]string{"rollback!": "disabled"}, func(s *Settings) { s.Rollback = false }, nil},
+		"rollback wrong":    {map[string]string{"rollback!": "soon"}, func(*Settings) {}, []string{`"2m"`}},
 		"silence":           {map[string]string{"silence!": "enabled"}, func(s *Settings) { s.SilenceFails = true }, nil},
 		"silence off":       {map[string]string{"silence!": " disabled "}, func(s *Settings) { s.SilenceFails = false }, nil},
 		"silence wrong":     {map[string]string{"silence!": "loud"}, func(*Settings) {}, []string{`"enabled"`}},
@@ -140,7 +146,7 @@ func TestAssess(t *testing.T) {
 		"in force instead":    {lastValidOf(object("branch", v1alpha1.TypeBranch, true, "-1"), true, "7"), false, v1alpha1.ReasonInvalidContent, `content="7"`},
 		"other type":          {object("branch", v1alpha1.TypeBlocking, true, ""), false, v1alpha1.ReasonTypeMismatch, "isBranch"},
 		"unknown":             {object("brunch", v1alpha1.TypeBranch, true, "7"), false, v1alpha1.ReasonUnknownName, "metadata.name"},
-		"not by this build":   {object("rollback", v1alpha1.TypeRollback, true, "2m"), false, v1alpha1.ReasonUnsupported, "ignored"},
+		"rollback too soon":   {object("rollback", v1alpha1.TypeRollback, true, "10ms"), false, v1alpha1.ReasonInvalidContent, `"2m"`},
 		"threshold twice":     {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5s,wait=6s"), false, v1alpha1.ReasonInvalidContent, "at most once"},
 		"threshold unknown":   {object("timeouts", v1alpha1.TypeTimeouts, true, "wiat=5s"), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
 		"threshold too short": {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5ms"), false, v1alpha1.ReasonInvalidContent, "at least 1s"},

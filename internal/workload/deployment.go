@@ -19,6 +19,7 @@ package workload
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -92,15 +93,7 @@ func (d Deployment) Get(ctx context.Context, r client.Reader, key types.Namespac
 	if err != nil {
 		return nil, err
 	}
-	rs, err := d.currentReplicaSet(ctx, r, w, hash)
-	if err != nil {
-		return nil, err
-	}
-	if rs != nil {
-		w.RevisionCreated = rs.GetCreationTimestamp().Time
-		w.RevisionUID = rs.GetUID()
-	}
-	return w, nil
+	return w, d.observeReplicaSets(ctx, r, w, hash)
 }
 
 // Pods implements Kind.
@@ -137,6 +130,24 @@ func (d Deployment) Template(ctx context.Context, live client.Reader, w *defense
 	return template, Version(template), nil
 }
 
+// RevisionTemplate implements Kind. The label pod-template-hash is the deployment
+// controller's, which puts it on every ReplicaSet.
+func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error) {
+	rs := newUnstructured(replicaSetKind)
+	if err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: old.Name}, rs); err != nil {
+		return nil, "", client.IgnoreNotFound(err)
+	}
+	if rs.GetUID() != old.UID {
+		return nil, "", nil
+	}
+	template, ok, err := unstructured.NestedMap(rs.Object, "spec", "template")
+	if err != nil || !ok {
+		return nil, "", fmt.Errorf("replica set %s/%s has no spec.template: %w", namespace, old.Name, err)
+	}
+	unstructured.RemoveNestedField(template, "metadata", "labels", appsv1.DefaultDeploymentUniqueLabelKey)
+	return template, Version(template), nil
+}
+
 // Images implements Kind.
 func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
 	obj := newUnstructured(d.GroupVersionKind())
@@ -147,10 +158,9 @@ func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Work
 	if err != nil || obj.GetUID() != w.UID {
 		return nil, nil, err
 	}
-	list := newUnstructuredList(replicaSetKind)
-	if err := r.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)},
-		client.DisableReadYourWritesConsistency); err != nil {
-		return nil, nil, fmt.Errorf("list replica sets of %s/%s: %w", w.Namespace, w.Name, err)
+	list, err := d.replicaSets(ctx, r, w)
+	if err != nil {
+		return nil, nil, err
 	}
 	newest := int64(-1)
 	for i := range list.Items {
@@ -160,8 +170,7 @@ func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Work
 			return nil, nil, err
 		}
 		// One without a number has not been numbered yet, so it is not older.
-		n, err := strconv.ParseInt(rs.GetAnnotations()[revisionAnnotation], 10, 64)
-		if err == nil && rsHash != hash && n > newest {
+		if n := revisionNumber(rs); rsHash != hash && n > newest {
 			newest, previous = n, imagesOf(rs)
 		}
 	}
@@ -213,29 +222,64 @@ func (d Deployment) OwnerOfRevision(rs metav1.Object) (Owner, bool) {
 	return Owner{Key: types.NamespacedName{Namespace: rs.GetNamespace(), Name: ref.Name}, UID: ref.UID}, true
 }
 
-// currentReplicaSet is the ReplicaSet whose template is the Deployment's, the
-// oldest one when there are several, as the deployment controller chooses it.
-func (Deployment) currentReplicaSet(ctx context.Context, r client.Reader, w *defense.Workload, hash string) (*unstructured.Unstructured, error) {
+// observeReplicaSets reads which revision a workload is at, and which others
+// still have pods.
+func (d Deployment) observeReplicaSets(ctx context.Context, r client.Reader, w *defense.Workload, hash string) error {
+	list, err := d.replicaSets(ctx, r, w)
+	if err != nil {
+		return err
+	}
+	var current *unstructured.Unstructured
+	for i := range list.Items {
+		rs := &list.Items[i]
+		version, rsHash, err := versionAndHash(rs, VersionOfReplicaSet)
+		if err != nil {
+			return err
+		}
+		if rsHash != hash {
+			if old := oldRevision(rs, version); old.Replicas > 0 {
+				w.OldRevisions = append(w.OldRevisions, old)
+			}
+			continue
+		}
+		// The oldest one when there are several, as the deployment controller
+		// chooses it.
+		if current == nil || older(rs, current) {
+			current = rs
+		}
+	}
+	if current != nil {
+		w.RevisionCreated = current.GetCreationTimestamp().Time
+		w.RevisionUID = current.GetUID()
+	}
+	return nil
+}
+
+func (Deployment) replicaSets(ctx context.Context, r client.Reader, w *defense.Workload) (*unstructured.UnstructuredList, error) {
 	list := newUnstructuredList(replicaSetKind)
 	if err := r.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)},
 		client.DisableReadYourWritesConsistency); err != nil {
 		return nil, fmt.Errorf("list replica sets of %s/%s: %w", w.Namespace, w.Name, err)
 	}
-	var current *unstructured.Unstructured
-	for i := range list.Items {
-		rs := &list.Items[i]
-		rsHash, err := templateHash(rs)
-		if err != nil {
-			return nil, err
-		}
-		if rsHash != hash {
-			continue
-		}
-		if current == nil || older(rs, current) {
-			current = rs
-		}
+	return list, nil
+}
+
+func oldRevision(rs *unstructured.Unstructured, version string) defense.OldRevision {
+	replicas, _, _ := unstructured.NestedInt64(rs.Object, "spec", "replicas")
+	available, _, _ := unstructured.NestedInt64(rs.Object, "status", "availableReplicas")
+	return defense.OldRevision{
+		Name: rs.GetName(), UID: rs.GetUID(), Version: version, Number: revisionNumber(rs),
+		Replicas: int32(replicas), Available: int32(available), //nolint:gosec // the API has them so
 	}
-	return current, nil
+}
+
+// revisionNumber is -1 while the deployment controller has not numbered it.
+func revisionNumber(rs *unstructured.Unstructured) int64 {
+	n, err := strconv.ParseInt(rs.GetAnnotations()[revisionAnnotation], 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 func older(a, b *unstructured.Unstructured) bool {
@@ -284,6 +328,11 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 		Replicas:        1,
 		MinReady:        time.Duration(deployment.Spec.MinReadySeconds) * time.Second,
 		Paused:          deployment.Spec.Paused,
+		Rolling:         deployment.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType,
+	}
+	// The largest value means none.
+	if s := deployment.Spec.ProgressDeadlineSeconds; s != nil && *s < math.MaxInt32 {
+		w.ProgressDeadline = time.Duration(*s) * time.Second
 	}
 	if deployment.Spec.Replicas != nil {
 		w.Replicas = *deployment.Spec.Replicas
@@ -315,7 +364,7 @@ func trimDeployment(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	return trim(u, Version, "replicas", "minReadySeconds", "paused")
+	return trim(u, Version, "replicas", "minReadySeconds", "paused", "strategy", "progressDeadlineSeconds")
 }
 
 func trimReplicaSet(obj any) (any, error) {

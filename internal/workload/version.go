@@ -44,20 +44,28 @@ func Version(template map[string]any) string {
 // VersionOfRaw is Version for a pod template as the API server sent it. It
 // fails if templateJSON is not one JSON object.
 func VersionOfRaw(templateJSON []byte) (string, error) {
+	template, err := decodeTemplate(templateJSON)
+	if err != nil {
+		return "", err
+	}
+	return Version(template), nil
+}
+
+func decodeTemplate(templateJSON []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(templateJSON))
 	// Integers above 2^53 must not lose digits on the way.
 	decoder.UseNumber()
 	var template map[string]any
 	if err := decoder.Decode(&template); err != nil {
-		return "", fmt.Errorf("pod template: %w", err)
+		return nil, fmt.Errorf("pod template: %w", err)
 	}
 	if template == nil {
-		return "", errors.New("pod template: null")
+		return nil, errors.New("pod template: null")
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return "", errors.New("pod template: data after the JSON object")
+		return nil, errors.New("pod template: data after the JSON object")
 	}
-	return Version(template), nil
+	return template, nil
 }
 
 // VersionOfReplicaSet returns the version of the Deployment template that the

@@ -53,6 +53,9 @@ type Kind interface {
 	// Template reads the pod template of a workload as it is stored, with its
 	// version; nil when the workload is gone or another one of that name.
 	Template(ctx context.Context, live client.Reader, w *defense.Workload) (template map[string]any, version string, err error)
+	// RevisionTemplate reads the pod template of an earlier revision, as the
+	// workload had it, with its version; nil when the revision is gone.
+	RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error)
 	// Images lists the container images of the workload's current template, and
 	// of the one before it.
 	Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error)
@@ -118,6 +121,7 @@ func TrimPod(obj any) (any, error) {
 			Namespace:         pod.Namespace,
 			UID:               pod.UID,
 			ResourceVersion:   pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp,
 			DeletionTimestamp: pod.DeletionTimestamp,
 			OwnerReferences:   controllerOnly(pod.OwnerReferences),
 			Labels:            ownLabels(pod.Labels),
@@ -125,14 +129,52 @@ func TrimPod(obj any) (any, error) {
 		Spec:   corev1.PodSpec{Hostname: pod.Spec.Hostname},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
 	}
+	// Why a pod is not ready is told only of those that are not.
+	hangs := defense.ObserveHang(pod) != nil
 	for i := range pod.Status.Conditions {
-		if c := pod.Status.Conditions[i]; c.Type == corev1.PodReady {
-			trimmed.Status.Conditions = []corev1.PodCondition{{
-				Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime,
-			}}
+		c := pod.Status.Conditions[i]
+		c.LastProbeTime, c.ObservedGeneration, c.Message = metav1.Time{}, 0, defense.Brief(c.Message)
+		switch {
+		case c.Type == corev1.PodReady && !hangs:
+			c.Reason, c.Message = "", ""
+		case c.Type != corev1.PodReady && (c.Type != corev1.PodScheduled || !hangs):
+			continue
 		}
+		trimmed.Status.Conditions = append(trimmed.Status.Conditions, c)
+	}
+	if hangs {
+		trimmed.Status.InitContainerStatuses = trimContainers(pod.Status.InitContainerStatuses)
+		trimmed.Status.ContainerStatuses = trimContainers(pod.Status.ContainerStatuses)
 	}
 	return trimmed, nil
+}
+
+func trimContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	trimmed := make([]corev1.ContainerStatus, len(statuses))
+	for i := range statuses {
+		s := &statuses[i]
+		trimmed[i] = corev1.ContainerStatus{
+			Name: s.Name, State: trimState(&s.State), LastTerminationState: trimState(&s.LastTerminationState), Ready: s.Ready, RestartCount: s.RestartCount,
+		}
+	}
+	return trimmed
+}
+
+// trimState keeps of the state of a container what says why it fails, briefly:
+// in an outage all pods of a cluster may.
+func trimState(s *corev1.ContainerState) (trimmed corev1.ContainerState) {
+	if w := s.Waiting; w != nil {
+		trimmed.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: defense.Brief(w.Message)}
+	}
+	if r := s.Running; r != nil {
+		trimmed.Running = &corev1.ContainerStateRunning{StartedAt: r.StartedAt}
+	}
+	if t := s.Terminated; t != nil {
+		trimmed.Terminated = &corev1.ContainerStateTerminated{
+			ExitCode: t.ExitCode, Reason: t.Reason, Message: defense.Brief(t.Message), StartedAt: t.StartedAt, FinishedAt: t.FinishedAt,
+		}
+	}
+	return trimmed
 }
 
 // TrimNamespace keeps of a namespace's managed fields only the entries that

@@ -205,6 +205,13 @@ type ChangeWorkloadStatus struct {
 	// UpdateTimeUnix is UpdateTime as Unix time in seconds.
 	// +optional
 	UpdateTimeUnix int64 `json:"updateTimeUnix,omitempty"`
+	// StartTime is when the attempt started, as 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	StartTime string `json:"startTime,omitempty"`
+	// StartTimeUnix is StartTime as Unix time in seconds.
+	// +optional
+	StartTimeUnix int64 `json:"startTimeUnix,omitempty"`
 	// EntryTime is when the attempt started or, later, when its last batch
 	// was made, as 2006-01-02 15:04:05. The wait threshold counts from it.
 	// +optional
@@ -322,7 +329,7 @@ type ChangeWorkloadStatus struct {
 	// from.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions explain the state: Progressing, Verified, Blocked,
+	// Conditions explain the state: Progressing, Verified, Blocked, RolledBack,
 	// OrderAccepted, OrderPreChecked, OrderPostChecked, OrderEnded.
 	// +optional
 	// +listType=map

@@ -26,6 +26,9 @@ const (
 	// because of this release, and False when one of its pods or its order
 	// failed and they are not, or no longer.
 	ConditionBlocked = "Blocked"
+	// ConditionRolledBack is True when this release was rolled back, Unknown while
+	// it is to be, and False when it would be and cannot, as its reason says.
+	ConditionRolledBack = "RolledBack"
 	// ConditionVerified is True when every pod of the release passed, False
 	// when one failed, Unknown while verification goes on or nothing has been
 	// verified.
@@ -86,6 +89,22 @@ const (
 	// ReasonCorrected means the failing verdict was corrected; this version's
 	// block is lifted.
 	ReasonCorrected = "Corrected"
+)
+
+// Reasons of ConditionRolledBack.
+const (
+	// ReasonNeverStarted means that a pod of the release did not come up.
+	ReasonNeverStarted = "NeverStarted"
+	// ReasonVerificationFailed means that the release is suspended and
+	// self-healing is on.
+	ReasonVerificationFailed = "VerificationFailed"
+	// ReasonRollbackRequested means that a user asked for it.
+	ReasonRollbackRequested = "Requested"
+	// ReasonRollbackRefused means that the release is not rolled back although it
+	// failed, because there is nothing to go back to, or a user is at it.
+	ReasonRollbackRefused = "RollbackRefused"
+	// ReasonRecovered means that what failed does not any more.
+	ReasonRecovered = "Recovered"
 )
 
 // Condition types of the order of a ChangeWorkload.
@@ -184,7 +203,4 @@ const (
 	ReasonTypeMismatch = "TypeMismatch"
 	// ReasonUnknownName means no setting has this name; the object is ignored.
 	ReasonUnknownName = "UnknownName"
-	// ReasonUnsupported means the setting is known but this build does nothing
-	// with it; the object is ignored.
-	ReasonUnsupported = "Unsupported"
 )

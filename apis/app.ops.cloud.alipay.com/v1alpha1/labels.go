@@ -95,12 +95,20 @@ const (
 	// separated, the last ten.
 	QuarantinedAnnotation = "altershield.defense.antgroup.com/quarantined"
 	// QuarantineReasonAnnotation explains QuarantinedAnnotation: JSON from
-	// version to time, pod and reason.
+	// version to time, cause, pod, container, reason, message, number of the
+	// release and the version it was rolled back to. Versions that an override
+	// released again stay in it, with who did that.
 	QuarantineReasonAnnotation = "altershield.defense.antgroup.com/quarantine-reason"
+	// ChangeCauseAnnotation explains a revision to kubectl rollout history. The
+	// operator sets it with a rollback, and takes it off with the next release.
+	ChangeCauseAnnotation = "kubernetes.io/change-cause"
 	// SettingAnnotationPrefix, with the name of a setting, is the annotation by
-	// which a workload overrides it: branch, silence, timeouts.
+	// which a workload overrides it: branch, rollback, silence, timeouts.
 	SettingAnnotationPrefix = "altershield.defense.antgroup.com/"
 	// RollbackToAnnotation is set by a user to ask for a rollback: a version,
 	// or "last-success". It is consumed.
 	RollbackToAnnotation = "altershield.defense.antgroup.com/rollback-to"
+	// RollbackRequestedAnnotation holds the time, in Unix milliseconds, of the
+	// last rollback that was requested over HTTP, so that none is repeated.
+	RollbackRequestedAnnotation = "altershield.defense.antgroup.com/rollback-requested"
 )

@@ -1,0 +1,220 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// podWrapper builds a pod that was created a minute ago.
+type podWrapper struct{ *corev1.Pod }
+
+func makePod(phase corev1.PodPhase) podWrapper {
+	return podWrapper{&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "sleep-1", CreationTimestamp: metav1.NewTime(testNow.Add(-time.Minute))},
+		Status:     corev1.PodStatus{Phase: phase},
+	}}
+}
+
+func (w podWrapper) condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason, message string) podWrapper {
+	w.Status.Conditions = append(w.Status.Conditions, corev1.PodCondition{
+		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(testNow.Add(-10 * time.Second)),
+	})
+	return w
+}
+
+func (w podWrapper) container(s corev1.ContainerStatus) podWrapper {
+	s.Name = "main"
+	w.Status.ContainerStatuses = append(w.Status.ContainerStatuses, s)
+	return w
+}
+
+func (w podWrapper) init(s corev1.ContainerStatus) podWrapper {
+	s.Name = "init"
+	w.Status.InitContainerStatuses = append(w.Status.InitContainerStatuses, s)
+	return w
+}
+
+func waiting(reason, message string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
+}
+
+func exited(code int32, reason string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}
+}
+
+func running(restarts int32) corev1.ContainerStatus {
+	s := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, RestartCount: restarts}
+	if restarts > 0 {
+		s.LastTerminationState = exited(1, "Error").State
+	}
+	return s
+}
+
+func crashed(s corev1.ContainerStatus, restarts int32) corev1.ContainerStatus {
+	s.RestartCount, s.LastTerminationState = restarts, exited(1, "Error").State
+	return s
+}
+
+func TestObserveHang(t *testing.T) {
+	notReady := func(w podWrapper) podWrapper {
+		return w.condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady", "containers with unready status: [main]")
+	}
+	long := strings.Repeat("wörd ", 200)
+	for name, test := range map[string]struct {
+		pod  podWrapper
+		want string // nothing is no hang
+		slow bool
+		from time.Duration // before now
+	}{
+		"ready":     {makePod(corev1.PodRunning).condition(corev1.PodReady, corev1.ConditionTrue, "", ""), "", false, 0},
+		"evicted":   {makePod(corev1.PodFailed), "", false, 0},
+		"completed": {makePod(corev1.PodSucceeded), "", false, 0},
+		"new":       {makePod(""), "Pending", false, time.Minute},
+		"terminating": {func() podWrapper {
+			w := makePod(corev1.PodPending)
+			now := metav1.NewTime(testNow)
+			w.DeletionTimestamp = &now
+			return w
+		}(), "", false, 0},
+		"unschedulable": {makePod(corev1.PodPending).condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/3 nodes are available"),
+			"Unschedulable: 0/3 nodes are available", false, time.Minute},
+		"held back": {makePod(corev1.PodPending).condition(corev1.PodScheduled, corev1.ConditionFalse, "SchedulingGated", "blocked due to non-empty scheduling gates"),
+			"SchedulingGated: blocked due to non-empty scheduling gates", true, time.Minute},
+		"image": {notReady(makePod(corev1.PodPending)).container(waiting("ImagePullBackOff", `Back-off pulling image "busybo"`)),
+			`container main: ImagePullBackOff: Back-off pulling image "busybo"`, false, time.Minute},
+		"volume": {notReady(makePod(corev1.PodPending)).container(waiting("ContainerCreating", "")),
+			"container main: ContainerCreating", false, time.Minute},
+		"configuration": {makePod(corev1.PodPending).container(waiting("CreateContainerConfigError", `configmap "x" not found`)),
+			`container main: CreateContainerConfigError: configmap "x" not found`, false, time.Minute},
+		"init container fails": {makePod(corev1.PodPending).init(crashed(waiting("CrashLoopBackOff", "back-off 10s"), 2)).container(waiting("PodInitializing", "")),
+			"container init: CrashLoopBackOff: back-off 10s; last exit code 1", false, time.Minute},
+		"init container just failed": {makePod(corev1.PodPending).init(exited(2, "Error")).container(waiting("PodInitializing", "")),
+			"container init: Error: last exit code 2", false, time.Minute},
+		"init container runs": {makePod(corev1.PodPending).init(running(0)).container(waiting("PodInitializing", "")),
+			"container init: PodInitializing", false, time.Minute},
+		"init container done": {makePod(corev1.PodPending).init(exited(0, "Completed")).container(waiting("ContainerCreating", "")),
+			"container main: ContainerCreating", false, time.Minute},
+		"crash loop": {notReady(makePod(corev1.PodRunning)).container(crashed(waiting("CrashLoopBackOff", "back-off 20s"), 2)),
+			"container main: CrashLoopBackOff: back-off 20s; last exit code 1", false, 10 * time.Second},
+		"between crashes": {notReady(makePod(corev1.PodRunning)).container(running(1)),
+			"container main: Error: it was restarted, and is not ready: last exit code 1", false, 10 * time.Second},
+		"ended well, which it must not": {notReady(makePod(corev1.PodRunning)).container(exited(0, "Completed")),
+			"container main: Completed: last exit code 0", false, 10 * time.Second},
+		"never ready": {notReady(makePod(corev1.PodRunning)).container(running(0)),
+			"container main: NotReady: containers with unready status: [main]", true, 10 * time.Second},
+		"a readiness gate": {makePod(corev1.PodRunning).condition(corev1.PodReady, corev1.ConditionFalse, "ReadinessGatesNotReady", "gate is missing").container(
+			func() corev1.ContainerStatus { s := running(0); s.Ready = true; return s }()), "NotReady: gate is missing", true, 10 * time.Second},
+		"node lost": {makePod(corev1.PodUnknown).container(running(0)), "container main: NotReady", true, time.Minute},
+		"a long message": {makePod(corev1.PodPending).container(waiting("ErrImagePull", long+"\n"+long)),
+			"container main: ErrImagePull: " + strings.Repeat("wörd ", 42) + "w...", false, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := ObserveHang(test.pod.Pod)
+			if h == nil {
+				if test.want != "" {
+					t.Fatalf("does not hang, want %q", test.want)
+				}
+				return
+			}
+			if got := h.String(); got != test.want {
+				t.Errorf("hangs at %q, want %q", got, test.want)
+			}
+			if h.Slow != test.slow {
+				t.Errorf("slow is %t, want %t", h.Slow, test.slow)
+			}
+			if got := testNow.Sub(h.from); got != test.from {
+				t.Errorf("from %s before now, want %s", got, test.from)
+			}
+			if len(h.Message) > maxHangMessage {
+				t.Errorf("a message of %d bytes, want at most %d", len(h.Message), maxHangMessage)
+			}
+		})
+	}
+}
+
+// TestHangSince: a container that crashes from the beginning has hung from the
+// beginning, however often it was up for a moment; one that ran for long has
+// not, nor one that crashed once.
+func TestHangSince(t *testing.T) {
+	for name, test := range map[string]struct {
+		age, changed time.Duration // before now
+		restarts     int32
+		lastRun      time.Duration
+		want         time.Duration
+	}{
+		"no restart":                         {time.Hour, time.Minute, 0, 0, time.Minute},
+		"crashes from the beginning":         {2 * time.Minute, 5 * time.Second, 4, time.Second, 2 * time.Minute},
+		"and goes on doing so":               {20 * time.Minute, 4 * time.Minute, 8, time.Second, 20 * time.Minute},
+		"ran for hours, crashes twice":       {3 * time.Hour, 20 * time.Second, 2, time.Second, 20 * time.Second},
+		"one crash, just now":                {time.Minute, time.Second, 1, 50 * time.Second, time.Second},
+		"one crash near the end of its time": {2 * time.Minute, time.Second, 1, 110 * time.Second, time.Second},
+		"crashes, but is up for long":        {5 * time.Minute, time.Second, 2, 3 * time.Minute, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &Hang{from: testNow.Add(-test.changed), created: testNow.Add(-test.age), restarts: test.restarts, lastRun: test.lastRun, downSince: testNow.Add(-test.changed)}
+			if got := testNow.Sub(h.since(testNow, 2*time.Minute)); got != test.want {
+				t.Errorf("since %s before now, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestHangSlow: whether a restart helped cannot be told at once.
+func TestHangSlow(t *testing.T) {
+	for name, test := range map[string]struct {
+		up       time.Duration // until now
+		restarts int32
+		lastRun  time.Duration
+		want     bool
+	}{
+		"one restart, while it waited for something":    {10 * time.Second, 1, 5 * time.Second, true},
+		"restarts again and again":                      {10 * time.Second, 3, 5 * time.Second, false},
+		"restarts, but is up for longer than it may be": {3 * time.Minute, 3, 5 * time.Second, true},
+		"restarts after long runs":                      {10 * time.Second, 3, 3 * time.Minute, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := ObserveHang(makePod(corev1.PodRunning).condition(corev1.PodReady, corev1.ConditionFalse, "", "").container(corev1.ContainerStatus{
+				State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-test.up))}},
+				RestartCount: test.restarts,
+				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+					ExitCode: 1, StartedAt: metav1.NewTime(testNow.Add(-test.up - test.lastRun)), FinishedAt: metav1.NewTime(testNow.Add(-test.up)),
+				}},
+			}).Pod)
+			if got := h.slow(testNow, 2*time.Minute); got != test.want {
+				t.Errorf("slow is %t, want %t", got, test.want)
+			}
+		})
+	}
+}
+
+func TestBackOff(t *testing.T) {
+	var got []time.Duration
+	for _, restarts := range []int32{0, 1, 2, 3, 4, 7, 8} {
+		got = append(got, backOff(restarts))
+	}
+	want := []time.Duration{0, 0, 10 * time.Second, 30 * time.Second, 70 * time.Second, 610 * time.Second, 910 * time.Second}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

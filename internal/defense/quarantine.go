@@ -1,0 +1,198 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// maxQuarantined is how many versions of a workload are in quarantine at most;
+// newer ones displace older ones.
+const maxQuarantined = 10
+
+// Quarantine are the versions of a workload that were rolled back, the oldest
+// first. They are not released again but by an override.
+type Quarantine struct {
+	versions []string
+	reasons  map[string]QuarantineReason
+}
+
+// QuarantineReason says when and why a version was rolled back. It is what
+// QuarantineReasonAnnotation holds for each.
+type QuarantineReason struct {
+	// Time is when, as RFC 3339.
+	Time string `json:"time"`
+	// Pod is the first pod that failed or hung, if one did, and Container the
+	// one of it that did.
+	Pod       string `json:"pod,omitempty"`
+	Container string `json:"container,omitempty"`
+	// Cause is the reason of the condition RolledBack; Reason is one word, too:
+	// what the pod hung at, or its verdict.
+	Cause   string `json:"cause"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Release is the number of the release that was rolled back, and To the
+	// version that was restored.
+	Release int64  `json:"release"`
+	To      string `json:"to"`
+	// Overridden is who released the version again by an override, which ended
+	// its quarantine.
+	Overridden string `json:"overridden,omitempty"`
+}
+
+// String is one line for a message.
+func (r QuarantineReason) String() string {
+	parts := []string{r.Cause}
+	if r.Pod != "" {
+		parts = append(parts, "pod "+r.Pod)
+	}
+	if r.Container != "" {
+		parts = append(parts, "container "+r.Container)
+	}
+	return strings.Join(append(parts, nonEmpty(r.Reason, r.Message)...), ": ")
+}
+
+// ParseQuarantine reads the quarantine off the annotations of a workload. A
+// version without a reason is in quarantine all the same.
+func ParseQuarantine(annotations map[string]string) Quarantine {
+	q := Quarantine{reasons: map[string]QuarantineReason{}}
+	for version := range strings.SplitSeq(annotations[v1alpha1.QuarantinedAnnotation], ",") {
+		if version = strings.TrimSpace(version); version != "" && !slices.Contains(q.versions, version) {
+			q.versions = append(q.versions, version)
+		}
+	}
+	_ = json.Unmarshal([]byte(annotations[v1alpha1.QuarantineReasonAnnotation]), &q.reasons) // no reason is better than no quarantine
+	return q
+}
+
+// Holds says that a version is in quarantine.
+func (q Quarantine) Holds(version string) bool { return slices.Contains(q.versions, version) }
+
+// Reason says why a version is in quarantine, if it is known.
+func (q Quarantine) Reason(version string) (QuarantineReason, bool) {
+	r, ok := q.reasons[version]
+	return r, ok && q.Holds(version)
+}
+
+// With puts a version into quarantine as the newest one.
+func (q Quarantine) With(version string, reason QuarantineReason) Quarantine {
+	changed := q.Without(version)
+	changed.versions = append(changed.versions, version)
+	changed.reasons[version] = reason
+	if over := len(changed.versions) - maxQuarantined; over > 0 {
+		changed.versions = changed.versions[over:]
+	}
+	return changed
+}
+
+// overridden says that somebody ended the quarantine of a version by an override.
+func (q Quarantine) overridden(version string) bool { return q.reasons[version].Overridden != "" }
+
+// restored says that the release a workload is at was made by a rollback.
+func (q Quarantine) restored(w *Workload) bool {
+	for _, r := range q.reasons {
+		if r.To == w.Version && r.Release+1 == w.Release() {
+			return true
+		}
+	}
+	return false
+}
+
+// Override ends the quarantine of a version, and remembers that.
+func (q Quarantine) Override(version, user string) Quarantine {
+	reason := q.reasons[version]
+	changed := q.Without(version)
+	reason.Overridden = user
+	changed.reasons[version] = reason
+	return changed
+}
+
+// Without ends the quarantine of a version.
+func (q Quarantine) Without(version string) Quarantine {
+	changed := Quarantine{reasons: map[string]QuarantineReason{}}
+	for _, v := range q.versions {
+		if v != version {
+			changed.versions = append(changed.versions, v)
+		}
+	}
+	for v, r := range q.reasons {
+		if v != version && (changed.Holds(v) || r.Overridden != "") {
+			changed.reasons[v] = r
+		}
+	}
+	return changed
+}
+
+// Annotate writes the quarantine into annotations. Of the versions that were
+// overridden the last ones are kept.
+func (q Quarantine) Annotate(annotations map[string]string) {
+	kept := map[string]QuarantineReason{}
+	var overridden []string
+	for v, r := range q.reasons {
+		switch {
+		case q.Holds(v):
+			kept[v] = r
+		case r.Overridden != "":
+			overridden = append(overridden, v)
+		}
+	}
+	slices.SortFunc(overridden, func(a, b string) int {
+		return cmp.Or(cmp.Compare(q.reasons[b].Release, q.reasons[a].Release), cmp.Compare(a, b))
+	})
+	for _, v := range overridden[:min(len(overridden), maxQuarantined)] {
+		kept[v] = q.reasons[v]
+	}
+	set := func(key, value string, there bool) {
+		if there {
+			annotations[key] = value
+		} else {
+			delete(annotations, key)
+		}
+	}
+	reasons, err := json.Marshal(kept)
+	set(v1alpha1.QuarantinedAnnotation, strings.Join(q.versions, ","), len(q.versions) > 0)
+	set(v1alpha1.QuarantineReasonAnnotation, string(reasons), len(kept) > 0 && err == nil)
+}
+
+// rolledBack says that a release was rolled back, and why.
+func rolledBack(w *Workload, change *v1alpha1.ChangeWorkload) (QuarantineReason, bool) {
+	if w == nil {
+		return QuarantineReason{}, false
+	}
+	r, ok := ParseQuarantine(w.Annotations).Reason(change.Spec.Reversion)
+	switch r.Cause {
+	case v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested:
+		return r, ok && r.Release == change.Spec.Release
+	default: // somebody else's writing
+		return r, false
+	}
+}
+
+// describeQuarantine says of a version in quarantine when and why.
+func describeQuarantine(version string, q Quarantine) string {
+	r, ok := q.reasons[version]
+	if !ok {
+		return fmt.Sprintf("version %s was rolled back", version)
+	}
+	return fmt.Sprintf("version %s was rolled back at %s: %s", version, r.Time, r)
+}

@@ -1,0 +1,49 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package metrics
+
+import (
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+)
+
+// The rare events have their series from the start: a counter that appears with
+// its first event has not increased yet, as far as an alert can tell.
+func init() {
+	for _, cause := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
+		rollbacks.WithLabelValues(cause)
+	}
+	for _, result := range []string{"PostFinish", "Skipped", "PreFailed", "PreTimeout", "PostFailed", "PostTimeout"} {
+		batches.WithLabelValues(result)
+	}
+	for _, outcome := range []string{
+		"recorded", "duplicate", "ignored", "unknown", "refused", "malformed", "failed", "limited", "oversized", "incomplete",
+	} {
+		callbacks.WithLabelValues(outcome)
+	}
+	for _, webhook := range []string{"mutate", "validate", "quarantine"} {
+		for _, decision := range []string{"unchanged", "changed", "denied", "failed"} {
+			admissions.WithLabelValues(webhook, decision)
+		}
+	}
+	for _, action := range []altershield.Action{
+		altershield.ActionSubmitOrder, altershield.ActionStartOrder, altershield.ActionStartBatch,
+		altershield.ActionFinishNode, altershield.ActionRetrieveCheck, altershield.ActionEndOrder,
+	} {
+		serverRequests.WithLabelValues(string(action), string(altershield.ClassHuman))
+	}
+}

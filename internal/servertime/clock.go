@@ -1,0 +1,81 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package servertime tells the time of the API server.
+package servertime
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+)
+
+// tolerance is how far the clocks may be apart before that counts: the header
+// has whole seconds, and an answer takes its time.
+const tolerance = 2 * time.Second
+
+// Clock is the clock of the API server, as far as its answers tell: each has the
+// time it was made at in its header. Pods are as old as the API server says, so
+// where their age matters, this machine's clock must not be minutes off.
+type Clock struct {
+	own clock.PassiveClock
+	// ahead is how far this machine is ahead, in nanoseconds.
+	ahead atomic.Int64
+}
+
+var _ clock.PassiveClock = &Clock{}
+
+// Follow makes a clock that follows all answers to requests made with this
+// configuration.
+func Follow(config *rest.Config, own clock.PassiveClock) *Clock {
+	c := &Clock{own: own}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if err == nil {
+				c.observe(response.Header.Get("Date"))
+			}
+			return response, err
+		})
+	})
+	return c
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+func (c *Clock) observe(date string) {
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return
+	}
+	ahead := c.own.Since(at)
+	if ahead.Abs() <= tolerance {
+		ahead = 0
+	}
+	c.ahead.Store(int64(ahead))
+}
+
+// Now implements clock.PassiveClock.
+func (c *Clock) Now() time.Time { return c.own.Now().Add(-time.Duration(c.ahead.Load())) }
+
+// Since implements clock.PassiveClock.
+func (c *Clock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }

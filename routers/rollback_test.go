@@ -1,0 +1,87 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package routers
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/controllers"
+)
+
+func signedPut(content string, at time.Time) *http.Request {
+	r := httptest.NewRequest(http.MethodPut, RollbackPath, strings.NewReader(content))
+	sign(r, content, tokenA, at)
+	return r
+}
+
+func TestRollback(t *testing.T) {
+	const web = `{"namespace":"prod","deploymentName":"web"}`
+	for name, tc := range map[string]struct {
+		content  string
+		err      error
+		want     string // that is asked for
+		wantCode int
+		wantBody string
+	}{
+		"the newest success": {web, nil, "prod/web ", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`},
+		"a version":          {`{"namespace":"prod","deploymentName":"web","version":"v0"}`, nil, "prod/web v0", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`},
+		"unknown":            {web, controllers.ErrNoWorkload, "prod/web ", 404, `{"code":404,"message":"no deployment prod/web is under defense"}`},
+		"refused":            {web, &controllers.RefusedError{Why: "because"}, "prod/web ", 409, `{"code":409,"message":"because"}`},
+		"repeated":           {web, controllers.ErrRepeated, "prod/web ", 409, `{"code":409,"message":"a request of this time or a later one was taken already"}`},
+		"away":               {web, errors.New("no route to host"), "prod/web ", 503, `{"code":503,"message":"the cluster can't be reached now, try again"}`},
+		"no JSON":            {`web`, nil, "", 400, `{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: invalid character 'w' looking for beginning of value"}`},
+		"a field of another": {`{"namespace":"prod","deploymentName":"web","nodeId":"1"}`, nil, "", 400, `{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: json: unknown field \"nodeId\""}`},
+		"two":                {web + web, nil, "", 400, `{"code":400,"message":"there is more than one JSON object in the body"}`},
+		"no namespace":       {`{"deploymentName":"web"}`, nil, "", 400, "namespace is not the name of a namespace"},
+		"no name":            {`{"namespace":"prod","deploymentName":"../x"}`, nil, "", 400, "deploymentName is not the name of a deployment"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := ""
+			f := newFixture(t, func(f *fixture) {
+				f.request = func(key types.NamespacedName, version string, at time.Time) (string, error) {
+					asked = key.String() + " " + version
+					if !at.Equal(testNow) {
+						t.Errorf("of %s, want %s: the time that is signed", at, testNow)
+					}
+					return "v1", tc.err
+				}
+			})
+			h := f.handler(t)
+			w := serve(h, signedPut(tc.content, testNow))
+			if diff := cmp.Diff(tc.want, asked); diff != "" {
+				t.Errorf("asked for -want +got:\n%s", diff)
+			}
+			if w.Code != tc.wantCode || !strings.Contains(w.Body.String(), tc.wantBody) {
+				t.Errorf("answer %d %s, want %d %s", w.Code, w.Body, tc.wantCode, tc.wantBody)
+			}
+			// What was not dealt with may come again.
+			asked = ""
+			again := serve(h, signedPut(tc.content, testNow))
+			if wanted := tc.wantCode == http.StatusServiceUnavailable; (asked != "") != wanted || (again.Code == http.StatusUnauthorized) == wanted {
+				t.Errorf("repeated: asked for %q, answer %d", asked, again.Code)
+			}
+		})
+	}
+}

@@ -1,0 +1,446 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package runnable
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/internal/certificates"
+	"github.com/traas-stack/altershield-operator/internal/pki"
+)
+
+const unitValidity = 90 * 24 * time.Hour
+
+// cluster is what replicas have in common.
+type cluster struct {
+	t      *testing.T
+	client client.WithWatch
+	clock  *testclock.FakeClock
+}
+
+func newCluster(t *testing.T, namespace ...func(*corev1.Namespace)) *cluster {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, clock: testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ours, UID: "u"}}
+	for _, change := range namespace {
+		change(ns)
+	}
+	objects := []client.Object{ns}
+	for _, configuration := range c.replica(nil, true).configurations {
+		objects = append(objects, configuration.Create(nil))
+	}
+	c.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	return c
+}
+
+// replica is a new one that sees the cluster through a client.
+func (c *cluster) replica(through client.Client, leads bool) *Certificates {
+	c.t.Helper()
+	r := NewCertificates(CertificatesOptions{
+		Namespace: ours, Secret: secretName, Service: service, Mutating: mutating, Validating: validating,
+		Validity: unitValidity, AuthorityValidity: 4 * unitValidity, Clock: c.clock, Log: logr.Discard(),
+	})
+	if err := r.prepare(); err != nil {
+		c.t.Fatal(err)
+	}
+	r.client = through
+	elected := make(chan struct{})
+	if leads {
+		close(elected)
+	}
+	r.elected = elected
+	return r
+}
+
+func (c *cluster) configuration(kind string) *unstructured.Unstructured {
+	c.t.Helper()
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kind})
+	name := mutating
+	if kind == "ValidatingWebhookConfiguration" {
+		name = validating
+	}
+	if err := c.client.Get(context.Background(), types.NamespacedName{Name: name}, u); err != nil {
+		c.t.Fatal(err)
+	}
+	return u
+}
+
+func (c *cluster) bundles() [][]byte {
+	return append(certificates.Bundles(c.configuration("MutatingWebhookConfiguration")), certificates.Bundles(c.configuration("ValidatingWebhookConfiguration"))...)
+}
+
+func (c *cluster) secret() *corev1.Secret {
+	c.t.Helper()
+	secret := &corev1.Secret{}
+	if err := c.client.Get(context.Background(), types.NamespacedName{Namespace: ours, Name: secretName}, secret); err != nil {
+		c.t.Fatal(err)
+	}
+	return secret
+}
+
+// covered checks that every webhook carries what verifies a replica.
+func (c *cluster) covered(replicas ...*Certificates) {
+	c.t.Helper()
+	for _, r := range replicas {
+		for _, bundle := range c.bundles() {
+			if !strings.Contains(string(bundle), string(pki.EncodeCertificate(r.serving.Load().Root))) {
+				c.t.Fatalf("a webhook does not carry %s", r.serving.Load().Root.Subject.CommonName)
+			}
+		}
+	}
+}
+
+var errCrash = errors.New("crashed")
+
+// crashing lets a client fail for good at its nth write: before it, or after it
+// was done.
+func crashing(through client.WithWatch, n int, after bool) (client.Client, func() bool) {
+	writes, crashed := 0, false
+	around := func(write func() error) error {
+		if crashed {
+			return errCrash
+		}
+		writes++
+		if crashed = writes == n; !crashed {
+			return write()
+		}
+		if after {
+			if err := write(); err != nil {
+				return err
+			}
+		}
+		return errCrash
+	}
+	return interceptor.NewClient(through, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return around(func() error { return c.Create(ctx, o, opts...) })
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			return around(func() error { return c.Update(ctx, o, opts...) })
+		},
+	}), func() bool { return crashed }
+}
+
+// TestCrashBetweenWrites plays the beginning and the first succession with a
+// crash at every write, beside a replica that goes on and serves what it has.
+func TestCrashBetweenWrites(t *testing.T) {
+	ctx := context.Background()
+	for _, after := range []bool{false, true} {
+		for n := 1; ; n++ {
+			c := newCluster(t)
+			through, crashed := crashing(c.client, n, after)
+			r, other := c.replica(through, true), (*Certificates)(nil)
+			round := func() {
+				r.round(ctx)
+				if crashed() {
+					r = c.replica(c.client, true)
+					r.round(ctx)
+				}
+				if other != nil && c.clock.Now().Before(other.serving.Load().NotAfter()) {
+					c.covered(other)
+				}
+			}
+			round()
+			round()
+			other = c.replica(c.client, false)
+			other.round(ctx)
+			first := r.serving.Load().Root
+			c.covered(r, other)
+
+			// The authority lives four times as long as what it signs, and gets
+			// its successor when there are three left.
+			for range 7 {
+				c.clock.Step(unitValidity / 4)
+				round()
+				c.clock.Step(r.policy.Settle())
+				round()
+			}
+			if r.serving.Load().Root.Equal(first) {
+				t.Fatalf("crash at write %d (after it: %t): no succession", n, after)
+			}
+			other.round(ctx)
+			c.covered(r, other)
+			if !crashed() {
+				if n < 8 {
+					t.Errorf("only %d writes", n-1)
+				}
+				break
+			}
+			if n > 60 {
+				t.Fatal("too many writes")
+			}
+		}
+	}
+}
+
+func TestStaleReplicaDoesNotNarrow(t *testing.T) {
+	ctx := context.Background()
+	c := newCluster(t)
+	r := c.replica(c.client, true)
+	r.round(ctx)
+	// The other one read the configurations, and what it makes of the Secret is
+	// old by the time it writes.
+	stale := c.replica(c.client, true)
+	o, err := stale.observe(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := c.secret()
+	delete(secret.Data, certificates.CAKey)
+	if err := c.client.Update(ctx, secret); err != nil {
+		t.Fatal(err)
+	}
+	r.round(ctx)
+	newer := c.bundles()[0]
+	if got := len(pki.ParseCertificates(newer)); got != 2 {
+		t.Fatalf("%d authorities", got)
+	}
+	old := o.secret.Data[certificates.BundleKey]
+	for i, configuration := range stale.configurations {
+		if err := stale.applyConfiguration(ctx, configuration, o.configurations[i], append(old, '\n'), o.now); !apierrors.IsConflict(err) {
+			t.Errorf("an outdated bundle was written: %v", err)
+		}
+	}
+	if diff := cmp.Diff(newer, c.bundles()[0]); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestOnlyTheLeaderRestores(t *testing.T) {
+	ctx := context.Background()
+	c := newCluster(t)
+	follower, leader := c.replica(c.client, false), c.replica(c.client, true)
+	altered := c.configuration("ValidatingWebhookConfiguration")
+	hooks, _, _ := unstructured.NestedSlice(altered.Object, "webhooks")
+	hook, _ := hooks[0].(map[string]any)
+	hook["timeoutSeconds"] = int64(30)
+	if err := unstructured.SetNestedSlice(altered.Object, hooks, "webhooks"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.client.Update(ctx, altered); err != nil {
+		t.Fatal(err)
+	}
+	timeout := func() any {
+		hooks, _, _ := unstructured.NestedSlice(c.configuration("ValidatingWebhookConfiguration").Object, "webhooks")
+		hook, _ := hooks[0].(map[string]any)
+		return hook["timeoutSeconds"]
+	}
+	follower.round(ctx)
+	c.covered(follower)
+	if timeout() != int64(30) {
+		t.Error("a follower restored what another version may want otherwise")
+	}
+	follower.round(ctx)
+	if err := follower.Ready(nil); err != nil {
+		t.Error(err)
+	}
+	leader.round(ctx)
+	if timeout() != int64(3) {
+		t.Errorf("the timeout is %v", timeout())
+	}
+}
+
+func TestRecreate(t *testing.T) {
+	ctx := context.Background()
+	for name, test := range map[string]struct {
+		follower bool
+		going    bool
+		after    time.Duration
+		want     bool
+	}{
+		"at once":                {after: time.Second},
+		"after a while":          {after: recreateAfter, want: true},
+		"not by a follower":      {after: recreateAfter, follower: true},
+		"not while uninstalling": {after: recreateAfter, going: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, func(ns *corev1.Namespace) {
+				if test.going {
+					ns.Finalizers, ns.DeletionTimestamp = []string{"kubernetes"}, &metav1.Time{Time: time.Now()}
+				}
+			})
+			r := c.replica(c.client, !test.follower)
+			r.round(ctx)
+			gone := c.configuration("ValidatingWebhookConfiguration")
+			if err := c.client.Delete(ctx, gone); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.round(ctx); got != recreateAfter {
+				t.Errorf("looks again after %s", got)
+			}
+			c.clock.Step(test.after)
+			r.round(ctx)
+			again := gone.DeepCopy()
+			err := c.client.Get(ctx, client.ObjectKeyFromObject(gone), again)
+			if client.IgnoreNotFound(err) != nil {
+				t.Fatal(err)
+			}
+			if got := err == nil; got != test.want {
+				t.Fatalf("made again: %t", got)
+			}
+			if !test.want {
+				return
+			}
+			c.covered(r)
+			if owners := again.GetOwnerReferences(); len(owners) != 1 || owners[0].Kind != "Namespace" || owners[0].UID != "u" {
+				t.Errorf("owners are %v", owners)
+			}
+		})
+	}
+}
+
+func TestReady(t *testing.T) {
+	ctx := context.Background()
+	c := newCluster(t)
+	var forbidden bool
+	through := interceptor.NewClient(c.client, interceptor.Funcs{
+		Get: func(ctx context.Context, reader client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if forbidden && o.GetObjectKind().GroupVersionKind().Group == "admissionregistration.k8s.io" {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "webhookconfigurations"}, key.Name, nil)
+			}
+			return reader.Get(ctx, key, o, opts...)
+		},
+	})
+	r := c.replica(through, true)
+	var expires []time.Time
+	r.o.OnServe = func(notAfter time.Time) { expires = append(expires, notAfter) }
+	unready := func(why string) {
+		t.Helper()
+		if err := r.Ready(nil); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("ready: %v, want %q", err, why)
+		}
+	}
+	config := &tls.Config{}
+	for _, option := range r.TLSOptions() {
+		option(config)
+	}
+	if _, err := config.GetCertificate(nil); err == nil || config.MinVersion < tls.VersionTLS12 {
+		t.Errorf("handshakes begin too early: %v", err)
+	}
+	unready("no certificate")
+
+	forbidden = true
+	r.round(ctx)
+	unready("do not carry")
+	if certificate, err := config.GetCertificate(nil); err != nil || certificate.Leaf == nil {
+		t.Errorf("nothing is served while configurations cannot be read: %v", err)
+	}
+	forbidden = false
+	r.round(ctx) // injects
+	unready("do not carry")
+	if again := r.round(ctx); again != r.policy.LookEvery() {
+		t.Errorf("looks again after %s", again)
+	}
+	if err := r.Ready(nil); err != nil {
+		t.Error(err)
+	}
+	if len(expires) != 1 || !expires[0].Equal(c.clock.Now().Add(unitValidity)) {
+		t.Errorf("told that it expires %v", expires)
+	}
+
+	// What is not known any more takes no replica out of service, and keeps no
+	// certificate from being renewed.
+	forbidden = true
+	r.round(ctx)
+	if err := r.Ready(nil); err != nil {
+		t.Error(err)
+	}
+	c.clock.Step(unitValidity * 3 / 4)
+	r.round(ctx)
+	if left := r.serving.Load().NotAfter().Sub(c.clock.Now()); left != unitValidity {
+		t.Errorf("the certificate has %s left", left)
+	}
+	c.covered(r)
+	c.clock.Step(unitValidity)
+	unready("expired")
+}
+
+// TestQuarrel lets somebody else put the bundle back whenever it is written.
+func TestQuarrel(t *testing.T) {
+	ctx := context.Background()
+	c := newCluster(t)
+	writes := 0
+	through := interceptor.NewClient(c.client, interceptor.Funcs{
+		Update: func(ctx context.Context, writer client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if _, ok := o.(*unstructured.Unstructured); ok {
+				writes++
+				return nil // And it is as it was.
+			}
+			return writer.Update(ctx, o, opts...)
+		},
+	})
+	r := c.replica(through, true)
+	for range 600 { // A minute of somebody who is quick.
+		r.round(ctx)
+		c.clock.Step(100 * time.Millisecond)
+	}
+	if writes > writesAtOnce+13 {
+		t.Errorf("%d writes in a minute", writes)
+	}
+	// It does not keep certificates from being renewed.
+	c.clock.Step(unitValidity * 2 / 3)
+	r.round(ctx)
+	if left := r.serving.Load().NotAfter().Sub(c.clock.Now()); left < unitValidity/2 {
+		t.Errorf("the certificate has %s left", left)
+	}
+}
+
+func TestCertificatesFromFiles(t *testing.T) {
+	r := NewCertificates(CertificatesOptions{Dir: "somewhere"})
+	config := &tls.Config{}
+	for _, option := range r.TLSOptions() {
+		option(config)
+	}
+	if config.GetCertificate != nil || config.MinVersion != tls.VersionTLS12 {
+		t.Error("the webhook server does not read its files by itself")
+	}
+	// Nothing is added to a manager, not even asked of it.
+	if err := r.SetupWithManager(context.Background(), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCertificatesSetup(t *testing.T) {
+	if err := NewCertificates(CertificatesOptions{Namespace: ours, Service: service}).SetupWithManager(context.Background(), nil); err == nil {
+		t.Error("certificates without a validity")
+	}
+}

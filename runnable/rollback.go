@@ -1,0 +1,117 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package runnable
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+const (
+	// scanners look at so many workloads at once.
+	scanners = 4
+	// scanTimeout bounds one look.
+	scanTimeout = time.Minute
+	// maxLooks bounds how many pods are read from the API server in one.
+	maxLooks = 10
+)
+
+// RollbackScanner looks for releases that have to be rolled back: those whose
+// pods do not come up, those that failed while self-healing is on, and those a
+// user asked to. It is woken by what changes, and by itself when the next pod has
+// had its time, so that a cluster at rest costs nothing. It runs on the leader
+// only.
+type RollbackScanner struct {
+	Rollbacks *controllers.Rollbacks
+}
+
+// SetupWithManager adds the scanner to the manager.
+func (s *RollbackScanner) SetupWithManager(mgr ctrl.Manager) error {
+	toOwner := handler.TypedEnqueueRequestForOwner[client.Object](mgr.GetScheme(), mgr.GetRESTMapper(), s.Rollbacks.Kind(), handler.OnlyControllerOwner())
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("rollback").
+		For(s.Rollbacks.Kind()).
+		Watches(&v1alpha1.ChangeWorkload{}, toOwner).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(s.Rollbacks.OwnerOf), builder.WithPredicates(hangs())).
+		Watches(ns, handler.EnqueueRequestsFromMapFunc(s.Rollbacks.InNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&v1alpha1.OpsConfigInfo{}, handler.EnqueueRequestsFromMapFunc(s.Rollbacks.Releasing)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: scanners, ReconciliationTimeout: scanTimeout}).
+		Complete(s.Rollbacks.Quiet(s))
+	if err != nil {
+		return fmt.Errorf("set up the rollback scanner: %w", err)
+	}
+	return nil
+}
+
+// Reconcile looks at one workload.
+func (s *RollbackScanner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	in, found, err := s.Rollbacks.Observe(ctx, req.NamespacedName)
+	if err != nil || !found {
+		return ctrl.Result{}, err
+	}
+	plan := defense.DecideRollback(in)
+	// Each pod that a plan acts because of is read from the API server first; what
+	// that says may make it another one.
+	read := map[string]bool{}
+	for plan.Rollback != nil && plan.Rollback.Pod != "" && !read[plan.Rollback.Pod] {
+		if len(read) == maxLooks {
+			return ctrl.Result{RequeueAfter: time.Second}, nil
+		}
+		read[plan.Rollback.Pod] = true
+		if in, err = s.Rollbacks.ObserveLive(ctx, in, plan.Rollback.Pod); err != nil {
+			return ctrl.Result{}, err
+		}
+		plan = defense.DecideRollback(in)
+	}
+	return s.Rollbacks.Settle(ctx, plan.RequeueAfter, s.Rollbacks.Apply(ctx, in.Workload, plan))
+}
+
+// hangs lets through pods that hang at something else than before. That pods
+// come and go, and become ready, the workload's own status tells.
+func hangs() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok1 := e.ObjectOld.(*corev1.Pod)
+			after, ok2 := e.ObjectNew.(*corev1.Pod)
+			if !ok1 || !ok2 {
+				return false
+			}
+			was, is := defense.ObserveHang(before), defense.ObserveHang(after)
+			return is != nil && (was == nil || was.Reason != is.Reason || was.Slow != is.Slow)
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
