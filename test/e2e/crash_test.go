@@ -52,6 +52,35 @@ type crasher struct {
 	seen      []string
 	dieAfter  int
 	die       func()
+	// before is called with each request before it is carried out; its error
+	// keeps it from being.
+	before func(r *http.Request) error
+}
+
+func (c *crasher) carryOut(transport http.RoundTripper) roundTrip {
+	return func(r *http.Request) (*http.Response, error) {
+		c.mu.Lock()
+		before := c.before
+		c.mu.Unlock()
+		if before != nil {
+			if err := before(r); err != nil {
+				return nil, err
+			}
+		}
+		return transport.RoundTrip(r)
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+// intercept sets what is called before each request; nil is nothing.
+func (c *crasher) intercept(before func(r *http.Request) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.before = before
 }
 
 // newCrasher makes a proxy before the API server; writes are counted.
@@ -86,7 +115,7 @@ func (c *crasher) proxy(target string, transport http.RoundTripper) *httptest.Se
 	return httptest.NewUnstartedServer(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		FlushInterval: -1, // watches
-		Transport:     transport,
+		Transport:     c.carryOut(transport),
 		ModifyResponse: func(r *http.Response) error {
 			if c.isLast(r) {
 				c.die()
@@ -172,20 +201,27 @@ func (c *crasher) dieAfterEach(ctx context.Context, m *controlplane.Manager, tel
 	}
 }
 
+// behindCrasher runs the manager behind a proxy for the time of a spec.
+func behindCrasher(ctx context.Context) (*crasher, *controlplane.Manager) {
+	GinkgoHelper()
+	Expect(manager.Stop()).To(Succeed())
+	c := newCrasher()
+	crashing, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root, Name: "crashing", Endpoint: c.server.URL, EndpointCA: c.ca()})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx context.Context) {
+		Expect(crashing.Stop()).To(Succeed())
+		c.close()
+		restoreManager(ctx)
+	})
+	Expect(crashing.Start(ctx)).To(Succeed())
+	return c, crashing
+}
+
 var _ = Describe("a crash", func() {
 	// One run per write: release, failure, block, repair, lift and clean-up,
 	// with the manager dying after the first write, the second, and so on.
 	It("after any of the manager's writes leads to the same end state", func(ctx SpecContext) {
-		Expect(manager.Stop()).To(Succeed())
-		c := newCrasher()
-		crashing, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root, Name: "crashing", Endpoint: c.server.URL, EndpointCA: c.ca()})
-		Expect(err).NotTo(HaveOccurred())
-		DeferCleanup(func(ctx context.Context) {
-			Expect(crashing.Stop()).To(Succeed())
-			c.close()
-			restoreManager(ctx)
-		})
-		Expect(crashing.Start(ctx)).To(Succeed())
+		c, crashing := behindCrasher(ctx)
 		Expect(len(c.dieAfterEach(ctx, crashing, story))).To(BeNumerically(">", 20))
 	}, SpecTimeout(15*time.Minute))
 
@@ -194,7 +230,7 @@ var _ = Describe("a crash", func() {
 	DescribeTable("with AlterShield Server leads to one order per release, and loses no verdict that was acknowledged", func(ctx SpecContext, afterRequests bool) {
 		shortTimeouts(ctx, 4*time.Second, 4*time.Second)
 		Expect(manager.Stop()).To(Succeed())
-		sim := simulator.New(simulator.Options{Token: serverToken})
+		sim := simulator.New(simulator.Options{Token: serverToken, OnEntry: acknowledged})
 		Expect(sim.Start("127.0.0.1:0")).To(Succeed())
 		writes, requests := newCrasher(), newServerCrasher(sim.URL())
 		crashing, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{

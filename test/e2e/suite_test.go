@@ -28,7 +28,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,18 +48,35 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/test/observer"
 )
+
+// managerUser is who the manager is to the API server.
+const managerUser = "system:serviceaccount:" + controlplane.ManagerNamespace + ":altershieldoperator-controller-manager"
 
 var (
 	root    string
 	cluster *controlplane.ControlPlane
 	manager *controlplane.Manager
 	api     client.Client
-	// namespaces that were enrolled in the course of the suite.
-	enrolledEver = map[string]bool{}
+	// watcher judges all that happens in the course of the suite.
+	watcher *observer.Observer
 	// logs of managers that must hold no errors.
 	logs = map[string]bool{}
+	// spec is what the invariants need to know of the current spec; a verdict that
+	// is acknowledged after its end counts for the next one.
+	spec struct {
+		sync.Mutex
+		// namespaces it made.
+		namespaces []string
+		// unfinished says why it leaves releases that do not end.
+		unfinished string
+		// delivered are the verdicts that were acknowledged.
+		delivered []observer.Delivered
+	}
 )
 
 func TestE2E(t *testing.T) {
@@ -85,7 +104,7 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	binDir, err := controlplane.Build(ctx, root, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
 
-	cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Out: GinkgoWriter, Audit: true})
+	cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Out: GinkgoWriter, AuditPolicy: observer.AuditPolicy(managerUser)})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() error { return cluster.Stop() })
 	scheme := runtime.NewScheme()
@@ -96,94 +115,119 @@ var _ = BeforeSuite(func(ctx context.Context) {
 
 	manager, err = cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root})
 	Expect(err).NotTo(HaveOccurred())
+	watcher, err = observer.Start(observer.Options{
+		Config: cluster.RESTConfig(), AuditLog: cluster.AuditLog(), Operator: managerUser, OperatorNamespace: controlplane.ManagerNamespace,
+	})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(watcher.Stop)
 	Expect(manager.Start(ctx)).To(Succeed())
 }, NodeTimeout(20*time.Minute))
+
+var _ = BeforeEach(func() {
+	spec.Lock()
+	defer spec.Unlock()
+	spec.namespaces, spec.unfinished = nil, ""
+})
 
 // What must hold whatever a spec does.
 var _ = JustAfterEach(func(ctx context.Context) {
 	if CurrentSpecReport().Failed() {
 		AddReportEntry("manager log", tailOf(manager.LogPath(), 80))
 	}
-	var batches v1alpha1.ChangePodList
-	Expect(api.List(ctx, &batches)).To(Succeed())
-	batchOf := map[string]string{}
-	for _, b := range batches.Items {
-		for _, p := range b.Spec.PodInfos {
-			key := fmt.Sprintf("%s/%s attempt %d pod %s", b.Namespace, b.Spec.ChangeWorkloadID, b.Spec.Attempt, p.UID)
-			Expect(batchOf).NotTo(HaveKey(key), "a pod in two batches")
-			batchOf[key] = b.Name
-		}
-	}
-})
-
-var _ = AfterSuite(func(ctx context.Context) {
-	if cluster == nil || manager == nil {
+	spec.Lock()
+	delivered, namespaces, unfinished := spec.delivered, spec.namespaces, spec.unfinished
+	spec.delivered = nil
+	spec.Unlock()
+	// What was acknowledged by then is stored by now.
+	expectInvariants(ctx)
+	Expect(watcher.CheckDelivered(delivered)).To(BeEmpty(), "violated invariants")
+	if CurrentSpecReport().Failed() || unfinished != "" {
 		return
 	}
-	By("checking that nothing was written outside of enrolled namespaces, and nothing was forbidden")
-	for _, r := range managerRequests() {
-		ns := r.ObjectRef.Namespace
-		if !strings.Contains(r.ResponseStatus.Message, "because it is being terminated") {
-			Expect(r.ResponseStatus.Code).NotTo(Equal(int32(403)), "%s %s: %s", r.Verb, r.RequestURI, r.ResponseStatus.Message)
-		}
-		if r.writes() && ns != "" && ns != controlplane.ManagerNamespace {
-			Expect(enrolledEver).To(HaveKey(ns), "%s %s", r.Verb, r.RequestURI)
-		}
+	Eventually(func(g Gomega) {
+		g.Expect(watcher.Settle(ctx)).To(Succeed())
+		g.Expect(watcher.Unfinished(namespaces)).To(BeEmpty(), "a release does not end, see leaveUnfinished")
+	}).WithContext(ctx).Should(Succeed())
+	expectInvariants(ctx)
+}, NodeTimeout(3*time.Minute))
+
+// expectInvariants fails the spec in which an invariant was violated.
+func expectInvariants(ctx context.Context) {
+	GinkgoHelper()
+	Expect(watcher.Settle(ctx)).To(Succeed())
+	Expect(watcher.Violations()).To(BeEmpty(), "violated invariants")
+}
+
+// leaveUnfinished says that a spec ends while releases of its own cannot.
+func leaveUnfinished(why string) {
+	spec.Lock()
+	defer spec.Unlock()
+	spec.unfinished = why
+	AddReportEntry("leaves releases unfinished", why)
+}
+
+// acknowledged keeps the verdicts whose callbacks were acknowledged, for the end
+// of the spec. It is told of each entry of a simulator's journal.
+func acknowledged(e simulator.Entry) {
+	if e.Callback == nil || e.Answer == nil || !e.Answer.Success || e.Callback.CheckType == altershield.CheckAction {
+		return
 	}
+	r := &e.Callback.Request
+	spec.Lock()
+	defer spec.Unlock()
+	spec.delivered = append(spec.delivered, observer.Delivered{
+		Order: e.Order, Node: e.Node, Stage: v1alpha1.CheckStage(r.Stage), OfOrder: e.Callback.CheckType == altershield.CheckOrder,
+		Verdict: string(r.Verdict.Verdict), Said: e.Answer.Msg,
+	})
+}
+
+var _ = AfterSuite(func(ctx context.Context) {
+	if cluster == nil || manager == nil || watcher == nil {
+		return
+	}
+	By("checking that nothing is written at rest")
+	resting(ctx, func(r observer.Request) bool { return r.Resource != "leases" })
+	By("checking that no invariant was violated")
+	expectInvariants(ctx)
+	AddReportEntry("observed", watcher.Summary())
 	By("checking that no error in the log is none")
 	logs[manager.LogPath()] = true
 	for path := range logs {
 		for _, line := range logLines(path) {
-			if strings.Contains(line, `"level":"error"`) {
+			// A leader that is stopped may tell that it is none any more.
+			if strings.Contains(line, `"level":"error"`) && !strings.Contains(line, "error received after stop sequence was engaged") {
 				Expect(line).To(BeEmpty(), "an error in a manager's log")
 			}
 		}
 	}
-})
+}, NodeTimeout(5*time.Minute))
 
-// auditEvent is a line of the API server's audit log.
-type auditEvent struct {
-	Stage                    string
-	Verb, RequestURI         string
-	RequestReceivedTimestamp metav1.MicroTime
-	User                     struct{ Username string }
-	ObjectRef                struct{ Resource, Subresource, Namespace, Name string }
-	ResponseStatus           struct {
-		Code    int32
-		Message string
-	}
-}
-
-func (e *auditEvent) writes() bool {
-	switch e.Verb {
-	case "create", "update", "patch", "delete", "deletecollection":
-		return true
-	default:
-		return false
-	}
-}
-
-// managerRequests are all requests the manager made so far.
-func managerRequests() []auditEvent {
+// resting waits until the manager writes nothing any more, and checks that it
+// stays so. What counts says which requests are writes.
+func resting(ctx context.Context, counts func(observer.Request) bool) {
 	GinkgoHelper()
-	var requests []auditEvent
-	for _, line := range logLines(cluster.AuditLog()) {
-		var e auditEvent
-		if json.Unmarshal([]byte(line), &e) != nil {
-			continue // the line being written
-		}
-		if e.Stage == "ResponseComplete" && e.User.Username == "system:serviceaccount:"+controlplane.ManagerNamespace+":altershieldoperator-controller-manager" {
-			requests = append(requests, e)
-		}
+	writes := func() []observer.Request {
+		all, err := watcher.Writes()
+		Expect(err).NotTo(HaveOccurred())
+		return slices.DeleteFunc(all, func(r observer.Request) bool { return !counts(r) })
 	}
-	return requests
+	before := len(writes())
+	Eventually(func() bool { // events are sent a little later
+		last := before
+		before = len(writes())
+		return last == before
+	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(3 * time.Second).Should(BeTrue())
+	Consistently(func() []observer.Request { return writes()[before:] }).WithContext(ctx).WithTimeout(8 * time.Second).Should(BeEmpty())
 }
 
 // managerWrites counts the manager's writes in a namespace.
 func managerWrites(namespace string) int {
+	GinkgoHelper()
+	writes, err := watcher.Writes()
+	Expect(err).NotTo(HaveOccurred())
 	n := 0
-	for _, r := range managerRequests() {
-		if r.writes() && r.ObjectRef.Namespace == namespace {
+	for i := range writes {
+		if writes[i].Namespace == namespace {
 			n++
 		}
 	}
@@ -215,6 +259,9 @@ func newNamespace(ctx context.Context, enrol bool) string {
 	GinkgoHelper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
 	Expect(api.Create(ctx, ns)).To(Succeed())
+	spec.Lock()
+	spec.namespaces = append(spec.namespaces, ns.Name)
+	spec.Unlock()
 	if enrol {
 		enrolNamespace(ctx, ns.Name)
 	}
@@ -224,7 +271,6 @@ func newNamespace(ctx context.Context, enrol bool) string {
 func enrolNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
 	kubectl(ctx, "label", "namespace", name, v1alpha1.EnrolledLabel+"="+v1alpha1.EnrolledValue)
-	enrolledEver[name] = true
 }
 
 // makeDeployment is the sample of the walkthrough under another name.

@@ -1,0 +1,90 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package e2e
+
+import (
+	"path/filepath"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/test/observer"
+)
+
+// An observer that sees nothing finds nothing wrong. So somebody with the
+// manager's identity does what the manager must not.
+var _ = Describe("the observer of all specs", func() {
+	It("sees what the operator must not do", func(ctx SpecContext) {
+		kubeconfig := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
+		Expect(cluster.KubeconfigFor(ctx, controlplane.ManagerNamespace, "altershieldoperator-controller-manager", kubeconfig)).To(Succeed())
+		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		Expect(err).NotTo(HaveOccurred())
+		impostor, err := client.New(config, client.Options{Scheme: api.Scheme()})
+		Expect(err).NotTo(HaveOccurred())
+		write := func(ns, patch string) {
+			GinkgoHelper()
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"}}
+			Expect(impostor.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(v1alpha1.FieldManager))).To(Succeed())
+		}
+		expectSeen := func(want ...observer.Invariant) {
+			GinkgoHelper()
+			Expect(watcher.Settle(ctx)).To(Succeed())
+			seen := map[observer.Invariant]bool{}
+			violations := watcher.Violations()
+			for _, v := range violations {
+				seen[v.Invariant] = true
+			}
+			Expect(seen).To(HaveLen(len(want)), "%v", violations)
+			for _, i := range want {
+				Expect(seen).To(HaveKey(i), "%v", violations)
+			}
+		}
+
+		By("writing outside of the defense, and what is not its own")
+		outside := newNamespace(ctx, false)
+		createDeployment(ctx, outside, "web", 1, func(d *appsv1.Deployment) { d.Spec.Paused = true })
+		expectSeen()
+		write(outside, `{"spec":{"replicas":2}}`)
+		expectSeen(observer.OnlyManaged, observer.OwnFields)
+		write(outside, `{"spec":{"paused":false}}`)
+		expectSeen(observer.OnlyManaged, observer.OwnPause)
+
+		By("blocking for nothing")
+		ns := newNamespace(ctx, true)
+		createDeployment(ctx, ns, "web", 1)
+		change := eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
+		expectSeen()
+		write(ns, `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1700000000"},"annotations":{"`+v1alpha1.SuspendedByAnnotation+`":"`+change.Spec.Reversion+` 1"}}}`)
+		expectSeen(observer.VerdictOnce)
+
+		By("putting a pod into a second batch")
+		batch := batchesOf(ctx, Default, change)[0]
+		again := &v1alpha1.ChangePod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: change.Name + "--x--99", Labels: batch.Labels, OwnerReferences: batch.OwnerReferences},
+			Spec:       batch.Spec,
+		}
+		Expect(impostor.Create(ctx, again)).To(Succeed())
+		expectSeen(observer.EachPodOnce)
+	})
+})

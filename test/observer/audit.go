@@ -1,0 +1,220 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// AuditPolicy is what the API server has to record for an observer of an
+// operator that runs as user: of each write that matters the version it made, of
+// the operator's also what it sent.
+func AuditPolicy(user string) string {
+	return fmt.Sprintf(`apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+omitManagedFields: true
+rules:
+- level: Metadata
+  resources:
+  - group: ""
+    resources: [secrets, configmaps, serviceaccounts/token, events]
+  - group: events.k8s.io
+  - group: authentication.k8s.io
+  - group: coordination.k8s.io
+- level: RequestResponse
+  users: [%q]
+  verbs: [create, update, patch, delete, deletecollection]
+- level: Metadata
+  users: [%q]
+- level: RequestResponse
+  verbs: [create, update, patch, delete]
+  resources:
+  - group: apps
+    resources: [deployments, deployments/scale, deployments/status]
+  - group: app.ops.cloud.alipay.com
+    resources: [changeworkloads, changeworkloads/status, changepods, changepods/status]
+- level: None
+  verbs: [get, list, watch]
+- level: Metadata
+`, user, user)
+}
+
+// Request is a request of the operator that writes, or that was forbidden.
+type Request struct {
+	Verb, URI                    string
+	Group, Resource, Subresource string
+	Namespace, Name              string
+	Code                         int32
+	Message                      string
+	Received                     time.Time
+	// rv is the version it made or, where it made none, one from before it.
+	rv   uint64
+	body json.RawMessage
+}
+
+func (r Request) String() string {
+	return fmt.Sprintf("%s %s at %s -> %d", r.Verb, r.URI, r.Received.UTC().Format(time.RFC3339Nano), r.Code)
+}
+
+func (r Request) writes() bool { return writes(r.Verb) }
+
+func writes(verb string) bool {
+	switch verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return true
+	default:
+		return false
+	}
+}
+
+// auditEvent is a line of the audit log.
+type auditEvent struct {
+	Stage                    string
+	Verb, RequestURI         string
+	RequestReceivedTimestamp metav1.MicroTime
+	StageTimestamp           metav1.MicroTime
+	User                     struct{ Username string }
+	ObjectRef                struct{ APIGroup, Resource, Subresource, Namespace, Name string }
+	ResponseStatus           struct {
+		Code    int32
+		Message string
+	}
+	RequestObject  json.RawMessage
+	ResponseObject struct {
+		Kind     string
+		Metadata struct{ ResourceVersion string }
+	}
+}
+
+// answer is one request that was answered with a version of an object. More than
+// one are where some changed nothing.
+type answer struct {
+	operator            bool
+	received, completed time.Time
+}
+
+// writerOf says who wrote the version that some requests were answered with:
+// the first of them, if the others came after it was over.
+func writerOf(answers []answer) Writer {
+	if len(answers) == 0 {
+		return Unknown
+	}
+	first := answers[0]
+	for _, a := range answers[1:] {
+		if a.received.Before(first.received) {
+			first = a
+		}
+	}
+	for _, a := range answers {
+		if a.operator != first.operator && a.received.Before(first.completed) {
+			return Unknown
+		}
+	}
+	if first.operator {
+		return Operator
+	}
+	return Other
+}
+
+// auditLog follows an audit log.
+type auditLog struct {
+	path, operator string
+	offset         int64
+	// answers are by resource version.
+	answers map[uint64][]answer
+	// newest is the newest version a request was answered with.
+	newest uint64
+	// requests are the operator's since they were last taken.
+	requests []Request
+}
+
+func newAuditLog(path, operator string) *auditLog {
+	return &auditLog{path: path, operator: operator, answers: map[uint64][]answer{}}
+}
+
+// read reads what was written since the last time. A line that is being written
+// is left for the next.
+func (l *auditLog) read() error {
+	f, err := os.Open(l.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(l.offset, io.SeekStart); err != nil {
+		return err
+	}
+	r := bufio.NewReaderSize(f, 1<<20)
+	for {
+		line, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		l.offset += int64(len(line))
+		var e auditEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("a line of %s: %w", l.path, err)
+		}
+		l.add(&e)
+	}
+}
+
+func (l *auditLog) add(e *auditEvent) {
+	if e.Stage != "ResponseComplete" {
+		return
+	}
+	own := e.User.Username == l.operator
+	forbidden := e.ResponseStatus.Code == 403
+	if !writes(e.Verb) && !forbidden {
+		return
+	}
+	rv := revisionOf(e.ResponseObject.Metadata.ResourceVersion)
+	if rv != 0 && e.ResponseStatus.Code < 300 {
+		l.newest = max(l.newest, rv)
+		l.answers[rv] = append(l.answers[rv], answer{own, e.RequestReceivedTimestamp.Time, e.StageTimestamp.Time})
+	}
+	if own {
+		if rv == 0 {
+			rv = l.newest // it came after that
+		}
+		l.requests = append(l.requests, Request{
+			Verb: e.Verb, URI: e.RequestURI, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
+			Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name, Code: e.ResponseStatus.Code, Message: e.ResponseStatus.Message,
+			Received: e.RequestReceivedTimestamp.Time, rv: rv, body: e.RequestObject,
+		})
+	}
+}
+
+// forget drops what is known of versions up to one.
+func (l *auditLog) forget(upTo uint64) {
+	for rv := range l.answers {
+		if rv <= upTo {
+			delete(l.answers, rv)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+func ownLabels() []string {
+	return []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel, v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel}
+}
+
+func ownAnnotations() []string {
+	return []string{
+		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
+		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
+		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackToAnnotation,
+		v1alpha1.RollbackRequestedAnnotation,
+	}
+}
+
+// checkDeployment judges two consecutive versions of a Deployment; defended says
+// that its namespace is enrolled.
+func checkDeployment(before, after *appsv1.Deployment, by Writer, defended bool) []finding {
+	switch by {
+	case Operator:
+		return slices.Concat(checkOwnFields(before, after), checkPause(before, after), checkRollback(before, after))
+	case Other:
+		if defended {
+			return checkBlock(before, after)
+		}
+	case Unknown:
+	}
+	return nil
+}
+
+// checkOwnFields is S6: but for what is the operator's, both versions are equal.
+func checkOwnFields(before, after *appsv1.Deployment) []finding {
+	released := !equality.Semantic.DeepEqual(before.Spec.Template, after.Spec.Template)
+	foreign := func(d *appsv1.Deployment) *appsv1.Deployment {
+		d = d.DeepCopy()
+		d.ManagedFields, d.ResourceVersion, d.Generation = nil, "", 0
+		d.Spec.Paused = false
+		d.Labels, d.Annotations = without(d.Labels, ownLabels()), without(d.Annotations, ownAnnotations())
+		if released { // a rollback
+			d.Spec.Template = corev1.PodTemplateSpec{}
+			// What it says of the template follows the template.
+			delete(d.Annotations, v1alpha1.ChangeCauseAnnotation)
+			delete(d.Annotations, corev1.LastAppliedConfigAnnotation)
+		}
+		return d
+	}
+	if a, b := foreign(before), foreign(after); !equality.Semantic.DeepEqual(a, b) {
+		return []finding{found(OwnFields, "the operator changed what is not its own (-before +after):\n%s", cmp.Diff(a, b))}
+	}
+	return nil
+}
+
+// checkPause is S5.
+func checkPause(before, after *appsv1.Deployment) []finding {
+	if before.Spec.Paused && !after.Spec.Paused && before.Annotations[v1alpha1.HaltedAnnotation] == "" {
+		return []finding{found(OwnPause, "the operator took back a pause that was not its own")}
+	}
+	return nil
+}
+
+// checkRollback is S1: the write that sets a template back puts the release that
+// is left into quarantine, with its cause.
+func checkRollback(before, after *appsv1.Deployment) []finding {
+	if equality.Semantic.DeepEqual(before.Spec.Template, after.Spec.Template) {
+		return nil
+	}
+	left, to := before.Labels[v1alpha1.VersionLabel], after.Labels[v1alpha1.VersionLabel]
+	var reasons map[string]struct {
+		Cause, To string
+		Release   int64
+	}
+	if err := json.Unmarshal([]byte(after.Annotations[v1alpha1.QuarantineReasonAnnotation]), &reasons); err != nil {
+		return []finding{found(RollbackCause, "rolled back without a cause that can be read: %v", err)}
+	}
+	held := strings.Split(after.Annotations[v1alpha1.QuarantinedAnnotation], ",")
+	release, _ := strconv.ParseInt(before.Annotations[v1alpha1.ReleaseAnnotation], 10, 64)
+	switch why := reasons[left]; {
+	case why.Cause == "" || !slices.Contains(held, left):
+		return []finding{found(RollbackCause, "rolled back from %s, which is not in quarantine, or without a cause", left)}
+	case why.Release != release || why.To != to:
+		return []finding{found(RollbackCause, "rolled back from release %d of %s to %s, because of release %d, to %s", release, left, to, why.Release, why.To)}
+	case slices.Contains(held, to):
+		return []finding{found(RollbackCause, "rolled back to %s, which is in quarantine", to)}
+	}
+	return nil
+}
+
+// checkBlock is S3, for writes of users.
+func checkBlock(before, after *appsv1.Deployment) []finding {
+	since, blocked := before.Labels[v1alpha1.SuspendLabel]
+	if !blocked || after.Labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled || overridden(before, after) {
+		return nil
+	}
+	var findings []finding
+	if !equality.Semantic.DeepEqual(before.Spec.Template, after.Spec.Template) {
+		findings = append(findings, found(BlockHolds, "the template changed in spite of the block (-before +after):\n%s",
+			cmp.Diff(before.Spec.Template, after.Spec.Template)))
+	}
+	if still, ok := after.Labels[v1alpha1.SuspendLabel]; !ok || still != since {
+		findings = append(findings, found(BlockHolds, "the block was taken away or altered by somebody else than the operator"))
+	}
+	return findings
+}
+
+// overridden says that the later version passed the block of the earlier one:
+// by the record admission made of it or, where mutation was down, by the label
+// itself, unless that was there before the block.
+func overridden(before, after *appsv1.Deployment) bool {
+	record := strings.SplitN(after.Annotations[v1alpha1.OverrideAnnotation], " ", 3)
+	if len(record) == 3 && record[1] == before.ResourceVersion && record[0] == after.Labels[v1alpha1.VersionLabel] {
+		return true
+	}
+	_, stale := before.Annotations[v1alpha1.OverrideStaleAnnotation]
+	stale = stale && before.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue
+	return after.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !stale
+}
+
+// rolledOut says that a rollout is complete.
+func rolledOut(d *appsv1.Deployment) bool {
+	want := int32(1)
+	if d.Spec.Replicas != nil {
+		want = *d.Spec.Replicas
+	}
+	s := &d.Status
+	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.AvailableReplicas == want && s.Replicas == want
+}
+
+func optedOut(o metav1.Object) bool {
+	return o.GetLabels()[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled
+}
+
+func without(m map[string]string, keys []string) map[string]string {
+	m = maps.Clone(m)
+	for _, key := range keys {
+		delete(m, key)
+	}
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}

@@ -1,0 +1,111 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// namespaceFacts, replicaSetFacts and podFacts are what is kept of objects of
+// which there are many, or of which little matters.
+type namespaceFacts struct{ enrolled bool }
+
+type replicaSetFacts struct {
+	owner types.UID
+	// template identifies the pod template; content does so without the label
+	// that says its version.
+	template, content string
+}
+
+type podFacts struct {
+	owner      types.UID
+	live       bool
+	ready      bool
+	readySince time.Time
+}
+
+// factsOf is what is kept of an object.
+func factsOf(o client.Object) any {
+	o.SetManagedFields(nil)
+	switch o := o.(type) {
+	case *corev1.Namespace:
+		return namespaceFacts{enrolled: o.Labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue}
+	case *appsv1.ReplicaSet:
+		f := replicaSetFacts{owner: ownerOf(o)}
+		f.template, f.content = templateOf(&o.Spec.Template)
+		return f
+	case *corev1.Pod:
+		f := podFacts{
+			owner: ownerOf(o),
+			live:  o.DeletionTimestamp == nil && o.Status.Phase != corev1.PodFailed && o.Status.Phase != corev1.PodSucceeded,
+		}
+		for i := range o.Status.Conditions {
+			if c := &o.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				f.ready, f.readySince = true, c.LastTransitionTime.Time
+			}
+		}
+		return f
+	default:
+		return o
+	}
+}
+
+// templateOf identifies a pod template, and what it is but for its version
+// label, whatever the deployment controller adds to it.
+func templateOf(t *corev1.PodTemplateSpec) (template, content string) {
+	sum := func(drop ...string) string {
+		t := t.DeepCopy()
+		t.Labels = without(t.Labels, drop)
+		data, err := json.Marshal(t)
+		if err != nil {
+			panic(err) // it came out of JSON
+		}
+		hash := sha256.Sum256(data)
+		return hex.EncodeToString(hash[:8])
+	}
+	const added = appsv1.DefaultDeploymentUniqueLabelKey
+	return sum(added), sum(added, v1alpha1.VersionLabel)
+}
+
+func ownerOf(o metav1.Object) types.UID {
+	if ref := metav1.GetControllerOf(o); ref != nil {
+		return ref.UID
+	}
+	return ""
+}
+
+// revisionOf reads a resource version: within one cluster they are numbers in
+// the order of all writes.
+func revisionOf(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,379 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+const (
+	// pollInterval is between two looks at whether something has come.
+	pollInterval = 25 * time.Millisecond
+	// digestInterval is how often history is judged while nobody asks.
+	digestInterval = time.Second
+	// auditDelay is how long after a version the requests that were answered
+	// with it are all in the audit log.
+	auditDelay = 250 * time.Millisecond
+	// auditWait is how long the audit log is waited for; after that nobody knows
+	// who wrote a version.
+	auditWait = 10 * time.Second
+)
+
+// Options say what to observe.
+type Options struct {
+	// Config is that of an administrator.
+	Config *rest.Config
+	// AuditLog is written by the policy that AuditPolicy returns.
+	AuditLog string
+	// Operator is the user the operator runs as, OperatorNamespace its own.
+	Operator, OperatorNamespace string
+}
+
+// Observer judges a cluster's history as it happens. Its methods may be called
+// concurrently.
+type Observer struct {
+	opts   Options
+	client client.WithWatch
+	end    context.CancelFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	streams []*stream
+	queue   history
+	world   *world
+	audit   *auditLog
+	// judged is the resource version up to which history was judged.
+	judged     uint64
+	violations []Violation
+	writes     []Request
+	notes      []string
+	// unattributed counts the versions of which nobody knows who wrote them;
+	// versions all of them.
+	versions, unattributed int
+}
+
+// Start starts to observe. The operator's kinds must be there.
+func Start(o Options) (*Observer, error) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	c, err := client.NewWithWatch(o.Config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	ctx, end := context.WithCancel(context.Background())
+	obs := &Observer{opts: o, client: c, end: end, done: make(chan struct{}), world: newWorld(), audit: newAuditLog(o.AuditLog, o.Operator), streams: newStreams()}
+	go func() {
+		defer close(obs.done)
+		obs.run(ctx)
+	}()
+	return obs, nil
+}
+
+// Stop ends the observation.
+func (o *Observer) Stop() {
+	o.end()
+	<-o.done
+}
+
+// run follows the cluster, anew each time history has a hole.
+func (o *Observer) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := o.follow(ctx); errors.Is(err, errLost) {
+			o.startAnew(err)
+		}
+	}
+}
+
+// follow runs all streams until one of them fails.
+func (o *Observer) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	o.mu.Lock()
+	streams := o.streams
+	o.mu.Unlock()
+	ended := make(chan error, len(streams))
+	for _, s := range streams {
+		go func() { ended <- s.follow(ctx, o.client, func(at uint64, events ...event) { o.take(s, at, events) }) }()
+	}
+	ticker := time.NewTicker(digestInterval)
+	defer ticker.Stop()
+	var first error
+	for running := len(streams); running > 0; {
+		select {
+		case err := <-ended:
+			running--
+			if first == nil {
+				first = err
+			}
+			cancel()
+		case <-ticker.C:
+			o.mu.Lock()
+			o.judge(o.complete(), time.Now().Add(-digestInterval))
+			o.mu.Unlock()
+		}
+	}
+	return first
+}
+
+// startAnew forgets a history that has a hole, and says so.
+func (o *Observer) startAnew(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.notes = append(o.notes, fmt.Sprintf("%s: history after resource version %d was lost: %v", time.Now().UTC().Format(time.RFC3339), o.judged, err))
+	o.streams, o.queue = newStreams(), nil
+	o.world.forget()
+}
+
+// take adds what a stream saw to the history.
+func (o *Observer) take(s *stream, at uint64, events []event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, e := range events {
+		heap.Push(&o.queue, e)
+		if e.deleted {
+			delete(s.versions, e.uid)
+		} else {
+			s.versions[e.uid] = e.rv
+		}
+	}
+	s.at = max(s.at, at)
+}
+
+// complete is the resource version up to which all streams have seen everything.
+func (o *Observer) complete() uint64 {
+	upTo := o.streams[0].at
+	for _, s := range o.streams {
+		upTo = min(upTo, s.at)
+	}
+	return upTo
+}
+
+// judge goes on up to a resource version, with what was seen until some time. It
+// returns false when it has to wait for the audit log.
+func (o *Observer) judge(upTo uint64, seen time.Time) bool {
+	if err := o.audit.read(); err != nil {
+		o.notes = append(o.notes, fmt.Sprintf("read the audit log: %v", err))
+	}
+	for len(o.queue) > 0 && o.queue[0].rv <= upTo && !o.queue[0].seen.After(seen) {
+		e := o.queue[0]
+		by := Unknown
+		if o.world.needsWriter(e) {
+			answers := o.audit.answers[e.rv]
+			age := time.Since(e.seen)
+			if age < auditDelay || len(answers) == 0 && age < auditWait {
+				return false
+			}
+			by = writerOf(answers)
+			o.versions++
+			if by == Unknown {
+				o.unattributed++
+				o.notes = append(o.notes, fmt.Sprintf("%d requests, and nobody knows which of them wrote resource version %d of %s %s/%s", len(answers), e.rv, e.kind, e.namespace, e.name))
+			}
+		}
+		heap.Pop(&o.queue)
+		o.judgeRequests(e.rv - 1)
+		o.violations = append(o.violations, o.world.apply(e, by)...)
+		o.judged = max(o.judged, e.rv)
+	}
+	o.judged = max(o.judged, upTo)
+	if len(o.queue) > 0 {
+		o.judged = min(o.judged, o.queue[0].rv-1)
+	}
+	o.judgeRequests(o.judged)
+	o.audit.forget(o.judged)
+	return len(o.queue) == 0 || o.queue[0].rv > upTo
+}
+
+// judgeRequests judges the operator's requests up to a resource version.
+func (o *Observer) judgeRequests(upTo uint64) {
+	o.audit.requests = slices.DeleteFunc(o.audit.requests, func(r Request) bool {
+		if r.rv > upTo {
+			return false
+		}
+		o.violations = append(o.violations, o.world.checkRequest(&r, o.opts.OperatorNamespace)...)
+		r.body = nil
+		if r.writes() {
+			o.writes = append(o.writes, r)
+		}
+		return true
+	})
+}
+
+// Settle waits until everything that had happened when it was called is judged.
+func (o *Observer) Settle(ctx context.Context) error {
+	for {
+		if lost, err := o.settle(ctx); err != nil || !lost {
+			return err
+		}
+	}
+}
+
+// settle says whether history was lost meanwhile.
+func (o *Observer) settle(ctx context.Context) (lost bool, err error) {
+	called := time.Now()
+	o.mu.Lock()
+	streams := o.streams
+	o.mu.Unlock()
+	anew := func() bool { return o.streams[0] != streams[0] }
+	upTo := uint64(0)
+	for _, s := range streams {
+		list := s.newMetadataList()
+		if err := o.client.List(ctx, list); err != nil {
+			return false, fmt.Errorf("list %ss: %w", s.kind, err)
+		}
+		at := revisionOf(list.ResourceVersion)
+		if upTo == 0 || at < upTo {
+			upTo = at
+		}
+		there := map[types.UID]uint64{}
+		for i := range list.Items {
+			there[list.Items[i].UID] = revisionOf(list.Items[i].ResourceVersion)
+		}
+		if err := o.until(ctx, "the watch of "+s.kind+"s", func() bool { return anew() || s.hasSeen(there, at) }); err != nil {
+			return false, err
+		}
+	}
+	err = o.until(ctx, "the audit log", func() bool {
+		lost = anew()
+		// Also of requests that are no version of anything that is watched.
+		return lost || o.judge(upTo, time.Now()) && time.Since(called) > auditDelay
+	})
+	return lost, err
+}
+
+// hasSeen says that a stream has seen what a list has, and then knows it to be
+// complete up to that list.
+func (s *stream) hasSeen(there map[types.UID]uint64, at uint64) bool {
+	for uid, version := range there {
+		if s.versions[uid] < version && s.at < version {
+			return false
+		}
+	}
+	for uid, version := range s.versions {
+		if _, ok := there[uid]; !ok && version <= at && s.at < at {
+			return false
+		}
+	}
+	s.at = max(s.at, at)
+	return true
+}
+
+// until polls for a condition, which has the lock.
+func (o *Observer) until(ctx context.Context, what string, holds func() bool) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		o.mu.Lock()
+		ok := holds()
+		o.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// Violations are those found since the last call.
+func (o *Observer) Violations() []Violation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	v := o.violations
+	o.violations = nil
+	return v
+}
+
+// CheckDelivered says which acknowledged verdicts are not stored. Call it after
+// Settle.
+func (o *Observer) CheckDelivered(delivered []Delivered) []Violation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var violations []Violation
+	for _, d := range delivered {
+		violations = append(violations, o.world.checkDelivered(d)...)
+	}
+	return violations
+}
+
+// Unfinished says what is yet to happen to the workloads of some namespaces. It
+// is empty some time after the last change, unless a release never ends. Call it
+// after Settle.
+func (o *Observer) Unfinished(namespaces []string) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.world.unfinished(namespaces, time.Now())
+}
+
+// Writes are all requests by which the operator has written, or tried to.
+func (o *Observer) Writes() ([]Request, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.audit.read(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Concat(o.writes, o.audit.requests), func(r Request) bool { return !r.writes() }), nil
+}
+
+// Summary says how much was observed, and what could not be.
+func (o *Observer) Summary() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := fmt.Sprintf("%d versions judged, %d of them by unknown writers; %d writes of the operator", o.versions, o.unattributed, len(o.writes))
+	for _, n := range o.notes {
+		s += "\n" + n
+	}
+	return s
+}
+
+// history is what was seen and is not judged, by resource version.
+type history []event
+
+func (h history) Len() int           { return len(h) }
+func (h history) Less(i, j int) bool { return h[i].rv < h[j].rv }
+func (h history) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+func (h *history) Push(e any) {
+	if e, ok := e.(event); ok {
+		*h = append(*h, e)
+	}
+}
+
+func (h *history) Pop() any {
+	last := (*h)[len(*h)-1]
+	(*h)[len(*h)-1] = event{}
+	*h = (*h)[:len(*h)-1]
+	return last
+}

@@ -1,0 +1,85 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import "fmt"
+
+// Invariant is the name of a rule that holds whatever happens.
+type Invariant string
+
+const (
+	// RollbackCause (S1): nothing is rolled back without its recorded cause, for
+	// exactly this release.
+	RollbackCause Invariant = "S1"
+	// VerdictOnce (S2): a verdict is applied at most once, and acts on nothing
+	// but its own attempt of its own version of its own workload.
+	VerdictOnce Invariant = "S2"
+	// BlockHolds (S3): while blocked, a template changes only by the operator or
+	// an override.
+	BlockHolds Invariant = "S3"
+	// OnlyManaged (S4): nothing is written about what is not under defense.
+	OnlyManaged Invariant = "S4"
+	// OwnPause (S5): the operator un-pauses only what it paused.
+	OwnPause Invariant = "S5"
+	// OwnFields (S6): the operator changes nothing but what is its own.
+	OwnFields Invariant = "S6"
+	// EachPodOnce (S7): no pod is in two batches of one attempt, no finished pod
+	// is left out.
+	EachPodOnce Invariant = "S7"
+	// NoVerdictLost (S8): what was acknowledged is stored.
+	NoVerdictLost Invariant = "S8"
+	// TerminalStays (L1): every release reaches a terminal status and stays there.
+	TerminalStays Invariant = "L1"
+	// RightsSuffice: the operator asks for nothing it has no right to.
+	RightsSuffice Invariant = "rights"
+)
+
+// Violation is an invariant that did not hold.
+type Violation struct {
+	Invariant Invariant
+	// Object is kind, namespace and name.
+	Object string
+	// Versions are the resource versions before and after.
+	Versions string
+	Message  string
+}
+
+func (v Violation) String() string {
+	return fmt.Sprintf("%s: %s (%s): %s", v.Invariant, v.Object, v.Versions, v.Message)
+}
+
+// finding is a violation whose object is yet to be named.
+type finding struct {
+	invariant Invariant
+	message   string
+}
+
+func found(i Invariant, format string, args ...any) finding {
+	return finding{i, fmt.Sprintf(format, args...)}
+}
+
+// Writer is who wrote a version of an object.
+type Writer int
+
+const (
+	// Unknown means that the audit log does not tell.
+	Unknown Writer = iota
+	// Operator means one of the operator's replicas.
+	Operator
+	// Other means anybody else.
+	Other
+)

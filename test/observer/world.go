@@ -1,0 +1,549 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+const (
+	// propagation is how long others may take to see a change of enrolment: the
+	// API server for its webhooks, the operator for its decisions.
+	propagation = 3 * time.Second
+	// sight is how long a pod must have been finished for the operator to have
+	// to know it. Times in objects are in seconds.
+	sight = 5 * time.Second
+)
+
+// event is a version of an object.
+type event struct {
+	kind            string
+	rv              uint64
+	seen            time.Time
+	uid             types.UID
+	namespace, name string
+	// deleted: this was the end of the object.
+	deleted bool
+	// listed: the object was found, what it was before is not known.
+	listed bool
+	// object is nil when it is deleted, else what factsOf kept.
+	object any
+}
+
+// world is the state of the cluster at one resource version. Versions are
+// applied to it in their order; what it finds depends on nothing else.
+type world struct {
+	namespaces  map[string]*namespace
+	deployments map[types.UID]*workload
+	replicaSets map[types.UID]replicaSetFacts
+	pods        map[types.UID]*pod
+	releases    map[types.UID]*release
+	batches     map[types.UID]*batch
+	// owned are the batches of each release.
+	owned map[types.UID]map[types.UID]*batch
+	// uids find objects by kind, namespace and name.
+	uids map[string]types.UID
+	// delivered are the verdicts that were ever in etcd; on batches, those that
+	// were stored on a batch.
+	delivered map[check]string
+	onBatches map[check]string
+}
+
+type namespace struct {
+	enrolled bool
+	// ever: it was enrolled at some time.
+	ever    bool
+	changed time.Time
+}
+
+type workload struct {
+	*appsv1.Deployment
+	template string
+	// contents are the templates its versions were recorded with.
+	contents map[string]string
+	// out is since when it is opted out; zero while it is not.
+	out time.Time
+	// tookBack counts the writes that took the block back since it left.
+	tookBack int
+}
+
+type pod struct {
+	podFacts
+	namespace, name string
+}
+
+type release struct {
+	*v1alpha1.ChangeWorkload
+	owner types.UID
+	// partial: its history began before the observer saw it.
+	partial bool
+	// since is when the attempt began or, later, when it was last not Suspend
+	// any more; entered is when it became Suspend.
+	since, entered uint64
+	// failing: a verdict fails it. lastFailing and lastClean are when one last
+	// did, and did not.
+	failing                bool
+	lastFailing, lastClean uint64
+	// left counts the status writes after its workload left the defense.
+	left int
+}
+
+type batch struct {
+	*v1alpha1.ChangePod
+	owner types.UID
+	// applied: a failing verdict of the server was put into the results.
+	applied bool
+	failed  bool
+}
+
+// check is one check of one node of an order; the node is empty for the order's
+// own.
+type check struct {
+	order, node string
+	stage       v1alpha1.CheckStage
+}
+
+func newWorld() *world {
+	return &world{
+		namespaces:  map[string]*namespace{},
+		deployments: map[types.UID]*workload{},
+		replicaSets: map[types.UID]replicaSetFacts{},
+		pods:        map[types.UID]*pod{},
+		releases:    map[types.UID]*release{},
+		batches:     map[types.UID]*batch{},
+		owned:       map[types.UID]map[types.UID]*batch{},
+		uids:        map[string]types.UID{},
+		delivered:   map[check]string{},
+		onBatches:   map[check]string{},
+	}
+}
+
+// forget drops everything but what was true once and for all, after a stretch
+// of history was lost.
+func (w *world) forget() {
+	fresh := newWorld()
+	fresh.delivered, fresh.onBatches = w.delivered, w.onBatches
+	for name, ns := range w.namespaces {
+		if ns.ever {
+			fresh.namespaces[name] = &namespace{ever: true, changed: ns.changed}
+		}
+	}
+	*w = *fresh
+}
+
+// needsWriter says that judging a version takes knowing who wrote it.
+func (w *world) needsWriter(e event) bool {
+	if e.deleted || e.listed {
+		return false
+	}
+	switch o := e.object.(type) {
+	case *appsv1.Deployment:
+		before := w.deployments[e.uid]
+		return before != nil && (!equality.Semantic.DeepEqual(before.Spec, o.Spec) || !equality.Semantic.DeepEqual(before.Labels, o.Labels) ||
+			!equality.Semantic.DeepEqual(before.Annotations, o.Annotations) || !equality.Semantic.DeepEqual(before.OwnerReferences, o.OwnerReferences) ||
+			!equality.Semantic.DeepEqual(before.Finalizers, o.Finalizers))
+	case *v1alpha1.ChangeWorkload:
+		return w.releases[e.uid] != nil
+	case *v1alpha1.ChangePod:
+		return w.batches[e.uid] != nil
+	default:
+		return false
+	}
+}
+
+// apply goes on to the next version of an object and says what is wrong with it.
+func (w *world) apply(e event, by Writer) []Violation {
+	var findings []finding
+	previous := uint64(0)
+	switch o := e.object.(type) {
+	case nil:
+		w.remove(e)
+		return nil
+	case namespaceFacts:
+		w.applyNamespace(e, o)
+	case replicaSetFacts:
+		w.replicaSets[e.uid] = o
+	case podFacts:
+		w.pods[e.uid] = &pod{podFacts: o, namespace: e.namespace, name: e.name}
+	case *appsv1.Deployment:
+		if before := w.deployments[e.uid]; before != nil {
+			previous = revisionOf(before.ResourceVersion)
+		}
+		findings = w.applyDeployment(e, o, by)
+	case *v1alpha1.ChangeWorkload:
+		if before := w.releases[e.uid]; before != nil {
+			previous = revisionOf(before.ResourceVersion)
+		}
+		findings = w.applyRelease(e, o, by)
+	case *v1alpha1.ChangePod:
+		if before := w.batches[e.uid]; before != nil {
+			previous = revisionOf(before.ResourceVersion)
+		}
+		findings = w.applyBatch(e, o, by)
+	}
+	w.uids[e.kind+"/"+e.namespace+"/"+e.name] = e.uid
+	var violations []Violation
+	for _, f := range findings {
+		violations = append(violations, Violation{
+			Invariant: f.invariant,
+			Object:    strings.TrimSpace(fmt.Sprintf("%s %s/%s", e.kind, e.namespace, e.name)),
+			Versions:  fmt.Sprintf("resource version %d after %d, seen %s", e.rv, previous, e.seen.UTC().Format(time.RFC3339Nano)),
+			Message:   f.message,
+		})
+	}
+	return violations
+}
+
+func (w *world) remove(e event) {
+	key := e.kind + "/" + e.namespace + "/" + e.name
+	if w.uids[key] == e.uid {
+		delete(w.uids, key)
+	}
+	switch e.kind {
+	case kindNamespace:
+		if ns := w.namespaces[e.name]; ns != nil {
+			ns.enrolled, ns.changed = false, e.seen
+		}
+	case kindDeployment:
+		delete(w.deployments, e.uid)
+	case kindReplicaSet:
+		delete(w.replicaSets, e.uid)
+	case kindPod:
+		delete(w.pods, e.uid)
+	case kindRelease:
+		delete(w.releases, e.uid)
+		if len(w.owned[e.uid]) == 0 {
+			delete(w.owned, e.uid)
+		}
+	case kindBatch:
+		b := w.batches[e.uid]
+		delete(w.batches, e.uid)
+		if b != nil {
+			delete(w.owned[b.owner], e.uid)
+			w.weigh(w.releases[b.owner], e.rv)
+		}
+	}
+}
+
+func (w *world) applyNamespace(e event, o namespaceFacts) {
+	ns := w.namespaces[e.name]
+	if ns == nil {
+		ns = &namespace{changed: e.seen}
+		w.namespaces[e.name] = ns
+	}
+	if ns.enrolled != o.enrolled {
+		ns.enrolled, ns.changed = o.enrolled, e.seen
+	}
+	ns.ever = ns.ever || o.enrolled
+}
+
+func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findings []finding) {
+	before := w.deployments[e.uid]
+	next := &workload{Deployment: o, contents: map[string]string{}}
+	var content string
+	next.template, content = templateOf(&o.Spec.Template)
+	recorded := ""
+	if before != nil {
+		next.contents, next.out, next.tookBack = before.contents, before.out, before.tookBack
+		recorded = before.Labels[v1alpha1.VersionLabel]
+	}
+	if version := o.Labels[v1alpha1.VersionLabel]; version != recorded {
+		next.contents[version] = content
+	}
+	switch {
+	case !optedOut(o):
+		next.out = time.Time{}
+	case next.out.IsZero():
+		next.out = e.seen
+	}
+	w.deployments[e.uid] = next
+	if _, since := w.leftSince(next); since.IsZero() {
+		next.tookBack = 0
+	}
+	if before == nil || by == Unknown {
+		return nil
+	}
+	ns := w.namespaces[e.namespace]
+	defended := ns != nil && ns.enrolled && e.seen.Sub(ns.changed) > propagation
+	findings = checkDeployment(before.Deployment, o, by, defended)
+	_, was := before.Labels[v1alpha1.SuspendLabel]
+	if _, is := o.Labels[v1alpha1.SuspendLabel]; is && !was && by == Operator {
+		findings = append(findings, w.checkBlocked(next)...)
+	}
+	return findings
+}
+
+// checkBlocked is S2: a block has a release of this very workload that fails,
+// and that is the one the workload is at.
+func (w *world) checkBlocked(d *workload) []finding {
+	because := d.Annotations[v1alpha1.SuspendedByAnnotation]
+	if is := d.Labels[v1alpha1.VersionLabel] + " " + d.Annotations[v1alpha1.ReleaseAnnotation]; because != is {
+		return []finding{found(VerdictOnce, "blocked because of release %q, but it is at %q", because, is)}
+	}
+	version, number, _ := strings.Cut(because, " ")
+	for _, r := range w.releases {
+		if r.owner != d.UID || r.Spec.Reversion != version || strconv.FormatInt(r.Spec.Release, 10) != number {
+			continue
+		}
+		if r.failing || r.lastFailing >= r.since || r.partial || w.anyFailed(r, func(b *batch) bool { return b.Spec.Release == r.Spec.Release }) {
+			return nil
+		}
+		return []finding{found(VerdictOnce, "blocked because of release %q, of which nothing failed since it was last right", because)}
+	}
+	return []finding{found(VerdictOnce, "blocked because of release %q, which this workload does not have", because)}
+}
+
+func (w *world) anyFailed(r *release, of func(*batch) bool) bool {
+	for _, b := range w.owned[r.UID] {
+		if b.failed && of(b) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) applyRelease(e event, o *v1alpha1.ChangeWorkload, by Writer) (findings []finding) {
+	before := w.releases[e.uid]
+	next := &release{ChangeWorkload: o, owner: ownerOf(o), partial: e.listed, since: e.rv}
+	if before != nil {
+		*next = *before
+		next.ChangeWorkload, next.owner = o, ownerOf(o)
+	}
+	w.releases[e.uid] = next
+	w.rememberRelease(o)
+	was, is := v1alpha1.ChangeWorkloadInit, o.Status.Status
+	if before != nil {
+		was = before.Status.Status
+		if o.Status.Attempt != before.Status.Attempt {
+			was = v1alpha1.ChangeWorkloadInit
+			next.since, next.failing, next.lastFailing, next.lastClean, next.left = e.rv, false, 0, e.rv, 0
+		}
+	}
+	w.weigh(next, e.rv)
+	if e.listed {
+		next.entered = e.rv
+		return nil
+	}
+	if before != nil {
+		findings = append(findings, checkRelease(before.ChangeWorkload, o, by)...)
+		findings = append(findings, w.checkUnclaimed(before.ChangeWorkload, o, by)...)
+	}
+	suspended := v1alpha1.ChangeWorkloadSuspend
+	switch {
+	case was != suspended && is == suspended:
+		next.entered = e.rv
+		if by == Operator && !next.partial && !next.failing && next.lastFailing < next.since && (before == nil || before.Status.FailCount == 0) {
+			findings = append(findings, found(VerdictOnce, "suspended, but nothing of attempt %d of release %d failed since it was last right", o.Status.Attempt, o.Status.ObservedRelease))
+		}
+	case was == suspended && is != suspended:
+		next.since = e.rv
+		if by == Operator && is != v1alpha1.ChangeWorkloadRollback && !next.partial && next.failing && next.lastClean < next.entered {
+			findings = append(findings, found(TerminalStays, "%q follows %q, but what failed was not corrected", is, was))
+		}
+	}
+	if by == Operator && is == v1alpha1.ChangeWorkloadSuccess && was != is {
+		if left := w.leftOut(next, time.Unix(o.Status.UpdateTimeUnix, 0)); len(left) > 0 {
+			findings = append(findings, found(EachPodOnce, "success, but finished pods are in no batch: %s", strings.Join(left, ", ")))
+		}
+	}
+	return findings
+}
+
+// checkUnclaimed is S8: a failing verdict that waited for its node to be known
+// goes only to that node.
+func (w *world) checkUnclaimed(before, after *v1alpha1.ChangeWorkload, by Writer) (findings []finding) {
+	if by != Operator || before.Status.Attempt != after.Status.Attempt {
+		return nil
+	}
+	own := map[v1alpha1.CheckStage]*v1alpha1.CheckVerdict{v1alpha1.StagePre: after.Status.OrderPreVerdict, v1alpha1.StagePost: after.Status.OrderPostVerdict}
+	for _, u := range before.Status.UnclaimedVerdicts {
+		waits := slices.ContainsFunc(after.Status.UnclaimedVerdicts, func(v v1alpha1.UnclaimedVerdict) bool {
+			return v.NodeID == u.NodeID && v.Stage == u.Stage && fails(v.Delivered)
+		})
+		claimed := u.OfOrder && own[u.Stage] != nil && fails(own[u.Stage].Delivered) || fails(w.onBatches[check{after.Status.OrderID, u.NodeID, u.Stage}])
+		if fails(u.Delivered) && !waits && !claimed {
+			findings = append(findings, found(NoVerdictLost, "the failing %s verdict on node %s is gone, and no batch has it", u.Stage, u.NodeID))
+		}
+	}
+	return findings
+}
+
+// weigh works out whether a verdict fails a release.
+func (w *world) weigh(r *release, rv uint64) {
+	if r == nil {
+		return
+	}
+	was := r.failing
+	s := &r.Status
+	r.failing = orderFailed(s) || w.anyFailed(r, func(b *batch) bool {
+		return b.Spec.Attempt == s.Attempt && b.Spec.Release == s.ObservedRelease
+	})
+	if !r.failing {
+		// A failure stays one when its batch was deleted.
+		for i := range s.DefenseCheckFailPods {
+			r.failing = r.failing || len(w.batchesOf(r, s.DefenseCheckFailPods[i].UID)) == 0
+		}
+	}
+	if was || r.failing {
+		r.lastFailing = rv
+	}
+	if !was || !r.failing {
+		r.lastClean = rv
+	}
+}
+
+// batchesOf are the batches of the attempt a release is at that a pod is in.
+func (w *world) batchesOf(r *release, uid string) []*batch {
+	var in []*batch
+	for _, b := range w.owned[r.UID] {
+		if b.Spec.Attempt == r.Status.Attempt && b.Spec.Release == r.Status.ObservedRelease &&
+			slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == uid }) {
+			in = append(in, b)
+		}
+	}
+	return in
+}
+
+// leftOut is S7: the pods of the workload's current template that were finished
+// for long enough at a time, and are in no batch of the release.
+func (w *world) leftOut(r *release, at time.Time) (left []string) {
+	d := w.deployments[r.owner]
+	if d == nil || d.Labels[v1alpha1.VersionLabel] != r.Spec.Reversion || d.Annotations[v1alpha1.ReleaseAnnotation] != strconv.FormatInt(r.Status.ObservedRelease, 10) {
+		return nil
+	}
+	for uid, p := range w.pods {
+		rs, ok := w.replicaSets[p.owner]
+		if !ok || rs.owner != d.UID || rs.template != d.template || !p.live || !p.ready {
+			continue
+		}
+		finished := p.readySince.Add(time.Duration(d.Spec.MinReadySeconds) * time.Second)
+		if at.Sub(finished) > sight && len(w.batchesOf(r, string(uid))) == 0 {
+			left = append(left, p.name)
+		}
+	}
+	slices.Sort(left)
+	return left
+}
+
+func (w *world) applyBatch(e event, o *v1alpha1.ChangePod, by Writer) (findings []finding) {
+	before := w.batches[e.uid]
+	next := &batch{ChangePod: o, owner: ownerOf(o), failed: failed(o)}
+	done := o.Status.Status == v1alpha1.ChangePodExecuteDone
+	next.applied = done && hasFailure(&o.Status) && next.failed
+	r := w.releases[next.owner]
+	if before == nil {
+		if !e.listed && r != nil {
+			findings = w.checkNewBatch(r, o)
+		}
+	} else {
+		findings = checkBatch(before.ChangePod, o, by, before.applied)
+		put := before.Status.Status != v1alpha1.ChangePodExecuteDone || !equality.Semantic.DeepEqual(before.Status.PodResults, o.Status.PodResults)
+		next.applied = before.applied || by == Operator && put && next.applied
+	}
+	if before != nil && before.owner != next.owner {
+		delete(w.owned[before.owner], e.uid)
+	}
+	w.batches[e.uid] = next
+	if w.owned[next.owner] == nil {
+		w.owned[next.owner] = map[types.UID]*batch{}
+	}
+	w.owned[next.owner][e.uid] = next
+	w.rememberVerdict(o.Status.OrderID, o.Status.PreVerdict, v1alpha1.StagePre, w.onBatches)
+	w.rememberVerdict(o.Status.OrderID, o.Status.PostVerdict, v1alpha1.StagePost, w.onBatches)
+	w.weigh(r, e.rv)
+	return findings
+}
+
+// checkNewBatch is S7 and S2: a batch has pods of its own release that are in no
+// other batch of it, and a number that was not used.
+func (w *world) checkNewBatch(r *release, b *v1alpha1.ChangePod) (findings []finding) {
+	if n := numberOf(b.Name); n <= r.Status.Batches {
+		findings = append(findings, found(VerdictOnce, "batch number %d was made when %d had been used", n, r.Status.Batches))
+	}
+	d := w.deployments[r.owner]
+	for i := range b.Spec.PodInfos {
+		p := &b.Spec.PodInfos[i]
+		for _, other := range w.owned[r.UID] {
+			if other.Spec.Attempt == b.Spec.Attempt && other.Spec.Release == b.Spec.Release &&
+				slices.ContainsFunc(other.Spec.PodInfos, func(q v1alpha1.PodInfo) bool { return q.UID == p.UID }) {
+				findings = append(findings, found(EachPodOnce, "pod %s is in batch %s already", p.Pod, other.Name))
+			}
+		}
+		seen := w.pods[types.UID(p.UID)]
+		if seen == nil {
+			continue // gone by now
+		}
+		rs, ok := w.replicaSets[seen.owner]
+		switch {
+		case !ok || d == nil:
+		case rs.owner != r.owner:
+			findings = append(findings, found(VerdictOnce, "pod %s is of another workload", p.Pod))
+		case d.contents[r.Spec.Reversion] != "" && d.contents[r.Spec.Reversion] != rs.content:
+			findings = append(findings, found(VerdictOnce, "pod %s is of another version than %s", p.Pod, r.Spec.Reversion))
+		}
+	}
+	return findings
+}
+
+func (w *world) rememberRelease(o *v1alpha1.ChangeWorkload) {
+	s := &o.Status
+	for stage, v := range map[v1alpha1.CheckStage]*v1alpha1.CheckVerdict{v1alpha1.StagePre: s.OrderPreVerdict, v1alpha1.StagePost: s.OrderPostVerdict} {
+		w.rememberVerdict(s.OrderID, v, stage, nil)
+		if v != nil {
+			own := *v
+			own.NodeID = ""
+			w.rememberVerdict(s.OrderID, &own, stage, nil)
+		}
+	}
+	for i := range s.UnclaimedVerdicts {
+		w.rememberVerdict(s.OrderID, &s.UnclaimedVerdicts[i].CheckVerdict, s.UnclaimedVerdicts[i].Stage, nil)
+	}
+}
+
+// rememberVerdict keeps the gravest verdict on a check that was ever stored.
+func (w *world) rememberVerdict(order string, v *v1alpha1.CheckVerdict, stage v1alpha1.CheckStage, also map[check]string) {
+	if v == nil || v.Delivered == "" {
+		return
+	}
+	key := check{order, v.NodeID, stage}
+	for _, memory := range []map[check]string{w.delivered, also} {
+		if memory != nil && !fails(memory[key]) {
+			memory[key] = v.Delivered
+		}
+	}
+}
+
+// leftSince says that a workload is not under defense, and since when.
+func (w *world) leftSince(d *workload) (why string, since time.Time) {
+	if !d.out.IsZero() {
+		why, since = "was opted out", d.out
+	}
+	if ns := w.namespaces[d.Namespace]; ns != nil && !ns.enrolled && (since.IsZero() || ns.changed.Before(since)) {
+		why, since = "left with its namespace", ns.changed
+	}
+	return why, since
+}

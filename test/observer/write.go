@@ -1,0 +1,205 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// eventsResource is exempt from where the operator may not write: an event tells of
+// what was done before.
+const eventsResource = "events"
+
+// business are the writes the operator has any reason to make about workloads.
+func business(r *Request) bool {
+	what := r.Resource
+	if r.Subresource != "" {
+		what += "/" + r.Subresource
+	}
+	switch what {
+	case "deployments", "pods":
+		return r.Verb == "patch"
+	case "changeworkloads":
+		return slices.Contains([]string{"create", "patch", "delete"}, r.Verb)
+	case "changeworkloads/status", "changepods/status":
+		return r.Verb == "update" || r.Verb == "patch"
+	case "changepods":
+		return r.Verb == "create" || r.Verb == "delete"
+	case "controllerrevisions":
+		return slices.Contains([]string{"create", "patch", "delete"}, r.Verb)
+	case eventsResource:
+		return r.Verb == "create" || r.Verb == "patch"
+	default:
+		return false
+	}
+}
+
+// checkRequest judges a request of the operator in the state the cluster was in
+// when it was carried out. own is the operator's own namespace.
+func (w *world) checkRequest(r *Request, own string) []Violation {
+	var findings []finding
+	switch {
+	case r.Code == 403 && !strings.Contains(r.Message, "because it is being terminated"):
+		findings = append(findings, found(RightsSuffice, "%s", r.Message))
+	case !r.writes(), r.Code >= 300, r.Namespace == own:
+	case r.Namespace == "":
+		if r.Group != "authentication.k8s.io" && r.Group != "authorization.k8s.io" {
+			findings = append(findings, found(OnlyManaged, "a write of what is in no namespace"))
+		}
+	default:
+		ns := w.namespaces[r.Namespace]
+		if ns == nil || !ns.ever {
+			findings = append(findings, found(OnlyManaged, "a write in a namespace that was never enrolled"))
+		}
+		if !business(r) {
+			findings = append(findings, found(OwnFields, "a write that is not the operator's business"))
+		}
+		if r.Resource == "pods" && !marksFinished(r.body) {
+			findings = append(findings, found(OwnFields, "a write of a pod that does more than mark it as finished: %s", r.body))
+		}
+		if f := w.checkLeft(r); f != nil {
+			findings = append(findings, *f)
+		}
+	}
+	var violations []Violation
+	for _, f := range findings {
+		violations = append(violations, Violation{
+			Invariant: f.invariant, Object: fmt.Sprintf("%s %s/%s", r.Resource, r.Namespace, r.Name),
+			Versions: fmt.Sprintf("resource version %d", r.rv), Message: r.String() + ": " + f.message,
+		})
+	}
+	return violations
+}
+
+// checkLeft is S4 of workloads that left the defense: but for one write that
+// takes block and pause back, and one per release that ends it as canceled,
+// nothing is written about them any more.
+func (w *world) checkLeft(r *Request) *finding {
+	if r.Resource == eventsResource {
+		return nil
+	}
+	d, of := w.workloadOf(r)
+	if d == nil {
+		return nil
+	}
+	why, since := w.leftSince(d)
+	if since.IsZero() {
+		return nil
+	}
+	last := false
+	switch {
+	case r.Resource == "deployments" && takesBack(r.body):
+		d.tookBack++
+		last = d.tookBack == 1
+	case of != nil && r.Resource == "changeworkloads" && r.Subresource == "status" && cancels(r.body):
+		of.left++
+		last = of.left == 1
+	}
+	if last || r.Received.Sub(since) <= propagation {
+		return nil
+	}
+	f := found(OnlyManaged, "deployment %s %s at %s", d.Name, why, since.UTC().Format("15:04:05.000"))
+	return &f
+}
+
+// workloadOf is the Deployment a request is about, and its release where it is
+// about one; nil where that is not known, or gone.
+func (w *world) workloadOf(r *Request) (*workload, *release) {
+	var owner types.UID
+	var of *release
+	find := func(kind string) types.UID { return w.uids[kind+"/"+r.Namespace+"/"+r.Name] }
+	switch r.Resource {
+	case "deployments":
+		owner = find(kindDeployment)
+	case "pods":
+		if p := w.pods[find(kindPod)]; p != nil {
+			owner = w.replicaSets[p.owner].owner
+		}
+	case "changeworkloads":
+		if of = w.releases[find(kindRelease)]; of != nil {
+			owner = of.owner
+		}
+	case "changepods":
+		if b := w.batches[find(kindBatch)]; b != nil {
+			if of = w.releases[b.owner]; of != nil {
+				owner = of.owner
+			}
+		}
+	default:
+		var sent struct{ Metadata metav1.ObjectMeta }
+		if json.Unmarshal(r.body, &sent) == nil {
+			owner = ownerOf(&sent.Metadata)
+		}
+	}
+	return w.deployments[owner], of
+}
+
+// marksFinished says that a patch of a pod does nothing but that.
+func marksFinished(body []byte) bool {
+	var sent map[string]map[string]any
+	if json.Unmarshal(body, &sent) != nil {
+		return false
+	}
+	for key := range sent["metadata"] {
+		if key != "uid" && key != "labels" {
+			return false
+		}
+	}
+	labels, _ := sent["metadata"]["labels"].(map[string]any)
+	_, marks := labels[v1alpha1.OperateFinishedLabel].(string)
+	return len(sent) == 1 && len(labels) == 1 && marks
+}
+
+// takesBack says that a patch of a workload only removes what makes up its block
+// and its pause.
+func takesBack(body []byte) bool {
+	var operations []struct{ Op, Path string }
+	if json.Unmarshal(body, &operations) != nil {
+		return false
+	}
+	removed := 0
+	for _, o := range operations {
+		switch key := strings.ReplaceAll(o.Path, "~1", "/"); {
+		case o.Op == "test":
+		case o.Op != "remove":
+			return false
+		case key == "/spec/paused",
+			key == "/metadata/labels/"+v1alpha1.SuspendLabel,
+			key == "/metadata/annotations/"+v1alpha1.SuspendedByAnnotation,
+			key == "/metadata/annotations/"+v1alpha1.OverrideStaleAnnotation,
+			key == "/metadata/annotations/"+v1alpha1.HaltedAnnotation:
+			removed++
+		default:
+			return false
+		}
+	}
+	return removed > 0
+}
+
+// cancels says that a status of a release ends it as canceled.
+func cancels(body []byte) bool {
+	var sent v1alpha1.ChangeWorkload
+	return json.Unmarshal(body, &sent) == nil && sent.Status.Status == v1alpha1.ChangeWorkloadCanceled
+}
