@@ -17,9 +17,11 @@ COPY . .
 RUN --mount=type=cache,target=/go/pkg/mod \
     --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} \
-    go build -trimpath -ldflags "-X main.version=${VERSION} -X main.commit=${COMMIT}" -o /manager .
+    go build -trimpath -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}" -o /manager .
 
 FROM gcr.io/distroless/static:nonroot
+LABEL org.opencontainers.image.source=https://github.com/traas-stack/altershield-operator \
+      org.opencontainers.image.licenses=Apache-2.0
 COPY --from=builder /manager /manager
 USER 65532:65532
 ENTRYPOINT ["/manager"]

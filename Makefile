@@ -18,11 +18,19 @@ TOKEN_FILE ?= certs/altershield-token
 # webhook is registered.
 WEBHOOK_HOST ?=
 WEBHOOK_PORT ?= 9443
-IMG ?= altershield-operator:$(VERSION)
+# The image to build and deploy; the one of the release that config/manager names, unless said otherwise.
+IMG ?= $(RELEASED_IMG)
+PLATFORMS ?= linux/amd64,linux/arm64
 CONTAINER_TOOL ?= docker
+# What `make deploy` and `make undeploy` render: default, certmanager or samples/server.
+OVERLAY ?= default
 KUBECTL ?= $(or $(shell command -v kubectl),bin/k8s/kubectl)
+# A control plane that is already built is good enough as the source of kubectl.
+LOCAL_KUBECTL = $(filter bin/k8s/kubectl,$(KUBECTL))
 # Limit per test package. The end-to-end suite runs whole releases, deadlines included.
 TEST_TIMEOUT ?= 60m
+# Processes of the end-to-end suite.
+E2E_PROCS ?= 2
 BENCH ?= .
 
 VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
@@ -31,11 +39,15 @@ COMMIT ?= $(or $(shell git rev-parse --verify --quiet HEAD),unknown)
 CONTROLLER_GEN := bin/controller-gen
 GOLANGCI_LINT := bin/golangci-lint
 ADDLICENSE := bin/addlicense
+CRD_REF_DOCS := bin/crd-ref-docs
+
+RELEASED_IMG := $(shell awk '/newName:/ { name = $$2 } /newTag:/ { print name ":" $$2 }' config/manager/kustomization.yaml)
 
 # Every Go module of the repository: the operator's own, those that pin tools, those that pin the local control plane.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod))
-# What `make generate manifests` writes, as git pathspecs.
-GENERATED := ':(glob)apis/**/zz_generated.*.go' config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml
+# What `make generate manifests build-installer` writes, as git pathspecs.
+GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
+  quick-start.yaml
 
 # controller-gen refuses a path without Go files.
 has-go = $(shell find $(1) -name '*.go' -print -quit 2>/dev/null)
@@ -47,7 +59,7 @@ RBAC_PATHS = $(if $(wildcard main.go),paths=.) $(foreach dir,controllers webhook
 help: ## Show this help.
 	@awk 'BEGIN { FS = ":.*## "; printf "Usage: make \033[36m<target>\033[0m [VARIABLE=value]\n" } \
 	  /^##@ / { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
-	  /^[a-zA-Z0-9_-]+:.*## / { printf "  \033[36m%-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-zA-Z0-9_-]+:.*## / { printf "  \033[36m%-16s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: clean
 clean: ## Remove everything built or generated locally: bin/, local certificates, demo state.
@@ -57,8 +69,10 @@ clean: ## Remove everything built or generated locally: bin/, local certificates
 ##@ Development
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) ## Generate the deep-copy functions of the API types.
+generate: $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Generate the deep-copy functions of the API types, and docs/reference.md.
 	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./apis/...
+	$(CRD_REF_DOCS) --source-path=apis --config=hack/apidocs/config.yaml --templates-dir=hack/apidocs/templates \
+	  --renderer=markdown --log-level=WARN --output-path=docs/reference.md
 
 .PHONY: manifests
 manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the webhook configurations.
@@ -77,9 +91,9 @@ tidy: ## Run go mod tidy in every module of the repository.
 ##@ Checks
 
 .PHONY: verify
-verify: generate manifests fmt-check tidy-check vet lint license ## Run all static checks; fail if generated files are out of date.
+verify: generate manifests build-installer fmt-check tidy-check vet lint license ## Run all static checks; fail if generated files are out of date.
 	@git diff --exit-code -- $(GENERATED) \
-	  || { echo "verify: generated files are out of date: run 'make generate manifests' and commit the result" >&2; exit 1; }
+	  || { echo "verify: generated files are out of date: run 'make generate manifests build-installer' and commit the result" >&2; exit 1; }
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
 	  [[ -z "$$untracked" ]] || { echo "verify: generated files are not committed: $$untracked" >&2; exit 1; }
 
@@ -111,12 +125,14 @@ license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
 ##@ Tests
 
 .PHONY: test
-test: controlplane ## Run all tests, those against a real control plane included.
+test: build controlplane ## Run all tests, those against a real control plane included.
 	@# Packages that start control planes come last and one at a time; run from its own directory, a suite shows its progress as it goes.
 	@packages=$$(go list ./... | grep -vE '/altershield-operator/(hack|test)/'); \
 	  go test -timeout $(TEST_TIMEOUT) $$packages
-	@dirs=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./hack/... ./test/...); \
+	@dirs=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./hack/... ./test/... | grep -v '/test/e2e$$'); \
 	  for dir in $$dirs; do go test -C "$$dir" -timeout $(TEST_TIMEOUT) -count=1; done
+	@# The longest one, most of which is waiting, in several processes, each with a control plane of its own.
+	go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) ./test/e2e
 
 .PHONY: test-unit
 test-unit: ## Run the quick tests only (go test -short).
@@ -136,6 +152,23 @@ build: ## Build bin/manager.
 .PHONY: docker-build
 docker-build: ## Build the image IMG.
 	$(CONTAINER_TOOL) build --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMG) .
+
+.PHONY: docker-push
+docker-push: ## Push the image IMG.
+	$(CONTAINER_TOOL) push $(IMG)
+
+.PHONY: docker-buildx
+docker-buildx: ## Build the image IMG for all PLATFORMS and push it.
+	$(CONTAINER_TOOL) buildx build --platform=$(PLATFORMS) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMG) --push .
+
+.PHONY: build-installer
+build-installer: manifests bin/k8s/kubectl ## Render config/default into quick-start.yaml.
+	{ echo '# Generated by make build-installer from config/default. What it installs and how to use it: docs/operations.md'; \
+	  $(call RENDER,default); } > bin/quick-start.yaml
+	mv bin/quick-start.yaml quick-start.yaml
+
+# The manifests of a directory in config/, with IMG as the manager's image.
+RENDER = bin/k8s/kubectl kustomize config/$(1) | sed 's|^\( *image:\) $(RELEASED_IMG)$$|\1 $(IMG)|'
 
 ##@ Try it out
 
@@ -157,9 +190,6 @@ SERVER_FLAGS = $(if $(SERVER_URL),--altershield-url='$(SERVER_URL)' $(if $(TOKEN
 simulator: ## Run a simulator of AlterShield Server, for `make run SERVER_URL=http://127.0.0.1:9090`.
 	go run ./hack/simulator --token-file='$(TOKEN_FILE)' $(ARGS)
 
-# A control plane that is already built is good enough as the source of kubectl.
-LOCAL_KUBECTL = $(filter bin/k8s/kubectl,$(KUBECTL))
-
 .PHONY: install
 install: $(LOCAL_KUBECTL) $(if $(WEBHOOK_HOST),certs/.host) ## Install CRDs and namespace; with WEBHOOK_HOST also the webhooks `make run` serves.
 	$(KUBECTL) apply --server-side -k config/crd
@@ -168,7 +198,7 @@ install: $(LOCAL_KUBECTL) $(if $(WEBHOOK_HOST),certs/.host) ## Install CRDs and 
 
 .PHONY: uninstall
 uninstall: $(LOCAL_KUBECTL) ## Remove from the cluster what `make install` put there.
-	$(if $(wildcard certs/tls.crt),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) delete --ignore-not-found -f -)
+	$(if $(wildcard certs/tls.crt),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) delete --ignore-not-found --timeout=3m -f -)
 	$(KUBECTL) delete --ignore-not-found -k config/dev
 	$(KUBECTL) delete --ignore-not-found -k config/crd
 
@@ -189,6 +219,23 @@ FORCE:
 bin/k8s/kubectl:
 	go run ./hack/controlplane/build
 
+##@ Deployment
+
+.PHONY: deploy
+deploy: manifests bin/k8s/kubectl ## Install the operator with the image IMG into the cluster of the current kubeconfig.
+	$(call RENDER,$(OVERLAY)) | $(KUBECTL) apply -f -
+
+.PHONY: undeploy
+undeploy: bin/k8s/kubectl ## Remove the operator from the cluster, its kinds and records included. See docs/operations.md first.
+	@# The webhooks first: while the rest goes, nobody's release waits for them.
+	$(KUBECTL) delete --ignore-not-found mutatingwebhookconfiguration/altershieldoperator-mutating-webhook-configuration \
+	  validatingwebhookconfiguration/altershieldoperator-validating-webhook-configuration
+	$(call RENDER,$(OVERLAY)) | $(KUBECTL) delete --ignore-not-found --timeout=3m -f -
+
+.PHONY: deployYaml
+deployYaml: $(LOCAL_KUBECTL) ## Install the operator from quick-start.yaml, as users do.
+	$(KUBECTL) apply -f quick-start.yaml
+
 # Tools, rebuilt when their module changes.
 
 $(CONTROLLER_GEN): hack/tools/go.mod hack/tools/go.sum
@@ -197,6 +244,10 @@ $(CONTROLLER_GEN): hack/tools/go.mod hack/tools/go.sum
 
 $(ADDLICENSE): hack/tools/go.mod hack/tools/go.sum
 	cd hack/tools && go build -o $(CURDIR)/$@ github.com/google/addlicense
+	@touch $@
+
+$(CRD_REF_DOCS): hack/tools/go.mod hack/tools/go.sum
+	cd hack/tools && go build -o $(CURDIR)/$@ github.com/elastic/crd-ref-docs
 	@touch $@
 
 # A module of its own: its several hundred requirements would otherwise decide the versions controller-gen is built with.

@@ -1,0 +1,463 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package manifests
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+)
+
+// cluster is a real API server with real controllers, on which the manager's
+// pods are only played.
+type cluster struct {
+	*controlplane.ControlPlane
+	root string
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a control plane")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	root := repository(t)
+	binDir, err := controlplane.Build(ctx, root, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Out: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &cluster{c, root}
+}
+
+// try runs kubectl with a manifest on its standard input, if there is one.
+func (c *cluster) try(t *testing.T, stdin []byte, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+	defer cancel()
+	cmd := c.KubectlCmd(ctx, args...)
+	cmd.Dir = c.root
+	cmd.Stdin = bytes.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// kubectl runs a command that must succeed.
+func (c *cluster) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.try(t, nil, args...)
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (c *cluster) get(t *testing.T, into any, args ...string) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(c.kubectl(t, append(append([]string{"get"}, args...), "-o", "json")...)), into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t *testing.T, what string, within time.Duration, done func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	for !done() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("not within %s: %s", within, what)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// TestCluster installs, uses, upgrades and removes the operator as
+// docs/operations.md says.
+func TestCluster(t *testing.T) {
+	c := startCluster(t)
+	t.Run("install", c.testInstall)
+	t.Run("restricted", c.testRestricted)
+	t.Run("add-ons", c.testAddOns)
+	t.Run("users", c.testUsers)
+	t.Run("down", c.testDown)
+	t.Run("upgrade", c.testUpgrade)
+	t.Run("uninstall", c.testUninstall)
+	t.Run("manager", c.testManager)
+}
+
+// One file is enough, and the API server takes it without a warning.
+func (c *cluster) testInstall(t *testing.T) {
+	out := c.kubectl(t, "apply", "-f", "quick-start.yaml")
+	if strings.Contains(out, "Warning") {
+		t.Errorf("the API server warns:\n%s", out)
+	}
+	c.kubectl(t, "-n", namespace, "rollout", "status", "deployment/"+managerName, "--timeout=90s")
+	var pods corev1.PodList
+	c.get(t, &pods, "-n", namespace, "pods", "-l", "control-plane=controller-manager")
+	nodes := map[string]bool{}
+	for _, p := range pods.Items {
+		nodes[p.Spec.NodeName] = true
+		if *p.Spec.Priority != 2000000000 {
+			t.Errorf("pod %s has priority %d", p.Name, *p.Spec.Priority)
+		}
+	}
+	if len(pods.Items) != 2 || len(nodes) != 2 {
+		t.Errorf("%d pods on %d nodes, want 2 on 2", len(pods.Items), len(nodes))
+	}
+	for _, service := range []string{"webhook-service", "callback-service", "metrics-service"} {
+		eventually(t, service+" has two endpoints", 30*time.Second, func() bool {
+			out := c.kubectl(t, "-n", namespace, "get", "endpointslices", "-l", "kubernetes.io/service-name="+prefix+service, "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
+			return out == "true true"
+		})
+	}
+	eventually(t, "a pod may be evicted", 30*time.Second, func() bool {
+		var pdb policyv1.PodDisruptionBudget
+		c.get(t, &pdb, "-n", namespace, "pdb", managerName)
+		return pdb.Status.DisruptionsAllowed == 1 && pdb.Status.CurrentHealthy == 2
+	})
+	// A single replica, too.
+	c.kubectl(t, "-n", namespace, "scale", "deployment/"+managerName, "--replicas=1")
+	eventually(t, "the only pod may be evicted", 30*time.Second, func() bool {
+		var pdb policyv1.PodDisruptionBudget
+		c.get(t, &pdb, "-n", namespace, "pdb", managerName)
+		return pdb.Status.DisruptionsAllowed == 1 && pdb.Status.ExpectedPods == 1
+	})
+}
+
+// The namespace takes no pod that is less restricted.
+func (c *cluster) testRestricted(t *testing.T) {
+	out, err := c.try(t, nil, "-n", namespace, "run", "shell", "--image=busybox")
+	if err == nil || !strings.Contains(out, `violates PodSecurity "restricted`) {
+		t.Errorf("a pod without a security context: %v\n%s", err, out)
+	}
+}
+
+// What may be applied beside it is accepted, as far as this cluster has the kinds.
+func (c *cluster) testAddOns(t *testing.T) {
+	for _, args := range [][]string{
+		{"apply", "-k", "config/network-policy"},
+		{"apply", "-k", "config/samples", "--dry-run=server"},
+		{"apply", "-k", "config/samples/server", "--dry-run=server"},
+		{"apply", "-f", "config/samples/altershield-token-secret.yaml", "--dry-run=server"},
+	} {
+		if out := c.kubectl(t, args...); strings.Contains(out, "Warning") {
+			t.Errorf("%s: the API server warns:\n%s", strings.Join(args, " "), out)
+		}
+	}
+	for _, dir := range []string{"certmanager", "prometheus"} {
+		var known bytes.Buffer
+		for _, o := range objects(t, render(t, dir)) {
+			if group, _, _ := strings.Cut(o.GetAPIVersion(), "/"); group == "monitoring.coreos.com" || group == "cert-manager.io" {
+				continue
+			}
+			data, err := yaml.Marshal(o.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&known, "---\n%s", data)
+		}
+		if out, err := c.try(t, known.Bytes(), "apply", "--dry-run=server", "-f", "-"); err != nil || strings.Contains(out, "Warning") {
+			t.Errorf("%s: %v\n%s", dir, err, out)
+		}
+	}
+}
+
+// The roles every cluster has give their users what concerns their releases.
+func (c *cluster) testUsers(t *testing.T) {
+	c.kubectl(t, "create", "namespace", "shop")
+	for _, role := range []string{"view", "edit", "admin"} {
+		c.kubectl(t, "-n", "shop", "create", "rolebinding", role, "--clusterrole="+role, "--user="+role)
+	}
+	may := func(user, namespace, verb, resource, subresource string) bool {
+		out, _ := c.try(t, nil, "auth", "can-i", verb, resource, "--subresource="+subresource, "-n", namespace, "--as="+user)
+		return strings.HasPrefix(strings.TrimSpace(out), "yes")
+	}
+	eventually(t, "the roles are aggregated", 30*time.Second, func() bool { return may("admin", "shop", "delete", "changeworkloads", "") })
+	for _, tc := range []struct {
+		verb, resource, subresource string
+		want                        []string
+	}{
+		{"get", "changeworkloads", "", []string{"view", "edit", "admin"}},
+		{"list", "changepods", "", []string{"view", "edit", "admin"}},
+		{"watch", "opsconfiginfoes", "", []string{"view", "edit", "admin"}},
+		{"patch", "changepods", "status", []string{"edit", "admin"}},
+		{"patch", "changeworkloads", "status", []string{"edit", "admin"}},
+		{"delete", "changepods", "", []string{"admin"}},
+		{"update", "opsconfiginfoes", "", []string{"admin"}},
+		{"create", "changeworkloads", "", nil},
+		{"patch", "changeworkloads", "", nil},
+		{"update", "opsconfiginfoes", "status", nil},
+	} {
+		var got []string
+		for _, user := range []string{"view", "edit", "admin"} {
+			if may(user, "shop", tc.verb, tc.resource, tc.subresource) {
+				got = append(got, user)
+			}
+			if may(user, namespace, tc.verb, tc.resource, tc.subresource) {
+				t.Errorf("%s may %s %s %s in another namespace", user, tc.verb, tc.resource, tc.subresource)
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%v may %s %s %s, want %v", got, tc.verb, tc.resource, tc.subresource, tc.want)
+		}
+	}
+}
+
+const sleepDeployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"sleep","labels":%s},"spec":{"replicas":1,
+"selector":{"matchLabels":{"app":"sleep"}},"template":{"metadata":{"labels":{"app":"sleep"}},"spec":{"containers":[{"name":"sleep","image":"busybox"}]}}}}`
+
+// Nobody answers the webhooks here: free Deployments change freely, blocked ones
+// are not released, and where an outage must not touch anything it does not. The
+// API server counts it in the metrics the alerts ask for.
+func (c *cluster) testDown(t *testing.T) {
+	for _, name := range []string{"shop", "kube-system", "kube-public", namespace} {
+		c.kubectl(t, "label", "namespace", name, "admission-webhook-altershield=enabled")
+	}
+	release := `{"spec":{"template":{"metadata":{"labels":{"v":"2"}}}}}`
+	free, blocked := fmt.Sprintf(sleepDeployment, `{}`), fmt.Sprintf(sleepDeployment, `{"altershield.defense.antgroup.com/suspend":"1"}`)
+	for _, tc := range []struct {
+		name, namespace, manifest string
+		wantDenied                bool
+	}{
+		{"free", "shop", free, false},
+		{"blocked", "shop", blocked, true},
+		{"blocked, excluded", "kube-system", blocked, false},
+		{"blocked, excluded", "kube-public", blocked, false},
+		{"blocked, not enrolled", "default", blocked, false},
+	} {
+		t.Run(tc.name+" in "+tc.namespace, func(t *testing.T) {
+			if out, err := c.try(t, []byte(tc.manifest), "-n", tc.namespace, "apply", "-f", "-"); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			out, err := c.try(t, nil, "-n", tc.namespace, "patch", "deployment", "sleep", "-p", release)
+			if denied := err != nil && strings.Contains(out, `failed calling webhook "vdeployment.kb.io"`); denied != tc.wantDenied || err != nil && !denied {
+				t.Errorf("denied %t, want %t: %v\n%s", denied, tc.wantDenied, err, out)
+			}
+			c.kubectl(t, "-n", tc.namespace, "delete", "deployment", "sleep")
+		})
+	}
+	counted := c.kubectl(t, "get", "--raw", "/metrics")
+	for metric, labels := range map[string][]string{
+		"apiserver_admission_webhook_fail_open_count": {`name="mdeployment.kb.io"`},
+		"apiserver_admission_webhook_rejection_count": {`name="vdeployment.kb.io"`, `error_type="calling_webhook_error"`},
+	} {
+		if !hasSeries(counted, metric, labels...) {
+			t.Errorf("the API server counts no %s of %v", metric, labels)
+		}
+	}
+	for _, name := range []string{"shop", "kube-system", "kube-public", namespace} {
+		c.kubectl(t, "label", "namespace", name, "admission-webhook-altershield-")
+	}
+}
+
+// hasSeries says whether metrics in text form have a series with these labels.
+func hasSeries(text, metric string, labels ...string) bool {
+	for line := range strings.Lines(text) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		name, _, _ = strings.Cut(name, "{")
+		if name == metric && !slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(line, l) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Applying it again keeps the injected CA, and takes a Deployment back to what it
+// is to be.
+func (c *cluster) testUpgrade(t *testing.T) {
+	ca := "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCi0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K"
+	mutating := "mutatingwebhookconfiguration/" + prefix + "mutating-webhook-configuration"
+	read := func() []byte {
+		var config admissionregistrationv1.MutatingWebhookConfiguration
+		c.get(t, &config, mutating)
+		return config.Webhooks[0].ClientConfig.CABundle
+	}
+	c.kubectl(t, "patch", mutating, "--type=json", "-p", `[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":"`+ca+`"}]`)
+	want := read()
+	c.kubectl(t, "apply", "-f", "quick-start.yaml")
+	c.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", "quick-start.yaml")
+	if got := read(); len(want) == 0 || !bytes.Equal(got, want) {
+		t.Errorf("the CA is %q after an upgrade, it was %q", got, want)
+	}
+	c.kubectl(t, "-n", namespace, "rollout", "status", "deployment/"+managerName, "--timeout=90s")
+	if replicas := c.kubectl(t, "-n", namespace, "get", "deployment", managerName, "-o", "jsonpath={.spec.replicas}"); replicas != "2" {
+		t.Errorf("%s replicas", replicas)
+	}
+}
+
+// Nothing hangs, and nothing of ours is left, records included.
+func (c *cluster) testUninstall(t *testing.T) {
+	c.kubectl(t, "apply", "-f", "config/samples/opsconfiginfo-branch.yaml")
+	c.kubectl(t, "delete", "-f", "quick-start.yaml", "--timeout=120s")
+	left := c.kubectl(t, "get", "namespaces,crds,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "name")
+	for line := range strings.Lines(left) {
+		if strings.Contains(line, "altershield") || strings.Contains(line, "alipay") {
+			t.Errorf("left: %s", line)
+		}
+	}
+}
+
+// The manager has what alerts and webhook configurations ask for: its metrics, to
+// who may read them only, and its paths.
+func (c *cluster) testManager(t *testing.T) {
+	build := exec.CommandContext(t.Context(), "make", "-s", "-C", c.root, "build")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("make build: %v\n%s", err, out)
+	}
+	address := freeAddress(t)
+	manager, err := c.InstallManager(t.Context(), controlplane.ManagerOptions{
+		Root: c.root, Args: []string{"--leader-elect=true", "--metrics-bind-address=" + address},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := manager.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range webhooksOf(t, []byte(c.webhooks(t))) {
+		status, body := request(t, *w.client.URL, "", strings.NewReader("{}"))
+		if status != http.StatusOK {
+			t.Errorf("%s: %s: %d %s", w.name, *w.client.URL, status, body)
+		}
+	}
+
+	var binding bytes.Buffer
+	for _, o := range objects(t, render(t, "prometheus")) {
+		if o.GetKind() == "ClusterRoleBinding" {
+			data, err := yaml.Marshal(o.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			binding.Write(data)
+		}
+	}
+	if out, err := c.try(t, binding.Bytes(), "apply", "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	c.kubectl(t, "create", "namespace", "monitoring")
+	token := func(account string) string {
+		c.kubectl(t, "-n", "monitoring", "create", "serviceaccount", account)
+		return strings.TrimSpace(c.kubectl(t, "-n", "monitoring", "create", "token", account))
+	}
+	url := "https://" + address + "/metrics"
+	if status, _ := request(t, url, "", nil); status != http.StatusUnauthorized {
+		t.Errorf("metrics without a token: %d", status)
+	}
+	if status, _ := request(t, url, token("somebody"), nil); status != http.StatusForbidden {
+		t.Errorf("metrics for somebody: %d", status)
+	}
+	prometheus := token("prometheus-k8s")
+	var metrics string
+	eventually(t, "the manager leads", time.Minute, func() bool {
+		status, body := request(t, url, prometheus, nil)
+		if status != http.StatusOK {
+			t.Fatalf("metrics for Prometheus: %d %s", status, body)
+		}
+		metrics = body
+		return strings.Contains(body, `leader_election_master_status{name="altershield-operator"} 1`)
+	})
+	for _, a := range alerts(t) {
+		for _, name := range metricsIn(a.Expr) {
+			if !slices.Contains(foreign, name) && !hasSeries(metrics, name) {
+				t.Errorf("%s: the manager has no %s", a.Alert, name)
+			}
+		}
+	}
+	for _, series := range [][]string{
+		{"altershield_rollbacks_total", `cause="NeverStarted"`},
+		{"altershield_callbacks_total", `outcome="refused"`},
+		{"altershield_batches_total", `result="PostTimeout"`},
+		{"altershield_admission_total", `decision="failed"`, `webhook="validate"`},
+		{"altershield_server_requests_total", `class="Human"`},
+	} {
+		if !hasSeries(metrics, series[0], series[1:]...) {
+			t.Errorf("%v is not there before it happened once", series)
+		}
+	}
+}
+
+// webhooks are the webhook configurations of the cluster, as manifests.
+func (c *cluster) webhooks(t *testing.T) string {
+	t.Helper()
+	return c.kubectl(t, "get", "mutatingwebhookconfiguration", prefix+"mutating-webhook-configuration", "-o", "yaml") + "\n---\n" +
+		c.kubectl(t, "get", "validatingwebhookconfiguration", prefix+"validating-webhook-configuration", "-o", "yaml")
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// request posts a body, or gets without one.
+func request(t *testing.T, url, token string, body io.Reader) (int, string) {
+	t.Helper()
+	method := http.MethodGet
+	if body != nil {
+		method = http.MethodPost
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	response, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(data)
+}

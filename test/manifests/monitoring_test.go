@@ -1,0 +1,297 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package manifests
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/yaml"
+
+	// Each registers metrics of its own; the webhooks' come with the first.
+	_ "github.com/traas-stack/altershield-operator/controllers"
+	operatormetrics "github.com/traas-stack/altershield-operator/internal/metrics"
+	_ "github.com/traas-stack/altershield-operator/webhooks"
+)
+
+const (
+	scrapeJob = prefix + "metrics-service"
+	runbooks  = "https://github.com/traas-stack/altershield-operator/blob/main/docs/operations.md#"
+)
+
+// foreign metrics are none of the manager's, or are there only where it makes the
+// certificates itself.
+var foreign = []string{
+	"up",
+	"apiserver_admission_webhook_fail_open_count",
+	"apiserver_admission_webhook_rejection_count",
+	"altershield_webhook_certificate_expiry_seconds",
+}
+
+type alert struct {
+	Alert, Expr         string
+	Labels, Annotations map[string]string
+}
+
+func alerts(t *testing.T) []alert {
+	t.Helper()
+	var rules struct {
+		Spec struct {
+			Groups []struct{ Rules []alert }
+		}
+	}
+	var found []alert
+	for _, o := range objects(t, render(t, "prometheus")) {
+		if o.GetKind() != "PrometheusRule" {
+			continue
+		}
+		data, err := o.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(data, &rules); err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range rules.Spec.Groups {
+			found = append(found, g.Rules...)
+		}
+	}
+	if len(found) == 0 {
+		t.Fatal("no alerts")
+	}
+	return found
+}
+
+var (
+	matchers   = regexp.MustCompile(`\{[^}]*\}`)
+	ranges     = regexp.MustCompile(`\[[^\]]*\]`)
+	groupings  = regexp.MustCompile(`\b(by|without|on|ignoring)\s*\([^)]*\)`)
+	identifier = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*\b\s*\(?`)
+)
+
+// metricsIn are the names of metrics in a PromQL expression.
+func metricsIn(expr string) []string {
+	expr = groupings.ReplaceAllString(ranges.ReplaceAllString(matchers.ReplaceAllString(expr, " "), " "), " ")
+	var names []string
+	for _, word := range identifier.FindAllString(expr, -1) {
+		if !strings.HasSuffix(word, "(") && !slices.Contains([]string{"or", "and", "unless", "bool", "offset", "le"}, strings.TrimSpace(word)) {
+			names = append(names, strings.TrimSpace(word))
+		}
+	}
+	return names
+}
+
+func TestMetricsIn(t *testing.T) {
+	got := metricsIn(`histogram_quantile(0.99, sum by (le, webhook) (rate(a_seconds_bucket{job="x"}[5m]))) > 1 unless (sum(b) == bool 0 or time() - c{name=~"y"} < 3 * 86400)`)
+	if want := []string{"a_seconds_bucket", "b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// registered are the metrics of the manager, with the labels of each.
+func registered(t *testing.T) map[string]bool {
+	t.Helper()
+	if err := operatormetrics.BlockedWorkloads(func() float64 { return 0 }); err != nil {
+		t.Fatal(err)
+	}
+	registry, ok := metrics.Registry.(prometheus.Collector)
+	if !ok {
+		t.Fatal("the registry does not say what it has")
+	}
+	names := map[string]bool{}
+	descs := make(chan *prometheus.Desc)
+	go func() { registry.Describe(descs); close(descs) }()
+	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+	for d := range descs {
+		n := name.FindStringSubmatch(d.String())[1]
+		for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
+			names[n+suffix] = true
+		}
+	}
+	return names
+}
+
+// Alerts and dashboard are about metrics that there are, of this operator only.
+func TestMonitoringMetrics(t *testing.T) {
+	known := registered(t)
+	for _, name := range foreign {
+		known[name] = true
+	}
+	used := map[string]string{}
+	for _, a := range alerts(t) {
+		used["alert "+a.Alert] = a.Expr
+	}
+	for i, expr := range dashboardExprs(t) {
+		used["dashboard "+string(rune('A'+i))+" "+expr] = expr
+	}
+	for where, expr := range used {
+		names := metricsIn(expr)
+		if len(names) == 0 {
+			t.Errorf("%s asks for no metric", where)
+		}
+		for _, name := range names {
+			if !known[name] {
+				t.Errorf("%s: there is no metric %s", where, name)
+			}
+		}
+		for _, m := range matchers.FindAllString(expr, -1) {
+			if !strings.Contains(m, `job="`+scrapeJob+`"`) && !strings.Contains(m, `deployment.kb.io`) {
+				t.Errorf("%s: %s is about any operator", where, m)
+			}
+		}
+		if n := len(names); n != len(matchers.FindAllString(expr, -1)) {
+			t.Errorf("%s: not each of the %d metrics is selected by labels", where, n)
+		}
+	}
+}
+
+func dashboardExprs(t *testing.T) []string {
+	t.Helper()
+	var dashboard struct {
+		UID    string
+		Panels []struct {
+			Title   string
+			Type    string
+			Targets []struct{ Expr string }
+		}
+	}
+	maps := all[corev1.ConfigMap](t, render(t, "prometheus"), "ConfigMap")
+	if len(maps) != 1 || maps[0].Labels["grafana_dashboard"] != "1" {
+		t.Fatal("want one ConfigMap that Grafana's sidecar finds")
+	}
+	if err := json.Unmarshal([]byte(maps[0].Data["altershield-operator.json"]), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	var exprs []string
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			exprs = append(exprs, target.Expr)
+		}
+		if len(p.Targets) == 0 && p.Type != "row" {
+			t.Errorf("panel %q shows nothing", p.Title)
+		}
+	}
+	if len(exprs) == 0 {
+		t.Fatal("the dashboard shows nothing")
+	}
+	return exprs
+}
+
+// anchors of the headings of a document, as GitHub makes them.
+func anchors(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(repository(t), filepath.FromSlash(path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+	found := map[string]bool{}
+	fenced := false
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		if title := strings.TrimLeft(line, "#"); title != line && strings.HasPrefix(title, " ") && !fenced {
+			found[strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), ""), " ", "-")] = true
+		}
+	}
+	return found
+}
+
+func TestAlerts(t *testing.T) {
+	described := anchors(t, "docs/operations.md")
+	seen := map[string]bool{}
+	for _, a := range alerts(t) {
+		if seen[a.Alert] {
+			t.Errorf("%s is there twice", a.Alert)
+		}
+		seen[a.Alert] = true
+		if !slices.Contains([]string{"critical", "warning", "info"}, a.Labels["severity"]) {
+			t.Errorf("%s: severity %q", a.Alert, a.Labels["severity"])
+		}
+		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
+			t.Errorf("%s does not say what it is about", a.Alert)
+		}
+		anchor, ok := strings.CutPrefix(a.Annotations["runbook_url"], runbooks)
+		if !ok || anchor != strings.ToLower(a.Alert) || !described[anchor] {
+			t.Errorf("%s: %s does not lead to its section of docs/operations.md", a.Alert, a.Annotations["runbook_url"])
+		}
+	}
+	for anchor := range described {
+		if strings.HasPrefix(anchor, "altershield") && anchor != "altershield-server" && !slices.ContainsFunc(alerts(t), func(a alert) bool { return strings.ToLower(a.Alert) == anchor }) {
+			t.Errorf("docs/operations.md#%s is about no alert", anchor)
+		}
+	}
+}
+
+// What is scraped is the metrics Service, by somebody who may.
+func TestServiceMonitor(t *testing.T) {
+	var monitor struct {
+		Spec struct {
+			Selector  struct{ MatchLabels map[string]string }
+			Endpoints []struct {
+				Port, Path, Scheme, BearerTokenFile string
+			}
+		}
+	}
+	manifests := render(t, "prometheus")
+	for _, o := range objects(t, manifests) {
+		if o.GetKind() == "ServiceMonitor" {
+			data, err := o.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := yaml.Unmarshal(data, &monitor); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(monitor.Spec.Endpoints) != 1 || len(monitor.Spec.Selector.MatchLabels) == 0 {
+		t.Fatalf("want one endpoint and a selector, have %+v", monitor)
+	}
+	e := monitor.Spec.Endpoints[0]
+	var scraped []string
+	installed := render(t, "default")
+	for _, s := range all[corev1.Service](t, installed, "Service") {
+		fits := true
+		for k, v := range monitor.Spec.Selector.MatchLabels {
+			fits = fits && s.Labels[k] == v
+		}
+		if fits && s.Spec.Ports[0].Name == e.Port {
+			scraped = append(scraped, s.Name)
+		}
+	}
+	if !slices.Equal(scraped, []string{scrapeJob}) {
+		t.Errorf("scraped are %v, want %s", scraped, scrapeJob)
+	}
+	if e.Scheme != "https" || e.Path != "/metrics" || e.BearerTokenFile == "" {
+		t.Errorf("%+v is not authenticated over TLS", e)
+	}
+	binding := all[rbacv1.ClusterRoleBinding](t, manifests, "ClusterRoleBinding")[0]
+	if !slices.ContainsFunc(all[rbacv1.ClusterRole](t, installed, "ClusterRole"), func(r *rbacv1.ClusterRole) bool { return r.Name == binding.RoleRef.Name }) {
+		t.Errorf("there is no ClusterRole %s", binding.RoleRef.Name)
+	}
+}
