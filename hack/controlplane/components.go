@@ -113,6 +113,18 @@ clientConnection:
   burst: 2000
 `
 
+// egressConfig is a format string for the path of a socket.
+const egressConfig = `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection:
+    proxyProtocol: HTTPConnect
+    transport:
+      uds:
+        udsName: %q
+`
+
 // prepare writes what the components read and works out how they are run.
 func (c *ControlPlane) prepare(o Options) error {
 	server, err := c.ca.IssueServer("kube-apiserver", apiServerHosts(), time.Now(), validity)
@@ -129,7 +141,7 @@ func (c *ControlPlane) prepare(o Options) error {
 	if err != nil {
 		return err
 	}
-	kwok, err := kwokConfig()
+	kwok, err := kwokConfig(o.PodsIn)
 	if err != nil {
 		return err
 	}
@@ -147,6 +159,7 @@ func (c *ControlPlane) prepare(o Options) error {
 		"kwok.yaml":         kwok,
 		"scheduler.yaml":    fmt.Appendf(nil, schedulerConfig, c.path("scheduler.kubeconfig")),
 		"audit-policy.yaml": []byte(policy),
+		"egress.yaml":       fmt.Appendf(nil, egressConfig, c.ServiceSocket()),
 	} {
 		if err := writeFile(c.path(name), data); err != nil {
 			return err
@@ -203,6 +216,9 @@ func (c *ControlPlane) prepare(o Options) error {
 			"--audit-log-path="+c.AuditLog(),
 			"--audit-log-maxsize=0", // one file, never rotated
 		)
+	}
+	if o.PodsIn != "" {
+		apiServer = append(apiServer, "--egress-selector-config-file="+c.path("egress.yaml"))
 	}
 	c.components = map[string]component{
 		Etcd: {

@@ -78,6 +78,10 @@ type Options struct {
 	AuditPolicy string
 	// EtcdPort and APIServerPort are ports on 127.0.0.1; 0 means a free one.
 	EtcdPort, APIServerPort int
+	// PodsIn is a namespace whose pods kwok leaves alone: a kubelet of package
+	// hack/kubelet runs them. The API server then reaches Services through
+	// ServiceSocket.
+	PodsIn string
 	// APIServerFlags come after our own and override them.
 	APIServerFlags []string
 }
@@ -506,6 +510,13 @@ func (c *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(c.conf
 // AuditLog is the path of the audit log, one JSON object a line, if there is
 // one; see Options.Audit.
 func (c *ControlPlane) AuditLog() string { return c.path("audit.log") }
+
+// ServiceSocket is where the API server asks to be connected with Services, by the
+// CONNECT method of HTTP, if there are Options.PodsIn.
+func (c *ControlPlane) ServiceSocket() string { return c.path("services.sock") }
+
+// ServiceNetwork is where the cluster IPs of Services come from.
+func ServiceNetwork() string { return serviceNetwork.cidr }
 
 // LogPath is the path of a component's log.
 func (c *ControlPlane) LogPath(name string) string { return c.supervisor.logPath(name) }

@@ -119,6 +119,52 @@ func (p *process) kill() error {
 	return nil
 }
 
+// Process is a process beside the components, which lives until it ends or the
+// control plane is stopped.
+type Process struct {
+	c *ControlPlane
+	p *process
+}
+
+// StartProcess starts a command whose output goes to LogPath(name), under a name
+// that no running process has. The command names the state directory or something
+// in it among its arguments, so that StopPids knows it.
+func (c *ControlPlane) StartProcess(name string, cmd *exec.Cmd) (*Process, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.life.Err() != nil {
+		return nil, errors.New("the control plane was stopped")
+	}
+	if p := c.supervisor.get(name); p != nil && !p.exited() {
+		return nil, fmt.Errorf("%s runs already", name)
+	}
+	if err := c.supervisor.stop(name, stopGrace); err != nil { // one that ended is still recorded
+		return nil, err
+	}
+	p, err := c.supervisor.launch(name, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(c.managers, name) {
+		c.managers = append(c.managers, name)
+	}
+	return &Process{c, p}, nil
+}
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.p.done }
+
+// ExitCode is what the process returned, once it has ended.
+func (p *Process) ExitCode() int { return p.p.cmd.ProcessState.ExitCode() }
+
+// Signal sends a signal; a process that has ended is no error.
+func (p *Process) Signal(signal syscall.Signal) error {
+	if err := p.p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %s: %w", p.p.name, err)
+	}
+	return nil
+}
+
 // supervisor owns the processes of one control plane.
 type supervisor struct {
 	dir      string
@@ -136,22 +182,26 @@ func (s *supervisor) logPath(name string) string {
 	return filepath.Join(s.dir, "logs", name+".log")
 }
 
-// start starts a component. Its output is appended to its log.
+// start starts a program as a component.
 func (s *supervisor) start(name, path string, args []string) (*process, error) {
+	// Lives longer than any context: stop ends it.
+	cmd := exec.Command(path, args...) //nolint:noctx // see above
+	cmd.Dir = s.dir
+	cmd.Env = componentEnv(s.dir)
+	cmd.SysProcAttr = childAttributes()
+	return s.launch(name, cmd)
+}
+
+// launch starts a command as a component. Its output is appended to its log.
+func (s *supervisor) launch(name string, cmd *exec.Cmd) (*process, error) {
 	log, err := os.OpenFile(s.logPath(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	fmt.Fprintf(log, "# %s: %s %s\n", time.Now().Format(time.RFC3339), path, strings.Join(args, " "))
-
-	// Lives longer than any context: stop ends it.
-	cmd := exec.Command(path, args...) //nolint:noctx // see above
-	cmd.Dir = s.dir
+	fmt.Fprintf(log, "# %s: %s %s\n", time.Now().Format(time.RFC3339), cmd.Path, strings.Join(cmd.Args[1:], " "))
 	cmd.Stdout = log
 	cmd.Stderr = log
-	cmd.Env = componentEnv(s.dir)
-	cmd.SysProcAttr = childAttributes()
 	if err := s.launcher.start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

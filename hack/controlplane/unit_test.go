@@ -210,7 +210,7 @@ type stageDoc struct {
 }
 
 func TestStages(t *testing.T) {
-	config, err := kwokConfig()
+	config, err := kwokConfig("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestStages(t *testing.T) {
 }
 
 func TestStagesKnowTheBrokenImage(t *testing.T) {
-	config, err := kwokConfig()
+	config, err := kwokConfig("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,6 +64,8 @@ var (
 	api     client.Client
 	// watcher judges all that happens in the course of the suite.
 	watcher *observer.Observer
+	// managerLogs are the logs that may tell why a spec failed.
+	managerLogs = func() []string { return []string{manager.LogPath()} }
 	// logs of managers that must hold no errors.
 	logs = map[string]bool{}
 	// spec is what the invariants need to know of the current spec; a verdict that
@@ -107,21 +109,35 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Out: GinkgoWriter, AuditPolicy: observer.AuditPolicy(managerUser)})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() error { return cluster.Stop() })
-	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
-	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-	api, err = client.New(cluster.RESTConfig(), client.Options{Scheme: scheme})
-	Expect(err).NotTo(HaveOccurred())
+	api = clientOf(cluster)
 
 	manager, err = cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root})
 	Expect(err).NotTo(HaveOccurred())
-	watcher, err = observer.Start(observer.Options{
-		Config: cluster.RESTConfig(), AuditLog: cluster.AuditLog(), Operator: managerUser, OperatorNamespace: controlplane.ManagerNamespace,
-	})
-	Expect(err).NotTo(HaveOccurred())
+	watcher = observe(cluster)
 	DeferCleanup(watcher.Stop)
 	Expect(manager.Start(ctx)).To(Succeed())
 }, NodeTimeout(20*time.Minute))
+
+// clientOf is a client for a control plane that knows the operator's kinds.
+func clientOf(c *controlplane.ControlPlane) client.Client {
+	GinkgoHelper()
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	made, err := client.New(c.RESTConfig(), client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	return made
+}
+
+// observe judges all that happens on a control plane that has the operator's kinds.
+func observe(c *controlplane.ControlPlane) *observer.Observer {
+	GinkgoHelper()
+	o, err := observer.Start(observer.Options{
+		Config: c.RESTConfig(), AuditLog: c.AuditLog(), Operator: managerUser, OperatorNamespace: controlplane.ManagerNamespace,
+	})
+	Expect(err).NotTo(HaveOccurred())
+	return o
+}
 
 var _ = BeforeEach(func() {
 	spec.Lock()
@@ -132,7 +148,9 @@ var _ = BeforeEach(func() {
 // What must hold whatever a spec does.
 var _ = JustAfterEach(func(ctx context.Context) {
 	if CurrentSpecReport().Failed() {
-		AddReportEntry("manager log", tailOf(manager.LogPath(), 80))
+		for _, path := range managerLogs() {
+			AddReportEntry(path, tailOf(path, 80))
+		}
 	}
 	spec.Lock()
 	delivered, namespaces, unfinished := spec.delivered, spec.namespaces, spec.unfinished
