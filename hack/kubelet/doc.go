@@ -26,6 +26,6 @@ limitations under the License.
 // does. Linux and its user namespaces are needed, privileges are not.
 //
 // What a spec asks for and this package cannot give is an error that says so;
-// nothing is passed over in silence. The exceptions: limits on CPU and memory do not
-// hold, and a pod does not reach Services at ports that are its own, too.
+// nothing is passed over in silence. Limits on CPU and memory are the exception.
+// A pod reaches the Services that were there when its container started.
 package kubelet

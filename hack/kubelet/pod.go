@@ -259,7 +259,7 @@ func (p *pod) start() (*controlplane.Process, error) {
 	}
 	sandbox := sandboxSpec{
 		Dir: p.dir, Hostname: p.name, IP: p.ip, Network: p.k.network.Addr().Next(), NetworkBits: p.k.network.Bits(),
-		Services: serviceAddresses(services, c), Proxy: p.k.proxy, Mounts: p.mounts(spec, c, services), ReadOnly: readOnlyRoot(c),
+		Services: serviceAddresses(services), Proxy: p.k.proxy, Mounts: p.mounts(spec, c, services), ReadOnly: readOnlyRoot(c),
 		UID: int(uid), GID: int(gid), Args: command(c, &p.k.image, env), Env: env, WorkingDir: "/",
 	}
 	if c.WorkingDir != "" {

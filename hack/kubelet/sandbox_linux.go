@@ -31,6 +31,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -93,44 +95,96 @@ func runSandbox() (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	// From here on other goroutines do the work of this network, which is not that
+	// of the main thread.
+	services := make(chan error)
+	go func() { services <- s.serveServices() }()
+	if err := <-services; err != nil {
+		return 0, err
+	}
 	go serveSocket(l, func(port string) (net.Conn, error) {
 		return net.DialTimeout("tcp", net.JoinHostPort(s.IP.String(), port), 5*time.Second)
 	})
 	return s.run()
 }
 
-// network gives the sandbox its address, and lets it reach Services.
+// The sandbox has two networks: this program's, where Services are, and the pod's.
+// gateway is this program's address between the two.
+var gateway = net.IPv4(169, 254, 1, 1)
+
+// network makes the pod's network, with its address and a way to the other one,
+// and moves the main thread there; all others stay.
 func (s *sandboxSpec) network() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	outside, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	set := func(name string, request uint, value []byte) error {
-		ifreq, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		if value == nil {
-			ifreq.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-		} else if err := ifreq.SetInet4Addr(value); err != nil {
-			return err
-		}
-		if err := unix.IoctlIfreq(fd, request, ifreq); err != nil {
-			return fmt.Errorf("network interface %s: %w", name, err)
-		}
-		return nil
+	defer outside.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("a network of its own: %w", err)
 	}
-	mask := func(bits int) []byte { return net.CIDRMask(bits, 32) }
-	// All addresses of a network on the loopback interface are local ones.
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name = "eth0"
+	err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "pod", PeerNamespace: netlink.NsFd(outside.Fd())})
+	if err != nil {
+		return fmt.Errorf("a pair of network interfaces: %w", err)
+	}
+	inside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	there, err := netlink.NewHandleAt(netns.NsHandle(outside.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	ip := net.IP(s.IP.AsSlice())
+	if err := errors.Join(
+		up(inside, "lo", nil),
+		up(inside, "eth0", host(ip)),
+		// All addresses of a network on the loopback interface are local ones.
+		up(there, "lo", &net.IPNet{IP: s.Network.AsSlice(), Mask: net.CIDRMask(s.NetworkBits, 32)}),
+		up(there, "pod", host(gateway)),
+	); err != nil {
+		return err
+	}
 	return errors.Join(
-		set("lo", unix.SIOCSIFFLAGS, nil),
-		set("lo:0", unix.SIOCSIFADDR, s.IP.AsSlice()),
-		set("lo:0", unix.SIOCSIFNETMASK, mask(32)),
-		set("lo:1", unix.SIOCSIFADDR, s.Network.AsSlice()),
-		set("lo:1", unix.SIOCSIFNETMASK, mask(s.NetworkBits)),
-		s.serveServices(),
+		route(there, "pod", host(ip), nil),
+		route(inside, "eth0", host(gateway), nil),
+		route(inside, "eth0", nil, gateway),
 	)
+}
+
+func host(ip net.IP) *net.IPNet { return &net.IPNet{IP: ip, Mask: net.CIDRMask(32, 32)} }
+
+// up gives a network interface an address and turns it on.
+func up(at *netlink.Handle, name string, address *net.IPNet) error {
+	link, err := at.LinkByName(name)
+	if err == nil && address != nil {
+		err = at.AddrAdd(link, &netlink.Addr{IPNet: address})
+	}
+	if err == nil {
+		err = at.LinkSetUp(link)
+	}
+	if err != nil {
+		return fmt.Errorf("network interface %s: %w", name, err)
+	}
+	return nil
+}
+
+// route leads to addresses, or everywhere, through a network interface.
+func route(at *netlink.Handle, name string, to *net.IPNet, via net.IP) error {
+	link, err := at.LinkByName(name)
+	if err == nil {
+		r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: to, Gw: via}
+		if via == nil {
+			r.Scope = netlink.SCOPE_LINK
+		}
+		err = at.RouteAdd(r)
+	}
+	if err != nil {
+		return fmt.Errorf("route through %s: %w", name, err)
+	}
+	return nil
 }
 
 // serveServices passes connections to Services on to who knows their endpoints.

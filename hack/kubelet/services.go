@@ -77,10 +77,8 @@ func endpointsOf(service *corev1.Service, port int32, slicesOf []*discoveryv1.En
 	return ending
 }
 
-// serviceAddresses are where the ports of Services are reached from a container.
-// Those with the number of a port of its own are not: who listens there listens on
-// all addresses.
-func serviceAddresses(services []*corev1.Service, c *corev1.Container) []netip.AddrPort {
+// serviceAddresses are where the ports of Services are reached.
+func serviceAddresses(services []*corev1.Service) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, s := range services {
 		ip, err := netip.ParseAddr(s.Spec.ClusterIP)
@@ -88,8 +86,7 @@ func serviceAddresses(services []*corev1.Service, c *corev1.Container) []netip.A
 			continue // headless, or elsewhere
 		}
 		for _, p := range s.Spec.Ports {
-			own := slices.ContainsFunc(c.Ports, func(own corev1.ContainerPort) bool { return own.ContainerPort == p.Port })
-			if (p.Protocol == corev1.ProtocolTCP || p.Protocol == "") && !own {
+			if p.Protocol == corev1.ProtocolTCP || p.Protocol == "" {
 				all = append(all, netip.AddrPortFrom(ip, uint16(p.Port))) //nolint:gosec // a port
 			}
 		}

@@ -18,15 +18,37 @@ package e2e
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/hack/kubelet"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
@@ -79,10 +101,333 @@ var _ = Describe("the installed operator", Ordered, func() {
 	It("goes through the walkthrough", func(ctx SpecContext) {
 		walkthrough(ctx, newNamespace(ctx, true))
 	}, SpecTimeout(3*time.Minute))
+
+	Describe("connected to a server, under load", Ordered, func() {
+		var sim *simulator.Simulator
+
+		BeforeAll(func(ctx SpecContext) {
+			sim = simulator.New(simulator.Options{
+				Token: serverToken, OnEntry: acknowledged, CallbackTransport: pods.Transport(),
+				CallbackURLs: []string{"http://altershieldoperator-callback-service." + controlplane.ManagerNamespace + ".svc" + callbackPath},
+			})
+			Expect(sim.Start("127.0.0.1:0")).To(Succeed())
+			DeferCleanup(sim.Shutdown)
+			serve(ctx, pods, sim)
+			kubectl(ctx, "-n", controlplane.ManagerNamespace, "create", "secret", "generic", "altershield-token", "--from-literal=token="+serverToken)
+			kubectl(ctx, "apply", "-k", filepath.Join(root, "config", "samples", "server"))
+			installed(ctx)
+			onlyNewPods(ctx) // one of the others led until its end
+			sim.Script(simulator.Script{Delay: 200 * time.Millisecond, CallbackDelay: 100 * time.Millisecond})
+			sim.Script(simulator.Script{
+				Match:   simulator.Match{Location: regexp.MustCompile(`^bad-`), CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
+				Verdict: altershield.VerdictFail, Delay: 200 * time.Millisecond,
+			})
+		}, NodeTimeout(3*time.Minute))
+
+		// figures tells what came of a load, and what it did not notice.
+		figures := func(l *load, before int) (unanswered int) {
+			GinkgoHelper()
+			callbacks := sim.Journal().Callbacks()
+			for _, e := range callbacks {
+				if e.Answer == nil || !e.Answer.Success {
+					unanswered++
+					GinkgoWriter.Println("callback:", e)
+				}
+			}
+			AddReportEntry("figures", fmt.Sprintf("%d releases, %d repairs, %d failing releases suspended (%d not), %d refusals of blocked releases, slowest admission %s; "+
+				"%d callbacks, %d of them met nobody; %d admissions passed without their webhook",
+				l.released, l.repaired, l.failed, len(l.unheard), l.denied, l.slowest.Round(time.Millisecond), len(callbacks), unanswered, failedOpen()-before))
+			Expect(l.wrong).To(BeEmpty())
+			Expect(min(l.released, l.repaired, l.denied, l.failed)).To(BeNumerically(">", 0))
+			return unanswered
+		}
+
+		It("refuses and loses nothing in rolling restarts", func(ctx SpecContext) {
+			sim.ClearJournal()
+			before := failedOpen()
+			l := startLoad(newNamespace(ctx, true))
+			for range 3 {
+				kubectl(ctx, "-n", controlplane.ManagerNamespace, "rollout", "restart", managerDeployment)
+				installed(ctx)
+				onlyNewPods(ctx)
+			}
+			l.end()
+			Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
+			Expect(l.unheard).To(BeEmpty())
+			Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
+		}, SpecTimeout(8*time.Minute))
+
+		It("refuses and loses nothing while replicas are killed", func(ctx SpecContext) {
+			sim.ClearJournal()
+			before := failedOpen()
+			l := startLoad(newNamespace(ctx, true))
+			for n := range 6 {
+				leader := leaderPod(ctx)
+				for _, name := range managerPodNames(ctx) {
+					if (name == leader) == (n%2 == 0) {
+						Expect(pods.Kill(name)).To(Succeed())
+						break
+					}
+				}
+				allReady(ctx, n+1)
+			}
+			l.end()
+			unanswered := figures(l, before)
+			// A failing verdict comes once. Who takes it has it; when nobody was there,
+			// the batch ends as what it is: not verified.
+			Expect(len(l.unheard)).To(BeNumerically("<=", unanswered))
+		}, SpecTimeout(8*time.Minute))
+	})
 })
 
 // installed waits until the operator is rolled out.
 func installed(ctx context.Context) {
 	GinkgoHelper()
 	kubectl(ctx, "-n", controlplane.ManagerNamespace, "rollout", "status", managerDeployment, "--timeout=120s")
+}
+
+// serve lets the pods reach a simulator at the address the sample names.
+func serve(ctx context.Context, pods *kubelet.Kubelet, sim *simulator.Simulator) {
+	GinkgoHelper()
+	at, err := url.Parse(sim.URL())
+	Expect(err).NotTo(HaveOccurred())
+	const address, port = "192.0.2.10", 8080
+	pods.Host(netip.AddrPortFrom(netip.MustParseAddr(address), port), at.Host)
+	meta := metav1.ObjectMeta{Name: "altershield", Namespace: "altershield"}
+	Expect(api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: meta.Namespace}})).To(Succeed())
+	Expect(api.Create(ctx, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: port}}}})).To(Succeed())
+	meta.Labels = map[string]string{discoveryv1.LabelServiceName: meta.Name}
+	Expect(api.Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}},
+		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](port)}},
+	})).To(Succeed())
+}
+
+// managerPodList are the pods of the operator that are not on their way out.
+func managerPodList(ctx context.Context, g Gomega) []corev1.Pod {
+	GinkgoHelper()
+	var list corev1.PodList
+	g.Expect(api.List(ctx, &list, client.InNamespace(controlplane.ManagerNamespace), client.MatchingLabels{"control-plane": "controller-manager"})).To(Succeed())
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+}
+
+func managerPodNames(ctx context.Context) []string {
+	GinkgoHelper()
+	var names []string
+	for _, p := range managerPodList(ctx, Default) {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// allReady waits until the pods of the operator are ready after so many restarts,
+// and one of them leads.
+func allReady(ctx context.Context, restarts int) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		n := 0
+		names := []string{}
+		for _, p := range managerPodList(ctx, g) {
+			g.Expect(p.Status.ContainerStatuses).To(HaveLen(1))
+			g.Expect(p.Status.ContainerStatuses[0].Ready).To(BeTrue())
+			n += int(p.Status.ContainerStatuses[0].RestartCount)
+			names = append(names, p.Name)
+		}
+		g.Expect(names).To(HaveLen(2))
+		g.Expect(n).To(BeNumerically(">=", restarts))
+		var lease coordinationv1.Lease
+		g.Expect(api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershield-operator"}, &lease)).To(Succeed())
+		g.Expect(lease.Spec.RenewTime.Add(5 * time.Second)).To(BeTemporally(">", time.Now()))
+	}).WithContext(ctx).Should(Succeed())
+}
+
+// onlyNewPods waits until those of an earlier rollout are gone.
+func onlyNewPods(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func() []string {
+		return strings.Fields(kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", "pods", "-l", managerPods, "-o", "name"))
+	}).WithContext(ctx).WithPolling(time.Second).Should(HaveLen(2))
+}
+
+// leaderPod is the pod that holds the lease.
+func leaderPod(ctx context.Context) string {
+	GinkgoHelper()
+	var lease coordinationv1.Lease
+	Expect(api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershield-operator"}, &lease)).To(Succeed())
+	name, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
+	return name
+}
+
+// failedOpen counts the requests that the API server let through because a webhook
+// that may be passed over did not answer.
+func failedOpen() int {
+	GinkgoHelper()
+	n := 0
+	for line := range strings.Lines(kubectl(context.Background(), "get", "--raw", "/metrics")) {
+		if series, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && strings.HasPrefix(series, "apiserver_admission_webhook_fail_open_count{") {
+			count, err := strconv.Atoi(value)
+			Expect(err).NotTo(HaveOccurred())
+			n += count
+		}
+	}
+	return n
+}
+
+// load is a constant stream of releases, blocks, repairs and verdicts, and what
+// came of them.
+type load struct {
+	ns   string
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu sync.Mutex
+	// released and repaired are releases that were admitted and succeeded,
+	// denied those that a block refused, failed those that a verdict suspended.
+	released, repaired, denied, failed int
+	// wrong is everything that should not have happened.
+	wrong []string
+	// slowest is the longest that a release took to be admitted.
+	slowest time.Duration
+	// unheard are failing releases that no verdict suspended.
+	unheard []string
+}
+
+func (l *load) note(count *int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.wrong = append(l.wrong, time.Now().UTC().Format("15:04:05.000 ")+err.Error())
+		return
+	}
+	*count++
+}
+
+// startLoad starts it in a namespace that is enrolled. Releases whose name begins
+// with "bad" are to be failed by their server.
+func startLoad(ns string) *load {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &load{ns: ns, stop: stop}
+	loop := func(turn func(ctx context.Context, n int)) {
+		l.work.Go(func() {
+			defer GinkgoRecover()
+			for n := 1; ctx.Err() == nil; n++ {
+				turn(context.WithoutCancel(ctx), n) // what is begun is seen through
+			}
+		})
+	}
+	for i := range 3 {
+		name := fmt.Sprintf("shop-%d", i)
+		loop(func(ctx context.Context, n int) {
+			l.note(&l.released, l.release(ctx, name, n, v1alpha1.ChangeWorkloadSuccess))
+		})
+	}
+	loop(func(ctx context.Context, n int) { l.repair(ctx, "repaired", n) })
+	loop(func(ctx context.Context, n int) {
+		name := fmt.Sprintf("bad-%d", n)
+		err := l.release(ctx, name, 1, v1alpha1.ChangeWorkloadSuspend)
+		if errors.Is(err, errEndedOtherwise) {
+			l.mu.Lock()
+			l.unheard = append(l.unheard, name)
+			l.mu.Unlock()
+			return
+		}
+		l.note(&l.failed, err)
+	})
+	return l
+}
+
+// end ends the load when all that was begun has come to its end.
+func (l *load) end() {
+	l.stop()
+	l.work.Wait()
+}
+
+var errEndedOtherwise = errors.New("ended in another state")
+
+// release releases a Deployment, which is created the first time, and waits for
+// the end of the release.
+func (l *load) release(ctx context.Context, name string, n int, want v1alpha1.ChangeWorkloadStatusType) error {
+	value := strconv.Itoa(n)
+	began := time.Now()
+	var err error
+	if n == 1 {
+		err = api.Create(ctx, makeDeployment(l.ns, name, 2, func(d *appsv1.Deployment) { d.Spec.Template.Labels["test"] = value }))
+	} else {
+		err = patchTemplate(ctx, l.ns, name, value)
+	}
+	l.mu.Lock()
+	l.slowest = max(l.slowest, time.Since(began))
+	l.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("release %s of %s refused: %w", value, name, err)
+	}
+	return l.ended(ctx, name, value, want)
+}
+
+// ended waits for the end of a Deployment's newest release.
+func (l *load) ended(ctx context.Context, name, value string, want v1alpha1.ChangeWorkloadStatusType) error {
+	var last string
+	for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(50 * time.Millisecond) {
+		d := &unstructured.Unstructured{}
+		d.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+		var change v1alpha1.ChangeWorkload
+		if err := api.Get(ctx, types.NamespacedName{Namespace: l.ns, Name: name}, d); err != nil {
+			return err
+		}
+		template, _, err := unstructured.NestedMap(d.Object, "spec", "template")
+		if err != nil {
+			return err
+		}
+		version := workload.Version(template)
+		err = api.Get(ctx, types.NamespacedName{Namespace: l.ns, Name: defense.ChangeWorkloadName(name, version)}, &change)
+		if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		last = string(change.Status.Status)
+		switch {
+		case err != nil || d.GetLabels()[v1alpha1.VersionLabel] != version:
+		case change.Status.Status == want:
+			return nil
+		case change.Status.Status == v1alpha1.ChangeWorkloadSuccess || change.Status.Status == v1alpha1.ChangeWorkloadFailed:
+			return fmt.Errorf("release %s of %s: %w: %s", value, name, errEndedOtherwise, last)
+		}
+	}
+	return fmt.Errorf("release %s of %s does not end, it is %q", value, name, last)
+}
+
+// repair blocks a Deployment, has a release refused, and repairs it.
+func (l *load) repair(ctx context.Context, name string, n int) {
+	if n == 1 {
+		l.note(&l.repaired, l.release(ctx, name, 1, v1alpha1.ChangeWorkloadSuccess))
+		return
+	}
+	if err := patchDeployment(ctx, l.ns, name, `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1700000000"}}}`); err != nil {
+		l.note(&l.denied, fmt.Errorf("block of %s refused: %w", name, err))
+		return
+	}
+	if err := patchTemplate(ctx, l.ns, name, "denied"); err == nil {
+		l.note(&l.denied, fmt.Errorf("a blocked release of %s was let through", name))
+		return
+	}
+	l.note(&l.denied, nil)
+	value := strconv.Itoa(n)
+	err := patchDeployment(ctx, l.ns, name, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`,
+		v1alpha1.IgnoredSuspendLabel, value))
+	if err != nil {
+		l.note(&l.repaired, fmt.Errorf("repair %s of %s refused: %w", value, name, err))
+		return
+	}
+	if err = l.ended(ctx, name, value, v1alpha1.ChangeWorkloadSuccess); err == nil {
+		for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+			var d appsv1.Deployment
+			if err = api.Get(ctx, types.NamespacedName{Namespace: l.ns, Name: name}, &d); err != nil || d.Labels[v1alpha1.SuspendLabel] == "" {
+				break
+			}
+			if time.Since(began) > time.Minute {
+				err = fmt.Errorf("the block of %s is not lifted by its repair", name)
+				break
+			}
+		}
+	}
+	l.note(&l.repaired, err)
 }
