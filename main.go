@@ -49,7 +49,7 @@ var (
 	commit  = "unknown"
 )
 
-// +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=events,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=altershieldoperator-system,resources=leases,verbs=get;create;update
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create

@@ -38,7 +38,7 @@ type OpsConfigInfoReconciler struct {
 	base
 }
 
-// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,namespace=altershieldoperator-system,resources=opsconfiginfoes,verbs=get;list;watch;create
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,namespace=altershieldoperator-system,resources=opsconfiginfoes,verbs=list;watch;create
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,namespace=altershieldoperator-system,resources=opsconfiginfoes/status,verbs=update
 
 // SetupWithManager adds the controller to the manager.

@@ -18,8 +18,10 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -28,6 +30,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -36,6 +39,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -157,27 +161,220 @@ var _ = Describe("the installed operator", Ordered, func() {
 			Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
 		}, SpecTimeout(8*time.Minute))
 
+		It("refuses nothing while a single replica renews certificates of one minute", func(ctx SpecContext) {
+			sim.ClearJournal()
+			var certificates atomic.Int32
+			patch := func(replicas int, args string) {
+				kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", managerDeployment, "--type=json", "-p",
+					fmt.Sprintf(`[{"op":"replace","path":"/spec/replicas","value":%d},%s]`, replicas, args))
+				installed(ctx)
+				onlyPods(ctx, replicas)
+			}
+			patch(1, `{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--webhook-cert-validity=1m"}`)
+			// The certificate that is there would do for months.
+			kubectl(ctx, "-n", controlplane.ManagerNamespace, "delete", "secret", "altershieldoperator-webhook-server-cert")
+			watching, stop := context.WithCancel(ctx)
+			var watched sync.WaitGroup
+			DeferCleanup(func() { stop(); watched.Wait() })
+			watched.Go(func() {
+				defer GinkgoRecover()
+				for last := ""; watching.Err() == nil; time.Sleep(200 * time.Millisecond) {
+					var s corev1.Secret
+					key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershieldoperator-webhook-server-cert"}
+					if api.Get(watching, key, &s) == nil && string(s.Data[corev1.TLSCertKey]) != last {
+						last = string(s.Data[corev1.TLSCertKey])
+						certificates.Add(1)
+					}
+				}
+			})
+			before := failedOpen()
+			l := startLoad(newNamespace(ctx, true))
+			Eventually(certificates.Load).WithContext(ctx).WithTimeout(4 * time.Minute).Should(BeNumerically(">=", 4))
+			l.end()
+			Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
+			Expect(l.unheard).To(BeEmpty())
+			Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
+			args := kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", managerDeployment, "-o", "jsonpath={.spec.template.spec.containers[0].args}")
+			patch(2, fmt.Sprintf(`{"op":"remove","path":"/spec/template/spec/containers/0/args/%d"}`, strings.Count(args, `,`)))
+		}, SpecTimeout(8*time.Minute))
+
 		It("refuses and loses nothing while replicas are killed", func(ctx SpecContext) {
 			sim.ClearJournal()
 			before := failedOpen()
 			l := startLoad(newNamespace(ctx, true))
+			l.goesOn(ctx)
+			var toNextDecision []time.Duration
 			for n := range 6 {
-				leader := leaderPod(ctx)
+				leader, killLeader := leaderPod(ctx), n%2 == 0
 				for _, name := range managerPodNames(ctx) {
-					if (name == leader) == (n%2 == 0) {
+					if (name == leader) == killLeader {
 						Expect(pods.Kill(name)).To(Succeed())
 						break
 					}
 				}
+				took := l.goesOn(ctx)
+				if killLeader {
+					toNextDecision = append(toNextDecision, took.Round(100*time.Millisecond))
+				}
 				allReady(ctx, n+1)
 			}
 			l.end()
+			AddReportEntry("from the kill of a leader to the next end of a release", toNextDecision)
 			unanswered := figures(l, before)
 			// A failing verdict comes once. Who takes it has it; when nobody was there,
 			// the batch ends as what it is: not verified.
 			Expect(len(l.unheard)).To(BeNumerically("<=", unanswered))
 		}, SpecTimeout(8*time.Minute))
 	})
+
+	// Before this version there is none: what it comes from are kinds that lack the
+	// fields added since, and pods of another image.
+	It("is upgraded and taken back with releases in flight", func(ctx SpecContext) {
+		older := func() {
+			kubectl(ctx, "apply", "-f", filepath.Join(root, "test", "e2e", "testdata", "older-kinds.yaml"))
+			kubectl(ctx, "-n", controlplane.ManagerNamespace, "set", "image", managerDeployment, "manager="+operatorImage+":v0.0.9")
+			installed(ctx)
+		}
+		older()
+		onlyNewPods(ctx)
+		fields := func() string {
+			return kubectl(ctx, "get", "crd", "changeworkloads.app.ops.cloud.alipay.com", "-o", "jsonpath={.spec.versions[*].schema.openAPIV3Schema.properties.status.properties}")
+		}
+		Expect(fields()).NotTo(ContainSubstring(`"startTime"`))
+		before := failedOpen()
+		l := startLoad(newNamespace(ctx, true), "bad")
+		l.goesOn(ctx)
+		kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
+		installed(ctx)
+		Expect(fields()).To(ContainSubstring(`"startTime"`))
+		l.goesOn(ctx)
+		older()
+		l.goesOn(ctx)
+		kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
+		installed(ctx)
+		l.goesOn(ctx)
+		l.end()
+		AddReportEntry("figures", fmt.Sprintf("%d releases, %d repairs, %d refusals of blocked releases", l.released, l.repaired, l.denied))
+		Expect(l.wrong).To(BeEmpty())
+		Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
+		onlyNewPods(ctx)
+	}, SpecTimeout(6*time.Minute))
+
+	It("uses every right its roles give, and needs no other", func(ctx SpecContext) {
+		By("starting where the API server streams no lists")
+		kubectl(ctx, "-n", controlplane.ManagerNamespace, "set", "env", managerDeployment, "KUBE_FEATURE_WatchListClient=false")
+		installed(ctx)
+		onlyNewPods(ctx)
+
+		By("losing certificates and webhooks")
+		kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", "secret", "altershieldoperator-webhook-server-cert", "--type=merge", "-p", `{"data":{"tls.crt":"eA=="}}`)
+		configurations := []string{"mutatingwebhookconfiguration/altershieldoperator-mutating-webhook-configuration", "validatingwebhookconfiguration/altershieldoperator-validating-webhook-configuration"}
+		kubectl(ctx, append([]string{"delete"}, configurations...)...)
+		Eventually(func() error {
+			_, err := tryKubectl(ctx, append([]string{"get"}, configurations...)...)
+			return err
+		}).WithContext(ctx).WithTimeout(90 * time.Second).WithPolling(time.Second).Should(Succeed())
+
+		By("being asked for metrics by somebody who may not have them")
+		token := strings.TrimSpace(kubectl(ctx, "-n", "default", "create", "token", "default"))
+		Expect(scrape(ctx, pods, token)).To(Equal(http.StatusForbidden))
+
+		By("releasing a version, another, and the first again")
+		ns := newNamespace(ctx, true)
+		createDeployment(ctx, ns, "web", 2)
+		for _, value := range []string{"a", "b", "a"} {
+			Expect(patchTemplate(ctx, ns, "web", value)).To(Succeed())
+			eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
+		}
+
+		By("keeping one version only")
+		setConfig(ctx, "history", true, "1")
+		Expect(patchTemplate(ctx, ns, "web", "c")).To(Succeed())
+		eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
+		Eventually(func() string { return kubectl(ctx, "-n", ns, "get", "controllerrevisions", "-o", "name") }).WithContext(ctx).Should(HaveLines(1))
+
+		By("changing the size of batches meanwhile")
+		createDeployment(ctx, ns, "late", 3, func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 3 })
+		Eventually(func(g Gomega) { currentChange(ctx, g, ns, "late") }).WithContext(ctx).Should(Succeed())
+		setConfig(ctx, "branch", true, "2")
+		eventuallyState(ctx, ns, "late", v1alpha1.ChangeWorkloadSuccess)
+
+		By("rolling back")
+		createDeployment(ctx, ns, "broken", 3, afterAWhile)
+		good := verified(ctx, ns, "broken")
+		Expect(setImage(ctx, ns, "broken", "busybo")).To(Succeed())
+		rolledBackTo(ctx, ns, "broken", good.Spec.Reversion)
+		verified(ctx, ns, "broken")
+
+		By("losing a record without its batches, and a Deployment without its records")
+		lost := currentChange(ctx, Default, ns, "web")
+		kubectl(ctx, "-n", ns, "delete", "changeworkload", lost.Name, "--cascade=orphan")
+		Eventually(func(g Gomega) {
+			again := currentChange(ctx, g, ns, "web")
+			g.Expect(again.UID).NotTo(Equal(lost.UID))
+			g.Expect(again.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+		}).WithContext(ctx).Should(Succeed())
+		kubectl(ctx, "-n", ns, "delete", "deployment", "late", "--cascade=orphan")
+		createDeployment(ctx, ns, "late", 3)
+		Eventually(func(g Gomega) {
+			change := currentChange(ctx, g, ns, "late")
+			g.Expect(change.OwnerReferences).To(HaveLen(1))
+			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+		}).WithContext(ctx).Should(Succeed())
+
+		By("comparing the audit log with the roles")
+		var everywhere rbacv1.ClusterRole
+		var own rbacv1.Role
+		Expect(api.Get(ctx, types.NamespacedName{Name: "altershieldoperator-manager-role"}, &everywhere)).To(Succeed())
+		Expect(api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershieldoperator-manager-role"}, &own)).To(Succeed())
+		roles := []observer.BoundRole{observer.BindClusterRole(&everywhere), observer.BindRole(&own)}
+		Eventually(func(g Gomega) { // the log is written a little later
+			used := observer.NewUsed(managerUser)
+			g.Expect(used.ReadFile(cluster.AuditLog())).To(Succeed())
+			unused, missing := observer.Compare(roles, used)
+			g.Expect(missing).To(BeEmpty(), "rights the manager lacks")
+			g.Expect(unused).To(BeEmpty(), "rights nothing uses")
+		}).WithContext(ctx).WithTimeout(15 * time.Second).WithPolling(time.Second).Should(Succeed())
+		kubectl(ctx, "-n", controlplane.ManagerNamespace, "set", "env", managerDeployment, "KUBE_FEATURE_WatchListClient-")
+		installed(ctx)
+	}, SpecTimeout(8*time.Minute))
+
+	It("is removed and installed again with releases in flight", func(ctx SpecContext) {
+		leaveUnfinished("nobody is there to end what was in flight")
+		ns := newNamespace(ctx, true)
+		createDeployment(ctx, ns, "free", 2)
+		createDeployment(ctx, ns, "stopped", 2)
+		eventuallyState(ctx, ns, "free", v1alpha1.ChangeWorkloadSuccess)
+		block(ctx, ns, "stopped")
+		Expect(patchTemplate(ctx, ns, "free", "in-flight")).To(Succeed())
+
+		watcher.Stop() // with the kinds goes what it watches
+		kubectl(ctx, "delete", "-f", filepath.Join(root, "quick-start.yaml"), "--timeout=120s")
+		for _, kind := range []string{"namespaces", "crds", "clusterroles", "clusterrolebindings", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
+			left := kubectl(ctx, "get", kind, "-o", "name")
+			Expect(left).NotTo(Or(ContainSubstring("altershieldoperator"), ContainSubstring("alipay.com")))
+		}
+		By("leaving Deployments as they are, and free")
+		rolledOut(ctx, ns, "free")
+		Expect(patchTemplate(ctx, ns, "free", "undefended")).To(Succeed())
+		Expect(patchTemplate(ctx, ns, "stopped", "undefended")).To(Succeed())
+		rolledOut(ctx, ns, "free")
+		rolledOut(ctx, ns, "stopped")
+
+		kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
+		watcher = observe(cluster)
+		DeferCleanup(watcher.Stop)
+		installed(ctx)
+		By("counting a block that is still there")
+		Eventually(func() bool {
+			return denied("stopped")(tryKubectl(ctx, "-n", ns, "rollout", "restart", "deployment/stopped"))
+		}).WithContext(ctx).Should(BeTrue())
+		kubectl(ctx, "-n", ns, "label", "deployment", "stopped", v1alpha1.IgnoredSuspendLabel+"=true")
+		Expect(patchTemplate(ctx, ns, "stopped", "repaired")).To(Succeed())
+		eventuallyState(ctx, ns, "stopped", v1alpha1.ChangeWorkloadSuccess)
+		Expect(patchTemplate(ctx, ns, "free", "defended")).To(Succeed())
+		eventuallyState(ctx, ns, "free", v1alpha1.ChangeWorkloadSuccess)
+	}, SpecTimeout(5*time.Minute))
 })
 
 // installed waits until the operator is rolled out.
@@ -203,6 +400,20 @@ func serve(ctx context.Context, pods *kubelet.Kubelet, sim *simulator.Simulator)
 	})).To(Succeed())
 }
 
+// scrape asks for the manager's metrics through their Service.
+func scrape(ctx context.Context, pods *kubelet.Kubelet, token string) int {
+	GinkgoHelper()
+	transport := pods.Transport()
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://altershieldoperator-metrics-service."+controlplane.ManagerNamespace+".svc:8443/metrics", nil)
+	Expect(err).NotTo(HaveOccurred())
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(response.Body.Close()).To(Succeed())
+	return response.StatusCode
+}
+
 // managerPodList are the pods of the operator that are not on their way out.
 func managerPodList(ctx context.Context, g Gomega) []corev1.Pod {
 	GinkgoHelper()
@@ -220,8 +431,7 @@ func managerPodNames(ctx context.Context) []string {
 	return names
 }
 
-// allReady waits until the pods of the operator are ready after so many restarts,
-// and one of them leads.
+// allReady waits until the pods of the operator are ready after so many restarts.
 func allReady(ctx context.Context, restarts int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -235,18 +445,20 @@ func allReady(ctx context.Context, restarts int) {
 		}
 		g.Expect(names).To(HaveLen(2))
 		g.Expect(n).To(BeNumerically(">=", restarts))
-		var lease coordinationv1.Lease
-		g.Expect(api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershield-operator"}, &lease)).To(Succeed())
-		g.Expect(lease.Spec.RenewTime.Add(5 * time.Second)).To(BeTemporally(">", time.Now()))
 	}).WithContext(ctx).Should(Succeed())
 }
 
 // onlyNewPods waits until those of an earlier rollout are gone.
 func onlyNewPods(ctx context.Context) {
 	GinkgoHelper()
+	onlyPods(ctx, 2)
+}
+
+func onlyPods(ctx context.Context, n int) {
+	GinkgoHelper()
 	Eventually(func() []string {
 		return strings.Fields(kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", "pods", "-l", managerPods, "-o", "name"))
-	}).WithContext(ctx).WithPolling(time.Second).Should(HaveLen(2))
+	}).WithContext(ctx).WithPolling(time.Second).Should(HaveLen(n))
 }
 
 // leaderPod is the pod that holds the lease.
@@ -302,9 +514,24 @@ func (l *load) note(count *int, err error) {
 	*count++
 }
 
+// goesOn waits until releases that begin from now on end, and says how long that took.
+func (l *load) goesOn(ctx context.Context) time.Duration {
+	GinkgoHelper()
+	ended := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.released
+	}
+	began, before := time.Now(), ended()
+	Eventually(ended).WithContext(ctx).Should(BeNumerically(">", before))
+	first := time.Since(began)
+	Eventually(ended).WithContext(ctx).Should(BeNumerically(">", before+3)) // there are three that release
+	return first
+}
+
 // startLoad starts it in a namespace that is enrolled. Releases whose name begins
-// with "bad" are to be failed by their server.
-func startLoad(ns string) *load {
+// with "bad" are to be failed by their server; they may be left out.
+func startLoad(ns string, without ...string) *load {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &load{ns: ns, stop: stop}
 	loop := func(turn func(ctx context.Context, n int)) {
@@ -322,6 +549,9 @@ func startLoad(ns string) *load {
 		})
 	}
 	loop(func(ctx context.Context, n int) { l.repair(ctx, "repaired", n) })
+	if slices.Contains(without, "bad") {
+		return l
+	}
 	loop(func(ctx context.Context, n int) {
 		name := fmt.Sprintf("bad-%d", n)
 		err := l.release(ctx, name, 1, v1alpha1.ChangeWorkloadSuspend)

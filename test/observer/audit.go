@@ -96,7 +96,8 @@ type auditEvent struct {
 	Verb, RequestURI         string
 	RequestReceivedTimestamp metav1.MicroTime
 	StageTimestamp           metav1.MicroTime
-	User                     struct{ Username string }
+	User, ImpersonatedUser   struct{ Username string }
+	Annotations              map[string]string
 	ObjectRef                struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 	ResponseStatus           struct {
 		Code    int32
@@ -166,7 +167,20 @@ func (l *auditLog) read() error {
 	if _, err := f.Seek(l.offset, io.SeekStart); err != nil {
 		return err
 	}
-	r := bufio.NewReaderSize(f, 1<<20)
+	return eachLine(f, func(line []byte) error {
+		l.offset += int64(len(line))
+		var e auditEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("a line of %s: %w", l.path, err)
+		}
+		l.add(&e)
+		return nil
+	})
+}
+
+// eachLine reads whole lines, however long. One that is being written is none yet.
+func eachLine(from io.Reader, do func(line []byte) error) error {
+	r := bufio.NewReaderSize(from, 1<<20)
 	for {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
@@ -175,12 +189,9 @@ func (l *auditLog) read() error {
 		if err != nil {
 			return err
 		}
-		l.offset += int64(len(line))
-		var e auditEvent
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("a line of %s: %w", l.path, err)
+		if err := do(line); err != nil {
+			return err
 		}
-		l.add(&e)
 	}
 }
 

@@ -26,4 +26,7 @@ limitations under the License.
 //
 // A history with a hole in it is not judged: after a watch that could not be
 // resumed everything is listed anew, and nothing is said of what was before.
+//
+// From the audit log alone it tells which rights the operator used, so that they
+// can be compared with those its roles give it.
 package observer
