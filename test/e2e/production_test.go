@@ -62,11 +62,11 @@ const (
 	operatorImage     = "ghcr.io/traas-stack/altershield-operator"
 )
 
-// The operator as users install it: from the rendered manifests alone, two replicas
-// elected, run as their Deployment declares, called through their Services.
-var _ = Describe("the installed operator", Ordered, func() {
+// installation is the operator as users install it, on a control plane of its own:
+// from the rendered manifests alone, two replicas elected, run as their Deployment
+// declares, called through their Services.
+func installation() func() *kubelet.Kubelet {
 	var pods *kubelet.Kubelet
-
 	BeforeAll(func(ctx SpecContext) {
 		binDir, err := controlplane.Build(ctx, root, GinkgoWriter)
 		Expect(err).NotTo(HaveOccurred())
@@ -97,135 +97,19 @@ var _ = Describe("the installed operator", Ordered, func() {
 		DeferCleanup(func() { cluster, api, watcher, managerLogs = before.cluster, before.api, before.watcher, before.logs })
 
 		kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
-		watcher = observe(c)
+		watcher = observe(c, time.Time{})
 		DeferCleanup(watcher.Stop)
 		installed(ctx)
 	}, NodeTimeout(5*time.Minute))
+	return func() *kubelet.Kubelet { return pods }
+}
+
+var _ = Describe("the installed operator", Ordered, func() {
+	pods := installation()
 
 	It("goes through the walkthrough", func(ctx SpecContext) {
 		walkthrough(ctx, newNamespace(ctx, true))
 	}, SpecTimeout(3*time.Minute))
-
-	Describe("connected to a server, under load", Ordered, func() {
-		var sim *simulator.Simulator
-
-		BeforeAll(func(ctx SpecContext) {
-			sim = simulator.New(simulator.Options{
-				Token: serverToken, OnEntry: acknowledged, CallbackTransport: pods.Transport(),
-				CallbackURLs: []string{"http://altershieldoperator-callback-service." + controlplane.ManagerNamespace + ".svc" + callbackPath},
-			})
-			Expect(sim.Start("127.0.0.1:0")).To(Succeed())
-			DeferCleanup(sim.Shutdown)
-			serve(ctx, pods, sim)
-			kubectl(ctx, "-n", controlplane.ManagerNamespace, "create", "secret", "generic", "altershield-token", "--from-literal=token="+serverToken)
-			kubectl(ctx, "apply", "-k", filepath.Join(root, "config", "samples", "server"))
-			installed(ctx)
-			onlyNewPods(ctx) // one of the others led until its end
-			sim.Script(simulator.Script{Delay: 200 * time.Millisecond, CallbackDelay: 100 * time.Millisecond})
-			sim.Script(simulator.Script{
-				Match:   simulator.Match{Location: regexp.MustCompile(`^bad-`), CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
-				Verdict: altershield.VerdictFail, Delay: 200 * time.Millisecond,
-			})
-		}, NodeTimeout(3*time.Minute))
-
-		// figures tells what came of a load, and what it did not notice.
-		figures := func(l *load, before int) (unanswered int) {
-			GinkgoHelper()
-			callbacks := sim.Journal().Callbacks()
-			for _, e := range callbacks {
-				if e.Answer == nil || !e.Answer.Success {
-					unanswered++
-					GinkgoWriter.Println("callback:", e)
-				}
-			}
-			AddReportEntry("figures", fmt.Sprintf("%d releases, %d repairs, %d failing releases suspended (%d not), %d refusals of blocked releases, slowest admission %s; "+
-				"%d callbacks, %d of them met nobody; %d admissions passed without their webhook",
-				l.released, l.repaired, l.failed, len(l.unheard), l.denied, l.slowest.Round(time.Millisecond), len(callbacks), unanswered, failedOpen()-before))
-			Expect(l.wrong).To(BeEmpty())
-			Expect(min(l.released, l.repaired, l.denied, l.failed)).To(BeNumerically(">", 0))
-			return unanswered
-		}
-
-		It("refuses and loses nothing in rolling restarts", func(ctx SpecContext) {
-			sim.ClearJournal()
-			before := failedOpen()
-			l := startLoad(newNamespace(ctx, true))
-			for range 3 {
-				kubectl(ctx, "-n", controlplane.ManagerNamespace, "rollout", "restart", managerDeployment)
-				installed(ctx)
-				onlyNewPods(ctx)
-			}
-			l.end()
-			Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
-			Expect(l.unheard).To(BeEmpty())
-			Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
-		}, SpecTimeout(8*time.Minute))
-
-		It("refuses nothing while a single replica renews certificates of one minute", func(ctx SpecContext) {
-			sim.ClearJournal()
-			var certificates atomic.Int32
-			patch := func(replicas int, args string) {
-				kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", managerDeployment, "--type=json", "-p",
-					fmt.Sprintf(`[{"op":"replace","path":"/spec/replicas","value":%d},%s]`, replicas, args))
-				installed(ctx)
-				onlyPods(ctx, replicas)
-			}
-			patch(1, `{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--webhook-cert-validity=1m"}`)
-			// The certificate that is there would do for months.
-			kubectl(ctx, "-n", controlplane.ManagerNamespace, "delete", "secret", "altershieldoperator-webhook-server-cert")
-			watching, stop := context.WithCancel(ctx)
-			var watched sync.WaitGroup
-			DeferCleanup(func() { stop(); watched.Wait() })
-			watched.Go(func() {
-				defer GinkgoRecover()
-				for last := ""; watching.Err() == nil; time.Sleep(200 * time.Millisecond) {
-					var s corev1.Secret
-					key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershieldoperator-webhook-server-cert"}
-					if api.Get(watching, key, &s) == nil && string(s.Data[corev1.TLSCertKey]) != last {
-						last = string(s.Data[corev1.TLSCertKey])
-						certificates.Add(1)
-					}
-				}
-			})
-			before := failedOpen()
-			l := startLoad(newNamespace(ctx, true))
-			Eventually(certificates.Load).WithContext(ctx).WithTimeout(4 * time.Minute).Should(BeNumerically(">=", 4))
-			l.end()
-			Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
-			Expect(l.unheard).To(BeEmpty())
-			Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
-			args := kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", managerDeployment, "-o", "jsonpath={.spec.template.spec.containers[0].args}")
-			patch(2, fmt.Sprintf(`{"op":"remove","path":"/spec/template/spec/containers/0/args/%d"}`, strings.Count(args, `,`)))
-		}, SpecTimeout(8*time.Minute))
-
-		It("refuses and loses nothing while replicas are killed", func(ctx SpecContext) {
-			sim.ClearJournal()
-			before := failedOpen()
-			l := startLoad(newNamespace(ctx, true))
-			l.goesOn(ctx)
-			var toNextDecision []time.Duration
-			for n := range 6 {
-				leader, killLeader := leaderPod(ctx), n%2 == 0
-				for _, name := range managerPodNames(ctx) {
-					if (name == leader) == killLeader {
-						Expect(pods.Kill(name)).To(Succeed())
-						break
-					}
-				}
-				took := l.goesOn(ctx)
-				if killLeader {
-					toNextDecision = append(toNextDecision, took.Round(100*time.Millisecond))
-				}
-				allReady(ctx, n+1)
-			}
-			l.end()
-			AddReportEntry("from the kill of a leader to the next end of a release", toNextDecision)
-			unanswered := figures(l, before)
-			// A failing verdict comes once. Who takes it has it; when nobody was there,
-			// the batch ends as what it is: not verified.
-			Expect(len(l.unheard)).To(BeNumerically("<=", unanswered))
-		}, SpecTimeout(8*time.Minute))
-	})
 
 	// Before this version there is none: what it comes from are kinds that lack the
 	// fields added since, and pods of another image.
@@ -277,7 +161,7 @@ var _ = Describe("the installed operator", Ordered, func() {
 
 		By("being asked for metrics by somebody who may not have them")
 		token := strings.TrimSpace(kubectl(ctx, "-n", "default", "create", "token", "default"))
-		Expect(scrape(ctx, pods, token)).To(Equal(http.StatusForbidden))
+		Expect(scrape(ctx, pods(), token)).To(Equal(http.StatusForbidden))
 
 		By("releasing a version, another, and the first again")
 		ns := newNamespace(ctx, true)
@@ -339,6 +223,8 @@ var _ = Describe("the installed operator", Ordered, func() {
 		installed(ctx)
 	}, SpecTimeout(8*time.Minute))
 
+	It("has told of no error so far", expectCleanLogs)
+
 	It("is removed and installed again with releases in flight", func(ctx SpecContext) {
 		leaveUnfinished("nobody is there to end what was in flight")
 		ns := newNamespace(ctx, true)
@@ -348,12 +234,16 @@ var _ = Describe("the installed operator", Ordered, func() {
 		block(ctx, ns, "stopped")
 		Expect(patchTemplate(ctx, ns, "free", "in-flight")).To(Succeed())
 
+		Expect(watcher.Settle(ctx)).To(Succeed())
+		Expect(watcher.Violations()).To(BeEmpty())
 		watcher.Stop() // with the kinds goes what it watches
+		began := time.Now()
 		kubectl(ctx, "delete", "-f", filepath.Join(root, "quick-start.yaml"), "--timeout=120s")
 		for _, kind := range []string{"namespaces", "crds", "clusterroles", "clusterrolebindings", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
 			left := kubectl(ctx, "get", kind, "-o", "name")
 			Expect(left).NotTo(Or(ContainSubstring("altershieldoperator"), ContainSubstring("alipay.com")))
 		}
+		AddReportEntry("removed after", time.Since(began).Round(time.Second).String())
 		By("leaving Deployments as they are, and free")
 		rolledOut(ctx, ns, "free")
 		Expect(patchTemplate(ctx, ns, "free", "undefended")).To(Succeed())
@@ -361,8 +251,10 @@ var _ = Describe("the installed operator", Ordered, func() {
 		rolledOut(ctx, ns, "free")
 		rolledOut(ctx, ns, "stopped")
 
+		// Those that ended had lost their rights and kinds first.
+		removed := time.Now()
 		kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
-		watcher = observe(cluster)
+		watcher = observe(cluster, removed)
 		DeferCleanup(watcher.Stop)
 		installed(ctx)
 		By("counting a block that is still there")
@@ -377,11 +269,143 @@ var _ = Describe("the installed operator", Ordered, func() {
 	}, SpecTimeout(5*time.Minute))
 })
 
+// expectCleanLogs checks that no manager has told of an error so far.
+func expectCleanLogs() {
+	GinkgoHelper()
+	for _, path := range managerLogs() {
+		Expect(errorsIn(logLines(path))).To(BeEmpty(), "errors in the log of a manager")
+	}
+}
+
 // installed waits until the operator is rolled out.
 func installed(ctx context.Context) {
 	GinkgoHelper()
 	kubectl(ctx, "-n", controlplane.ManagerNamespace, "rollout", "status", managerDeployment, "--timeout=120s")
 }
+
+var _ = Describe("the installed operator, connected to a server and under load,", Ordered, func() {
+	pods := installation()
+	var sim *simulator.Simulator
+
+	BeforeAll(func(ctx SpecContext) {
+		sim = simulator.New(simulator.Options{
+			Token: serverToken, OnEntry: acknowledged, CallbackTransport: pods().Transport(),
+			CallbackURLs: []string{"http://altershieldoperator-callback-service." + controlplane.ManagerNamespace + ".svc" + callbackPath},
+		})
+		Expect(sim.Start("127.0.0.1:0")).To(Succeed())
+		DeferCleanup(sim.Shutdown)
+		serve(ctx, pods(), sim)
+		kubectl(ctx, "-n", controlplane.ManagerNamespace, "create", "secret", "generic", "altershield-token", "--from-literal=token="+serverToken)
+		kubectl(ctx, "apply", "-k", filepath.Join(root, "config", "samples", "server"))
+		installed(ctx)
+		onlyNewPods(ctx) // one of the others led until its end
+		sim.Script(simulator.Script{Delay: 200 * time.Millisecond, CallbackDelay: 100 * time.Millisecond})
+		sim.Script(simulator.Script{
+			Match:   simulator.Match{Location: regexp.MustCompile(`^bad-`), CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
+			Verdict: altershield.VerdictFail, Delay: 200 * time.Millisecond,
+		})
+	}, NodeTimeout(3*time.Minute))
+
+	// figures tells what came of a load, and what it did not notice.
+	figures := func(l *load, before int) (unanswered int) {
+		GinkgoHelper()
+		callbacks := sim.Journal().Callbacks()
+		for _, e := range callbacks {
+			if e.Answer == nil || !e.Answer.Success {
+				unanswered++
+				GinkgoWriter.Println("callback:", e)
+			}
+		}
+		AddReportEntry("figures", fmt.Sprintf("%d releases, %d repairs, %d failing releases suspended (%d not), %d refusals of blocked releases, slowest admission %s; "+
+			"%d callbacks, %d of them met nobody; %d admissions passed without their webhook",
+			l.released, l.repaired, l.failed, len(l.unheard), l.denied, l.slowest.Round(time.Millisecond), len(callbacks), unanswered, failedOpen()-before))
+		Expect(l.wrong).To(BeEmpty())
+		Expect(min(l.released, l.repaired, l.denied, l.failed)).To(BeNumerically(">", 0))
+		return unanswered
+	}
+
+	It("refuses and loses nothing in rolling restarts", func(ctx SpecContext) {
+		sim.ClearJournal()
+		before := failedOpen()
+		l := startLoad(newNamespace(ctx, true))
+		for range 2 {
+			kubectl(ctx, "-n", controlplane.ManagerNamespace, "rollout", "restart", managerDeployment)
+			installed(ctx)
+			onlyNewPods(ctx)
+		}
+		l.end()
+		Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
+		Expect(l.unheard).To(BeEmpty())
+		Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
+	}, SpecTimeout(8*time.Minute))
+
+	It("refuses nothing while a single replica renews certificates of one minute", func(ctx SpecContext) {
+		sim.ClearJournal()
+		var certificates atomic.Int32
+		patch := func(replicas int, args string) {
+			kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", managerDeployment, "--type=json", "-p",
+				fmt.Sprintf(`[{"op":"replace","path":"/spec/replicas","value":%d},%s]`, replicas, args))
+			installed(ctx)
+			onlyPods(ctx, replicas)
+		}
+		patch(1, `{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--webhook-cert-validity=1m"}`)
+		// The certificate that is there would do for months.
+		kubectl(ctx, "-n", controlplane.ManagerNamespace, "delete", "secret", "altershieldoperator-webhook-server-cert")
+		watching, stop := context.WithCancel(ctx)
+		var watched sync.WaitGroup
+		DeferCleanup(func() { stop(); watched.Wait() })
+		watched.Go(func() {
+			defer GinkgoRecover()
+			for last := ""; watching.Err() == nil; time.Sleep(200 * time.Millisecond) {
+				var s corev1.Secret
+				key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershieldoperator-webhook-server-cert"}
+				if api.Get(watching, key, &s) == nil && string(s.Data[corev1.TLSCertKey]) != last {
+					last = string(s.Data[corev1.TLSCertKey])
+					certificates.Add(1)
+				}
+			}
+		})
+		before := failedOpen()
+		l := startLoad(newNamespace(ctx, true))
+		Eventually(certificates.Load).WithContext(ctx).WithTimeout(4 * time.Minute).Should(BeNumerically(">=", 4))
+		l.end()
+		Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
+		Expect(l.unheard).To(BeEmpty())
+		Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
+		args := kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", managerDeployment, "-o", "jsonpath={.spec.template.spec.containers[0].args}")
+		patch(2, fmt.Sprintf(`{"op":"remove","path":"/spec/template/spec/containers/0/args/%d"}`, strings.Count(args, `,`)))
+	}, SpecTimeout(8*time.Minute))
+
+	It("refuses and loses nothing while replicas are killed", func(ctx SpecContext) {
+		sim.ClearJournal()
+		before := failedOpen()
+		l := startLoad(newNamespace(ctx, true))
+		l.goesOn(ctx)
+		var toNextDecision []time.Duration
+		for n := range 4 {
+			leader, killLeader := leaderPod(ctx), n%2 == 0
+			for _, name := range managerPodNames(ctx) {
+				if (name == leader) == killLeader {
+					Expect(pods().Kill(name)).To(Succeed())
+					break
+				}
+			}
+			took := l.goesOn(ctx)
+			if killLeader {
+				toNextDecision = append(toNextDecision, took.Round(100*time.Millisecond))
+			}
+			allReady(ctx, n+1)
+		}
+		l.end()
+		AddReportEntry("from the kill of a leader to the next end of a release", toNextDecision)
+		unanswered := figures(l, before)
+		// A failing verdict comes once. Who takes it has it; when nobody was there,
+		// the batch ends as what it is: not verified.
+		Expect(len(l.unheard)).To(BeNumerically("<=", unanswered))
+	}, SpecTimeout(8*time.Minute))
+
+	It("has told of no error", expectCleanLogs)
+})
 
 // serve lets the pods reach a simulator at the address the sample names.
 func serve(ctx context.Context, pods *kubelet.Kubelet, sim *simulator.Simulator) {

@@ -113,7 +113,7 @@ var _ = BeforeSuite(func(ctx context.Context) {
 
 	manager, err = cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root})
 	Expect(err).NotTo(HaveOccurred())
-	watcher = observe(cluster)
+	watcher = observe(cluster, time.Time{})
 	DeferCleanup(watcher.Stop)
 	Expect(manager.Start(ctx)).To(Succeed())
 }, NodeTimeout(20*time.Minute))
@@ -129,11 +129,12 @@ func clientOf(c *controlplane.ControlPlane) client.Client {
 	return made
 }
 
-// observe judges all that happens on a control plane that has the operator's kinds.
-func observe(c *controlplane.ControlPlane) *observer.Observer {
+// observe judges all that happens on a control plane that has the operator's kinds,
+// since some time.
+func observe(c *controlplane.ControlPlane, since time.Time) *observer.Observer {
 	GinkgoHelper()
 	o, err := observer.Start(observer.Options{
-		Config: c.RESTConfig(), AuditLog: c.AuditLog(), Operator: managerUser, OperatorNamespace: controlplane.ManagerNamespace,
+		Config: c.RESTConfig(), AuditLog: c.AuditLog(), Since: since, Operator: managerUser, OperatorNamespace: controlplane.ManagerNamespace,
 	})
 	Expect(err).NotTo(HaveOccurred())
 	return o

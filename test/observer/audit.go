@@ -143,6 +143,7 @@ func writerOf(answers []answer) Writer {
 // auditLog follows an audit log.
 type auditLog struct {
 	path, operator string
+	since          time.Time
 	offset         int64
 	// answers are by resource version.
 	answers map[uint64][]answer
@@ -152,8 +153,8 @@ type auditLog struct {
 	requests []Request
 }
 
-func newAuditLog(path, operator string) *auditLog {
-	return &auditLog{path: path, operator: operator, answers: map[uint64][]answer{}}
+func newAuditLog(path, operator string, since time.Time) *auditLog {
+	return &auditLog{path: path, operator: operator, since: since, answers: map[uint64][]answer{}}
 }
 
 // read reads what was written since the last time. A line that is being written
@@ -196,7 +197,7 @@ func eachLine(from io.Reader, do func(line []byte) error) error {
 }
 
 func (l *auditLog) add(e *auditEvent) {
-	if e.Stage != "ResponseComplete" {
+	if e.Stage != "ResponseComplete" || e.RequestReceivedTimestamp.Time.Before(l.since) {
 		return
 	}
 	own := e.User.Username == l.operator

@@ -69,7 +69,7 @@ func TestAuditLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l := newAuditLog(path, "operator")
+	l := newAuditLog(path, "operator", time.Time{})
 	expect := func(requests int, writers map[uint64]Writer) {
 		t.Helper()
 		if err := l.read(); err != nil {
@@ -88,6 +88,9 @@ func TestAuditLog(t *testing.T) {
 	expect(2, map[uint64]Writer{5: Operator, 6: Other})
 	if r := l.requests[0]; r.Verb != "patch" || r.Group != "apps" || r.Resource != "deployments" || r.Namespace != "ns" || r.Name != "web" || r.rv != 5 || string(r.body) != `{"a":1}` || r.Received.IsZero() {
 		t.Errorf("request %+v", r)
+	}
+	if later := newAuditLog(path, "operator", time.Now().Add(time.Hour)); later.read() != nil || len(later.requests) != 0 || len(later.answers) != 0 {
+		t.Errorf("from before its time: %v", later.requests)
 	}
 	next := line("ResponseComplete", "operator", "get", 403, "")
 	write(next[:20]) // while it is being written

@@ -54,6 +54,9 @@ type Options struct {
 	Config *rest.Config
 	// AuditLog is written by the policy that AuditPolicy returns.
 	AuditLog string
+	// Since, if set, is when judging requests begins: what the log has from before
+	// is another observer's.
+	Since time.Time
 	// Operator is the user the operator runs as, OperatorNamespace its own.
 	Operator, OperatorNamespace string
 }
@@ -91,7 +94,7 @@ func Start(o Options) (*Observer, error) {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
-	obs := &Observer{opts: o, client: c, end: end, done: make(chan struct{}), world: newWorld(), audit: newAuditLog(o.AuditLog, o.Operator), streams: newStreams()}
+	obs := &Observer{opts: o, client: c, end: end, done: make(chan struct{}), world: newWorld(), audit: newAuditLog(o.AuditLog, o.Operator, o.Since), streams: newStreams()}
 	go func() {
 		defer close(obs.done)
 		obs.run(ctx)

@@ -63,7 +63,7 @@ func TestJudge(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := &Observer{world: newWorld(), audit: newAuditLog(path, "operator"), streams: newStreams()}
+	o := &Observer{world: newWorld(), audit: newAuditLog(path, "operator", time.Time{}), streams: newStreams()}
 	var order []uint64
 	see := func(rv uint64, object client.Object, age time.Duration) {
 		object.SetResourceVersion(string(rune('0' + rv)))

@@ -61,7 +61,7 @@ func business(r *Request) bool {
 func (w *world) checkRequest(r *Request, own string) []Violation {
 	var findings []finding
 	switch {
-	case r.Code == 403 && !strings.Contains(r.Message, "because it is being terminated"):
+	case r.Code == 403 && !passing(r.Message):
 		findings = append(findings, found(RightsSuffice, "%s", r.Message))
 	case !r.writes(), r.Code >= 300, r.Namespace == own:
 	case r.Namespace == "":
@@ -91,6 +91,12 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 		})
 	}
 	return violations
+}
+
+// passing says whether a refusal is not about rights: the namespace is going, or
+// the API server does not know a kind yet that was made a moment ago.
+func passing(message string) bool {
+	return strings.Contains(message, "because it is being terminated") || strings.Contains(message, "cannot find RESTMapping")
 }
 
 // ownConfiguration says whether a request keeps one of the operator's own webhook
