@@ -55,19 +55,19 @@ func imageOf(dockerfile, binary string) (Image, error) {
 			uid, gid, _ := strings.Cut(rest, ":")
 			var err error
 			if image.UID, err = strconv.ParseInt(uid, 10, 32); err != nil {
-				return image, fmt.Errorf("Dockerfile: USER: %w", err)
+				return image, fmt.Errorf("the Dockerfile: USER: %w", err)
 			}
 			if image.GID, err = strconv.ParseInt(gid, 10, 32); err != nil {
-				return image, fmt.Errorf("Dockerfile: USER: %w", err)
+				return image, fmt.Errorf("the Dockerfile: USER: %w", err)
 			}
 		case "ENTRYPOINT":
 			if err := json.Unmarshal([]byte(rest), &image.Entrypoint); err != nil {
-				return image, fmt.Errorf("Dockerfile: ENTRYPOINT: %w", err)
+				return image, fmt.Errorf("the Dockerfile: ENTRYPOINT: %w", err)
 			}
 		}
 	}
 	if len(image.Files) != 1 || len(image.Entrypoint) == 0 {
-		return image, fmt.Errorf("Dockerfile: want a last stage with one COPY and an ENTRYPOINT, have %v and %v", image.Files, image.Entrypoint)
+		return image, fmt.Errorf("the Dockerfile: want a last stage with one COPY and an ENTRYPOINT, have %v and %v", image.Files, image.Entrypoint)
 	}
 	return image, nil
 }

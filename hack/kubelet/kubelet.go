@@ -109,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Kubelet, err error) {
 		}
 	}()
 	for socket, serve := range map[string]func(net.Listener){
-		k.proxy:                        func(l net.Listener) { serveSocket(l, k.Dial) },
+		k.proxy:                        func(l net.Listener) { serveSocket(k.life, l, k.Dial) },
 		o.ControlPlane.ServiceSocket(): k.serveTunnels,
 	} {
 		if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -138,14 +138,9 @@ func Start(ctx context.Context, o Options) (_ *Kubelet, err error) {
 		}
 	}
 	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { k.saw(o.(*corev1.Pod)) },
-		UpdateFunc: func(_, o any) { k.saw(o.(*corev1.Pod)) },
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			k.gone(o.(*corev1.Pod))
-		},
+		AddFunc:    k.saw,
+		UpdateFunc: func(_, o any) { k.saw(o) }, //nolint:contextcheck // pods outlive Start
+		DeleteFunc: k.gone,
 	}); err != nil {
 		return nil, err
 	}
@@ -194,8 +189,9 @@ func (k *Kubelet) LogPath(pod string) string { return k.c.LogPath(processName(po
 func processName(pod string) string { return "pod-" + pod }
 
 // saw takes note of a pod as it is now.
-func (k *Kubelet) saw(spec *corev1.Pod) {
-	if spec.Spec.NodeName == "" || k.life.Err() != nil {
+func (k *Kubelet) saw(o any) {
+	spec, ok := o.(*corev1.Pod)
+	if !ok || spec.Spec.NodeName == "" || k.life.Err() != nil {
 		return
 	}
 	k.mu.Lock()
@@ -205,7 +201,7 @@ func (k *Kubelet) saw(spec *corev1.Pod) {
 		k.ips++
 		p = &pod{
 			k: k, uid: spec.UID, name: spec.Name, dir: filepath.Join(k.c.Dir(), "pods", string(spec.UID)),
-			ip:      netip.AddrFrom4([4]byte{10, 80, byte(k.ips >> 8), byte(k.ips)}), //nolint:gosec // the low bytes
+			ip:      netip.AddrFrom4([4]byte{10, 80, byte(k.ips >> 8), byte(k.ips)}),
 			updates: make(chan *corev1.Pod, 1), tokens: map[string]serviceAccountToken{},
 		}
 		p.life, p.end = context.WithCancel(k.life)
@@ -222,7 +218,14 @@ func (k *Kubelet) saw(spec *corev1.Pod) {
 }
 
 // gone takes note that the API server has a pod no more.
-func (k *Kubelet) gone(spec *corev1.Pod) {
+func (k *Kubelet) gone(o any) {
+	if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = last.Obj
+	}
+	spec, ok := o.(*corev1.Pod)
+	if !ok {
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if p := k.pods[spec.UID]; p != nil {

@@ -17,6 +17,7 @@ limitations under the License.
 package kubelet
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -289,7 +290,7 @@ func TestSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go serveSocket(l, func(target string) (net.Conn, error) {
+	go serveSocket(t.Context(), l, func(_ context.Context, target string) (net.Conn, error) {
 		if target != "here" {
 			return nil, errors.New("nobody is\nthere")
 		}
@@ -300,10 +301,10 @@ func TestSockets(t *testing.T) {
 		}()
 		return ours, nil
 	})
-	if _, err := dialSocket(socket, "there", time.Second); err == nil || !strings.Contains(err.Error(), "nobody is there") {
+	if _, err := dialSocket(t.Context(), socket, "there", time.Second); err == nil || !strings.Contains(err.Error(), "nobody is there") {
 		t.Errorf("dial there: %v", err)
 	}
-	conn, err := dialSocket(socket, "here", time.Second)
+	conn, err := dialSocket(t.Context(), socket, "here", time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -219,7 +219,7 @@ func (p *pod) pause(d time.Duration) bool {
 func (p *pod) terminated(process *controlplane.Process, began time.Time) {
 	code := process.ExitCode()
 	end := &corev1.ContainerStateTerminated{
-		ExitCode: int32(code), Reason: "Error", //nolint:gosec // an exit code
+		ExitCode: int32(code), Reason: "Error",
 		StartedAt: metav1.Time{Time: began}, FinishedAt: metav1.Time{Time: time.Now()}, ContainerID: "process://" + string(p.uid),
 	}
 	if code == 0 {
@@ -331,14 +331,14 @@ func (p *pod) launch(s *sandboxSpec) (*controlplane.Process, error) {
 }
 
 // dial connects to a port of the pod.
-func (p *pod) dial(port int) (net.Conn, error) {
+func (p *pod) dial(ctx context.Context, port int) (net.Conn, error) {
 	p.k.mu.Lock()
 	socket := p.socket
 	p.k.mu.Unlock()
 	if socket == "" {
 		return nil, fmt.Errorf("dial %s:%d: %w", p.ip, port, syscall.ECONNREFUSED)
 	}
-	return dialSocket(socket, podTarget(port), dialTimeout)
+	return dialSocket(ctx, socket, podTarget(port), dialTimeout)
 }
 
 // watch looks after a container while it runs. True says that the pod was to end.
@@ -383,6 +383,7 @@ func (p *pod) watch(process *controlplane.Process) (ended bool) {
 				p.state.ready = p.state.started && c.ReadinessProbe == nil
 			case readinessProbe:
 				p.state.ready = a.ok
+			case livenessProbe:
 			}
 			if a.kind != readinessProbe && !a.ok && !stopping {
 				stop(0, time.Duration(ptr.Deref(p.spec.Spec.TerminationGracePeriodSeconds, 30))*time.Second)
@@ -474,7 +475,7 @@ func (p *pod) ask(ctx context.Context, c *corev1.Container, kind probeKind, prob
 	}
 	client := &http.Client{Timeout: seconds(probe.TimeoutSeconds, 1), Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			_, port, err := net.SplitHostPort(address)
 			if err != nil {
 				return nil, err
@@ -483,7 +484,7 @@ func (p *pod) ask(ctx context.Context, c *corev1.Container, kind probeKind, prob
 			if err != nil {
 				return nil, err
 			}
-			return p.dial(number)
+			return p.dial(ctx, number)
 		},
 	}}
 	known, last := false, false

@@ -18,6 +18,7 @@ package kubelet
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -71,8 +72,8 @@ func (s *sandboxSpec) root() string { return filepath.Join(s.Dir, "rootfs") }
 // A connection to a socket begins with a line that says where it is to go, and
 // is answered with a line that is empty or says what went wrong.
 
-func dialSocket(socket, target string, timeout time.Duration) (net.Conn, error) {
-	conn, err := net.DialTimeout("unix", socket, timeout)
+func dialSocket(ctx context.Context, socket, target string, timeout time.Duration) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +101,7 @@ func dialSocket(socket, target string, timeout time.Duration) (net.Conn, error) 
 
 // serveSocket connects those who come to a listener with what dial returns for
 // the target they name, until the listener is closed.
-func serveSocket(l net.Listener, dial func(target string) (net.Conn, error)) {
+func serveSocket(ctx context.Context, l net.Listener, dial func(ctx context.Context, target string) (net.Conn, error)) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -112,7 +113,7 @@ func serveSocket(l net.Listener, dial func(target string) (net.Conn, error)) {
 			if err != nil {
 				return
 			}
-			to, err := dial(target)
+			to, err := dial(ctx, target)
 			if err != nil {
 				_, _ = fmt.Fprintln(conn, strings.ReplaceAll(err.Error(), "\n", " "))
 				return

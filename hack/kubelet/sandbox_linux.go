@@ -29,7 +29,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -102,8 +101,8 @@ func runSandbox() (int, error) {
 	if err := <-services; err != nil {
 		return 0, err
 	}
-	go serveSocket(l, func(port string) (net.Conn, error) {
-		return net.DialTimeout("tcp", net.JoinHostPort(s.IP.String(), port), 5*time.Second)
+	go serveSocket(context.Background(), l, func(ctx context.Context, port string) (net.Conn, error) {
+		return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", net.JoinHostPort(s.IP.String(), port))
 	})
 	return s.run()
 }
@@ -202,10 +201,12 @@ func (s *sandboxSpec) serveServices() error {
 				}
 				go func() {
 					defer conn.Close()
-					to, err := dialSocket(s.Proxy, service.String(), 10*time.Second)
+					to, err := dialSocket(context.Background(), s.Proxy, service.String(), 2*dialTimeout)
 					if err != nil {
 						// As close to a refusal as can be.
-						_ = conn.(*net.TCPConn).SetLinger(0)
+						if tcp, ok := conn.(*net.TCPConn); ok {
+							_ = tcp.SetLinger(0)
+						}
 						return
 					}
 					defer to.Close()
@@ -254,11 +255,11 @@ func (m mount) into(root string) error {
 			dir = to
 		}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as in an image
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	if !isDir {
-		if err := os.WriteFile(to, []byte(m.File), 0o644); err != nil { //nolint:gosec // as in an image
+		if err := os.WriteFile(to, []byte(m.File), 0o644); err != nil {
 			return err
 		}
 	}
@@ -296,7 +297,7 @@ func (s *sandboxSpec) run() (int, error) {
 		Cloneflags:  syscall.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: s.UID, HostID: 0, Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: s.GID, HostID: 0, Size: 1}},
-		Credential:  &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID), NoSetGroups: true}, //nolint:gosec // checked by the kubelet
+		Credential:  &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID), NoSetGroups: true},
 	}
 	if err := cmd.Start(); err != nil {
 		return 0, err

@@ -59,7 +59,7 @@ func endpointsOf(service *corev1.Service, port int32, slicesOf []*discoveryv1.En
 					if err != nil {
 						continue
 					}
-					at := netip.AddrPortFrom(ip, uint16(*p.Port)) //nolint:gosec // a port
+					at := netip.AddrPortFrom(ip, uint16(*p.Port))
 					isReady := ptr.Deref(e.Conditions.Ready, true)
 					switch {
 					case isReady:
@@ -87,7 +87,7 @@ func serviceAddresses(services []*corev1.Service) []netip.AddrPort {
 		}
 		for _, p := range s.Spec.Ports {
 			if p.Protocol == corev1.ProtocolTCP || p.Protocol == "" {
-				all = append(all, netip.AddrPortFrom(ip, uint16(p.Port))) //nolint:gosec // a port
+				all = append(all, netip.AddrPortFrom(ip, uint16(p.Port)))
 			}
 		}
 	}
@@ -109,12 +109,12 @@ func hostsFile(podIP netip.Addr, hostname string, services []*corev1.Service) st
 
 // Dial connects to an address inside the cluster: of a Service, by its cluster IP
 // or its name as in callback-service.shop.svc, or of a pod that runs here.
-func (k *Kubelet) Dial(address string) (net.Conn, error) {
+func (k *Kubelet) Dial(ctx context.Context, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	number, err := net.LookupPort("tcp", port) //nolint:noctx // a number or a well-known name
+	number, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
 	if err != nil {
 		return nil, err
 	}
@@ -128,27 +128,27 @@ func (k *Kubelet) Dial(address string) (net.Conn, error) {
 			continue
 		}
 		if s.Name == "kubernetes" && s.Namespace == metav1Default {
-			return net.DialTimeout("tcp", k.apiServer, dialTimeout) //nolint:noctx // has a time limit
+			return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", k.apiServer)
 		}
 		of, err := k.endpoints.EndpointSlices(s.Namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: s.Name}))
 		if err != nil {
 			return nil, err
 		}
-		at := endpointsOf(s, int32(number), of) //nolint:gosec // a port
+		at := endpointsOf(s, int32(number), of)
 		if len(at) == 0 {
 			return nil, fmt.Errorf("%s (%s): %w", address, name, errNoEndpoint)
 		}
-		return k.dialPod(at[rand.IntN(len(at))]) //nolint:gosec // spreads load only
+		return k.dialPod(ctx, at[rand.IntN(len(at))])
 	}
 	to, err := netip.ParseAddr(host)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: no such host in the cluster", address)
 	}
-	return k.dialPod(netip.AddrPortFrom(to, uint16(number))) //nolint:gosec // a port
+	return k.dialPod(ctx, netip.AddrPortFrom(to, uint16(number)))
 }
 
 // dialPod connects to an address that no Service has.
-func (k *Kubelet) dialPod(to netip.AddrPort) (net.Conn, error) {
+func (k *Kubelet) dialPod(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	k.mu.Lock()
 	host := k.hosts[to]
 	var p *pod
@@ -159,17 +159,17 @@ func (k *Kubelet) dialPod(to netip.AddrPort) (net.Conn, error) {
 	}
 	k.mu.Unlock()
 	if host != "" {
-		return net.DialTimeout("tcp", host, dialTimeout) //nolint:noctx // has a time limit
+		return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", host)
 	}
 	if p == nil {
 		return nil, fmt.Errorf("dial %s: no route to host", to)
 	}
-	return p.dial(int(to.Port()))
+	return p.dial(ctx, int(to.Port()))
 }
 
 // Transport is for clients inside the cluster that are no pods.
 func (k *Kubelet) Transport() *http.Transport {
-	return &http.Transport{DialContext: func(_ context.Context, _, address string) (net.Conn, error) { return k.Dial(address) }}
+	return &http.Transport{DialContext: func(ctx context.Context, _, address string) (net.Conn, error) { return k.Dial(ctx, address) }}
 }
 
 // serveTunnels answers the CONNECT requests by which the API server reaches Services.
@@ -179,7 +179,7 @@ func (k *Kubelet) serveTunnels(l net.Listener) {
 			http.Error(w, "CONNECT only", http.StatusMethodNotAllowed)
 			return
 		}
-		to, err := k.Dial(r.Host)
+		to, err := k.Dial(r.Context(), r.Host)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return

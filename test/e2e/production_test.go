@@ -356,7 +356,7 @@ var _ = Describe("the installed operator, connected to a server and under load,"
 		DeferCleanup(func() { stop(); watched.Wait() })
 		watched.Go(func() {
 			defer GinkgoRecover()
-			for last := ""; watching.Err() == nil; time.Sleep(200 * time.Millisecond) {
+			for last := ""; watching.Err() == nil; pause(watching, 200*time.Millisecond) {
 				var s corev1.Secret
 				key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershieldoperator-webhook-server-cert"}
 				if api.Get(watching, key, &s) == nil && string(s.Data[corev1.TLSCertKey]) != last {
@@ -621,7 +621,7 @@ func (l *load) release(ctx context.Context, name string, n int, want v1alpha1.Ch
 // ended waits for the end of a Deployment's newest release.
 func (l *load) ended(ctx context.Context, name, value string, want v1alpha1.ChangeWorkloadStatusType) error {
 	var last string
-	for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(50 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < 2*time.Minute; pause(ctx, 50*time.Millisecond) {
 		d := &unstructured.Unstructured{}
 		d.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
 		var change v1alpha1.ChangeWorkload
@@ -649,6 +649,16 @@ func (l *load) ended(ctx context.Context, name, value string, want v1alpha1.Chan
 	return fmt.Errorf("release %s of %s does not end, it is %q", value, name, last)
 }
 
+// pause is between two looks at something.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
 // repair blocks a Deployment, has a release refused, and repairs it.
 func (l *load) repair(ctx context.Context, name string, n int) {
 	if n == 1 {
@@ -672,7 +682,7 @@ func (l *load) repair(ctx context.Context, name string, n int) {
 		return
 	}
 	if err = l.ended(ctx, name, value, v1alpha1.ChangeWorkloadSuccess); err == nil {
-		for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		for began := time.Now(); ; pause(ctx, 50*time.Millisecond) {
 			var d appsv1.Deployment
 			if err = api.Get(ctx, types.NamespacedName{Namespace: l.ns, Name: name}, &d); err != nil || d.Labels[v1alpha1.SuspendLabel] == "" {
 				break
