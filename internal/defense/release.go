@@ -228,6 +228,15 @@ func (d *release) cancel(why standing) {
 	}[why]
 	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, "ReleaseCanceled", message)
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", message)
+	d.leaveUnverified()
+}
+
+// leaveUnverified says of a release that ended that its verification, if it was
+// under way, goes on no more.
+func (d *release) leaveUnverified() {
+	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionVerified); said != nil && said.Reason == v1alpha1.ReasonChecking {
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "the release ended before its verification did")
+	}
 }
 
 // rollBack ends a release whose workload was set back to another version.
@@ -241,6 +250,7 @@ func (d *release) rollBack(why QuarantineReason) {
 	d.plan.Events[len(d.plan.Events)-1].OfRelease = true
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, why.Cause, "%s", message)
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonReplaced, "%s", message)
+	d.leaveUnverified()
 }
 
 // follow carries a release on.

@@ -456,7 +456,7 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(1),
 			then:  []func(*world){func(w *world) { w.Release(2, versionB).Pods(3) }},
 			want: want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1,
-				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonReplaced}},
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonReplaced, v1alpha1.ConditionVerified: v1alpha1.ReasonReleaseEnded}},
 		},
 		"a suspended one stays suspended": {
 			world: newWorld(1).Pods(1),

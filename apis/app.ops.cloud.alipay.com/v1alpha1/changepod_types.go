@@ -102,11 +102,21 @@ type ChangePodSpec struct {
 
 // ChangePodStatus is the state of the batch and the verdicts on its pods.
 type ChangePodStatus struct {
-	// Status is the state of the batch; empty is Init.
+	// Status is the state of the batch. Empty is Init: just made.
+	// PreWait: its PRE check is to be submitted.
+	// PreSubmitted: its PRE check runs.
+	// PostWait: its PRE check is over; its POST check is to be submitted.
+	// PostSubmitted: its POST check runs.
+	// ExecuteDone: it is done; Message says how.
+	// The others are written as ExecuteDone with that message at once.
 	// +optional
 	Status ChangePodStatusType `json:"status,omitempty"`
-	// Message keeps how the batch ended: PostFinish, PreFailed, PreTimeout,
-	// PostFailed, PostTimeout or Skipped.
+	// Message keeps how the batch ended.
+	// PostFinish: a verdict arrived, whatever it says; see PodResults.
+	// Skipped: there was nothing to check, no server, or the release ended
+	// first.
+	// PreFailed, PostFailed: the check could not be submitted, or was refused.
+	// PreTimeout, PostTimeout: no verdict came in time.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
@@ -167,7 +177,8 @@ type ChangePodStatus struct {
 	// UpdateTimeUnix is UpdateTime as Unix time in seconds.
 	// +optional
 	UpdateTimeUnix int64 `json:"updateTimeUnix,omitempty"`
-	// Conditions explain how the batch was checked.
+	// Conditions: Checked says how the batch was checked, Submitted why it is
+	// not submitted yet.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -183,6 +194,7 @@ type ChangePodStatus struct {
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,JSONPath=`.status.message`,description="How the batch ended"
 // +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="When the batch was made"
 // +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.spec.attempt`,description="Attempt of the release this batch counts for"
+// +kubebuilder:printcolumn:name="CHECKED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Checked")].reason`,description="How the batch was checked by AlterShield Server"
 type ChangePod struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

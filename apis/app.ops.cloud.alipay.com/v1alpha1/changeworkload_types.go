@@ -132,7 +132,7 @@ type PodInfo struct {
 type PodResult struct {
 	PodInfo `json:",inline"`
 	// Verdict on the pod. "pass", "none" (no rule was triggered) and the
-	// empty string pass; everything else fails.
+	// empty string pass, in lower case; everything else fails.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Verdict string `json:"verdict,omitempty"`
@@ -195,7 +195,18 @@ type ChangeWorkloadSpec struct {
 // ChangeWorkloadStatus is what is known of the release. Lists are bounded to
 // 100 pods each, failures are kept first; the counts are always complete.
 type ChangeWorkloadStatus struct {
-	// Status is the state of the release; empty is Init.
+	// Status is the state of the release. Empty is Init: just created, or its
+	// order is not accepted yet.
+	// Running: pods are verified as they finish.
+	// TimeOutPreThreshold: no pod finished in time; the next one is verified at
+	// once.
+	// Success: the rollout is complete, and every pod and the order passed.
+	// Suspend: a pod or the order failed; the workload is blocked, unless the
+	// setting blocking is off.
+	// Failed: the server refused the order; the version is not verified.
+	// Rollback: the workload was set back to another version.
+	// Canceled: a newer release replaced it before it ended, or the workload
+	// was deleted or left the defense.
 	// +optional
 	Status ChangeWorkloadStatusType `json:"status,omitempty"`
 	// UpdateTime is when Status last changed, as 2006-01-02 15:04:05.
@@ -272,6 +283,16 @@ type ChangeWorkloadStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	OrderNodeID string `json:"orderNodeId,omitempty"`
 	// OrderStage is how far the order has come; empty without a server.
+	// Submitting: the server has not accepted it.
+	// Denied: the server does not know the platform or its token; tried each
+	// minute.
+	// Refused: the server refused it; the release is Failed.
+	// PreWait: accepted; its PRE check is to be submitted.
+	// PreSubmitted: its PRE check runs; no batch is made.
+	// PostWait: its PRE check is over; batches are made.
+	// PostSubmitted: its POST check runs.
+	// PostFinish: its POST check is over.
+	// Ended: the server was told how it ended, or could not be.
 	// +optional
 	OrderStage OrderStage `json:"orderStage,omitempty"`
 	// OrderSubmitTime is when the server accepted the order, as
@@ -330,7 +351,8 @@ type ChangeWorkloadStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Conditions explain the state: Progressing, Verified, Blocked, RolledBack,
-	// OrderAccepted, OrderPreChecked, OrderPostChecked, OrderEnded.
+	// OrderAccepted, OrderPreChecked, OrderPostChecked, OrderEnded, and
+	// OverridesAccepted once an annotation of the workload could not be used.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -350,6 +372,8 @@ type ChangeWorkloadStatus struct {
 // +kubebuilder:printcolumn:name="CHECKING",type=integer,priority=1,JSONPath=`.status.checkingCount`,description="Pods being verified"
 // +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.status.attempt`,description="How often this version has been released"
 // +kubebuilder:printcolumn:name="ORDERSTAGE",type=string,priority=1,JSONPath=`.status.orderStage`,description="How far the order has come on AlterShield Server"
+// +kubebuilder:printcolumn:name="PROGRESSING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Progressing")].reason`,description="How far the rollout has come, or what holds it up"
+// +kubebuilder:printcolumn:name="VERIFIED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Verified")].reason`,description="What the verification says"
 type ChangeWorkload struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -184,8 +184,8 @@ const (
 	// ReasonNoServer means that no server was configured when the release began,
 	// or none is any more; the batch passes unverified.
 	ReasonNoServer = "NoServer"
-	// ReasonReleaseEnded means the release of the batch ended before its checks
-	// did.
+	// ReasonReleaseEnded means the release ended before its verification did, or
+	// that of the batch before its checks did.
 	ReasonReleaseEnded = "ReleaseEnded"
 )
 

@@ -59,10 +59,28 @@ const (
 type OpsConfigInfoSpec struct {
 	// Type of the setting. It must be the one that belongs to the name of the
 	// object: the name decides which setting this is.
+	// isBlockingUp (blocking): a workload that failed verification is blocked.
+	// isBranch (branch): pods are verified in batches; off: one by one.
+	// isRollback (rollback): releases whose pods do not come up are rolled back.
+	// isSelfHealing (selfhealing): releases that fail are rolled back.
+	// isHalting (halting): a rollout that fails is paused.
+	// isSilenceFail (silence): no verdict in time counts as a failure.
+	// isTimeout (timeouts): how long is waited; off: the defaults.
+	// isHistory (history): successful versions are kept for rollbacks.
+	// isAdmissionCheck (admission): the server is asked whether a version may be
+	// released.
 	Type OpsConfigType `json:"type"`
 	// Enable turns the setting on.
 	Enable bool `json:"enable"`
-	// Content is the value of the setting; what it may be depends on Type.
+	// Content is the value of the setting. What it may be depends on Type.
+	// isBranch: the number of pods per batch, 1 to 200, as in 10.
+	// isRollback: how long pods may take to come up, as in 2m.
+	// isTimeout: thresholds, as in wait=60s,pre=120s,post=120s; what is not
+	// named has its default.
+	// isHistory: how many versions are kept, 1 to 100, as in 10.
+	// isAdmissionCheck: how long the answer is waited for, 100ms to 2900ms,
+	// as in 2s.
+	// The other types have none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Content string `json:"content,omitempty"`
@@ -108,7 +126,7 @@ type OpsConfigInfoStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=opsconfiginfoes,singular=opsconfiginfo,scope=Namespaced,shortName=oci,categories=altershield
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="ENABLE",type=boolean,priority=1,JSONPath=`.spec.enable`,description="Whether the setting is on"
+// +kubebuilder:printcolumn:name="ENABLE",type=boolean,priority=1,JSONPath=`.spec.enable`,description="Whether the setting is to be on; it is in force while ACCEPTED is True"
 // +kubebuilder:printcolumn:name="CONTENT",type=string,priority=1,JSONPath=`.spec.content`,description="Value of the setting"
 // +kubebuilder:printcolumn:name="ACCEPTED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether spec is in force"
 type OpsConfigInfo struct {

@@ -1,0 +1,76 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package docs
+
+import (
+	"regexp"
+	"strings"
+)
+
+var podName = regexp.MustCompile(`\b([a-z-]+-[bcdfghjklmnpqrstvwxz2456789]{6,10})-[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
+
+// What varies from run to run. The hash of a ReplicaSet follows from its pod
+// template and stays; of a pod's name only the end is by chance.
+var varying = []struct {
+	pattern *regexp.Regexp
+	mask    string
+}{
+	{podName, "$1-POD"},
+	{regexp.MustCompile(`\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`), "UID"},
+	{regexp.MustCompile(`\b\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\dZ?`), "TIME"},
+	{regexp.MustCompile(`\b[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}`), "TIME"},
+	{regexp.MustCompile(`\b\d\d:\d\d:\d\d\.\d{3}\b`), "TIME"},
+	{regexp.MustCompile(`\b1\d{12}\b`), "MILLISECONDS"},
+	{regexp.MustCompile(`\b1\d{9}\b`), "SECONDS"},
+	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+(:\d+)?\b`), "ADDRESS"},
+	{regexp.MustCompile(`(?m)(^|\s)(\d+[dhms])+( ago)?(\s|$)`), " AGE "},
+	// The second soon follows the first.
+	{regexp.MustCompile(`ErrImagePull|ImagePullBackOff`), "PULL"},
+	// Of events that happened more than once.
+	{regexp.MustCompile(`AGE +\(x\d+ over (\d+[dhms])+\)`), "AGE"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+	{regexp.MustCompile(`(?m)^ +| +$`), ""},
+}
+
+func masked(text string) string {
+	for _, v := range varying {
+		text = v.pattern.ReplaceAllString(text, v.mask)
+	}
+	return strings.TrimSpace(text) + "\n"
+}
+
+// matches says whether an output in a document is what was printed, but for what
+// varies, and for what the document leaves out: a line "..." stands for any
+// lines, "..." in a line for any text.
+func matches(shown, printed string) bool {
+	pattern := regexp.QuoteMeta(masked(shown))
+	pattern = regexp.MustCompile(`(?m)^\\\.\\\.\\\.\n`).ReplaceAllString(pattern, `(?:.*\n)*?`)
+	pattern = strings.ReplaceAll(pattern, `\.\.\.`, `.*`)
+	return regexp.MustCompile(`\A` + pattern + `\z`).MatchString(masked(printed))
+}
+
+var (
+	version = regexp.MustCompile(`\b[0-9a-f]{32}\b|\b[0-9a-f]{8}\b`)
+	anyPod  = regexp.MustCompile(`\b[a-z]+-[a-z0-9]{6,10}-POD\b`)
+	number  = regexp.MustCompile(`\b\d+( of| verified|/|,|\})`)
+)
+
+// loosely masks what depends on the release that is told of, as well.
+func loosely(text string) string {
+	text = anyPod.ReplaceAllString(version.ReplaceAllString(masked(text), "VERSION"), "ANYPOD")
+	return number.ReplaceAllString(number.ReplaceAllString(text, "N$1"), "N$1")
+}

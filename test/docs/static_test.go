@@ -1,0 +1,584 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package docs
+
+import (
+	"go/ast"
+	goparser "go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/traas-stack/altershield-operator/internal/options"
+)
+
+// Every link within the repository leads somewhere.
+func TestLinks(t *testing.T) {
+	root := repository(t)
+	for _, path := range documents {
+		d := read(t, path)
+		for i, line := range d.prose {
+			for _, m := range link.FindAllStringSubmatch(line, -1) {
+				target, anchor, _ := strings.Cut(m[1], "#")
+				if strings.Contains(target, "://") {
+					continue
+				}
+				file := path
+				if target != "" {
+					file = filepath.ToSlash(filepath.Join(filepath.Dir(path), target))
+				}
+				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
+					t.Errorf("%s:%d: link to %s: there is no %s; name a file of the repository, relative to %s", path, i+1, m[1], file, filepath.Dir(path))
+					continue
+				}
+				if anchor != "" && !read(t, file).anchors()[anchor] {
+					t.Errorf("%s:%d: link to %s: %s has no heading #%s", path, i+1, m[1], file, anchor)
+				}
+			}
+		}
+		for _, line := range d.text() {
+			if _, file, is := strings.Cut(line.text, "raw.githubusercontent.com/traas-stack/altershield-operator/"); is {
+				_, file, _ = strings.Cut(strings.Fields(file)[0], "/")
+				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
+					t.Errorf("%s:%d: the repository has no %s to be downloaded", path, line.line, file)
+				}
+			}
+		}
+	}
+}
+
+// translated is README.md in Chinese.
+const translated = "README.zh-CN.md"
+
+// What README.md shows to type and says is printed, README.zh-CN.md does as well.
+func TestTranslation(t *testing.T) {
+	english, chinese := read(t, "README.md").blocks, read(t, translated).blocks
+	if len(english) != len(chinese) {
+		t.Fatalf("README.md has %d blocks, %s has %d", len(english), translated, len(chinese))
+	}
+	for i, b := range chinese {
+		if b.language != "mermaid" && !slices.Equal(b.lines, english[i].lines) {
+			t.Errorf("%s:%d: the block is not that of README.md:%d", translated, b.line, english[i].line)
+		}
+	}
+	names := func(path string) map[string]bool {
+		all := map[string]bool{}
+		for _, s := range read(t, path).spans() {
+			all[s.text] = true
+		}
+		return all
+	}
+	if diff := cmp.Diff(names("README.md"), names(translated)); diff != "" {
+		t.Errorf("what is named by code in README.md and not in %s (-), and the other way round (+):\n%s", translated, diff)
+	}
+}
+
+// Nothing is overlooked: commands are in blocks that begin with one, and code
+// ends in the line it begins in.
+func TestBlocks(t *testing.T) {
+	for _, path := range documents {
+		d := read(t, path)
+		for i, line := range d.prose {
+			if strings.Count(line, "`")%2 != 0 {
+				t.Errorf("%s:%d: code that does not end in its line", path, i+1)
+			}
+		}
+		for _, b := range d.blocks {
+			if len(b.commands(path)) > 0 || b.language == "mermaid" {
+				continue
+			}
+			for i, line := range b.lines {
+				if strings.HasPrefix(line, "$ ") || programs.MatchString(line) {
+					t.Errorf("%s:%d: the block of this command begins with something else; begin it with a command, or with \"$ \" and a command where outputs are shown", path, b.line+i)
+				}
+			}
+			if !slices.ContainsFunc(texts, func(x shownText) bool { return x.is(path, b) }) {
+				t.Errorf("%s:%d: a block of neither commands nor anything that texts in stories_test.go knows; show an output below the command that prints it", path, b.line)
+			}
+		}
+	}
+}
+
+// made are paths that are no part of the repository: they are built or written by
+// what the documentation tells to type.
+var made = regexp.MustCompile(`^(bin|certs)/.`)
+
+var (
+	repositoryPath = regexp.MustCompile(`(?:^|[\s=@('"])((?:\.ci|apis|bin|certs|config|controllers|docs|hack|internal|routers|runnable|test|webhooks)/[\w./*-]*)`)
+	upperCase      = regexp.MustCompile(`[A-Z]{3,}|\.\.\.`)
+)
+
+// Every path of the repository that is named is there.
+func TestPaths(t *testing.T) {
+	root := repository(t)
+	exists := func(path string) bool {
+		found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(path)))
+		return err == nil && len(found) > 0
+	}
+	for _, path := range documents {
+		for _, s := range code(t, path) {
+			for _, m := range repositoryPath.FindAllStringSubmatch(s.text, -1) {
+				// opsconfiginfo-NAME.yaml is any such file, apis/.../x.go one somewhere below.
+				name := strings.TrimRight(upperCase.ReplaceAllString(m[1], "*"), ".")
+				if !made.MatchString(name) && !exists(name) && !exists(strings.ReplaceAll(name, "/*/", "/*/*/")) {
+					t.Errorf("%s:%d: %s is not in the repository", path, s.line, m[1])
+				}
+			}
+		}
+	}
+}
+
+// code are the code spans and the lines of blocks of a document.
+func code(t *testing.T, path string) []span {
+	t.Helper()
+	d := read(t, path)
+	all := d.spans()
+	for _, b := range d.blocks {
+		if b.language == "mermaid" {
+			continue
+		}
+		for i, line := range b.lines {
+			all = append(all, span{b.line + i, line})
+		}
+	}
+	return all
+}
+
+var (
+	makeTarget   = regexp.MustCompile(`(?m)^([a-zA-Z][\w-]*):`)
+	makeVariable = regexp.MustCompile(`(?m)^([A-Z][A-Z_]*) *[?:]?=`)
+)
+
+// Every target of make is one, and so is every variable given to it.
+func TestMakeTargets(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(repository(t), "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, pattern := range []*regexp.Regexp{makeTarget, makeVariable} {
+		for _, m := range pattern.FindAllStringSubmatch(string(data), -1) {
+			known[m[1]] = true
+		}
+	}
+	seen := 0
+	for _, path := range documents {
+		for _, s := range code(t, path) {
+			words, is := strings.CutPrefix(comment.ReplaceAllString(strings.TrimPrefix(s.text, "$ "), ""), "make ")
+			if !is {
+				continue
+			}
+			for _, word := range strings.Fields(words) {
+				name, _, variable := strings.Cut(word, "=")
+				if seen++; !known[name] {
+					t.Errorf("%s:%d: make %s: the Makefile has no target or variable %s", path, s.line, words, name)
+				}
+				if variable {
+					break // what is given to it may have spaces
+				}
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no target is named anywhere")
+	}
+}
+
+var flagName = regexp.MustCompile(`(^|[\s'"=(,])--([a-z][a-z-]*(?:[a-z]|\*))(?:[^.\w-]|$)`)
+
+// Every flag is one of the program it is given to; one that stands alone is the
+// manager's, or the simulator's where the simulator is described.
+func TestFlags(t *testing.T) {
+	manager := func(name string) bool {
+		_, err := options.Parse([]string{"--" + name + "=x"})
+		return err == nil || !strings.Contains(err.Error(), "flag provided but not defined")
+	}
+	simulator := source(t, "hack/simulator/main.go", `flags\.\w+\((?:&[\w.]+, )?"([a-z-]+)"`)
+	demo := source(t, "hack/demo/main.go", `flag\.\w+\("([a-z-]+)"`)
+	in := func(names []string) func(string) bool {
+		return func(name string) bool { return slices.Contains(names, name) }
+	}
+	mentioned := map[string]bool{}
+	for _, path := range documents {
+		for _, s := range code(t, path) {
+			whose, is := "manager", manager
+			switch text := strings.TrimPrefix(s.text, "$ "); {
+			case strings.HasPrefix(text, "make simulator") || strings.HasPrefix(text, "go run ./hack/simulator") || strings.HasPrefix(text, "--fail-"):
+				whose, is = "simulator", in(append(simulator, "help"))
+			case strings.HasPrefix(text, "make demo"):
+				whose, is = "demo", in(demo)
+			case strings.HasPrefix(text, "ARGS=") || strings.HasPrefix(text, "make "):
+			case strings.HasPrefix(text, "'--fail") || path == "docs/connect-altershield-server.md" && in(simulator)(strings.Trim(strings.Split(text, "=")[0], "-")):
+				whose, is = "simulator", in(simulator)
+			case strings.HasPrefix(text, "-") || strings.HasPrefix(text, "altershield-operator: ") || strings.HasPrefix(text, "/manager "):
+			default:
+				continue // flags of kubectl, curl, go: the commands are run
+			}
+			for _, m := range flagName.FindAllStringSubmatch(s.text, -1) {
+				name := m[2]
+				if prefix, several := strings.CutSuffix(name, "*"); several {
+					if !slices.ContainsFunc(managerFlags(t), func(f string) bool { return strings.HasPrefix(f, prefix) }) {
+						t.Errorf("%s:%d: the manager has no flag --%s", path, s.line, name)
+					}
+					continue
+				}
+				mentioned[name] = true
+				if !is(name) {
+					t.Errorf("%s:%d: the %s has no flag --%s", path, s.line, whose, name)
+				}
+			}
+		}
+	}
+	for _, name := range managerFlags(t) {
+		if !mentioned[name] {
+			t.Errorf("internal/options: no document tells of --%s; add it to the table of docs/user-guide.md or of docs/connect-altershield-server.md", name)
+		}
+	}
+}
+
+func managerFlags(t *testing.T) []string {
+	return source(t, "internal/options/options.go", `fs\.\w+\((?:&o\.\w+, )?"([a-z-]+)"`)
+}
+
+// source are the first groups of all matches in a file.
+func source(t *testing.T, path, pattern string) []string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(repository(t), filepath.FromSlash(path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(data), -1) {
+		all = append(all, m[1])
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s has nothing like %s", path, pattern)
+	}
+	return all
+}
+
+// program is what the code of this repository says.
+type program struct {
+	// literals are its strings, without those of tests, one per line in text.
+	literals map[string]bool
+	text     string
+	// names are what it declares and uses, in tests, too.
+	names map[string]bool
+	// constants are its string constants.
+	constants map[string]string
+	// events are the reasons of the events it writes.
+	events map[string]bool
+}
+
+func programOf(t *testing.T) program {
+	t.Helper()
+	p := program{map[string]bool{}, "", map[string]bool{}, map[string]string{}, map[string]bool{}}
+	var files []*ast.File
+	root := repository(t)
+	for _, dir := range []string{".", "apis", "controllers", "hack", "internal", "routers", "runnable", "test", "webhooks"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if entry.IsDir() && dir == "." && path != root || entry.IsDir() && path == filepath.Join(root, "test", "docs") {
+				return filepath.SkipDir
+			}
+			if !strings.HasSuffix(path, ".go") {
+				return nil
+			}
+			file, err := goparser.ParseFile(token.NewFileSet(), path, nil, goparser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if id, is := n.(*ast.Ident); is {
+					p.names[id.Name] = true
+				}
+				return true
+			})
+			if !strings.HasSuffix(path, "_test.go") {
+				files = append(files, file)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text strings.Builder
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BasicLit:
+				if s, is := literal(n); is {
+					p.literals[s] = true
+					text.WriteString(s + "\n")
+				}
+			case *ast.ValueSpec:
+				for i, value := range n.Values {
+					if s, is := literal(value); is && i < len(n.Names) {
+						p.constants[n.Names[i].Name] = s
+					}
+				}
+			}
+			return true
+		})
+	}
+	p.text = text.String()
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				p.eventsIn(n.Args)
+			case *ast.CompositeLit:
+				p.eventsIn(n.Elts)
+			}
+			return true
+		})
+	}
+	return p
+}
+
+// eventsIn finds the reason of an event: it follows its type.
+func (p program) eventsIn(list []ast.Expr) {
+	for i := range list[:max(0, len(list)-1)] {
+		if selector, is := valueOf(list[i]).(*ast.SelectorExpr); !is || !strings.HasPrefix(selector.Sel.Name, "EventType") {
+			continue
+		}
+		switch reason := valueOf(list[i+1]).(type) {
+		case *ast.SelectorExpr:
+			p.events[p.constants[reason.Sel.Name]] = true
+		case *ast.Ident:
+			p.events[p.constants[reason.Name]] = true
+		default:
+			if s, is := literal(reason); is {
+				p.events[s] = true
+			}
+		}
+	}
+	delete(p.events, "")
+}
+
+func valueOf(e ast.Expr) ast.Expr {
+	if pair, is := e.(*ast.KeyValueExpr); is {
+		return pair.Value
+	}
+	return e
+}
+
+func literal(e ast.Expr) (string, bool) {
+	basic, is := e.(*ast.BasicLit)
+	if !is || basic.Kind != token.STRING {
+		return "", false
+	}
+	s, err := strconv.Unquote(basic.Value)
+	return s, err == nil
+}
+
+var (
+	camelCase = regexp.MustCompile(`^[A-Z][a-z]+([A-Z][a-z]*)+$`)
+	metric    = regexp.MustCompile(`\baltershield_[a-z_]+[a-z]\b`)
+	key       = regexp.MustCompile(`(?:altershield\.defense\.antgroup\.com/|…/)([a-z-]+[a-z])`)
+)
+
+// foreign are names of Kubernetes and of the tools around it.
+var foreign = []string{"ContainerCreating", "RollingUpdate", "ReplicaSet", "RolloutStuck", "ConfigMap"}
+
+// Every state, reason, condition, event, kind or function that is named is one.
+func TestNames(t *testing.T) {
+	p := programOf(t)
+	for _, path := range documents {
+		for _, s := range read(t, path).spans() {
+			if camelCase.MatchString(s.text) && !p.literals[s.text] && !p.names[s.text] && !slices.Contains(foreign, s.text) && !strings.HasPrefix(s.text, "AlterShield") {
+				t.Errorf("%s:%d: nothing in the code is called %s", path, s.line, s.text)
+			}
+		}
+		for _, s := range read(t, path).text() {
+			for _, name := range metric.FindAllString(s.text, -1) {
+				if !p.literals[name] && !p.literals[strings.TrimPrefix(name, "altershield_")] {
+					t.Errorf("%s:%d: there is no metric %s", path, s.line, name)
+				}
+			}
+			for _, m := range key.FindAllStringSubmatch(s.text, -1) {
+				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains([]string{"branch", "rollback", "silence", "timeouts"}, m[1]) {
+					t.Errorf("%s:%d: there is no label or annotation altershield.defense.antgroup.com/%s", path, s.line, m[1])
+				}
+			}
+		}
+	}
+}
+
+// Every condition, reason and key on workloads is explained in docs/states.md,
+// every event in docs/user-guide.md or docs/connect-altershield-server.md.
+func TestComplete(t *testing.T) {
+	p := programOf(t)
+	explained := func(paths ...string) map[string]bool {
+		words := map[string]bool{}
+		for _, path := range paths {
+			for _, s := range read(t, path).spans() {
+				words[s.text] = true
+			}
+		}
+		return words
+	}
+	states := explained("docs/states.md")
+	for name, value := range p.constants {
+		switch {
+		case strings.HasPrefix(name, "Condition") || strings.HasPrefix(name, "Reason"):
+			if camelOrWord.MatchString(value) && !states[value] {
+				t.Errorf("docs/states.md does not explain %s (%s)", value, name)
+			}
+		case strings.HasSuffix(name, "Label") || strings.HasSuffix(name, "Annotation"):
+			short, own := strings.CutPrefix(value, "altershield.defense.antgroup.com/")
+			if own && !states[short] && !explained("docs/user-guide.md")[value] {
+				t.Errorf("docs/states.md does not explain %s on workloads", short)
+			}
+		}
+	}
+	events := explained("docs/user-guide.md", "docs/connect-altershield-server.md")
+	for reason := range p.events {
+		if !events[reason] {
+			t.Errorf("docs/user-guide.md does not explain the event %s", reason)
+		}
+	}
+	if len(p.events) < 15 {
+		t.Errorf("found only the events %v", p.events)
+	}
+}
+
+var camelOrWord = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
+
+// The log lines of the manager that people are told to look for are in the code.
+func TestLogLines(t *testing.T) {
+	p := programOf(t)
+	d := read(t, "docs/connect-altershield-server.md")
+	rows, section := 0, ""
+	for i, line := range d.prose {
+		if strings.HasPrefix(line, "##") {
+			section = strings.TrimLeft(line, "# ")
+		}
+		cells := strings.Split(line, " | ")
+		switch {
+		case section == "By log line" && strings.HasPrefix(line, "| `"):
+			line = cells[0]
+		case section == "By condition" && len(cells) == 5:
+			line = cells[3]
+		default:
+			continue
+		}
+		for _, m := range codeSpan.FindAllStringSubmatch(line, -1) {
+			if !strings.Contains(m[1], " ") {
+				continue // the value of a field
+			}
+			if rows++; !p.literals[m[1]] {
+				t.Errorf("%s:%d: the manager has no log line %q", d.path, i+1, m[1])
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("found no log lines")
+	}
+}
+
+var field = regexp.MustCompile(`^(?:spec|status)(?:\.[a-zA-Z]+)+$`)
+
+// Every field that is named is one of our kinds, or one of a Deployment.
+func TestFields(t *testing.T) {
+	known := map[string]bool{"spec.template": true, "spec.paused": true, "spec.progressDeadlineSeconds": true}
+	for _, crd := range crds(t) {
+		walk(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, "", func(path string, _ *apiextensionsv1.JSONSchemaProps) { known[path] = true })
+	}
+	for _, path := range documents {
+		for _, s := range read(t, path).spans() {
+			if field.MatchString(s.text) && !known[s.text] {
+				t.Errorf("%s:%d: no kind has a field %s", path, s.line, s.text)
+			}
+		}
+	}
+}
+
+// Every field of our kinds has a description: kubectl explain prints it.
+func TestDescriptions(t *testing.T) {
+	for _, crd := range crds(t) {
+		kind := crd.Spec.Names.Kind
+		for _, v := range crd.Spec.Versions {
+			if v.Schema.OpenAPIV3Schema.Description == "" {
+				t.Errorf("%s has no description", kind)
+			}
+			fields := 0
+			walk(v.Schema.OpenAPIV3Schema, "", func(path string, s *apiextensionsv1.JSONSchemaProps) {
+				fields++
+				if path != "metadata" && strings.TrimSpace(s.Description) == "" {
+					t.Errorf("%s: %s has no description; write a comment above it in apis/, then make generate manifests build-installer", kind, path)
+				}
+			})
+			if fields < 10 {
+				t.Errorf("%s has only %d fields", kind, fields)
+			}
+			for _, c := range v.AdditionalPrinterColumns {
+				if c.Name != "AGE" && c.Description == "" {
+					t.Errorf("%s: column %s has no description", kind, c.Name)
+				}
+			}
+		}
+	}
+}
+
+func crds(t *testing.T) []apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(repository(t), "config", "crd", "bases", "*.yaml"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no CRDs: %v", err)
+	}
+	all := make([]apiextensionsv1.CustomResourceDefinition, len(paths))
+	for i, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.UnmarshalStrict(data, &all[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// walk calls visit for each field of a schema, with its path.
+func walk(s *apiextensionsv1.JSONSchemaProps, path string, visit func(path string, s *apiextensionsv1.JSONSchemaProps)) {
+	for name := range s.Properties {
+		child := s.Properties[name]
+		below := strings.TrimPrefix(path+"."+name, ".")
+		visit(below, &child)
+		walk(&child, below, visit)
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		walk(s.Items.Schema, path, visit)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		walk(s.AdditionalProperties.Schema, path, visit)
+	}
+}

@@ -1,0 +1,524 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package docs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/hack/simulator/journal"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+)
+
+const (
+	first     = "sleep--x--c6c45d23c098bdf181853a85b60b5d74"
+	system    = "altershieldoperator-system"
+	quick     = "https://raw.githubusercontent.com/traas-stack/altershield-operator/main/quick-start.yaml"
+	secret    = "the token of the stories"
+	admission = "stories.admission"
+	// needsKinds is why an add-on is not applied; TestCluster of test/manifests
+	// applies what it has of other kinds.
+	needsKinds = "needs the kinds of another operator"
+	needsPods  = "the manager's pods are only played here: nothing listens, and they have no logs"
+)
+
+// download is where releases are; the story is told with the file that is here.
+var download = regexp.MustCompile(`https://raw\.githubusercontent\.com/\S+/quick-start\.yaml`)
+
+type told struct {
+	begin, end func(s *story)
+	steps      []step
+}
+
+// stories have a step for each command that cannot just be run.
+var stories = map[string]told{
+	"docs/operations.md": {
+		steps: []step{
+			{command: "kubectl apply -f " + quick, fill: released},
+			{
+				command: "kubectl -n altershieldoperator-system rollout status deployment/altershieldoperator-controller-manager",
+				after:   func(s *story) { s.startManager(false) },
+			},
+			{command: "kubectl apply -k config/certmanager", skip: needsKinds},
+			{command: "kubectl apply -k config/prometheus", skip: needsKinds},
+			{command: "k describe certificate altershieldoperator-webhook-serving-cert", skip: needsKinds},
+			{
+				command: "kubectl create secret generic altershield-token -n altershieldoperator-system --from-file=token",
+				before:  func(s *story) { s.write("token", secret) },
+			},
+			{
+				command: "kubectl apply -k config/samples/server", before: (*story).removeWebhooks,
+				after: func(s *story) { s.startManager(false) },
+			},
+			{
+				command: "kubectl -n altershieldoperator-system expose service altershieldoperator-callback-service --name=altershield-callbacks " +
+					`--target-port=callbacks --type=LoadBalancer --overrides='{"spec":{"loadBalancerSourceRanges":["192.0.2.10/32"]}}'`,
+				after: func(s *story) {
+					s.wait("192.0.2.10/32 callbacks", "kubectl -n %s get service altershield-callbacks -o 'jsonpath={.spec.loadBalancerSourceRanges[0]} {.spec.ports[0].targetPort}'", system)
+				},
+			},
+			{command: "curl -s -X POST http://<address>/openapi/altershield/liveTest", fill: callbacks},
+			{
+				// The manager that runs is given its certificate.
+				command: "kubectl -n altershieldoperator-system delete secret altershieldoperator-webhook-server-cert",
+				before: func(s *story) {
+					s.do("kubectl -n %s create secret generic altershieldoperator-webhook-server-cert", system)
+				},
+			},
+			{command: "kubectl -n altershieldoperator-system port-forward service/altershieldoperator-metrics-service 8443 &", skip: needsPods},
+			{
+				command: `curl -sk -H "Authorization: Bearer $TOKEN" https://127.0.0.1:8443/metrics | grep ^altershield_`,
+				fill: func(s *story, command string) string {
+					return strings.Replace(command, "127.0.0.1:8443", s.metrics, 1)
+				},
+			},
+			{command: "k get --raw /api/v1/namespaces/altershieldoperator-system/pods/POD:8081/proxy/readyz?verbose", skip: needsPods},
+			{command: `k logs -l control-plane=controller-manager --tail=-1 | grep '"level":"error"'`, skip: needsPods},
+			{command: "k logs -l control-plane=controller-manager --tail=-1 | grep 'did not do as it was asked'", skip: needsPods},
+			{command: "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend", before: (*story).block},
+			{
+				command: "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend",
+				after: func(s *story) {
+					s.wait("No resources found", "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend")
+				},
+			},
+			{command: "kubectl describe deployment NAME", fill: named},
+			{command: "kubectl get cwl -A", before: (*story).breakImage},
+			{command: "kubectl get changepods -A | grep -E 'PreFailed|PreTimeout|PostFailed|PostTimeout'", code: 1},
+			{
+				command: "kubectl apply -f https://raw.githubusercontent.com/traas-stack/altershield-operator/<version>/quick-start.yaml",
+				fill:    released,
+				before:  (*story).removeWebhooks,
+			},
+			{
+				command: "kubectl delete mutatingwebhookconfiguration altershieldoperator-mutating-webhook-configuration",
+				before:  (*story).stopManager,
+			},
+			{
+				command: "kubectl get opsconfiginfo -n altershieldoperator-system -o yaml",
+				before: func(s *story) {
+					s.startManager(false)
+					s.wait("2m", "kubectl -n %s get oci rollback -o jsonpath={.spec.content}", system)
+				},
+			},
+			{command: "kubectl get deployment NAME -o yaml", fill: named},
+		},
+	},
+	"README.md": {
+		end: (*story).forget,
+		steps: []step{
+			{
+				command: "kubectl apply -f " + quick, fill: released, before: (*story).removeWebhooks,
+				// It is this machine that webhooks are called on.
+				after: func(s *story) { s.startManager(false) },
+			},
+		},
+	},
+	"docs/user-guide.md": {
+		begin: (*story).standAlone,
+		end:   (*story).forget,
+		steps: []step{
+			{
+				command: "kubectl label namespace shop admission-webhook-altershield=enabled",
+				before:  func(s *story) { s.do("kubectl create namespace shop") },
+			},
+			{
+				command: "kubectl -n shop label deployment cart altershield.defense.antgroup.com/defense=disabled",
+				before:  func(s *story) { s.do("kubectl -n shop create deployment cart --image=busybox") },
+			},
+			{command: "kubectl get changeworkloads,changepods", before: (*story).fresh},
+			{
+				command: `kubectl patch changepod --subresource=status ` + first + `--x--1 --type merge -p '{"status":{"podResults":[{"pod":"sleep-76899dd8f8-gcr9j","verdict":"unpass","message":"find error"}],"message":"PostFinish"}}'`,
+				fill: func(s *story, command string) string {
+					return podName.ReplaceAllString(command, s.podOf(first+"--x--1"))
+				},
+				after: func(s *story) { s.state(first, "Suspend") },
+			},
+			{
+				command: "kubectl patch changepod --subresource=status " + first + `--x--1 --type merge -p '{"status":{"podResults":[]}}'`,
+				after: func(s *story) {
+					s.state(first, "Success")
+					s.wait("", "kubectl get deployment sleep -o jsonpath='{.metadata.labels.altershield\\.defense\\.antgroup\\.com/suspend}'")
+				},
+			},
+			{
+				command: `kubectl patch cwl NAME --subresource=status --type=merge -p '{"status":{"orderPreVerdict":{"verdict":"pass"}}}'`,
+				fill:    func(_ *story, command string) string { return strings.Replace(command, "NAME", first, 1) },
+			},
+			{
+				command: "kubectl -n altershieldoperator-system patch oci timeouts --type=merge -p " + `'{"spec":{"content":"wait=30s,pre=60s,post=300s"}}'`,
+				after:   func(s *story) { s.set("timeouts", `{"content":"wait=60s,pre=120s,post=120s"}`) },
+			},
+			{
+				command: "kubectl -n altershieldoperator-system patch oci silence --type=merge -p " + `'{"spec":{"enable":true}}'`,
+				after:   func(s *story) { s.set("silence", `{"enable":false}`) },
+			},
+			{
+				command: "kubectl -n altershieldoperator-system patch oci silence --type=merge -p " + `'{"spec":{"enable":true}}'`,
+				after:   func(s *story) { s.inForce("silence") },
+			},
+			{
+				command: "kubectl rollout resume deployment/NAME",
+				fill:    named,
+				before:  func(s *story) { s.do("kubectl rollout pause deployment/sleep") },
+			},
+			{
+				command: "kubectl set image deployment/sleep sleep=busybox:3",
+				before: func(s *story) {
+					s.startManager(true)
+					s.server.Script(simulator.Script{
+						Match:   simulator.Match{Workload: "sleep"},
+						Verdict: altershield.VerdictFail, Times: 1,
+						URL:   "http://altershield.example/node/1",
+						Rules: []altershield.Rule{{Name: "freeze", Msg: "change freeze until Monday", Verdict: altershield.VerdictFail}},
+					})
+					s.set("admission", `{"enable":true}`)
+				},
+			},
+			{
+				command: "kubectl set image deployment/sleep sleep=busybox:4",
+				before:  func(s *story) { s.outage(simulator.Hang) },
+			},
+			{
+				command: "kubectl set image deployment/sleep sleep=busybox:5",
+				after: func(s *story) {
+					s.set("admission", `{"enable":false}`)
+					s.set("silence", `{"enable":false}`)
+					s.startManager(false)
+				},
+			},
+			{
+				command: "kubectl set image deployment/sleep sleep=busybo",
+				before:  (*story).fresh,
+				after:   (*story).hang,
+			},
+			{command: "kubectl set image deployment/sleep sleep=busybo"},
+			{
+				command: "kubectl annotate deployment sleep altershield.defense.antgroup.com/rollback-to=last-success",
+				before: func(s *story) {
+					s.fresh()
+					s.release("busybox:6")
+				},
+				after: func(s *story) { s.restored() },
+			},
+			{
+				command: "kubectl annotate deployment sleep altershield.defense.antgroup.com/rollback-to=c6c45d23c098bdf181853a85b60b5d74",
+				before:  func(s *story) { s.release("busybox:7") },
+				after:   func(s *story) { s.restored() },
+			},
+		},
+	},
+	"docs/states.md":    anyManager,
+	"docs/reference.md": anyManager,
+	"docs/connect-altershield-server.md": {
+		begin: func(s *story) {
+			s.startManager(true)
+			s.env = append(s.env, "SERVER_URL="+s.server.URL())
+		},
+		steps: []step{
+			{
+				command: "head -c 32 /dev/urandom | base64 > token",
+				after:   func(s *story) { s.write("token", secret) },
+			},
+			{
+				command: "kubectl create secret generic altershield-token -n altershieldoperator-system --from-file=token",
+				before: func(s *story) {
+					s.do("kubectl delete secret altershield-token -n %s --ignore-not-found", system)
+				},
+			},
+			{command: "curl -s -X POST http://<operator>/openapi/altershield/liveTest", fill: callbacks},
+			{command: "kubectl get cwl -o wide", before: (*story).fresh},
+			{
+				command: `ts=$(date +%s%3N); curl -s "http://<operator>/openapi/altershield/suspend/deployment?namespace=default" -H "X-AlterShield-Platform: kubernetes" -H "X-AlterShield-Timestamp: $ts" -H "X-AlterShield-Sign: $(sign "$(head -1 token)" $ts '{"namespace":"default"}')"`,
+				fill:    callbacks,
+			},
+		},
+		end: (*story).heard,
+	},
+}
+
+// shownText is a block of neither commands nor their outputs.
+type shownText struct {
+	document string
+	// begins is how its first line does.
+	begins string
+	// prints names what prints it, for shows; empty for what is no output.
+	prints string
+}
+
+func (x shownText) is(path string, b block) bool {
+	return path == x.document && b.language == "" && strings.HasPrefix(masked(b.lines[0]), x.begins)
+}
+
+var texts = []shownText{
+	{"docs/operations.md", "# kustomization.yaml", ""},
+	{"docs/user-guide.md", "PUT /openapi/altershield/", ""},
+	{"docs/connect-altershield-server.md", "volumes:", ""},
+	{"docs/connect-altershield-server.md", "sign = ", ""},
+	{"docs/connect-altershield-server.md", "altershield-operator: --altershield-token-file", "token"},
+	{"docs/connect-altershield-server.md", `{"cluster":`, "parameters"},
+	{"docs/connect-altershield-server.md", `{"batch":`, "results"},
+	{"docs/connect-altershield-server.md", "TIME default/sleep c6c45d23 request order submitted", "journal"},
+	{"docs/connect-altershield-server.md", "version c6a7c50d1c46819baae80eb37d084099: ", "failure"},
+	{"README.md", "TIME callback batch", "failure"},
+	{translated, "TIME callback batch", "failure"},
+}
+
+// heard checks what the server hears and says, and what a manager says that is
+// given a token it cannot use.
+func (s *story) heard() {
+	s.t.Helper()
+	s.write("short", "0123456789")
+	said, err := s.shell("bin/manager --altershield-token-file=short")
+	if err == nil {
+		s.t.Errorf("the manager starts with a token of 10 bytes")
+	}
+	s.shows("token", strings.ReplaceAll(said, "short", "/etc/altershield/token"))
+
+	order := s.do("kubectl get cwl %s -o jsonpath={.status.orderId}", first)
+	if err := s.server.WaitFor(s.t.Context(), func(j simulator.Journal) bool { return len(j.Ends(order)) > 0 }); err != nil {
+		s.t.Fatal(err)
+	}
+	var lines, parameters, results strings.Builder
+	teller := journal.NewTeller()
+	for _, e := range s.server.Journal().Of(order) {
+		fmt.Fprintln(&lines, teller.Tell(e))
+		switch request := e.Request.(type) {
+		case *altershield.SubmitOrderRequest:
+			fmt.Fprintln(&parameters, request.ChangeParamJSON)
+		case *altershield.FinishNodeRequest:
+			fmt.Fprintln(&results, request.ChangeResultJSON)
+		}
+	}
+	s.shows("journal", lines.String())
+	s.shows("parameters", parameters.String())
+	s.shows("results", results.String())
+
+	var pod string
+	s.server.Script(simulator.Script{
+		Match:   simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
+		Verdict: altershield.VerdictFail, Times: 1,
+		Rules: []altershield.Rule{{Name: "error rate", Msg: "5xx above 1 % on POD", Verdict: altershield.VerdictFail}},
+	})
+	s.do("kubectl set image deployment/sleep sleep=busybox:8")
+	s.wait("1", "kubectl get cwl | grep -c Suspend")
+	s.poll(func() bool {
+		pod, _ = s.shell("kubectl get cwl -o 'jsonpath={range .items[*].status.defenseCheckFailPods[*]}{.pod}{end}'")
+		return pod != ""
+	})
+	s.poll(func() bool {
+		said, _ = s.shell("kubectl get events --field-selector involvedObject.uid=$(kubectl get deployment sleep -o jsonpath={.metadata.uid}),reason=ReleaseSuspended -o 'jsonpath={.items[*].message}'")
+		return said != ""
+	})
+	said += "\n"
+	for _, e := range s.server.Journal() {
+		line := teller.Tell(e)
+		said += line.Time + "  " + line.Text + "\n"
+	}
+	s.shows("failure", strings.ReplaceAll(said, "on POD", "on "+pod))
+}
+
+// anyManager is for what is there with a server and without.
+var anyManager = told{begin: func(s *story) {
+	if s.manager == nil {
+		s.startManager(false)
+	}
+}}
+
+func released(_ *story, command string) string {
+	return download.ReplaceAllString(command, "quick-start.yaml")
+}
+
+func named(_ *story, command string) string { return strings.Replace(command, "NAME", "sleep", 1) }
+
+func callbacks(s *story, command string) string {
+	address := strings.TrimPrefix(s.manager.CallbackAddress(), "http://")
+	return strings.NewReplacer("<operator>", address, "<address>", address).Replace(command)
+}
+
+// standAlone starts a manager without a server, unless one runs.
+func (s *story) standAlone() {
+	if s.manager == nil || !s.manager.Running() || s.server != nil {
+		s.startManager(false)
+	}
+}
+
+// startManager starts a manager, with a server or without; the one that runs
+// ends.
+func (s *story) startManager(connected bool) {
+	s.t.Helper()
+	s.stopManager()
+	s.metrics = "127.0.0.1:" + s.freePort()
+	args := []string{"--leader-elect=true", "--metrics-bind-address=" + s.metrics}
+	if connected {
+		s.write("manager-token", secret)
+		s.server = simulator.New(simulator.Options{Token: secret, AdmissionScene: admission})
+		if err := s.server.Start("127.0.0.1:0"); err != nil {
+			s.t.Fatal(err)
+		}
+		args = append(args, "--altershield-url="+s.server.URL(), "--altershield-token-file="+filepath.Join(s.dir, "manager-token"),
+			"--altershield-admission-scene="+admission)
+	}
+	s.removeWebhooks()
+	var err error
+	if s.manager, err = s.cluster.InstallManager(context.Background(), controlplane.ManagerOptions{Root: s.root, Args: args}); err != nil {
+		s.t.Fatal(err)
+	}
+	if connected {
+		s.server.SetCallbackURLs(s.manager.CallbackAddress() + altershield.CallbackPath)
+	}
+	if err := s.manager.Start(context.Background()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *story) stopManager() {
+	if s.manager != nil {
+		if err := s.manager.Stop(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if s.server != nil {
+		s.server.Shutdown()
+		s.server = nil
+	}
+}
+
+// removeWebhooks lets others take their place: those of the manifests lead to a
+// Service, those of the test to this machine.
+func (s *story) removeWebhooks() {
+	for _, kind := range []string{"mutating", "validating"} {
+		s.do("kubectl delete %[1]swebhookconfiguration altershieldoperator-%[1]s-webhook-configuration --ignore-not-found", kind)
+	}
+}
+
+func (s *story) freePort() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func (s *story) write(name, content string) {
+	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(content+"\n"), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// state waits until a release is in a state.
+func (s *story) state(release, state string) {
+	s.t.Helper()
+	s.wait(state, "kubectl get cwl %s -o jsonpath={.status.status}", release)
+}
+
+func (s *story) podOf(batch string) string {
+	return s.do("kubectl get changepod %s -o 'jsonpath={.spec.podInfos[0].pod}'", batch)
+}
+
+// forget removes the Deployment, and what is known of it.
+func (s *story) forget() {
+	s.do("kubectl delete deployment sleep --ignore-not-found --cascade=foreground")
+	// The garbage collector finds out late that there are new kinds.
+	s.do("kubectl delete cwl,cpd,controllerrevisions --all")
+}
+
+// fresh releases the sample for the first time, and waits until it has succeeded.
+func (s *story) fresh() {
+	s.t.Helper()
+	s.do("kubectl label namespace default admission-webhook-altershield=enabled --overwrite")
+	s.forget()
+	s.do("kubectl apply -f config/samples/sleep.yaml")
+	s.state(first, "Success")
+	s.rolledOut()
+}
+
+// rolledOut waits until nothing of an older version is left.
+func (s *story) rolledOut() {
+	s.do("kubectl rollout status deployment/sleep --timeout=60s")
+	s.wait("5", "kubectl get pods -l app=sleep -o name | wc -l")
+}
+
+// release releases an image, and waits until it has succeeded.
+func (s *story) release(image string) {
+	s.t.Helper()
+	s.do("kubectl set image deployment/sleep sleep=%s", image)
+	s.rolledOut()
+	s.state("$(kubectl get deployment sleep -o jsonpath='sleep--x--{.metadata.labels.admission-webhook-altershield\\.antgroup\\.com/version}')", "Success")
+}
+
+// restored waits until the first release is restored.
+func (s *story) restored() {
+	s.t.Helper()
+	s.wait(strings.TrimPrefix(first, "sleep--x--"), "kubectl get deployment sleep -o jsonpath='{.metadata.labels.admission-webhook-altershield\\.antgroup\\.com/version}'")
+	s.rolledOut()
+	s.state(first, "Success")
+}
+
+// block fails the sample.
+func (s *story) block() {
+	s.t.Helper()
+	s.fresh()
+	s.do(`kubectl patch changepod --subresource=status %s--x--1 --type=merge -p '{"status":{"podResults":[{"pod":"%s","verdict":"unpass","message":"find error"}]}}'`, first, s.podOf(first+"--x--1"))
+	s.state(first, "Suspend")
+}
+
+// breakImage releases an image that cannot be pulled, and waits until that is
+// rolled back.
+func (s *story) breakImage() {
+	s.t.Helper()
+	s.fresh()
+	s.do("kubectl apply -f config/samples/sleep-broken-image.yaml")
+	s.hang()
+	s.wait("1", "kubectl get cwl | grep -c Rollback")
+	s.restored()
+}
+
+// hang waits until images cannot be pulled, and shortens the time they have.
+func (s *story) hang() {
+	s.t.Helper()
+	s.wait("3", "kubectl get pods | grep -c -E 'ErrImagePull|ImagePullBackOff'")
+	s.do("kubectl annotate deployment sleep altershield.defense.antgroup.com/rollback=1s")
+}
+
+// set writes a setting, and waits until it is in force.
+func (s *story) set(name, spec string) {
+	s.t.Helper()
+	s.do(`kubectl -n %s patch oci %s --type=merge -p '{"spec":%s}'`, system, name, spec)
+	s.inForce(name)
+}
+
+func (s *story) inForce(name string) {
+	s.t.Helper()
+	generation := s.do("kubectl -n %s get oci %s -o jsonpath={.metadata.generation}", system, name)
+	s.wait(generation, "kubectl -n %s get oci %s -o jsonpath={.status.observedGeneration}", system, name)
+}
+
+func (s *story) outage(o simulator.Outage) {
+	if err := s.server.SetOutage(o); err != nil {
+		s.t.Fatal(err)
+	}
+}
