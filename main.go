@@ -121,7 +121,7 @@ func run(ctx context.Context, o *options.Options) error {
 	rollbacks := controllers.NewRollbacks(mgr, co)
 	client, cluster := server.Connection()
 	if err := webhooks.SetupWithManager(mgr, webhooks.Options{
-		Self: self, Log: ctrl.Log.WithName("webhooks"), Settings: webhooks.CachedSettings(mgr.GetClient(), o.Namespace),
+		Self: self, Pod: o.Pod, Log: ctrl.Log.WithName("webhooks"), Settings: webhooks.CachedSettings(mgr.GetClient(), o.Namespace),
 		Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{
 			Scene: o.AdmissionScene, Tenant: o.Tenant, Phase: o.Phase, TargetType: o.TargetType, Cluster: string(cluster),
 		}),

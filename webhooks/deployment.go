@@ -29,6 +29,7 @@ import (
 
 	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -69,6 +70,8 @@ type Options struct {
 	Checker Checker
 	// Settings reads the settings in force; required with a Checker.
 	Settings func(context.Context) (settings.Settings, error)
+	// Pod is this replica's own, if it is one.
+	Pod types.NamespacedName
 }
 
 // SetupWithManager registers the webhooks at the manager's webhook server.
@@ -77,9 +80,10 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 		return errors.New("the admission check needs the settings")
 	}
 	server := mgr.GetWebhookServer()
-	server.Register(mutatePath, &admission.Webhook{Handler: newMutating(o)})
-	server.Register(validatePath, &admission.Webhook{Handler: newValidating(o)})
-	server.Register(quarantinePath, &admission.Webhook{Handler: newQuarantine(o)})
+	ending := isEnding(mgr.GetClient(), o.Pod)
+	server.Register(mutatePath, leaving(ending, &admission.Webhook{Handler: newMutating(o)}))
+	server.Register(validatePath, leaving(ending, &admission.Webhook{Handler: newValidating(o)}))
+	server.Register(quarantinePath, leaving(ending, &admission.Webhook{Handler: newQuarantine(o)}))
 	return nil
 }
 

@@ -31,6 +31,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -53,6 +54,8 @@ const (
 type Options struct {
 	// Namespace of the operator.
 	Namespace string
+	// Pod is the one this runs in, by $POD_NAME; its name is empty in none.
+	Pod types.NamespacedName
 	// LeaderElect: of several replicas one decides; all serve webhooks.
 	LeaderElect bool
 	// MetricsAddress and HealthAddress are where metrics and probes are
@@ -131,6 +134,7 @@ func Parse(args []string) (*Options, error) {
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q: the manager takes flags only, see --help", fs.Arg(0))
 	}
+	o.Pod = types.NamespacedName{Namespace: o.Namespace, Name: os.Getenv("POD_NAME")}
 	o.MutatingConfiguration, o.ValidatingConfiguration, _ = strings.Cut(*configurations, ",")
 	return o, o.validate()
 }

@@ -45,12 +45,14 @@ func TestParse(t *testing.T) {
 		"defaults": {check: func(o *Options) bool {
 			return o.Namespace == "altershieldoperator-system" && !o.LeaderElect && o.HealthAddress == ":8081" && o.WebhookPort == 9443 && o.MetricsAddress == "0"
 		}},
-		"namespace of the pod": {podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "ours" }},
-		"flag before pod":      {args: []string{"--namespace=mine"}, podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "mine" }},
-		"leader election":      {args: []string{"--leader-elect"}, check: func(o *Options) bool { return o.LeaderElect }},
-		"other certificate":    {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.WebhookCertName == "other.crt" }},
-		"no such certificate":  {args: []string{"--webhook-cert-name=none.crt"}, wantErr: []string{"--webhook-cert-name", "none.crt"}},
-		"no such directory":    {args: []string{"--webhook-cert-path=/none"}, wantErr: []string{"--webhook-cert-path", "/none"}},
+		"namespace of the pod": {podNamespace: "ours", check: func(o *Options) bool {
+			return o.Namespace == "ours" && o.Pod.Namespace == "ours" && o.Pod.Name == "manager-1"
+		}},
+		"flag before pod":     {args: []string{"--namespace=mine"}, podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "mine" }},
+		"leader election":     {args: []string{"--leader-elect"}, check: func(o *Options) bool { return o.LeaderElect }},
+		"other certificate":   {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.WebhookCertName == "other.crt" }},
+		"no such certificate": {args: []string{"--webhook-cert-name=none.crt"}, wantErr: []string{"--webhook-cert-name", "none.crt"}},
+		"no such directory":   {args: []string{"--webhook-cert-path=/none"}, wantErr: []string{"--webhook-cert-path", "/none"}},
 		"certificates of our own": {args: []string{"--webhook-cert-path="}, check: func(o *Options) bool {
 			return o.WebhookCertSecret == "altershieldoperator-webhook-server-cert" && o.WebhookService == "altershieldoperator-webhook-service" &&
 				o.MutatingConfiguration == "altershieldoperator-mutating-webhook-configuration" &&
@@ -96,6 +98,7 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("POD_NAMESPACE", test.podNamespace)
+			t.Setenv("POD_NAME", "manager-1")
 			o, err := Parse(append([]string{"--webhook-cert-path=" + certs}, test.args...))
 			if len(test.wantErr) > 0 {
 				if err == nil {

@@ -149,14 +149,16 @@ func TestFlags(t *testing.T) {
 					t.Errorf("port %s is %d, --%s says %s", port, got, flagName, want)
 				}
 			}
-			var fromField string
+			fields := map[string]string{}
 			for _, e := range d.Spec.Template.Spec.Containers[0].Env {
-				if e.Name == "POD_NAMESPACE" && e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
-					fromField = e.ValueFrom.FieldRef.FieldPath
+				if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
+					fields[e.Name] = e.ValueFrom.FieldRef.FieldPath
 				}
 			}
-			if fromField != "metadata.namespace" {
-				t.Error("POD_NAMESPACE is not the pod's")
+			for name, want := range map[string]string{"POD_NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name"} {
+				if fields[name] != want {
+					t.Errorf("%s is %q of the pod, want %q", name, fields[name], want)
+				}
 			}
 		})
 	}

@@ -1,0 +1,54 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package webhooks
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+)
+
+// A replica that ends lets go of the connections it answers on, and only that one.
+func TestLeaving(t *testing.T) {
+	now := metav1.Now()
+	reader := fake.NewClientBuilder().WithObjects(
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "ending", DeletionTimestamp: &now, Finalizers: []string{"example.org/test"}}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "running"}},
+	).Build()
+	for name, want := range map[string]bool{"ending": true, "running": false, "unknown": false, "": false} {
+		t.Run(name, func(t *testing.T) {
+			ending := isEnding(reader, types.NamespacedName{Namespace: "system", Name: name})
+			server := httptest.NewServer(leaving(ending, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })))
+			defer server.Close()
+			response, err := server.Client().Get(server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := response.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if response.StatusCode != http.StatusAccepted || response.Close != want {
+				t.Errorf("status %d, connection closed: %t, want %t", response.StatusCode, response.Close, want)
+			}
+		})
+	}
+}
