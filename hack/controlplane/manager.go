@@ -29,9 +29,12 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
@@ -221,7 +224,8 @@ func WriteServingCerts(dir string, hosts ...string) ([]byte, error) {
 }
 
 // WebhookManifests are the webhook configurations of a file, for a manager
-// that the API server reaches at host:port instead of through a service.
+// that the API server reaches at host:port instead of through a service. As in
+// production the cluster's own namespaces and the operator's are left out.
 func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, fmt.Errorf("address of the webhooks: %w", err)
@@ -230,7 +234,10 @@ func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	point := func(c *admissionregistrationv1.WebhookClientConfig) error {
+	point := func(c *admissionregistrationv1.WebhookClientConfig, selector *metav1.LabelSelector) error {
+		selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
+			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: append(defense.SystemNamespaces(), ManagerNamespace),
+		})
 		if c.Service == nil || c.Service.Path == nil {
 			return fmt.Errorf("%s: a webhook without a service path", path)
 		}
@@ -251,7 +258,7 @@ func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
 				return nil, fmt.Errorf("%s: %w", path, err)
 			}
 			for i := range validating.Webhooks {
-				if err := point(&validating.Webhooks[i].ClientConfig); err != nil {
+				if err := point(&validating.Webhooks[i].ClientConfig, validating.Webhooks[i].NamespaceSelector); err != nil {
 					return nil, err
 				}
 			}
@@ -259,7 +266,7 @@ func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
 			pointed = &validating
 		} else {
 			for i := range mutating.Webhooks {
-				if err := point(&mutating.Webhooks[i].ClientConfig); err != nil {
+				if err := point(&mutating.Webhooks[i].ClientConfig, mutating.Webhooks[i].NamespaceSelector); err != nil {
 					return nil, err
 				}
 			}

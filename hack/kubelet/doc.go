@@ -25,7 +25,10 @@ limitations under the License.
 // the cluster IP, through a proxy that knows the ready endpoints as kube-proxy
 // does. Linux and its user namespaces are needed, privileges are not.
 //
-// What a spec asks for and this package cannot give is an error that says so;
-// nothing is passed over in silence. Limits on CPU and memory are the exception.
-// A pod reaches the Services that were there when its container started.
+// What a spec asks for and cannot be given is an error that says so. What has no
+// effect here: limits on CPU and memory; capabilities, seccomp, and privilege
+// escalation, as the process has no privileges at all; modes and groups of mounted
+// files, which are always the process's own and readable by it alone; the image's
+// tag, as there is one build. A pod reaches the Services that were there when its
+// container started.
 package kubelet

@@ -72,10 +72,12 @@ type Kubelet struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
-	mu    sync.Mutex
-	pods  map[types.UID]*pod
-	hosts map[netip.AddrPort]string
-	ips   int
+	mu sync.Mutex
+	// stopped: no pod is taken on any more.
+	stopped bool
+	pods    map[types.UID]*pod
+	hosts   map[netip.AddrPort]string
+	ips     int
 }
 
 // Start starts to run the pods of a namespace, those that are there and those that
@@ -150,6 +152,9 @@ func Start(ctx context.Context, o Options) (_ *Kubelet, err error) {
 
 // Stop ends the pods' processes at once, and the proxies.
 func (k *Kubelet) Stop() {
+	k.mu.Lock()
+	k.stopped = true
+	k.mu.Unlock()
 	k.end()
 	k.work.Wait()
 	for _, l := range k.listeners {
@@ -165,22 +170,29 @@ func (k *Kubelet) Host(endpoint netip.AddrPort, address string) {
 }
 
 // Kill ends the process of a pod's container at once, as a crash does.
-func (k *Kubelet) Kill(name string) error {
+func (k *Kubelet) Kill(name string) error { return k.signal(name, syscall.SIGKILL) }
+
+// Freeze stops the process of a pod's container where it is, as a node does that
+// hangs, until Thaw.
+func (k *Kubelet) Freeze(name string) error { return k.signal(name, syscall.SIGSTOP) }
+
+// Thaw lets a frozen process go on.
+func (k *Kubelet) Thaw(name string) error { return k.signal(name, syscall.SIGCONT) }
+
+// signal holds mu all along: while the pid is known, its sandbox has not been
+// waited for, and the pid is nobody else's.
+func (k *Kubelet) signal(name string, signal syscall.Signal) error {
 	k.mu.Lock()
-	var pid int
+	defer k.mu.Unlock()
 	for _, p := range k.pods {
-		if p.name == name {
-			pid = p.pid
+		if p.name == name && p.pid != 0 {
+			if err := syscall.Kill(p.pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+			return nil
 		}
 	}
-	k.mu.Unlock()
-	if pid == 0 {
-		return fmt.Errorf("no process of pod %s runs", name)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return err
-	}
-	return nil
+	return fmt.Errorf("no process of pod %s runs", name)
 }
 
 // LogPath is the log of all runs of a pod's container.
@@ -191,11 +203,14 @@ func processName(pod string) string { return "pod-" + pod }
 // saw takes note of a pod as it is now.
 func (k *Kubelet) saw(o any) {
 	spec, ok := o.(*corev1.Pod)
-	if !ok || spec.Spec.NodeName == "" || k.life.Err() != nil {
+	if !ok || spec.Spec.NodeName == "" {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.stopped {
+		return
+	}
 	p := k.pods[spec.UID]
 	if p == nil {
 		k.ips++

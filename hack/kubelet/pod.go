@@ -201,6 +201,9 @@ func (p *pod) sleep(d time.Duration) {
 
 // pause waits before a start; true says that the pod is to end instead.
 func (p *pod) pause(d time.Duration) bool {
+	if p.life.Err() != nil {
+		return true
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for p.spec.DeletionTimestamp == nil {
@@ -315,6 +318,7 @@ func (p *pod) launch(s *sandboxSpec) (*controlplane.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer context.AfterFunc(p.life, func() { _ = process.Signal(syscall.SIGKILL) })()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	pid := 0
 	if err == nil {
@@ -360,12 +364,8 @@ func (p *pod) watch(process *controlplane.Process) (ended bool) {
 	for {
 		if p.spec.DeletionTimestamp != nil && !ended {
 			ended = true
-			sleep := time.Duration(0)
-			if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
-				sleep = time.Duration(c.Lifecycle.PreStop.Sleep.Seconds) * time.Second
-			}
 			grace := time.Duration(ptr.Deref(p.spec.DeletionGracePeriodSeconds, 30)) * time.Second
-			stop(min(sleep, grace), grace)
+			stop(min(preStop(c), grace), grace)
 		}
 		p.report()
 		select {
@@ -386,13 +386,21 @@ func (p *pod) watch(process *controlplane.Process) (ended bool) {
 			case livenessProbe:
 			}
 			if a.kind != readinessProbe && !a.ok && !stopping {
-				stop(0, time.Duration(ptr.Deref(p.spec.Spec.TerminationGracePeriodSeconds, 30))*time.Second)
+				stop(preStop(c), time.Duration(ptr.Deref(p.spec.Spec.TerminationGracePeriodSeconds, 30))*time.Second)
 			}
 		case <-resync.C:
 			// As a kubelet does, what cannot be read now is tried again.
 			_ = p.syncVolumes(ctx, p.spec)
 		}
 	}
+}
+
+// preStop is how long a container that is to end is left alone.
+func preStop(c *corev1.Container) time.Duration {
+	if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
+		return 0
+	}
+	return time.Duration(c.Lifecycle.PreStop.Sleep.Seconds) * time.Second
 }
 
 // terminate ends a container: a sleep, SIGTERM, and SIGKILL when the grace period

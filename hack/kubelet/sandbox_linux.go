@@ -285,6 +285,7 @@ func (m mount) into(root string) error {
 // tells its id on descriptor 3, and passes signals on.
 func (s *sandboxSpec) run() (int, error) {
 	started := os.NewFile(3, "started")
+	unix.CloseOnExec(3)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	cmd := exec.Command(s.Args[0], s.Args[1:]...) //nolint:noctx // ends by signals

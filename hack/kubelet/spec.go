@@ -65,12 +65,15 @@ func unsupported(p *corev1.Pod) error {
 	no(len(p.Spec.InitContainers) > 0, "init containers")
 	no(p.Spec.HostNetwork || p.Spec.HostPID || p.Spec.HostIPC, "using the host's namespaces")
 	no(p.Spec.RestartPolicy != corev1.RestartPolicyAlways, "a restartPolicy other than Always")
+	no(len(p.Spec.HostAliases) > 0 || p.Spec.DNSConfig != nil, "names of its own")
 	c := &p.Spec.Containers[0]
+	no(c.SecurityContext != nil && c.SecurityContext.Capabilities != nil && len(c.SecurityContext.Capabilities.Add) > 0, "adding capabilities")
 	no(len(c.EnvFrom) > 0, "envFrom")
 	no(c.Lifecycle != nil && c.Lifecycle.PostStart != nil, "postStart")
 	no(c.Lifecycle != nil && c.Lifecycle.PreStop != nil && c.Lifecycle.PreStop.Sleep == nil, "a preStop other than sleep")
 	for _, probe := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
 		no(probe != nil && probe.HTTPGet == nil, "a probe other than httpGet")
+		no(probe != nil && probe.HTTPGet != nil && (probe.HTTPGet.Host != "" || len(probe.HTTPGet.HTTPHeaders) > 0), "a probe of another host, or with headers,")
 	}
 	for _, m := range c.VolumeMounts {
 		no(m.SubPath != "" || m.SubPathExpr != "", "subPath")

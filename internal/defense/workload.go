@@ -19,6 +19,7 @@ package defense
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -143,15 +144,16 @@ func (w *Workload) AppName() string {
 	return w.Name
 }
 
+// SystemNamespaces are those of the cluster itself, which are never under defense,
+// whoever labels them.
+func SystemNamespaces() []string {
+	return []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}
+}
+
 // NamespaceEnrolled says whether a namespace of this name, with these labels, is
-// under defense. Those of the cluster itself never are, whoever labels them.
+// under defense.
 func NamespaceEnrolled(name string, labels map[string]string) bool {
-	switch name {
-	case metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
-		return false
-	default:
-		return labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue
-	}
+	return labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue && !slices.Contains(SystemNamespaces(), name)
 }
 
 // OptedOut says whether a workload with these labels is out of the defense.

@@ -19,6 +19,8 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -30,7 +32,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -126,7 +127,7 @@ var _ = Describe("the installed operator", Ordered, func() {
 		}
 		Expect(fields()).NotTo(ContainSubstring(`"startTime"`))
 		before := failedOpen()
-		l := startLoad(newNamespace(ctx, true), "bad")
+		l := startLoad(newNamespace(ctx, true), withoutServer)
 		l.goesOn(ctx)
 		kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
 		installed(ctx)
@@ -316,9 +317,9 @@ var _ = Describe("the installed operator, connected to a server and under load,"
 				GinkgoWriter.Println("callback:", e)
 			}
 		}
-		AddReportEntry("figures", fmt.Sprintf("%d releases, %d repairs, %d failing releases suspended (%d not), %d refusals of blocked releases, slowest admission %s; "+
+		AddReportEntry("figures", fmt.Sprintf("%d releases, %d repairs, %d failing releases suspended (%d not), %d blocked releases denied, %d refused without an answer, slowest admission %s; "+
 			"%d callbacks, %d of them met nobody; %d admissions passed without their webhook",
-			l.released, l.repaired, l.failed, len(l.unheard), l.denied, l.slowest.Round(time.Millisecond), len(callbacks), unanswered, failedOpen()-before))
+			l.released, l.repaired, l.failed, len(l.unheard), l.denied, l.unanswered, l.slowest.Round(time.Millisecond), len(callbacks), unanswered, failedOpen()-before))
 		Expect(l.wrong).To(BeEmpty())
 		Expect(min(l.released, l.repaired, l.denied, l.failed)).To(BeNumerically(">", 0))
 		return unanswered
@@ -339,47 +340,58 @@ var _ = Describe("the installed operator, connected to a server and under load,"
 		Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
 	}, SpecTimeout(8*time.Minute))
 
-	It("refuses nothing while a single replica renews certificates of one minute", func(ctx SpecContext) {
+	DescribeTable("refuses and loses nothing while certificates are renewed", func(ctx SpecContext, replicas int, validity string, certificates, authorities int) {
 		sim.ClearJournal()
-		var certificates atomic.Int32
 		patch := func(replicas int, args string) {
 			kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", managerDeployment, "--type=json", "-p",
 				fmt.Sprintf(`[{"op":"replace","path":"/spec/replicas","value":%d},%s]`, replicas, args))
 			installed(ctx)
 			onlyPods(ctx, replicas)
 		}
-		patch(1, `{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--webhook-cert-validity=1m"}`)
+		patch(replicas, fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--webhook-cert-validity=%s"}`, validity))
 		// The certificate that is there would do for months.
 		kubectl(ctx, "-n", controlplane.ManagerNamespace, "delete", "secret", "altershieldoperator-webhook-server-cert")
-		watching, stop := context.WithCancel(ctx)
-		var watched sync.WaitGroup
-		DeferCleanup(func() { stop(); watched.Wait() })
-		watched.Go(func() {
-			defer GinkgoRecover()
-			for last := ""; watching.Err() == nil; pause(watching, 200*time.Millisecond) {
-				var s corev1.Secret
-				key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershieldoperator-webhook-server-cert"}
-				if api.Get(watching, key, &s) == nil && string(s.Data[corev1.TLSCertKey]) != last {
-					last = string(s.Data[corev1.TLSCertKey])
-					certificates.Add(1)
-				}
-			}
-		})
+		seen, issuers := map[string]bool{}, map[string]bool{}
+		look := func(g Gomega) {
+			var secret corev1.Secret
+			key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: "altershieldoperator-webhook-server-cert"}
+			g.Expect(api.Get(ctx, key, &secret)).To(Succeed())
+			block, _ := pem.Decode(secret.Data[corev1.TLSCertKey])
+			g.Expect(block).NotTo(BeNil())
+			leaf, err := x509.ParseCertificate(block.Bytes)
+			g.Expect(err).NotTo(HaveOccurred())
+			seen[leaf.SerialNumber.String()], issuers[leaf.Issuer.CommonName] = true, true
+		}
+		Eventually(look).WithContext(ctx).Should(Succeed())
 		before := failedOpen()
 		l := startLoad(newNamespace(ctx, true))
-		Eventually(certificates.Load).WithContext(ctx).WithTimeout(4 * time.Minute).Should(BeNumerically(">=", 4))
+		l.goesOn(ctx)
+		if replicas == 1 {
+			kubectl(ctx, "-n", controlplane.ManagerNamespace, "rollout", "restart", managerDeployment)
+			installed(ctx)
+		}
+		Eventually(func(g Gomega) {
+			look(g)
+			g.Expect(len(seen)).To(BeNumerically(">=", certificates))
+			g.Expect(len(issuers)).To(BeNumerically(">=", authorities))
+		}).WithContext(ctx).WithTimeout(5 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
+		l.goesOn(ctx)
 		l.end()
+		AddReportEntry("certificates", fmt.Sprintf("%d, by %d authorities", len(seen), len(issuers)))
 		Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
 		Expect(l.unheard).To(BeEmpty())
 		Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
 		args := kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", managerDeployment, "-o", "jsonpath={.spec.template.spec.containers[0].args}")
 		patch(2, fmt.Sprintf(`{"op":"remove","path":"/spec/template/spec/containers/0/args/%d"}`, strings.Count(args, `,`)))
-	}, SpecTimeout(8*time.Minute))
+	},
+		Entry("that live for a minute, by a single replica that is restarted", 1, "1m", 3, 1, SpecTimeout(8*time.Minute)),
+		Entry("that live for seconds, by two replicas, authorities too", 2, "15s", 8, 2, SpecTimeout(8*time.Minute)),
+	)
 
 	It("refuses and loses nothing while replicas are killed", func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()
-		l := startLoad(newNamespace(ctx, true))
+		l := startLoad(newNamespace(ctx, true), crashing)
 		l.goesOn(ctx)
 		var toNextDecision []time.Duration
 		for n := range 4 {
@@ -404,7 +416,31 @@ var _ = Describe("the installed operator, connected to a server and under load,"
 		Expect(len(l.unheard)).To(BeNumerically("<=", unanswered))
 	}, SpecTimeout(8*time.Minute))
 
-	It("has told of no error", expectCleanLogs)
+	It("goes on while its leader hangs, and when that comes back", func(ctx SpecContext) {
+		sim.ClearJournal()
+		before := failedOpen()
+		l := startLoad(newNamespace(ctx, true), crashing)
+		l.goesOn(ctx)
+		leader, restarts := leaderPod(ctx), managerRestarts(ctx)
+		Expect(pods().Freeze(leader)).To(Succeed())
+		took := l.goesOn(ctx)
+		Expect(pods().Thaw(leader)).To(Succeed())
+		allReady(ctx, restarts+1) // it ends when it finds that it leads no more
+		l.goesOn(ctx)
+		l.end()
+		AddReportEntry("from the hang of the leader to the next end of a release", took.Round(100*time.Millisecond).String())
+		unanswered := figures(l, before)
+		Expect(len(l.unheard)).To(BeNumerically("<=", unanswered))
+	}, SpecTimeout(5*time.Minute))
+
+	It("has told of no error but that it leads no more", func() {
+		for _, path := range managerLogs() {
+			errors := slices.DeleteFunc(errorsIn(logLines(path)), func(line string) bool {
+				return strings.Contains(line, `"logger":"leaderelection"`)
+			})
+			Expect(errors).To(BeEmpty())
+		}
+	})
 })
 
 // serve lets the pods reach a simulator at the address the sample names.
@@ -472,6 +508,18 @@ func allReady(ctx context.Context, restarts int) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
+// managerRestarts counts the restarts of the operator's pods.
+func managerRestarts(ctx context.Context) int {
+	GinkgoHelper()
+	n := 0
+	for _, p := range managerPodList(ctx, Default) {
+		for _, c := range p.Status.ContainerStatuses {
+			n += int(c.RestartCount)
+		}
+	}
+	return n
+}
+
 // onlyNewPods waits until those of an earlier rollout are gone.
 func onlyNewPods(ctx context.Context) {
 	GinkgoHelper()
@@ -522,6 +570,10 @@ type load struct {
 	released, repaired, denied, failed int
 	// wrong is everything that should not have happened.
 	wrong []string
+	// crashing says that webhooks may fail to answer: a blocked release is refused
+	// then, too, but with another message, which unanswered counts.
+	crashing   bool
+	unanswered int
 	// slowest is the longest that a release took to be admitted.
 	slowest time.Duration
 	// unheard are failing releases that no verdict suspended.
@@ -553,11 +605,14 @@ func (l *load) goesOn(ctx context.Context) time.Duration {
 	return first
 }
 
+const withoutServer, crashing = "without server", "crashing"
+
 // startLoad starts it in a namespace that is enrolled. Releases whose name begins
-// with "bad" are to be failed by their server; they may be left out.
-func startLoad(ns string, without ...string) *load {
+// with "bad" are to be failed by their server; withoutServer leaves them out. In a
+// load that is crashing, webhooks may fail to answer.
+func startLoad(ns string, options ...string) *load {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &load{ns: ns, stop: stop}
+	l := &load{ns: ns, stop: stop, crashing: slices.Contains(options, crashing)}
 	loop := func(turn func(ctx context.Context, n int)) {
 		l.work.Go(func() {
 			defer GinkgoRecover()
@@ -573,7 +628,7 @@ func startLoad(ns string, without ...string) *load {
 		})
 	}
 	loop(func(ctx context.Context, n int) { l.repair(ctx, "repaired", n) })
-	if slices.Contains(without, "bad") {
+	if slices.Contains(options, withoutServer) {
 		return l
 	}
 	loop(func(ctx context.Context, n int) {
@@ -669,11 +724,17 @@ func (l *load) repair(ctx context.Context, name string, n int) {
 		l.note(&l.denied, fmt.Errorf("block of %s refused: %w", name, err))
 		return
 	}
-	if err := patchTemplate(ctx, l.ns, name, "denied"); err == nil {
+	switch err := patchTemplate(ctx, l.ns, name, "denied"); {
+	case err == nil:
 		l.note(&l.denied, fmt.Errorf("a blocked release of %s was let through", name))
 		return
+	case strings.Contains(err.Error(), `admission webhook "vdeployment.kb.io" denied the request: deployment `+name+" is suspended"):
+		l.note(&l.denied, nil)
+	case l.crashing && strings.Contains(err.Error(), `failed calling webhook "vdeployment.kb.io"`):
+		l.note(&l.unanswered, nil)
+	default:
+		l.note(&l.denied, fmt.Errorf("a blocked release of %s was refused, but not by the block: %w", name, err))
 	}
-	l.note(&l.denied, nil)
 	value := strconv.Itoa(n)
 	err := patchDeployment(ctx, l.ns, name, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`,
 		v1alpha1.IgnoredSuspendLabel, value))

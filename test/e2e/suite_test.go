@@ -224,7 +224,7 @@ func errorsIn(lines []string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
 		return !strings.Contains(line, `"level":"error"`) ||
 			strings.Contains(line, "error received after stop sequence was engaged") ||
-			stopped && strings.Contains(line, `"error":"context canceled"`)
+			stopped && strings.Contains(line, `context canceled"`)
 	})
 }
 
