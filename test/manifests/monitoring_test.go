@@ -87,7 +87,7 @@ func alerts(t *testing.T) []alert {
 
 var (
 	matchers   = regexp.MustCompile(`\{[^}]*\}`)
-	ranges     = regexp.MustCompile(`\[[^\]]*\]`)
+	ranges     = regexp.MustCompile(`\[[^\]]*\]|\boffset\s+\w+`)
 	groupings  = regexp.MustCompile(`\b(by|without|on|ignoring)\s*\([^)]*\)`)
 	identifier = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*\b\s*\(?`)
 )
@@ -97,7 +97,7 @@ func metricsIn(expr string) []string {
 	expr = groupings.ReplaceAllString(ranges.ReplaceAllString(matchers.ReplaceAllString(expr, " "), " "), " ")
 	var names []string
 	for _, word := range identifier.FindAllString(expr, -1) {
-		if !strings.HasSuffix(word, "(") && !slices.Contains([]string{"or", "and", "unless", "bool", "offset", "le"}, strings.TrimSpace(word)) {
+		if !strings.HasSuffix(word, "(") && !slices.Contains([]string{"or", "and", "unless", "bool", "le"}, strings.TrimSpace(word)) {
 			names = append(names, strings.TrimSpace(word))
 		}
 	}
@@ -105,7 +105,7 @@ func metricsIn(expr string) []string {
 }
 
 func TestMetricsIn(t *testing.T) {
-	got := metricsIn(`histogram_quantile(0.99, sum by (le, webhook) (rate(a_seconds_bucket{job="x"}[5m]))) > 1 unless (sum(b) == bool 0 or time() - c{name=~"y"} < 3 * 86400)`)
+	got := metricsIn(`histogram_quantile(0.99, sum by (le, webhook) (rate(a_seconds_bucket{job="x"}[5m]))) > 1 unless (sum(b offset 10m) == bool 0 or time() - c{name=~"y"} < 3 * 86400)`)
 	if want := []string{"a_seconds_bucket", "b", "c"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
