@@ -391,6 +391,8 @@ var _ = Describe("the installed operator, connected to a server and under load,"
 	It("refuses and loses nothing while replicas are killed", func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()
+		// A failing verdict that meets nobody is waited for until then.
+		shortTimeouts(ctx, 20*time.Second, 20*time.Second)
 		l := startLoad(newNamespace(ctx, true), crashing)
 		l.goesOn(ctx)
 		var toNextDecision []time.Duration
@@ -419,6 +421,8 @@ var _ = Describe("the installed operator, connected to a server and under load,"
 	It("goes on while its leader hangs, and when that comes back", func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()
+		// A failing verdict that meets nobody is waited for until then.
+		shortTimeouts(ctx, 20*time.Second, 20*time.Second)
 		l := startLoad(newNamespace(ctx, true), crashing)
 		l.goesOn(ctx)
 		leader, restarts := leaderPod(ctx), managerRestarts(ctx)
