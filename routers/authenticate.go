@@ -126,7 +126,9 @@ func parseTimestamp(value string) (time.Time, error) {
 // request is dealt with: if not, it may come again, byte for byte the same.
 type signedHandler func(w http.ResponseWriter, r *http.Request, body []byte) (handled bool)
 
-// signedBody lets through requests whose body is signed, each once.
+// signedBody lets through requests whose body is signed, each once. What takes
+// longest comes last: the headers tell most of what is refused before the body
+// is read, and only what is verified may wait for a slot.
 func (s *Server) signedBody(next signedHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := s.observeClaim(r)
@@ -134,7 +136,11 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 			s.refuse(w, r, err)
 			return
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.limits.body))
+		length := r.ContentLength
+		if length < 0 {
+			length = s.limits.body
+		}
+		body, err := readBody(http.MaxBytesReader(w, r.Body, s.limits.body), int(length))
 		if err != nil {
 			s.refuseUnread(w, r, err)
 			return
@@ -150,12 +156,36 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 		}
 		handled := false
 		defer func() {
-			if !handled { // also after a panic
+			if !handled { // also without a slot, and after a panic
 				s.replays.forget(mark)
 			}
 		}()
-		handled = next(w, r, body)
+		s.admitted(w, r, func() { handled = next(w, r, body) })
 	})
+}
+
+// readBody reads all of a body that should have this length. It takes memory
+// for what has arrived, not for what was announced, and hardly more than the
+// length: io.ReadAll takes up to twice that, times the number of connections.
+func readBody(from io.Reader, length int) ([]byte, error) {
+	body := make([]byte, 0, min(length+1, 4<<10))
+	for {
+		if len(body) == cap(body) {
+			size := 2 * cap(body)
+			if whole := length + 1; len(body) < whole { // one more, to read the end into
+				size = min(size, whole)
+			}
+			body = append(make([]byte, 0, size), body...)
+		}
+		n, err := from.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if errors.Is(err, io.EOF) {
+			return body, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // signedQuery lets through requests whose query is signed. They only read, so
@@ -177,7 +207,7 @@ func (s *Server) signedQuery(next http.HandlerFunc) http.Handler {
 			s.refuse(w, r, errWrongSign)
 			return
 		}
-		next(w, r)
+		s.admitted(w, r, func() { next(w, r) })
 	})
 }
 

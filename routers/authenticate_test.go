@@ -19,12 +19,14 @@ package routers
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -149,6 +151,29 @@ func TestRefusals(t *testing.T) {
 	}
 	if slices.Sort(headers); len(slices.Compact(headers)) != 1 {
 		t.Errorf("the headers tell causes apart: %q", slices.Compact(headers))
+	}
+}
+
+func TestReadBody(t *testing.T) {
+	const largest = 256 << 10
+	for _, size := range []int{0, 1, 4<<10 - 1, 4 << 10, 4<<10 + 1, 100_000, largest} {
+		for _, length := range []int{0, 1, size, largest} {
+			want := strings.Repeat("0123456789abcdef", size/16+1)[:size]
+			for name, from := range map[string]io.Reader{
+				"at once": strings.NewReader(want), "by halves": iotest.HalfReader(strings.NewReader(want)), "end with data": iotest.DataErrReader(strings.NewReader(want)),
+			} {
+				got, err := readBody(from, length)
+				if err != nil || string(got) != want {
+					t.Errorf("%s, %d bytes as %d: %d bytes, %v", name, size, length, len(got), err)
+				}
+				if length == size && cap(got) > size+1 {
+					t.Errorf("%s, %d bytes take %d", name, size, cap(got))
+				}
+			}
+		}
+	}
+	if got, err := readBody(iotest.TimeoutReader(strings.NewReader(strings.Repeat("x", 10_000))), 10_000); got != nil || !errors.Is(err, iotest.ErrTimeout) {
+		t.Errorf("%d bytes, %v, want the error", len(got), err)
 	}
 }
 

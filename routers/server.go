@@ -18,8 +18,10 @@ limitations under the License.
 // delivers, and questions about suspended workloads. Every replica serves it.
 //
 // What arrives is untrusted until its signature has been verified over the raw
-// bytes. Until then a request may cost little: its rate, size, time and number
-// are limited, in this order, and nothing of it is parsed.
+// bytes. Until then a request may cost little: its rate, size and time and the
+// number of connections are limited, and nothing of it is parsed. And it may not
+// be in the way of what is true: the slots to handle requests are for verified
+// ones, and of too many connections those give way that delivered none.
 package routers
 
 import (
@@ -38,7 +40,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 	"k8s.io/utils/clock"
@@ -89,7 +90,10 @@ type Options struct {
 
 // limits bound what requests may cost.
 type limits struct {
-	// connections open at once; more wait in the queue of the kernel.
+	// connections open at once, one request each. When there are more, the oldest
+	// that has delivered no authenticated request gives way. Each may have a body
+	// in memory: connections times body is the most that bodies take, and has to
+	// leave room for the caches within the memory limit of the manager.
 	connections int
 	// rate of requests per second, of all clients together, and how many may
 	// come at once.
@@ -99,20 +103,24 @@ type limits struct {
 	// headers together.
 	body   int64
 	header int
-	// inFlight is how many requests are handled at once, each with at most one
-	// body in memory. More wait up to slotWait.
+	// inFlight is how many verified requests are handled at once. More wait up to
+	// slotWait.
 	inFlight int
 	slotWait time.Duration
-	// The timeouts of a connection. Writing is counted from when the headers
-	// have been read, so it has to be more than slotWait and record together.
-	readHeader, read, write, idle time.Duration
+	// The timeouts of a connection: until the headers are read (and, before them,
+	// until the TLS handshake is done), until the body is read as well, and from
+	// the headers until the answer is written, which has to be more than read,
+	// slotWait and record together. The first two are what a stranger may take, so
+	// they are short; what is true comes in one piece.
+	readHeader, read, write time.Duration
 	// record bounds the storing of one verdict; the server gives up after 6 s.
 	record time.Duration
 	// list bounds the listing of suspended workloads.
 	list time.Duration
-	// shutdown is how long requests under way may take when the manager ends.
-	// The manager releases its lease after that, so it is short: storing a
-	// verdict takes milliseconds, or the API server is away.
+	// shutdown is how long connections that are open may take when the manager
+	// ends, also those whose request has not been read yet. The manager releases
+	// its lease after that, so it is short: storing a verdict takes milliseconds,
+	// or the API server is away.
 	shutdown time.Duration
 	// replays is the number of signatures that are remembered.
 	replays int
@@ -120,7 +128,8 @@ type limits struct {
 
 func defaultLimits() limits {
 	return limits{
-		connections: 256,
+		// 128 MiB of bodies at most, where the default limit is 512 MiB.
+		connections: 512,
 		// A large release draws hundreds of callbacks at once, and each is sent
 		// only once.
 		rate:       1000,
@@ -129,10 +138,9 @@ func defaultLimits() limits {
 		header:     16 << 10,
 		inFlight:   64,
 		slotWait:   3 * time.Second,
-		readHeader: 5 * time.Second,
-		read:       10 * time.Second,
+		readHeader: 2 * time.Second,
+		read:       4 * time.Second,
 		write:      15 * time.Second,
-		idle:       time.Minute,
 		record:     5 * time.Second,
 		list:       5 * time.Second,
 		shutdown:   2 * time.Second,
@@ -147,6 +155,8 @@ type Server struct {
 
 	requests *rate.Limiter
 	replays  *replayCache
+	// slots has one element per request that is handled.
+	slots chan struct{}
 	// refusals, noise and panics are what others can cause at will, so each has
 	// a ration of the log.
 	refusals, noise, panics *rationedLog
@@ -184,6 +194,7 @@ func newServer(o Options, l limits) (*Server, error) {
 		limits:    l,
 		requests:  rate.NewLimiter(l.rate, l.burst),
 		replays:   newReplayCache(l.replays),
+		slots:     make(chan struct{}, l.inFlight),
 		refusals:  newRationedLog(o.Log, o.Clock),
 		noise:     newRationedLog(o.Log, o.Clock),
 		panics:    newRationedLog(o.Log, o.Clock),
@@ -205,9 +216,17 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener, err := s.listen(ctx, certs)
+	open, err := s.listen(ctx)
 	if err != nil {
 		return err
+	}
+	listener := net.Listener(open)
+	if certs != nil {
+		listener = tls.NewListener(open, &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			NextProtos:     []string{"http/1.1"},
+			GetCertificate: certs.GetCertificate,
+		})
 	}
 	// What is under way when ctx ends may still be finished, in bounded time;
 	// what isn't by then is cut short.
@@ -227,21 +246,25 @@ func (s *Server) Start(ctx context.Context) error {
 		})
 	}
 	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve callbacks: %w", err)
-		}
-		return nil
-	})
-	group.Go(func() error {
 		<-ctx.Done()
 		s.setServing(false)
+		return open.Close()
+	})
+	group.Go(func() error {
+		err := server.Serve(listener)
+		if ctx.Err() != nil {
+			err = nil // it was closed above
+		} else {
+			err = fmt.Errorf("serve callbacks: %w", err)
+		}
+		// Not server.Shutdown: that leaves a request unanswered which is read only
+		// after it began, and a verdict is sent only once.
 		grace, cancel := context.WithTimeout(lifetime, s.limits.shutdown)
 		defer cancel()
-		if err := server.Shutdown(grace); err != nil {
+		if !open.drain(grace) {
 			s.opts.Log.Info("gave up on requests that did not end in time", "timeout", s.limits.shutdown.String())
-			return server.Close()
 		}
-		return nil
+		return errors.Join(err, server.Close())
 	})
 	return group.Wait()
 }
@@ -259,7 +282,7 @@ func (s *Server) watchCertificates() (*certwatcher.CertWatcher, error) {
 	return certs, nil
 }
 
-func (s *Server) listen(ctx context.Context, certs *certwatcher.CertWatcher) (net.Listener, error) {
+func (s *Server) listen(ctx context.Context) (*connections, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", s.opts.Address)
 	if err != nil {
@@ -269,32 +292,31 @@ func (s *Server) listen(ctx context.Context, certs *certwatcher.CertWatcher) (ne
 	s.address = listener.Addr()
 	s.mu.Unlock()
 	close(s.listening)
-	listener = netutil.LimitListener(listener, s.limits.connections)
-	if certs != nil {
-		listener = tls.NewListener(listener, &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			NextProtos:     []string{"http/1.1"},
-			GetCertificate: certs.GetCertificate,
-		})
-	}
-	return listener, nil
+	return newConnections(listener, s.limits.connections, func(remote net.Addr) {
+		s.noise.info("a connection without a signed request gave way to a new one", "remote", remote.String())
+	}), nil
 }
 
 func (s *Server) httpServer(lifetime context.Context) *http.Server {
 	// HTTP/1 only: streams would be connections that nothing counts.
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true)
-	return &http.Server{
+	server := &http.Server{
 		Handler:                      s.handler(lifetime),
 		Protocols:                    protocols,
 		DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout:            s.limits.readHeader,
 		ReadTimeout:                  s.limits.read,
 		WriteTimeout:                 s.limits.write,
-		IdleTimeout:                  s.limits.idle,
 		MaxHeaderBytes:               s.limits.header,
 		ErrorLog:                     stdlog.New(noiseWriter{s.noise}, "", 0),
+		ConnContext:                  withConnection,
 	}
+	// One request per connection. One that is kept alive stays with this pod after
+	// its endpoint is gone, and whatever is written to it when the pod ends is
+	// lost, where the server sends a verdict only once.
+	server.SetKeepAlivesEnabled(false)
+	return server
 }
 
 // noiseWriter takes what net/http logs, failed TLS handshakes for the most part.
@@ -360,9 +382,8 @@ func (s *Server) handler(lifetime context.Context) http.Handler {
 	})))
 }
 
-// limited bounds rate, size and number of requests, the cheapest test first.
+// limited bounds rate and size of requests, the cheapest test first.
 func (s *Server) limited(next http.Handler) http.Handler {
-	slots := make(chan struct{}, s.limits.inFlight)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.requests.AllowN(s.opts.Clock.Now(), 1) {
 			s.count(r, ResultLimited)
@@ -375,16 +396,25 @@ func (s *Server) limited(next http.Handler) http.Handler {
 			s.refuseOversized(w, r)
 			return
 		}
-		if !acquire(r.Context(), slots, s.limits.slotWait) {
-			s.count(r, ResultLimited)
-			s.refusals.info("refused a request", "cause", "too many requests at once", "remote", r.RemoteAddr)
-			w.Header().Set("Retry-After", "1")
-			writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: "too many requests at once"})
-			return
-		}
-		defer func() { <-slots }()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// admitted handles an authenticated request once there is a slot for it, or
+// answers that there was none in time.
+func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func()) {
+	if c := connectionOf(r.Context()); c != nil {
+		c.authenticated()
+	}
+	if !acquire(r.Context(), s.slots, s.limits.slotWait) {
+		s.count(r, ResultLimited)
+		s.refusals.info("refused a request", "cause", "too many requests at once", "remote", r.RemoteAddr)
+		w.Header().Set("Retry-After", "1")
+		writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: "too many requests at once"})
+		return
+	}
+	defer func() { <-s.slots }()
+	handle()
 }
 
 // acquire takes one of the slots, waiting for one up to the given time: a burst

@@ -139,14 +139,19 @@ func TestNew(t *testing.T) {
 	if s.NeedLeaderElection() {
 		t.Error("only the leader would serve")
 	}
-	type timeouts struct{ ReadHeader, Read, Write, Idle time.Duration }
+	type timeouts struct{ ReadHeader, Read, Write time.Duration }
 	h := s.httpServer(t.Context())
-	if diff := cmp.Diff(timeouts{5 * time.Second, 10 * time.Second, 15 * time.Second, time.Minute},
-		timeouts{h.ReadHeaderTimeout, h.ReadTimeout, h.WriteTimeout, h.IdleTimeout}); diff != "" {
+	if diff := cmp.Diff(timeouts{2 * time.Second, 4 * time.Second, 15 * time.Second},
+		timeouts{h.ReadHeaderTimeout, h.ReadTimeout, h.WriteTimeout}); diff != "" {
 		t.Errorf("timeouts (-want +got):\n%s", diff)
 	}
-	if l := s.limits; l.write <= l.slotWait+l.record || l.record >= 6*time.Second {
+	l := s.limits
+	if l.write <= l.read+l.slotWait+l.record || l.record >= 6*time.Second {
 		t.Errorf("limits %+v: no time to answer", l)
+	}
+	// The default memory limit is 512 MiB, of which the caches take some 140.
+	if bodies := int64(l.connections) * l.body; bodies > 128<<20 {
+		t.Errorf("bodies may take %d MiB", bodies>>20)
 	}
 }
 
@@ -200,8 +205,8 @@ func TestRateLimit(t *testing.T) {
 	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
 }
 
-// TestRequestsAtOnce: one more than there are slots for waits, first in vain and
-// then until a slot is free. A panic frees its slot.
+// TestRequestsAtOnce: one more than there are slots for waits in vain, and may
+// come again. A panic frees its slot.
 func TestRequestsAtOnce(t *testing.T) {
 	recording, goOn := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(f *fixture) {
@@ -216,7 +221,7 @@ func TestRequestsAtOnce(t *testing.T) {
 	first := make(chan *httptest.ResponseRecorder, 1)
 	go func() { first <- serve(h, signed(passed, tokenA, testNow)) }()
 	receive(t, recording, "the first request")
-	expect(t, serve(h, signed(passed, tokenA, testNow.Add(1))), http.StatusServiceUnavailable,
+	expect(t, serve(h, signed(passed, tokenA, testNow.Add(time.Millisecond))), http.StatusServiceUnavailable,
 		`{"success":false,"retry":true,"msg":"too many requests at once"}`)
 	close(goOn)
 	expect(t, receive(t, first, "the answer to the first"), http.StatusInternalServerError, `{"success":false,"retry":true,"msg":"internal error"}`)
@@ -226,7 +231,49 @@ func TestRequestsAtOnce(t *testing.T) {
 	if diff := cmp.Diff([]string{ResultLimited, ResultFailed}, f.told()); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
+	go func() { first <- serve(h, signed(passed, tokenA, testNow.Add(time.Millisecond))) }()
+	receive(t, recording, "the one that found no slot before")
+	expect(t, receive(t, first, "its answer"), http.StatusInternalServerError, `{"success":false,"retry":true,"msg":"internal error"}`)
+}
+
+// TestSlotsAreForVerifiedRequests: whatever is not, or not yet, is answered
+// without one, and takes none from a true callback.
+func TestSlotsAreForVerifiedRequests(t *testing.T) {
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	f := newFixture(t, func(f *fixture) { f.limits.inFlight, f.limits.slotWait = 1, 10*time.Millisecond })
+	h := f.handler(t)
+	slow := signed(passed, tokenB, testNow)
+	slow.Body = &slowBody{Reader: strings.NewReader(passed), before: func() { close(reading); <-goOn }}
+	first := make(chan *httptest.ResponseRecorder, 1)
+	go func() { first <- serve(h, slow) }()
+	receive(t, reading, "the body of the first request to be read")
+	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
+	close(goOn)
+	expect(t, receive(t, first, "the answer to the first"), http.StatusUnauthorized, refusedBody)
+
+	f.server.slots <- struct{}{}
+	expect(t, serve(h, signed(passed, tokenB, testNow)), http.StatusUnauthorized, refusedBody)
+	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusUnauthorized, refusedBody) // repeated
 	expect(t, serve(h, httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
+	expect(t, serve(h, signedGet("", "{}", tokenA, testNow)), http.StatusServiceUnavailable, `{"success":false,"retry":true,"msg":"too many requests at once"}`)
+}
+
+// TestWaitingOutlastsReading: a verified request may wait for its slot longer
+// than reading may take.
+func TestWaitingOutlastsReading(t *testing.T) {
+	const read = 100 * time.Millisecond
+	f := newFixture(t, func(f *fixture) { f.limits.read, f.limits.inFlight = read, 1 })
+	address, _ := f.start(t)
+	f.server.slots <- struct{}{}
+	time.AfterFunc(3*read, func() { <-f.server.slots })
+	resp, err := http.DefaultClient.Do(toAddress(t, signed(passed, tokenA, testNow), "http://"+address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("answer %d, want 200", resp.StatusCode)
+	}
 }
 
 func TestAcquireWaits(t *testing.T) {
@@ -312,12 +359,18 @@ func TestSlowClients(t *testing.T) {
 	start := func(t *testing.T, edit func(*limits)) string {
 		t.Helper()
 		f := newFixture(t, func(f *fixture) {
-			f.limits.readHeader, f.limits.read, f.limits.idle = time.Hour, time.Hour, time.Hour
+			f.limits.readHeader, f.limits.read = time.Hour, time.Hour
 			edit(&f.limits)
 		})
 		address, _ := f.start(t)
 		return address
 	}
+	t.Run("silent", func(t *testing.T) {
+		conn := dial(t, start(t, func(l *limits) { l.readHeader = short }))
+		if _, err := io.Copy(io.Discard, conn); err != nil {
+			t.Errorf("the connection was not closed: %v", err)
+		}
+	})
 	t.Run("header", func(t *testing.T) {
 		conn := dial(t, start(t, func(l *limits) { l.readHeader = short }))
 		write(t, conn, "POST / HTTP/1.1\r\nX-Slow: ")
@@ -326,25 +379,10 @@ func TestSlowClients(t *testing.T) {
 		}
 	})
 	t.Run("body", func(t *testing.T) {
-		address := start(t, func(l *limits) { l.read, l.inFlight = short, 1 })
-		conn := dial(t, address)
+		conn := dial(t, start(t, func(l *limits) { l.read = short }))
 		write(t, conn, rawHeader("Content-Length: 1000")+"{")
 		if code, body := readAnswer(t, conn); code != http.StatusBadRequest || body != `{"success":false,"retry":true,"msg":"the body did not arrive"}` {
 			t.Errorf("answer %d %s", code, body)
-		}
-		// The slot is free again.
-		conn = dial(t, address)
-		write(t, conn, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n")
-		if code, _ := readAnswer(t, conn); code != http.StatusOK {
-			t.Errorf("live test: %d", code)
-		}
-	})
-	t.Run("idle", func(t *testing.T) {
-		conn := dial(t, start(t, func(l *limits) { l.idle = short }))
-		write(t, conn, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n")
-		answer, err := io.ReadAll(conn)
-		if err != nil || !strings.HasSuffix(string(answer), `{"code":0,"message":"Hello world"}`) {
-			t.Errorf("answer %q, %v, want one and the connection closed", answer, err)
 		}
 	})
 	t.Run("huge header", func(t *testing.T) {
@@ -362,24 +400,83 @@ func TestSlowClients(t *testing.T) {
 	})
 }
 
-// TestConnectionLimit: one more than the limit is served once another ends.
-func TestConnectionLimit(t *testing.T) {
-	f := newFixture(t, func(f *fixture) { f.limits.connections = 1 })
+// TestOneRequestPerConnection: none is kept alive, and the client is told.
+func TestOneRequestPerConnection(t *testing.T) {
+	f := newFixture(t)
 	address, _ := f.start(t)
-	ask := func(conn net.Conn) { write(t, conn, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n") }
-	first, second := dial(t, address), dial(t, address)
-	ask(first)
-	readAnswer(t, first)
-	ask(second)
-	ask(first) // the second waits while the first is served again
-	readAnswer(t, first)
+	conn := dial(t, address)
+	write(t, conn, rawHeader(fmt.Sprintf("Content-Length: %d", len(passed)))+passed)
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 OK\r\n") || !strings.Contains(string(answer), "\r\nConnection: close\r\n") {
+		t.Errorf("answer %q, %v, want one that says the connection is closed, and its end", answer, err)
+	}
+}
+
+// TestStrangersGiveWay: connections that never get to a verified request keep no
+// true callback waiting, however many they are.
+func TestStrangersGiveWay(t *testing.T) {
+	for name, text := range map[string]string{
+		"silent":  "",
+		"headers": "POST / HTTP/1.1\r\nX-Slow: ",
+		"body":    rawHeader("Content-Length: 100"),
+		"refused": "GET " + SuspendPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, func(f *fixture) {
+				f.limits.connections, f.limits.inFlight = 4, 2
+				f.limits.readHeader, f.limits.read, f.limits.slotWait = time.Hour, time.Hour, 0
+				f.limits.shutdown = time.Millisecond
+			})
+			address, _ := f.start(t)
+			for range 20 {
+				write(t, dial(t, address), text)
+			}
+			client := &http.Client{Timeout: patience}
+			for i := range 5 {
+				resp, err := client.Do(toAddress(t, signed(passed, tokenA, testNow.Add(time.Duration(i)*time.Millisecond)), "http://"+address))
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if resp.StatusCode != http.StatusOK {
+					t.Errorf("answer %d, want 200", resp.StatusCode)
+				}
+			}
+			if log := f.log(); !strings.Contains(log, "gave way to a new one") || strings.Count(log, "\n") > 3*logBurst {
+				t.Errorf("log %q, want a ration of what gave way", log)
+			}
+		})
+	}
+}
+
+// TestVerifiedConnectionsStay: they give way to nobody; what is new waits.
+func TestVerifiedConnectionsStay(t *testing.T) {
+	recording, goOn := make(chan struct{}), make(chan struct{})
+	f := newFixture(t, func(f *fixture) {
+		f.limits.connections = 1
+		f.record = func(context.Context, *altershield.Callback) (Outcome, error) {
+			close(recording)
+			<-goOn
+			return OutcomeRecorded, nil
+		}
+	})
+	address, _ := f.start(t)
+	first := dial(t, address)
+	write(t, first, rawHeader(fmt.Sprintf("Content-Length: %d", len(passed)))+passed)
+	receive(t, recording, "the verdict")
+	second := dial(t, address)
+	write(t, second, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n")
 	if err := second.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := second.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the second connection got %v, want nothing yet", err)
 	}
-	if err := errors.Join(first.Close(), second.SetReadDeadline(time.Now().Add(patience))); err != nil {
+	close(goOn)
+	if code, _ := readAnswer(t, first); code != http.StatusOK {
+		t.Errorf("the first connection got %d", code)
+	}
+	if err := second.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if code, _ := readAnswer(t, second); code != http.StatusOK {
@@ -462,6 +559,44 @@ func TestGracefulShutdown(t *testing.T) {
 	if conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address); err == nil {
 		conn.Close()
 		t.Error("still listening")
+	}
+}
+
+// TestShutdownServesWhatIsOpen: also a connection whose request comes only after
+// the end began.
+func TestShutdownServesWhatIsOpen(t *testing.T) {
+	f := newFixture(t, func(f *fixture) { f.limits.shutdown, f.limits.readHeader = patience, patience })
+	address, stop := f.start(t)
+	silent, begun := dial(t, address), dial(t, address)
+	request := rawHeader(fmt.Sprintf("Content-Length: %d", len(passed))) + passed
+	write(t, begun, request[:20])
+	third := dial(t, address) // once it is served, the others have been accepted
+	write(t, third, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n")
+	readAnswer(t, third)
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil, nil
+	}); err != nil {
+		t.Fatal("still listening while it ends")
+	}
+	write(t, begun, request[20:])
+	if code, body := readAnswer(t, begun); code != http.StatusOK {
+		t.Errorf("the request that was begun: %d %s", code, body)
+	}
+	write(t, silent, "POST "+LiveTestPath+" HTTP/1.1\r\nHost: x\r\n\r\n")
+	if code, body := readAnswer(t, silent); code != http.StatusOK {
+		t.Errorf("the connection that was silent: %d %s", code, body)
+	}
+	if err := receive(t, stopped, "the end"); err != nil {
+		t.Errorf("Start() = %v", err)
+	}
+	if log := f.log(); strings.Contains(log, "gave up") {
+		t.Errorf("log %q, want none given up", log)
 	}
 }
 
