@@ -93,7 +93,7 @@ func run(ctx context.Context, o *options.Options) error {
 	}
 	co := controllers.Options{Namespace: o.Namespace, Clock: clock.RealClock{}, ServerClock: servertime.Follow(config, clock.RealClock{}), Kind: workload.Deployment{}, Server: server}
 	certificates := runnable.NewCertificates(runnable.CertificatesOptions{
-		Dir: o.WebhookCertPath, Namespace: o.Namespace, Secret: o.WebhookCertSecret, Service: o.WebhookService, Validity: o.WebhookCertValidity,
+		Dir: o.WebhookCertPath, CertName: o.WebhookCertName, KeyName: o.WebhookKeyName, Namespace: o.Namespace, Secret: o.WebhookCertSecret, Service: o.WebhookService, Validity: o.WebhookCertValidity,
 		Mutating: o.MutatingConfiguration, Validating: o.ValidatingConfiguration,
 		Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"), OnServe: metrics.WebhookCertificate,
 	})

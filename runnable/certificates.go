@@ -71,6 +71,8 @@ const (
 	// it is made again: an operator that is being uninstalled has ended by
 	// then, and does not leave behind a webhook that nobody serves.
 	recreateAfter = 30 * time.Second
+	// adoptAgain is when to try again to own a configuration after a refusal.
+	adoptAgain = time.Hour
 	// writesEvery and writesAtOnce keep a quarrel with somebody who writes the
 	// opposite from becoming a storm. Certificates that live for seconds need
 	// more.
@@ -80,9 +82,10 @@ const (
 
 // CertificatesOptions configure Certificates.
 type CertificatesOptions struct {
-	// Dir has certificates from elsewhere, which the webhook server reads by
-	// itself. With it, nothing is managed here and nothing written.
-	Dir string
+	// Dir has a certificate from elsewhere, in the files CertName and KeyName,
+	// which the webhook server reads by itself. With it, none is made here, and
+	// the authorities in the webhook configurations are somebody else's.
+	Dir, CertName, KeyName string
 	// Namespace of the operator; Secret and Service in it are where the
 	// certificates are stored and how API servers call the webhooks.
 	Namespace, Secret, Service string
@@ -127,6 +130,9 @@ type Certificates struct {
 	missing map[string]time.Time
 	wrote   bool
 	told    string
+	// adoptAfter is when to try again what was refused.
+	adoptAfter time.Time
+	files      files
 }
 
 var (
@@ -143,12 +149,16 @@ func NewCertificates(o CertificatesOptions) *Certificates {
 		o.RecreateAfter = recreateAfter
 	}
 	policy := certificates.Policy{Hosts: certificates.ServiceHosts(o.Namespace, o.Service), Validity: o.Validity, Authority: o.AuthorityValidity}
-	every := rate.Every(min(writesEvery, policy.LookEvery()))
+	every := rate.Every(writesEvery)
+	if o.Dir == "" {
+		every = rate.Every(min(writesEvery, policy.LookEvery()))
+	}
 	return &Certificates{
 		o:                   o,
 		policy:              policy,
 		changed:             make(chan struct{}, 1),
 		missing:             map[string]time.Time{},
+		files:               files{injectors: map[string]map[string]string{}, told: map[string]bool{}},
 		secretWrites:        rate.NewLimiter(every, writesAtOnce),
 		configurationWrites: rate.NewLimiter(every, writesAtOnce),
 	}
@@ -156,7 +166,7 @@ func NewCertificates(o CertificatesOptions) *Certificates {
 
 // prepare checks what is asked for, and reads what the configurations have to be.
 func (c *Certificates) prepare() error {
-	if err := c.policy.Validate(); err != nil {
+	if err := c.policy.Validate(); err != nil && c.o.Dir == "" {
 		return fmt.Errorf("certificates of the webhooks: %w", err)
 	}
 	var err error
@@ -186,9 +196,6 @@ func (c *Certificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 // SetupWithManager adds the task and its readiness to the manager.
 func (c *Certificates) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	if c.o.Dir != "" {
-		return nil
-	}
 	err := c.prepare()
 	if err != nil {
 		return err
@@ -199,7 +206,7 @@ func (c *Certificates) SetupWithManager(ctx context.Context, mgr ctrl.Manager) e
 	}); err != nil {
 		return fmt.Errorf("certificates of the webhooks: %w", err)
 	}
-	// A cache of its own, of three objects' metadata: a missing right to watch
+	// A cache of its own, of few objects' metadata: a missing right to watch
 	// them delays what is done here, and nothing else.
 	watched := c.watched()
 	byObject := map[client.Object]cache.ByObject{}
@@ -226,7 +233,7 @@ func (c *Certificates) SetupWithManager(ctx context.Context, mgr ctrl.Manager) e
 		}
 	}
 	c.elected = mgr.Elected()
-	if err := mgr.Add(c); err != nil {
+	if err := mgr.Add(c); err != nil || c.o.Dir != "" {
 		return err
 	}
 	return mgr.AddReadyzCheck("certificate", c.Ready)
@@ -234,7 +241,10 @@ func (c *Certificates) SetupWithManager(ctx context.Context, mgr ctrl.Manager) e
 
 // watched are the objects that matter, by their metadata.
 func (c *Certificates) watched() []client.Object {
-	objects := []client.Object{partial(corev1.SchemeGroupVersion.WithKind("Secret"), c.o.Namespace, c.o.Secret)}
+	var objects []client.Object
+	if c.o.Dir == "" {
+		objects = append(objects, partial(corev1.SchemeGroupVersion.WithKind("Secret"), c.o.Namespace, c.o.Secret))
+	}
 	for _, configuration := range c.configurations {
 		u := configuration.Object()
 		objects = append(objects, partial(u.GroupVersionKind(), "", u.GetName()))
@@ -320,12 +330,15 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	defer cancel()
 	var err error
 	c.wrote = false
+	ensure, every := c.ensure, c.policy.LookEvery()
+	if c.o.Dir != "" {
+		ensure, every = c.ensureAround, lookAtFiles
+	}
 	for range conflicts {
-		if err = c.ensure(ctx); err == nil || !isOutdated(err) {
+		if err = ensure(ctx); err == nil || !isOutdated(err) {
 			break
 		}
 	}
-	every := c.policy.LookEvery()
 	switch {
 	case err == nil:
 		c.told = ""
@@ -396,22 +409,14 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{}
 	var unseen error
 	var bundles [][]byte
-	for _, configuration := range c.configurations {
-		live := configuration.Object()
-		err := c.client.Get(ctx, client.ObjectKeyFromObject(live), live)
-		switch {
-		case apierrors.IsNotFound(err):
-			live = nil
-			bundles = append(bundles, nil)
-		case err != nil:
-			unseen = errors.Join(unseen, fmt.Errorf("read webhook configuration %s: %w", live.GetName(), err))
-		default:
+	if o.configurations, unseen = c.readConfigurations(ctx); unseen == nil {
+		for _, live := range o.configurations {
+			if live == nil {
+				bundles = append(bundles, nil)
+				continue
+			}
 			bundles = append(bundles, certificates.Bundles(live)...)
 		}
-		o.configurations = append(o.configurations, live)
-	}
-	if unseen != nil {
-		bundles = nil
 	}
 	secret := &corev1.Secret{}
 	err := c.client.Get(ctx, types.NamespacedName{Namespace: c.o.Namespace, Name: c.o.Secret}, secret)
@@ -424,6 +429,25 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o.now = c.o.Clock.Now()
 	c.trust = c.trust.Observe(bundles, o.now)
 	return o, unseen
+}
+
+// readConfigurations are those that are there, in the order of the wanted ones;
+// nil for what is not.
+func (c *Certificates) readConfigurations(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	var all []*unstructured.Unstructured
+	var unseen error
+	for _, configuration := range c.configurations {
+		live := configuration.Object()
+		err := c.client.Get(ctx, client.ObjectKeyFromObject(live), live)
+		switch {
+		case apierrors.IsNotFound(err):
+			live = nil
+		case err != nil:
+			unseen = errors.Join(unseen, fmt.Errorf("read webhook configuration %s: %w", live.GetName(), err))
+		}
+		all = append(all, live)
+	}
+	return all, unseen
 }
 
 // applySecret stores what was decided, unless somebody stored something since.
@@ -474,9 +498,12 @@ func (c *Certificates) serve(d *certificates.Decision, now time.Time) {
 
 // applyConfiguration injects the bundle, and on the leader restores the rest.
 func (c *Certificates) applyConfiguration(ctx context.Context, want certificates.Configuration, live *unstructured.Unstructured, bundle []byte, now time.Time) error {
-	name := want.Object().GetKind() + " " + want.Object().GetName()
+	name := nameOf(want)
 	if live == nil {
-		return c.recreate(ctx, want, name, bundle, now)
+		if !c.overdue(name, now) {
+			return nil
+		}
+		return c.create(ctx, want.Create(bundle), name)
 	}
 	delete(c.missing, name)
 	next, changed := certificates.Inject(live, bundle)
@@ -486,45 +513,90 @@ func (c *Certificates) applyConfiguration(ctx context.Context, want certificates
 			return fmt.Errorf("restore %s: %w", name, err)
 		}
 	}
-	if !changed || live.GetDeletionTimestamp() != nil {
+	return c.update(ctx, live, next, changed, name)
+}
+
+func nameOf(configuration certificates.Configuration) string {
+	object := configuration.Object()
+	return object.GetKind() + " " + object.GetName()
+}
+
+// update writes a configuration if it is changed or, on the leader, nobody's: then
+// it becomes the namespace's, as one that is made here. Without that it would be
+// left behind when only the namespace is deleted, and deny releases that nobody
+// can allow any more.
+func (c *Certificates) update(ctx context.Context, live, next *unstructured.Unstructured, changed bool, name string) error {
+	if live.GetDeletionTimestamp() != nil {
 		return nil
+	}
+	var unread error
+	adopted := false
+	if c.leads() && !c.o.Clock.Now().Before(c.adoptAfter) {
+		var ns *metav1.PartialObjectMetadata
+		if ns, unread = c.namespace(ctx); ns != nil {
+			adopted = certificates.Adopt(next, ns.Name, ns.UID)
+		}
+	}
+	if !changed && !adopted {
+		return unread
 	}
 	if err := c.mayWrite(c.configurationWrites); err != nil {
 		return err
 	}
 	// Refused if it is no longer as it was before the Secret was read.
-	if err := c.client.Update(ctx, next); err != nil {
+	err := c.client.Update(ctx, next)
+	if apierrors.IsForbidden(err) && adopted {
+		// Where owners are guarded (OwnerReferencesPermissionEnforcement), only
+		// who may delete an object gives it one. The rest goes without.
+		c.adoptAfter = c.o.Clock.Now().Add(adoptAgain)
+		c.o.Log.Info("the namespace cannot be made an owner of the webhook configurations: when uninstalling, delete them by hand", "configuration", name, "cause", err.Error())
+		if !changed {
+			return nil
+		}
+		next.SetOwnerReferences(live.GetOwnerReferences())
+		err = c.client.Update(ctx, next)
+	}
+	if err != nil {
 		return fmt.Errorf("update %s: %w", name, err)
 	}
 	c.wrote = true
 	c.o.Log.Info("updated a webhook configuration", "configuration", name)
-	return nil
+	return unread
 }
 
-// recreate makes a configuration that somebody removed, on the leader. It is the
-// namespace's, and goes with it: should the operator be uninstalled after all,
-// no manifest removes what was made since.
-func (c *Certificates) recreate(ctx context.Context, want certificates.Configuration, name string, bundle []byte, now time.Time) error {
+// namespace of the operator; nil when it cannot be read, or is not there.
+func (c *Certificates) namespace(ctx context.Context) (*metav1.PartialObjectMetadata, error) {
+	ns := partial(corev1.SchemeGroupVersion.WithKind("Namespace"), "", c.o.Namespace)
+	if err := c.client.Get(ctx, client.ObjectKeyFromObject(ns), ns); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read the operator's namespace: %w", err)
+	}
+	return ns, nil
+}
+
+// overdue notes that a configuration is missing, and says whether it is time, and
+// for this replica, to make it again.
+func (c *Certificates) overdue(name string, now time.Time) bool {
 	since, known := c.missing[name]
 	if !known {
 		c.missing[name] = now
 		c.o.Log.Info("a webhook configuration is missing", "configuration", name)
 	}
-	if !c.leads() || !known || now.Sub(since) < c.o.RecreateAfter {
-		return nil
-	}
-	ns := partial(corev1.SchemeGroupVersion.WithKind("Namespace"), "", c.o.Namespace)
-	if err := c.client.Get(ctx, client.ObjectKeyFromObject(ns), ns); err != nil {
-		return fmt.Errorf("read the operator's namespace: %w", err)
-	}
-	if ns.DeletionTimestamp != nil {
-		return nil
+	return c.leads() && known && now.Sub(since) >= c.o.RecreateAfter
+}
+
+// create makes a configuration that somebody removed. It is the namespace's, and
+// goes with it.
+func (c *Certificates) create(ctx context.Context, object *unstructured.Unstructured, name string) error {
+	ns, err := c.namespace(ctx)
+	if err != nil || ns == nil || ns.DeletionTimestamp != nil {
+		return err
 	}
 	if err := c.mayWrite(c.configurationWrites); err != nil {
 		return err
 	}
-	object := want.Create(bundle)
-	object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: ns.Name, UID: ns.UID}})
+	certificates.Adopt(object, ns.Name, ns.UID)
 	if err := c.client.Create(ctx, object); err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}

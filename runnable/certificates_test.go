@@ -424,23 +424,83 @@ func TestQuarrel(t *testing.T) {
 	}
 }
 
-func TestCertificatesFromFiles(t *testing.T) {
-	r := NewCertificates(CertificatesOptions{Dir: "somewhere"})
-	config := &tls.Config{}
-	for _, option := range r.TLSOptions() {
-		option(config)
-	}
-	if config.GetCertificate != nil || config.MinVersion != tls.VersionTLS12 {
-		t.Error("the webhook server does not read its files by itself")
-	}
-	// Nothing is added to a manager, not even asked of it.
-	if err := r.SetupWithManager(context.Background(), nil); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestCertificatesSetup(t *testing.T) {
 	if err := NewCertificates(CertificatesOptions{Namespace: ours, Service: service}).SetupWithManager(context.Background(), nil); err == nil {
 		t.Error("certificates without a validity")
+	}
+}
+
+// TestAdopt lets the namespace own configurations that manifests made, by one write
+// of the leader.
+func TestAdopt(t *testing.T) {
+	ctx := context.Background()
+	former := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: ours, UID: "former"}
+	other := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "theirs", UID: "o"}
+	namespace := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: ours, UID: "u"}
+	for name, test := range map[string]struct {
+		follower, guarded, noNamespace, unreadable bool
+		has, want                                  []metav1.OwnerReference
+	}{
+		"none":           {want: []metav1.OwnerReference{namespace}},
+		"others":         {has: []metav1.OwnerReference{former, other}, want: []metav1.OwnerReference{other, namespace}},
+		"by a follower":  {follower: true},
+		"owners guarded": {guarded: true},
+		"no namespace":   {noNamespace: true},
+		"unreadable":     {unreadable: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			live := c.configuration("ValidatingWebhookConfiguration")
+			live.SetOwnerReferences(test.has)
+			if err := c.client.Update(ctx, live); err != nil {
+				t.Fatal(err)
+			}
+			if test.noNamespace {
+				if err := c.client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ours}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			writes, refused := 0, 0
+			through := interceptor.NewClient(c.client, interceptor.Funcs{
+				Get: func(ctx context.Context, reader client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if test.unreadable && o.GetObjectKind().GroupVersionKind().Kind == "Namespace" {
+						return errCrash
+					}
+					return reader.Get(ctx, key, o, opts...)
+				},
+				Update: func(ctx context.Context, writer client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+					if test.guarded && len(o.GetOwnerReferences()) > 0 {
+						refused++
+						return apierrors.NewForbidden(schema.GroupResource{}, o.GetName(), errors.New("cannot set an ownerRef on a resource you can't delete"))
+					}
+					writes++
+					return writer.Update(ctx, o, opts...)
+				},
+			})
+			r := c.replica(through, !test.follower)
+			for range 5 {
+				r.round(ctx)
+			}
+			c.covered(r)
+			if writes != 2 {
+				t.Errorf("%d writes of two configurations", writes)
+			}
+			if got := c.configuration("ValidatingWebhookConfiguration").GetOwnerReferences(); !cmp.Equal(test.want, got) {
+				t.Errorf("owners are %v", got)
+			}
+			if !test.guarded {
+				return
+			}
+			if refused != 1 {
+				t.Errorf("refused %d times", refused)
+			}
+			// Whoever is given the right has it taken up.
+			test.guarded = false
+			c.clock.Step(adoptAgain)
+			r.round(ctx)
+			if got := c.configuration("MutatingWebhookConfiguration").GetOwnerReferences(); !cmp.Equal([]metav1.OwnerReference{namespace}, got) {
+				t.Errorf("owners are %v", got)
+			}
+		})
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -182,7 +184,9 @@ func startInstance(ctx context.Context, change func(*CertificatesOptions)) *inst
 		change(&o)
 	}
 	i := &instance{certificates: NewCertificates(o), address: net.JoinHostPort("localhost", portText)}
-	server := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: "localhost", Port: port, TLSOpts: i.certificates.TLSOptions()})
+	server := ctrlwebhook.NewServer(ctrlwebhook.Options{
+		Host: "localhost", Port: port, CertDir: o.Dir, CertName: o.CertName, KeyName: o.KeyName, TLSOpts: i.certificates.TLSOptions(),
+	})
 	mgr, err := ctrl.NewManager(operatorConfig, ctrl.Options{
 		Logger: GinkgoLogr, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0", WebhookServer: server,
 	})
@@ -266,6 +270,11 @@ var _ = Describe("Certificates", Ordered, func() {
 		Expect(secret.Type).To(Equal(corev1.SecretTypeTLS))
 		Expect(pki.ParseCertificates(secret.Data[certificates.BundleKey])).To(HaveLen(1))
 		m, v := storedConfigurations(ctx, Default)
+		Eventually(func(g Gomega) {
+			m, v := storedConfigurations(ctx, g)
+			g.Expect(append(m.OwnerReferences, v.OwnerReferences...)).To(HaveEach(HaveField("Kind", "Namespace")))
+			g.Expect(m.OwnerReferences).To(HaveLen(1))
+		}, 10*time.Second, 50*time.Millisecond).Should(Succeed())
 		bundles := [][]byte{m.Webhooks[0].ClientConfig.CABundle, v.Webhooks[0].ClientConfig.CABundle, v.Webhooks[1].ClientConfig.CABundle}
 		Expect(bundles).To(HaveEach(secret.Data[certificates.BundleKey]))
 		for _, i := range []*instance{a, b} {
@@ -416,6 +425,161 @@ var _ = Describe("Certificates", Ordered, func() {
 		Expect(len(served)).To(BeNumerically(">=", 4))
 		Expect(len(authorities)).To(BeNumerically(">=", 4))
 		Expect(most).To(BeNumerically(">=", 2))
+	})
+})
+
+// Somebody else injects the authority, and applies the manifests by every way there
+// is.
+var _ = Describe("Configurations around a certificate from files", Ordered, func() {
+	const authority = "the authority"
+	var (
+		kubectl  func(args ...string) string
+		manifest string
+		expires  atomic.Int64
+		i        *instance
+	)
+	versions := func(ctx context.Context) string {
+		m, v := storedConfigurations(ctx, Default)
+		return m.ResourceVersion + " " + v.ResourceVersion
+	}
+	quiet := func(ctx context.Context) {
+		GinkgoHelper()
+		before := versions(ctx)
+		for range 5 {
+			i.certificates.wake()
+			Consistently(func() string { return versions(ctx) }, 200*time.Millisecond, 50*time.Millisecond).Should(Equal(before))
+		}
+	}
+	owned := func(ctx context.Context, g Gomega) {
+		ns := &corev1.Namespace{}
+		g.Expect(admin.Get(ctx, types.NamespacedName{Name: ours}, ns)).To(Succeed())
+		m, v := storedConfigurations(ctx, g)
+		want := ConsistOf(metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: ours, UID: ns.UID})
+		g.Expect(m.OwnerReferences).To(want)
+		g.Expect(v.OwnerReferences).To(want)
+	}
+	inject := func(ctx context.Context) {
+		GinkgoHelper()
+		m, v := storedConfigurations(ctx, Default)
+		m.Webhooks[0].ClientConfig.CABundle = []byte(authority)
+		for i := range v.Webhooks {
+			v.Webhooks[i].ClientConfig.CABundle = []byte(authority)
+		}
+		Expect(admin.Update(ctx, m)).To(Succeed())
+		Expect(admin.Update(ctx, v)).To(Succeed())
+	}
+
+	BeforeAll(func(ctx SpecContext) {
+		user, err := testEnv.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+		Expect(err).NotTo(HaveOccurred())
+		cli, err := user.Kubectl()
+		Expect(err).NotTo(HaveOccurred())
+		kubectl = func(args ...string) string {
+			GinkgoHelper()
+			out, problem, err := cli.Run(args...)
+			Expect(err).NotTo(HaveOccurred(), "%v", problem)
+			said, err := io.ReadAll(out)
+			Expect(err).NotTo(HaveOccurred())
+			return string(said)
+		}
+		wanted, err := certificates.NewConfigurations(webhook.Manifests, mutating, validating, certificates.Target{Namespace: ours, Service: service, Port: balancer.port})
+		Expect(err).NotTo(HaveOccurred())
+		var text bytes.Buffer
+		for _, configuration := range wanted {
+			Expect(client.IgnoreNotFound(admin.Delete(ctx, configuration.Object()))).To(Succeed())
+			object := configuration.Create(nil)
+			object.SetAnnotations(map[string]string{injector: ours + "/cert"})
+			data, err := yaml.Marshal(object)
+			Expect(err).NotTo(HaveOccurred())
+			fmt.Fprintf(&text, "---\n%s", data)
+		}
+		manifest = filepath.Join(GinkgoT().TempDir(), "configurations.yaml")
+		Expect(os.WriteFile(manifest, text.Bytes(), 0o600)).To(Succeed())
+		kubectl("apply", "-f", manifest)
+		inject(ctx)
+
+		dir := GinkgoT().TempDir()
+		ca, err := pki.NewCA("elsewhere", time.Now(), 2*time.Hour)
+		Expect(err).NotTo(HaveOccurred())
+		server, err := ca.IssueServer("hooks", []string{service + "." + ours + ".svc"}, time.Now(), time.Hour)
+		Expect(err).NotTo(HaveOccurred())
+		for name, data := range map[string][]byte{"cert": server.CertPEM, "key": server.KeyPEM} {
+			Expect(os.WriteFile(filepath.Join(dir, name), data, 0o600)).To(Succeed())
+		}
+		i = startInstance(ctx, func(o *CertificatesOptions) {
+			o.Dir, o.CertName, o.KeyName = dir, "cert", "key"
+			o.OnServe = func(notAfter time.Time) { expires.Store(notAfter.Unix()) }
+		})
+		DeferCleanup(func() { i.stop() })
+	})
+
+	It("become the namespace's by one write, and tell when the certificate expires", func(ctx SpecContext) {
+		Eventually(func(g Gomega) { owned(ctx, g) }, 20*time.Second, 50*time.Millisecond).Should(Succeed())
+		quiet(ctx)
+		Expect(time.Unix(expires.Load(), 0)).To(BeTemporally("~", time.Now().Add(time.Hour), time.Minute))
+	})
+
+	It("stay so when the manifests are applied again", func(ctx SpecContext) {
+		before := versions(ctx)
+		Expect(kubectl("apply", "-f", manifest)).To(ContainSubstring("unchanged"))
+		Expect(versions(ctx)).To(Equal(before))
+		kubectl("apply", "--server-side", "--force-conflicts", "-f", manifest)
+		owned(ctx, Default)
+		quiet(ctx)
+		before = versions(ctx)
+		kubectl("apply", "--server-side", "-f", manifest)
+		Expect(versions(ctx)).To(Equal(before))
+		m, v := storedConfigurations(ctx, Default)
+		Expect(string(m.Webhooks[0].ClientConfig.CABundle) + string(v.Webhooks[1].ClientConfig.CABundle)).To(Equal(authority + authority))
+	})
+
+	It("are restored around the authority when altered", func(ctx SpecContext) {
+		_, before := storedConfigurations(ctx, Default)
+		v := before.DeepCopy()
+		v.Webhooks = v.Webhooks[:1]
+		v.Webhooks[0].FailurePolicy = ptr.To(admissionregistrationv1.Fail)
+		v.Webhooks[0].ClientConfig.CABundle = []byte("another")
+		Expect(admin.Update(ctx, v)).To(Succeed())
+		for n := range before.Webhooks {
+			before.Webhooks[n].ClientConfig.CABundle = []byte("another")
+		}
+		Eventually(func(g Gomega) {
+			_, v := storedConfigurations(ctx, g)
+			g.Expect(v.Webhooks).To(Equal(before.Webhooks))
+			g.Expect(v.Annotations).To(Equal(before.Annotations))
+		}, 10*time.Second, 50*time.Millisecond).Should(Succeed())
+		quiet(ctx)
+	})
+
+	It("are made again when deleted, for the authority to be injected", func(ctx SpecContext) {
+		_, gone := storedConfigurations(ctx, Default)
+		Expect(admin.Delete(ctx, gone)).To(Succeed())
+		Eventually(func(g Gomega) {
+			_, v := storedConfigurations(ctx, g)
+			g.Expect(v.UID).NotTo(Equal(gone.UID))
+			g.Expect(v.Annotations).To(Equal(map[string]string{injector: ours + "/cert"}))
+			g.Expect(v.Webhooks).To(HaveLen(len(gone.Webhooks)))
+			g.Expect(v.Webhooks[0].ClientConfig.CABundle).To(BeEmpty())
+			owned(ctx, g)
+		}, 20*time.Second, 50*time.Millisecond).Should(Succeed())
+		inject(ctx)
+		quiet(ctx)
+	})
+
+	It("are left alone when they call a URL", func(ctx SpecContext) {
+		m, v := storedConfigurations(ctx, Default)
+		for n := range v.Webhooks {
+			v.Webhooks[n].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:9443/x"), CABundle: []byte(authority)}
+		}
+		v.OwnerReferences = nil
+		Expect(admin.Update(ctx, v)).To(Succeed())
+		m.Webhooks[0].TimeoutSeconds, m.OwnerReferences = ptr.To[int32](9), nil
+		Expect(admin.Update(ctx, m)).To(Succeed())
+		quiet(ctx)
+		Expect(admin.Delete(ctx, m)).To(Succeed())
+		Consistently(func() bool {
+			return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(m), m.DeepCopy()))
+		}, 3*time.Second, 100*time.Millisecond).Should(BeTrue())
 	})
 })
 

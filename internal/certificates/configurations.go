@@ -30,6 +30,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -143,11 +144,14 @@ func (c Configuration) Object() *unstructured.Unstructured {
 	return u
 }
 
-// Create is the configuration with a bundle, for where there is none.
+// Create is the configuration with a bundle, for where there is none. Without a
+// bundle it is for somebody else to inject.
 func (c Configuration) Create(bundle []byte) *unstructured.Unstructured {
 	u := c.template.DeepCopy()
 	for _, hook := range webhooks(u) {
-		setBundle(hook, bundle)
+		if len(bundle) > 0 {
+			setBundle(hook, bundle)
+		}
 	}
 	return u
 }
@@ -169,6 +173,30 @@ func Inject(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstr
 // whether that changes it. Kept are labels and annotations, namespaces that are
 // excluded beyond ours, and what this build does not know.
 func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, bool, error) {
+	return c.restore(live, func(map[string]any) any { return base64.StdEncoding.EncodeToString(bundle) })
+}
+
+// RestoreAround is Restore for where the bundles are somebody else's: each stays
+// as it is. A webhook that was removed gets that of the others.
+func (c Configuration) RestoreAround(live *unstructured.Unstructured) (*unstructured.Unstructured, bool, error) {
+	var others any
+	for _, hook := range webhooks(live) {
+		if bundle := bundleOf(hook); bundle != nil && bundle != "" {
+			others = bundle
+			break
+		}
+	}
+	return c.restore(live, func(hook map[string]any) any {
+		if hook == nil {
+			return others
+		}
+		return bundleOf(hook)
+	})
+}
+
+// restore asks which bundle a webhook gets that is as given; nil is one that is
+// not there, or none.
+func (c Configuration) restore(live *unstructured.Unstructured, bundle func(hook map[string]any) any) (*unstructured.Unstructured, bool, error) {
 	next := live.DeepCopy()
 	current := map[string]map[string]any{}
 	for _, hook := range webhooks(next) {
@@ -179,11 +207,14 @@ func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (
 	var restored []any
 	for _, want := range webhooks(c.template.DeepCopy()) {
 		name, _ := want["name"].(string)
+		carries := bundle(current[name])
 		hook, err := restore(current[name], want)
 		if err != nil {
 			return nil, false, fmt.Errorf("webhook %s: %w", name, err)
 		}
-		setBundle(hook, bundle)
+		if config, ok := hook["clientConfig"].(map[string]any); ok && carries != nil {
+			config["caBundle"] = carries
+		}
 		restored = append(restored, hook)
 	}
 	next.Object["webhooks"] = restored
@@ -302,6 +333,60 @@ func setSelector(hook map[string]any, selector *metav1.LabelSelector) error {
 	return nil
 }
 
+// ByURL says whether any webhook of a configuration is called by a URL instead of
+// through a service: that of an operator that runs outside of the cluster.
+func ByURL(live *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(webhooks(live), func(hook map[string]any) bool {
+		_, found, _ := unstructured.NestedFieldNoCopy(hook, "clientConfig", "url")
+		return found
+	})
+}
+
+// Empty says whether a configuration has no webhooks left.
+func Empty(live *unstructured.Unstructured) bool { return len(webhooks(live)) == 0 }
+
+// Injectors are the annotations of a configuration by which others know that,
+// and from where, they are to inject a bundle.
+func Injectors(live *unstructured.Unstructured) map[string]string {
+	found := map[string]string{}
+	for key, value := range live.GetAnnotations() {
+		if slices.Contains(injectors, key) {
+			found[key] = value
+		}
+	}
+	return found
+}
+
+// injectors are the annotations of cert-manager and of OpenShift.
+var injectors = []string{
+	"cert-manager.io/inject-ca-from", "cert-manager.io/inject-ca-from-secret", "cert-manager.io/inject-apiserver-ca",
+	"service.beta.openshift.io/inject-cabundle",
+}
+
+// Adopt makes a namespace an owner of a configuration, so that it is not left
+// behind when that goes, and says whether that changes it. A former namespace of
+// the name is none any more; other owners stay.
+func Adopt(u *unstructured.Unstructured, namespace string, uid types.UID) bool {
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: namespace, UID: uid}
+	before := u.GetOwnerReferences()
+	known := false
+	after := slices.DeleteFunc(slices.Clone(before), func(o metav1.OwnerReference) bool {
+		if o.APIVersion != owner.APIVersion || o.Kind != owner.Kind || o.Name != owner.Name {
+			return false
+		}
+		known = known || o.UID == uid
+		return o.UID != uid
+	})
+	if !known {
+		after = append(after, owner)
+	}
+	if known && len(after) == len(before) {
+		return false
+	}
+	u.SetOwnerReferences(after)
+	return true
+}
+
 // Bundles are those that the webhooks of a configuration carry.
 func Bundles(live *unstructured.Unstructured) [][]byte {
 	var bundles [][]byte
@@ -314,6 +399,12 @@ func Bundles(live *unstructured.Unstructured) [][]byte {
 		bundles = append(bundles, bundle)
 	}
 	return bundles
+}
+
+// bundleOf is the bundle a webhook carries, as it is; nil is none.
+func bundleOf(hook map[string]any) any {
+	bundle, _, _ := unstructured.NestedFieldNoCopy(hook, "clientConfig", "caBundle")
+	return bundle
 }
 
 func setBundle(hook map[string]any, bundle []byte) {

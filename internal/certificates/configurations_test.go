@@ -22,7 +22,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/config/webhook"
 )
@@ -241,5 +243,128 @@ func TestInject(t *testing.T) {
 	webhooks(broken)[0]["clientConfig"] = map[string]any{"caBundle": "???"}
 	if got := Bundles(broken); len(got) != 1 || len(got[0]) != 0 {
 		t.Errorf("bundles are %q", got)
+	}
+}
+
+func TestRestoreAround(t *testing.T) {
+	_, validating := configurations(t)
+	const first, second = "Zmlyc3Q=", "c2Vjb25k"
+	bundles := func(u *unstructured.Unstructured) []any {
+		var all []any
+		for _, hook := range webhooks(u) {
+			all = append(all, bundleOf(hook))
+		}
+		return all
+	}
+	config := func(u *unstructured.Unstructured, i int) map[string]any {
+		c, ok := webhooks(u)[i]["clientConfig"].(map[string]any)
+		if !ok {
+			t.Fatal("no clientConfig")
+		}
+		return c
+	}
+	for name, test := range map[string]struct {
+		alter func(u *unstructured.Unstructured)
+		kept  bool
+		want  []any
+	}{
+		"as it should be":      {alter: func(*unstructured.Unstructured) {}, kept: true, want: []any{first, second}},
+		"one without a bundle": {alter: func(u *unstructured.Unstructured) { delete(config(u, 1), "caBundle") }, kept: true, want: []any{first, nil}},
+		"failure policy":       {alter: func(u *unstructured.Unstructured) { webhooks(u)[1]["failurePolicy"] = "Ignore" }, want: []any{first, second}},
+		"another service":      {alter: func(u *unstructured.Unstructured) { config(u, 1)["service"] = map[string]any{"name": "x"} }, want: []any{first, second}},
+		"one removed":          {alter: func(u *unstructured.Unstructured) { u.Object["webhooks"] = []any{webhooks(u)[1]} }, want: []any{second, second}},
+		"all removed":          {alter: func(u *unstructured.Unstructured) { delete(u.Object, "webhooks") }, want: []any{nil, nil}},
+		"one removed, no other": {alter: func(u *unstructured.Unstructured) {
+			delete(config(u, 0), "caBundle")
+			u.Object["webhooks"] = []any{webhooks(u)[0]}
+		}, want: []any{nil, nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := validating.Create(nil)
+			config(live, 0)["caBundle"], config(live, 1)["caBundle"] = first, second
+			live.SetAnnotations(map[string]string{"cert-manager.io/inject-ca-from": "ours/cert"})
+			good := live.DeepCopy()
+			test.alter(live)
+			before := live.DeepCopy()
+			got, changed, err := validating.RestoreAround(live)
+			if err != nil || changed == test.kept {
+				t.Fatalf("changed: %t, %v", changed, err)
+			}
+			if diff := cmp.Diff(before.Object, live.Object); diff != "" {
+				t.Errorf("what was read was altered:\n%s", diff)
+			}
+			if diff := cmp.Diff(test.want, bundles(got)); diff != "" {
+				t.Errorf("bundles (-want +got):\n%s", diff)
+			}
+			for _, u := range []*unstructured.Unstructured{got, good} {
+				for i := range webhooks(u) {
+					delete(config(u, i), "caBundle")
+				}
+			}
+			if diff := cmp.Diff(good.Object, got.Object); diff != "" {
+				t.Errorf("restored (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestByURL(t *testing.T) {
+	mutating, validating := configurations(t)
+	live := validating.Create(nil)
+	if ByURL(live) || ByURL(mutating.Create([]byte("x"))) || ByURL(validating.Object()) {
+		t.Error("services are called by a URL")
+	}
+	if Empty(live) || !Empty(validating.Object()) {
+		t.Error("takes one for empty that is not, or the other way round")
+	}
+	webhooks(live)[1]["clientConfig"] = map[string]any{"url": "https://elsewhere"}
+	if !ByURL(live) {
+		t.Error("a URL is overlooked")
+	}
+}
+
+func TestInjectors(t *testing.T) {
+	u := &unstructured.Unstructured{}
+	if got := Injectors(u); len(got) > 0 {
+		t.Errorf("got %v", got)
+	}
+	u.SetAnnotations(map[string]string{"cert-manager.io/inject-ca-from": "ours/cert", "team": "x"})
+	if diff := cmp.Diff(map[string]string{"cert-manager.io/inject-ca-from": "ours/cert"}, Injectors(u)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAdopt(t *testing.T) {
+	owner := func(kind, name string, uid types.UID) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "v1", Kind: kind, Name: name, UID: uid}
+	}
+	ours, former, other := owner("Namespace", "ours", "u"), owner("Namespace", "ours", "former"), owner("ConfigMap", "ours", "c")
+	another := owner("Namespace", "another", "a")
+	for name, test := range map[string]struct {
+		has, want []metav1.OwnerReference
+		kept      bool
+	}{
+		"none":              {want: []metav1.OwnerReference{ours}},
+		"ours":              {has: []metav1.OwnerReference{ours}, want: []metav1.OwnerReference{ours}, kept: true},
+		"ours and others":   {has: []metav1.OwnerReference{other, ours, another}, want: []metav1.OwnerReference{other, ours, another}, kept: true},
+		"others":            {has: []metav1.OwnerReference{other, another}, want: []metav1.OwnerReference{other, another, ours}},
+		"a former one":      {has: []metav1.OwnerReference{former, other}, want: []metav1.OwnerReference{other, ours}},
+		"also a former one": {has: []metav1.OwnerReference{ours, former}, want: []metav1.OwnerReference{ours}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unstructured.Unstructured{Object: map[string]any{}}
+			if test.has != nil {
+				u.SetOwnerReferences(test.has)
+			}
+			if changed := Adopt(u, "ours", "u"); changed == test.kept {
+				t.Errorf("changed: %t", changed)
+			}
+			if diff := cmp.Diff(test.want, u.GetOwnerReferences()); diff != "" {
+				t.Errorf("owners (-want +got):\n%s", diff)
+			}
+			if Adopt(u, "ours", "u") {
+				t.Error("adopted twice")
+			}
+		})
 	}
 }

@@ -74,11 +74,10 @@ var (
 		Name: "altershield_order_checks_missing_total",
 		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
 	})
-	// A vector without labels has no value until it is set: where certificates
-	// come from files there is none, and no false alarm.
+	// A vector without labels has no value, and is no false alarm, until it is set.
 	webhookCertificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_webhook_certificate_expiry_seconds",
-		Help: "When the certificate that the webhooks are served with expires, in Unix time. Missing where it is read from files.",
+		Help: "When the certificate that the webhooks are served with expires, in Unix time.",
 	}, nil)
 )
 

@@ -183,7 +183,6 @@ func (o *Options) validateCertificates() error {
 				return fmt.Errorf("--webhook-cert-path, --%s: %w; the webhooks need a certificate and its key there", flagName, err)
 			}
 		}
-		return nil
 	}
 	for _, f := range []struct{ name, value string }{
 		{"webhook-cert-secret", o.WebhookCertSecret},
@@ -197,7 +196,7 @@ func (o *Options) validateCertificates() error {
 	if problems := validation.IsDNS1035Label(o.WebhookService); len(problems) > 0 {
 		return fmt.Errorf("--webhook-service %q is not the name of a service: %s", o.WebhookService, strings.Join(problems, "; "))
 	}
-	if o.WebhookCertValidity < minCertValidity {
+	if o.WebhookCertPath == "" && o.WebhookCertValidity < minCertValidity {
 		return fmt.Errorf("--webhook-cert-validity %s is too short: give at least %s", o.WebhookCertValidity, minCertValidity)
 	}
 	return nil

@@ -66,7 +66,8 @@ func TestParse(t *testing.T) {
 		"secret no name":         {args: []string{"--webhook-cert-path=", "--webhook-cert-secret=A"}, wantErr: []string{"--webhook-cert-secret", "A"}},
 		"service no name":        {args: []string{"--webhook-cert-path=", "--webhook-service=a.b"}, wantErr: []string{"--webhook-service", "a.b"}},
 		"certificates too short": {args: []string{"--webhook-cert-path=", "--webhook-cert-validity=9s"}, wantErr: []string{"--webhook-cert-validity", "10s"}},
-		"names with files do not matter": {args: []string{"--webhook-configurations=a"}, check: func(o *Options) bool {
+		"names with files":       {args: []string{"--webhook-configurations=a"}, wantErr: []string{"--webhook-configurations"}},
+		"validity with files does not matter": {args: []string{"--webhook-cert-validity=0"}, check: func(o *Options) bool {
 			return o.WebhookCertPath != ""
 		}},
 		"namespace no name":  {args: []string{"--namespace=Not Valid"}, wantErr: []string{"--namespace", "Not Valid"}},

@@ -406,7 +406,7 @@ var (
 )
 
 // foreign are names of Kubernetes and of the tools around it.
-var foreign = []string{"ContainerCreating", "RollingUpdate", "ReplicaSet", "RolloutStuck", "ConfigMap"}
+var foreign = []string{"ContainerCreating", "RollingUpdate", "ReplicaSet", "RolloutStuck", "ConfigMap", "OwnerReferencesPermissionEnforcement"}
 
 // Every state, reason, condition, event, kind or function that is named is one.
 func TestNames(t *testing.T) {

@@ -107,6 +107,14 @@ var stories = map[string]told{
 			{command: "kubectl get cwl -A", before: (*story).breakImage},
 			{command: "kubectl get changepods -A | grep -E 'PreFailed|PreTimeout|PostFailed|PostTimeout'", code: 1},
 			{
+				command: "kubectl patch validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration --type=json -p " +
+					`'[{"op":"replace","path":"/webhooks/1/failurePolicy","value":"Ignore"}]'`,
+				after: func(s *story) {
+					s.wait("Ignore Ignore", "kubectl get validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration -o jsonpath='{.webhooks[*].failurePolicy}'")
+				},
+			},
+			{command: "kubectl apply -f quick-start.yaml", before: (*story).removeWebhooks},
+			{
 				command: "kubectl apply -f https://raw.githubusercontent.com/traas-stack/altershield-operator/<version>/quick-start.yaml",
 				fill:    released,
 				before:  (*story).removeWebhooks,

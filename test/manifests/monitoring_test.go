@@ -42,13 +42,11 @@ const (
 	runbooks  = "https://github.com/traas-stack/altershield-operator/blob/main/docs/operations.md#"
 )
 
-// foreign metrics are none of the manager's, or are there only where it makes the
-// certificates itself.
+// foreign metrics are none of the manager's.
 var foreign = []string{
 	"up",
 	"apiserver_admission_webhook_fail_open_count",
 	"apiserver_admission_webhook_rejection_count",
-	"altershield_webhook_certificate_expiry_seconds",
 }
 
 type alert struct {
