@@ -66,15 +66,14 @@ const (
 // installation is the operator as users install it, on a control plane of its own:
 // from the rendered manifests alone, two replicas elected, run as their Deployment
 // declares, called through their Services.
-func installation() func() *kubelet.Kubelet {
+func installation(apiServerFlags ...string) func() *kubelet.Kubelet {
 	var pods *kubelet.Kubelet
 	BeforeAll(func(ctx SpecContext) {
 		binDir, err := controlplane.Build(ctx, root, GinkgoWriter)
 		Expect(err).NotTo(HaveOccurred())
 		c, err := controlplane.Start(ctx, controlplane.Options{
 			BinDir: binDir, Out: GinkgoWriter, AuditPolicy: observer.AuditPolicy(managerUser), PodsIn: controlplane.ManagerNamespace,
-			// As some clusters do; the rules on finalizers are for these.
-			APIServerFlags: []string{"--enable-admission-plugins=OwnerReferencesPermissionEnforcement"},
+			APIServerFlags: apiServerFlags,
 		})
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(func() error { return c.Stop() })
@@ -106,7 +105,8 @@ func installation() func() *kubelet.Kubelet {
 }
 
 var _ = Describe("the installed operator", Ordered, func() {
-	pods := installation()
+	// As some clusters do; the rules on finalizers are for these.
+	pods := installation("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
 
 	It("goes through the walkthrough", func(ctx SpecContext) {
 		walkthrough(ctx, newNamespace(ctx, true))
@@ -445,6 +445,25 @@ var _ = Describe("the installed operator, connected to a server and under load,"
 			Expect(errors).To(BeEmpty())
 		}
 	})
+
+	It("goes with its namespace, webhooks and all", func(ctx SpecContext) {
+		leaveUnfinished("nobody is there to end what was in flight")
+		ns := newNamespace(ctx, true)
+		createDeployment(ctx, ns, "stopped", 2)
+		eventuallyState(ctx, ns, "stopped", v1alpha1.ChangeWorkloadSuccess)
+		Expect(patchDeployment(ctx, ns, "stopped", `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1700000000"}}}`)).To(Succeed())
+		Expect(patchTemplate(ctx, ns, "stopped", "denied")).NotTo(Succeed())
+		Expect(watcher.Settle(ctx)).To(Succeed())
+		Expect(watcher.Violations()).To(BeEmpty())
+		watcher.Stop() // with the namespace go the rights of who still runs in it
+		kubectl(ctx, "delete", "namespace", controlplane.ManagerNamespace, "--timeout=150s")
+		Eventually(func() string {
+			return kubectl(ctx, "get", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "name")
+		}).WithContext(ctx).ShouldNot(ContainSubstring("altershield"))
+		Expect(patchTemplate(ctx, ns, "stopped", "free")).To(Succeed())
+		watcher = observe(cluster, time.Now())
+		DeferCleanup(watcher.Stop)
+	}, SpecTimeout(4*time.Minute))
 })
 
 // serve lets the pods reach a simulator at the address the sample names.
