@@ -50,7 +50,7 @@ var (
 )
 
 // +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=events,verbs=create
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=altershieldoperator-system,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=altershieldoperator-system,resources=leases,resourceNames=altershield-operator,verbs=get;update
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 

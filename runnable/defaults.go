@@ -31,6 +31,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
+// What runs on the leader only needs the lease, which is named in main.go; creating
+// cannot be restricted to a name.
+
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=altershieldoperator-system,resources=leases,verbs=create
+
 // Defaults creates the OpsConfigInfo objects that are missing when the manager
 // starts, so that there is something to edit. Objects that are there are left
 // as they are. It runs on the leader only, once.
