@@ -121,10 +121,7 @@ func (p *process) kill() error {
 
 // Process is a process beside the components, which lives until it ends or the
 // control plane is stopped.
-type Process struct {
-	c *ControlPlane
-	p *process
-}
+type Process struct{ p *process }
 
 // StartProcess starts a command whose output goes to LogPath(name), under a name
 // that no running process has. The command names the state directory or something
@@ -148,7 +145,7 @@ func (c *ControlPlane) StartProcess(name string, cmd *exec.Cmd) (*Process, error
 	if !slices.Contains(c.managers, name) {
 		c.managers = append(c.managers, name)
 	}
-	return &Process{c, p}, nil
+	return &Process{p}, nil
 }
 
 // Done is closed when the process has ended.

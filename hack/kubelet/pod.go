@@ -342,7 +342,7 @@ func (p *pod) dial(ctx context.Context, port int) (net.Conn, error) {
 	if socket == "" {
 		return nil, fmt.Errorf("dial %s:%d: %w", p.ip, port, syscall.ECONNREFUSED)
 	}
-	return dialSocket(ctx, socket, podTarget(port), dialTimeout)
+	return dialSocket(ctx, socket, strconv.Itoa(port), dialTimeout)
 }
 
 // watch looks after a container while it runs. True says that the pod was to end.

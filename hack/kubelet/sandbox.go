@@ -25,7 +25,6 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -166,6 +165,3 @@ func decodeSpec(r io.Reader) (*sandboxSpec, error) {
 	}
 	return &s, nil
 }
-
-// podTarget is how a port of a pod is named to its sandbox.
-func podTarget(port int) string { return strconv.Itoa(port) }

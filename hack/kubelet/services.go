@@ -30,6 +30,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 )
@@ -127,7 +128,7 @@ func (k *Kubelet) Dial(ctx context.Context, address string) (net.Conn, error) {
 		if host != s.Spec.ClusterIP && host != name && host != name+".svc" && host != name+".svc.cluster.local" {
 			continue
 		}
-		if s.Name == "kubernetes" && s.Namespace == metav1Default {
+		if s.Name == "kubernetes" && s.Namespace == metav1.NamespaceDefault {
 			return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", k.apiServer)
 		}
 		of, err := k.endpoints.EndpointSlices(s.Namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: s.Name}))

@@ -26,11 +26,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 )
-
-const metav1Default = "default"
 
 // An Image is what containers of an image run.
 type Image struct {
@@ -90,7 +89,7 @@ type references struct {
 func environment(p *corev1.Pod, c *corev1.Container, ip netip.Addr, services []*corev1.Service, refs references) ([]string, error) {
 	env := map[string]string{"HOSTNAME": p.Name, "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, s := range services {
-		isAPI := s.Name == "kubernetes" && s.Namespace == metav1Default
+		isAPI := s.Name == "kubernetes" && s.Namespace == metav1.NamespaceDefault
 		links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks
 		if !isAPI && (!links || s.Namespace != p.Namespace) || s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone {
 			continue
