@@ -1,6 +1,7 @@
 # Build, check and try out the operator. `make help` lists the targets.
 #
-# Everything the targets need beyond Go, make and git is built from pinned sources into bin/ on first use.
+# What the targets need beyond Go, make and git is built from pinned sources into bin/ on first use. Where a kubectl or
+# KUBEBUILDER_ASSETS of the pinned minor version are there, those programs are taken instead.
 
 SHELL = /usr/bin/env bash -o pipefail
 .SHELLFLAGS = -ec
@@ -29,8 +30,14 @@ KUBECTL ?= $(or $(shell command -v kubectl),bin/k8s/kubectl)
 LOCAL_KUBECTL = $(filter bin/k8s/kubectl,$(KUBECTL))
 # Limit per test package. The end-to-end suite runs whole releases, deadlines included.
 TEST_TIMEOUT ?= 60m
-# Processes of the end-to-end suite.
-E2E_PROCS ?= 2
+# Which specs `make test-node` runs, by their labels.
+NODE_LABELS ?= !soak
+# Processes of the end-to-end suite: more than cores, for most of it is waiting.
+E2E_PROCS ?= 6
+# Other packages that are tested at a time. Those that start control planes wait most of the time, too.
+TEST_PROCS ?= 3
+# Busy processes beside which `make test-busy` tests.
+BUSY ?= 4
 BENCH ?= .
 
 VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
@@ -40,6 +47,10 @@ CONTROLLER_GEN := bin/controller-gen
 GOLANGCI_LINT := bin/golangci-lint
 ADDLICENSE := bin/addlicense
 CRD_REF_DOCS := bin/crd-ref-docs
+KUSTOMIZE := bin/kustomize
+
+# How programs of this repository are run: compiled as `make build` compiles, so that what both need is compiled once.
+GO_RUN := CGO_ENABLED=0 go run -trimpath
 
 RELEASED_IMG := $(shell awk '/newName:/ { name = $$2 } /newTag:/ { print name ":" $$2 }' config/manager/kustomization.yaml)
 
@@ -78,7 +89,8 @@ generate: $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Generate the deep-copy functions 
 manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the webhook configurations.
 	$(CONTROLLER_GEN) crd paths=./apis/... output:crd:dir=config/crd/bases
 	$(if $(strip $(RBAC_PATHS)),$(CONTROLLER_GEN) rbac:roleName=manager-role $(RBAC_PATHS) output:rbac:dir=config/rbac)
-	$(if $(call has-go,webhooks),$(CONTROLLER_GEN) webhook paths=./webhooks/... output:webhook:artifacts:config=config/webhook)
+	$(GO_RUN) ./hack/webhookmanifests > bin/webhook-manifests.yaml
+	mv bin/webhook-manifests.yaml config/webhook/manifests.yaml
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the Go code and sort its imports.
@@ -125,19 +137,48 @@ license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
 ##@ Tests
 
 .PHONY: test
-test: build controlplane ## Run all tests, those against a real control plane included.
-	@# Packages that start control planes come last and one at a time; run from its own directory, a suite shows its progress as it goes.
-	@packages=$$(go list ./... | grep -vE '/altershield-operator/(hack|test)/'); \
-	  go test -timeout $(TEST_TIMEOUT) $$packages
-	@dirs=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./hack/... ./test/... | grep -v '/test/e2e$$'); \
-	  for dir in $$dirs; do go test -C "$$dir" -timeout $(TEST_TIMEOUT) -count=1; done
-	@# The longest one, most of which is waiting, in several processes, each with a control plane of its own.
-	go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) ./test/e2e
+test: build controlplane ## Run all tests but the long ones, those against a real control plane included.
+	@rm -rf bin/reports && mkdir -p bin/reports
+	@go build -o bin/slowest ./hack/slowest
+	@# Side by side with the end-to-end suite, which shows its progress. What others say is shown when it is over.
+	@{ $(TEST_PACKAGES); } | bin/slowest -show bin/reports/packages.json > bin/reports/packages.log & packages=$$!; \
+	  failed=; \
+	  $(call E2E,!soak,e2e) || failed+=" end-to-end"; \
+	  wait "$$packages" || failed+=" packages"; \
+	  cat bin/reports/packages.log; \
+	  echo 'The slowest tests:'; bin/slowest bin/reports/*.json; \
+	  [[ -z "$$failed" ]] || { echo "test: failed:$$failed (see above)" >&2; exit 1; }
+
+# All packages but the end-to-end suite. Those that have control planes or run commands are tested even if nothing has changed.
+TEST_PACKAGES = all=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v '/test/e2e$$'); \
+  result=0; \
+  go test -json -timeout $(TEST_TIMEOUT) $$(grep -vE '/altershield-operator/(hack|test)/' <<< "$$all") || result=1; \
+  go test -json -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) -count=1 $$(grep -E '/altershield-operator/(hack|test)/' <<< "$$all") || result=1; \
+  exit $$result
+# The specs of the end-to-end suite that a filter of labels selects, and the name of the report.
+E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=bin/reports --json-report=$(2).json ./test/e2e
+
+.PHONY: test-soak
+test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, the demo.
+	@mkdir -p bin/reports
+	@$(call E2E,soak,soak)
+
+.PHONY: test-busy
+test-busy: ## Run `make test` beside BUSY busy processes: no test needs a quiet machine.
+	@pids=; trap 'kill $$pids' EXIT; \
+	  for ((i = 0; i < $(BUSY); i++)); do (while kill -0 $$$$; do :; done) 2> /dev/null & pids+=" $$!"; done; \
+	  $(MAKE) --no-print-directory test
 
 .PHONY: test-unit
 test-unit: ## Run the quick tests only (go test -short).
 	@packages=$$(go list ./... | grep -vE '/altershield-operator/(hack|test)/'); \
 	  go test -short $$packages
+
+.PHONY: test-node
+test-node: build controlplane ## Run the operator on real nodes (Linux, root; installs the packages it needs).
+	hack/nodes/requirements.sh
+	hack/nodes/build.sh
+	ALTERSHIELD_NODES=1 go tool ginkgo --label-filter='$(NODE_LABELS)' --timeout=$(TEST_TIMEOUT) ./test/node
 
 .PHONY: bench
 bench: controlplane ## Run the benchmarks (BENCH selects by pattern).
@@ -147,7 +188,11 @@ bench: controlplane ## Run the benchmarks (BENCH selects by pattern).
 
 .PHONY: build
 build: ## Build bin/manager.
-	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/manager .
+	@# Suites build it, too, while others run it: each builds a copy, which needs no linking when up to date, and moves that into place.
+	@mkdir -p bin; echo 'building bin/manager'
+	@temp=bin/.manager.$$$$; trap 'rm -f "$$temp"' EXIT; [[ ! -e bin/manager ]] || cp -p bin/manager "$$temp"; \
+	  CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o "$$temp" .; \
+	  mv -f "$$temp" bin/manager
 
 .PHONY: docker-build
 docker-build: ## Build the image IMG.
@@ -162,23 +207,28 @@ docker-buildx: ## Build the image IMG for all PLATFORMS and push it.
 	$(CONTAINER_TOOL) buildx build --platform=$(PLATFORMS) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMG) --push .
 
 .PHONY: build-installer
-build-installer: manifests bin/k8s/kubectl ## Render config/default into quick-start.yaml.
+build-installer: manifests $(KUSTOMIZE) ## Render config/default into quick-start.yaml.
 	{ echo '# Generated by make build-installer from config/default. What it installs and how to use it: docs/operations.md'; \
 	  $(call RENDER,default); } > bin/quick-start.yaml
 	mv bin/quick-start.yaml quick-start.yaml
 
 # The manifests of a directory in config/, with IMG as the manager's image.
-RENDER = bin/k8s/kubectl kustomize config/$(1) | sed 's|^\( *image:\) $(RELEASED_IMG)$$|\1 $(IMG)|'
+RENDER = $(KUSTOMIZE) build config/$(1) | sed 's|^\( *image:\) $(RELEASED_IMG)$$|\1 $(IMG)|'
 
 ##@ Try it out
 
 .PHONY: demo
-demo: build controlplane ## Play a release on a local control plane (ARGS are passed to the demo).
-	go run ./hack/demo $(ARGS)
+demo: begin build controlplane ## Play a release on a local control plane (ARGS are passed to the demo).
+	$(GO_RUN) ./hack/demo $(ARGS)
 
 .PHONY: controlplane
 controlplane: ## Build the local control plane into bin/k8s.
-	go run ./hack/controlplane/build
+	@$(GO_RUN) ./hack/controlplane/build
+
+# Says how long the first time takes, and downloads the control plane's sources while the manager is built.
+.PHONY: begin
+begin:
+	@$(GO_RUN) ./hack/controlplane/build -begin
 
 .PHONY: run
 run: build $(if $(WEBHOOK_HOST),certs/.host,certs/tls.crt) ## Run the manager on this machine against the current kubeconfig (SERVER_URL connects it).
@@ -188,7 +238,7 @@ SERVER_FLAGS = $(if $(SERVER_URL),--altershield-url='$(SERVER_URL)' $(if $(TOKEN
 
 .PHONY: simulator
 simulator: ## Run a simulator of AlterShield Server, for `make run SERVER_URL=http://127.0.0.1:9090`.
-	go run ./hack/simulator --token-file='$(TOKEN_FILE)' $(ARGS)
+	$(GO_RUN) ./hack/simulator --token-file='$(TOKEN_FILE)' $(ARGS)
 
 .PHONY: install
 install: $(LOCAL_KUBECTL) $(if $(WEBHOOK_HOST),certs/.host) ## Install CRDs and namespace; with WEBHOOK_HOST also the webhooks `make run` serves.
@@ -205,28 +255,27 @@ uninstall: $(LOCAL_KUBECTL) ## Remove from the cluster what `make install` put t
 # The certificates outlive a run, because the webhook configuration in the cluster carries their CA. They are made anew only for a
 # WEBHOOK_HOST other than the one they were made for, which certs/.host remembers.
 CERT_HOST = $(or $(WEBHOOK_HOST),localhost)
-DEV_WEBHOOK_MANIFESTS = go run ./hack/devwebhook manifests --dir certs --host '$(CERT_HOST)' --port $(WEBHOOK_PORT)
+DEV_WEBHOOK_MANIFESTS = $(GO_RUN) ./hack/devwebhook manifests --dir certs --host '$(CERT_HOST)' --port $(WEBHOOK_PORT)
 CERTS_FOR = $(if $(wildcard certs/tls.crt),$(file < certs/.host))
 
 certs/.host: $(if $(filter-out $(CERTS_FOR),$(CERT_HOST)),FORCE)
 certs/.host certs/tls.crt:
-	go run ./hack/devwebhook certs --dir certs --host '$(CERT_HOST)'
+	$(GO_RUN) ./hack/devwebhook certs --dir certs --host '$(CERT_HOST)'
 	echo '$(CERT_HOST)' > certs/.host
 
 .PHONY: FORCE
 FORCE:
 
-bin/k8s/kubectl:
-	go run ./hack/controlplane/build
+bin/k8s/kubectl: controlplane
 
 ##@ Deployment
 
 .PHONY: deploy
-deploy: manifests bin/k8s/kubectl ## Install the operator with the image IMG into the cluster of the current kubeconfig.
+deploy: manifests $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Install the operator with the image IMG into the cluster of the current kubeconfig.
 	$(call RENDER,$(OVERLAY)) | $(KUBECTL) apply -f -
 
 .PHONY: undeploy
-undeploy: bin/k8s/kubectl ## Remove the operator from the cluster, its kinds and records included. See docs/operations.md first.
+undeploy: $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Remove the operator from the cluster, its kinds and records included. See docs/operations.md first.
 	@# The webhooks first: while the rest goes, nobody's release waits for them.
 	$(KUBECTL) delete --ignore-not-found mutatingwebhookconfiguration/altershieldoperator-mutating-webhook-configuration \
 	  validatingwebhookconfiguration/altershieldoperator-validating-webhook-configuration
@@ -248,6 +297,10 @@ $(ADDLICENSE): hack/tools/go.mod hack/tools/go.sum
 
 $(CRD_REF_DOCS): hack/tools/go.mod hack/tools/go.sum
 	cd hack/tools && go build -o $(CURDIR)/$@ github.com/elastic/crd-ref-docs
+	@touch $@
+
+$(KUSTOMIZE): hack/tools/go.mod hack/tools/go.sum
+	cd hack/tools && go build -o $(CURDIR)/$@ sigs.k8s.io/kustomize/kustomize/v5
 	@touch $@
 
 # A module of its own: its several hundred requirements would otherwise decide the versions controller-gen is built with.

@@ -19,11 +19,13 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -33,10 +35,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/identity"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/options"
 	"github.com/traas-stack/altershield-operator/internal/servertime"
+	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/routers"
 	"github.com/traas-stack/altershield-operator/runnable"
@@ -82,29 +86,57 @@ func run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return err
 	}
-	tokens := o.Tokens(func(err error) {
-		ctrl.Log.WithName("token").Info("the token file was looked at", "file", o.TokenFile, "problem", fmt.Sprint(err))
-	})
-	server, err := controllers.Connect(ctx, config, controllers.ServerOptions{
-		URL: o.ServerURL, Platform: o.Platform, Tokens: tokens, Tenant: o.Tenant, Scene: o.Scene, Phase: o.Phase, TargetType: o.TargetType,
-	})
+	tokens := o.Tokens(ctrl.Log.WithName("token"))
+	server, err := verify.Connect(ctx, config, verify.ServerOptions{URL: o.ServerURL, Tokens: tokens, Registration: o.Registration})
 	if err != nil {
 		return err
 	}
-	co := controllers.Options{Namespace: o.Namespace, Clock: clock.RealClock{}, ServerClock: servertime.Follow(config, clock.RealClock{}), Kind: workload.Deployment{}, Server: server}
+	serverClock := servertime.Follow(config, clock.RealClock{})
+	kinds := workload.Defended()
 	certificates := runnable.NewCertificates(runnable.CertificatesOptions{
-		Dir: o.WebhookCertPath, CertName: o.WebhookCertName, KeyName: o.WebhookKeyName, Namespace: o.Namespace, Secret: o.WebhookCertSecret, Service: o.WebhookService, Validity: o.WebhookCertValidity,
-		Mutating: o.MutatingConfiguration, Validating: o.ValidatingConfiguration,
-		Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"), OnServe: metrics.WebhookCertificate,
+		Certificates: o.Certificates, Configurations: webhooks.Configurations(kinds), Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"), OnServe: metrics.WebhookCertificate,
 	})
-	webhookServer := webhook.NewServer(webhook.Options{
-		Port: o.WebhookPort, CertDir: o.WebhookCertPath, CertName: o.WebhookCertName, KeyName: o.WebhookKeyName, TLSOpts: certificates.TLSOptions(),
-	})
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:        controllers.NewScheme(),
-		Cache:         controllers.CacheOptions(co),
-		Client:        controllers.ClientOptions(),
-		WebhookServer: webhookServer,
+	mgr, err := newManager(config, o, kinds, certificates.TLSOptions())
+	if err != nil {
+		return fmt.Errorf("create the manager: %w", err)
+	}
+	c := cluster.New(mgr, cluster.Options{Namespace: o.Namespace, Clock: serverClock, Kinds: kinds})
+	if err := controllers.Setup(ctx, mgr, c, controllers.Options{Server: server}); err != nil {
+		return err
+	}
+	client, clusterUID := server.Connection()
+	if err := errors.Join(
+		webhooks.SetupWithManager(mgr, webhooks.Options{
+			Kinds: kinds, Self: self, Clock: serverClock, Pod: o.Pod, Log: ctrl.Log.WithName("webhooks"),
+			Settings: c.InForce, Past: c.Past,
+			Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{Registration: o.Registration, Cluster: string(clusterUID)}),
+		}),
+		routers.SetupWithManager(mgr, routers.Options{
+			Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, View: c.View, Clock: c.Clock,
+			Rollbacks: c, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
+		}),
+		certificates.SetupWithManager(ctx, mgr),
+		(&runnable.RollbackScanner{Cluster: c}).SetupWithManager(mgr),
+		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
+		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("webhooks", mgr.GetWebhookServer().StartedChecker()),
+		mgr.AddReadyzCheck("caches", controllers.CachesSynced(mgr)),
+	); err != nil {
+		return err
+	}
+	ctrl.Log.Info("starting", "version", version, "commit", commit, "identity", self, "namespace", o.Namespace, "server", o.ServerURL)
+	return mgr.Start(ctx)
+}
+
+func newManager(config *rest.Config, o *options.Options, kinds *workload.Registry, tlsOptions []func(*tls.Config)) (ctrl.Manager, error) {
+	return ctrl.NewManager(config, ctrl.Options{
+		Scheme: controllers.NewScheme(),
+		Cache:  controllers.CacheOptions(kinds, o.Namespace),
+		Client: controllers.ClientOptions(),
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Port: o.WebhookPort, TLSOpts: tlsOptions,
+			CertDir: o.Certificates.Dir, CertName: o.Certificates.CertName, KeyName: o.Certificates.KeyName,
+		}),
 		Metrics: metricsserver.Options{
 			BindAddress: o.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
 		},
@@ -112,38 +144,4 @@ func run(ctx context.Context, o *options.Options) error {
 		LeaderElection:         o.LeaderElect, LeaderElectionID: "altershield-operator",
 		LeaderElectionNamespace: o.Namespace, LeaderElectionReleaseOnCancel: true,
 	})
-	if err != nil {
-		return fmt.Errorf("create the manager: %w", err)
-	}
-	if err := controllers.Setup(ctx, mgr, co); err != nil {
-		return err
-	}
-	rollbacks := controllers.NewRollbacks(mgr, co)
-	client, cluster := server.Connection()
-	if err := webhooks.SetupWithManager(mgr, webhooks.Options{
-		Self: self, Pod: o.Pod, Log: ctrl.Log.WithName("webhooks"), Settings: webhooks.CachedSettings(mgr.GetClient(), o.Namespace),
-		Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{
-			Scene: o.AdmissionScene, Tenant: o.Tenant, Phase: o.Phase, TargetType: o.TargetType, Cluster: string(cluster),
-		}),
-	}); err != nil {
-		return err
-	}
-	if err := routers.SetupWithManager(mgr, routers.Options{
-		Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, Kind: co.Kind, Clock: co.Clock,
-		Rollbacks: rollbacks, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
-	}); err != nil {
-		return err
-	}
-	if err := errors.Join(
-		certificates.SetupWithManager(ctx, mgr),
-		(&runnable.RollbackScanner{Rollbacks: rollbacks}).SetupWithManager(mgr),
-		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
-		mgr.AddHealthzCheck("ping", healthz.Ping),
-		mgr.AddReadyzCheck("webhooks", webhookServer.StartedChecker()),
-		mgr.AddReadyzCheck("caches", controllers.CachesSynced(mgr)),
-	); err != nil {
-		return err
-	}
-	ctrl.Log.Info("starting", "version", version, "commit", commit, "identity", self, "namespace", o.Namespace, "server", o.ServerURL)
-	return mgr.Start(ctx)
 }

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,23 +28,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -51,7 +49,9 @@ import (
 // status of a ChangeWorkload, to make its batches, and to set and lift the
 // block of its workload.
 type ChangeWorkloadReconciler struct {
-	base
+	*cluster.Cluster
+	// clusterUID identifies the cluster to AlterShield Server; empty without one.
+	clusterUID types.UID
 }
 
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changeworkloads/status,verbs=update
@@ -60,29 +60,42 @@ type ChangeWorkloadReconciler struct {
 
 // SetupWithManager adds the controller to the manager.
 func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		Named("changeworkload").
-		For(&v1alpha1.ChangeWorkload{}).
+		For(&v1alpha1.ChangeWorkload{})
+	for _, kind := range r.Kinds.Kinds() {
+		// A rollout gets on, another release comes, a user blocks, overrides, resumes or opts out.
+		b = b.Watches(kind.Object(), gathered(podUrgency, r.changesOfWorkload))
+		for _, s := range kind.Secondary() {
+			// The revision of the release, by which its pods are found, is there only now.
+			b = b.Watches(s.Object, to(r.changesOf(s)), builder.WithPredicates(acquired()))
+		}
+	}
+	return b.
+		// A batch gets on, or fails.
 		Watches(&v1alpha1.ChangePod{}, gathered(batchUrgency, changeOfBatch)).
-		Watches(r.kind.Object(), gathered(podUrgency, r.changesOfWorkload)).
-		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.changesOfRevision), builder.WithPredicates(acquired())).
+		// A pod becomes ready and waits for a batch, or fails.
 		Watches(&corev1.Pod{}, gathered(podUrgency, r.changesOfPod), builder.WithPredicates(podChanged())).
-		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.changesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&appsv1.ControllerRevision{}, handler.EnqueueRequestsFromMapFunc(r.changesBeside), builder.WithPredicates(deletedOnly())).
-		Watches(&v1alpha1.OpsConfigInfo{}, handler.EnqueueRequestsFromMapFunc(r.openChanges)).
-		Watches(&v1alpha1.ChangeWorkload{}, handler.EnqueueRequestsFromMapFunc(r.changesBeside), builder.WithPredicates(orderEnded())).
+		// The namespace is enrolled, or leaves.
+		Watches(cluster.NamespaceObject(), to(r.changesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		// A version that succeeded is forgotten, by somebody else maybe: it is remembered again.
+		Watches(&appsv1.ControllerRevision{}, to(r.changesOfRemembered), builder.WithPredicates(deletedOnly())).
+		// A setting changes what is decided of releases that are verified.
+		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openChanges)).
+		// An earlier release ended, which this one tells of, or its order, and its record may be removed.
+		Watches(&v1alpha1.ChangeWorkload{}, to(r.changesBeside), builder.WithPredicates(releaseEnded())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
-		Complete(quiet(r))
+		Complete(cluster.Quiet(r))
 }
 
 // Reconcile carries one release on.
 func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var change v1alpha1.ChangeWorkload
-	if err := r.client.Get(ctx, req.NamespacedName, &change); err != nil {
+	if err := r.Client.Get(ctx, req.NamespacedName, &change); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	ns, err := r.observeNamespace(ctx, change.Namespace)
-	if err != nil || ending(ns) {
+	ns, err := r.Namespace(ctx, change.Namespace)
+	if err != nil || ns.Ending() {
 		return ctrl.Result{}, err
 	}
 	in, current, err := r.observe(ctx, ns, &change)
@@ -90,42 +103,103 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 		return ctrl.Result{}, err
 	}
 	if !current {
-		return ctrl.Result{RequeueAfter: existsRetry}, nil
+		return ctrl.Result{RequeueAfter: cluster.ExistsRetry}, nil
 	}
-	plan := defense.DecideRelease(in)
-	if plan.NeedsLive {
-		if in, err = r.observeLive(ctx, in); err != nil {
-			return settle(ctx, ctrl.Result{}, err)
+	in, plan, err := r.decide(ctx, in)
+	if err != nil {
+		return cluster.Settle(ctx, ctrl.Result{}, err)
+	}
+	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: plan.RequeueAfter}, r.apply(ctx, &change, in.Workload, plan))
+}
+
+// decide decides, and reads once what turns out to be needed for that.
+func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.ReleaseInput) (defense.ReleaseInput, defense.ReleasePlan, error) {
+	for {
+		plan, err := defense.DecideRelease(in), error(nil)
+		switch {
+		case plan.NeedsBatches:
+			in.Batches, err = r.liveBatches(ctx, in.Change, in.Batches)
+			in.LiveBatches = true
+		case plan.NeedsCause != nil && in.Causes == nil:
+			// Read once: an event is emitted only once.
+			cause := ""
+			cause, err = r.CauseOf(ctx, in.Change.Namespace, plan.NeedsCause.UID)
+			in.Causes = map[types.UID]string{plan.NeedsCause.UID: cause}
+		case len(plan.NeedsSure) > 0 && in.Sure == nil:
+			in, err = r.observeSure(ctx, in, plan.NeedsSure)
+		case plan.NeedsLive:
+			in.Workload, err = r.Anew(ctx, in.Workload)
+			in.Live = err == nil
+		default:
+			return in, plan, nil
 		}
-		plan = defense.DecideRelease(in)
+		if err != nil {
+			return in, plan, err
+		}
 	}
-	return settle(ctx, ctrl.Result{RequeueAfter: plan.RequeueAfter}, r.apply(ctx, &change, in.Workload, plan))
+}
+
+// liveBatches reads the batches of a release from the API server: by their label, and
+// by name those of the cache that somebody took the label from.
+func (r *ChangeWorkloadReconciler) liveBatches(
+	ctx context.Context, change *v1alpha1.ChangeWorkload, cached []v1alpha1.ChangePod,
+) ([]v1alpha1.ChangePod, error) {
+	var list v1alpha1.ChangePodList
+	of := map[string]string{v1alpha1.VersionLabel: change.Spec.Reversion}
+	if err := r.Live.List(ctx, &list, client.InNamespace(change.Namespace), client.MatchingLabels(of)); err != nil {
+		return nil, fmt.Errorf("list changepods of %s: %w", change.Name, err)
+	}
+	for i := range cached {
+		uid := cached[i].UID
+		if slices.ContainsFunc(list.Items, func(b v1alpha1.ChangePod) bool { return b.UID == uid }) {
+			continue
+		}
+		var batch v1alpha1.ChangePod
+		switch err := r.Live.Get(ctx, client.ObjectKeyFromObject(&cached[i]), &batch); {
+		case client.IgnoreNotFound(err) != nil:
+			return nil, fmt.Errorf("get changepod %s: %w", cached[i].Name, err)
+		case err == nil && batch.UID == uid:
+			list.Items = append(list.Items, batch)
+		}
+	}
+	return slices.DeleteFunc(list.Items, func(b v1alpha1.ChangePod) bool { return !metav1.IsControlledBy(&b, change) }), nil
 }
 
 // observe reads all a decision needs. current is false while the cache does not
 // show the workload that the API server has.
-func (r *ChangeWorkloadReconciler) observe(ctx context.Context, ns *metav1.PartialObjectMetadata, change *v1alpha1.ChangeWorkload) (in defense.ReleaseInput, current bool, err error) {
-	in = defense.ReleaseInput{Now: r.clock.Now(), Change: change, Enrolled: r.enrolled(ns), Cluster: r.cluster}
-	if in.Settings, err = r.observeSettings(ctx); err != nil {
-		return in, false, err
+func (r *ChangeWorkloadReconciler) observe(
+	ctx context.Context, ns cluster.Namespace, change *v1alpha1.ChangeWorkload,
+) (in defense.ReleaseInput, current bool, err error) {
+	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID}
+	var problems []string
+	if ns.Meta != nil && r.clusterUID != "" {
+		in.Tenant, in.Phase, problems = verify.OrderOf(ns.Meta)
 	}
 	if current, err = r.observeWorkload(ctx, &in); err != nil || !current || in.Workload == nil {
 		return in, current, err
 	}
-	in.Settings, in.BadOverrides = settings.Override(in.Settings, in.Workload.Annotations)
-	if in.Pods, err = r.kind.Pods(ctx, r.client, in.Workload); err != nil {
+	inForce, err := r.InForce(ctx, in.Workload.Namespace, in.Workload.Annotations)
+	if err != nil {
+		return in, false, err
+	}
+	in.Settings, in.ObservedBy, in.Lowered = inForce.Settings, inForce.ObservedBy, inForce.Lowered
+	in.BadOverrides = slices.Concat(problems, inForce.Problems)
+	if in.Pods, err = r.Pods(ctx, in.Workload); err != nil {
 		return in, false, err
 	}
 	var batches v1alpha1.ChangePodList
-	if err := r.client.List(ctx, &batches, client.InNamespace(change.Namespace),
+	if err := r.Client.List(ctx, &batches, client.InNamespace(change.Namespace),
 		client.MatchingFields{workload.IndexByOwner: string(change.UID)}, client.UnsafeDisableDeepCopy); err != nil {
 		return in, false, fmt.Errorf("list changepods of %s: %w", change.Name, err)
 	}
 	in.Batches = batches.Items
-	if in.History, err = r.observeHistory(ctx, change.Namespace, in.Workload.UID); err != nil {
+	if in.History, err = r.History(ctx, change.Namespace, in.Workload.UID); err != nil {
 		return in, false, err
 	}
-	others, err := r.changesOf(ctx, change.Namespace, in.Workload.UID)
+	if in.Brake, err = r.Brake(ctx); err != nil {
+		return in, false, err
+	}
+	others, err := r.Releases(ctx, change.Namespace, in.Workload.UID)
 	for i := range others {
 		if others[i].UID != change.UID {
 			in.Others = append(in.Others, others[i])
@@ -138,111 +212,160 @@ func (r *ChangeWorkloadReconciler) observe(ctx context.Context, ns *metav1.Parti
 // believed only from the API server: a cache that has just been filled may be
 // behind.
 func (r *ChangeWorkloadReconciler) observeWorkload(ctx context.Context, in *defense.ReleaseInput) (current bool, err error) {
-	ref := metav1.GetControllerOf(in.Change)
-	if ref == nil {
+	owner, ok := r.Kinds.OwnerOf(in.Change)
+	if !ok {
 		return true, nil
 	}
-	key := types.NamespacedName{Namespace: in.Change.Namespace, Name: ref.Name}
-	w, err := r.kind.Get(ctx, r.client, key)
+	w, err := r.Workload(ctx, owner.Key)
 	if err != nil {
 		return false, err
 	}
-	if w != nil && w.UID == ref.UID {
+	if w != nil && w.UID == owner.UID {
 		in.Workload = w
 		return true, nil
 	}
-	live := &metav1.PartialObjectMetadata{}
-	live.SetGroupVersionKind(r.kind.GroupVersionKind())
-	if err := r.live.Get(ctx, key, live); client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("get %s %s: %w", ref.Kind, key, err)
-	}
-	return live.UID != ref.UID, nil
+	there, err := r.IsThere(ctx, owner)
+	return !there, err
 }
 
-// observeLive reads the labels, the annotations and the pause of the workload
-// from the API server: the cache may be behind the operator's own last write.
-func (r *ChangeWorkloadReconciler) observeLive(ctx context.Context, in defense.ReleaseInput) (defense.ReleaseInput, error) {
-	live := &unstructured.Unstructured{}
-	live.SetGroupVersionKind(r.kind.GroupVersionKind())
-	key := types.NamespacedName{Namespace: in.Workload.Namespace, Name: in.Workload.Name}
-	if err := r.live.Get(ctx, key, live); err != nil {
-		return in, fmt.Errorf("get %s %s: %w", in.Workload.Kind, key, err)
+// observeSure reads batches and their pods from the API server: the caches of the
+// two kinds keep no order, and a batch must not go while a pod of it is there.
+func (r *ChangeWorkloadReconciler) observeSure(
+	ctx context.Context, in defense.ReleaseInput, batches []*v1alpha1.ChangePod,
+) (defense.ReleaseInput, error) {
+	in.Sure, in.Gone = map[types.UID]bool{}, map[types.UID]bool{}
+	in.Batches = slices.Clone(in.Batches)
+	for _, cached := range batches {
+		var batch v1alpha1.ChangePod
+		err := r.Live.Get(ctx, client.ObjectKeyFromObject(cached), &batch)
+		if client.IgnoreNotFound(err) != nil {
+			return in, fmt.Errorf("get changepod %s: %w", cached.Name, err)
+		}
+		i := slices.IndexFunc(in.Batches, func(b v1alpha1.ChangePod) bool { return b.UID == cached.UID })
+		if err != nil || batch.UID != cached.UID {
+			in.Batches = slices.Delete(in.Batches, i, i+1)
+			continue
+		}
+		in.Batches[i], in.Sure[batch.UID] = batch, true
+		for _, info := range batch.Spec.PodInfos {
+			pod := &metav1.PartialObjectMetadata{}
+			pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+			err := r.Live.Get(ctx, types.NamespacedName{Namespace: batch.Namespace, Name: info.Pod}, pod)
+			if client.IgnoreNotFound(err) != nil {
+				return in, fmt.Errorf("get pod %s/%s: %w", batch.Namespace, info.Pod, err)
+			}
+			in.Gone[types.UID(info.UID)] = err != nil || pod.UID != types.UID(info.UID)
+		}
 	}
-	if live.GetUID() != in.Workload.UID {
-		return in, apierrors.NewNotFound(schema.GroupResource{Resource: in.Workload.Kind}, key.Name)
-	}
-	paused, _, err := unstructured.NestedBool(live.Object, "spec", "paused")
-	if err != nil {
-		return in, fmt.Errorf("read %s %s: %w", in.Workload.Kind, key, err)
-	}
-	w := *in.Workload
-	w.Labels, w.Annotations, w.ResourceVersion, w.Deleting = live.GetLabels(), live.GetAnnotations(), live.GetResourceVersion(), live.GetDeletionTimestamp() != nil
-	w.Paused = paused
-	in.Workload, in.Live = &w, true
 	return in, nil
 }
 
 // apply carries a plan out, in an order in which each step may be the last one
 // before a crash: batches and the block come before the status that tells of
 // them, and are found again if it was not written.
-func (r *ChangeWorkloadReconciler) apply(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan defense.ReleasePlan) error {
+func (r *ChangeWorkloadReconciler) apply(
+	ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan defense.ReleasePlan,
+) error {
 	updated := change.DeepCopy()
 	if plan.Spec != nil {
 		updated.Spec = *plan.Spec
-		if err := r.client.Patch(ctx, updated, client.MergeFromWithOptions(change, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := r.Client.Patch(ctx, updated, client.MergeFromWithOptions(change, client.MergeFromWithOptimisticLock{})); err != nil {
 			return fmt.Errorf("let changeworkload %s follow the settings: %w", change.Name, err)
 		}
 	}
+	denied := (*cluster.DeniedError)(nil)
 	for i := range plan.Batches {
-		if err := r.createBatch(ctx, updated, w, plan.Batches[i]); err != nil {
-			return err
+		if err := r.Try(w, cluster.ActBatch, func() error { return r.createBatch(ctx, updated, w, plan.Batches[i]) }); err != nil {
+			return r.ReportDenied(ctx, w, change, err)
 		}
 	}
-	if err := r.actOnWorkload(ctx, change, w, &plan); err != nil {
-		return err
+	if err := r.askRollback(ctx, w, plan.RollbackTo); err != nil {
+		return r.ReportDenied(ctx, w, change, err)
 	}
-	for _, e := range plan.Told {
-		r.event(w, change, e, "Verify")
+	switch err := r.actOnWorkload(ctx, change, w, &plan); {
+	case err == nil:
+	case errors.As(err, &denied) && plan.Action == defense.BlockWorkload:
+		// The failure is reported, although the block is denied.
+		r.EmitDenied(ctx, w, change, denied)
+		plan = defense.BlockDenied(change, plan, r.Clock.Now(), denied.Describe())
+	default:
+		return r.ReportDenied(ctx, w, change, err)
+	}
+	for _, e := range plan.ActionEvents {
+		r.Event(w, change, e, "Verify")
 	}
 	if plan.Status != nil {
 		updated.Status = *plan.Status
-		if err := r.client.Status().Update(ctx, updated); err != nil {
-			return fmt.Errorf("update status of changeworkload %s: %w", change.Name, err)
+	}
+	// Whatever of this was denied before was written by now, or is not to be.
+	over := denied == nil && defense.NoteAccepted(&updated.Status, change.Generation, r.Clock.Now(), cluster.Reasons(releaseActs()...)...)
+	if plan.Status != nil || over {
+		if err := r.UpdateStatus(ctx, updated); err != nil {
+			return err
 		}
 	}
-	r.tell(ctx, change, updated, w, plan.Events)
+	r.report(ctx, change, updated, w, plan.Events)
+	if denied != nil {
+		return denied
+	}
 	return r.tidy(ctx, change, w, &plan)
+}
+
+// askRollback asks for a rollback as a user would, if the plan says so.
+func (r *ChangeWorkloadReconciler) askRollback(ctx context.Context, w *defense.Workload, to string) error {
+	if to == "" {
+		return nil
+	}
+	p := cluster.PatchRelease(w)
+	p.SetAnnotation(v1alpha1.RollbackToAnnotation, to)
+	return r.PatchWorkload(ctx, p, cluster.ActRequest)
+}
+
+// releaseActs are what is written for a release by its own controller.
+func releaseActs() []cluster.Act {
+	return []cluster.Act{cluster.ActBlock, cluster.ActLift, cluster.ActResume, cluster.ActBatch, cluster.ActRequest}
 }
 
 // tidy remembers, forgets and removes; what cannot be done keeps nothing else
 // from being done.
-func (r *ChangeWorkloadReconciler) tidy(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan) error {
+func (r *ChangeWorkloadReconciler) tidy(
+	ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan,
+) error {
 	var errs []error
 	if plan.Remember {
-		errs = append(errs, r.remember(ctx, change, w))
+		errs = append(errs, r.Remember(ctx, change, w))
+	}
+	if plan.Prove != nil {
+		errs = append(errs, r.Prove(ctx, change.Namespace, plan.Prove))
 	}
 	for i := range plan.Forget {
-		errs = append(errs, r.forget(ctx, change.Namespace, &plan.Forget[i]))
+		errs = append(errs, r.Forget(ctx, change.Namespace, &plan.Forget[i]))
+	}
+	for i := range plan.RemoveBatches {
+		errs = append(errs, r.remove(ctx, plan.RemoveBatches[i].DeepCopy()))
 	}
 	for i := range plan.Remove {
-		errs = append(errs, r.remove(ctx, &plan.Remove[i]))
+		errs = append(errs, r.remove(ctx, plan.Remove[i].DeepCopy()))
 	}
 	return errors.Join(errs...)
 }
 
-func (r *ChangeWorkloadReconciler) createBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, b defense.Batch) error {
-	now := r.clock.Now()
+func (r *ChangeWorkloadReconciler) createBatch(
+	ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, b defense.Batch,
+) error {
+	now := r.Clock.Now()
 	batch := &v1alpha1.ChangePod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: change.Namespace,
-			Name:      defense.ChangePodName(w.Name, change.Spec.Reversion, b.Number),
-			Labels:    ownLabels(w.Name, change.Spec.Reversion),
+			Name:      w.BatchName(change.Spec.Reversion, b.Number),
+			Labels:    cluster.OwnLabels(w, change.Spec.Reversion),
 			OwnerReferences: []metav1.OwnerReference{
-				newOwnerReference(v1alpha1.GroupVersion.String(), "ChangeWorkload", change.Name, change.UID),
+				cluster.OwnerReference(v1alpha1.GroupVersion.String(), "ChangeWorkload", change.Name, change.UID),
 			},
 		},
 		Spec: v1alpha1.ChangePodSpec{
 			ChangeWorkloadID: change.Name,
+			WorkloadRef:      cluster.Reference(w),
 			PodInfos:         b.Pods,
 			CreateTime:       defense.FormatTime(now),
 			CreateTimeUnix:   now.Unix(),
@@ -252,9 +375,9 @@ func (r *ChangeWorkloadReconciler) createBatch(ctx context.Context, change *v1al
 			Last:             b.Last,
 		},
 	}
-	if err := r.client.Create(ctx, batch); err != nil {
+	if err := r.Client.Create(ctx, batch); err != nil {
 		if apierrors.IsAlreadyExists(err) {
-			err = errors.Join(err, r.removeOrphan(ctx, batch))
+			err = errors.Join(err, r.RemoveOrphan(ctx, batch))
 		}
 		return fmt.Errorf("create changepod %s: %w", batch.Name, err)
 	}
@@ -264,35 +387,43 @@ func (r *ChangeWorkloadReconciler) createBatch(ctx context.Context, change *v1al
 
 // actOnWorkload sets or lifts the block, on the release that was decided about
 // and on no other.
-func (r *ChangeWorkloadReconciler) actOnWorkload(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan) error {
-	p := (*workloadPatch)(nil)
+func (r *ChangeWorkloadReconciler) actOnWorkload(
+	ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan,
+) error {
+	if plan.Action == defense.LeaveWorkload {
+		return nil
+	}
+	kind, err := r.KindOf(w)
+	if err != nil {
+		return err
+	}
+	p, a := (*cluster.Patch)(nil), cluster.ActResume
 	switch plan.Action {
 	case defense.LeaveWorkload:
-		return nil
 	case defense.BlockWorkload:
-		p = patchRelease(w)
-		p.setLabel(v1alpha1.SuspendLabel, strconv.FormatInt(r.clock.Now().Unix(), 10))
-		p.setAnnotation(v1alpha1.SuspendedByAnnotation, w.BlockedBy())
+		p, a = cluster.PatchRelease(w), cluster.ActBlock
+		p.SetLabel(v1alpha1.SuspendLabel, strconv.FormatInt(r.Clock.Now().Unix(), 10))
+		p.SetAnnotation(v1alpha1.SuspendedByAnnotation, w.BlockedBy(change.UID))
 		// Admission does the same, from the object as it is stored; this is for
 		// when it is down.
 		if w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue {
-			p.setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")
+			p.SetAnnotation(v1alpha1.OverrideStaleAnnotation, "true")
 		}
 		if plan.Halt {
-			p.pause(change.Spec.Reversion)
+			p.Halt(kind, change.Spec.Reversion)
 		}
 	case defense.LiftBlock:
-		p = patchRelease(w)
-		p.dropLabel(v1alpha1.SuspendLabel)
-		p.dropAnnotation(v1alpha1.SuspendedByAnnotation)
+		p, a = cluster.PatchRelease(w), cluster.ActLift
+		p.DropLabel(v1alpha1.SuspendLabel)
+		p.DropAnnotation(v1alpha1.SuspendedByAnnotation)
 		if plan.Resume {
-			p.resume()
+			p.Resume(kind)
 		}
 	case defense.ResumeWorkload:
-		p = patchRelease(w)
-		p.resume()
+		p = cluster.PatchRelease(w)
+		p.Resume(kind)
 	}
-	if err := r.patchWorkload(ctx, p); err != nil {
+	if err := r.PatchWorkload(ctx, p, a); err != nil {
 		return err
 	}
 	log.FromContext(ctx).Info(map[defense.WorkloadAction]string{
@@ -303,20 +434,40 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(ctx context.Context, change *v1
 	return nil
 }
 
-// tell logs and reports a change of state, after it was written.
-func (r *ChangeWorkloadReconciler) tell(ctx context.Context, before, after *v1alpha1.ChangeWorkload, w *defense.Workload, told []defense.Event) {
+// report logs a change of state and emits its events, after it was written.
+func (r *ChangeWorkloadReconciler) report(
+	ctx context.Context, before, after *v1alpha1.ChangeWorkload, w *defense.Workload, events []defense.Event,
+) {
 	if before.Status.Attempt != after.Status.Attempt {
 		log.FromContext(ctx).Info("release started", "attempt", after.Status.Attempt, "order", after.Status.OrderID)
 	}
 	if before.Status.Status != after.Status.Status {
 		metrics.ReleaseEntered(stateName(after.Status.Status))
-		log.FromContext(ctx).Info("release changed state", "from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
+		log.FromContext(ctx).Info("release changed state",
+			"from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
 	}
 	if w == nil {
 		return
 	}
-	for _, e := range told {
-		r.event(w, after, e, "Verify")
+	for _, e := range events {
+		count(e)
+		r.Event(w, after, e, "Verify")
+	}
+}
+
+// count counts what an event reports, if there is a metric for it.
+func count(e defense.Event) {
+	switch e.Reason {
+	case v1alpha1.EventDefenseLowered:
+		for _, setting := range e.Settings {
+			metrics.DefenseLowered(setting, metrics.LevelWorkload)
+		}
+	case v1alpha1.ReasonBrake:
+		metrics.Braked()
+	case v1alpha1.EventWentBack:
+		metrics.WentBack()
+	case v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny:
+		metrics.Observed(e.Reason)
 	}
 }
 
@@ -327,33 +478,35 @@ func stateName(s v1alpha1.ChangeWorkloadStatusType) string {
 	return string(s)
 }
 
-// remove deletes an older release as it was observed: one that was released
-// again since has changed, and stays.
-func (r *ChangeWorkloadReconciler) remove(ctx context.Context, old *v1alpha1.ChangeWorkload) error {
-	err := r.client.Delete(ctx, old.DeepCopy(), client.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion},
-		client.PropagationPolicy(metav1.DeletePropagationBackground))
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("remove changeworkload %s: %w", old.Name, err)
+// remove deletes an older release, or a batch, as it was observed: one that has
+// changed since stays, and is looked at again.
+func (r *ChangeWorkloadReconciler) remove(ctx context.Context, old client.Object) error {
+	uid, version := old.GetUID(), old.GetResourceVersion()
+	err := r.Client.Delete(ctx, old,
+		client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if cluster.IgnoreGone(err) != nil {
+		return fmt.Errorf("remove %s: %w", old.GetName(), err)
 	}
-	log.FromContext(ctx).Info("removed an older release", "changeworkload", old.Name)
+	log.FromContext(ctx).Info("removed what is obsolete", "name", old.GetName())
 	return nil
 }
 
 // newChangeWorkload is the record of the release a workload is at.
-func newChangeWorkload(kind workload.Kind, w *defense.Workload, set settings.Settings, now time.Time) *v1alpha1.ChangeWorkload {
-	name := defense.ChangeWorkloadName(w.Name, w.RecordedVersion())
-	apiVersion, kindName := kind.GroupVersionKind().ToAPIVersionAndKind()
+func newChangeWorkload(w *defense.Workload, set settings.Settings, now time.Time) *v1alpha1.ChangeWorkload {
+	name := w.ReleaseName(w.RecordedVersion())
+	apiVersion, kindName := w.GVK.ToAPIVersionAndKind()
 	return &v1alpha1.ChangeWorkload{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       w.Namespace,
 			Name:            name,
-			Labels:          ownLabels(w.Name, w.RecordedVersion()),
-			OwnerReferences: []metav1.OwnerReference{newOwnerReference(apiVersion, kindName, w.Name, w.UID)},
+			Labels:          cluster.OwnLabels(w, w.RecordedVersion()),
+			OwnerReferences: []metav1.OwnerReference{cluster.OwnerReference(apiVersion, kindName, w.Name, w.UID)},
 		},
 		Spec: v1alpha1.ChangeWorkloadSpec{
 			ChangeWorkloadID:  name,
 			AppName:           w.AppName(),
 			ServiceName:       w.Name,
+			WorkloadRef:       cluster.Reference(w),
 			Reversion:         w.RecordedVersion(),
 			CountThreshold:    set.BatchSize,
 			WaitTimeThreshold: int64(set.Wait / time.Second),
@@ -361,119 +514,5 @@ func newChangeWorkload(kind workload.Kind, w *defense.Workload, set settings.Set
 			CreateTimeUnix:    now.Unix(),
 			Release:           w.Release(),
 		},
-	}
-}
-
-func ownLabels(workloadName, version string) map[string]string {
-	return map[string]string{
-		v1alpha1.VersionLabel:      version,
-		v1alpha1.WorkloadNameLabel: defense.WorkloadNameLabelValue(workloadName),
-	}
-}
-
-func (r *ChangeWorkloadReconciler) requestsByOwner(ctx context.Context, namespace string, uid types.UID) []reconcile.Request {
-	changes, err := r.changesOf(ctx, namespace, uid, client.DisableReadYourWritesConsistency)
-	if err != nil {
-		log.FromContext(ctx).Error(err, "find the releases of a workload", "uid", uid)
-		return nil
-	}
-	return requestsFor(ctx, &v1alpha1.ChangeWorkloadList{Items: changes})
-}
-
-// changesBeside maps a release to those of the same workload.
-func (r *ChangeWorkloadReconciler) changesBeside(ctx context.Context, o client.Object) []reconcile.Request {
-	ref := metav1.GetControllerOf(o)
-	if ref == nil {
-		return nil
-	}
-	return r.requestsByOwner(ctx, o.GetNamespace(), ref.UID)
-}
-
-func (r *ChangeWorkloadReconciler) changesOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.requestsByOwner(ctx, o.GetNamespace(), o.GetUID())
-}
-
-func (r *ChangeWorkloadReconciler) changesOfRevision(ctx context.Context, o client.Object) []reconcile.Request {
-	owner, ok := r.kind.OwnerOfRevision(o)
-	if !ok {
-		return nil
-	}
-	return r.requestsByOwner(ctx, o.GetNamespace(), owner.UID)
-}
-
-func (r *ChangeWorkloadReconciler) changesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
-	owner, ok := r.ownerOfPod(ctx, o)
-	if !ok {
-		return nil
-	}
-	return r.requestsByOwner(ctx, o.GetNamespace(), owner.UID)
-}
-
-func (r *ChangeWorkloadReconciler) changesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return r.changesWhere(ctx, func(*v1alpha1.ChangeWorkload) bool { return true }, client.InNamespace(ns.GetName()))
-}
-
-// openChanges maps a changed setting to the releases that follow it.
-func (r *ChangeWorkloadReconciler) openChanges(ctx context.Context, _ client.Object) []reconcile.Request {
-	return r.changesWhere(ctx, func(c *v1alpha1.ChangeWorkload) bool { return defense.IsOpen(c.Status.Status) })
-}
-
-// changeOfBatch maps a batch to its release.
-func changeOfBatch(_ context.Context, o client.Object) []reconcile.Request {
-	ref := metav1.GetControllerOf(o)
-	if ref == nil {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}}}
-}
-
-// batchUrgency lets a batch that failed be acted on at once.
-func batchUrgency(o client.Object) time.Duration {
-	if batch, ok := o.(*v1alpha1.ChangePod); ok && defense.BatchFails(batch) {
-		return 0
-	}
-	return gatherBatches
-}
-
-func podUrgency(client.Object) time.Duration { return gatherPods }
-
-// podChanged lets through what moves a release: pods that come and go, become
-// ready or cease to be.
-func podChanged() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return metav1.GetControllerOf(e.Object) != nil },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok1 := e.ObjectOld.(*corev1.Pod)
-			after, ok2 := e.ObjectNew.(*corev1.Pod)
-			if !ok1 || !ok2 || metav1.GetControllerOf(after) == nil {
-				return false
-			}
-			o, n := defense.ObservePod(before), defense.ObservePod(after)
-			return o.Ready != n.Ready || o.Terminating != n.Terminating || o.Ended != n.Ended || o.UID != n.UID
-		},
-	}
-}
-
-// orderEnded lets through the releases whose order was ended: the one that
-// replaced them may remove them then.
-func orderEnded() predicate.Predicate {
-	open := func(o client.Object) bool {
-		change, ok := o.(*v1alpha1.ChangeWorkload)
-		return ok && defense.OrderIsOpen(&change.Status)
-	}
-	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return open(e.ObjectOld) && !open(e.ObjectNew) },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
-}
-
-// deletedOnly lets through the end of objects.
-func deletedOnly() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }

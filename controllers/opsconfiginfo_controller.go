@@ -20,43 +20,59 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // OpsConfigInfoReconciler says on each setting whether it is in force, and
-// keeps the last valid value for when it is made invalid.
+// keeps the last valid value for when it is made invalid. It tells of settings
+// of namespaces of their own that take away from the defense: events
+// DefenseLowered and DefenseRestored.
 type OpsConfigInfoReconciler struct {
-	base
+	*cluster.Cluster
 }
 
-// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,namespace=altershieldoperator-system,resources=opsconfiginfoes,verbs=list;watch;create
-// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,namespace=altershieldoperator-system,resources=opsconfiginfoes/status,verbs=update
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=opsconfiginfoes,verbs=list;watch
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,namespace=altershieldoperator-system,resources=opsconfiginfoes,verbs=create
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=opsconfiginfoes/status,verbs=update
 
 // SetupWithManager adds the controller to the manager.
 func (r *OpsConfigInfoReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("opsconfiginfo").
 		For(&v1alpha1.OpsConfigInfo{}).
+		// An operator's setting that is locked stands in the way of those of
+		// namespaces.
+		Watches(&v1alpha1.OpsConfigInfo{}, to(r.settingsBelow)).
+		// Those of a namespace count once it is enrolled.
+		Watches(cluster.NamespaceObject(), to(r.settingsOf), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
-		Complete(quiet(r))
+		Complete(cluster.Quiet(r))
 }
 
 // Reconcile judges one setting.
 func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var object v1alpha1.OpsConfigInfo
-	if err := r.client.Get(ctx, req.NamespacedName, &object); err != nil {
+	if err := r.Client.Get(ctx, req.NamespacedName, &object); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	assessment := settings.Assess(&object)
+	assessment, ours, err := r.assess(ctx, &object)
+	if err != nil || !ours {
+		return ctrl.Result{}, err
+	}
 	updated := object.DeepCopy()
 	updated.Status.InForce = assessment.InForce
 	updated.Status.ObservedGeneration = object.Generation
@@ -66,17 +82,60 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		Reason:             assessment.Reason,
 		Message:            assessment.Message,
 		ObservedGeneration: object.Generation,
-		LastTransitionTime: metav1.NewTime(r.clock.Now()),
+		LastTransitionTime: metav1.NewTime(r.Clock.Now()),
 	})
 	if equality.Semantic.DeepEqual(updated.Status, object.Status) {
 		return ctrl.Result{}, nil
 	}
-	if err := r.client.Status().Update(ctx, updated); err != nil {
-		return settle(ctx, ctrl.Result{}, fmt.Errorf("update status of opsconfiginfo %s: %w", object.Name, err))
+	if err := r.Client.Status().Update(ctx, updated); err != nil {
+		return cluster.Settle(ctx, ctrl.Result{}, fmt.Errorf("update status of opsconfiginfo %s/%s: %w", object.Namespace, object.Name, err))
 	}
 	log.FromContext(ctx).Info("setting changed", "enable", object.Spec.Enable, "content", object.Spec.Content,
 		"accepted", assessment.Accepted, "message", assessment.Message)
+	r.report(&object, updated)
 	return ctrl.Result{}, nil
+}
+
+// assess judges a setting. Nothing is said of objects that are neither the
+// operator's nor of a namespace under defense.
+func (r *OpsConfigInfoReconciler) assess(
+	ctx context.Context, object *v1alpha1.OpsConfigInfo,
+) (a settings.Assessment, ours bool, err error) {
+	if object.Namespace == r.Operator {
+		return settings.Assess(object), true, nil
+	}
+	ns, err := r.Namespace(ctx, object.Namespace)
+	if err != nil || !ns.Enrolled {
+		return a, false, err
+	}
+	operator, err := r.Settings(ctx, r.Operator)
+	if err != nil {
+		return a, false, err
+	}
+	return settings.AssessOwn(object, operator), true, nil
+}
+
+// report emits an event when a setting begins to lower the defense of a namespace,
+// or ceased to. What is in force everywhere is the operator's own business,
+// unless nothing is defended at all.
+func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo) {
+	level, where := metrics.LevelNamespace, "the workloads of this namespace, unless they have values of their own"
+	if after.Namespace == r.Operator {
+		if after.Name != settings.NameObserve {
+			return
+		}
+		level, where = metrics.LevelOperator, "all workloads, unless their namespaces or they have values of their own"
+	}
+	did, does := settings.Lowers(before.Name, before.Status.InForce), settings.Lowers(after.Name, after.Status.InForce)
+	switch {
+	case does && !did:
+		metrics.DefenseLowered(after.Name, level)
+		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, v1alpha1.EventDefenseLowered, "Configure",
+			"the setting %s, enable=%t, lowers the defense of %s", after.Name, after.Spec.Enable, where)
+	case did && !does:
+		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, v1alpha1.EventDefenseRestored, "Configure",
+			"the setting %s no longer lowers the defense of %s", after.Name, where)
+	}
 }
 
 func conditionStatus(ok bool) metav1.ConditionStatus {

@@ -28,15 +28,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // podWorkers are few on purpose: a label informs, and every write to a pod wakes
@@ -46,27 +42,36 @@ const podWorkers = 2
 // PodReconciler labels pods whose release is finished. The label informs people
 // and their tools; no decision is made from it, because anybody can set it.
 type PodReconciler struct {
-	base
+	*cluster.Cluster
 }
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
 
 // SetupWithManager adds the controller to the manager.
 func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
-		For(&corev1.Pod{}, builder.WithPredicates(mayBeFinished())).
-		Watches(r.kind.Object(), handler.EnqueueRequestsFromMapFunc(r.podsOfWorkload), builder.WithPredicates(predicate.Or[client.Object](predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(r.kind.Revision(), handler.EnqueueRequestsFromMapFunc(r.podsOfRevision), builder.WithPredicates(acquired())).
-		Watches(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(r.podsOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		For(&corev1.Pod{}, builder.WithPredicates(mayBeFinished()))
+	for _, kind := range r.Kinds.Kinds() {
+		// The release was recorded after its pods became ready, or a setting of the workload's own counts now.
+		b = b.Watches(kind.Object(), to(r.podsOfWorkload(kind)), builder.WithPredicates(predicate.Or[client.Object](
+			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})))
+		for _, s := range kind.Secondary() {
+			// The revision that tells whose the pods are is seen after them.
+			b = b.Watches(s.Object, to(r.podsOfSecondary(kind, s)), builder.WithPredicates(acquired()))
+		}
+	}
+	return b.
+		// The namespace is enrolled.
+		Watches(cluster.NamespaceObject(), to(r.podsOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: podWorkers, ReconciliationTimeout: reconcileTimeout}).
-		Complete(quiet(r))
+		Complete(cluster.Quiet(r))
 }
 
 // Reconcile labels a pod once its release is finished.
 func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var object corev1.Pod
-	if err := r.client.Get(ctx, req.NamespacedName, &object, client.DisableReadYourWritesConsistency); err != nil {
+	if err := r.Client.Get(ctx, req.NamespacedName, &object); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	pod := defense.ObservePod(&object)
@@ -74,72 +79,39 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	if err != nil || w == nil {
 		return ctrl.Result{}, err
 	}
-	finished, wait := pod.Finished(w.MinReady, r.clock.Now())
+	set, err := r.InForce(ctx, w.Namespace, w.Annotations)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	finished, wait := pod.Finished(defense.FinishOf(w, set.Settings), r.Clock.Now())
 	if !finished {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
-	return settle(ctx, ctrl.Result{}, r.label(ctx, &pod))
+	err = r.Try(w, cluster.ActLabel, func() error { return r.label(ctx, &pod) })
+	return cluster.Settle(ctx, ctrl.Result{}, r.ReportDenied(ctx, w, nil, err))
 }
 
 // observeRelease finds the workload whose release the pod is part of; nil when
 // there is none: the pod belongs to no defended workload, or to an earlier
 // template of it.
 func (r *PodReconciler) observeRelease(ctx context.Context, pod *corev1.Pod) (*defense.Workload, error) {
-	ns, err := r.observeNamespace(ctx, pod.Namespace)
-	if err != nil || !r.enrolled(ns) {
+	ns, err := r.Namespace(ctx, pod.Namespace)
+	if err != nil || !ns.Enrolled {
 		return nil, err
 	}
-	owner, ok, err := r.kind.OwnerOfPod(ctx, r.client, pod)
+	owner, ok, err := r.Kinds.OwnerOfPod(ctx, r.Cached, pod)
 	if err != nil || !ok {
 		return nil, err
 	}
-	w, err := r.kind.Get(ctx, r.client, owner.Key)
-	if err != nil || w == nil {
+	w, err := r.Workload(ctx, owner.Key)
+	if err != nil || w == nil || w.UID != owner.UID {
 		return nil, err
 	}
-	if w.UID != owner.UID || w.RevisionUID != metav1.GetControllerOf(pod).UID ||
-		w.RecordedVersion() == "" || defense.OptedOut(w.Labels) {
-		return nil, nil
+	kind, err := r.KindOf(w)
+	if err != nil || !kind.IsCurrent(w, pod) || w.RecordedVersion() == "" || defense.OptedOut(w.Labels) {
+		return nil, err
 	}
 	return w, nil
-}
-
-// podsOfWorkload maps a workload to the pods of its release that may be
-// finished: pods that became ready before their release was recorded, or before
-// the cache showed it, wait for this.
-func (r *PodReconciler) podsOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
-	w, err := r.kind.Get(ctx, r.client, client.ObjectKeyFromObject(o))
-	if err != nil {
-		log.FromContext(ctx).Error(err, "find the pods of a workload", "workload", client.ObjectKeyFromObject(o))
-	}
-	if err != nil || w == nil || w.RecordedVersion() == "" || w.RevisionUID == "" {
-		return nil
-	}
-	return r.podsMatching(ctx, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(w.RevisionUID)})
-}
-
-func (r *PodReconciler) podsOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return r.podsMatching(ctx, client.InNamespace(ns.GetName()))
-}
-
-func (r *PodReconciler) podsOfRevision(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.podsMatching(ctx, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(o.GetUID())})
-}
-
-func (r *PodReconciler) podsMatching(ctx context.Context, opts ...client.ListOption) []reconcile.Request {
-	var list corev1.PodList
-	opts = append(opts, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
-	if err := r.client.List(ctx, &list, opts...); err != nil {
-		log.FromContext(ctx).Error(err, "list pods")
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if unlabelled(&list.Items[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
 }
 
 func (r *PodReconciler) label(ctx context.Context, pod *defense.Pod) error {
@@ -148,29 +120,11 @@ func (r *PodReconciler) label(ctx context.Context, pod *defense.Pod) error {
 	}
 	// The UID makes the patch one of this pod, and of no later one of its name.
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%q}}}`, pod.UID,
-		v1alpha1.OperateFinishedLabel, strconv.FormatInt(r.clock.Now().Unix(), 10))
+		v1alpha1.OperateFinishedLabel, strconv.FormatInt(r.Clock.Now().Unix(), 10))
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	if err := r.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)), client.DisableReadYourWritesConsistency); err != nil {
+	err := r.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)))
+	if err != nil {
 		return fmt.Errorf("label pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
-}
-
-func unlabelled(o client.Object) bool {
-	object, ok := o.(*corev1.Pod)
-	if !ok || metav1.GetControllerOf(object) == nil {
-		return false
-	}
-	pod := defense.ObservePod(object)
-	return pod.Ready && !pod.Terminating && pod.Labels[v1alpha1.OperateFinishedLabel] == ""
-}
-
-// mayBeFinished lets through pods that are ready and have no label yet.
-func mayBeFinished() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return unlabelled(e.Object) },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return unlabelled(e.ObjectNew) },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package routers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,7 @@ const (
 	maxTimestampDigits = 15
 )
 
-// Causes of a refusal, for the log only: whoever is refused learns nothing.
+// Causes of a refusal, for the log only: the client does not get them.
 var (
 	errWrongSign = errors.New("the signature is wrong: another token, or altered content")
 	errReplayed  = errors.New("the signature was used before, or expired while the request was read")
@@ -131,6 +132,7 @@ type signedHandler func(w http.ResponseWriter, r *http.Request, body []byte) (ha
 // is read, and only what is verified may wait for a slot.
 func (s *Server) signedBody(next signedHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(context.WithValue(r.Context(), arrivedKey{}, time.Now()))
 		c, err := s.observeClaim(r)
 		if err != nil {
 			s.refuse(w, r, err)
@@ -149,19 +151,38 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 			s.refuse(w, r, errWrongSign)
 			return
 		}
-		mark, fresh := s.replays.mark(c.sign, s.opts.Clock.Now(), c.at.Add(timestampWindow))
+		ctx, cancel := context.WithTimeout(r.Context(), s.limits.record)
+		mark, fresh, err := s.replays.mark(ctx, c.sign, c.at.Add(timestampWindow))
+		cancel()
+		if err != nil {
+			s.refuseBusy(w, r, "the same request is still being dealt with")
+			return
+		}
 		if !fresh {
 			s.refuse(w, r, errReplayed)
 			return
 		}
 		handled := false
 		defer func() {
-			if !handled { // also without a slot, and after a panic
+			if handled {
+				s.replays.done(mark)
+			} else { // also without a slot, and after a panic
 				s.replays.forget(mark)
 			}
 		}()
 		s.admitted(w, r, func() { handled = next(w, r, body) })
 	})
+}
+
+// arrivedKey has the time when a request arrived.
+type arrivedKey struct{}
+
+// arrived is when a request did.
+func arrived(r *http.Request) time.Time {
+	if at, ok := r.Context().Value(arrivedKey{}).(time.Time); ok {
+		return at
+	}
+	return time.Now()
 }
 
 // readBody reads all of a body that should have this length. It takes memory

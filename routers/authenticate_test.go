@@ -135,7 +135,7 @@ func TestRefusals(t *testing.T) {
 			if f.records() != 0 {
 				t.Error("the verdict was recorded")
 			}
-			if diff := cmp.Diff([]string{ResultRefused}, f.told()); diff != "" {
+			if diff := cmp.Diff([]string{ResultRefused}, f.reported()); diff != "" {
 				t.Errorf("results (-want +got):\n%s", diff)
 			}
 			log := f.log()
@@ -227,11 +227,11 @@ func TestSignedQuery(t *testing.T) {
 				case http.StatusUnauthorized:
 					body = refusedBody
 				case http.StatusBadRequest: // signed, and of no use
-					body = `{"code":400,"message":"the one parameter is namespace, once; not \"z\""}`
+					body = `{"code":400,"message":"the only parameter is namespace, given once; not \"z\""}`
 				}
 				expect(t, w, tc.want, body)
 			}
-			if diff := cmp.Diff([]string{}, f.told()); diff != "" {
+			if diff := cmp.Diff([]string{}, f.reported()); diff != "" {
 				t.Errorf("no callback was counted, want none (-want +got):\n%s", diff)
 			}
 		})

@@ -49,11 +49,11 @@ const (
 	OutcomeUnknown Outcome = "unknown"
 )
 
-// What else becomes of a callback, as Options.OnCallback is told.
+// More results of a callback, for Options.OnCallback.
 const (
 	// ResultRefused: it was not authenticated.
 	ResultRefused = "refused"
-	// ResultMalformed: it was authenticated and is no callback.
+	// ResultMalformed: it was authenticated and is not a callback.
 	ResultMalformed = "malformed"
 	// ResultFailed: it could not be stored.
 	ResultFailed = "failed"
@@ -80,7 +80,7 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 			writeJSON(w, http.StatusBadRequest, altershield.CallbackResponse{Msg: err.Error()})
 			return true
 		}
-		ctx, cancel := context.WithTimeout(lifetime, s.limits.record)
+		ctx, cancel := context.WithDeadline(lifetime, arrived(r).Add(s.limits.record))
 		defer cancel()
 		outcome, err := s.opts.Recorder.Record(ctx, c)
 		log := s.opts.Log.WithValues("order", c.Request.BizExecOrderID, "node", c.Request.NodeID,

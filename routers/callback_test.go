@@ -74,9 +74,9 @@ func TestCallback(t *testing.T) {
 		"action": {body: strings.Replace(passed, "CHANGE_BATCH", "CHANGE_ACTION", 1), outcome: OutcomeIgnored, wantCode: 200,
 			wantBody: `{"success":true,"retry":false,"msg":"ignored"}`, wantResult: "ignored", wantRecorded: true},
 		"no JSON": {body: `{"secret-content`, wantCode: 400,
-			wantBody: `{"success":false,"retry":false,"msg":"the body is no callback: invalid JSON at byte 16"}`, wantResult: "malformed", wantLog: "invalid JSON"},
+			wantBody: `{"success":false,"retry":false,"msg":"the body is not a callback: invalid JSON at byte 16"}`, wantResult: "malformed", wantLog: "invalid JSON"},
 		"empty": {body: ` `, wantCode: 400,
-			wantBody: `{"success":false,"retry":false,"msg":"the body is no callback: invalid JSON at byte 0"}`, wantResult: "malformed", wantLog: "invalid JSON"},
+			wantBody: `{"success":false,"retry":false,"msg":"the body is not a callback: invalid JSON at byte 0"}`, wantResult: "malformed", wantLog: "invalid JSON"},
 		"no order": {body: strings.Replace(passed, "order-1", "", 1), wantCode: 400,
 			wantBody: `{"success":false,"retry":false,"msg":"bizExecOrderId is missing"}`, wantResult: "malformed", wantLog: "bizExecOrderId is missing"},
 	}
@@ -98,7 +98,7 @@ func TestCallback(t *testing.T) {
 				r.Header.Set("Content-Type", tc.contentType)
 			}
 			expect(t, serve(f.handler(t), r), tc.wantCode, tc.wantBody)
-			if diff := cmp.Diff([]string{tc.wantResult}, f.told()); diff != "" {
+			if diff := cmp.Diff([]string{tc.wantResult}, f.reported()); diff != "" {
 				t.Errorf("results (-want +got):\n%s", diff)
 			}
 			if (f.records() == 1) != tc.wantRecorded {
@@ -188,7 +188,7 @@ func TestRecordingEndsWithTheServer(t *testing.T) {
 			return "", context.Cause(ctx)
 		}
 	})
-	expect(t, serve(f.server.handler(lifetime), signed(passed, tokenA, testNow)), http.StatusServiceUnavailable,
+	expect(t, serve(f.server.Handler(lifetime), signed(passed, tokenA, testNow)), http.StatusServiceUnavailable,
 		`{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
 	if log := f.log(); !strings.Contains(log, context.Canceled.Error()) {
 		t.Errorf("log %q, want that it was cut short", log)

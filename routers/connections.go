@@ -26,17 +26,18 @@ import (
 
 // connections is a listener that bounds how many connections are open at once.
 // When there are as many, the oldest stranger gives way to the new one: one
-// that has delivered no authenticated request yet. Whoever is silent or slow so
-// keeps nobody out: what is true takes milliseconds to be known as such. New
-// ones wait only where there are no strangers. Safe for concurrent use.
+// that has delivered no authenticated request yet. So a silent or slow client
+// keeps nobody out: a valid request is recognized within milliseconds. New
+// connections wait only when there are no strangers. Safe for concurrent use.
 type connections struct {
 	net.Listener
 	max int
-	// gaveWay is told of each stranger that was closed.
+	// gaveWay is called for each stranger that was closed.
 	gaveWay func(remote net.Addr)
 
 	mu sync.Mutex
-	// changed is told when a connection ends, and when the listener is closed.
+	// changed is signalled when a connection ends, and when the listener is
+	// closed.
 	changed *sync.Cond
 	open    int
 	// strangers among those that are open, of *connection, the oldest first.

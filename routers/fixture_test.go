@@ -19,6 +19,7 @@ package routers
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -29,11 +30,17 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
-	"k8s.io/apimachinery/pkg/types"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -61,7 +68,7 @@ type fixture struct {
 	// record stands in for the Recorder.
 	record func(context.Context, *altershield.Callback) (Outcome, error)
 	// request stands in for the Rollbacker.
-	request func(key types.NamespacedName, version string, at time.Time) (string, error)
+	request func(key workload.Key, version string, at time.Time) (string, error)
 
 	mu       sync.Mutex
 	recorded []altershield.Callback
@@ -77,9 +84,8 @@ func newFixture(t *testing.T, edits ...func(*fixture)) *fixture {
 		Address:  "127.0.0.1:0",
 		Tokens:   altershield.StaticTokens{tokenA},
 		Recorder: f, Rollbacks: f,
-		Reader: fake.NewClientBuilder().Build(),
-		Kind:   workload.Deployment{},
-		Clock:  f.clock,
+		View:  viewOf(fake.NewClientBuilder().Build()),
+		Clock: f.clock,
 		Log: logr.New(funcr.New(func(_, args string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -102,8 +108,8 @@ func newFixture(t *testing.T, edits ...func(*fixture)) *fixture {
 	return f
 }
 
-// Request implements Rollbacker.
-func (f *fixture) Request(_ context.Context, key types.NamespacedName, version string, at time.Time) (string, error) {
+// RequestRollback implements Rollbacker.
+func (f *fixture) RequestRollback(_ context.Context, key workload.Key, version string, at time.Time) (string, error) {
 	return f.request(key, version, at)
 }
 
@@ -121,7 +127,7 @@ func (f *fixture) records() int {
 	return len(f.recorded)
 }
 
-func (f *fixture) told() []string {
+func (f *fixture) reported() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]string{}, f.results...)
@@ -139,7 +145,7 @@ func (f *fixture) log() string {
 // handler is what is served, for as long as the test.
 func (f *fixture) handler(t *testing.T) http.Handler {
 	t.Helper()
-	return f.server.handler(t.Context())
+	return f.server.Handler(t.Context())
 }
 
 // signed makes a callback as the server sends it.
@@ -197,6 +203,29 @@ func expect(t *testing.T, w *httptest.ResponseRecorder, status int, body string)
 			t.Errorf("header %s is %q, want %q", key, got, want)
 		}
 	}
+}
+
+// newClient is a client of a cluster in memory, with the indexes of the manager's.
+func newClient(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}).
+		WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByOwner, workload.OwnerUID).
+		WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByOrder, workload.OrderOf).
+		WithIndex(&v1alpha1.ChangePod{}, workload.IndexByNode, workload.NodeOf).
+		WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).
+		WithIndex(&appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf).
+		WithIndex(&appsv1.ReplicaSet{}, workload.IndexByOwner, workload.OwnerUID).
+		WithInterceptorFuncs(funcs).Build()
+}
+
+// viewOf is a view of the cluster whose operator is in the namespace operator.
+func viewOf(c client.Reader) cluster.View {
+	return cluster.View{Cached: c, Live: c, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}
 }
 
 // receive waits for what must come.

@@ -18,8 +18,8 @@ package routers
 
 import "net/http"
 
-// LiveTestPath answers whoever asks whether the address is reachable. It takes
-// no signature and tells nothing.
+// LiveTestPath answers anybody who asks whether the address is reachable. It
+// needs no signature and reveals nothing.
 const LiveTestPath = "/openapi/altershield/liveTest"
 
 func liveTest(w http.ResponseWriter, _ *http.Request) {

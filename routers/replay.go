@@ -17,54 +17,94 @@ limitations under the License.
 package routers
 
 import (
-	"container/heap"
+	"context"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/clock"
 )
 
 // replayCache remembers signatures for as long as their timestamp is accepted,
-// because the protocol has no nonce. It is of one replica and of bounded size:
-// what it misses is recognized by the Recorder as recorded before. Safe for
-// concurrent use.
+// because the protocol has no nonce. It is of one replica and of bounded size;
+// when it is full, the signature goes that was not seen for longest. What it
+// misses is recognized as taken before by the Recorder and by the Rollbacker.
+// Safe for concurrent use.
 type replayCache struct {
-	max int
-
-	mu     sync.Mutex
-	bySign map[string]*replayMark
-	// next has the mark that expires first on top.
-	next replayHeap
+	clock clock.PassiveClock
+	// mu makes one step of looking and remembering.
+	mu sync.Mutex
+	// marks are *replayMark by signature.
+	marks *cache.LRUExpireCache
 }
 
 // replayMark is one signature that was seen.
 type replayMark struct {
-	sign    string
-	expires time.Time
-	index   int // in the heap
+	sign string
+	// over is closed once its request is dealt with, or forgotten.
+	over chan struct{}
 }
 
-func newReplayCache(size int) *replayCache {
-	return &replayCache{max: size, bySign: map[string]*replayMark{}}
+// end lets those go on that wait for the outcome, once.
+func (m *replayMark) end() {
+	select {
+	case <-m.over:
+	default:
+		close(m.over)
+	}
 }
 
-// mark remembers a signature until it expires. It is not fresh when it is known
-// or has expired: a request may have been checked long before its body was
-// read, and by now the signature may have been used and forgotten.
-func (c *replayCache) mark(sign string, now, expires time.Time) (mark *replayMark, fresh bool) {
+func newReplayCache(size int, c clock.PassiveClock) *replayCache {
+	return &replayCache{clock: c, marks: cache.NewLRUExpireCacheWithClock(size, c)}
+}
+
+// mark remembers a signature until it expires. It is not fresh when it was dealt
+// with or has expired: a request may have been checked long before its body was
+// read, and by now the signature may have been used and forgotten. While the
+// request that had it first is being dealt with, its outcome is awaited: the server
+// sends a request again when the connection breaks before an answer, and that one
+// has to do where the first fails. The error is that of the context.
+func (c *replayCache) mark(ctx context.Context, sign string, expires time.Time) (mark *replayMark, fresh bool, err error) {
+	for {
+		mark, fresh, first := c.tryMark(sign, expires)
+		if first == nil {
+			return mark, fresh, nil
+		}
+		select {
+		case <-first:
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
+	}
+}
+
+// tryMark is one step of mark; first ends with the request to be awaited.
+func (c *replayCache) tryMark(sign string, expires time.Time) (mark *replayMark, fresh bool, first <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.next) > 0 && c.next[0].expires.Before(now) {
-		c.remove(c.next[0])
+	left := expires.Sub(c.clock.Now())
+	if left < 0 {
+		return nil, false, nil
 	}
-	if _, known := c.bySign[sign]; known || expires.Before(now) {
-		return nil, false
+	if known, ok := c.marks.Get(sign); ok {
+		over := known.(*replayMark).over //nolint:errcheck // all of them are
+		select {
+		case <-over:
+			return nil, false, nil
+		default:
+			return nil, false, over
+		}
 	}
-	for len(c.next) >= c.max {
-		c.remove(c.next[0])
-	}
-	mark = &replayMark{sign: sign, expires: expires}
-	c.bySign[sign] = mark
-	heap.Push(&c.next, mark)
-	return mark, true
+	mark = &replayMark{sign: sign, over: make(chan struct{})}
+	c.marks.Add(sign, mark, left)
+	return mark, true, nil
+}
+
+// done says that the request was dealt with: from now on its signature is refused.
+func (c *replayCache) done(mark *replayMark) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mark.end()
 }
 
 // forget takes a mark back, so that the same request may come again.
@@ -72,39 +112,8 @@ func (c *replayCache) forget(mark *replayMark) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// It may be gone, and even replaced by another one, when the cache was full.
-	if c.bySign[mark.sign] == mark {
-		c.remove(mark)
+	if current, _ := c.marks.Get(mark.sign); current == mark {
+		c.marks.Remove(mark.sign)
 	}
-}
-
-func (c *replayCache) remove(mark *replayMark) {
-	delete(c.bySign, mark.sign)
-	heap.Remove(&c.next, mark.index)
-}
-
-// replayHeap implements heap.Interface.
-type replayHeap []*replayMark
-
-func (h replayHeap) Len() int           { return len(h) }
-func (h replayHeap) Less(i, j int) bool { return h[i].expires.Before(h[j].expires) }
-
-func (h replayHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (h *replayHeap) Push(x any) {
-	mark := x.(*replayMark) //nolint:errcheck // the heap holds nothing else
-	mark.index = len(*h)
-	*h = append(*h, mark)
-}
-
-// Pop implements heap.Interface.
-func (h *replayHeap) Pop() any {
-	last := len(*h) - 1
-	mark := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return mark
+	mark.end()
 }

@@ -30,17 +30,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // RollbackPath asks for a workload to be rolled back.
 const RollbackPath = "/openapi/altershield/deployment/rollback"
 
+// deployments is the kind of workload that RollbackPath and SuspendPath are about:
+// their fields name Deployments, whatever else is defended.
+var deployments = workload.Deployment{}
+
 // Rollbacker takes requests for rollbacks. Its errors are those of
-// [controllers.Rollbacks].
+// [cluster.Cluster.RequestRollback].
 type Rollbacker interface {
-	Request(ctx context.Context, key types.NamespacedName, version string, at time.Time) (to string, err error)
+	RequestRollback(ctx context.Context, key workload.Key, version string, at time.Time) (to string, err error)
 }
 
 // rollbackRequest is the body of a request to RollbackPath.
@@ -86,19 +91,23 @@ func (s *Server) rollBack(w http.ResponseWriter, r *http.Request, body []byte) (
 	ctx, cancel := context.WithTimeout(r.Context(), s.limits.record)
 	defer cancel()
 	name := request.Namespace + "/" + request.DeploymentName
-	to, err := s.opts.Rollbacks.Request(ctx, types.NamespacedName{Namespace: request.Namespace, Name: request.DeploymentName}, request.Version, at)
-	refused := (*controllers.RefusedError)(nil)
+	key := workload.Key{
+		GroupKind:      deployments.GroupVersionKind().GroupKind(),
+		NamespacedName: types.NamespacedName{Namespace: request.Namespace, Name: request.DeploymentName},
+	}
+	to, err := s.opts.Rollbacks.RequestRollback(ctx, key, request.Version, at)
+	refused := (*cluster.RefusedError)(nil)
 	switch {
 	case err == nil:
 		writeJSON(w, http.StatusAccepted, codeAnswer{http.StatusAccepted, fmt.Sprintf("deployment %s is rolled back to version %s", name, to)})
-	case errors.Is(err, controllers.ErrNoWorkload):
+	case errors.Is(err, cluster.ErrNoWorkload):
 		writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "no deployment " + name + " is under defense"})
-	case errors.Is(err, controllers.ErrRepeated):
+	case errors.Is(err, cluster.ErrRepeated):
 		writeJSON(w, http.StatusConflict, codeAnswer{http.StatusConflict, err.Error()})
 	case errors.As(err, &refused):
 		writeJSON(w, http.StatusConflict, codeAnswer{http.StatusConflict, refused.Why})
 	default:
-		s.opts.Log.Error(err, "take a request for a rollback", "deployment", name)
+		s.opts.Log.Error(err, "accept a request for a rollback", "deployment", name)
 		writeJSON(w, http.StatusServiceUnavailable, codeAnswer{http.StatusServiceUnavailable, "the cluster can't be reached now, try again"})
 		return false
 	}

@@ -25,9 +25,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func signedPut(content string, at time.Time) *http.Request {
@@ -45,12 +45,12 @@ func TestRollback(t *testing.T) {
 		wantCode int
 		wantBody string
 	}{
-		"the newest success": {web, nil, "prod/web ", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`},
-		"a version":          {`{"namespace":"prod","deploymentName":"web","version":"v0"}`, nil, "prod/web v0", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`},
-		"unknown":            {web, controllers.ErrNoWorkload, "prod/web ", 404, `{"code":404,"message":"no deployment prod/web is under defense"}`},
-		"refused":            {web, &controllers.RefusedError{Why: "because"}, "prod/web ", 409, `{"code":409,"message":"because"}`},
-		"repeated":           {web, controllers.ErrRepeated, "prod/web ", 409, `{"code":409,"message":"a request of this time or a later one was taken already"}`},
-		"away":               {web, errors.New("no route to host"), "prod/web ", 503, `{"code":503,"message":"the cluster can't be reached now, try again"}`},
+		"the newest success": {web, nil, "Deployment.apps prod/web ", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`},
+		"a version":          {`{"namespace":"prod","deploymentName":"web","version":"v0"}`, nil, "Deployment.apps prod/web v0", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`},
+		"unknown":            {web, cluster.ErrNoWorkload, "Deployment.apps prod/web ", 404, `{"code":404,"message":"no deployment prod/web is under defense"}`},
+		"refused":            {web, &cluster.RefusedError{Why: "because"}, "Deployment.apps prod/web ", 409, `{"code":409,"message":"because"}`},
+		"repeated":           {web, cluster.ErrRepeated, "Deployment.apps prod/web ", 409, `{"code":409,"message":"a request of this time or a later one was accepted already"}`},
+		"away":               {web, errors.New("no route to host"), "Deployment.apps prod/web ", 503, `{"code":503,"message":"the cluster can't be reached now, try again"}`},
 		"no JSON":            {`web`, nil, "", 400, `{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: invalid character 'w' looking for beginning of value"}`},
 		"a field of another": {`{"namespace":"prod","deploymentName":"web","nodeId":"1"}`, nil, "", 400, `{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: json: unknown field \"nodeId\""}`},
 		"two":                {web + web, nil, "", 400, `{"code":400,"message":"there is more than one JSON object in the body"}`},
@@ -60,7 +60,7 @@ func TestRollback(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := ""
 			f := newFixture(t, func(f *fixture) {
-				f.request = func(key types.NamespacedName, version string, at time.Time) (string, error) {
+				f.request = func(key workload.Key, version string, at time.Time) (string, error) {
 					asked = key.String() + " " + version
 					if !at.Equal(testNow) {
 						t.Errorf("of %s, want %s: the time that is signed", at, testNow)

@@ -44,12 +44,11 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
-	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 )
 
 // Files of Options.CertPath, as a mounted Secret of type kubernetes.io/tls has
@@ -64,7 +63,7 @@ type Options struct {
 	// Address to listen on, as host:port or :port.
 	Address string
 	// CertPath is the directory of the certificate (tls.crt) and its key
-	// (tls.key), re-read when they change. Without it the address is served
+	// (tls.key), read again when they change. Without it the address is served
 	// over plain HTTP.
 	CertPath string
 	// Tokens by which signatures are verified. Without it, and while it gives
@@ -74,17 +73,15 @@ type Options struct {
 	Recorder Recorder
 	// Rollbacks takes requests for rollbacks.
 	Rollbacks Rollbacker
-	// Reader is the cached reader that suspended workloads are listed with. It
-	// needs ChangeWorkloads indexed by workload.IndexByOwner.
-	Reader client.Reader
-	// Kind of workload that is listed.
-	Kind workload.Kind
-	// Clock tells the time.
+	// View reads the workloads that are suspended.
+	View cluster.View
+	// Clock has the time.
 	Clock clock.PassiveClock
 	// Log gets one line per event and never a token, a signature or a body.
 	Log logr.Logger
-	// OnCallback is told what became of each request to altershield.CallbackPath:
-	// an Outcome or one of the Result constants. May be nil.
+	// OnCallback is called with the result of each request to
+	// altershield.CallbackPath: an Outcome or one of the Result constants. May
+	// be nil.
 	OnCallback func(result string)
 }
 
@@ -113,7 +110,8 @@ type limits struct {
 	// slotWait and record together. The first two are what a stranger may take, so
 	// they are short; what is true comes in one piece.
 	readHeader, read, write time.Duration
-	// record bounds the storing of one verdict; the server gives up after 6 s.
+	// record bounds the storing of one verdict, from when its request arrived; the
+	// server gives up after 6 s.
 	record time.Duration
 	// list bounds the listing of suspended workloads.
 	list time.Duration
@@ -183,9 +181,9 @@ func newServer(o Options, l limits) (*Server, error) {
 	case o.Recorder == nil:
 		return nil, errors.New("the recorder of verdicts is missing")
 	case o.Rollbacks == nil:
-		return nil, errors.New("whoever takes requests for rollbacks is missing")
-	case o.Reader == nil || o.Kind == nil:
-		return nil, errors.New("the reader or the kind of workloads is missing")
+		return nil, errors.New("the taker of rollback requests is missing")
+	case o.View.Cached == nil || o.View.Kinds == nil:
+		return nil, errors.New("the reader or the kinds of workloads are missing")
 	case o.Clock == nil:
 		return nil, errors.New("the clock is missing")
 	}
@@ -193,7 +191,7 @@ func newServer(o Options, l limits) (*Server, error) {
 		opts:      o,
 		limits:    l,
 		requests:  rate.NewLimiter(l.rate, l.burst),
-		replays:   newReplayCache(l.replays),
+		replays:   newReplayCache(l.replays, o.Clock),
 		slots:     make(chan struct{}, l.inFlight),
 		refusals:  newRationedLog(o.Log, o.Clock),
 		noise:     newRationedLog(o.Log, o.Clock),
@@ -203,7 +201,7 @@ func newServer(o Options, l limits) (*Server, error) {
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable. Every replica
-// serves: a verdict is stored by whoever gets it, and acted on by the leader.
+// serves: the replica that gets a verdict stores it, and the leader acts on it.
 func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable, once. It serves until the context ends;
@@ -257,16 +255,21 @@ func (s *Server) Start(ctx context.Context) error {
 		} else {
 			err = fmt.Errorf("serve callbacks: %w", err)
 		}
-		// Not server.Shutdown: that leaves a request unanswered which is read only
-		// after it began, and a verdict is sent only once.
-		grace, cancel := context.WithTimeout(lifetime, s.limits.shutdown)
-		defer cancel()
-		if !open.drain(grace) {
-			s.opts.Log.Info("gave up on requests that did not end in time", "timeout", s.limits.shutdown.String())
-		}
+		s.drain(lifetime, open)
 		return errors.Join(err, server.Close())
 	})
 	return group.Wait()
+}
+
+// drain waits for the requests that are under way. Not server.Shutdown: that
+// leaves a request unanswered which is read only after it began, and a verdict is
+// sent only once.
+func (s *Server) drain(lifetime context.Context, open *connections) {
+	grace, cancel := context.WithTimeout(lifetime, s.limits.shutdown)
+	defer cancel()
+	if !open.drain(grace) {
+		s.opts.Log.Info("gave up on requests that did not end in time", "timeout", s.limits.shutdown.String())
+	}
 }
 
 // watchCertificates reads the certificate; nil when there is to be none.
@@ -302,7 +305,7 @@ func (s *Server) httpServer(lifetime context.Context) *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true)
 	server := &http.Server{
-		Handler:                      s.handler(lifetime),
+		Handler:                      s.Handler(lifetime),
 		Protocols:                    protocols,
 		DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout:            s.limits.readHeader,
@@ -341,8 +344,8 @@ func (s *Server) setServing(serving bool) {
 }
 
 // StartedChecker returns a check that is healthy while the server serves. It
-// does not connect: the connections are limited, and whoever uses them up must
-// not take the replica's webhooks out of service as well.
+// does not connect: the connections are limited, and a client that uses them up
+// must not take the replica's webhooks out of service as well.
 func (s *Server) StartedChecker() healthz.Checker {
 	return func(*http.Request) error {
 		s.mu.Lock()
@@ -360,8 +363,11 @@ type route struct {
 	handler http.Handler
 }
 
-// handler serves all paths. What it begins ends with lifetime at the latest.
-func (s *Server) handler(lifetime context.Context) http.Handler {
+// Handler serves all paths. What it begins ends with lifetime at the latest.
+//
+// The routes are not patterns of http.ServeMux: that answers in text, not as the
+// contract says, redirects unclean paths, refuses "*" and takes HEAD for GET.
+func (s *Server) Handler(lifetime context.Context) http.Handler {
 	routes := map[string]route{
 		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
 		LiveTestPath:             {http.MethodPost, http.HandlerFunc(liveTest)},
@@ -407,14 +413,19 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func())
 		c.authenticated()
 	}
 	if !acquire(r.Context(), s.slots, s.limits.slotWait) {
-		s.count(r, ResultLimited)
-		s.refusals.info("refused a request", "cause", "too many requests at once", "remote", r.RemoteAddr)
-		w.Header().Set("Retry-After", "1")
-		writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: "too many requests at once"})
+		s.refuseBusy(w, r, "too many requests at once")
 		return
 	}
 	defer func() { <-s.slots }()
 	handle()
+}
+
+// refuseBusy answers a request that would have had to wait for too long.
+func (s *Server) refuseBusy(w http.ResponseWriter, r *http.Request, cause string) {
+	s.count(r, ResultLimited)
+	s.refusals.info("refused a request", "cause", cause, "remote", r.RemoteAddr)
+	w.Header().Set("Retry-After", "1")
+	writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: cause})
 }
 
 // acquire takes one of the slots, waiting for one up to the given time: a burst
@@ -456,7 +467,7 @@ func (s *Server) recovered(next http.Handler) http.Handler {
 	})
 }
 
-// count tells what became of a callback; other paths are not counted.
+// count counts the result of a callback; other paths are not counted.
 func (s *Server) count(r *http.Request, result string) {
 	if s.opts.OnCallback != nil && r.URL.Path == altershield.CallbackPath {
 		s.opts.OnCallback(result)
@@ -483,6 +494,6 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	// A client that is gone is no error of ours.
+	// A client that is gone is not an error of the operator.
 	_, _ = w.Write(body)
 }

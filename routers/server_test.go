@@ -120,8 +120,8 @@ func TestNew(t *testing.T) {
 		"address":  func(o *Options) { o.Address = "" },
 		"recorder": func(o *Options) { o.Recorder = nil },
 		"rollback": func(o *Options) { o.Rollbacks = nil },
-		"reader":   func(o *Options) { o.Reader = nil },
-		"kind":     func(o *Options) { o.Kind = nil },
+		"reader":   func(o *Options) { o.View.Cached = nil },
+		"kinds":    func(o *Options) { o.View.Kinds = nil },
 		"clock":    func(o *Options) { o.Clock = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestRateLimit(t *testing.T) {
 	if got := w.Header().Get("Retry-After"); got != "1" {
 		t.Errorf("Retry-After: %q, want 1", got)
 	}
-	if diff := cmp.Diff([]string{ResultLimited}, f.told()); diff != "" {
+	if diff := cmp.Diff([]string{ResultLimited}, f.reported()); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
 	f.clock.SetTime(testNow.Add(time.Second))
@@ -228,7 +228,7 @@ func TestRequestsAtOnce(t *testing.T) {
 	if log := f.log(); !strings.Contains(log, "a bug") || !strings.Contains(log, "goroutine") {
 		t.Errorf("log %q, want the panic with its stack", log)
 	}
-	if diff := cmp.Diff([]string{ResultLimited, ResultFailed}, f.told()); diff != "" {
+	if diff := cmp.Diff([]string{ResultLimited, ResultFailed}, f.reported()); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
 	go func() { first <- serve(h, signed(passed, tokenA, testNow.Add(time.Millisecond))) }()
@@ -342,7 +342,7 @@ func TestOversizedBodyIsNotRead(t *testing.T) {
 		if code, body := readAnswer(t, conn); code != http.StatusRequestEntityTooLarge || body != tooLarge {
 			t.Errorf("chunked: %d %s", code, body)
 		}
-		if diff := cmp.Diff([]string{ResultOversized, ResultOversized}, f.told()); diff != "" {
+		if diff := cmp.Diff([]string{ResultOversized, ResultOversized}, f.reported()); diff != "" {
 			t.Errorf("results (-want +got):\n%s", diff)
 		}
 	})

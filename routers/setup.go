@@ -25,14 +25,12 @@ import (
 // off is the address that turns the callback address off.
 const off = "0"
 
-// SetupWithManager serves the callback address on every replica of the manager,
-// with its cached reader and its live one.
+// SetupWithManager serves the callback address on every replica of the manager.
 func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	if o.Address == off {
 		return nil
 	}
-	o.Reader = mgr.GetClient()
-	o.Recorder = &Verdicts{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Kind: o.Kind, Clock: o.Clock}
+	o.Recorder = &Verdicts{View: o.View, Client: mgr.GetClient(), Clock: o.Clock}
 	s, err := New(o)
 	if err != nil {
 		return err

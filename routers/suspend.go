@@ -24,19 +24,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // SuspendPath lists the workloads whose releases are blocked, of one namespace
@@ -73,7 +71,7 @@ func (s *Server) listSuspended(w http.ResponseWriter, r *http.Request) {
 		// The signature covers neither path nor method: what is signed to be
 		// read must not be taken for something else.
 		if key != "namespace" || len(values) > 1 {
-			writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, fmt.Sprintf("the one parameter is namespace, once; not %q", key)})
+			writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, fmt.Sprintf("the only parameter is namespace, given once; not %q", key)})
 			return
 		}
 	}
@@ -85,24 +83,24 @@ func (s *Server) listSuspended(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.limits.list)
 	defer cancel()
-	deployments, err := observeSuspended(ctx, s.opts.Reader, s.opts.Kind, namespace)
+	found, err := observeSuspended(ctx, s.opts.View, namespace, s.opts.Clock.Now())
 	if err != nil {
 		s.opts.Log.Error(err, "list suspended workloads")
 		writeJSON(w, http.StatusServiceUnavailable, codeAnswer{http.StatusServiceUnavailable, "the cluster can't be read now, try again"})
 		return
 	}
 	writeJSON(w, http.StatusOK, suspendAnswer{
-		Code: http.StatusOK, Message: fmt.Sprintf("suspended deployments: %d", len(deployments)), Deployments: deployments,
+		Code: http.StatusOK, Message: fmt.Sprintf("suspended deployments: %d", len(found)), Deployments: found,
 	})
 }
 
 // observeSuspended lists the workloads under defense that are blocked, by
 // namespace and name. The lists share their objects with the cache and are only
 // read.
-func observeSuspended(ctx context.Context, r client.Reader, kind workload.Kind, namespace string) ([]suspended, error) {
-	list := kind.ObjectList()
-	if err := r.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1alpha1.SuspendLabel},
-		client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+func observeSuspended(ctx context.Context, view cluster.View, namespace string, now time.Time) ([]suspended, error) {
+	list := deployments.ObjectList()
+	if err := view.Cached.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1alpha1.SuspendLabel},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list suspended workloads: %w", err)
 	}
 	found := []suspended{}
@@ -113,24 +111,20 @@ func observeSuspended(ctx context.Context, r client.Reader, kind workload.Kind, 
 			return err
 		}
 		if _, asked := enrolled[w.GetNamespace()]; !asked {
-			if enrolled[w.GetNamespace()], err = namespaceEnrolled(ctx, r, w.GetNamespace()); err != nil {
+			ns, err := view.Namespace(ctx, w.GetNamespace())
+			if err != nil {
 				return err
 			}
+			enrolled[w.GetNamespace()] = ns.Enrolled
 		}
 		if !enrolled[w.GetNamespace()] || defense.OptedOut(w.GetLabels()) {
 			return nil
 		}
-		var changes v1alpha1.ChangeWorkloadList
-		if err := r.List(ctx, &changes, client.InNamespace(w.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(w.GetUID())},
-			client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
-			return fmt.Errorf("list changeworkloads of %s/%s: %w", w.GetNamespace(), w.GetName(), err)
+		past, err := view.Past(ctx, w.GetNamespace(), w.GetUID())
+		if err != nil {
+			return err
 		}
-		var revisions appsv1.ControllerRevisionList
-		if err := r.List(ctx, &revisions, client.InNamespace(w.GetNamespace()), client.MatchingFields{workload.IndexByOwner: string(w.GetUID())},
-			client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
-			return fmt.Errorf("list controllerrevisions of %s/%s: %w", w.GetNamespace(), w.GetName(), err)
-		}
-		found = append(found, describeSuspended(w, changes.Items, workload.History(revisions.Items)))
+		found = append(found, describeSuspended(w, past, now))
 		return nil
 	})
 	if err != nil {
@@ -142,23 +136,9 @@ func observeSuspended(ctx context.Context, r client.Reader, kind workload.Kind, 
 	return found, nil
 }
 
-// namespaceEnrolled says whether workloads of a namespace are under defense.
-// Those of one that is going are not, as for the controllers.
-func namespaceEnrolled(ctx context.Context, r client.Reader, name string) (bool, error) {
-	ns := &metav1.PartialObjectMetadata{}
-	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := r.Get(ctx, types.NamespacedName{Name: name}, ns, client.DisableReadYourWritesConsistency); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return false, nil
-		}
-		return false, fmt.Errorf("get namespace %s: %w", name, err)
-	}
-	return ns.DeletionTimestamp == nil && defense.NamespaceEnrolled(ns.Name, ns.Labels), nil
-}
-
-// describeSuspended tells of a blocked workload from its releases and from its
+// describeSuspended describes a blocked workload from its releases and from its
 // history.
-func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload, history []defense.Revision) suspended {
+func describeSuspended(w metav1.Object, past defense.Past, now time.Time) suspended {
 	labels := w.GetLabels()
 	d := suspended{
 		DeploymentName: w.GetName(),
@@ -177,8 +157,7 @@ func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload, histo
 	}
 	// What succeeded and is not in the history: it is turned off, or no pod was
 	// verified.
-	history = slices.Clone(history)
-	changes = slices.Clone(changes)
+	history, changes := slices.Clone(past.History), slices.Clone(past.Changes)
 	slices.SortFunc(changes, func(a, b v1alpha1.ChangeWorkload) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for i := range changes {
 		change := &changes[i]
@@ -191,7 +170,7 @@ func describeSuspended(w metav1.Object, changes []v1alpha1.ChangeWorkload, histo
 			history = append(history, defense.Revision{Version: change.Spec.Reversion, Release: change.Spec.Release})
 		}
 	}
-	d.SuccessVersion = defense.NewestSuccess(history, d.NowVersion, w.GetAnnotations())
+	d.SuccessVersion = defense.NewestSuccess(history, d.NowVersion, w.GetAnnotations(), now)
 	d.HasSuccessVersion = d.SuccessVersion != ""
 	return d
 }

@@ -21,49 +21,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
-	// nodeWait is how long a verdict waits for what it is about to be recorded:
-	// a callback may be faster than the write of the answer to the submission
-	// that caused it, and two writes at once cost a third.
-	nodeWait = time.Second
+	// nodeWait is how long a verdict waits for its subject to be recorded: a
+	// callback may be faster than the write of the answer to the submission
+	// that caused it, and two writes at once cost a third. It is short, because a
+	// server that waits for one answer sends no other callback meanwhile.
+	nodeWait = 200 * time.Millisecond
 	// nodeLook is between two looks meanwhile.
 	nodeLook = 10 * time.Millisecond
-	// writeTries bounds how often a verdict is put into an object that changes
-	// at the same time.
-	writeTries = 10
+	// conflictWait is between two tries to put a verdict into an object that another
+	// replica writes to, and is spread.
+	conflictWait = 20 * time.Millisecond
 )
 
 // Verdicts stores the verdicts of the server where the controllers find them:
 // on the batch or the release they are about, in fields that nothing else
-// writes. Any replica may do it, at the same time as others.
+// writes. What a verdict leads to is written with it, as the controllers would
+// have decided, where nothing else is to be done. Any replica may do it, at the
+// same time as others.
 type Verdicts struct {
-	// Client reads from the cache.
+	cluster.View
 	Client client.Client
-	// Live reads from the API server.
-	Live  client.Reader
-	Kind  workload.Kind
-	Clock clock.PassiveClock
+	Clock  clock.PassiveClock
 	// wait is nodeWait, unless a test knows better.
 	wait time.Duration
+	// locks let the verdicts on one object in one after the other.
+	locks objectLocks
 }
 
 var _ Recorder = &Verdicts{}
@@ -86,7 +89,7 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 		return OutcomeRecorded, err
 	case defense.PlacementKnown:
 		return OutcomeDuplicate, err
-	case defense.PlacementLate:
+	case defense.PlacementLate, defense.PlacementGone:
 		return OutcomeIgnored, err
 	case defense.PlacementFull:
 		return "", errors.Join(err, errors.New("too many verdicts wait for their nodes to be known"))
@@ -99,12 +102,13 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Placement, error) {
 	var change *v1alpha1.ChangeWorkload
 	var batch *v1alpha1.ChangePod
+	not := foreign{}
 	look := func(ctx context.Context) (bool, error) {
 		var err error
-		if batch, err = v.batchOf(ctx, d); err != nil || batch != nil {
+		if batch, err = v.batchOf(ctx, d, not); err != nil || batch != nil {
 			return batch != nil && defense.AwaitsOnBatch(&batch.Status, d), err
 		}
-		change, err = v.changeOf(ctx, d.OrderID)
+		change, err = v.changeOf(ctx, d.OrderID, not)
 		return change != nil && defense.AwaitsOnRelease(&change.Status, d), err
 	}
 	if err := wait.PollUntilContextTimeout(ctx, nodeLook, cmp.Or(v.wait, nodeWait), true, look); err != nil && !wait.Interrupted(err) {
@@ -114,12 +118,15 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 		return "", err
 	}
 	if batch != nil {
-		return v.placeOnBatch(ctx, batch, d)
+		if placement, err := v.placeOnBatch(ctx, batch, d); placement != defense.PlacementGone {
+			return placement, err
+		}
+		// It was folded: its release knows its node.
 	}
 	if change == nil {
 		// This replica's cache may be behind.
 		var err error
-		if change, err = v.changeLive(ctx, d.OrderID); err != nil || change == nil {
+		if change, err = v.changeLive(ctx, d.OrderID, not); err != nil || change == nil {
 			return defense.PlacementElsewhere, err
 		}
 	}
@@ -127,32 +134,95 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 }
 
 // batchOf finds the batch that is a node of the server; nil when none is, yet.
-func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered) (*v1alpha1.ChangePod, error) {
+func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered, not foreign) (*v1alpha1.ChangePod, error) {
+	if d.OfOrder {
+		return nil, nil
+	}
 	var list v1alpha1.ChangePodList
-	if err := v.Client.List(ctx, &list, client.MatchingFields{workload.IndexByNode: d.NodeID}, client.DisableReadYourWritesConsistency); err != nil {
+	by := client.MatchingFields{workload.IndexByNode: d.NodeID}
+	if err := v.Cached.List(ctx, &list, by); err != nil {
 		return nil, fmt.Errorf("find the changepod of node %s: %w", d.NodeID, err)
 	}
-	i := slices.IndexFunc(list.Items, func(b v1alpha1.ChangePod) bool { return b.Status.OrderID == d.OrderID })
-	if i < 0 {
-		return nil, nil
+	var found *v1alpha1.ChangePod
+	for i := range list.Items {
+		batch := &list.Items[i]
+		if batch.Status.OrderID != d.OrderID {
+			continue
+		}
+		change, err := v.releaseOf(ctx, batch)
+		switch {
+		case err != nil:
+			return nil, err
+		case change == nil || !defense.OwnsNode(change, batch):
+			not.note(ctx, "node", batch)
+		case found != nil:
+			not.note(ctx, "node", batch)
+			return nil, fmt.Errorf("%w name node %s", errSeveral, d.NodeID)
+		default:
+			found = batch
+		}
 	}
-	return &list.Items[i], nil
+	return found, nil
 }
 
-func (v *Verdicts) changeOf(ctx context.Context, orderID string) (*v1alpha1.ChangeWorkload, error) {
-	var list v1alpha1.ChangeWorkloadList
-	if err := v.Client.List(ctx, &list, client.MatchingFields{workload.IndexByOrder: orderID}, client.DisableReadYourWritesConsistency); err != nil {
-		return nil, fmt.Errorf("find the changeworkload of order %s: %w", orderID, err)
+// foreign are the records whose ids were not believed, each told of once for one
+// verdict.
+type foreign map[types.UID]bool
+
+func (f foreign) note(ctx context.Context, kind string, record client.Object) {
+	if f[record.GetUID()] {
+		return
 	}
-	if len(list.Items) == 0 {
+	f[record.GetUID()] = true
+	metrics.ForeignID(kind)
+	log.FromContext(ctx).Info("a verdict is not for a record although its status has the id", "kind", kind, "record", client.ObjectKeyFromObject(record))
+}
+
+// errSeveral says that neither of several records gets what is for one.
+var errSeveral = errors.New("several changepods of one order")
+
+// releaseOf is the release of a batch; nil when there is none.
+func (v *Verdicts) releaseOf(ctx context.Context, batch *v1alpha1.ChangePod) (*v1alpha1.ChangeWorkload, error) {
+	ref := metav1.GetControllerOf(batch)
+	if ref == nil {
 		return nil, nil
 	}
-	return &list.Items[0], nil
+	var change v1alpha1.ChangeWorkload
+	key := types.NamespacedName{Namespace: batch.Namespace, Name: ref.Name}
+	if err := v.Cached.Get(ctx, key, &change); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return &change, nil
+}
+
+func (v *Verdicts) changeOf(ctx context.Context, orderID string, not foreign) (*v1alpha1.ChangeWorkload, error) {
+	var list v1alpha1.ChangeWorkloadList
+	by := client.MatchingFields{workload.IndexByOrder: orderID}
+	if err := v.Cached.List(ctx, &list, by); err != nil {
+		return nil, fmt.Errorf("find the changeworkload of order %s: %w", orderID, err)
+	}
+	return ownerOfOrder(ctx, list.Items, orderID, not), nil
+}
+
+// ownerOfOrder is the release whose own order it is; nil when there is none among
+// those. The id has the record in it, so there are no two.
+func ownerOfOrder(ctx context.Context, changes []v1alpha1.ChangeWorkload, orderID string, not foreign) *v1alpha1.ChangeWorkload {
+	var owner *v1alpha1.ChangeWorkload
+	for i := range changes {
+		switch c := &changes[i]; {
+		case c.Status.OrderID != orderID:
+		case defense.OwnsOrder(c):
+			owner = c
+		default:
+			not.note(ctx, "order", c)
+		}
+	}
+	return owner
 }
 
 // changeLive finds the release of an order on the API server, by the version in
 // the order's id.
-func (v *Verdicts) changeLive(ctx context.Context, orderID string) (*v1alpha1.ChangeWorkload, error) {
+func (v *Verdicts) changeLive(ctx context.Context, orderID string, not foreign) (*v1alpha1.ChangeWorkload, error) {
 	version := defense.VersionOfOrder(orderID)
 	if version == "" {
 		return nil, nil
@@ -161,65 +231,82 @@ func (v *Verdicts) changeLive(ctx context.Context, orderID string) (*v1alpha1.Ch
 	if err := v.Live.List(ctx, &list, client.MatchingLabels{v1alpha1.VersionLabel: version}); err != nil {
 		return nil, fmt.Errorf("find the changeworkload of order %s: %w", orderID, err)
 	}
-	i := slices.IndexFunc(list.Items, func(c v1alpha1.ChangeWorkload) bool { return c.Status.OrderID == orderID })
-	if i < 0 {
-		return nil, nil
-	}
-	return &list.Items[i], nil
+	return ownerOfOrder(ctx, list.Items, orderID, not), nil
 }
 
 func (v *Verdicts) placeOnBatch(ctx context.Context, batch *v1alpha1.ChangePod, d defense.Delivered) (defense.Placement, error) {
-	ref := metav1.GetControllerOf(batch)
-	if ref == nil {
-		return defense.PlacementElsewhere, nil
+	change, err := v.releaseOf(ctx, batch)
+	if err != nil || change == nil {
+		return defense.PlacementElsewhere, err
 	}
-	var change v1alpha1.ChangeWorkload
-	key := types.NamespacedName{Namespace: batch.Namespace, Name: ref.Name}
-	if err := v.Client.Get(ctx, key, &change, client.DisableReadYourWritesConsistency); err != nil {
-		return defense.PlacementElsewhere, client.IgnoreNotFound(err)
-	}
-	if defended, err := v.defended(ctx, &change); err != nil || !defended {
+	set, err := v.settingsOf(ctx, change)
+	if err != nil || set == nil {
 		return defense.PlacementLate, err
 	}
-	placement, err := store(ctx, v, batch, func() defense.Placement { return defense.PlaceOnBatch(&batch.Status, d, v.Clock.Now()) })
+	was := batch.Status.Status
+	placement, err := store(ctx, v, batch, func() defense.Placement {
+		placement, status := defense.ApplyToBatch(defense.BatchInput{
+			Now: v.Clock.Now(), Settings: *set, Batch: batch, Change: change, Server: true,
+		}, d)
+		if was = batch.Status.Status; status != nil {
+			batch.Status = *status
+		}
+		return placement
+	})
 	if placement == defense.PlacementStored {
 		submitted := batch.Status.PostSubmitTimeUnix
 		if d.Stage == v1alpha1.StagePre {
 			submitted = batch.Status.PreSubmitTimeUnix
 		}
 		metrics.VerdictTook(string(d.Stage), v.Clock.Since(time.Unix(submitted, 0)))
+		if was != batch.Status.Status && batch.Status.Status == v1alpha1.ChangePodExecuteDone {
+			metrics.BatchDone(batch.Status.Message)
+		}
 	}
 	return placement, err
 }
 
 func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWorkload, d defense.Delivered) (defense.Placement, error) {
-	if defended, err := v.defended(ctx, change); err != nil || !defended {
+	set, err := v.settingsOf(ctx, change)
+	if err != nil || set == nil {
 		return defense.PlacementLate, err
 	}
-	return store(ctx, v, change, func() defense.Placement { return defense.PlaceOnRelease(&change.Status, d, v.Clock.Now()) })
+	return store(ctx, v, change, func() defense.Placement {
+		placement, status := defense.ApplyToRelease(defense.OrderInput{Now: v.Clock.Now(), Settings: *set, Change: change, Defended: true}, d)
+		if status != nil {
+			change.Status = *status
+		}
+		return placement
+	})
 }
 
-// defended says that a release is still under defense: nothing is written about
-// one that is not.
-func (v *Verdicts) defended(ctx context.Context, change *v1alpha1.ChangeWorkload) (bool, error) {
-	ns := &metav1.PartialObjectMetadata{}
-	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := v.Client.Get(ctx, types.NamespacedName{Name: change.Namespace}, ns, client.DisableReadYourWritesConsistency); err != nil {
-		return false, client.IgnoreNotFound(err)
+// settingsOf are those in force for a release under defense; nil when it is not
+// under defense: nothing is written about it then.
+func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*settings.Settings, error) {
+	w, err := v.DefendedOwner(ctx, change)
+	if err != nil || w == nil {
+		return nil, err
 	}
-	ref := metav1.GetControllerOf(change)
-	if ref == nil || ns.DeletionTimestamp != nil || !defense.NamespaceEnrolled(ns.Name, ns.Labels) {
-		return false, nil
-	}
-	w, err := v.Kind.Get(ctx, v.Client, types.NamespacedName{Namespace: change.Namespace, Name: ref.Name})
-	return w != nil && w.UID == ref.UID && !w.Deleting && !defense.OptedOut(w.Labels), err
+	inForce, err := v.InForce(ctx, change.Namespace, w.Annotations)
+	return &inForce.Settings, err
 }
 
 // store puts a verdict into the status of an object, and again into the object
 // as it has become when it changed meanwhile.
 func store(ctx context.Context, v *Verdicts, object client.Object, put func() defense.Placement) (defense.Placement, error) {
 	uid := object.GetUID()
-	for range writeTries {
+	unlock, waited, err := v.locks.lock(ctx, uid)
+	if err != nil {
+		return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
+	}
+	defer unlock()
+	read := waited // whoever had the lock has changed the object
+	for {
+		if read {
+			if err := v.Live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil || object.GetUID() != uid {
+				return defense.PlacementGone, client.IgnoreNotFound(err)
+			}
+		}
 		placement := put()
 		if placement != defense.PlacementStored {
 			return placement, nil
@@ -229,13 +316,15 @@ func store(ctx context.Context, v *Verdicts, object client.Object, put func() de
 		case err == nil:
 			return placement, nil
 		case apierrors.IsNotFound(err):
-			return defense.PlacementLate, nil
+			return defense.PlacementGone, nil
 		case !apierrors.IsConflict(err):
 			return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
 		}
-		if err := v.Live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil || object.GetUID() != uid {
-			return defense.PlacementLate, client.IgnoreNotFound(err)
+		read = true
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("store the verdict in %s, which changes all the time: %w", object.GetName(), ctx.Err())
+		case <-time.After(wait.Jitter(conflictWait, 1)):
 		}
 	}
-	return "", fmt.Errorf("store the verdict in %s: it changes all the time", object.GetName())
 }

@@ -25,21 +25,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 const verdictVersion = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -47,41 +41,24 @@ const verdictVersion = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 var verdictOrder = defense.OrderID("cluster", "web-uid", verdictVersion, 1, 1, "change-uid")
 
 // verdictWorld is a release of one batch, both known to the server.
-func verdictWorld(edits ...func(*corev1.Namespace, *appsv1.Deployment, *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod)) []client.Object {
-	controller := true
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web-uid"},
-		Spec:       appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}},
-	}
-	change := &v1alpha1.ChangeWorkload{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "change", UID: "change-uid", Labels: map[string]string{v1alpha1.VersionLabel: verdictVersion},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-uid", Controller: &controller}}},
-		Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadRunning, OrderID: verdictOrder, OrderNodeID: "order-node", OrderStage: v1alpha1.OrderPreSubmitted},
-	}
-	batch := &v1alpha1.ChangePod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "batch", UID: "batch-uid",
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ChangeWorkload", Name: "change", UID: "change-uid", Controller: &controller}}},
-		Status: v1alpha1.ChangePodStatus{Status: v1alpha1.ChangePodPreSubmitted, ChangePodID: "batch-node", OrderID: verdictOrder},
-	}
-	for _, edit := range edits {
-		edit(ns, d, change, batch)
-	}
-	return []client.Object{ns, d, change, batch}
+type verdictWorld struct {
+	namespace *wrappers.NamespaceWrapper
+	workload  *wrappers.DeploymentWrapper
+	release   *wrappers.ChangeWorkloadWrapper
+	batch     *wrappers.ChangePodWrapper
 }
 
-func verdictClient(t *testing.T, objects []client.Object, funcs interceptor.Funcs) client.WithWatch {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
+// verdictObjects are the objects of the world after a change to it, if any.
+func verdictObjects(change func(*verdictWorld)) []client.Object {
+	w := &verdictWorld{namespace: wrappers.MakeNamespace("ns").Enrolled(), workload: wrappers.MakeDeployment("ns", "web").UID("web-uid")}
+	w.release = wrappers.MakeChangeWorkload("ns", "change").UID("change-uid").Of(w.workload.Obj()).Version(verdictVersion).
+		Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning).Order(verdictOrder, "order-node", v1alpha1.OrderPreSubmitted)
+	w.batch = wrappers.MakeChangePod("ns", "batch").UID("batch-uid").Of(w.release.Obj()).Attempt(1, 1).
+		State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder)
+	if change != nil {
+		change(w)
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}).
-		WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByOrder, workload.OrderOf).
-		WithIndex(&v1alpha1.ChangePod{}, workload.IndexByNode, workload.NodeOf).
-		WithIndex(&appsv1.ReplicaSet{}, workload.IndexByOwner, workload.OwnerUID).
-		WithInterceptorFuncs(funcs).Build()
+	return []client.Object{w.namespace.Obj(), w.workload.Obj(), w.release.Obj(), w.batch.Obj()}
 }
 
 func verdictCallback(node string, stage altershield.Stage, verdict altershield.VerdictValue) *altershield.Callback {
@@ -91,67 +68,123 @@ func verdictCallback(node string, stage altershield.Stage, verdict altershield.V
 	}}
 }
 
+// TestVerdictsOfCopies: ids of another release in a status get no verdict, and keep
+// none from whoever it is for.
+func TestVerdictsOfCopies(t *testing.T) {
+	copies := func(w *verdictWorld) []client.Object {
+		// First in every list: in a namespace of its own, under the same names.
+		web := wrappers.MakeDeployment("evil", "web").UID("evil-web-uid").Obj()
+		release := wrappers.MakeChangeWorkload("evil", "change").UID("evil-change-uid").Of(web).Version(verdictVersion).
+			Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning).Order(verdictOrder, "order-node", v1alpha1.OrderPreSubmitted).Obj()
+		return []client.Object{
+			wrappers.MakeNamespace("evil").Enrolled().Obj(), web, release,
+			wrappers.MakeChangePod("evil", "batch").UID("evil-batch-uid").Of(release).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
+			// One that says it is of the release that is copied.
+			wrappers.MakeChangePod("evil", "another").UID("evil-other-uid").Of(w.release.Obj()).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
+		}
+	}
+	twice := func(w *verdictWorld) []client.Object {
+		return []client.Object{wrappers.MakeChangePod("ns", "twice").UID("twice-uid").Of(w.release.Obj()).Attempt(1, 1).
+			State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj()}
+	}
+	ofOrder := verdictCallback("order-node", altershield.StagePost, "fail")
+	ofOrder.CheckType = altershield.CheckOrder
+	for name, test := range map[string]struct {
+		with     func(*verdictWorld) []client.Object
+		callback *altershield.Callback
+		want     Outcome
+		stored   []string
+	}{
+		"of the batch":                    {copies, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/batch"}},
+		"of the order":                    {copies, ofOrder, OutcomeRecorded, []string{"ns/change"}},
+		"on a node not yet known":         {copies, verdictCallback("new-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/change"}},
+		"two batches of the same release": {twice, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeUnknown, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var more []client.Object
+			objects := verdictObjects(func(w *verdictWorld) { more = test.with(w) })
+			c := newClient(t, interceptor.Funcs{}, append(objects, more...)...)
+			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			if got, err := v.Record(t.Context(), test.callback); got != test.want || (err != nil) != (test.want == OutcomeUnknown) {
+				t.Errorf("outcome %q, error %v; want %q", got, err, test.want)
+			}
+			var stored []string
+			var batches v1alpha1.ChangePodList
+			var changes v1alpha1.ChangeWorkloadList
+			if err := errors.Join(c.List(t.Context(), &batches), c.List(t.Context(), &changes)); err != nil {
+				t.Fatal(err)
+			}
+			for i := range batches.Items {
+				if b := &batches.Items[i]; b.Status.PostVerdict != nil {
+					stored = append(stored, b.Namespace+"/"+b.Name)
+				}
+			}
+			for i := range changes.Items {
+				if c := &changes.Items[i]; c.Status.OrderPostVerdict != nil || len(c.Status.UnclaimedVerdicts) > 0 {
+					stored = append(stored, c.Namespace+"/"+c.Name)
+				}
+			}
+			if diff := cmp.Diff(test.stored, stored); diff != "" {
+				t.Errorf("stored in -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestVerdictsRecord(t *testing.T) {
-	type stored struct{ OrderPre, OrderPost, Pre, Post, Unclaimed string }
+	// Order and Batch are how far they have come, where a verdict moved them.
+	type stored struct{ OrderPre, OrderPost, Order, Pre, Post, Batch, Unclaimed string }
 	text := func(v *v1alpha1.CheckVerdict) string {
 		if v == nil {
 			return ""
 		}
 		return v.Verdict + " " + v.Message
 	}
+	checked := func(verdict, message string) func(*verdictWorld) {
+		return func(w *verdictWorld) {
+			w.batch.Obj().Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: verdict, Delivered: verdict, Message: message}
+		}
+	}
 	for name, test := range map[string]struct {
-		edit     func(*corev1.Namespace, *appsv1.Deployment, *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod)
+		change   func(*verdictWorld)
 		callback *altershield.Callback
 		want     Outcome
 		stored   stored
 	}{
-		"on a batch":              {nil, verdictCallback("batch-node", altershield.StagePost, "FAIL"), OutcomeRecorded, stored{Post: "fail error rate: too high"}},
-		"PRE of a batch":          {nil, verdictCallback("batch-node", altershield.StagePre, "pass"), OutcomeRecorded, stored{Pre: "pass "}},
-		"on the order":            {nil, verdictCallback("order-node", altershield.StagePre, "inconc"), OutcomeRecorded, stored{OrderPre: "inconc error rate: too high"}},
-		"POST of the order":       {nil, verdictCallback("order-node", altershield.StagePost, "none"), OutcomeRecorded, stored{OrderPost: "none "}},
-		"on a node not yet known": {nil, verdictCallback("new-node", altershield.StagePre, "fail"), OutcomeRecorded, stored{Unclaimed: "new-node PRE fail"}},
+		"on a batch":                {nil, verdictCallback("batch-node", altershield.StagePost, "FAIL"), OutcomeRecorded, stored{Post: "fail error rate: too high", Batch: "ExecuteDone PostFinish"}},
+		"PRE of a batch":            {nil, verdictCallback("batch-node", altershield.StagePre, "pass"), OutcomeRecorded, stored{Pre: "pass ", Batch: "PostSubmitted "}},
+		"PRE of a batch that fails": {nil, verdictCallback("batch-node", altershield.StagePre, "fail"), OutcomeRecorded, stored{Pre: "fail error rate: too high", Batch: "ExecuteDone PostFinish"}},
+		"on the order":              {nil, verdictCallback("order-node", altershield.StagePre, "inconc"), OutcomeRecorded, stored{OrderPre: "inconc error rate: too high", Order: "PostWait"}},
+		"POST of the order":         {nil, verdictCallback("order-node", altershield.StagePost, "none"), OutcomeRecorded, stored{OrderPost: "none "}},
+		"on a node not yet known":   {nil, verdictCallback("new-node", altershield.StagePre, "fail"), OutcomeRecorded, stored{Unclaimed: "new-node PRE fail"}},
 		"PRE after the end was submitted": {
-			func(_ *corev1.Namespace, _ *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-				b.Status.Status = v1alpha1.ChangePodPostSubmitted
-			}, verdictCallback("batch-node", altershield.StagePre, "pass"), OutcomeIgnored, stored{}},
+			func(w *verdictWorld) { w.batch.State(v1alpha1.ChangePodPostSubmitted) },
+			verdictCallback("batch-node", altershield.StagePre, "pass"), OutcomeIgnored, stored{}},
 		"the same again": {
-			func(_ *corev1.Namespace, _ *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "fail", Delivered: "fail", Message: "first"}
-			}, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeDuplicate, stored{Post: "fail first"}},
+			checked("fail", "first"),
+			verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeDuplicate, stored{Post: "fail first"}},
 		"one that passes after one that failed": {
-			func(_ *corev1.Namespace, _ *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "fail", Delivered: "fail", Message: "first"}
-			}, verdictCallback("batch-node", altershield.StagePost, "pass"), OutcomeDuplicate, stored{Post: "fail first"}},
+			checked("fail", "first"),
+			verdictCallback("batch-node", altershield.StagePost, "pass"), OutcomeDuplicate, stored{Post: "fail first"}},
 		"one that fails after one that passed": {
-			func(_ *corev1.Namespace, _ *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-				b.Status.PostVerdict = &v1alpha1.CheckVerdict{NodeID: "batch-node", Verdict: "pass", Delivered: "pass"}
-			}, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, stored{Post: "fail error rate: too high"}},
+			checked("pass", ""),
+			verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, stored{Post: "fail error rate: too high"}},
 		"on an order that is none": {
-			func(_ *corev1.Namespace, _ *appsv1.Deployment, c *v1alpha1.ChangeWorkload, _ *v1alpha1.ChangePod) {
-				c.Status.OrderID = "another"
-			}, verdictCallback("order-node", altershield.StagePost, "fail"), OutcomeUnknown, stored{}},
+			func(w *verdictWorld) { w.release.Order("another", "order-node", v1alpha1.OrderPreSubmitted) },
+			verdictCallback("order-node", altershield.StagePost, "fail"), OutcomeUnknown, stored{}},
 		"in a namespace that left": {
-			func(n *corev1.Namespace, _ *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, _ *v1alpha1.ChangePod) {
-				n.Labels = nil
-			},
+			func(w *verdictWorld) { w.namespace.WithoutLabel(v1alpha1.EnrolledLabel) },
 			verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeIgnored, stored{}},
 		"on a workload that opted out": {
-			func(_ *corev1.Namespace, d *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, _ *v1alpha1.ChangePod) {
-				d.Labels = map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseDisabled}
-			}, verdictCallback("order-node", altershield.StagePost, "fail"), OutcomeIgnored, stored{}},
+			func(w *verdictWorld) { w.workload.Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled) },
+			verdictCallback("order-node", altershield.StagePost, "fail"), OutcomeIgnored, stored{}},
 		"on a workload that was re-created": {
-			func(_ *corev1.Namespace, d *appsv1.Deployment, _ *v1alpha1.ChangeWorkload, _ *v1alpha1.ChangePod) {
-				d.UID = "another"
-			},
+			func(w *verdictWorld) { w.workload.UID("another") },
 			verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeIgnored, stored{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			edit := test.edit
-			if edit == nil {
-				edit = func(*corev1.Namespace, *appsv1.Deployment, *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {}
-			}
-			c := verdictClient(t, verdictWorld(edit), interceptor.Funcs{})
-			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			c := newClient(t, interceptor.Funcs{}, verdictObjects(test.change)...)
+			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
 			got, err := v.Record(t.Context(), test.callback)
 			if err != nil || got != test.want {
 				t.Fatalf("outcome %q, error %v; want %q", got, err, test.want)
@@ -165,6 +198,12 @@ func TestVerdictsRecord(t *testing.T) {
 				}
 				s := stored{OrderPre: text(change.Status.OrderPreVerdict), OrderPost: text(change.Status.OrderPostVerdict),
 					Pre: text(batch.Status.PreVerdict), Post: text(batch.Status.PostVerdict)}
+				if s.Batch = fmt.Sprintf("%s %s", batch.Status.Status, batch.Status.Message); s.Batch == "PreSubmitted " || test.change != nil {
+					s.Batch = ""
+				}
+				if s.Order = string(change.Status.OrderStage); s.Order == string(v1alpha1.OrderPreSubmitted) || test.change != nil {
+					s.Order = ""
+				}
 				for _, u := range change.Status.UnclaimedVerdicts {
 					s.Unclaimed += fmt.Sprintf("%s %s %s", u.NodeID, u.Stage, u.Verdict)
 				}
@@ -176,11 +215,24 @@ func TestVerdictsRecord(t *testing.T) {
 	}
 }
 
+// TestVerdictsOfTheOperator: its own namespace is never under defense, whatever
+// its labels say.
+func TestVerdictsOfTheOperator(t *testing.T) {
+	c := newClient(t, interceptor.Funcs{}, verdictObjects(nil)...)
+	view := viewOf(c)
+	view.Operator = "ns"
+	v := &Verdicts{View: view, Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+	got, err := v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail"))
+	if err != nil || got != OutcomeIgnored {
+		t.Errorf("outcome %q, error %v; want %q", got, err, OutcomeIgnored)
+	}
+}
+
 // TestVerdictsRecordConflicts: the object changes while a verdict is stored.
 func TestVerdictsRecordConflicts(t *testing.T) {
 	conflicts := 3
 	var owners []string
-	c := verdictClient(t, verdictWorld(), interceptor.Funcs{
+	c := newClient(t, interceptor.Funcs{
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
 			if conflicts > 0 {
 				conflicts--
@@ -190,8 +242,8 @@ func TestVerdictsRecordConflicts(t *testing.T) {
 			owners = append(owners, o.AsUpdateOptions().FieldManager)
 			return c.SubResource(sub).Update(ctx, obj, opts...)
 		},
-	})
-	v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+	}, verdictObjects(nil)...)
+	v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
 	if got, err := v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail")); err != nil || got != OutcomeRecorded {
 		t.Fatalf("outcome %q, error %v", got, err)
 	}
@@ -207,13 +259,15 @@ func TestVerdictsRecordFails(t *testing.T) {
 		"always a change": apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("changepods").GroupResource(), "batch", errors.New("changed")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := verdictClient(t, verdictWorld(), interceptor.Funcs{
+			c := newClient(t, interceptor.Funcs{
 				SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
 					return err
 				},
-			})
-			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
-			if got, err := v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail")); err == nil {
+			}, verdictObjects(nil)...)
+			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			if got, err := v.Record(ctx, verdictCallback("batch-node", altershield.StagePost, "fail")); err == nil {
 				t.Errorf("outcome %q without an error", got)
 			}
 		})
@@ -223,12 +277,12 @@ func TestVerdictsRecordFails(t *testing.T) {
 // TestVerdictsRecordAtOnce: the same verdict at several replicas at once is
 // stored once, whichever is first.
 func TestVerdictsRecordAtOnce(t *testing.T) {
-	c := verdictClient(t, verdictWorld(), interceptor.Funcs{})
+	c := newClient(t, interceptor.Funcs{}, verdictObjects(nil)...)
 	outcomes := make([]Outcome, 8)
 	var wg sync.WaitGroup
 	for i := range outcomes {
 		wg.Go(func() {
-			v := &Verdicts{Client: c, Live: c, Kind: workload.Deployment{}, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
 			var err error
 			if outcomes[i], err = v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail")); err != nil {
 				t.Error(err)
@@ -244,5 +298,49 @@ func TestVerdictsRecordAtOnce(t *testing.T) {
 	}
 	if recorded != 1 {
 		t.Errorf("recorded %d times: %v", recorded, outcomes)
+	}
+}
+
+// TestVerdictsBurst: 48 verdicts that fail come at once on one release, to two
+// replicas, on nodes that are not known yet, and the API server takes its time. All
+// are stored within the time that the server waits.
+func TestVerdictsBurst(t *testing.T) {
+	slow := func() { <-time.After(5 * time.Millisecond) } // as a round trip takes
+	c := newClient(t, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			slow()
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	}, verdictObjects(nil)...)
+	live := interceptor.NewClient(c, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		slow()
+		return c.Get(ctx, k, o, opts...)
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), defaultLimits().record)
+	defer cancel()
+	var replicas []*Verdicts
+	for range 2 {
+		view := viewOf(c)
+		view.Live = live
+		replicas = append(replicas, &Verdicts{View: view, Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond})
+	}
+	var wg sync.WaitGroup
+	for i := range 48 {
+		wg.Go(func() {
+			got, err := replicas[i%2].Record(ctx, verdictCallback(fmt.Sprintf("node-%d", i), altershield.StagePost, "fail"))
+			if err != nil || got != OutcomeRecorded {
+				t.Errorf("verdict %d: outcome %q, error %v", i, got, err)
+			}
+		})
+	}
+	wg.Wait()
+	var change v1alpha1.ChangeWorkload
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "change"}, &change); err != nil || len(change.Status.UnclaimedVerdicts) != 48 {
+		t.Errorf("%d verdicts are stored, error %v", len(change.Status.UnclaimedVerdicts), err)
+	}
+	for _, v := range replicas {
+		if len(v.locks.held) > 0 {
+			t.Errorf("%d locks are left", len(v.locks.held))
+		}
 	}
 }

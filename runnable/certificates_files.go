@@ -24,7 +24,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"golang.org/x/time/rate"
 
 	"github.com/traas-stack/altershield-operator/internal/certificates"
 )
@@ -32,103 +32,111 @@ import (
 // lookAtFiles is how often the files of a certificate from elsewhere are read.
 const lookAtFiles = time.Minute
 
-// files is what is known of a certificate from elsewhere, and of the
-// configurations that its authority is in.
-type files struct {
+// certificateFiles are from elsewhere, for example from cert-manager, which
+// also writes their authority into the configurations. The leader restores
+// everything else in those.
+type certificateFiles struct {
+	*configurations
 	notAfter time.Time
 	problem  string
 	// injectors are the annotations of configurations, as seen while they were
 	// there, by which somebody injects the authority.
 	injectors map[string]map[string]string
-	// told are configurations that cannot be made again.
-	told map[string]bool
+	// logged are the configurations that cannot be made again, logged once.
+	logged map[string]bool
 }
 
-// ensureAround is ensure for a certificate from elsewhere. Who made it, somebody
-// or cert-manager, writes its authority into the configurations; the leader
-// restores what is around it. A configuration that calls a URL is that of an
-// operator under development, who leads API servers to a machine of its own:
-// neither it nor what is beside it is ours.
-func (c *Certificates) ensureAround(ctx context.Context) error {
-	c.readFiles()
-	configurations, err := c.readConfigurations(ctx)
+func newCertificateFiles(c *configurations) *certificateFiles {
+	c.writes = rate.NewLimiter(rate.Every(writesEvery), writesAtOnce)
+	return &certificateFiles{configurations: c, injectors: map[string]map[string]string{}, logged: map[string]bool{}}
+}
+
+// lookEvery implements certificateSource.
+func (f *certificateFiles) lookEvery() time.Duration { return lookAtFiles }
+
+// ensure implements certificateSource. A configuration that calls a URL is that
+// of an operator under development, who leads API servers to a machine of its
+// own: neither it nor what is beside it is ours.
+func (f *certificateFiles) ensure(ctx context.Context) error {
+	f.readFiles()
+	all, err := f.read(ctx)
 	if err != nil {
 		return err
 	}
-	now := c.o.Clock.Now()
+	now := f.o.Clock.Now()
 	elsewhere := false
-	for _, live := range configurations {
-		elsewhere = elsewhere || live != nil && certificates.ByURL(live)
+	for _, configuration := range all {
+		elsewhere = elsewhere || configuration.live != nil && certificates.ByURL(configuration.live)
 	}
 	var errs []error
-	for i, want := range c.configurations {
-		errs = append(errs, c.applyAround(ctx, want, configurations[i], elsewhere, now))
+	for _, configuration := range all {
+		if elsewhere {
+			delete(f.missing, configuration.name)
+			delete(f.injectors, configuration.name)
+			continue
+		}
+		errs = append(errs, f.restore(ctx, configuration, now))
 	}
 	return errors.Join(errs...)
 }
 
 // readFiles tells when the certificate expires that the webhook server serves: the
 // last that could be read with its key.
-func (c *Certificates) readFiles() {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(c.o.Dir, c.o.CertName), filepath.Join(c.o.Dir, c.o.KeyName))
+func (f *certificateFiles) readFiles() {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(f.o.Dir, f.o.CertName), filepath.Join(f.o.Dir, f.o.KeyName))
 	if err != nil {
-		if c.files.problem != err.Error() {
-			c.files.problem = err.Error()
-			c.o.Log.Error(err, "read the webhooks' certificate; the last one is served")
+		if f.problem != err.Error() {
+			f.problem = err.Error()
+			f.o.Log.Error(err, "read the webhooks' certificate; the last one is served")
 		}
 		return
 	}
-	c.files.problem = ""
-	if notAfter := pair.Leaf.NotAfter; !notAfter.Equal(c.files.notAfter) {
-		c.files.notAfter = notAfter
-		c.o.Log.Info("serving a certificate", "from", c.o.Dir, "expires", notAfter)
-		if c.o.OnServe != nil {
-			c.o.OnServe(notAfter)
+	f.problem = ""
+	if notAfter := pair.Leaf.NotAfter; !notAfter.Equal(f.notAfter) {
+		f.notAfter = notAfter
+		f.o.Log.Info("serving a certificate", "from", f.o.Dir, "expires", notAfter)
+		if f.o.OnServe != nil {
+			f.o.OnServe(notAfter)
 		}
 	}
 }
 
-// applyAround restores one configuration, on the leader. One that is missing, or
-// has no webhooks left, is made again without an authority where it is known who
-// injects that. Otherwise webhooks would come of it that nobody can call, and one
-// of them denies what it is not asked.
-func (c *Certificates) applyAround(ctx context.Context, want certificates.Configuration, live *unstructured.Unstructured, elsewhere bool, now time.Time) error {
-	name := nameOf(want)
-	switch {
-	case elsewhere:
-		delete(c.missing, name)
-		delete(c.files.injectors, name)
-		return nil
-	case live == nil:
-		if !c.overdue(name, now) || !c.injected(name) {
+// restore brings one configuration, on the leader, to what it is meant to be. One
+// that is missing, or has no webhooks left, is made again without an authority
+// where it is known who injects that. Otherwise webhooks would come of it that
+// nobody can call, and one of them denies what it is not asked.
+func (f *certificateFiles) restore(ctx context.Context, c configuration, now time.Time) error {
+	if c.live == nil {
+		if !f.overdue(c.name, now) || !f.injected(c.name) {
 			return nil
 		}
-		object := want.Create(nil)
-		object.SetAnnotations(c.files.injectors[name])
-		return c.create(ctx, object, name)
+		object := c.want.Create(nil)
+		object.SetAnnotations(f.injectors[c.name])
+		return f.create(ctx, object, c.name)
 	}
-	delete(c.missing, name)
-	c.files.injectors[name] = certificates.Injectors(live)
-	if !c.leads() || certificates.Empty(live) && !c.injected(name) {
+	delete(f.missing, c.name)
+	f.injectors[c.name] = certificates.Injectors(c.live)
+	if !f.leads() || certificates.Empty(c.live) && !f.injected(c.name) {
 		return nil
 	}
-	delete(c.files.told, name)
-	next, changed, err := want.RestoreAround(live)
+	delete(f.logged, c.name)
+	next, changed, err := c.want.RestoreAround(c.live)
 	if err != nil {
-		return fmt.Errorf("restore %s: %w", name, err)
+		return fmt.Errorf("restore %s: %w", c.name, err)
 	}
-	return c.update(ctx, live, next, changed, name)
+	return f.update(ctx, c, next, changed)
 }
 
 // injected says whether it is known who injects the authority into a
-// configuration, and tells when it is not.
-func (c *Certificates) injected(name string) bool {
-	if len(c.files.injectors[name]) > 0 {
+// configuration, and logs it once when it is not.
+func (f *certificateFiles) injected(name string) bool {
+	if len(f.injectors[name]) > 0 {
 		return true
 	}
-	if !c.files.told[name] {
-		c.files.told[name] = true
-		c.o.Log.Info("a webhook configuration cannot be made again, because its authority is not known: apply the manifests again, with caBundle", "configuration", name)
+	if !f.logged[name] {
+		f.logged[name] = true
+		f.o.Log.Info("a webhook configuration cannot be made again, because its authority is not known: apply the manifests again, with caBundle",
+			"configuration", name)
 	}
 	return false
 }

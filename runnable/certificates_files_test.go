@@ -26,13 +26,18 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/traas-stack/altershield-operator/internal/options"
 	"github.com/traas-stack/altershield-operator/internal/pki"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+	"github.com/traas-stack/altershield-operator/webhooks"
 )
 
 const (
@@ -59,19 +64,22 @@ func writeCertificate(t *testing.T, dir string, now time.Time, validity time.Dur
 }
 
 // fromFiles is a replica with a certificate from elsewhere.
-func (c *cluster) fromFiles(leads bool, change func(*CertificatesOptions)) (r *Certificates, writes *int) {
+func (c *sharing) fromFiles(leads bool, change func(*CertificatesOptions)) (r *Certificates, writes *int) {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	writeCertificate(c.t, dir, c.clock.Now(), unitValidity)
 	o := CertificatesOptions{
-		Dir: dir, CertName: "tls.crt", KeyName: "tls.key", Namespace: ours, Service: service, Mutating: mutating, Validating: validating,
+		Configurations: webhooks.Configurations(workload.Defended()),
+		Certificates: options.Certificates{
+			Dir: dir, CertName: "tls.crt", KeyName: "tls.key", Namespace: ours, Service: service, Mutating: mutating, Validating: validating,
+		},
 		Clock: c.clock, Log: funcr.New(func(_, line string) { c.t.Log(line) }, funcr.Options{}),
 	}
 	if change != nil {
 		change(&o)
 	}
 	r = NewCertificates(o)
-	if err := r.prepare(); err != nil {
+	if err := r.source.prepare(); err != nil {
 		c.t.Fatal(err)
 	}
 	writes = new(int)
@@ -94,7 +102,7 @@ func (c *cluster) fromFiles(leads bool, change func(*CertificatesOptions)) (r *C
 }
 
 // change alters the webhooks of a configuration, and the rest of it.
-func (c *cluster) change(kind string, hooks func([]any) []any, rest func(*unstructured.Unstructured)) {
+func (c *sharing) change(kind string, hooks func([]any) []any, rest func(*unstructured.Unstructured)) {
 	c.t.Helper()
 	u := c.configuration(kind)
 	list, _, _ := unstructured.NestedSlice(u.Object, "webhooks")
@@ -127,7 +135,7 @@ var kinds = []string{"MutatingWebhookConfiguration", "ValidatingWebhookConfigura
 
 // injects is somebody who wrote an authority into the configurations, and maybe
 // said so.
-func (c *cluster) injects(annotations map[string]string) {
+func (c *sharing) injects(annotations map[string]string) {
 	for _, kind := range kinds {
 		c.change(kind, each([]string{"clientConfig", "caBundle"}, carried), func(u *unstructured.Unstructured) { u.SetAnnotations(annotations) })
 	}
@@ -166,7 +174,7 @@ func TestRestoreFromFiles(t *testing.T) {
 		"one calls a URL":               {hooks: func(list []any) []any { byURL(list[:1]); return list }, kept: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t)
+			c := newCluster(t, wrappers.MakeNamespace(ours))
 			if test.own {
 				c.injects(map[string]string{"team": "kept"})
 			} else {
@@ -209,8 +217,9 @@ func TestRestoreFromFiles(t *testing.T) {
 			if got := got.GetOwnerReferences(); len(got) != owners {
 				t.Errorf("owners are %v", got)
 			}
-			if r.secretWrites.TokensAt(c.clock.Now()) != writesAtOnce {
-				t.Error("the Secret was written")
+			secrets := &corev1.SecretList{}
+			if err := c.client.List(ctx, secrets); err != nil || len(secrets.Items) > 0 {
+				t.Errorf("the Secret was written: %d, %v", len(secrets.Items), err)
 			}
 		})
 	}
@@ -244,7 +253,7 @@ func TestRecreateFromFiles(t *testing.T) {
 		"the other is being developed": {annotations: map[string]string{injector: "ours/cert"}, otherByURL: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t)
+			c := newCluster(t, wrappers.MakeNamespace(ours))
 			c.injects(test.annotations)
 			r, _ := c.fromFiles(true, nil)
 			if !test.unseen {
@@ -298,7 +307,7 @@ func TestRecreateFromFiles(t *testing.T) {
 // served that cannot be.
 func TestExpiryFromFiles(t *testing.T) {
 	ctx := context.Background()
-	c := newCluster(t)
+	c := newCluster(t, wrappers.MakeNamespace(ours))
 	var told []time.Time
 	r, _ := c.fromFiles(false, func(o *CertificatesOptions) { o.OnServe = func(notAfter time.Time) { told = append(told, notAfter) } })
 	first := c.clock.Now().Add(unitValidity)
@@ -332,7 +341,7 @@ func TestExpiryFromFiles(t *testing.T) {
 }
 
 func TestServedFromFiles(t *testing.T) {
-	r := NewCertificates(CertificatesOptions{Dir: "somewhere"})
+	r := NewCertificates(CertificatesOptions{Certificates: options.Certificates{Dir: "somewhere"}})
 	config := &tls.Config{}
 	for _, option := range r.TLSOptions() {
 		option(config)

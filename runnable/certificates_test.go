@@ -40,31 +40,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/internal/certificates"
+	"github.com/traas-stack/altershield-operator/internal/options"
 	"github.com/traas-stack/altershield-operator/internal/pki"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+	"github.com/traas-stack/altershield-operator/webhooks"
 )
 
 const unitValidity = 90 * 24 * time.Hour
 
-// cluster is what replicas have in common.
-type cluster struct {
+// sharing is what replicas have in common.
+type sharing struct {
 	t      *testing.T
 	client client.WithWatch
 	clock  *testclock.FakeClock
 }
 
-func newCluster(t *testing.T, namespace ...func(*corev1.Namespace)) *cluster {
+func newCluster(t *testing.T, namespace *wrappers.NamespaceWrapper) *sharing {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, clock: testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ours, UID: "u"}}
-	for _, change := range namespace {
-		change(ns)
-	}
-	objects := []client.Object{ns}
-	for _, configuration := range c.replica(nil, true).configurations {
+	c := &sharing{t: t, clock: testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	objects := []client.Object{namespace.UID("u").Obj()}
+	for _, configuration := range c.replica(nil, true).wanted {
 		objects = append(objects, configuration.Create(nil))
 	}
 	c.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
@@ -72,13 +72,16 @@ func newCluster(t *testing.T, namespace ...func(*corev1.Namespace)) *cluster {
 }
 
 // replica is a new one that sees the cluster through a client.
-func (c *cluster) replica(through client.Client, leads bool) *Certificates {
+func (c *sharing) replica(through client.Client, leads bool) *Certificates {
 	c.t.Helper()
 	r := NewCertificates(CertificatesOptions{
-		Namespace: ours, Secret: secretName, Service: service, Mutating: mutating, Validating: validating,
-		Validity: unitValidity, AuthorityValidity: 4 * unitValidity, Clock: c.clock, Log: logr.Discard(),
+		Configurations: webhooks.Configurations(workload.Defended()),
+		Certificates: options.Certificates{
+			Namespace: ours, Secret: secretName, Service: service, Mutating: mutating, Validating: validating, Validity: unitValidity,
+		},
+		AuthorityValidity: 4 * unitValidity, Clock: c.clock, Log: logr.Discard(),
 	})
-	if err := r.prepare(); err != nil {
+	if err := r.source.prepare(); err != nil {
 		c.t.Fatal(err)
 	}
 	r.client = through
@@ -90,7 +93,7 @@ func (c *cluster) replica(through client.Client, leads bool) *Certificates {
 	return r
 }
 
-func (c *cluster) configuration(kind string) *unstructured.Unstructured {
+func (c *sharing) configuration(kind string) *unstructured.Unstructured {
 	c.t.Helper()
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kind})
@@ -104,11 +107,11 @@ func (c *cluster) configuration(kind string) *unstructured.Unstructured {
 	return u
 }
 
-func (c *cluster) bundles() [][]byte {
+func (c *sharing) bundles() [][]byte {
 	return append(certificates.Bundles(c.configuration("MutatingWebhookConfiguration")), certificates.Bundles(c.configuration("ValidatingWebhookConfiguration"))...)
 }
 
-func (c *cluster) secret() *corev1.Secret {
+func (c *sharing) secret() *corev1.Secret {
 	c.t.Helper()
 	secret := &corev1.Secret{}
 	if err := c.client.Get(context.Background(), types.NamespacedName{Namespace: ours, Name: secretName}, secret); err != nil {
@@ -118,12 +121,12 @@ func (c *cluster) secret() *corev1.Secret {
 }
 
 // covered checks that every webhook carries what verifies a replica.
-func (c *cluster) covered(replicas ...*Certificates) {
+func (c *sharing) covered(replicas ...*Certificates) {
 	c.t.Helper()
 	for _, r := range replicas {
 		for _, bundle := range c.bundles() {
-			if !strings.Contains(string(bundle), string(pki.EncodeCertificate(r.serving.Load().Root))) {
-				c.t.Fatalf("a webhook does not carry %s", r.serving.Load().Root.Subject.CommonName)
+			if !strings.Contains(string(bundle), string(pki.EncodeCertificate(r.made.serving.Load().Root))) {
+				c.t.Fatalf("a webhook does not carry %s", r.made.serving.Load().Root.Subject.CommonName)
 			}
 		}
 	}
@@ -166,7 +169,7 @@ func TestCrashBetweenWrites(t *testing.T) {
 	ctx := context.Background()
 	for _, after := range []bool{false, true} {
 		for n := 1; ; n++ {
-			c := newCluster(t)
+			c := newCluster(t, wrappers.MakeNamespace(ours))
 			through, crashed := crashing(c.client, n, after)
 			r, other := c.replica(through, true), (*Certificates)(nil)
 			round := func() {
@@ -175,7 +178,7 @@ func TestCrashBetweenWrites(t *testing.T) {
 					r = c.replica(c.client, true)
 					r.round(ctx)
 				}
-				if other != nil && c.clock.Now().Before(other.serving.Load().NotAfter()) {
+				if other != nil && c.clock.Now().Before(other.made.serving.Load().NotAfter()) {
 					c.covered(other)
 				}
 			}
@@ -183,7 +186,7 @@ func TestCrashBetweenWrites(t *testing.T) {
 			round()
 			other = c.replica(c.client, false)
 			other.round(ctx)
-			first := r.serving.Load().Root
+			first := r.made.serving.Load().Root
 			c.covered(r, other)
 
 			// The authority lives four times as long as what it signs, and gets
@@ -191,10 +194,10 @@ func TestCrashBetweenWrites(t *testing.T) {
 			for range 7 {
 				c.clock.Step(unitValidity / 4)
 				round()
-				c.clock.Step(r.policy.Settle())
+				c.clock.Step(r.made.policy.Settle())
 				round()
 			}
-			if r.serving.Load().Root.Equal(first) {
+			if r.made.serving.Load().Root.Equal(first) {
 				t.Fatalf("crash at write %d (after it: %t): no succession", n, after)
 			}
 			other.round(ctx)
@@ -214,13 +217,13 @@ func TestCrashBetweenWrites(t *testing.T) {
 
 func TestStaleReplicaDoesNotNarrow(t *testing.T) {
 	ctx := context.Background()
-	c := newCluster(t)
+	c := newCluster(t, wrappers.MakeNamespace(ours))
 	r := c.replica(c.client, true)
 	r.round(ctx)
 	// The other one read the configurations, and what it makes of the Secret is
 	// old by the time it writes.
 	stale := c.replica(c.client, true)
-	o, err := stale.observe(ctx)
+	o, err := stale.made.observe(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,8 +238,8 @@ func TestStaleReplicaDoesNotNarrow(t *testing.T) {
 		t.Fatalf("%d authorities", got)
 	}
 	old := o.secret.Data[certificates.BundleKey]
-	for i, configuration := range stale.configurations {
-		if err := stale.applyConfiguration(ctx, configuration, o.configurations[i], append(old, '\n'), o.now); !apierrors.IsConflict(err) {
+	for _, configuration := range o.configurations {
+		if err := stale.made.inject(ctx, configuration, append(old, '\n'), o.now); !apierrors.IsConflict(err) {
 			t.Errorf("an outdated bundle was written: %v", err)
 		}
 	}
@@ -247,7 +250,7 @@ func TestStaleReplicaDoesNotNarrow(t *testing.T) {
 
 func TestOnlyTheLeaderRestores(t *testing.T) {
 	ctx := context.Background()
-	c := newCluster(t)
+	c := newCluster(t, wrappers.MakeNamespace(ours))
 	follower, leader := c.replica(c.client, false), c.replica(c.client, true)
 	altered := c.configuration("ValidatingWebhookConfiguration")
 	hooks, _, _ := unstructured.NestedSlice(altered.Object, "webhooks")
@@ -270,7 +273,7 @@ func TestOnlyTheLeaderRestores(t *testing.T) {
 		t.Error("a follower restored what another version may want otherwise")
 	}
 	follower.round(ctx)
-	if err := follower.Ready(nil); err != nil {
+	if err := follower.made.ready(nil); err != nil {
 		t.Error(err)
 	}
 	leader.round(ctx)
@@ -293,11 +296,11 @@ func TestRecreate(t *testing.T) {
 		"not while uninstalling": {after: recreateAfter, going: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, func(ns *corev1.Namespace) {
-				if test.going {
-					ns.Finalizers, ns.DeletionTimestamp = []string{"kubernetes"}, &metav1.Time{Time: time.Now()}
-				}
-			})
+			ns := wrappers.MakeNamespace(ours)
+			if test.going {
+				ns.Deleted(time.Now()).Finalizers("kubernetes")
+			}
+			c := newCluster(t, ns)
 			r := c.replica(c.client, !test.follower)
 			r.round(ctx)
 			gone := c.configuration("ValidatingWebhookConfiguration")
@@ -330,7 +333,7 @@ func TestRecreate(t *testing.T) {
 
 func TestReady(t *testing.T) {
 	ctx := context.Background()
-	c := newCluster(t)
+	c := newCluster(t, wrappers.MakeNamespace(ours))
 	var forbidden bool
 	through := interceptor.NewClient(c.client, interceptor.Funcs{
 		Get: func(ctx context.Context, reader client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -345,7 +348,7 @@ func TestReady(t *testing.T) {
 	r.o.OnServe = func(notAfter time.Time) { expires = append(expires, notAfter) }
 	unready := func(why string) {
 		t.Helper()
-		if err := r.Ready(nil); err == nil || !strings.Contains(err.Error(), why) {
+		if err := r.made.ready(nil); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("ready: %v, want %q", err, why)
 		}
 	}
@@ -360,17 +363,17 @@ func TestReady(t *testing.T) {
 
 	forbidden = true
 	r.round(ctx)
-	unready("do not carry")
+	unready("do not have")
 	if certificate, err := config.GetCertificate(nil); err != nil || certificate.Leaf == nil {
 		t.Errorf("nothing is served while configurations cannot be read: %v", err)
 	}
 	forbidden = false
 	r.round(ctx) // injects
-	unready("do not carry")
-	if again := r.round(ctx); again != r.policy.LookEvery() {
+	unready("do not have")
+	if again := r.round(ctx); again != r.made.policy.LookEvery() {
 		t.Errorf("looks again after %s", again)
 	}
-	if err := r.Ready(nil); err != nil {
+	if err := r.made.ready(nil); err != nil {
 		t.Error(err)
 	}
 	if len(expires) != 1 || !expires[0].Equal(c.clock.Now().Add(unitValidity)) {
@@ -381,12 +384,12 @@ func TestReady(t *testing.T) {
 	// certificate from being renewed.
 	forbidden = true
 	r.round(ctx)
-	if err := r.Ready(nil); err != nil {
+	if err := r.made.ready(nil); err != nil {
 		t.Error(err)
 	}
 	c.clock.Step(unitValidity * 3 / 4)
 	r.round(ctx)
-	if left := r.serving.Load().NotAfter().Sub(c.clock.Now()); left != unitValidity {
+	if left := r.made.serving.Load().NotAfter().Sub(c.clock.Now()); left != unitValidity {
 		t.Errorf("the certificate has %s left", left)
 	}
 	c.covered(r)
@@ -397,7 +400,7 @@ func TestReady(t *testing.T) {
 // TestQuarrel lets somebody else put the bundle back whenever it is written.
 func TestQuarrel(t *testing.T) {
 	ctx := context.Background()
-	c := newCluster(t)
+	c := newCluster(t, wrappers.MakeNamespace(ours))
 	writes := 0
 	through := interceptor.NewClient(c.client, interceptor.Funcs{
 		Update: func(ctx context.Context, writer client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
@@ -419,13 +422,13 @@ func TestQuarrel(t *testing.T) {
 	// It does not keep certificates from being renewed.
 	c.clock.Step(unitValidity * 2 / 3)
 	r.round(ctx)
-	if left := r.serving.Load().NotAfter().Sub(c.clock.Now()); left < unitValidity/2 {
+	if left := r.made.serving.Load().NotAfter().Sub(c.clock.Now()); left < unitValidity/2 {
 		t.Errorf("the certificate has %s left", left)
 	}
 }
 
 func TestCertificatesSetup(t *testing.T) {
-	if err := NewCertificates(CertificatesOptions{Namespace: ours, Service: service}).SetupWithManager(context.Background(), nil); err == nil {
+	if err := NewCertificates(CertificatesOptions{Certificates: options.Certificates{Namespace: ours, Service: service}}).SetupWithManager(context.Background(), nil); err == nil {
 		t.Error("certificates without a validity")
 	}
 }
@@ -449,14 +452,14 @@ func TestAdopt(t *testing.T) {
 		"unreadable":     {unreadable: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t)
+			c := newCluster(t, wrappers.MakeNamespace(ours))
 			live := c.configuration("ValidatingWebhookConfiguration")
 			live.SetOwnerReferences(test.has)
 			if err := c.client.Update(ctx, live); err != nil {
 				t.Fatal(err)
 			}
 			if test.noNamespace {
-				if err := c.client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ours}}); err != nil {
+				if err := c.client.Delete(ctx, wrappers.MakeNamespace(ours).Obj()); err != nil {
 					t.Fatal(err)
 				}
 			}

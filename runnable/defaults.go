@@ -59,12 +59,12 @@ func (d *Defaults) NeedLeaderElection() bool { return true }
 // stops nothing.
 func (d *Defaults) Start(ctx context.Context) error {
 	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: time.Minute}
-	told := ""
+	logged := ""
 	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := d.create(ctx)
-		if err != nil && ctx.Err() == nil && err.Error() != told {
-			told = err.Error()
-			d.Log.Error(err, "create the default settings; they are in force all the same, trying again")
+		if err != nil && ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
+			d.Log.Error(err, "create the default settings; the defaults are in force anyway, trying again")
 		}
 		return err == nil, nil
 	})
@@ -76,7 +76,7 @@ func (d *Defaults) Start(ctx context.Context) error {
 
 func (d *Defaults) create(ctx context.Context) error {
 	for _, object := range settings.DefaultObjects(d.Namespace) {
-		err := d.Client.Create(ctx, &object, client.DisableReadYourWritesConsistency)
+		err := d.Client.Create(ctx, &object)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create opsconfiginfo %s/%s: %w", d.Namespace, object.Name, err)
 		}

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,8 +31,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -51,32 +51,42 @@ const (
 // had its time, so that a cluster at rest costs nothing. It runs on the leader
 // only.
 type RollbackScanner struct {
-	Rollbacks *controllers.Rollbacks
+	*cluster.Cluster
 }
 
 // SetupWithManager adds the scanner to the manager.
 func (s *RollbackScanner) SetupWithManager(mgr ctrl.Manager) error {
-	toOwner := handler.TypedEnqueueRequestForOwner[client.Object](mgr.GetScheme(), mgr.GetRESTMapper(), s.Rollbacks.Kind(), handler.OnlyControllerOwner())
-	ns := &metav1.PartialObjectMetadata{}
-	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("rollback").
-		For(s.Rollbacks.Kind()).
-		Watches(&v1alpha1.ChangeWorkload{}, toOwner).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(s.Rollbacks.OwnerOf), builder.WithPredicates(hangs())).
-		Watches(ns, handler.EnqueueRequestsFromMapFunc(s.Rollbacks.InNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&v1alpha1.OpsConfigInfo{}, handler.EnqueueRequestsFromMapFunc(s.Rollbacks.Releasing)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: scanners, ReconciliationTimeout: scanTimeout}).
-		Complete(s.Rollbacks.Quiet(s))
+	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("rollback")
+	for _, kind := range s.Kinds.Kinds() {
+		b = b.Watches(kind.Object(), to(cluster.Itself(kind)))
+	}
+	err := b.
+		// A release is suspended, which self-healing rolls back.
+		Watches(&v1alpha1.ChangeWorkload{}, to(s.WorkloadOf)).
+		// A pod hangs, at something else than before.
+		Watches(&corev1.Pod{}, to(s.workloadOfPod), builder.WithPredicates(hangs())).
+		// The namespace is enrolled.
+		Watches(cluster.NamespaceObject(), to(s.WorkloadsOf),
+			builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		// A setting gives pods more time or less, or turns rollbacks on.
+		Watches(&v1alpha1.OpsConfigInfo{}, to(s.releasing)).
+		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: scanners, ReconciliationTimeout: scanTimeout}).
+		WithLogConstructor(cluster.LogWorkload(mgr, "rollback")).
+		Complete(cluster.Quiet(s))
 	if err != nil {
 		return fmt.Errorf("set up the rollback scanner: %w", err)
 	}
 	return nil
 }
 
+// to enqueues the workloads that an object is mapped to.
+func to(requests handler.TypedMapFunc[client.Object, workload.Key]) handler.TypedEventHandler[client.Object, workload.Key] {
+	return handler.TypedEnqueueRequestsFromMapFunc(requests)
+}
+
 // Reconcile looks at one workload.
-func (s *RollbackScanner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	in, found, err := s.Rollbacks.Observe(ctx, req.NamespacedName)
+func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
+	in, found, err := s.ObserveRollback(ctx, key)
 	if err != nil || !found {
 		return ctrl.Result{}, err
 	}
@@ -89,12 +99,31 @@ func (s *RollbackScanner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 			return ctrl.Result{RequeueAfter: time.Second}, nil
 		}
 		read[plan.Rollback.Pod] = true
-		if in, err = s.Rollbacks.ObserveLive(ctx, in, plan.Rollback.Pod); err != nil {
+		if in, err = s.observeLive(ctx, in, plan.Rollback.Pod); err != nil {
 			return ctrl.Result{}, err
 		}
 		plan = defense.DecideRollback(in)
 	}
-	return s.Rollbacks.Settle(ctx, plan.RequeueAfter, s.Rollbacks.Apply(ctx, in.Workload, plan))
+	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: plan.RequeueAfter}, s.apply(ctx, in, plan))
+}
+
+// workloadOfPod maps a pod to its workload.
+func (s *RollbackScanner) workloadOfPod(ctx context.Context, pod client.Object) []workload.Key {
+	owner, ok := s.WorkloadOfPod(ctx, pod)
+	if !ok {
+		return nil
+	}
+	return []workload.Key{owner.Key}
+}
+
+// releasing maps a setting to the workloads it is in force for with releases that
+// are not verified.
+func (s *RollbackScanner) releasing(ctx context.Context, setting client.Object) []workload.Key {
+	keyOf := func(c *v1alpha1.ChangeWorkload) (workload.Key, bool) {
+		owner, ok := s.Kinds.OwnerOf(c)
+		return owner.Key, ok && c.Status.Status != v1alpha1.ChangeWorkloadSuccess
+	}
+	return cluster.RequestsBy(ctx, s.View, &v1alpha1.ChangeWorkloadList{}, keyOf, s.WhereInForce(setting)...)
 }
 
 // hangs lets through pods that hang at something else than before. That pods

@@ -36,7 +36,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,9 +52,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/config/webhook"
 	"github.com/traas-stack/altershield-operator/internal/certificates"
+	"github.com/traas-stack/altershield-operator/internal/options"
 	"github.com/traas-stack/altershield-operator/internal/pki"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
 
@@ -101,9 +102,8 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	admin, err = client.New(testEnv.Config, client.Options{})
 	Expect(err).NotTo(HaveOccurred())
-	for name, labels := range map[string]map[string]string{ours: nil, shop: {v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}} {
-		Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})).To(Succeed())
-	}
+	Expect(admin.Create(ctx, wrappers.MakeNamespace(ours).Obj())).To(Succeed())
+	Expect(admin.Create(ctx, wrappers.MakeNamespace(shop).Enrolled().Obj())).To(Succeed())
 
 	user, err := testEnv.AddUser(envtest.User{Name: operator}, nil)
 	Expect(err).NotTo(HaveOccurred())
@@ -150,7 +150,7 @@ func installRoles(ctx context.Context, path string) {
 // installConfigurations as the manifests do: nothing injected.
 func installConfigurations(ctx context.Context) {
 	GinkgoHelper()
-	wanted, err := certificates.NewConfigurations(webhook.Manifests, mutating, validating, certificates.Target{Namespace: ours, Service: service, Port: balancer.port})
+	wanted, err := certificates.NewConfigurations(webhooks.Configurations(workload.Defended()), mutating, validating, certificates.Target{Namespace: ours, Service: service, Port: balancer.port})
 	Expect(err).NotTo(HaveOccurred())
 	for _, configuration := range wanted {
 		object := configuration.Create(nil)
@@ -177,8 +177,10 @@ func startInstance(ctx context.Context, change func(*CertificatesOptions)) *inst
 	Expect(err).NotTo(HaveOccurred())
 
 	o := CertificatesOptions{
-		Namespace: ours, Secret: secretName, Service: service, ServicePort: balancer.port, Mutating: mutating, Validating: validating,
-		Validity: 90 * 24 * time.Hour, RecreateAfter: time.Second, Clock: clock.RealClock{}, Log: GinkgoLogr.WithName(portText),
+		Certificates: options.Certificates{
+			Namespace: ours, Secret: secretName, Service: service, Mutating: mutating, Validating: validating, Validity: 90 * 24 * time.Hour,
+		},
+		Configurations: webhooks.Configurations(workload.Defended()), ServicePort: balancer.port, RecreateAfter: time.Second, Clock: clock.RealClock{}, Log: GinkgoLogr.WithName(portText),
 	}
 	if change != nil {
 		change(&o)
@@ -192,7 +194,7 @@ func startInstance(ctx context.Context, change func(*CertificatesOptions)) *inst
 	})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(i.certificates.SetupWithManager(ctx, mgr)).To(Succeed())
-	Expect(webhooks.SetupWithManager(mgr, webhooks.Options{Self: operator, Log: GinkgoLogr})).To(Succeed())
+	Expect(webhooks.SetupWithManager(mgr, webhooks.Options{Kinds: workload.Defended(), Self: operator, Log: GinkgoLogr})).To(Succeed())
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(running) }()
@@ -209,7 +211,7 @@ func startInstance(ctx context.Context, change func(*CertificatesOptions)) *inst
 func ready(instances ...*instance) {
 	GinkgoHelper()
 	for _, i := range instances {
-		Eventually(func() error { return i.certificates.Ready(nil) }, 20*time.Second, 20*time.Millisecond).Should(Succeed())
+		Eventually(func() error { return i.certificates.made.ready(nil) }, 20*time.Second, 20*time.Millisecond).Should(Succeed())
 		Eventually(func() error { return handshake(i.address, nil) }, 20*time.Second, 20*time.Millisecond).Should(Succeed())
 		balancer.add(i.address)
 	}
@@ -279,13 +281,13 @@ var _ = Describe("Certificates", Ordered, func() {
 		Expect(bundles).To(HaveEach(secret.Data[certificates.BundleKey]))
 		for _, i := range []*instance{a, b} {
 			Expect(handshake(i.address, pool(bundles[0]))).To(Succeed())
-			Expect(i.certificates.serving.Load().NotAfter()).To(BeTemporally("~", time.Now().Add(90*24*time.Hour), time.Minute))
+			Expect(i.certificates.made.serving.Load().NotAfter()).To(BeTemporally("~", time.Now().Add(90*24*time.Hour), time.Minute))
 		}
 	})
 
 	It("are called by the API server", func(ctx SpecContext) {
 		Eventually(func(g Gomega) {
-			d := deployment("first")
+			d := wrappers.MakeDeployment(shop, "first").Obj()
 			g.Expect(admin.Create(ctx, d, client.DryRunAll)).To(Succeed())
 			g.Expect(d.Labels).To(HaveKey(v1alpha1.VersionLabel))
 		}, 10*time.Second).Should(Succeed())
@@ -330,7 +332,7 @@ var _ = Describe("Certificates", Ordered, func() {
 			g.Expect(m.Labels).To(HaveKeyWithValue("team", "kept"))
 			g.Expect(v.Webhooks).To(Equal(beforeV.Webhooks))
 		}, 10*time.Second, 50*time.Millisecond).Should(Succeed())
-		Expect(a.certificates.Ready(nil)).To(Succeed())
+		Expect(a.certificates.made.ready(nil)).To(Succeed())
 	})
 
 	It("and the configurations are made again when deleted", func(ctx SpecContext) {
@@ -346,7 +348,7 @@ var _ = Describe("Certificates", Ordered, func() {
 	})
 
 	It("survive that the Secret is removed, with a new authority beside the old one", func(ctx SpecContext) {
-		secret, serving := storedSecret(ctx), a.certificates.serving.Load()
+		secret, serving := storedSecret(ctx), a.certificates.made.serving.Load()
 		Expect(admin.Delete(ctx, secret)).To(Succeed())
 		Eventually(func(g Gomega) {
 			bundle := injected(ctx, g)
@@ -356,16 +358,16 @@ var _ = Describe("Certificates", Ordered, func() {
 		again := storedSecret(ctx)
 		Expect(again.UID).NotTo(Equal(secret.UID))
 		Expect(again.Data[corev1.TLSCertKey]).To(Equal(secret.Data[corev1.TLSCertKey]))
-		Expect(a.certificates.serving.Load().Same(serving)).To(BeTrue())
+		Expect(a.certificates.made.serving.Load().Same(serving)).To(BeTrue())
 	})
 
 	It("are served at once after a restart", func(ctx SpecContext) {
-		serving := a.certificates.serving.Load()
+		serving := a.certificates.made.serving.Load()
 		a.stop()
 		b.stop()
 		again := startInstance(ctx, nil)
 		ready(again)
-		Expect(again.certificates.serving.Load().Same(serving)).To(BeTrue())
+		Expect(again.certificates.made.serving.Load().Same(serving)).To(BeTrue())
 		again.stop()
 	})
 
@@ -378,12 +380,12 @@ var _ = Describe("Certificates", Ordered, func() {
 		ready(a, b)
 		first := pki.ParseCertificates(storedSecret(ctx).Data[certificates.BundleKey])[0]
 		Eventually(func(g Gomega) {
-			d := deployment("blocked")
+			d := wrappers.MakeDeployment(shop, "blocked").Obj()
 			g.Expect(admin.Create(ctx, d, client.DryRunAll)).To(Succeed())
 			g.Expect(d.Labels).To(HaveKey(v1alpha1.VersionLabel))
 		}, 10*time.Second, 50*time.Millisecond).Should(Succeed())
 
-		blocked, free := deployment("blocked"), deployment("free")
+		blocked, free := wrappers.MakeDeployment(shop, "blocked").Obj(), wrappers.MakeDeployment(shop, "free").Obj()
 		Expect(admin.Create(ctx, blocked)).To(Succeed())
 		Expect(admin.Create(ctx, free)).To(Succeed())
 		Expect(admin.Patch(ctx, blocked, client.RawPatch(types.MergePatchType, fmt.Appendf(nil,
@@ -403,7 +405,7 @@ var _ = Describe("Certificates", Ordered, func() {
 			known := pki.ParseCertificates(bundle)
 			for _, i := range []*instance{a, b} {
 				Expect(handshake(i.address, pool(bundle))).To(Succeed(), "handshake %d of %s", n, i.address)
-				served[i.certificates.serving.Load().Certificate.Leaf.SerialNumber.String()] = true
+				served[i.certificates.made.serving.Load().Certificate.Leaf.SerialNumber.String()] = true
 			}
 			for _, ca := range known {
 				authorities[ca.Subject.CommonName] = true
@@ -482,7 +484,7 @@ var _ = Describe("Configurations around a certificate from files", Ordered, func
 			Expect(err).NotTo(HaveOccurred())
 			return string(said)
 		}
-		wanted, err := certificates.NewConfigurations(webhook.Manifests, mutating, validating, certificates.Target{Namespace: ours, Service: service, Port: balancer.port})
+		wanted, err := certificates.NewConfigurations(webhooks.Configurations(workload.Defended()), mutating, validating, certificates.Target{Namespace: ours, Service: service, Port: balancer.port})
 		Expect(err).NotTo(HaveOccurred())
 		var text bytes.Buffer
 		for _, configuration := range wanted {
@@ -582,20 +584,6 @@ var _ = Describe("Configurations around a certificate from files", Ordered, func
 		}, 3*time.Second, 100*time.Millisecond).Should(BeTrue())
 	})
 })
-
-func deployment(name string) *appsv1.Deployment {
-	labels := map[string]string{"app": name}
-	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "busybox"}}},
-			},
-		},
-	}
-}
 
 // loadBalancer is the way from the API server to the replicas that are ready.
 type loadBalancer struct {

@@ -21,17 +21,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
-	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // Checker says whether a version may be released.
@@ -46,6 +42,8 @@ type Question struct {
 	// RequestUID is of one call of the webhook; no two questions have the same
 	// together with the same version.
 	RequestUID types.UID
+	// Kind of the workload in lower case, as in messages.
+	Kind string
 	// Name ends with a hyphen where the API server is yet to complete it.
 	Namespace, Name string
 	// App is the application the workload belongs to.
@@ -68,15 +66,11 @@ type Answer struct {
 	Explanation string
 }
 
-// ServerCheckOptions say how the server is asked. Zero values take what a new
-// server is registered with, except where noted.
+// ServerCheckOptions say how the server is asked.
 type ServerCheckOptions struct {
-	// Scene is the registered scene, of generation G1. Required: without one
-	// there is no admission check.
-	Scene      string
-	Tenant     string
-	Phase      string
-	TargetType string
+	// Registration with an AdmissionScene: without one there is no admission check.
+	// Other empty values take what a new server is registered with.
+	altershield.Registration
 	// Cluster identifies the cluster among those of the platform.
 	Cluster string
 }
@@ -84,28 +78,13 @@ type ServerCheckOptions struct {
 // NewServerCheck returns a Checker that asks AlterShield Server, or nil where
 // there is no client or no scene.
 func NewServerCheck(c *altershield.Client, o ServerCheckOptions) Checker {
-	if c == nil || o.Scene == "" {
+	if c == nil || o.AdmissionScene == "" {
 		return nil
 	}
-	return &serverCheck{client: c, options: ServerCheckOptions{
-		Scene:      o.Scene,
-		Tenant:     cmp.Or(o.Tenant, altershield.DefaultTenant),
-		Phase:      cmp.Or(o.Phase, altershield.PhaseProd),
-		TargetType: cmp.Or(o.TargetType, altershield.DefaultTargetType),
-		Cluster:    o.Cluster,
-	}}
-}
-
-// CachedSettings returns an Options.Settings that reads the OpsConfigInfo
-// objects of the operator's namespace.
-func CachedSettings(r client.Reader, namespace string) func(context.Context) (settings.Settings, error) {
-	return func(ctx context.Context) (settings.Settings, error) {
-		var list v1alpha1.OpsConfigInfoList
-		if err := r.List(ctx, &list, client.InNamespace(namespace), client.DisableReadYourWritesConsistency); err != nil {
-			return settings.Settings{}, fmt.Errorf("list opsconfiginfoes: %w", err)
-		}
-		return settings.FromObjects(list.Items), nil
-	}
+	o.Tenant = cmp.Or(o.Tenant, altershield.DefaultTenant)
+	o.Phase = cmp.Or(o.Phase, altershield.PhaseProd)
+	o.TargetType = cmp.Or(o.TargetType, altershield.DefaultTargetType)
+	return &serverCheck{client: c, options: o}
 }
 
 const (
@@ -116,7 +95,7 @@ const (
 	// maxExplained bounds the server's message in an explanation, to leave room
 	// for the link.
 	maxExplained = 768
-	// maxImages and maxImage bound the images told to the server.
+	// maxImages and maxImage bound the images that are sent to the server.
 	maxImages, maxImage = 100, 512
 )
 
@@ -128,10 +107,7 @@ type serverCheck struct {
 
 // Check implements Checker.
 func (c *serverCheck) Check(ctx context.Context, q Question) (Answer, error) {
-	request, err := c.request(q)
-	if err != nil {
-		return Answer{}, err
-	}
+	request := c.request(q)
 	if deadline, ok := ctx.Deadline(); ok {
 		request.CheckTimeout = (time.Until(deadline) + serverGrace).Milliseconds()
 	}
@@ -161,38 +137,25 @@ type params struct {
 	OldImages  []string `json:"oldImages"`
 }
 
-func (c *serverCheck) request(q Question) (altershield.SubmitAndStartRequest, error) {
-	param, err := json.Marshal(params{
-		Cluster:   c.options.Cluster,
-		Namespace: q.Namespace, Workload: q.Name,
-		Version: q.Version, OldVersion: q.OldVersion,
-		Images: bounded(q.Images), OldImages: bounded(q.OldImages),
-	})
-	if err != nil {
-		return altershield.SubmitAndStartRequest{}, fmt.Errorf("changeParamJson: %w", err)
-	}
-	instance := q.Namespace + "/" + q.Name
-	user := altershield.CutUser(cmp.Or(strings.TrimSpace(q.User), "unknown"))
+func (c *serverCheck) request(q Question) altershield.SubmitAndStartRequest {
+	user := cmp.Or(strings.TrimSpace(q.User), "unknown")
 	return altershield.SubmitAndStartRequest{
 		Base: altershield.Base{
 			TenantCode:     c.options.Tenant,
-			ChangeSceneKey: c.options.Scene,
+			ChangeSceneKey: c.options.AdmissionScene,
 			BizExecOrderID: checkOrderID(c.options.Cluster, q),
 		},
-		Order: altershield.Order{
-			ChangeTitle:        checkTitle(instance, q.Version),
-			Creator:            user,
-			ChangeScenarioCode: altershield.ScenarioDefault,
-			ChangePhases:       []string{c.options.Phase},
-			ChangeContents: []altershield.ChangeContent{{
-				ContentType:  altershield.ContentType{TypeName: c.options.TargetType},
-				InstanceName: instance,
-			}},
-			ChangeParamJSON: string(param),
-			ChangeApps:      []string{q.App},
-		},
-		Executor: user,
-	}, nil
+		Order: altershield.Release{
+			Title:     checkTitle(q.Namespace+"/"+q.Name, q.Version),
+			Namespace: q.Namespace, Name: q.Name, App: q.App, User: user,
+			Phase: c.options.Phase, TargetType: c.options.TargetType,
+			Parameters: params{
+				Cluster: c.options.Cluster, Namespace: q.Namespace, Workload: q.Name, Version: q.Version, OldVersion: q.OldVersion,
+				Images: bounded(q.Images), OldImages: bounded(q.OldImages),
+			},
+		}.Order(),
+		Executor: altershield.CutUser(user),
+	}
 }
 
 // checkOrderID is an order id of its own for each question: the server knows an

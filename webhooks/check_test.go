@@ -26,13 +26,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -65,17 +61,17 @@ func newChecked(t *testing.T, scene string, change func(*settings.Settings)) *ch
 	t.Cleanup(c.Close)
 	return &checked{T: t, sim: sim, handler: newMutating(Options{
 		Self:    self,
-		Checker: NewServerCheck(c, ServerCheckOptions{Scene: scene, Cluster: clusterUID}),
-		Settings: func(context.Context) (settings.Settings, error) {
+		Checker: NewServerCheck(c, ServerCheckOptions{Registration: altershield.Registration{AdmissionScene: scene}, Cluster: clusterUID}),
+		Settings: func(context.Context, string, map[string]string) (settings.InForce, error) {
 			s := settings.Default()
 			// Long enough for a busy machine where the server answers.
 			s.AdmissionCheck, s.AdmissionTimeout = true, settings.MaxAdmissionTimeout
 			if change != nil {
 				change(&s)
 			}
-			return s, nil
+			return settings.InForce{Settings: s}, nil
 		},
-	})}
+	}, deployments)}
 }
 
 // release sends a release of sleep in a call of its own.
@@ -258,15 +254,12 @@ func TestServerCheckLimits(t *testing.T) {
 	for name, q := range map[string]Question{"long": q, "empty": {Namespace: "a", Name: "b", App: "b", Version: sleepVersion, User: " "}} {
 		t.Run(name, func(t *testing.T) {
 			check, ok := NewServerCheck(new(altershield.Client), ServerCheckOptions{
-				Scene: "s", Tenant: "t", Phase: altershield.PhaseGray, TargetType: "x", Cluster: long,
+				Registration: altershield.Registration{AdmissionScene: "s", Tenant: "t", Phase: altershield.PhaseGray, TargetType: "x"}, Cluster: long,
 			}).(*serverCheck)
 			if !ok {
 				t.Fatal("no check")
 			}
-			request, err := check.request(q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			request := check.request(q)
 			request.Platform = altershield.DefaultPlatform
 			if err := request.Validate(); err != nil {
 				t.Error(err)
@@ -292,35 +285,10 @@ func TestServerCheckLimits(t *testing.T) {
 }
 
 func TestNoServerCheck(t *testing.T) {
-	if c := NewServerCheck(nil, ServerCheckOptions{Scene: checkScene}); c != nil {
+	if c := NewServerCheck(nil, ServerCheckOptions{Registration: altershield.Registration{AdmissionScene: checkScene}}); c != nil {
 		t.Error("a check without a server")
 	}
 	if c := NewServerCheck(new(altershield.Client), ServerCheckOptions{}); c != nil {
 		t.Error("a check without a scene")
-	}
-}
-
-func TestCachedSettings(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	object := func(namespace, content string) *v1alpha1.OpsConfigInfo {
-		return &v1alpha1.OpsConfigInfo{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: settings.NameAdmission},
-			Spec:       v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeAdmission, Enable: true, Content: content},
-		}
-	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object("operator", "700ms"), object("elsewhere", "900ms")).Build()
-	s, err := CachedSettings(c, "operator")(t.Context())
-	if err != nil || !s.AdmissionCheck || s.AdmissionTimeout != 700*time.Millisecond {
-		t.Errorf("settings %+v, %v, want the check on with 700ms", s, err)
-	}
-	s, err = CachedSettings(c, "nowhere")(t.Context())
-	if err != nil || s.AdmissionCheck {
-		t.Errorf("settings %+v, %v, want the check off", s, err)
-	}
-	if _, err := CachedSettings(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build(), "operator")(t.Context()); err == nil {
-		t.Error("no error where the settings cannot be read")
 	}
 }

@@ -33,7 +33,9 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -55,11 +57,10 @@ const (
 // A release that needs an override is never asked about. Without a valid one it
 // is denied anyway. With one, somebody has decided that this release must get
 // through, maybe to repair an outage that the server is part of; no second gate
-// gets in the way of that.
+// gets in the way of that, nor of a way back.
 func mustAsk(req *admission.Request, r *defense.AdmissionRequest) bool {
 	dryRun := req.DryRun != nil && *req.DryRun
-	// The old version is empty when the workload is being created.
-	return r.Old.Version != r.New.Version && !r.Own && !defense.OptedOut(r.New.Labels) && !r.NeedsOverride() && !dryRun
+	return r.Releases() && !r.Own && !defense.OptedOut(r.New.Labels) && !r.NeedsOverride() && !r.GoesBack() && !dryRun
 }
 
 // question makes a request a question; stored is nil when the workload is being
@@ -68,15 +69,15 @@ func question(req *admission.Request, r *defense.AdmissionRequest, stored, chang
 	name := cmp.Or(r.Name, changed.generateName)
 	q := Question{
 		RequestUID: req.UID,
-		Namespace:  r.Namespace, Name: name,
+		Kind:       r.Kind, Namespace: r.Namespace, Name: name,
 		App:     (&defense.Workload{Name: name, Labels: r.New.Labels}).AppName(),
 		User:    r.User,
 		Release: r.Old.Annotations[v1alpha1.ReleaseAnnotation],
 		Version: r.New.Version, OldVersion: r.Old.Version,
-		Images: changed.images(),
+		Images: workload.Images(changed.template),
 	}
 	if stored != nil {
-		q.OldImages = stored.images()
+		q.OldImages = workload.Images(stored.template)
 	}
 	return q
 }
@@ -84,7 +85,7 @@ func question(req *admission.Request, r *defense.AdmissionRequest, stored, chang
 // gate is the admission check: it lets a release pass or not.
 type gate struct {
 	checker  Checker
-	settings func(context.Context) (settings.Settings, error)
+	settings func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
 	log      logr.Logger
 	memory   *memory
 }
@@ -97,26 +98,37 @@ func newGate(o Options) *gate {
 	return &gate{checker: o.Checker, settings: o.Settings, log: o.Log, memory: newMemory(clock.RealClock{})}
 }
 
-// pass asks about a release, if the setting is on. It returns why the release is
+// pass asks about a release of a workload with these annotations, if the setting
+// is on. It returns why the release is
 // denied, or what to warn of although it is not. Only a failing answer denies,
 // and no answer where silence counts as a failure.
-func (g *gate) pass(ctx context.Context, q Question) (denial, warning string) {
+func (g *gate) pass(ctx context.Context, q Question, annotations map[string]string) (denial, warning string) {
 	ctx, cancel := context.WithTimeout(ctx, settings.MaxAdmissionTimeout)
 	defer cancel()
 	log := g.log.WithValues("namespace", q.Namespace, "name", q.Name, "version", q.Version)
 
-	s, err := g.inForce(ctx)
+	s, err := g.inForce(ctx, q.Namespace, annotations)
 	if err != nil {
-		log.Error(err, "Release let pass without the check of AlterShield Server, for it is not known whether it is on")
+		log.Error(err, "admitted a release without the check of AlterShield Server, because it is not known whether the check is on")
 		return "", ""
 	}
 	if !s.AdmissionCheck {
 		return "", ""
 	}
+	denial, warning = g.ask(logr.NewContext(ctx, log), s.Settings, q)
+	if denial != "" && s.Observe {
+		metrics.Observed(v1alpha1.EventWouldDeny)
+		return "", defense.WouldDeny(s.ObservedBy, denial)
+	}
+	return denial, warning
+}
+
+// ask asks about a release.
+func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial, warning string) {
 	checkCtx, cancel := context.WithTimeout(ctx, s.AdmissionTimeout)
 	defer cancel()
 	answer, repeated, err := g.memory.ask(checkCtx, q, g.checker.Check)
-	prefix := fmt.Sprintf("deployment %s: version %s may not be released: ", q.Name, q.Version)
+	prefix := fmt.Sprintf("%s %s: version %s may not be released: ", q.Kind, q.Name, q.Version)
 	switch {
 	case err == nil && answer.Passes:
 		return "", ""
@@ -125,23 +137,26 @@ func (g *gate) pass(ctx context.Context, q Question) (denial, warning string) {
 		return prefix + answer.Explanation, ""
 	}
 	if !repeated && !errors.Is(ctx.Err(), context.Canceled) {
-		log.Info("AlterShield Server did not say whether a version may be released", "denied", s.SilenceFails, "limit", s.AdmissionTimeout.String(), "cause", err.Error())
+		logr.FromContextOrDiscard(ctx).Info("AlterShield Server did not say whether a version may be released",
+			"denied", s.SilenceFails, "limit", s.AdmissionTimeout.String(), "cause", err.Error())
 	}
 	problem := describe(err, s.AdmissionTimeout)
 	if s.SilenceFails {
 		g.memory.forget(q)
-		return prefix + problem + `, and the OpsConfigInfo "silence" makes that a failure; try again once the server answers, or turn off the OpsConfigInfo "admission" or "silence"`, ""
+		return prefix + problem + `, and the OpsConfigInfo "silence" makes that a failure; try again once the server answers, ` +
+			`or turn off the OpsConfigInfo "admission" or "silence"`, ""
 	}
 	return "", problem + "; released without its check"
 }
 
-func (g *gate) inForce(ctx context.Context) (settings.Settings, error) {
+func (g *gate) inForce(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
 	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
 	defer cancel()
-	return g.settings(ctx)
+	return g.settings(ctx, namespace, annotations)
 }
 
-// describe tells a user why there is no answer. Addresses are in the log only.
+// describe says to a user why there is no answer. Addresses are in the log
+// only.
 func describe(err error, limit time.Duration) string {
 	var refusal *altershield.Error
 	switch {
@@ -181,12 +196,14 @@ func callKey(q Question) string {
 }
 
 func attemptKey(q Question) string {
-	return strings.Join([]string{"attempt", q.Namespace, q.Name, q.Release, q.OldVersion, q.Version, q.User}, "\x00")
+	return strings.Join([]string{"attempt", q.Kind, q.Namespace, q.Name, q.Release, q.OldVersion, q.Version, q.User}, "\x00")
 }
 
 // ask asks a question unless it was asked; then it returns, or waits for, what
 // came of it.
-func (m *memory) ask(ctx context.Context, q Question, check func(context.Context, Question) (Answer, error)) (answer Answer, repeated bool, err error) {
+func (m *memory) ask(
+	ctx context.Context, q Question, check func(context.Context, Question) (Answer, error),
+) (answer Answer, repeated bool, err error) {
 	e, repeated := m.enter(q)
 	if repeated {
 		select {
@@ -196,7 +213,7 @@ func (m *memory) ask(ctx context.Context, q Question, check func(context.Context
 			return Answer{}, true, ctx.Err()
 		}
 	}
-	e.err = errors.New("the check broke off")
+	e.err = errors.New("the check was interrupted")
 	keep := false
 	defer func() {
 		if !keep {
@@ -227,9 +244,9 @@ func (m *memory) enter(q Question) (*entry, bool) {
 	return e, false
 }
 
-// forget makes the next try of a release ask again: it was denied, and whoever
-// tries again expects another answer. Only a repetition of the very call gets
-// the same.
+// forget makes the next try of a release ask again: it was denied, and a user
+// who tries again expects another answer. Only a repetition of the same call
+// gets the same answer.
 func (m *memory) forget(q Question) { m.entries.Remove(attemptKey(q)) }
 
 func (m *memory) remove(q Question) {

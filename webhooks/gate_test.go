@@ -65,16 +65,17 @@ func (f *fakeChecker) Check(ctx context.Context, q Question) (Answer, error) {
 	return answer(ctx, q)
 }
 
-func (f *fakeChecker) Settings(context.Context) (settings.Settings, error) {
+func (f *fakeChecker) Settings(context.Context, string, map[string]string) (settings.InForce, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reads++
-	s := settings.Default()
+	s := settings.InForce{Settings: settings.Default()}
 	s.AdmissionCheck = true
 	if f.settings == nil {
 		return s, nil
 	}
-	return s, f.settings(&s)
+	err := f.settings(&s.Settings)
+	return s, err
 }
 
 // become makes it another one, that was not asked yet.
@@ -178,21 +179,21 @@ func TestGateAsks(t *testing.T) {
 				tt.edit(&req)
 			}
 			f := &fakeChecker{}
-			response := review(t, newMutating(f.options()), req)
+			response := review(t, newMutating(f.options(), deployments), req)
 			if asked := len(f.asked()); (asked == 1) != tt.want || asked > 1 {
 				t.Errorf("asked %d times, want it asked: %t", asked, tt.want)
 			}
 			if !tt.want && f.called() > 0 {
 				t.Error("the settings were read for nothing")
 			}
-			if diff := cmp.Diff(review(t, newMutating(Options{Self: self}), req), response); diff != "" {
+			if diff := cmp.Diff(review(t, newMutating(Options{Self: self}, deployments), req), response); diff != "" {
 				t.Error("differs from the answer without a check:\n", diff)
 			}
 			if !tt.want {
 				return
 			}
 			// Package defense sees a release in exactly these requests.
-			request, _, _, err := read(&req, self)
+			request, _, _, err := read(&req, &Options{Self: self}, deployments)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -214,7 +215,7 @@ func TestQuestions(t *testing.T) {
 		"created": {
 			req: func() admission.Request { return makeRequest("", manifest(`{"name":"sleep"}`, sleepLabels)) },
 			want: Question{
-				RequestUID: "1", Namespace: "default", Name: "sleep", App: "sleep", User: "jane", Version: sleepVersion, Images: []string{"busybox"},
+				RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep", App: "sleep", User: "jane", Version: sleepVersion, Images: []string{"busybox"},
 			},
 		},
 		"created on a generated name": {
@@ -224,7 +225,7 @@ func TestQuestions(t *testing.T) {
 				return req
 			},
 			want: Question{
-				RequestUID: "1", Namespace: "default", Name: "sleep-", App: "nap", User: "jane", Version: sleepVersion, Images: []string{"busybox"},
+				RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep-", App: "nap", User: "jane", Version: sleepVersion, Images: []string{"busybox"},
 			},
 		},
 		"released": {
@@ -232,7 +233,7 @@ func TestQuestions(t *testing.T) {
 				return makeRequest(released(""), withInit.Replace(released(labelled("app.kubernetes.io/name", "doze"))))
 			},
 			want: Question{
-				RequestUID: "1", Namespace: "default", Name: "sleep", App: "doze", User: "jane", Release: "1",
+				RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep", App: "doze", User: "jane", Release: "1",
 				OldVersion: sleepVersion, Images: []string{"busybox", "init:1", "busybox:2"}, OldImages: []string{"busybox"},
 			},
 		},
@@ -241,8 +242,8 @@ func TestQuestions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeChecker{}
 			req := tt.req()
-			review(t, newMutating(f.options()), req)
-			o, err := parse(req.Object.Raw)
+			review(t, newMutating(f.options(), deployments), req)
+			o, err := parse(req.Object.Raw, deployments)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -304,7 +305,7 @@ func TestGateDecides(t *testing.T) {
 					}
 				}, funcr.Options{})
 				begun := time.Now()
-				response := review(t, newMutating(o), makeRequest(released(""), released2("")))
+				response := review(t, newMutating(o, deployments), makeRequest(released(""), released2("")))
 				if took := time.Since(begun); took > 2*time.Second {
 					t.Errorf("took %s, the limit is 2s", took)
 				}
@@ -346,22 +347,22 @@ func TestGateLimits(t *testing.T) {
 			return nil
 		}}
 		o := f.options()
-		o.Settings = func(ctx context.Context) (settings.Settings, error) {
+		o.Settings = func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
 			time.Sleep(400 * time.Millisecond) //nolint:forbidigo // in a bubble with a fake clock
-			return f.Settings(ctx)
+			return f.Settings(ctx, namespace, annotations)
 		}
 		begun := time.Now()
-		review(t, newMutating(o), makeRequest(released(""), released2("")))
+		review(t, newMutating(o, deployments), makeRequest(released(""), released2("")))
 		if took := time.Since(begun); took != settings.MaxAdmissionTimeout {
 			t.Errorf("took %s, want %s", took, settings.MaxAdmissionTimeout)
 		}
 
-		o.Settings = func(ctx context.Context) (settings.Settings, error) {
+		o.Settings = func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
 			<-ctx.Done()
-			return settings.Settings{}, ctx.Err()
+			return settings.InForce{}, ctx.Err()
 		}
 		begun = time.Now()
-		if response := review(t, newMutating(o), makeRequest(released(""), released2(""))); !response.Allowed || response.Patch == nil {
+		if response := review(t, newMutating(o, deployments), makeRequest(released(""), released2(""))); !response.Allowed || response.Patch == nil {
 			t.Errorf("without settings: %+v, want it mutated", response)
 		}
 		if took := time.Since(begun); took != settingsTimeout {
@@ -375,7 +376,7 @@ func TestGateRemembers(t *testing.T) {
 	pass, fail := answers(Answer{Passes: true}, nil), answers(Answer{Explanation: "frozen"}, nil)
 	none := answers(Answer{}, &altershield.Error{Class: altershield.ClassRetry})
 	again := func(edits ...func(*Question)) Question {
-		q := Question{RequestUID: "1", Namespace: "default", Name: "sleep", User: "jane", Release: "1", OldVersion: "a", Version: "b"}
+		q := Question{RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane", Release: "1", OldVersion: "a", Version: "b"}
 		for _, edit := range edits {
 			edit(&q)
 		}
@@ -412,9 +413,9 @@ func TestGateRemembers(t *testing.T) {
 			g.memory = newMemory(clock)
 			logged := 0
 			g.log = funcr.New(func(string, string) { logged++ }, funcr.Options{})
-			denial, warning := g.pass(t.Context(), again())
+			denial, warning := g.pass(t.Context(), again(), nil)
 			clock.SetTime(clock.Now().Add(tt.later))
-			denialAgain, warningAgain := g.pass(t.Context(), tt.second)
+			denialAgain, warningAgain := g.pass(t.Context(), tt.second, nil)
 			if asked := len(f.asked()); asked != tt.wantAsked {
 				t.Errorf("asked %d times, want %d", asked, tt.wantAsked)
 			}
@@ -448,7 +449,7 @@ func TestGateConcurrently(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fakeChecker{answer: answer}
-				h := newMutating(f.options())
+				h := newMutating(f.options(), deployments)
 				begun := time.Now()
 				var wg sync.WaitGroup
 				for i := range 8 {
@@ -486,9 +487,9 @@ func TestGateCallerGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	q := Question{RequestUID: "1", Name: "sleep", Version: "b"}
-	g.pass(ctx, q)
+	g.pass(ctx, q, nil)
 	f.answer = answers(Answer{Passes: true}, nil)
-	if denial, warning := g.pass(t.Context(), q); denial+warning != "" || len(f.asked()) != 2 {
+	if denial, warning := g.pass(t.Context(), q, nil); denial+warning != "" || len(f.asked()) != 2 {
 		t.Errorf("denial %q, warning %q, asked %d times, want a second question that passes", denial, warning, len(f.asked()))
 	}
 }

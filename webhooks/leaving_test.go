@@ -20,19 +20,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 // A replica that ends lets go of the connections it answers on, and only that one.
 func TestLeaving(t *testing.T) {
-	now := metav1.Now()
 	reader := fake.NewClientBuilder().WithObjects(
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "ending", DeletionTimestamp: &now, Finalizers: []string{"example.org/test"}}},
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "running"}},
+		wrappers.MakePod("system", "ending").Deleted(time.Now()).Finalizers("example.org/test").Obj(),
+		wrappers.MakePod("system", "running").Obj(),
 	).Build()
 	for name, want := range map[string]bool{"ending": true, "running": false, "unknown": false, "": false} {
 		t.Run(name, func(t *testing.T) {

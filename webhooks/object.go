@@ -17,20 +17,22 @@ limitations under the License.
 package webhooks
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// object is what admission reads of a Deployment, without its type: fields
+// object is what admission reads of a workload, without its type: fields
 // that this build does not know count for the version and are left alone.
 type object struct {
 	defense.AdmissionObject
+	kind     workload.Kind
+	uid      types.UID
 	deleting bool
 	// generateName is what the API server makes a name of; there is no name yet.
 	generateName string
@@ -39,25 +41,27 @@ type object struct {
 	hasLabels, hasAnnotations, hasTemplateMetadata, hasTemplateLabels bool
 }
 
-func parse(raw []byte) (*object, error) {
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber()
+// parse reads a workload as controllers do: whole numbers are int64, others float64.
+func parse(raw []byte, kind workload.Kind) (*object, error) {
 	var content map[string]any
-	if err := decoder.Decode(&content); err != nil {
+	if err := json.Unmarshal(raw, &content); err != nil {
 		return nil, err
 	}
-	spec, _ := content["spec"].(map[string]any)
-	template, ok := spec["template"].(map[string]any)
+	templatePath := kind.TemplatePath()
+	holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)
+	template, ok := holder.(map[string]any)
 	if !ok {
-		return nil, errors.New("spec.template: missing")
+		return nil, fmt.Errorf("%s: missing", templatePath)
 	}
-	o := &object{template: template}
+	o := &object{kind: kind, template: template}
 	o.Version = workload.Version(template)
-	o.Paused, _ = spec["paused"].(bool)
+	o.Paused, _ = kind.Paused(&unstructured.Unstructured{Object: content})
 
 	metadata, _ := content["metadata"].(map[string]any)
 	o.ResourceVersion, _ = metadata["resourceVersion"].(string)
 	o.generateName, _ = metadata["generateName"].(string)
+	uid, _ := metadata["uid"].(string)
+	o.uid = types.UID(uid)
 	o.deleting = metadata["deletionTimestamp"] != nil
 
 	templateMetadata, ok := template["metadata"].(map[string]any)
@@ -71,26 +75,9 @@ func parse(raw []byte) (*object, error) {
 		return nil, fmt.Errorf("metadata.%w", err)
 	}
 	if o.TemplateLabels, o.hasTemplateLabels, err = stringMap(templateMetadata, "labels"); err != nil {
-		return nil, fmt.Errorf("spec.template.metadata.%w", err)
+		return nil, fmt.Errorf("%s.metadata.%w", templatePath, err)
 	}
 	return o, nil
-}
-
-// images lists what the containers run, each image once, those of init
-// containers first.
-func (o *object) images() []string {
-	var images []string
-	spec, _ := o.template["spec"].(map[string]any)
-	for _, key := range []string{"initContainers", "containers"} {
-		containers, _ := spec[key].([]any)
-		for i := range containers {
-			container, _ := containers[i].(map[string]any)
-			if image, _ := container["image"].(string); image != "" && !slices.Contains(images, image) {
-				images = append(images, image)
-			}
-		}
-	}
-	return images
 }
 
 func stringMap(parent map[string]any, key string) (m map[string]string, present bool, err error) {

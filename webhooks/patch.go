@@ -17,42 +17,42 @@ limitations under the License.
 package webhooks
 
 import (
-	"strings"
-
 	"gomodules.xyz/jsonpatch/v2"
 
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // patch writes changes as JSON patch operations that touch nothing else. A diff
 // of two typed objects would drop what this build does not know.
 func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOperation {
 	var operations []jsonpatch.JsonPatchOperation
+	templateMetadata := o.kind.TemplatePath().Join("metadata")
 	// created collects what goes into a map that is not there yet.
 	created := map[defense.AdmissionTarget]map[string]string{}
 	for _, c := range changes {
-		var path string
+		var path workload.Path
 		var parent bool
 		var present map[string]string
 		switch c.Target {
 		case defense.WorkloadLabel:
-			path, parent, present = "/metadata/labels", o.hasLabels, o.Labels
+			path, parent, present = workload.Path{"metadata", "labels"}, o.hasLabels, o.Labels
 		case defense.WorkloadAnnotation:
-			path, parent, present = "/metadata/annotations", o.hasAnnotations, o.Annotations
+			path, parent, present = workload.Path{"metadata", "annotations"}, o.hasAnnotations, o.Annotations
 		case defense.TemplateLabel:
-			path, parent, present = "/spec/template/metadata/labels", o.hasTemplateLabels, o.TemplateLabels
+			path, parent, present = templateMetadata.Join("labels"), o.hasTemplateLabels, o.TemplateLabels
 		case defense.WorkloadPaused:
-			operations = append(operations, jsonpatch.NewOperation("remove", "/spec/paused", nil))
+			operations = append(operations, resume(o)...)
 			continue
 		}
 		_, replaces := present[c.Key]
 		switch {
 		case c.Remove:
-			operations = append(operations, jsonpatch.NewOperation("remove", path+"/"+escape(c.Key), nil))
+			operations = append(operations, jsonpatch.NewOperation("remove", path.Join(c.Key).Pointer(), nil))
 		case replaces:
-			operations = append(operations, jsonpatch.NewOperation("replace", path+"/"+escape(c.Key), c.Value))
+			operations = append(operations, jsonpatch.NewOperation("replace", path.Join(c.Key).Pointer(), c.Value))
 		case parent:
-			operations = append(operations, jsonpatch.NewOperation("add", path+"/"+escape(c.Key), c.Value))
+			operations = append(operations, jsonpatch.NewOperation("add", path.Join(c.Key).Pointer(), c.Value))
 		case created[c.Target] != nil:
 			// The operation that creates the map holds the map itself.
 			created[c.Target][c.Key] = c.Value
@@ -60,16 +60,22 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 			m := map[string]string{c.Key: c.Value}
 			created[c.Target] = m
 			if c.Target == defense.TemplateLabel && !o.hasTemplateMetadata {
-				operations = append(operations, jsonpatch.NewOperation("add", "/spec/template/metadata", map[string]any{"labels": m}))
+				operations = append(operations, jsonpatch.NewOperation("add", templateMetadata.Pointer(), map[string]any{"labels": m}))
 			} else {
-				operations = append(operations, jsonpatch.NewOperation("add", path, m))
+				operations = append(operations, jsonpatch.NewOperation("add", path.Pointer(), m))
 			}
 		}
 	}
 	return operations
 }
 
-// escape makes a key a token of a JSON pointer.
-func escape(key string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+// resume lets go on what the operator halted. The object is the one of the request, so
+// nothing has to be tested.
+func resume(o *object) (operations []jsonpatch.JsonPatchOperation) {
+	for _, op := range o.kind.Resume(&defense.Workload{Labels: o.Labels, Annotations: o.Annotations, Paused: o.Paused}) {
+		if op.Op != "test" {
+			operations = append(operations, jsonpatch.NewOperation(op.Op, op.Path, op.Value))
+		}
+	}
+	return operations
 }

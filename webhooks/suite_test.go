@@ -44,11 +44,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 func TestAPIServer(t *testing.T) {
@@ -104,12 +104,8 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	jane = connect("jane", func(c *rest.Config) { c.WarningHandler = warnings })
 	sameUser = connect(operator, nil)
 	asOperator = client.WithFieldOwner(sameUser, v1alpha1.FieldManager)
-	for _, ns := range []*corev1.Namespace{
-		{ObjectMeta: metav1.ObjectMeta{Name: enrolled, Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}},
-		{ObjectMeta: metav1.ObjectMeta{Name: free}},
-	} {
-		Expect(jane.Create(ctx, ns)).To(Succeed())
-	}
+	Expect(jane.Create(ctx, wrappers.MakeNamespace(enrolled).Enrolled().Obj())).To(Succeed())
+	Expect(jane.Create(ctx, wrappers.MakeNamespace(free).Obj())).To(Succeed())
 
 	startServer()
 	DeferCleanup(func() { stopServer() })
@@ -162,7 +158,7 @@ func startServer() {
 		}),
 	})
 	Expect(err).NotTo(HaveOccurred())
-	Expect(SetupWithManager(mgr, Options{Self: operator, Log: GinkgoLogr, Checker: asking, Settings: asking.Settings})).To(Succeed())
+	Expect(SetupWithManager(mgr, Options{Kinds: workload.Defended(), Self: operator, Log: GinkgoLogr, Checker: asking, Settings: asking.Settings})).To(Succeed())
 	mgr.GetWebhookServer().Register(lateWebhookPath, &admission.Webhook{Handler: admission.HandlerFunc(lateWebhook)})
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -185,32 +181,8 @@ func startServer() {
 
 // sleep is the Deployment of the walkthrough.
 func sleep(name string) *appsv1.Deployment {
-	d := &appsv1.Deployment{}
-	Expect(yaml.Unmarshal([]byte(`
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  labels:
-    app: sleep
-spec:
-  replicas: 5
-  selector:
-    matchLabels:
-      app: sleep
-  template:
-    metadata:
-      labels:
-        app: sleep
-        test: "123"
-    spec:
-      containers:
-      - name: sleep
-        image: busybox
-        imagePullPolicy: IfNotPresent
-        command: ["/bin/sleep", "infinity"]
-`), d)).To(Succeed())
-	d.Namespace, d.Name = enrolled, name
-	return d
+	return wrappers.MakeDeployment(enrolled, name).App("sleep").Replicas(5).TemplateLabel("test", "123").
+		Container(func(c *corev1.Container) { c.Name, c.ImagePullPolicy = "sleep", corev1.PullIfNotPresent }).Obj()
 }
 
 func create(ctx context.Context, name string) *appsv1.Deployment {
@@ -257,7 +229,21 @@ func blocked(ctx context.Context, name string) *appsv1.Deployment {
 	GinkgoHelper()
 	d := create(ctx, name)
 	block(ctx, d)
+	seen(ctx, d, v1alpha1.SuspendLabel)
 	return d
+}
+
+// seen waits until the cache of the API server shows a label. It begins a patch with
+// what the cache has, calls admission, and calls it again where etcd has a newer
+// object.
+func seen(ctx context.Context, d *appsv1.Deployment, label string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var shown appsv1.Deployment
+		fromCache := &client.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: "0"}}
+		g.Expect(jane.Get(ctx, client.ObjectKeyFromObject(d), &shown, fromCache)).To(Succeed())
+		g.Expect(shown.Labels).To(HaveKey(label))
+	}, time.Minute).Should(Succeed())
 }
 
 func reload(ctx context.Context, d *appsv1.Deployment) *appsv1.Deployment {
@@ -397,13 +383,12 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 		})
 
 		It("leave a baseline alone until it is released", func(ctx SpecContext) {
-			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
-			Expect(jane.Create(ctx, ns)).To(Succeed())
+			ns := wrappers.MakeNamespace("late")
+			Expect(jane.Create(ctx, ns.Obj())).To(Succeed())
 			d := sleep("baseline")
-			d.Namespace = ns.Name
+			d.Namespace = "late"
 			Expect(jane.Create(ctx, d)).To(Succeed())
-			ns.Labels = map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}
-			Expect(jane.Update(ctx, ns)).To(Succeed())
+			Expect(jane.Update(ctx, ns.Enrolled().Obj())).To(Succeed())
 			// The API server looks at the namespace through a cache.
 			Eventually(func() map[string]string {
 				return patchedDryRun(ctx, d, "{"+repair+"}").Labels

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -30,13 +31,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
-// The components of a control plane, as StopComponent and its like know them.
+// The components of a control plane.
 const (
-	Etcd              = "etcd"
-	APIServer         = "kube-apiserver"
-	ControllerManager = "kube-controller-manager"
-	Scheduler         = "kube-scheduler"
-	Kwok              = "kwok"
+	etcd              = "etcd"
+	apiServer         = "kube-apiserver"
+	controllerManager = "kube-controller-manager"
+	scheduler         = "kube-scheduler"
+	kwok              = "kwok"
 )
 
 // validity of certificates: longer than any control plane here lives.
@@ -58,14 +59,9 @@ var serviceNetwork = struct {
 	first net.IP
 }{"10.96.0.0/16", net.IPv4(10, 96, 0, 1)}
 
-// podNetwork returns where the IPs of pods come from that kwok starts after it
-// was itself started for the nth time, counted from 0. A new kwok doesn't know
-// which IPs its predecessor gave to pods that need nothing from it; networks of
-// their own keep the two from giving out the same one. Each has room for more
-// pods than fit on the default nodes.
-func podNetwork(n int) string {
-	return fmt.Sprintf("10.%d.0.0/16", 128+n%128)
-}
+// podNetwork is where the IPs of pods come from. It has room for more pods than
+// fit on the default nodes.
+const podNetwork = "10.128.0.0/16"
 
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 
@@ -77,9 +73,8 @@ const (
 
 // component is how one program is run and how to know that it works.
 type component struct {
+	name string
 	args []string
-	// more returns what is different at each start.
-	more func() []string
 	// ready returns nil once the component serves. Those which serve nobody
 	// have none: their work shows in the objects.
 	ready func(context.Context) error
@@ -113,20 +108,55 @@ clientConnection:
   burst: 2000
 `
 
-// egressConfig is a format string for the path of a socket.
-const egressConfig = `apiVersion: apiserver.k8s.io/v1beta1
-kind: EgressSelectorConfiguration
-egressSelections:
-- name: cluster
-  connection:
-    proxyProtocol: HTTPConnect
-    transport:
-      uds:
-        udsName: %q
-`
-
 // prepare writes what the components read and works out how they are run.
 func (c *ControlPlane) prepare(o Options) error {
+	if err := c.writeFiles(o); err != nil {
+		return err
+	}
+	for _, user := range []struct{ file, name, group string }{
+		{"controller-manager.kubeconfig", "system:kube-controller-manager", ""},
+		{"scheduler.kubeconfig", "system:kube-scheduler", ""},
+		// A kubelet's rights end at its own node; kwok is all of them.
+		{"kwok.kubeconfig", "kwok", "system:masters"},
+	} {
+		var groups []string
+		if user.group != "" {
+			groups = []string{user.group}
+		}
+		if err := c.kubeconfigForUser(user.name, groups, c.path(user.file)); err != nil {
+			return err
+		}
+	}
+	if err := c.writeKubeconfig(c.Kubeconfig(), "admin", "default", &clientcmdapi.AuthInfo{
+		ClientCertificateData: c.admin.CertPEM,
+		ClientKeyData:         c.admin.KeyPEM,
+	}); err != nil {
+		return err
+	}
+
+	c.components = []component{
+		c.etcd(),
+		{name: apiServer, ready: c.apiServerReady, args: c.apiServerArgs(o)},
+		{name: controllerManager, args: c.controllerManagerArgs()},
+		{name: scheduler, args: []string{"--config=" + c.path("scheduler.yaml"), "--secure-port=0"}},
+		{
+			name: kwok,
+			args: []string{
+				"--kubeconfig=" + c.path("kwok.kubeconfig"),
+				"--config=" + c.path("kwok.yaml"),
+				"--manage-nodes-with-annotation-selector=" + managedNodeKey + "=" + managedNodeValue,
+				"--cidr=" + podNetwork,
+				"--node-lease-duration-seconds=0",
+				"--node-ip=127.0.0.1",
+				"--node-port=0",
+			},
+		},
+	}
+	return nil
+}
+
+// writeFiles writes what the components are configured with.
+func (c *ControlPlane) writeFiles(o Options) error {
 	server, err := c.ca.IssueServer("kube-apiserver", apiServerHosts(), time.Now(), validity)
 	if err != nil {
 		return err
@@ -141,7 +171,7 @@ func (c *ControlPlane) prepare(o Options) error {
 	if err != nil {
 		return err
 	}
-	kwok, err := kwokConfig(o.PodsIn)
+	stages, err := kwokConfig()
 	if err != nil {
 		return err
 	}
@@ -156,40 +186,63 @@ func (c *ControlPlane) prepare(o Options) error {
 		"pki/apiserver.key": server.KeyPEM,
 		"pki/sa.pub":        tokensPublic,
 		"pki/sa.key":        tokens.KeyPEM,
-		"kwok.yaml":         kwok,
+		"kwok.yaml":         stages,
 		"scheduler.yaml":    fmt.Appendf(nil, schedulerConfig, c.path("scheduler.kubeconfig")),
 		"audit-policy.yaml": []byte(policy),
-		"egress.yaml":       fmt.Appendf(nil, egressConfig, c.ServiceSocket()),
 	} {
-		if err := writeFile(c.path(name), data); err != nil {
+		if err := os.WriteFile(c.path(name), data, 0o600); err != nil {
 			return err
 		}
 	}
-	for _, user := range []struct{ file, name, group string }{
-		{"controller-manager.kubeconfig", "system:kube-controller-manager", ""},
-		{"scheduler.kubeconfig", "system:kube-scheduler", ""},
-		// A kubelet's rights end at its own node; kwok is all of them.
-		{"kwok.kubeconfig", "kwok", "system:masters"},
-	} {
-		var groups []string
-		if user.group != "" {
-			groups = []string{user.group}
-		}
-		if err := c.KubeconfigForUser(user.name, groups, c.path(user.file)); err != nil {
-			return err
-		}
-	}
-	if err := c.writeKubeconfig(c.Kubeconfig(), "admin", "default", &clientcmdapi.AuthInfo{
-		ClientCertificateData: c.admin.CertPEM,
-		ClientKeyData:         c.admin.KeyPEM,
-	}); err != nil {
-		return err
-	}
+	return nil
+}
 
-	etcdURL := "http://" + loopback(c.ports.etcd)
+func (c *ControlPlane) etcdURL() string { return "http://" + loopback(c.ports.etcd) }
+
+func (c *ControlPlane) etcd() component {
 	peerURL := "http://" + loopback(c.ports.etcdPeer)
-	apiServer := []string{
-		"--etcd-servers=" + etcdURL,
+	return component{
+		name:  etcd,
+		ready: func(ctx context.Context) error { return httpOK(ctx, c.etcdURL()+"/readyz") },
+		args: []string{
+			"--name=local",
+			"--data-dir=" + c.path("etcd"),
+			// A crash of this machine may take the cluster with it.
+			"--unsafe-no-fsync=true",
+			"--listen-client-urls=" + c.etcdURL(),
+			"--advertise-client-urls=" + c.etcdURL(),
+			"--listen-peer-urls=" + peerURL,
+			"--initial-advertise-peer-urls=" + peerURL,
+			"--initial-cluster=local=" + peerURL,
+			"--quota-backend-bytes=" + strconv.Itoa(8<<30),
+			"--log-level=warn",
+		},
+	}
+}
+
+func (c *ControlPlane) controllerManagerArgs() []string {
+	return []string{
+		"--kubeconfig=" + c.path("controller-manager.kubeconfig"),
+		"--leader-elect=false",
+		"--secure-port=0",
+		"--root-ca-file=" + c.path("pki/ca.crt"),
+		"--service-account-private-key-file=" + c.path("pki/sa.key"),
+		"--cluster-signing-cert-file=" + c.path("pki/ca.crt"),
+		"--cluster-signing-key-file=" + c.path("pki/ca.key"),
+		"--use-service-account-credentials=true",
+		"--flex-volume-plugin-dir=" + c.path("flexvolume"),
+		"--concurrent-deployment-syncs=20",
+		"--concurrent-replicaset-syncs=20",
+		// Tests wait for autoscalers, of which there are none otherwise.
+		"--horizontal-pod-autoscaler-sync-period=1s",
+		"--kube-api-qps=1000",
+		"--kube-api-burst=2000",
+	}
+}
+
+func (c *ControlPlane) apiServerArgs(o Options) []string {
+	args := []string{
+		"--etcd-servers=" + c.etcdURL(),
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
 		"--secure-port=" + strconv.Itoa(c.ports.apiServer),
@@ -211,76 +264,13 @@ func (c *ControlPlane) prepare(o Options) error {
 		"--max-mutating-requests-inflight=500",
 	}
 	if o.Audit || o.AuditPolicy != "" {
-		apiServer = append(apiServer,
+		args = append(args,
 			"--audit-policy-file="+c.path("audit-policy.yaml"),
 			"--audit-log-path="+c.AuditLog(),
 			"--audit-log-maxsize=0", // one file, never rotated
 		)
 	}
-	if o.PodsIn != "" {
-		apiServer = append(apiServer, "--egress-selector-config-file="+c.path("egress.yaml"))
-	}
-	c.components = map[string]component{
-		Etcd: {
-			ready: func(ctx context.Context) error { return httpOK(ctx, etcdURL+"/readyz") },
-			args: []string{
-				"--name=local",
-				"--data-dir=" + c.path("etcd"),
-				// A crash of this machine may take the cluster with it.
-				"--unsafe-no-fsync=true",
-				"--listen-client-urls=" + etcdURL,
-				"--advertise-client-urls=" + etcdURL,
-				"--listen-peer-urls=" + peerURL,
-				"--initial-advertise-peer-urls=" + peerURL,
-				"--initial-cluster=local=" + peerURL,
-				"--quota-backend-bytes=" + strconv.Itoa(8<<30),
-				"--log-level=warn",
-			},
-		},
-		APIServer: {
-			ready: c.apiServerReady,
-			args:  append(apiServer, o.APIServerFlags...),
-		},
-		ControllerManager: {
-			args: []string{
-				"--kubeconfig=" + c.path("controller-manager.kubeconfig"),
-				"--leader-elect=false",
-				"--secure-port=0",
-				"--root-ca-file=" + c.path("pki/ca.crt"),
-				"--service-account-private-key-file=" + c.path("pki/sa.key"),
-				"--cluster-signing-cert-file=" + c.path("pki/ca.crt"),
-				"--cluster-signing-key-file=" + c.path("pki/ca.key"),
-				"--use-service-account-credentials=true",
-				"--flex-volume-plugin-dir=" + c.path("flexvolume"),
-				"--concurrent-deployment-syncs=20",
-				"--concurrent-replicaset-syncs=20",
-				"--kube-api-qps=1000",
-				"--kube-api-burst=2000",
-			},
-		},
-		Scheduler: {
-			args: []string{
-				"--config=" + c.path("scheduler.yaml"),
-				"--secure-port=0",
-			},
-		},
-		Kwok: {
-			more: func() []string {
-				network := podNetwork(c.kwokStarts)
-				c.kwokStarts++
-				return []string{"--cidr=" + network}
-			},
-			args: []string{
-				"--kubeconfig=" + c.path("kwok.kubeconfig"),
-				"--config=" + c.path("kwok.yaml"),
-				"--manage-nodes-with-annotation-selector=" + managedNodeKey + "=" + managedNodeValue,
-				"--node-lease-duration-seconds=0",
-				"--node-ip=127.0.0.1",
-				"--node-port=0",
-			},
-		},
-	}
-	return nil
+	return append(args, o.APIServerFlags...)
 }
 
 // path names a file in the state directory.

@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
@@ -43,13 +44,12 @@ const (
 	defaultNodes = 3
 	// startTimeout bounds each step of starting; every one takes a few
 	// seconds at most on an idle machine.
-	startTimeout = 90 * time.Second
+	startTimeout = 3 * time.Minute
 	pollInterval = 50 * time.Millisecond
 	// requestTimeout bounds a single look at whether something is ready.
 	requestTimeout = 5 * time.Second
-	// outageGrace is what a component gets between SIGTERM and SIGKILL when
-	// only it is stopped.
-	outageGrace = 2 * time.Second
+	// heartbeat is how often a long wait says that it goes on.
+	heartbeat = 10 * time.Second
 	// portAttempts is how often other ports are tried after somebody took one
 	// between our finding it free and a component's listening on it.
 	portAttempts = 3
@@ -57,13 +57,24 @@ const (
 
 var errPortTaken = errors.New("address already in use")
 
+// Root is binaries.Root, at hand, like the two below, for those who start a
+// control plane next.
+func Root(dir string) (string, error) { return binaries.Root(dir) }
+
+// BinDir is binaries.Dir.
+func BinDir(root string) string { return binaries.Dir(root) }
+
+// Build is binaries.Build.
+func Build(ctx context.Context, root string, out io.Writer) (string, error) {
+	return binaries.Build(ctx, root, out)
+}
+
 // Options say what control plane to start. BinDir is required.
 type Options struct {
 	// BinDir has the binaries; see Build.
 	BinDir string
 	// Dir is where the control plane keeps its state, its kubeconfigs and its
-	// logs. What an earlier control plane left in it, processes included, goes
-	// away. Empty means a temporary directory that Stop removes.
+	// logs. What an earlier control plane left in it goes away. Empty means a temporary directory that Stop removes.
 	Dir string
 	// Out gets a few lines about the progress of starting. Nil means none.
 	Out io.Writer
@@ -76,12 +87,6 @@ type Options struct {
 	// AuditPolicy, an audit.k8s.io/v1 Policy in YAML, replaces the policy of
 	// Audit and implies it.
 	AuditPolicy string
-	// EtcdPort and APIServerPort are ports on 127.0.0.1; 0 means a free one.
-	EtcdPort, APIServerPort int
-	// PodsIn is a namespace whose pods kwok leaves alone: a kubelet of package
-	// hack/kubelet runs them. The API server then reaches Services through
-	// ServiceSocket.
-	PodsIn string
 	// APIServerFlags come after our own and override them.
 	APIServerFlags []string
 }
@@ -93,25 +98,14 @@ type ControlPlane struct {
 	dir     string
 	ownsDir bool
 	lock    *os.File
-	out     *reporter
+	out     io.Writer
 
 	ports      struct{ etcd, etcdPeer, apiServer int }
 	ca, admin  *pki.KeyPair
 	config     *rest.Config
 	client     kubernetes.Interface
-	components map[string]component
+	components []component
 	supervisor *supervisor
-
-	// managers are the names of the managers installed; they end first.
-	managers []string
-
-	// life ends when Stop begins: whoever starts a component then gives up.
-	life context.Context
-	end  context.CancelFunc
-	// mu is held while components are started or stopped, and guards what
-	// follows.
-	mu         sync.Mutex
-	kwokStarts int
 
 	stopOnce sync.Once
 	stopErr  error
@@ -135,7 +129,7 @@ func Start(ctx context.Context, o Options) (*ControlPlane, error) {
 
 func start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	began := time.Now()
-	c, err := newControlPlane(ctx, o)
+	c, err := newControlPlane(o)
 	if err != nil {
 		return nil, err
 	}
@@ -147,8 +141,8 @@ func start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	if err := c.prepare(o); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{Etcd, APIServer, ControllerManager, Scheduler, Kwok} {
-		if err := c.startComponent(ctx, name); err != nil {
+	for _, comp := range c.components {
+		if err := c.startComponent(ctx, comp); err != nil {
 			return nil, err
 		}
 	}
@@ -159,23 +153,26 @@ func start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	if err := c.createNodes(ctx, max(nodes, 0)); err != nil {
 		return nil, err
 	}
-	workers := []string{ControllerManager, Scheduler, Kwok}
+	workers := []string{controllerManager, scheduler, kwok}
 	if err := c.wait(ctx, "nodes", workers, c.nodesReady); err != nil {
 		return nil, err
 	}
 	if err := c.wait(ctx, "controllers", workers, c.controllersReady); err != nil {
 		return nil, err
 	}
-	c.out.line("control plane ready in %s: %s", elapsed(began), c.Endpoint())
+	fmt.Fprintf(c.out, "control plane ready in %s: %s\n", elapsed(began), c.Endpoint())
 	return c, nil
 }
 
 // newControlPlane takes possession of a state directory.
-func newControlPlane(ctx context.Context, o Options) (_ *ControlPlane, err error) {
+func newControlPlane(o Options) (_ *ControlPlane, err error) {
 	if o.BinDir == "" {
 		return nil, errors.New("no BinDir")
 	}
-	c := &ControlPlane{out: newReporter(o.Out), ownsDir: o.Dir == ""}
+	c := &ControlPlane{out: o.Out, ownsDir: o.Dir == ""}
+	if c.out == nil {
+		c.out = io.Discard
+	}
 	if c.binDir, err = filepath.Abs(o.BinDir); err != nil {
 		return nil, err
 	}
@@ -192,40 +189,14 @@ func newControlPlane(ctx context.Context, o Options) (_ *ControlPlane, err error
 			err = errors.Join(err, c.release())
 		}
 	}()
-	if err := os.MkdirAll(c.dir, 0o750); err != nil {
+	if err := c.takeDir(); err != nil {
 		return nil, err
 	}
-	if c.lock, err = tryLockDir(c.dir); err != nil {
-		if errors.Is(err, errLocked) {
-			return nil, fmt.Errorf("another control plane runs in %s", c.dir)
-		}
-		return nil, err
-	}
-	if err := StopPids(ctx, c.dir); err != nil {
-		return nil, err
-	}
-	for _, old := range []string{"etcd", "pki", "logs", "audit.log"} {
-		if err := os.RemoveAll(c.path(old)); err != nil {
-			return nil, err
-		}
-	}
-	for _, dir := range []string{"pki", "logs"} {
-		if err := os.Mkdir(c.path(dir), 0o750); err != nil {
-			return nil, err
-		}
-	}
-
 	ports, err := freePorts(3)
 	if err != nil {
 		return nil, err
 	}
 	c.ports.etcd, c.ports.etcdPeer, c.ports.apiServer = ports[0], ports[1], ports[2]
-	if o.EtcdPort != 0 {
-		c.ports.etcd = o.EtcdPort
-	}
-	if o.APIServerPort != 0 {
-		c.ports.apiServer = o.APIServerPort
-	}
 	if c.ca, err = pki.NewCA("altershield-local-ca", time.Now(), validity); err != nil {
 		return nil, err
 	}
@@ -246,27 +217,39 @@ func newControlPlane(ctx context.Context, o Options) (_ *ControlPlane, err error
 	if c.client, err = kubernetes.NewForConfig(own); err != nil {
 		return nil, err
 	}
-	c.life, c.end = context.WithCancel(context.Background())
 	c.supervisor = newSupervisor(c.dir)
 	return c, nil
 }
 
+// takeDir locks the directory, and empties it.
+func (c *ControlPlane) takeDir() (err error) {
+	if err := os.MkdirAll(c.dir, 0o750); err != nil {
+		return err
+	}
+	if c.lock, err = binaries.Lock(c.dir); err != nil {
+		if errors.Is(err, binaries.ErrLocked) {
+			return fmt.Errorf("another control plane runs in %s", c.dir)
+		}
+		return err
+	}
+	for _, old := range []string{"etcd", "pki", "logs", "audit.log"} {
+		if err := os.RemoveAll(c.path(old)); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"pki", "logs"} {
+		if err := os.Mkdir(c.path(dir), 0o750); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Stop ends all components, waits for them, and removes Dir if Start made it.
-// It may be called any number of times, from anywhere, also while a component
-// is being started.
+// It may be called any number of times, from anywhere.
 func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {
-		c.end()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		err := c.supervisor.stopAll(stopGrace, c.managers,
-			[]string{Kwok, Scheduler, ControllerManager}, []string{APIServer}, []string{Etcd})
-		if err == nil {
-			err = os.Remove(c.path(pidsFile))
-			if errors.Is(err, os.ErrNotExist) {
-				err = nil // nothing was ever started
-			}
-		}
+		err := c.supervisor.stopAll(stopGrace, []string{kwok, scheduler, controllerManager}, []string{apiServer}, []string{etcd})
 		c.stopErr = errors.Join(err, c.release())
 	})
 	return c.stopErr
@@ -284,92 +267,15 @@ func (c *ControlPlane) release() error {
 	return errors.Join(errs...)
 }
 
-// StopComponent ends one component, as in an outage of it. It is killed if it
-// lingers: the API server and etcd would let their clients' watches keep them
-// up for ten seconds and more.
-func (c *ControlPlane) StopComponent(ctx context.Context, name string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stopComponent(ctx, name)
-}
-
-// StartComponent starts a component that was stopped, at its old address and
-// with its old state, and waits until it serves.
-func (c *ControlPlane) StartComponent(ctx context.Context, name string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.restarted(ctx, name)
-}
-
-// RestartComponent is StopComponent and StartComponent.
-func (c *ControlPlane) RestartComponent(ctx context.Context, name string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.stopComponent(ctx, name); err != nil {
-		return err
-	}
-	return c.restarted(ctx, name)
-}
-
-// stopComponent has mu held.
-func (c *ControlPlane) stopComponent(ctx context.Context, name string) error {
-	if _, ok := c.components[name]; !ok {
-		return fmt.Errorf("unknown component %q", name)
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return c.supervisor.stop(name, outageGrace)
-}
-
-// restarted starts a component again and makes up for what kwok missed: it
-// drops what it was about to do to a pod when the API server answers with an
-// error other than a few it knows, and comes back to the pod only when that
-// changes. A new kwok looks at every pod. mu is held.
-func (c *ControlPlane) restarted(ctx context.Context, name string) error {
-	if err := c.startComponent(ctx, name); err != nil {
-		return err
-	}
-	if name != Etcd && name != APIServer || c.supervisor.get(Kwok) == nil {
-		return nil
-	}
-	if err := c.wait(ctx, APIServer, nil, c.apiServerReady); err != nil {
-		return err
-	}
-	if err := c.supervisor.stop(Kwok, stopGrace); err != nil {
-		return err
-	}
-	return c.startComponent(ctx, Kwok)
-}
-
-// startComponent starts a component and waits until it serves. mu is held,
-// unless by start, which nobody competes with.
-func (c *ControlPlane) startComponent(ctx context.Context, name string) error {
-	comp, ok := c.components[name]
-	if !ok {
-		return fmt.Errorf("unknown component %q", name)
-	}
-	if c.life.Err() != nil {
-		return errors.New("the control plane was stopped")
-	}
-	if p := c.supervisor.get(name); p != nil && !p.exited() {
-		return nil
-	}
-	// One that crashed is still recorded; stopping it is a formality.
-	if err := c.supervisor.stop(name, stopGrace); err != nil {
-		return err
-	}
-	args := comp.args
-	if comp.more != nil {
-		args = slices.Concat(args, comp.more())
-	}
-	if _, err := c.supervisor.start(name, filepath.Join(c.binDir, name), args); err != nil {
+// startComponent starts a component and waits until it serves.
+func (c *ControlPlane) startComponent(ctx context.Context, comp component) error {
+	if _, err := c.supervisor.start(comp.name, filepath.Join(c.binDir, comp.name), comp.args); err != nil {
 		return err
 	}
 	if comp.ready == nil {
 		return nil
 	}
-	return c.wait(ctx, name, []string{name}, comp.ready)
+	return c.wait(ctx, comp.name, []string{comp.name}, comp.ready)
 }
 
 // wait polls until ready returns nil. It gives up when one of the components it
@@ -377,7 +283,6 @@ func (c *ControlPlane) startComponent(ctx context.Context, name string) error {
 func (c *ControlPlane) wait(ctx context.Context, what string, on []string, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	defer context.AfterFunc(c.life, cancel)() //nolint:contextcheck // a second context, not a lost one
 
 	began := time.Now()
 	said := began
@@ -388,7 +293,7 @@ func (c *ControlPlane) wait(ctx context.Context, what string, on []string, ready
 			return ready(ctx)
 		}()
 		if err == nil {
-			c.out.line("%s ready after %s", what, elapsed(began))
+			fmt.Fprintf(c.out, "%s ready after %s\n", what, elapsed(began))
 			return nil
 		}
 		for _, name := range on {
@@ -398,7 +303,7 @@ func (c *ControlPlane) wait(ctx context.Context, what string, on []string, ready
 		}
 		if time.Since(said) > heartbeat {
 			said = time.Now()
-			c.out.line("waiting for %s: %s (%v)", what, elapsed(began), err)
+			fmt.Fprintf(c.out, "waiting for %s: %s (%v)\n", what, elapsed(began), err)
 		}
 		if stopped := pause(ctx, pollInterval); stopped != nil {
 			err = fmt.Errorf("%s not ready after %s: %w: %w", what, elapsed(began), stopped, err)
@@ -490,6 +395,9 @@ func (c *ControlPlane) controllersReady(ctx context.Context) error {
 	return err
 }
 
+// elapsed is how long something took, for people.
+func elapsed(since time.Time) time.Duration { return time.Since(since).Round(100 * time.Millisecond) }
+
 // Dir is the state directory. Logs are in its logs/<component>.log.
 func (c *ControlPlane) Dir() string { return c.dir }
 
@@ -510,13 +418,6 @@ func (c *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(c.conf
 // AuditLog is the path of the audit log, one JSON object a line, if there is
 // one; see Options.Audit.
 func (c *ControlPlane) AuditLog() string { return c.path("audit.log") }
-
-// ServiceSocket is where the API server asks to be connected with Services, by the
-// CONNECT method of HTTP, if there are Options.PodsIn.
-func (c *ControlPlane) ServiceSocket() string { return c.path("services.sock") }
-
-// ServiceNetwork is where the cluster IPs of Services come from.
-func ServiceNetwork() string { return serviceNetwork.cidr }
 
 // LogPath is the path of a component's log.
 func (c *ControlPlane) LogPath(name string) string { return c.supervisor.logPath(name) }
@@ -547,4 +448,16 @@ func (c *ControlPlane) ApplyFiles(ctx context.Context, paths ...string) error {
 		}
 	}
 	return nil
+}
+
+// pause waits for d or for the end of ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
 }

@@ -19,6 +19,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -44,9 +45,9 @@ func (c *ControlPlane) KubeconfigFor(ctx context.Context, namespace, serviceAcco
 	return c.writeKubeconfig(path, serviceAccount, namespace, &clientcmdapi.AuthInfo{Token: token.Status.Token})
 }
 
-// KubeconfigForUser writes to path a kubeconfig by which a program is the given
+// kubeconfigForUser writes to path a kubeconfig by which a program is the given
 // user in the given groups. What that user may do is up to RBAC.
-func (c *ControlPlane) KubeconfigForUser(user string, groups []string, path string) error {
+func (c *ControlPlane) kubeconfigForUser(user string, groups []string, path string) error {
 	cert, err := c.ca.IssueClient(user, groups, time.Now(), validity)
 	if err != nil {
 		return err
@@ -68,5 +69,5 @@ func (c *ControlPlane) writeKubeconfig(path, user, namespace string, auth *clien
 	if err != nil {
 		return err
 	}
-	return writeFile(path, data)
+	return os.WriteFile(path, data, 0o600)
 }

@@ -24,17 +24,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
@@ -118,11 +114,6 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 		return nil, err
 	}
 	health, callbacks := loopback(ports[1]), loopback(ports[2])
-	c.mu.Lock()
-	if !slices.Contains(c.managers, o.Name) {
-		c.managers = append(c.managers, o.Name)
-	}
-	c.mu.Unlock()
 	return &Manager{
 		c: c, name: o.Name, binary: filepath.Join(o.Root, "bin", "manager"), health: "http://" + health + "/readyz",
 		callbacks: "http://" + callbacks,
@@ -155,7 +146,6 @@ func redirect(path, endpoint string, ca []byte) error {
 
 // Start starts the manager and returns when it is ready, its webhooks included.
 func (m *Manager) Start(ctx context.Context) error {
-	// One that crashed is still recorded; stopping it is a formality.
 	if err := m.c.supervisor.stop(m.name, managerGrace); err != nil {
 		return err
 	}
@@ -224,8 +214,7 @@ func WriteServingCerts(dir string, hosts ...string) ([]byte, error) {
 }
 
 // WebhookManifests are the webhook configurations of a file, for a manager
-// that the API server reaches at host:port instead of through a service. As in
-// production the cluster's own namespaces and the operator's are left out.
+// that the API server reaches at host:port instead of through a service.
 func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, fmt.Errorf("address of the webhooks: %w", err)
@@ -234,45 +223,23 @@ func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	point := func(c *admissionregistrationv1.WebhookClientConfig, selector *metav1.LabelSelector) error {
-		selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
-			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: append(defense.SystemNamespaces(), ManagerNamespace),
-		})
-		if c.Service == nil || c.Service.Path == nil {
-			return fmt.Errorf("%s: a webhook without a service path", path)
-		}
-		url := "https://" + address + *c.Service.Path
-		*c = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: ca}
-		return nil
-	}
 	var out bytes.Buffer
 	for _, document := range bytes.Split(data, []byte("\n---\n")) {
-		var mutating admissionregistrationv1.MutatingWebhookConfiguration
-		if err := yaml.Unmarshal(document, &mutating); err != nil {
+		// Validating webhooks have no field that mutating ones have not.
+		var c admissionregistrationv1.MutatingWebhookConfiguration
+		if err := yaml.UnmarshalStrict(document, &c); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		var pointed any = &mutating
-		if mutating.Kind == "ValidatingWebhookConfiguration" {
-			var validating admissionregistrationv1.ValidatingWebhookConfiguration
-			if err := yaml.Unmarshal(document, &validating); err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
+		c.Name = "altershieldoperator-" + c.Name
+		for i := range c.Webhooks {
+			webhook := &c.Webhooks[i]
+			if webhook.ClientConfig.Service == nil || webhook.ClientConfig.Service.Path == nil {
+				return nil, fmt.Errorf("%s: a webhook without a service path", path)
 			}
-			for i := range validating.Webhooks {
-				if err := point(&validating.Webhooks[i].ClientConfig, validating.Webhooks[i].NamespaceSelector); err != nil {
-					return nil, err
-				}
-			}
-			validating.Name = "altershieldoperator-" + validating.Name
-			pointed = &validating
-		} else {
-			for i := range mutating.Webhooks {
-				if err := point(&mutating.Webhooks[i].ClientConfig, mutating.Webhooks[i].NamespaceSelector); err != nil {
-					return nil, err
-				}
-			}
-			mutating.Name = "altershieldoperator-" + mutating.Name
+			url := "https://" + address + *webhook.ClientConfig.Service.Path
+			webhook.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: ca}
 		}
-		text, err := yaml.Marshal(pointed)
+		text, err := yaml.Marshal(&c)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}

@@ -17,27 +17,21 @@ limitations under the License.
 package controlplane
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
 
-const (
-	pidsFile = "pids"
-	// stopGrace is what a process gets between SIGTERM and SIGKILL.
-	stopGrace = 10 * time.Second
-)
+// stopGrace is what a process gets between SIGTERM and SIGKILL.
+const stopGrace = 10 * time.Second
 
 // launcher starts processes from one OS thread. The kernel kills them when
 // that thread ends (see childAttributes), which must not be before the control
@@ -119,55 +113,14 @@ func (p *process) kill() error {
 	return nil
 }
 
-// Process is a process beside the components, which lives until it ends or the
-// control plane is stopped.
-type Process struct{ p *process }
-
-// StartProcess starts a command whose output goes to LogPath(name), under a name
-// that no running process has. The command names the state directory or something
-// in it among its arguments, so that StopPids knows it.
-func (c *ControlPlane) StartProcess(name string, cmd *exec.Cmd) (*Process, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.life.Err() != nil {
-		return nil, errors.New("the control plane was stopped")
-	}
-	if p := c.supervisor.get(name); p != nil && !p.exited() {
-		return nil, fmt.Errorf("%s runs already", name)
-	}
-	if err := c.supervisor.stop(name, stopGrace); err != nil { // one that ended is still recorded
-		return nil, err
-	}
-	p, err := c.supervisor.launch(name, cmd)
-	if err != nil {
-		return nil, err
-	}
-	if !slices.Contains(c.managers, name) {
-		c.managers = append(c.managers, name)
-	}
-	return &Process{p}, nil
-}
-
-// Done is closed when the process has ended.
-func (p *Process) Done() <-chan struct{} { return p.p.done }
-
-// ExitCode is what the process returned, once it has ended.
-func (p *Process) ExitCode() int { return p.p.cmd.ProcessState.ExitCode() }
-
-// Signal sends a signal; a process that has ended is no error.
-func (p *Process) Signal(signal syscall.Signal) error {
-	if err := p.p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signal %s: %w", p.p.name, err)
-	}
-	return nil
-}
-
 // supervisor owns the processes of one control plane.
 type supervisor struct {
 	dir      string
 	launcher *launcher
 
 	mu      sync.Mutex
+	stopped bool
+	// running has those that crashed, too, until somebody notices.
 	running []*process
 }
 
@@ -189,8 +142,18 @@ func (s *supervisor) start(name, path string, args []string) (*process, error) {
 	return s.launch(name, cmd)
 }
 
-// launch starts a command as a component. Its output is appended to its log.
+// launch starts a command under a name that no running process has. Its output
+// is appended to its log.
 func (s *supervisor) launch(name string, cmd *exec.Cmd) (*process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil, errors.New("the control plane was stopped")
+	}
+	s.running = slices.DeleteFunc(s.running, func(p *process) bool { return p.name == name && p.exited() })
+	if slices.ContainsFunc(s.running, func(p *process) bool { return p.name == name }) {
+		return nil, fmt.Errorf("%s runs already", name)
+	}
 	log, err := os.OpenFile(s.logPath(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -207,11 +170,8 @@ func (s *supervisor) launch(name string, cmd *exec.Cmd) (*process, error) {
 		p.err = cmd.Wait()
 		close(p.done)
 	}()
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.running = append(s.running, p)
-	return p, s.writePids()
+	return p, nil
 }
 
 // componentEnv is the environment of a component: ours without what could make
@@ -248,13 +208,24 @@ func (s *supervisor) stop(name string, grace time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running = slices.DeleteFunc(s.running, func(q *process) bool { return q == p })
-	return s.writePids()
+	return nil
 }
 
-// stopAll ends the components tier by tier, those of one tier at once.
+// stopAll ends all processes for good: at first those in no tier, then tier by
+// tier, those of one tier at once.
 func (s *supervisor) stopAll(grace time.Duration, tiers ...[]string) error {
+	s.mu.Lock()
+	s.stopped = true
+	var others []string
+	for _, p := range s.running {
+		if !slices.Contains(slices.Concat(tiers...), p.name) {
+			others = append(others, p.name)
+		}
+	}
+	s.mu.Unlock()
+
 	var errs []error
-	for _, tier := range tiers {
+	for _, tier := range slices.Concat([][]string{others}, tiers) {
 		results := make([]error, len(tier))
 		var stopping sync.WaitGroup
 		for i, name := range tier {
@@ -267,109 +238,13 @@ func (s *supervisor) stopAll(grace time.Duration, tiers ...[]string) error {
 	return errors.Join(errs...)
 }
 
-// writePids records which processes are ours, for StopPids. mu is held.
-func (s *supervisor) writePids() error {
-	var b strings.Builder
-	for _, p := range s.running {
-		fmt.Fprintf(&b, "%d %s\n", p.cmd.Process.Pid, p.cmd.Path)
-	}
-	return writeFile(filepath.Join(s.dir, pidsFile), []byte(b.String()))
-}
-
 // logTail returns the end of a component's log.
 func (s *supervisor) logTail(name string) string {
-	const most = 64 << 10
-	f, err := os.Open(s.logPath(name))
+	const most = 25
+	data, err := os.ReadFile(s.logPath(name))
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > most {
-		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
-			return ""
-		}
-	}
-	data, err := io.ReadAll(f)
-	if err != nil {
-		return ""
-	}
-	return tail(data, 25)
-}
-
-// StopPids ends what an interrupted run left of a control plane with its state
-// in dir: the processes recorded there which still are what was recorded, the
-// same binary with dir on its command line. Start does this for its own Dir.
-// Nothing recorded is no error.
-func StopPids(ctx context.Context, dir string) error {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(dir, pidsFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, entry := range slices.Backward(strings.Split(strings.TrimSpace(string(data)), "\n")) {
-		field, binary, ok := strings.Cut(entry, " ")
-		pid, err := strconv.Atoi(field)
-		if !ok || err != nil || pid <= 1 {
-			continue
-		}
-		errs = append(errs, stopPid(ctx, pid, binary, dir))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return os.Remove(path)
-}
-
-func stopPid(ctx context.Context, pid int, binary, dir string) error {
-	for _, step := range []struct {
-		signal syscall.Signal
-		grace  time.Duration
-	}{{syscall.SIGTERM, stopGrace}, {syscall.SIGKILL, stopGrace}} {
-		deadline := time.Now().Add(step.grace)
-		if !isOurs(pid, binary, dir) {
-			return nil
-		}
-		if err := syscall.Kill(pid, step.signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("stop %s (%d): %w", binary, pid, err)
-		}
-		// Not a child of this process, so there is nothing to wait for but
-		// its disappearance.
-		for time.Now().Before(deadline) {
-			if !isOurs(pid, binary, dir) {
-				return nil
-			}
-			if err := pause(ctx, 50*time.Millisecond); err != nil {
-				return err
-			}
-		}
-	}
-	return fmt.Errorf("%s (%d) survived SIGKILL", binary, pid)
-}
-
-// isOurs reports whether pid runs binary for the control plane in dir. A pid
-// may be somebody else's by now; a zombie is nobody's.
-func isOurs(pid int, binary, dir string) bool {
-	proc := filepath.Join("/proc", strconv.Itoa(pid))
-	exe, err := os.Readlink(filepath.Join(proc, "exe"))
-	if err != nil {
-		return false
-	}
-	// The kernel says so when the file was replaced by a newer build.
-	exe = strings.TrimSuffix(exe, " (deleted)")
-	if resolved, err := filepath.EvalSymlinks(binary); err == nil {
-		binary = resolved
-	}
-	if exe != binary {
-		return false
-	}
-	cmdline, err := os.ReadFile(filepath.Join(proc, "cmdline"))
-	return err == nil && strings.Contains(string(cmdline), dir+"/")
+	lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }

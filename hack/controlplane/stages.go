@@ -21,9 +21,6 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 )
 
 // Labels and annotations that decide what the fake kubelet makes of a pod; the
@@ -90,9 +87,8 @@ options:
   enablePodsOnNodeSyncListPager: true
 `
 
-// kwokConfig returns the configuration file of kwok with all stages. Pods in the
-// namespace except, if there is one, are left alone.
-func kwokConfig(except string) ([]byte, error) {
+// kwokConfig returns the configuration file of kwok with all stages.
+func kwokConfig() ([]byte, error) {
 	names, err := fs.Glob(stages, "stages/*.yaml")
 	if err != nil {
 		return nil, err
@@ -105,34 +101,8 @@ func kwokConfig(except string) ([]byte, error) {
 			return nil, err
 		}
 		for document := range bytes.SplitSeq(data, []byte("\n---\n")) {
-			if except != "" {
-				if document, err = leaveAlone(document, except); err != nil {
-					return nil, fmt.Errorf("%s: %w", name, err)
-				}
-			}
 			fmt.Fprintf(&b, "---\n%s\n", document)
 		}
 	}
 	return b.Bytes(), nil
-}
-
-// leaveAlone makes a stage of pods one of those outside of a namespace.
-func leaveAlone(stage []byte, namespace string) ([]byte, error) {
-	var o unstructured.Unstructured
-	if err := yaml.Unmarshal(stage, &o.Object); err != nil {
-		return nil, err
-	}
-	if kind, _, _ := unstructured.NestedString(o.Object, "spec", "resourceRef", "kind"); kind != "Pod" {
-		return stage, nil
-	}
-	path := []string{"spec", "selector", "matchExpressions"}
-	expressions, _, err := unstructured.NestedSlice(o.Object, path...)
-	if err != nil {
-		return nil, err
-	}
-	expressions = append(expressions, map[string]any{"key": ".metadata.namespace", "operator": "NotIn", "values": []any{namespace}})
-	if err := unstructured.SetNestedSlice(o.Object, expressions, path...); err != nil {
-		return nil, err
-	}
-	return yaml.Marshal(o.Object)
 }

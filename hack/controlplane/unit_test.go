@@ -24,6 +24,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,127 +44,6 @@ func TestMain(m *testing.M) {
 		os.Exit(parentOfTail(dir))
 	}
 	os.Exit(m.Run())
-}
-
-func TestLinkerFlags(t *testing.T) {
-	cases := map[string]struct {
-		goMod   string
-		want    string
-		wantErr bool
-	}{
-		"versions of the pins": {
-			goMod: "module m\n\nrequire (\n\tk8s.io/kubernetes v1.36.3\n\tsigs.k8s.io/kwok v0.8.0\n)\n",
-			want: "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" +
-				" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
-				" -X k8s.io/component-base/version.gitTreeState=clean" +
-				" -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0",
-		},
-		"no kwok":      {goMod: "module m\n\nrequire k8s.io/kubernetes v1.36.3\n", wantErr: true},
-		"not a go.mod": {goMod: "}", wantErr: true},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			got, err := linkerFlags([]byte(tc.goMod))
-			if (err != nil) != tc.wantErr {
-				t.Fatalf("error %v, want one: %t", err, tc.wantErr)
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("flags (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestStamp(t *testing.T) {
-	base := stamp([]byte("mod"), []byte("sum"), "flags", "go1")
-	if again := stamp([]byte("mod"), []byte("sum"), "flags", "go1"); again != base {
-		t.Errorf("the same inputs give %s and %s", base, again)
-	}
-	for name, other := range map[string]string{
-		"go.mod":           stamp([]byte("mod2"), []byte("sum"), "flags", "go1"),
-		"go.sum":           stamp([]byte("mod"), []byte("sum2"), "flags", "go1"),
-		"flags":            stamp([]byte("mod"), []byte("sum"), "flags2", "go1"),
-		"toolchain":        stamp([]byte("mod"), []byte("sum"), "flags", "go2"),
-		"where parts meet": stamp([]byte("mods"), []byte("um"), "flags", "go1"),
-	} {
-		if other == base {
-			t.Errorf("a change of %s keeps the stamp", name)
-		}
-	}
-}
-
-func TestIsBuilt(t *testing.T) {
-	dir := t.TempDir()
-	for _, b := range binaries {
-		if err := os.WriteFile(filepath.Join(dir, b.name), nil, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if isBuilt(dir, "x") {
-		t.Error("built without a stamp")
-	}
-	if err := writeFile(filepath.Join(dir, stampFile), []byte("x\n")); err != nil {
-		t.Fatal(err)
-	}
-	if !isBuilt(dir, "x") {
-		t.Error("not built with everything there")
-	}
-	if isBuilt(dir, "y") {
-		t.Error("built with another stamp")
-	}
-	if err := os.Remove(filepath.Join(dir, "kwok")); err != nil {
-		t.Fatal(err)
-	}
-	if isBuilt(dir, "x") {
-		t.Error("built without kwok")
-	}
-}
-
-func TestRoot(t *testing.T) {
-	want, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The pins are a module of their own, which must not be taken for ours.
-	for _, dir := range []string{".", "pins", "../.."} {
-		got, err := Root(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != want {
-			t.Errorf("root of %s is %s, want %s", dir, got, want)
-		}
-	}
-	if got, err := Root("/"); err == nil {
-		t.Errorf("a directory outside of the repository has root %s", got)
-	}
-}
-
-func TestLockDir(t *testing.T) {
-	dir := t.TempDir()
-	first, err := tryLockDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tryLockDir(dir); !errors.Is(err, errLocked) {
-		t.Fatalf("second lock: %v, want %v", err, errLocked)
-	}
-	waited := false
-	second, err := lockDir(t.Context(), dir, func() {
-		waited = true
-		if err := first.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !waited {
-		t.Error("got a lock that was held")
-	}
-	if err := second.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestBrokenImage(t *testing.T) {
@@ -210,7 +90,7 @@ type stageDoc struct {
 }
 
 func TestStages(t *testing.T) {
-	config, err := kwokConfig("")
+	config, err := kwokConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +125,7 @@ func TestStages(t *testing.T) {
 }
 
 func TestStagesKnowTheBrokenImage(t *testing.T) {
-	config, err := kwokConfig("")
+	config, err := kwokConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,18 +160,6 @@ func TestFreePorts(t *testing.T) {
 	}
 }
 
-func TestTail(t *testing.T) {
-	for _, tc := range []struct{ text, want string }{
-		{"", ""},
-		{"a\nb\n", "a\nb"},
-		{"a\nb\nc\nd\n", "b\nc\nd"},
-	} {
-		if got := tail([]byte(tc.text), 3); got != tc.want {
-			t.Errorf("tail of %q is %q, want %q", tc.text, got, tc.want)
-		}
-	}
-}
-
 // tailProgram is a program that runs for as long as one likes and has a path
 // on its command line.
 func tailProgram(t *testing.T) string {
@@ -306,51 +174,12 @@ func tailProgram(t *testing.T) string {
 	return path
 }
 
-func TestStopPids(t *testing.T) {
-	program := tailProgram(t)
-	dir := t.TempDir()
-	run := func(file string) (*exec.Cmd, <-chan struct{}) {
-		cmd := exec.CommandContext(t.Context(), program, "-f", file)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan struct{})
-		go func() {
-			_ = cmd.Wait() // killed, one way or another
-			close(done)
-		}()
-		return cmd, done
-	}
-	ours, oursDone := run(filepath.Join(dir, pidsFile))
-	stranger, strangerDone := run(os.DevNull)
-
-	record := strconv.Itoa(ours.Process.Pid) + " " + program + "\n" +
-		strconv.Itoa(stranger.Process.Pid) + " " + program + "\n" +
-		strconv.Itoa(os.Getpid()) + " " + program + "\n" + "nonsense\n"
-	if err := writeFile(filepath.Join(dir, pidsFile), []byte(record)); err != nil {
-		t.Fatal(err)
-	}
-	if err := StopPids(t.Context(), dir); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-oursDone:
-	case <-time.After(10 * time.Second):
-		t.Error("our process is still there")
-	}
-	select {
-	case <-strangerDone:
-		t.Error("a stranger's process was ended")
-	default:
-	}
-	if err := StopPids(t.Context(), dir); err != nil {
-		t.Errorf("with nothing recorded: %v", err)
-	}
-}
-
 // TestChildrenEndWithTheirParent kills a process that has started a component
 // and can't clean up any more.
 func TestChildrenEndWithTheirParent(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux ends children with their parent")
+	}
 	program := tailProgram(t)
 	dir := t.TempDir()
 	parent := exec.CommandContext(t.Context(), os.Args[0])
@@ -370,7 +199,11 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !isOurs(pid, program, dir) {
+	runs := func() bool {
+		exe, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+		return err == nil && exe == program // a zombie has no program
+	}
+	if !runs() {
 		t.Fatalf("process %d is not the component", pid)
 	}
 	if err := parent.Process.Kill(); err != nil {
@@ -378,7 +211,7 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 	}
 	_ = parent.Wait() // killed
 	eventually(t, 10*time.Second, func() error {
-		if isOurs(pid, program, dir) {
+		if runs() {
 			return errors.New("the component outlives its parent")
 		}
 		return nil
@@ -415,13 +248,16 @@ func TestSupervisorStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.start("stubborn", "/bin/sh", nil); err == nil {
+		t.Error("two processes of one name")
+	}
 	eventually(t, 10*time.Second, func() error {
 		if !strings.Contains(s.logTail("stubborn"), "\narmed") {
 			return errors.New("not armed yet")
 		}
 		return nil
 	})
-	if err := s.stopAll(100*time.Millisecond, []string{"absent"}, []string{"stubborn"}); err != nil {
+	if err := s.stopAll(100*time.Millisecond, []string{"absent"}); err != nil {
 		t.Fatal(err)
 	}
 	if !p.exited() {
@@ -430,12 +266,8 @@ func TestSupervisorStops(t *testing.T) {
 	if err := syscall.Kill(p.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("the process is still there: %v", err)
 	}
-	pids, err := os.ReadFile(filepath.Join(dir, pidsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(pids) != 0 {
-		t.Errorf("recorded as running: %s", pids)
+	if _, err := s.start("late", "/bin/sh", nil); err == nil {
+		t.Error("a stopped supervisor started something")
 	}
 }
 

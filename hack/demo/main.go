@@ -85,7 +85,7 @@ func run(ctx context.Context, once bool) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.tell(ctx); err != nil {
+	if err := s.play(ctx); err != nil {
 		return fmt.Errorf("%w\nthe manager's log is %s\nthe server's journal is %s", err, manager.LogPath(), server.logPath)
 	}
 	if once {

@@ -45,9 +45,9 @@ type server struct {
 	*simulator.Simulator
 	tokenFile, logPath string
 
-	logMu  sync.Mutex
-	log    *os.File
-	teller *journal.Teller
+	logMu    sync.Mutex
+	log      *os.File
+	narrator *journal.Narrator
 
 	mu sync.Mutex
 	// awaited is the number of the batch that is to fail, 0 for none.
@@ -59,7 +59,7 @@ func startServer(dir string) (_ *server, err error) {
 	s := &server{
 		tokenFile: filepath.Join(dir, "altershield-token"),
 		logPath:   filepath.Join(dir, "logs", "altershield-server.log"),
-		teller:    journal.NewTeller(),
+		narrator:  journal.NewNarrator(),
 	}
 	token := rand.Text()
 	// A file that is there would keep its mode.
@@ -107,7 +107,7 @@ func (s *server) failBatch(number int) {
 // before its checks begin, so a verdict can still be scripted for it.
 func (s *server) entry(e simulator.Entry) {
 	s.logMu.Lock()
-	fmt.Fprintln(s.log, s.teller.Tell(e))
+	fmt.Fprintln(s.log, s.narrator.Line(e))
 	s.logMu.Unlock()
 
 	start, is := e.Request.(*altershield.StartBatchRequest)
@@ -142,10 +142,10 @@ func failuresIn(j simulator.Journal) simulator.Journal {
 }
 
 // tell prints the journal of an order, as far as it is wanted.
-func (s *server) tell(order string, wanted func(simulator.Entry) bool) {
-	teller := journal.NewTeller()
+func (s *server) print(order string, wanted func(simulator.Entry) bool) {
+	narrator := journal.NewNarrator()
 	for _, e := range s.Journal().Of(order) {
-		if line := teller.Tell(e); wanted(e) {
+		if line := narrator.Line(e); wanted(e) {
 			fmt.Println(line.Time + "  " + line.Text)
 		}
 	}

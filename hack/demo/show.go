@@ -21,11 +21,15 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/term"
+	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
+	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
 // width is that of the terminal that commands are shown for.
 const width = 100
+
+// isTerminal says that somebody may be watching.
+var isTerminal = binaries.IsTerminal(os.Stdout)
 
 // show is how a command is typed: broken into lines where it is long, but not
 // between a flag and its value.
@@ -91,17 +95,27 @@ func fold(json string) string {
 	return b.String()
 }
 
-// progressLine rewrites the current line where there is a terminal to see it,
-// cut to one line of it.
+// progress shows how far something is that is waited for.
+func progress(p walkthrough.Progress) {
+	text := fmt.Sprintf("%s: %s (%.1fs)", p.What, p.Now, p.Elapsed.Seconds())
+	if !p.Over {
+		progressLine("   waiting for " + text)
+		return
+	}
+	clearLine()
+	fmt.Println("   waited for " + text)
+}
+
+// progressLine rewrites the current line where there is a terminal to see it.
+// Without automatic wrapping, a terminal of any width shows one line of it.
 func progressLine(text string) {
-	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
-		clearLine()
-		fmt.Print(text[:min(len(text), max(columns-1, 0))])
+	if isTerminal {
+		fmt.Print("\r\x1b[K\x1b[?7l" + text + "\x1b[?7h")
 	}
 }
 
 func clearLine() {
-	if term.IsTerminal(int(os.Stdout.Fd())) {
+	if isTerminal {
 		fmt.Print("\r\x1b[K")
 	}
 }

@@ -20,9 +20,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,22 +36,19 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
-const (
-	firstRelease = "sleep--x--c6c45d23c098bdf181853a85b60b5d74"
-	repair       = "sleep--x--6a8ff823a5011291b0f02a1d83c2222d"
-	// patience bounds the wait for any one condition.
-	patience = 2 * time.Minute
-)
+// patience bounds the wait for any one condition.
+const patience = 2 * time.Minute
 
-// story is the walkthrough, told on a cluster.
+// story is the walkthrough, and what the server has to do with it, told on a
+// cluster.
 type story struct {
 	cluster *controlplane.ControlPlane
 	server  *server
 	client  client.Client
 	root    string // of the repository, where commands run
-	denied  string // the template patch that is denied, and later is not
 
 	// failed and repaired are the releases that the server's verdict is told of.
 	failed, repaired v1alpha1.ChangeWorkload
@@ -65,26 +62,35 @@ func newStory(cluster *controlplane.ControlPlane, server *server, root string) (
 	if err != nil {
 		return nil, err
 	}
-	return &story{
-		cluster: cluster, server: server, client: c, root: root,
-		denied: `{"spec":{"template":{"metadata":{"labels":{"test":"test"}}}}}`,
-	}, nil
+	return &story{cluster: cluster, server: server, client: c, root: root}, nil
 }
 
-func (s *story) tell(ctx context.Context) error {
+func (s *story) play(ctx context.Context) error {
+	player := &walkthrough.Player{
+		Client: s.client, Namespace: "default", Kubectl: s.kubectl, Progress: progress,
+		Begin: func(step walkthrough.Step) { fmt.Printf("\n== %s\n", step.Title) },
+		Note:  func(text string) { fmt.Printf("   (%s)\n", text) },
+	}
+	if err := player.Play(ctx, walkthrough.Release); err != nil {
+		return err
+	}
+	if err := s.verified(ctx); err != nil {
+		return err
+	}
+	if err := player.Play(ctx, walkthrough.Fail, walkthrough.Blocked, walkthrough.Repair, walkthrough.GoOn,
+		walkthrough.Sooner(walkthrough.NeverStarts)); err != nil {
+		return err
+	}
+	if err := s.rolledBack(ctx); err != nil {
+		return err
+	}
 	for _, step := range []struct {
 		title string
 		do    func(context.Context) error
 	}{
-		{"1. A Deployment is released, and verified pod by pod", s.release},
-		{"2. A pod fails its verification", s.fail},
-		{"3. The next release is blocked", s.blocked},
-		{"4. A repair passes the block", s.repair},
-		{"5. Releases go on", s.goOn},
-		{"6. A release whose pods do not come up is rolled back", s.neverStarts},
 		{"A failing verdict from AlterShield Server: the release is suspended in flight", s.verdict},
 		{"A failing verdict from AlterShield Server: a block, and a repair", s.block},
-		{"A failing verdict from AlterShield Server: what the server heard and said", s.heard},
+		{"A failing verdict from AlterShield Server: what the server heard and said", s.serverLog},
 		{"The same with self-healing: the release is rolled back", s.healed},
 	} {
 		fmt.Printf("\n== %s\n", step.title)
@@ -96,97 +102,18 @@ func (s *story) tell(ctx context.Context) error {
 	return nil
 }
 
-func (s *story) release(ctx context.Context) error {
-	if err := s.run(ctx, "label", "namespace", "default", v1alpha1.EnrolledLabel+"="+v1alpha1.EnrolledValue, "--overwrite"); err != nil {
+// verified fails unless the batches there are were verified by the server.
+func (s *story) verified(ctx context.Context) error {
+	var list v1alpha1.ChangePodList
+	if err := s.client.List(ctx, &list, client.InNamespace("default")); err != nil {
 		return err
 	}
-	if err := s.run(ctx, "apply", "-f", "config/samples/sleep.yaml"); err != nil {
-		return err
-	}
-	if err := s.waitFor(ctx, "the release and its 5 pods to be verified", func(ctx context.Context) (string, bool, error) {
-		state, err := s.state(ctx, firstRelease)
-		if err != nil {
-			return "", false, err
+	for i := range list.Items {
+		if b := &list.Items[i]; b.Status.Message != v1alpha1.ChangePodMessagePostFinish {
+			return fmt.Errorf("batch %s was not verified by the server: %s", b.Name, b.Status.Message)
 		}
-		done, err := s.batchesDone(ctx, firstRelease)
-		return fmt.Sprintf("%s, %d of 5 batches done", name(state), done), state == v1alpha1.ChangeWorkloadSuccess && done == 5, err
-	}); err != nil {
-		return err
 	}
-	if err := s.run(ctx, "get", "changeworkloads"); err != nil {
-		return err
-	}
-	return s.run(ctx, "get", "changepods")
-}
-
-func (s *story) fail(ctx context.Context) error {
-	batch := firstRelease + "--x--1"
-	var changePod v1alpha1.ChangePod
-	if err := s.client.Get(ctx, types.NamespacedName{Namespace: "default", Name: batch}, &changePod); err != nil {
-		return err
-	}
-	status := v1alpha1.ChangePodStatus{Message: v1alpha1.ChangePodMessagePostFinish, PodResults: []v1alpha1.PodResult{{
-		PodInfo: changePod.Spec.PodInfos[0], Verdict: "unpass", Message: "find error",
-	}}}
-	patch, err := json.Marshal(map[string]any{"status": status})
-	if err != nil {
-		return err
-	}
-	if err := s.run(ctx, "patch", "changepod", "--subresource=status", batch, "--type", "merge", "-p", fold(string(patch))); err != nil {
-		return err
-	}
-	if _, err := s.suspended(ctx, firstRelease); err != nil {
-		return err
-	}
-	if err := s.run(ctx, "get", "changeworkloads"); err != nil {
-		return err
-	}
-	return s.showFailure(ctx, firstRelease, changePod.Spec.PodInfos[0].Pod, "find error")
-}
-
-func (s *story) blocked(ctx context.Context) error {
-	if err := s.isDenied(ctx, "patch", "deployment", "sleep", "-p", s.denied, "--type", "merge"); err != nil {
-		return err
-	}
-	fmt.Println("   (scaling and everything but a new template still pass)")
-	return s.run(ctx, "annotate", "deployment", "sleep", "on-call=jane", "--overwrite")
-}
-
-func (s *story) repair(ctx context.Context) error {
-	if err := s.run(ctx, "apply", "-f", "config/samples/sleep-repair.yaml"); err != nil {
-		return err
-	}
-	if err := s.waitFor(ctx, "both versions to be listed", func(ctx context.Context) (string, bool, error) {
-		var list v1alpha1.ChangeWorkloadList
-		err := s.client.List(ctx, &list, client.InNamespace("default"))
-		return fmt.Sprintf("%d listed", len(list.Items)), len(list.Items) == 2, err
-	}); err != nil {
-		return err
-	}
-	if err := s.run(ctx, "get", "changeworkloads"); err != nil {
-		return err
-	}
-	if err := s.waitFor(ctx, "the repair to succeed and the older version to go", s.only(repair)); err != nil {
-		return err
-	}
-	return s.run(ctx, "get", "changeworkloads")
-}
-
-func (s *story) goOn(ctx context.Context) error {
-	if err := s.run(ctx, "patch", "deployment", "sleep", "-p", s.denied, "--type", "merge"); err != nil {
-		return err
-	}
-	if err := s.waitFor(ctx, "it to succeed", func(ctx context.Context) (string, bool, error) {
-		var list v1alpha1.ChangeWorkloadList
-		if err := s.client.List(ctx, &list, client.InNamespace("default")); err != nil || len(list.Items) != 1 {
-			return fmt.Sprintf("%d listed", len(list.Items)), false, err
-		}
-		c := &list.Items[0]
-		return name(c.Status.Status), c.Name != repair && c.Status.Status == v1alpha1.ChangeWorkloadSuccess, nil
-	}); err != nil {
-		return err
-	}
-	return s.run(ctx, "get", "changeworkloads")
+	return nil
 }
 
 // suspended waits until a release is suspended and its Deployment blocked, and
@@ -231,23 +158,10 @@ func (s *story) isDenied(ctx context.Context, args ...string) error {
 	if err == nil {
 		return errors.New("the release was not denied")
 	}
-	const message = `admission webhook "vdeployment.kb.io" denied the request: deployment sleep is suspended`
-	if !strings.Contains(out, message) {
-		return fmt.Errorf("denied, but not with the message %q", message)
+	if !strings.Contains(out, walkthrough.Denial) {
+		return fmt.Errorf("denied, but not with the message %q", walkthrough.Denial)
 	}
 	return nil
-}
-
-// only says that a release is the only one there, and succeeded.
-func (s *story) only(release string) func(context.Context) (string, bool, error) {
-	return func(ctx context.Context) (string, bool, error) {
-		var list v1alpha1.ChangeWorkloadList
-		if err := s.client.List(ctx, &list, client.InNamespace("default")); err != nil {
-			return "", false, err
-		}
-		state, err := s.state(ctx, release)
-		return fmt.Sprintf("%s, %d listed", name(state), len(list.Items)), state == v1alpha1.ChangeWorkloadSuccess && len(list.Items) == 1, err
-	}
 }
 
 func (s *story) state(ctx context.Context, release string) (v1alpha1.ChangeWorkloadStatusType, error) {
@@ -259,19 +173,6 @@ func (s *story) state(ctx context.Context, release string) (v1alpha1.ChangeWorkl
 // name is what a state is called; that of a new release is empty.
 func name(state v1alpha1.ChangeWorkloadStatusType) string { return cmp.Or(string(state), "Init") }
 
-// batchesDone is how many batches of a release were verified by the server.
-func (s *story) batchesDone(ctx context.Context, change string) (done int, err error) {
-	var list v1alpha1.ChangePodList
-	err = s.client.List(ctx, &list, client.InNamespace("default"))
-	for i := range list.Items {
-		if list.Items[i].Spec.ChangeWorkloadID == change && list.Items[i].Status.Status == v1alpha1.ChangePodExecuteDone &&
-			list.Items[i].Status.Message == v1alpha1.ChangePodMessagePostFinish {
-			done++
-		}
-	}
-	return done, err
-}
-
 // run shows a command and what it prints.
 func (s *story) run(ctx context.Context, args ...string) error {
 	_, err := s.kubectl(ctx, args...)
@@ -279,7 +180,13 @@ func (s *story) run(ctx context.Context, args ...string) error {
 }
 
 func (s *story) kubectl(ctx context.Context, args ...string) (string, error) {
-	fmt.Printf("\n%s\n", show(args))
+	shown := slices.Clone(args)
+	for i, arg := range shown {
+		if strings.HasPrefix(arg, "{") {
+			shown[i] = fold(arg)
+		}
+	}
+	fmt.Printf("\n%s\n", show(shown))
 	var out bytes.Buffer
 	cmd := s.cluster.KubectlCmd(ctx, args...)
 	cmd.Dir = s.root
@@ -296,19 +203,20 @@ func (s *story) kubectl(ctx context.Context, args ...string) (string, error) {
 // it is.
 func (s *story) waitFor(ctx context.Context, what string, condition func(context.Context) (progress string, done bool, err error)) error {
 	began := time.Now()
-	last := ""
+	p := walkthrough.Progress{What: what}
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		progress, done, err := condition(ctx)
-		if progress != "" {
-			last = progress
+		now, done, err := condition(ctx)
+		if now != "" {
+			p.Now = now
 		}
-		progressLine(fmt.Sprintf("   waiting for %s: %s (%.1fs)", what, last, time.Since(began).Seconds()))
+		p.Elapsed = time.Since(began)
+		progress(p)
 		return done, err
 	})
-	clearLine()
-	fmt.Printf("   waited for %s: %s (%.1fs)\n", what, last, time.Since(began).Seconds())
+	p.Over = true
+	progress(p)
 	if err != nil {
-		return fmt.Errorf("waited for %s, at last %q: %w", what, last, err)
+		return fmt.Errorf("waited for %s, at last %q: %w", what, p.Now, err)
 	}
 	return nil
 }

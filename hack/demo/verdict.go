@@ -43,11 +43,16 @@ that breaks a rule of the server, "error rate".
 
 A rollout takes its time in production. From here on it goes pod by pod here, too:
 `)
-	if err := s.run(ctx, "patch", "deployment", "sleep", "--type", "merge", "-p", `{"spec":{"minReadySeconds":2,"strategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}}}}`); err != nil {
+	if err := s.run(ctx, "patch", "deployment", "sleep", "--type", "merge", "-p", `{"spec":{"minReadySeconds":4,"strategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}}}}`); err != nil {
 		return err
 	}
+	fmt.Print(`
+A pod without a readiness probe has to run 10 seconds before it counts. The release brings a probe along,
+so that its first pods are verified while the others are still to come:
+`)
 	s.server.failBatch(failingBatch)
-	if err := s.run(ctx, "set", "image", "deployment/sleep", "sleep=busybox:2"); err != nil {
+	if err := s.run(ctx, "patch", "deployment", "sleep", "-p", `{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybox:2",`+
+		`"readinessProbe":{"exec":{"command":["true"]}}}]}}}}`); err != nil {
 		return err
 	}
 	var verdict simulator.Entry
@@ -66,7 +71,7 @@ A rollout takes its time in production. From here on it goes pod by pod here, to
 		return err
 	}
 	fmt.Printf("\nThe server called back, and the operator answered %s:\n\n", verdict.Outcome)
-	s.server.tell(verdict.Order, func(e simulator.Entry) bool { return e.Seq == verdict.Seq })
+	s.server.print(verdict.Order, func(e simulator.Entry) bool { return e.Seq == verdict.Seq })
 	fmt.Println()
 	if verdict.HTTPStatus != http.StatusOK || verdict.Answer == nil || !verdict.Answer.Success {
 		return fmt.Errorf("the operator did not take the callback: %s", verdict)
@@ -139,7 +144,7 @@ func (s *story) block(ctx context.Context) error {
 }
 
 // heard shows the order of the failed release as the server saw it.
-func (s *story) heard(ctx context.Context) error {
+func (s *story) serverLog(ctx context.Context) error {
 	failed, repaired := s.failed.Status.OrderID, s.repaired.Status.OrderID
 	waiting, stop := context.WithTimeout(ctx, patience)
 	defer stop()
@@ -149,7 +154,7 @@ func (s *story) heard(ctx context.Context) error {
 		return err
 	}
 	fmt.Print("\nThe order of the failed release, which the repair replaced:\n\n")
-	s.server.tell(failed, func(simulator.Entry) bool { return true })
+	s.server.print(failed, func(simulator.Entry) bool { return true })
 
 	j := s.server.Journal()
 	batches, err := batchesStarted(j, failed)
@@ -173,7 +178,7 @@ func (s *story) heard(ctx context.Context) error {
 		return fmt.Errorf("the server failed the repair:\n%s", failures)
 	}
 	fmt.Printf("\nThe order of the repair, whose %d batches passed, begins and ends with\n\n", batches)
-	s.server.tell(repaired, func(e simulator.Entry) bool {
+	s.server.print(repaired, func(e simulator.Entry) bool {
 		return e.Action == altershield.ActionSubmitOrder || e.Action == altershield.ActionEndOrder
 	})
 	return ended(j, repaired, altershield.FinishSuccess)

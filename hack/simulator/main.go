@@ -113,18 +113,11 @@ func parse(args []string, out io.Writer) (config, error) {
 	if failing.Times < 0 {
 		return c, errors.New("--fail-times is negative")
 	}
-	for u := range strings.SplitSeq(callbackURLs, ",") {
-		if u = strings.TrimSpace(u); u == "" {
-			continue
-		}
-		parsed, err := url.Parse(u)
-		if err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" {
-			return c, fmt.Errorf("--callback-url: %q is not the URL of an operator, such as http://127.0.0.1:8080%s", u, altershield.CallbackPath)
-		}
-		c.callbackURLs = append(c.callbackURLs, u)
+	var err error
+	if c.callbackURLs, err = splitURLs(callbackURLs); err != nil {
+		return c, err
 	}
 	if failPod != "" {
-		var err error
 		if failing.Location, err = regexp.Compile(failPod); err != nil {
 			return c, fmt.Errorf("--fail-pod: %w", err)
 		}
@@ -140,6 +133,21 @@ func parse(args []string, out io.Writer) (config, error) {
 		}
 	})
 	return c, nil
+}
+
+// splitURLs reads the addresses of operators.
+func splitURLs(list string) (urls []string, err error) {
+	for u := range strings.SplitSeq(list, ",") {
+		if u = strings.TrimSpace(u); u == "" {
+			continue
+		}
+		parsed, err := url.Parse(u)
+		if err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" {
+			return nil, fmt.Errorf("--callback-url: %q is not the URL of an operator, such as http://127.0.0.1:8080%s", u, altershield.CallbackPath)
+		}
+		urls = append(urls, u)
+	}
+	return urls, nil
 }
 
 // choose is the value of a flag that takes few.
@@ -168,11 +176,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	var mu sync.Mutex // of out
 	if c.journal {
-		teller := journal.NewTeller()
+		narrator := journal.NewNarrator()
 		options.OnEntry = func(e simulator.Entry) {
 			mu.Lock()
 			defer mu.Unlock()
-			fmt.Fprintln(out, teller.Tell(e))
+			fmt.Fprintln(out, narrator.Line(e))
 		}
 	}
 	s := simulator.New(options)
@@ -185,14 +193,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	mu.Lock()
-	c.tell(out, s.URL())
+	c.announce(out, s.URL())
 	mu.Unlock()
 	<-ctx.Done()
 	return nil
 }
 
-// tell says how to connect a manager.
-func (c config) tell(out io.Writer, serverURL string) {
+// announce says how to connect a manager.
+func (c config) announce(out io.Writer, serverURL string) {
 	fmt.Fprintf(out, "AlterShield simulator on %s, callbacks to %s\n", serverURL, cmp.Or(strings.Join(c.callbackURLs, ", "), "nobody"))
 	flags := []string{"--altershield-url=" + serverURL}
 	if c.tokenFile != "" {

@@ -189,7 +189,7 @@ Without --token-file the operator refuses the callbacks, and learns of verdicts 
 				t.Fatal(err)
 			}
 			var out bytes.Buffer
-			c.tell(&out, "http://127.0.0.1:9090")
+			c.announce(&out, "http://127.0.0.1:9090")
 			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
 			}

@@ -78,6 +78,10 @@ const trialWait = time.Second
 
 // breaker counts failures in a row. Results count for the period their call
 // began in, so that a slow call of before an outage does not end its cooling.
+//
+// It is not github.com/sony/gobreaker: in v2.4.0 the time that one stays open is
+// fixed when it is made, so it cannot double with each failed trial; its clock is
+// time.Now, which tests cannot set; and it does not say when to ask again.
 type breaker struct {
 	clock clock.PassiveClock
 	opts  BreakerOptions

@@ -94,7 +94,7 @@ func ParseCallback(contentType string, body []byte) (*Callback, error) {
 	// Decoding is strict about what follows the object, for the signature covers
 	// it and nothing of ours would read it.
 	if err := json.Unmarshal(bytes.TrimSpace(body), &c); err != nil {
-		return nil, fmt.Errorf("the body is no callback: %w", describeJSON(err))
+		return nil, fmt.Errorf("the body is not a callback: %w", describeJSON(err))
 	}
 	switch c.CheckType {
 	case CheckOrder, CheckBatch, CheckAction:

@@ -112,7 +112,7 @@ type Options struct {
 	Transport http.RoundTripper
 	// Clock is the real one by default. Timeouts are of real time always.
 	Clock clock.PassiveClock
-	// OnCall is told of each call, for metrics; it must not block.
+	// OnCall is called after each call, for metrics; it must not block.
 	OnCall func(Call)
 }
 
@@ -191,8 +191,8 @@ func New(o Options) (*Client, error) {
 	}
 	c.http = &http.Client{
 		Transport: transport,
-		// The application never redirects; whoever does is not it, and must not
-		// get our signature.
+		// The application never redirects. A redirect comes from elsewhere, and
+		// must not get our signature.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
@@ -266,7 +266,9 @@ func (c *Client) SubmitAndStart(ctx context.Context, r SubmitAndStartRequest) (*
 // Heartbeat asks the server for its global switches, to see whether it is
 // there.
 func (c *Client) Heartbeat(ctx context.Context) (HeartbeatResult, error) {
-	result, err := do[HeartbeatResult](ctx, c, call{action: ActionHeartbeat, method: http.MethodGet, path: PathHeartbeat, content: QueryContent(nil)}, nil)
+	result, err := do[HeartbeatResult](ctx, c, call{
+		action: ActionHeartbeat, method: http.MethodGet, path: PathHeartbeat, content: QueryContent(nil),
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -397,35 +399,43 @@ func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ 
 	}
 	defer release()
 
-	callCtx, cancel := context.WithTimeout(ctx, c.timeouts.Call)
-	defer cancel()
-	for ambiguous := false; ; {
-		attempts++
-		answer, err := c.exchange(callCtx, k, tokens)
-		if err == nil {
-			domain, err := decode(k.action, answer, tokens, check)
-			if isAnswer(err) {
-				result = answered
-			} else {
-				result = failed
-			}
-			return domain, err
-		}
-		ambiguous = ambiguous || !neverSent(err)
-		again := attempts == 1 && k.harmless() && callCtx.Err() == nil && !isTimeout(err)
-		if again {
-			continue
-		}
+	var got *answer
+	if got, attempts, err = c.attempt(ctx, k, tokens); err != nil {
 		result = failed
 		switch {
 		case errors.Is(ctx.Err(), context.Canceled),
 			ctx.Err() != nil && k.action == ActionSubmitAndStart:
 			result = neutral
 		}
+		return nil, err
+	}
+	domain, err := decode(k.action, got, tokens, check)
+	if isAnswer(err) {
+		result = answered
+	} else {
+		result = failed
+	}
+	return domain, err
+}
+
+// attempt sends a call, and sends it once more where that is harmless.
+func (c *Client) attempt(ctx context.Context, k call, tokens []string) (_ *answer, attempts int, _ error) {
+	callCtx, cancel := context.WithTimeout(ctx, c.timeouts.Call)
+	defer cancel()
+	for ambiguous := false; ; {
+		attempts++
+		got, err := c.exchange(callCtx, k, tokens)
+		if err == nil {
+			return got, attempts, nil
+		}
+		ambiguous = ambiguous || !neverSent(err)
+		if attempts == 1 && k.harmless() && callCtx.Err() == nil && !isTimeout(err) {
+			continue
+		}
 		if ctx.Err() == nil && callCtx.Err() != nil {
 			err = fmt.Errorf("no answer within %s: %w", c.timeouts.Call, err)
 		}
-		return nil, &Error{Action: k.action, Class: ClassRetry, Ambiguous: ambiguous, Err: err}
+		return nil, attempts, &Error{Action: k.action, Class: ClassRetry, Ambiguous: ambiguous, Err: err}
 	}
 }
 

@@ -31,7 +31,8 @@ const (
 	// ClassRetry means that the next attempt may succeed. Nothing reached the server, it
 	// answered nonsense, or it is busy.
 	ClassRetry Class = "Retry"
-	// ClassHuman means that a human has to mend the registration or the token first.
+	// ClassHuman means that a human has to repair the registration or the token
+	// first.
 	ClassHuman Class = "Human"
 	// ClassGiveUp means that the same request is refused again. Two refusals mean
 	// something else in some states, see [IsDuplicate] and [IsNotSupported].

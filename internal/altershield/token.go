@@ -60,9 +60,9 @@ func (t StaticTokens) Tokens() ([]string, error) {
 // the last good tokens while the file can't be read or is wrong. Safe for
 // concurrent use.
 type TokenFile struct {
-	// OnChange is told why the file gives no tokens, once, and with nil when it
-	// does again; it must not block. With last good tokens there is no other sign
-	// of it.
+	// OnChange is called with the reason why the file gives no tokens, once,
+	// and with nil when it does again; it must not block. With last good tokens
+	// there is no other sign of it.
 	OnChange func(error)
 
 	path  string

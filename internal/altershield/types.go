@@ -119,6 +119,15 @@ const (
 	DefaultTenant     = "default"
 )
 
+// Registration is what the operator is registered with at the server.
+type Registration struct {
+	Platform string
+	// Scene is the key of the scene of generation G2. AdmissionScene is that of
+	// generation G1, for the admission check; empty for none.
+	Scene, AdmissionScene     string
+	Tenant, Phase, TargetType string
+}
+
 // BatchTag is the tag of a batch: last or not.
 func BatchTag(last bool) string {
 	if last {
@@ -310,7 +319,7 @@ func (r StartOrderRequest) Validate() error {
 }
 
 // StartBatchRequest starts a batch and its PRE check. Repeating it creates a
-// second node, which is no error.
+// second node, which is not an error.
 type StartBatchRequest struct {
 	Base
 	Start

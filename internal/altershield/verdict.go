@@ -136,7 +136,7 @@ func lenient[T any](fields map[string]json.RawMessage, name string, into *T) {
 // absent outcome does not pass.
 func (v Verdict) Passes() bool { return v.Verdict.passes() }
 
-// Explanation is what to tell the user, one line of bounded length: the
+// Explanation is what the user should read, one line of bounded length: the
 // server's message and link where it gave them, else the failing rules' names
 // and messages, which is all that a stock server puts into a callback.
 func (v Verdict) Explanation() string {
@@ -199,17 +199,17 @@ func line(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
-// PollOutcome is what a poll tells.
+// PollOutcome is the result of a poll.
 type PollOutcome string
 
-// What a poll tells.
+// Results of a poll.
 const (
 	// PollRunning: the check has not ended.
 	PollRunning PollOutcome = "Running"
 	// PollPassed: the check passed.
 	PollPassed PollOutcome = "Passed"
 	// PollNotPassedYet: the check runs, timed out on the server, or failed; a
-	// stock server does not tell them apart. Never a failing verdict.
+	// stock server does not distinguish them. Never a failing verdict.
 	PollNotPassedYet PollOutcome = "NotPassedYet"
 )
 

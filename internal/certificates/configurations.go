@@ -17,12 +17,8 @@ limitations under the License.
 package certificates
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/base64"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,9 +27,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // Target is where API servers find the webhooks.
@@ -51,53 +47,52 @@ type Configuration struct {
 	template *unstructured.Unstructured
 }
 
-// NewConfigurations reads the generated manifests and completes them: their
-// names, where the webhooks are, which namespaces they never see, and what the
-// API server fills in, so that one that is right is recognized.
-func NewConfigurations(manifests []byte, mutating, validating string, target Target) ([]Configuration, error) {
+// NewConfigurations completes the configurations of the webhooks, one mutating and one
+// validating: their names, where the webhooks are, which namespaces they never see, and
+// what the API server fills in, so that one that is right is recognized.
+func NewConfigurations(wanted []runtime.Object, mutating, validating string, target Target) ([]Configuration, error) {
 	names := map[string]string{"MutatingWebhookConfiguration": mutating, "ValidatingWebhookConfiguration": validating}
 	var all []Configuration
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifests)))
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for _, object := range wanted {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		if err != nil {
-			return nil, fmt.Errorf("webhook manifests: %w", err)
+			return nil, fmt.Errorf("webhook configurations: %w", err)
 		}
-		data, err := utilyaml.ToJSON(document)
-		if err != nil {
-			return nil, fmt.Errorf("webhook manifests: %w", err)
-		}
-		u := &unstructured.Unstructured{}
-		if err := u.UnmarshalJSON(data); err != nil {
-			return nil, fmt.Errorf("webhook manifests: %w", err)
-		}
+		u := &unstructured.Unstructured{Object: content}
 		name := names[u.GetKind()]
 		if name == "" {
-			return nil, fmt.Errorf("webhook manifests: an unexpected %s", u.GetKind())
+			return nil, fmt.Errorf("webhook configurations: an unexpected %s", u.GetKind())
 		}
 		delete(names, u.GetKind())
 		u.SetName(name)
 		hooks := webhooks(u)
 		if len(hooks) == 0 {
-			return nil, fmt.Errorf("webhook manifests: no webhooks in %s", u.GetKind())
+			return nil, fmt.Errorf("webhook configurations: no webhooks in %s", u.GetKind())
 		}
 		for _, hook := range hooks {
 			if err := complete(hook, u.GetKind(), target); err != nil {
-				return nil, fmt.Errorf("webhook manifests: %s: %w", u.GetKind(), err)
+				return nil, fmt.Errorf("webhook configurations: %s: %w", u.GetKind(), err)
 			}
 		}
 		all = append(all, Configuration{template: u})
 	}
 	if len(names) > 0 {
-		return nil, fmt.Errorf("webhook manifests: %d configurations are missing", len(names))
+		return nil, fmt.Errorf("webhook configurations: %d are missing", len(names))
 	}
 	return all, nil
 }
 
-// complete fills in what the generated manifests do not say.
+// Excluded are the namespaces that the webhooks never see, whatever somebody enrols:
+// the cluster's own and the operator's. An outage there must not keep anybody from
+// mending it.
+func Excluded(operator string) metav1.LabelSelectorRequirement {
+	return metav1.LabelSelectorRequirement{
+		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn,
+		Values: append(defense.SystemNamespaces(), operator),
+	}
+}
+
+// complete fills in what the configurations do not say.
 func complete(hook map[string]any, kind string, target Target) error {
 	service, _, err := unstructured.NestedMap(hook, "clientConfig", "service")
 	if err != nil {
@@ -109,7 +104,9 @@ func complete(hook map[string]any, kind string, target Target) error {
 	service["namespace"], service["name"], service["port"] = target.Namespace, target.Service, int64(target.Port)
 	hook["clientConfig"] = map[string]any{"service": service}
 
-	defaults := map[string]any{"matchPolicy": "Equivalent", "timeoutSeconds": int64(10), "failurePolicy": "Fail", "objectSelector": map[string]any{}}
+	defaults := map[string]any{
+		"matchPolicy": "Equivalent", "timeoutSeconds": int64(10), "failurePolicy": "Fail", "objectSelector": map[string]any{},
+	}
 	if kind == "MutatingWebhookConfiguration" {
 		defaults["reinvocationPolicy"] = "Never"
 	}
@@ -129,10 +126,7 @@ func complete(hook map[string]any, kind string, target Target) error {
 	if err != nil {
 		return err
 	}
-	exclude(selector, metav1.LabelSelectorRequirement{
-		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn,
-		Values: []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, target.Namespace},
-	})
+	exclude(selector, Excluded(target.Namespace))
 	return setSelector(hook, selector)
 }
 
@@ -196,7 +190,9 @@ func (c Configuration) RestoreAround(live *unstructured.Unstructured) (*unstruct
 
 // restore asks which bundle a webhook gets that is as given; nil is one that is
 // not there, or none.
-func (c Configuration) restore(live *unstructured.Unstructured, bundle func(hook map[string]any) any) (*unstructured.Unstructured, bool, error) {
+func (c Configuration) restore(
+	live *unstructured.Unstructured, bundle func(hook map[string]any) any,
+) (*unstructured.Unstructured, bool, error) {
 	next := live.DeepCopy()
 	current := map[string]map[string]any{}
 	for _, hook := range webhooks(next) {
@@ -230,7 +226,7 @@ func restore(hook, want map[string]any) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// One that cannot be read is no better than one that was altered.
+	// One that cannot be read is treated like one that was changed.
 	if selector, err := selectorOf(hook); err == nil && !fulfils(selector, wanted) {
 		for _, e := range selector.MatchExpressions {
 			if isExclusion(e) {
@@ -401,7 +397,7 @@ func Bundles(live *unstructured.Unstructured) [][]byte {
 	return bundles
 }
 
-// bundleOf is the bundle a webhook carries, as it is; nil is none.
+// bundleOf is the bundle of a webhook, unchanged; nil if it has none.
 func bundleOf(hook map[string]any) any {
 	bundle, _, _ := unstructured.NestedFieldNoCopy(hook, "clientConfig", "caBundle")
 	return bundle

@@ -22,18 +22,22 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/traas-stack/altershield-operator/config/webhook"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	hooks "github.com/traas-stack/altershield-operator/webhooks"
 )
 
 var target = Target{Namespace: "ours", Service: "hooks", Port: 443}
 
 func configurations(t *testing.T) (mutating, validating Configuration) {
 	t.Helper()
-	all, err := NewConfigurations(webhook.Manifests, "m", "v", target)
+	all, err := NewConfigurations(hooks.Configurations(workload.Defended()), "m", "v", target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,18 +89,24 @@ func TestNewConfigurations(t *testing.T) {
 		}
 	}
 
-	for name, manifests := range map[string]string{
-		"nothing":      "",
-		"garbage":      "{",
-		"another kind": "kind: ConfigMap\napiVersion: v1\n",
-		"no webhooks":  "kind: MutatingWebhookConfiguration\napiVersion: admissionregistration.k8s.io/v1\n",
-		"only one":     "kind: MutatingWebhookConfiguration\napiVersion: admissionregistration.k8s.io/v1\nwebhooks: [{name: a, clientConfig: {service: {path: /a}}}]\n",
-		"no path":      "kind: MutatingWebhookConfiguration\napiVersion: admissionregistration.k8s.io/v1\nwebhooks: [{name: a}]\n",
+	wanted := hooks.Configurations(workload.Defended())
+	hook := admissionregistrationv1.MutatingWebhook{Name: "a"}
+	for name, objects := range map[string][]runtime.Object{
+		"nothing":      nil,
+		"another kind": {&corev1.ConfigMap{}},
+		"only one":     wanted[:1],
+		"one twice":    {wanted[0], wanted[0]},
+		"no webhooks":  {wanted[1], mutatingOf()},
+		"no service":   {wanted[1], mutatingOf(hook)},
 	} {
-		if _, err := NewConfigurations([]byte(manifests), "m", "v", target); err == nil {
+		if _, err := NewConfigurations(objects, "m", "v", target); err == nil {
 			t.Errorf("%s is taken", name)
 		}
 	}
+}
+
+func mutatingOf(hooks ...admissionregistrationv1.MutatingWebhook) *admissionregistrationv1.MutatingWebhookConfiguration {
+	return &admissionregistrationv1.MutatingWebhookConfiguration{TypeMeta: metav1.TypeMeta{Kind: "MutatingWebhookConfiguration"}, Webhooks: hooks}
 }
 
 func TestRestore(t *testing.T) {

@@ -33,10 +33,11 @@ limitations under the License.
 //     was read. A replica that was asleep in between cannot put an old bundle in
 //     the place of a newer one.
 //
-// github.com/open-policy-agent/cert-controller is no alternative: it replaces
-// the authority and the certificate in one write, so that until injection,
-// caches and mounted files have caught up, calls fail; and an API server that
-// cannot verify the webhook of a blocked workload refuses its repair, too.
+// github.com/open-policy-agent/cert-controller is not an alternative: it
+// replaces the authority and the certificate in one write, so that until
+// injection, caches and mounted files have caught up, calls fail; and an API
+// server that cannot verify the webhook of a blocked workload refuses its
+// repair, too.
 package certificates
 
 import (
@@ -244,8 +245,8 @@ func (p Policy) Decide(o Observation) (*Decision, error) {
 	}
 	changed := func(format string, args ...any) { d.Changes = append(d.Changes, fmt.Sprintf(format, args...)) }
 
-	// Whoever altered or removed the Secret takes no authority away that
-	// something is still served by, here or on another replica.
+	// A change or removal of the Secret removes no authority that something is
+	// still served by, here or on another replica.
 	bundle := authorities(slices.Concat(o.Data[BundleKey], []byte("\n"), o.Known), o.Now)
 	newest, previous := find(bundle, o.Data[CAKey]), find(bundle, o.Data[PreviousCAKey])
 	stored, problem := p.readServing(o.Data[CertKey], o.Data[KeyKey], bundle, o.Now)
@@ -284,15 +285,9 @@ func (p Policy) Decide(o Observation) (*Decision, error) {
 		previous = nil
 	}
 
-	for i := len(bundle) - 1; i > 0 && len(bundle) > maxAuthorities; i-- {
-		if !bundle[i].Equal(stored.Root) && (previous == nil || !bundle[i].Equal(previous.Cert)) {
-			bundle = slices.Delete(bundle, i, i+1)
-		}
-	}
-
 	d.Stored = stored
 	d.Data[CertKey], d.Data[KeyKey] = stored.certPEM, stored.keyPEM
-	d.Data[BundleKey], d.Data[CAKey] = encode(bundle), newest.KeyPEM
+	d.Data[BundleKey], d.Data[CAKey] = encode(bounded(bundle, stored, previous)), newest.KeyPEM
 	delete(d.Data, PreviousCAKey)
 	if previous != nil {
 		d.Data[PreviousCAKey] = previous.KeyPEM
@@ -301,6 +296,17 @@ func (p Policy) Decide(o Observation) (*Decision, error) {
 		changed("cleared up")
 	}
 	return d, nil
+}
+
+// bounded leaves out the oldest authorities of which there are too many, but never
+// the newest, that of the stored certificate, or the previous one.
+func bounded(bundle []*x509.Certificate, stored *Serving, previous *pki.KeyPair) []*x509.Certificate {
+	for i := len(bundle) - 1; i > 0 && len(bundle) > maxAuthorities; i-- {
+		if !bundle[i].Equal(stored.Root) && (previous == nil || !bundle[i].Equal(previous.Cert)) {
+			bundle = slices.Delete(bundle, i, i+1)
+		}
+	}
+	return bundle
 }
 
 // signer is the authority that has to sign a new certificate in the place of the

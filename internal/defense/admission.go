@@ -27,6 +27,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // AdmissionOperation is what a request does to a workload.
@@ -57,6 +58,8 @@ type AdmissionObject struct {
 // AdmissionRequest is one request to write a workload.
 type AdmissionRequest struct {
 	Operation AdmissionOperation
+	// Now is the time by the clock of the API server: quarantines end by it.
+	Now time.Time
 	// Own says that the operator itself sent the request.
 	Own bool
 	// Kind is the kind of the workload in lower case, as in messages.
@@ -67,6 +70,8 @@ type AdmissionRequest struct {
 	// what the request would store, with what other webhooks, or this one in
 	// an earlier call for the same request, have made of it.
 	Old, New AdmissionObject
+	// Past is nil when it is not known, or not needed: see NeedsPast.
+	Past *Past
 }
 
 // AdmissionTarget is the part of a workload that a change is about.
@@ -98,8 +103,11 @@ type AdmissionVerdict struct {
 	Allowed bool
 	// Message says why a request is denied.
 	Message string
-	// Warning tells the user of a denied request, in one line, what to do.
+	// Warning says in one line what the user of a denied request can do.
 	Warning string
+	// Ways says in another line which other ways there are; empty if there are
+	// none.
+	Ways string
 }
 
 // maxUser bounds a user name in an annotation, in bytes.
@@ -108,7 +116,8 @@ const maxUser = 256
 // restoredLabels and restoredAnnotations are the operator's own on a workload:
 // an update neither loses, changes nor adds them. Not among them are
 // SuspendLabel, whose loss is denied rather than undone, and what users set:
-// IgnoredSuspendLabel, RollbackToAnnotation and the settings.
+// IgnoredSuspendLabel, RollbackToAnnotation, UnquarantineAnnotation and the
+// settings.
 func restoredLabels() []string {
 	return []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel}
 }
@@ -118,6 +127,8 @@ func restoredAnnotations() []string {
 		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackRequestedAnnotation,
+		v1alpha1.UnquarantinedAnnotation,
+		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation,
 	}
 }
 
@@ -158,12 +169,13 @@ func MutateAdmission(r AdmissionRequest) []AdmissionChange {
 // ValidateAdmission says whether a request passes the block of a workload.
 func ValidateAdmission(r AdmissionRequest) AdmissionVerdict {
 	if r.Operation != AdmissionUpdate || !r.Old.suspended() || r.Own || OptedOut(r.New.Labels) ||
-		!r.templateTouched() && !r.suspendTouched() || r.overrides() {
+		!r.templateTouched() && !r.suspendTouched() || r.overrides() || r.wentBack() {
 		return AdmissionVerdict{Allowed: true}
 	}
 	return AdmissionVerdict{
 		Message: fmt.Sprintf("%s %s is suspended", r.Kind, r.Name),
 		Warning: r.suspendedWarning(),
+		Ways:    r.waysOn(),
 	}
 }
 
@@ -177,12 +189,12 @@ func ValidateQuarantine(r AdmissionRequest) AdmissionVerdict {
 	if r.New.ignoresSuspend() {
 		set = "remove this label, which was there before the rollback, and set it again:"
 	}
-	return AdmissionVerdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one all the same, %s %s=%q",
-		r.Kind, r.Name, describeQuarantine(r.New.Version, ParseQuarantine(r.Old.Annotations)), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
+	return AdmissionVerdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one anyway, %s %s=%q",
+		r.Kind, r.Name, describeQuarantine(r.New.Version, ParseQuarantine(r.Old.Annotations, r.Now)), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
 }
 
-// NeedsOverride says that a release passes only by an override: the workload is
-// blocked, or this version of it was rolled back.
+// NeedsOverride says that a release passes only by an override, or as a way back:
+// the workload is blocked, or this version of it was rolled back.
 func (r *AdmissionRequest) NeedsOverride() bool { return r.Old.suspended() || r.quarantined() }
 
 // mutateCreated takes off what a manifest cloned from another workload brought
@@ -191,13 +203,14 @@ func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
 	for _, key := range append(restoredLabels(), v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel) {
 		delete(want.Labels, key)
 	}
-	for _, key := range append(restoredAnnotations(), v1alpha1.RollbackToAnnotation) {
+	for _, key := range append(restoredAnnotations(), v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation) {
 		delete(want.Annotations, key)
 	}
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
 	want.TemplateLabels[v1alpha1.VersionLabel] = r.New.Version
 	want.Annotations[v1alpha1.ReleaseAnnotation] = "1"
 	r.releasedBy(want)
+	r.noteSeen(want)
 }
 
 // mutateOwn records the release that the operator's own write is. The template
@@ -216,9 +229,11 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 	if OptedOut(r.Old.Labels) {
 		delete(want.Annotations, v1alpha1.RollbackToAnnotation) // nor about what was before
 	}
-	if r.released() {
+	if r.Releases() {
 		r.release(want)
+		r.noteSeen(want)
 		r.dropChangeCause(want)
+		r.noteAltered(want)
 		// A request is about the release it was made at, not about this one: kubectl
 		// rollout undo even brings those of earlier ones back.
 		delete(want.Annotations, v1alpha1.RollbackToAnnotation)
@@ -227,9 +242,13 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 		// Also when there was none: putting it in would restart all pods.
 		restore(want.TemplateLabels, r.Old.TemplateLabels, []string{v1alpha1.VersionLabel})
 	}
-	if r.overrides() && (r.released() || r.suspendTouched()) {
+	if r.overrides() && (r.Releases() || r.suspendTouched()) {
 		r.useOverride(want)
 	}
+	if why, ok := r.wayBack(); ok && r.Releases() {
+		ParseQuarantine(want.Annotations, r.Now).With(r.Old.Version, why).Annotate(want.Annotations)
+	}
+	r.unquarantine(want)
 	r.takeBackPause(want)
 	r.markStale(want)
 }
@@ -253,9 +272,18 @@ func (r *AdmissionRequest) markStale(want *AdmissionObject) {
 func (r *AdmissionRequest) release(want *AdmissionObject) {
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
 	want.Annotations[v1alpha1.ReleaseAnnotation] =
-		strconv.FormatInt(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])+1, 10)
+		strconv.FormatInt(NextRelease(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])), 10)
 	delete(want.Labels, v1alpha1.DefenseStatusLabel)
+	delete(want.Annotations, v1alpha1.SettingsAlteredAnnotation)
 	r.releasedBy(want)
+}
+
+// noteAltered records the settings that the release changes, for an event once
+// it is recorded.
+func (r *AdmissionRequest) noteAltered(want *AdmissionObject) {
+	if altered := settings.DescribeAltered(r.Old.Annotations, r.New.Annotations); altered != "" {
+		want.Annotations[v1alpha1.SettingsAlteredAnnotation] = want.Annotations[v1alpha1.ReleaseAnnotation] + " " + altered
+	}
 }
 
 // dropChangeCause keeps what explained the operator's rollback from explaining
@@ -267,7 +295,7 @@ func (r *AdmissionRequest) dropChangeCause(want *AdmissionObject) {
 }
 
 func (r *AdmissionRequest) releasedBy(want *AdmissionObject) {
-	want.Annotations[v1alpha1.ReleasedByAnnotation] = cmp.Or(cutAtRune(r.User, maxUser), UnknownUser)
+	want.Annotations[v1alpha1.ReleasedByAnnotation] = r.releaser()
 }
 
 // useOverride records the override and uses it up.
@@ -283,7 +311,7 @@ func (r *AdmissionRequest) useOverride(want *AdmissionObject) {
 		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)
 	}
 	if r.quarantined() {
-		ParseQuarantine(want.Annotations).Override(r.New.Version, cutAtRune(cmp.Or(r.User, UnknownUser), maxUser)).Annotate(want.Annotations)
+		ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, cutAtRune(cmp.Or(r.User, UnknownUser), maxUser)).Annotate(want.Annotations)
 	}
 }
 
@@ -295,7 +323,8 @@ func (r *AdmissionRequest) takeBackPause(want *AdmissionObject) {
 	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted {
 		return
 	}
-	if r.Old.Paused && r.released() && (r.overrides() || !r.Old.suspended()) {
+	_, back := r.wayBack()
+	if r.Old.Paused && r.Releases() && (back || r.overrides() || !r.Old.suspended()) {
 		want.Paused = false
 	}
 	if !r.Old.Paused || !want.Paused {
@@ -304,7 +333,7 @@ func (r *AdmissionRequest) takeBackPause(want *AdmissionObject) {
 }
 
 // released says that the request changes the pod template, the version label
-// aside.
+// aside, as far as it is seen now: see Releases.
 func (r *AdmissionRequest) released() bool {
 	return r.Old.Version != r.New.Version
 }
@@ -322,12 +351,14 @@ func (r *AdmissionRequest) suspendTouched() bool {
 
 // quarantined says that the request releases a version that was rolled back.
 func (r *AdmissionRequest) quarantined() bool {
-	return r.released() && ParseQuarantine(r.Old.Annotations).Holds(r.New.Version)
+	return r.released() && ParseQuarantine(r.Old.Annotations, r.Now).Holds(r.New.Version)
 }
 
 // rollsBack says that the request is the operator's rollback.
 func (r *AdmissionRequest) rollsBack() bool {
-	return r.Own && r.released() && differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantinedAnnotation)
+	// A version that was rolled back before changes only the reasons.
+	return r.Own && r.released() && (differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantinedAnnotation) ||
+		differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantineReasonAnnotation))
 }
 
 // overrides says that the request may pass the block or the quarantine.

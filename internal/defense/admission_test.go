@@ -166,6 +166,11 @@ func admissionTests() map[string]admissionTest {
 			[]AdmissionChange{setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 "+user)})
 	}
 
+	noted := func(note AdmissionChange) []AdmissionChange {
+		changes := released(nil, nil)
+		return slices.Insert(changes, len(changes)-1, note)
+	}
+
 	cloned := makeCreate().templateLabel(v1alpha1.VersionLabel, "old")
 	wantCloned := []AdmissionChange{
 		setLabel(v1alpha1.VersionLabel, "v1"),
@@ -175,9 +180,9 @@ func admissionTests() map[string]admissionTest {
 		cloned.label(key, "x")
 	}
 	for _, key := range []string{
-		v1alpha1.HaltedAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
+		v1alpha1.AdmittedAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
 		v1alpha1.OverrideStaleAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.QuarantinedAnnotation,
-		v1alpha1.ReleaseAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.SuspendedByAnnotation,
+		v1alpha1.ReleaseAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.SettingsAlteredAnnotation, v1alpha1.SuspendedByAnnotation,
 	} {
 		cloned.annotation(key, "x")
 		if key == v1alpha1.ReleaseAnnotation {
@@ -211,6 +216,17 @@ func admissionTests() map[string]admissionTest {
 			want: []AdmissionChange{
 				setLabel(v1alpha1.VersionLabel, "v2"), setAnnotation(v1alpha1.ReleaseAnnotation, "1"), setTemplateLabel("v2"),
 			},
+		},
+		"a release that alters settings": {
+			request: makeUpdate().release().annotation(prefix+"rollback", "disabled"),
+			want:    noted(setAnnotation(v1alpha1.SettingsAlteredAnnotation, `5 rollback from none to "disabled"`)),
+		},
+		"the next one that does not": {
+			request: makeUpdate().release().bothAnnotations(prefix+"rollback", "disabled").bothAnnotations(v1alpha1.SettingsAlteredAnnotation, `4 rollback from none to "disabled"`),
+			want:    noted(dropAnnotation(v1alpha1.SettingsAlteredAnnotation)),
+		},
+		"settings without a release": {
+			request: makeUpdate().annotation(prefix+"rollback", "disabled"),
 		},
 		"a release that slipped keeps its template": {
 			request: makeUpdate().both(v1alpha1.VersionLabel, "v1").loseTemplateLabel().without(),
@@ -484,7 +500,7 @@ func admissionTests() map[string]admissionTest {
 	}
 	for _, key := range []string{
 		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
-		v1alpha1.HaltedAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
+		v1alpha1.HaltedAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.AdmittedAnnotation,
 	} {
 		if key == v1alpha1.HaltedAnnotation {
 			// Only while the workload is paused.
@@ -602,7 +618,8 @@ func TestMutateAdmission(t *testing.T) {
 }
 
 // TestMutateAdmissionAfterOtherWebhook changes the template between two calls
-// for the same request: the result is that of one call with that template.
+// for the same request: the result is that of one call with that template, and what
+// the first call saw is remembered.
 func TestMutateAdmissionAfterOtherWebhook(t *testing.T) {
 	for name, tt := range admissionTests() {
 		if !tt.request.released() {
@@ -617,6 +634,9 @@ func TestMutateAdmissionAfterOtherWebhook(t *testing.T) {
 			request.New = applied(request.New, MutateAdmission(request))
 			request.New.Version = "v3"
 			got := applied(request.New, MutateAdmission(request))
+			if !request.Own && !OptedOut(request.New.Labels) {
+				want.Annotations = with(want.Annotations, v1alpha1.AdmittedAnnotation, "v2=v3")
+			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error("(-one call +two calls):\n", diff)
 			}
@@ -683,7 +703,7 @@ func TestAdmissionWarning(t *testing.T) {
 // by an override, which ends its quarantine.
 func TestQuarantineAdmission(t *testing.T) {
 	quarantined := func(w *admissionWrapper, versions ...string) *admissionWrapper {
-		q := ParseQuarantine(nil)
+		q := ParseQuarantine(nil, testNow)
 		for _, v := range versions {
 			q = q.With(v, QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Container: "main", Reason: "ErrImagePull"})
 		}
@@ -692,7 +712,7 @@ func TestQuarantineAdmission(t *testing.T) {
 		return w
 	}
 	const message = `deployment sleep: version v2 was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod sleep-1: container main: ErrImagePull; ` +
-		`release another version, or, to release this one all the same, `
+		`release another version, or, to release this one anyway, `
 	const set = message + `set the label altershield.defense.antgroup.com/ignored-suspend="true"`
 	for name, test := range map[string]struct {
 		request *admissionWrapper
@@ -721,11 +741,11 @@ func TestQuarantineAdmission(t *testing.T) {
 			if got := ValidateQuarantine(request); got.Message != test.denied || got.Allowed != (test.denied == "") {
 				t.Errorf("%+v, want %q", got, test.denied)
 			}
-			q := ParseQuarantine(request.New.Annotations)
+			q := ParseQuarantine(request.New.Annotations, testNow)
 			if q.Holds("v2") != test.held {
 				t.Errorf("held is %t, want %t", q.Holds("v2"), test.held)
 			}
-			if q.Holds("v0") != ParseQuarantine(request.Old.Annotations).Holds("v0") {
+			if q.Holds("v0") != ParseQuarantine(request.Old.Annotations, testNow).Holds("v0") {
 				t.Error("the quarantine of another version changed")
 			}
 			_, overridden := request.New.Annotations[v1alpha1.OverrideAnnotation]
@@ -790,12 +810,40 @@ func TestChangeCause(t *testing.T) {
 // meant for what it puts into quarantine.
 func TestRollbackMakesStale(t *testing.T) {
 	w := makeUpdate().own().release().both(v1alpha1.IgnoredSuspendLabel, "true")
-	ParseQuarantine(nil).With("v1", QuarantineReason{Release: 4, To: "v2"}).Annotate(w.New.Annotations)
+	ParseQuarantine(nil, testNow).With("v1", QuarantineReason{Release: 4, To: "v2"}).Annotate(w.New.Annotations)
 	got := applied(w.New, MutateAdmission(w.AdmissionRequest))
 	if _, stale := got.Annotations[v1alpha1.OverrideStaleAnnotation]; !stale {
 		t.Errorf("not marked as stale: %v", got.Annotations)
 	}
 	if got.TemplateLabels[v1alpha1.VersionLabel] != "v1" || got.Labels[v1alpha1.VersionLabel] != "v2" || got.Annotations[v1alpha1.ReleaseAnnotation] != "5" {
 		t.Errorf("the template is touched, or the release is not recorded: %+v", got)
+	}
+}
+
+// TestReleaseSaturates: whatever a user made of the number while the workload was
+// out of the defense, the next release has one that counts.
+func TestReleaseSaturates(t *testing.T) {
+	for stored, want := range map[string]string{
+		"4":                     "5",
+		"9007199254740990":      "9007199254740991",
+		"9007199254740991":      "9007199254740991",
+		"9223372036854775807":   "9007199254740991",
+		"99999999999999999999":  "9007199254740991",
+		"-99999999999999999999": "1",
+		"nonsense":              "1",
+	} {
+		r := makeUpdate().bothAnnotations(v1alpha1.ReleaseAnnotation, stored).release()
+		got := ""
+		for _, c := range MutateAdmission(r.AdmissionRequest) {
+			if c.Key == v1alpha1.ReleaseAnnotation {
+				got = c.Value
+			}
+		}
+		if got == "" {
+			got = r.New.Annotations[v1alpha1.ReleaseAnnotation]
+		}
+		if got != want {
+			t.Errorf("after %s comes %s, want %s", stored, got, want)
+		}
 	}
 }

@@ -39,6 +39,9 @@ type BatchInput struct {
 	Change *v1alpha1.ChangeWorkload
 	// Server says that a server is configured.
 	Server bool
+	// Others are the names of the checks by other verifiers: the batch is done
+	// when they, and those that its status names, are over, too.
+	Others []string
 	// Calls is what this process knows of its calls about the batch.
 	Calls Calls
 }
@@ -49,7 +52,10 @@ type BatchPlan struct {
 	Status *v1alpha1.ChangePodStatus
 	// Call to the server, if any.
 	Call Call
-	// Events tell what was done, once the status is written.
+	// Ended: the server has the end of the batch; to be remembered as
+	// [Calls.Ended].
+	Ended bool
+	// Events say what was done; they are emitted after the status is written.
 	Events []Event
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
@@ -71,7 +77,7 @@ func DecideBatch(in BatchInput) BatchPlan {
 // AnswerBatch puts the server's answer to a call about a batch into its status.
 func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	b := newBatch(in)
-	b.answer(call, a)
+	b.take(b.node().said(call, a, in.Now), a)
 	return b.finish()
 }
 
@@ -83,10 +89,25 @@ type batch struct {
 }
 
 func newBatch(in BatchInput) *batch {
+	in.Others = slices.Clone(in.Others)
+	for i := range in.Batch.Status.Checks {
+		if name := in.Batch.Status.Checks[i].Name; name != ServerCheck && !slices.Contains(in.Others, name) {
+			in.Others = append(in.Others, name)
+		}
+	}
 	return &batch{BatchInput: in, status: in.Batch.Status.DeepCopy()}
 }
 
 func (b *batch) finish() BatchPlan {
+	b.noteServer()
+	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
+		// Named from the first write on, so that the next decision knows them.
+		for _, name := range b.Others {
+			if FindCheck(b.status.Checks, name) == nil {
+				SetCheck(&b.status.Checks, v1alpha1.CheckStatus{Name: name, Phase: v1alpha1.CheckPending}, b.Now)
+			}
+		}
+	}
 	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
 		b.status.UpdateTime, b.status.UpdateTimeUnix = FormatTime(b.Now), b.Now.Unix()
 		b.plan.Status = b.status
@@ -116,6 +137,8 @@ func (b *batch) decide() {
 	switch order := b.Change.Status.OrderStage; {
 	case verdict != nil:
 		b.judged(stage, verdict)
+	case b.serverOver():
+		b.conclude()
 	case !b.current() || !IsVerified(b.Change.Status.Status):
 		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended before the batch was checked: its pods pass without a check")
 	case !b.Server:
@@ -158,65 +181,92 @@ func (b *batch) awaitOrder() {
 func (b *batch) check() {
 	s := b.status
 	switch s.Status {
-	case v1alpha1.ChangePodInit, v1alpha1.ChangePodPreWait:
-		deadline := time.Unix(b.since(s.PreSubmitTimeUnix), 0).Add(b.Settings.PreTimeout)
-		if s.PreSubmitTimeUnix != 0 && b.Calls.tried(CallStart) && !b.Now.Before(deadline) {
-			b.unsubmitted(v1alpha1.StagePre, v1alpha1.ReasonSubmitFailed, "the PRE check could not be submitted within "+b.Settings.PreTimeout.String())
-			return
-		}
-		b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallStart, b.Now, deadline)
-
-	case v1alpha1.ChangePodPreSubmitted:
-		if s.PreVerdict != nil {
-			b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallFinish, b.Now, time.Time{})
-			return
-		}
-		b.await(v1alpha1.StagePre, CallPollPre, s.PreSubmitTimeUnix, s.PreTimeoutThreshold)
-
-	case v1alpha1.ChangePodPostWait:
-		deadline := time.Unix(b.since(s.PostSubmitTimeUnix), 0).Add(b.Settings.PostTimeout)
-		if b.Calls.tried(CallFinish) && !b.Now.Before(deadline) {
-			b.unsubmitted(v1alpha1.StagePost, v1alpha1.ReasonSubmitFailed, "the POST check could not be submitted within "+b.Settings.PostTimeout.String())
-			return
-		}
-		b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallFinish, b.Now, deadline)
-
-	case v1alpha1.ChangePodPostSubmitted:
-		b.await(v1alpha1.StagePost, CallPollPost, s.PostSubmitTimeUnix, s.PostTimeOutThreshold)
-
 	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout,
 		v1alpha1.ChangePodPostFinish, v1alpha1.ChangePodExecuteDone:
-		// Never stored: such a batch is written as done at once. Whoever wrote
-		// it, its end is what it says.
+		// The operator never stores these: such a batch is written as done at
+		// once. If somebody else wrote one, the batch ends as it says.
 		if s.Message == "" {
 			s.Message = string(s.Status)
 		}
 		s.Status = v1alpha1.ChangePodExecuteDone
-	}
-}
-
-// since is when something was first tried: the time in the status, else now.
-func (b *batch) since(unix int64) int64 {
-	if unix == 0 {
-		return b.Now.Unix()
-	}
-	return unix
-}
-
-// await waits for the verdict on a check that runs.
-func (b *batch) await(stage v1alpha1.CheckStage, poll Call, submitted, threshold int64) {
-	limit := time.Duration(threshold) * time.Second
-	call, wait, timedOut := b.Calls.await(poll, b.Now, time.Unix(submitted, 0), limit, b.status.ChangePodID)
-	if !timedOut {
+	default:
+		t, call, wait := b.node().next(b.Now, b.Calls)
 		b.plan.Call, b.plan.RequeueAfter = call, wait
-		return
+		b.take(t, Answer{})
 	}
-	how := v1alpha1.ChangePodPreTimeout
-	if stage == v1alpha1.StagePost {
-		how = v1alpha1.ChangePodPostTimeout
+}
+
+// node is the batch as one of the server's nodes.
+func (b *batch) node() *node {
+	s := b.status
+	n := &node{
+		id: s.ChangePodID, seed: s.ChangePodID,
+		pre:         check{since: unixOrZero(s.PreSubmitTimeUnix), limit: time.Duration(s.PreTimeoutThreshold) * time.Second, verdict: s.PreVerdict},
+		post:        check{since: unixOrZero(s.PostSubmitTimeUnix), limit: b.Settings.PostTimeout, verdict: s.PostVerdict},
+		skipped:     b.nothingToCheck(),
+		early:       true,
+		unconfirmed: unconfirmed(s.Conditions, v1alpha1.ConditionSubmitted),
+		doubted:     doubted(s.Conditions, v1alpha1.ConditionSubmitted, b.Now),
 	}
-	reason, message := timeoutOf(b.Calls, stage, limit)
-	b.silent(string(how), reason, message)
+	switch s.Status {
+	case v1alpha1.ChangePodInit, v1alpha1.ChangePodPreWait:
+		n.stage, n.pre.limit = nodeToStart, b.Settings.PreTimeout
+	case v1alpha1.ChangePodPreSubmitted:
+		n.stage = nodePre
+	case v1alpha1.ChangePodPostWait:
+		n.stage = nodeToFinish
+	case v1alpha1.ChangePodPostSubmitted:
+		n.stage, n.post.limit = nodePost, time.Duration(s.PostTimeOutThreshold)*time.Second
+	default:
+		n.stage = nodeIdle
+	}
+	return n
+}
+
+// take writes down what becomes of the batch's node.
+func (b *batch) take(t turn, a Answer) {
+	s := b.status
+	switch t.to {
+	case turnNone:
+	case turnStarted:
+		b.started(a)
+	case turnNotStarted:
+		b.preWait(t.reason, t.message)
+	case turnPreOver:
+		switch {
+		case t.reason == v1alpha1.ReasonSkipped:
+			b.skipped(t.message)
+		case t.passed():
+			b.postSubmitted()
+		case t.reason == v1alpha1.ReasonTimeout, t.reason == v1alpha1.ReasonPolledNotPassed:
+			b.silent(string(v1alpha1.ChangePodPreTimeout), t.reason, t.message)
+		default:
+			b.unsubmitted(v1alpha1.StagePre, t.reason, t.message)
+		}
+	case turnFinished:
+		b.plan.Ended = true
+		if s.Status != v1alpha1.ChangePodPostSubmitted {
+			b.postSubmitted()
+		}
+		if b.nothingToCheck() {
+			b.skipped(nothingToCheck)
+		}
+	case turnNotFinished:
+		s.Status = v1alpha1.ChangePodPostWait
+		conditions{&s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, t.reason, t.message)
+	case turnPostOver:
+		switch {
+		case t.reason == v1alpha1.ReasonSkipped:
+			b.skipped(t.message)
+		case t.passed():
+			b.results(VerdictPass, "", false)
+			b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the POST check passed when asked")
+		case t.reason == v1alpha1.ReasonTimeout, t.reason == v1alpha1.ReasonPolledNotPassed:
+			b.silent(string(v1alpha1.ChangePodPostTimeout), t.reason, t.message)
+		default:
+			b.unsubmitted(v1alpha1.StagePost, t.reason, t.message)
+		}
+	}
 }
 
 // claim takes a verdict that arrived before the node of the batch was known.
@@ -226,15 +276,15 @@ func (b *batch) claim(stage v1alpha1.CheckStage, into **v1alpha1.CheckVerdict) {
 	}
 	for i := range b.Change.Status.UnclaimedVerdicts {
 		u := &b.Change.Status.UnclaimedVerdicts[i]
-		if u.NodeID == b.status.ChangePodID && u.Stage == stage && graver(*into, u.CheckVerdict) {
+		if u.NodeID == b.status.ChangePodID && u.Stage == stage && isWorse(*into, u.CheckVerdict) {
 			*into = u.CheckVerdict.DeepCopy()
 		}
 	}
 }
 
-// applyLate applies a failing verdict that came after the batch was done,
-// while its attempt is current. Once applied, only whoever corrects the results
-// changes them.
+// applyLate applies a failing verdict that came after the batch was done, while
+// its attempt is current. Once applied, only a correction by hand changes the
+// results.
 func (b *batch) applyLate() {
 	s := b.status
 	if b.Change == nil || !b.current() {
@@ -252,6 +302,10 @@ func (b *batch) applyLate() {
 
 // judged ends the batch with a verdict of the server.
 func (b *batch) judged(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) {
+	// Whatever kept it from being submitted is over: there is a verdict.
+	if meta.IsStatusConditionFalse(b.status.Conditions, v1alpha1.ConditionSubmitted) {
+		meta.RemoveStatusCondition(&b.status.Conditions, v1alpha1.ConditionSubmitted)
+	}
 	if !VerdictFails(v.Verdict) {
 		b.results(v.Verdict, v.Message, false)
 		b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the "+string(stage)+" check passed")
@@ -300,73 +354,124 @@ func (b *batch) results(verdict, message string, all bool) {
 	}
 }
 
-// end ends the batch. Pods without a result pass.
+// end ends the server's part in the batch. Pods without a result pass.
 func (b *batch) end(how string, checked metav1.ConditionStatus, reason, message string) {
 	s := b.status
-	s.Status, s.Message = v1alpha1.ChangePodExecuteDone, how
+	s.Message = how
 	if len(s.PodResults) < len(b.Batch.Spec.PodInfos) {
 		b.results(VerdictNone, how, false)
 	}
 	b.condition(v1alpha1.ConditionChecked, checked, reason, message)
+	if b.Server || len(b.Others) > 0 {
+		SetCheck(&s.Checks, v1alpha1.CheckStatus{
+			Name: ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message, StartTime: timeOf(unixOrZero(s.PreSubmitTimeUnix)),
+		}, b.Now)
+	}
+	b.conclude()
+}
+
+// endPhase is how a check by the server ended, by the reason of the condition.
+func endPhase(reason string) v1alpha1.CheckPhase {
+	switch reason {
+	case v1alpha1.ReasonPassed:
+		return v1alpha1.CheckPassed
+	case v1alpha1.ReasonCheckFailed:
+		return v1alpha1.CheckFailed
+	case v1alpha1.ReasonSkipped, v1alpha1.ReasonNoServer:
+		return v1alpha1.CheckSkipped
+	case v1alpha1.ReasonReleaseEnded:
+		return v1alpha1.CheckCanceled
+	case v1alpha1.ReasonTimeout, v1alpha1.ReasonPolledNotPassed:
+		return v1alpha1.CheckNoData
+	default:
+		return v1alpha1.CheckError
+	}
+}
+
+// serverOver says that the server's part in the batch is over, while others are
+// not.
+func (b *batch) serverOver() bool {
+	c := FindCheck(b.status.Checks, ServerCheck)
+	return c != nil && CheckIsOver(c)
+}
+
+// noteServer says how far the server's part has come.
+func (b *batch) noteServer() {
+	s := b.status
+	phase := v1alpha1.CheckRunning
+	switch s.Status {
+	case v1alpha1.ChangePodExecuteDone:
+		return
+	case v1alpha1.ChangePodInit, v1alpha1.ChangePodPreWait:
+		phase = v1alpha1.CheckPending
+	default:
+	}
+	if !b.Server || b.serverOver() || equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
+		return
+	}
+	SetCheck(&s.Checks, v1alpha1.CheckStatus{
+		Name: ServerCheck, Phase: phase, Reason: string(s.Status), StartTime: timeOf(unixOrZero(s.PreSubmitTimeUnix)),
+	}, b.Now)
+}
+
+// conclude ends the batch once all checks are over, or one has failed: those that
+// are not over are given up then, as they are when the release has ended.
+func (b *batch) conclude() {
+	s := b.status
+	over, failed := checksOver(s.Checks, b.Others)
+	if failed == nil && over && b.Settings.SilenceFails {
+		failed = silentCheck(s.Checks, b.Others)
+	}
+	if failed != nil {
+		b.failPods(failed)
+		s.Message = v1alpha1.ChangePodMessagePostFinish
+		b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+cut(describeCheck(failed)))
+	}
+	server := FindCheck(s.Checks, ServerCheck)
+	if !over && failed == nil && b.current() && IsVerified(b.Change.Status.Status) && (server == nil || server.Phase != v1alpha1.CheckFailed) {
+		return
+	}
+	for _, name := range b.Others {
+		if c := FindCheck(s.Checks, name); c != nil && !CheckIsOver(c) {
+			canceled := *c
+			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the batch ended before the check was over"
+			SetCheck(&s.Checks, canceled, b.Now)
+		}
+	}
+	s.Status = v1alpha1.ChangePodExecuteDone
+}
+
+// failPods fails the pods that a check failed, or all.
+func (b *batch) failPods(c *v1alpha1.CheckStatus) {
+	for i := range b.status.PodResults {
+		r := &b.status.PodResults[i]
+		if !VerdictFails(r.Verdict) && (len(c.FailedPods) == 0 || slices.Contains(c.FailedPods, r.Pod)) {
+			r.Verdict, r.Message = VerdictFail, describeCheck(c)
+		}
+	}
 }
 
 func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, message string) {
-	setCondition(&b.status.Conditions, b.Batch.Generation, b.Now, kind, status, reason, "%s", message)
-}
-
-func (b *batch) answer(call Call, a Answer) {
-	s := b.status
-	switch call {
-	case CallStart:
-		if s.Status == v1alpha1.ChangePodInit || s.Status == v1alpha1.ChangePodPreWait {
-			b.started(a)
-		}
-	case CallFinish:
-		if s.Status == v1alpha1.ChangePodPreSubmitted || s.Status == v1alpha1.ChangePodPostWait {
-			b.finished(a)
-		}
-	case CallPollPre:
-		if a.Kind == AnswerDone && s.Status == v1alpha1.ChangePodPreSubmitted {
-			b.postWait()
-		}
-	case CallPollPost:
-		if a.Kind == AnswerDone && s.Status == v1alpha1.ChangePodPostSubmitted {
-			b.results(VerdictPass, "", false)
-			b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the POST check passed when asked")
-		}
-	case CallNone, CallSubmit, CallEnd:
-	}
+	conditions{&b.status.Conditions, b.Batch.Generation, b.Now}.set(kind, status, reason, "%s", message)
 }
 
 func (b *batch) started(a Answer) {
 	s := b.status
-	switch a.Kind {
-	case AnswerDone, AnswerDuplicate:
-		s.Status, s.ChangePodID, s.URL, s.OrderID = v1alpha1.ChangePodPreSubmitted, a.NodeID, a.URL, b.Change.Status.OrderID
-		s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
-		s.PreTimeoutThreshold, s.PostTimeOutThreshold = int64(b.Settings.PreTimeout/time.Second), int64(b.Settings.PostTimeout/time.Second)
-		b.overcame()
-		if a.SkipCheck {
-			// Its end is reported all the same; a verdict on it counts when it
-			// comes, but nothing waits for it.
-			b.postWait()
-			b.condition(v1alpha1.ConditionChecked, metav1.ConditionUnknown, v1alpha1.ReasonSkipped, "the server said that there is nothing to check")
-			if a.NodeID == "" {
-				b.skipped("the server said that there is nothing to check")
-			}
-		}
-	case AnswerNoCheck:
-		b.skipped(a.Message)
-	case AnswerUnsupported, AnswerRefused:
-		b.unsubmitted(v1alpha1.StagePre, v1alpha1.ReasonRefused, a.Message)
-	case AnswerDenied:
-		b.preWait(v1alpha1.ReasonPermissionDenied, a.Message)
-	case AnswerIllegal:
-		b.preWait(v1alpha1.ReasonNotConfigured, a.Message)
-	case AnswerRetry:
-		b.preWait(v1alpha1.ReasonUnreachable, a.Message)
-	case AnswerThrottled, AnswerNotPassed:
+	s.Status, s.ChangePodID, s.URL, s.OrderID = v1alpha1.ChangePodPreSubmitted, a.NodeID, a.URL, b.Change.Status.OrderID
+	s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
+	s.PreTimeoutThreshold, s.PostTimeOutThreshold = int64(b.Settings.PreTimeout/time.Second), int64(b.Settings.PostTimeout/time.Second)
+	b.submitted()
+	if !a.SkipCheck {
+		return
 	}
+	// Its end is reported all the same; a verdict on it counts when it comes, but
+	// nothing waits for it.
+	b.condition(v1alpha1.ConditionChecked, metav1.ConditionUnknown, v1alpha1.ReasonSkipped, nothingToCheck)
+	if a.NodeID == "" {
+		b.skipped(nothingToCheck)
+		return
+	}
+	b.postSubmitted()
 }
 
 // preWait says why the batch is not submitted yet.
@@ -376,66 +481,27 @@ func (b *batch) preWait(reason, message string) {
 	if s.PreSubmitTimeUnix == 0 {
 		s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
 	}
-	setReason(&s.Conditions, b.Batch.Generation, b.Now, v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
+	conditions{&s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
 }
 
-// postWait says that the end of the batch is to be submitted.
-func (b *batch) postWait() {
+// postSubmitted says that the POST check runs. Where the end of the batch is yet
+// to be notified, the time for it begins now, too.
+func (b *batch) postSubmitted() {
 	s := b.status
-	s.Status = v1alpha1.ChangePodPostWait
-	if s.PostSubmitTimeUnix == 0 {
-		s.PostSubmitTime, s.PostSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
-	}
+	s.Status = v1alpha1.ChangePodPostSubmitted
+	s.PostSubmitTime, s.PostSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
+	b.submitted()
 }
 
-func (b *batch) postWaitBecause(reason, message string) {
-	b.postWait()
-	setReason(&b.status.Conditions, b.Batch.Generation, b.Now, v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
-}
-
-// overcame says that what could not be submitted was.
-func (b *batch) overcame() {
+// submitted takes back that the batch could not be submitted.
+func (b *batch) submitted() {
 	if meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionSubmitted) != nil {
-		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "AlterShield Server took it")
+		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "AlterShield Server accepted it")
 	}
 }
 
 func (b *batch) skipped(message string) {
 	b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonSkipped, message)
-}
-
-func (b *batch) finished(a Answer) {
-	s := b.status
-	switch a.Kind {
-	case AnswerDone, AnswerDuplicate:
-		b.received()
-	case AnswerUnsupported:
-		if unconfirmed(s.Conditions, v1alpha1.ConditionSubmitted) || doubted(s.Conditions, v1alpha1.ConditionSubmitted, b.Now) {
-			b.received()
-		} else {
-			b.postWaitBecause(v1alpha1.ReasonNotYetAccepted, a.Message)
-		}
-	case AnswerNoCheck:
-		b.skipped(a.Message)
-	case AnswerIllegal, AnswerRefused:
-		b.unsubmitted(v1alpha1.StagePost, v1alpha1.ReasonRefused, a.Message)
-	case AnswerDenied:
-		b.postWaitBecause(v1alpha1.ReasonPermissionDenied, a.Message)
-	case AnswerRetry:
-		b.postWaitBecause(retryReason(s.Conditions, v1alpha1.ConditionSubmitted, a), a.Message)
-	case AnswerThrottled, AnswerNotPassed:
-	}
-}
-
-// received says that the server has the end of the batch.
-func (b *batch) received() {
-	s := b.status
-	s.Status = v1alpha1.ChangePodPostSubmitted
-	s.PostSubmitTime, s.PostSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
-	b.overcame()
-	if b.nothingToCheck() {
-		b.skipped("the server said that there is nothing to check")
-	}
 }
 
 // nothingToCheck says that the server said so at the start of the batch.
@@ -473,21 +539,4 @@ func batchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResul
 		}
 	}
 	return passed, failed
-}
-
-// setCondition sets a condition; its transition time is the time of the
-// decision and changes only with its status.
-func setCondition(conditions *[]metav1.Condition, generation int64, now time.Time, kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
-	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: fmt.Sprintf(format, args...),
-		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
-	})
-}
-
-// setReason sets a condition unless it says the same already in other words: the
-// text of an error differs from try to try, and no write is worth that.
-func setReason(conditions *[]metav1.Condition, generation int64, now time.Time, kind string, status metav1.ConditionStatus, reason, message string) {
-	if c := meta.FindStatusCondition(*conditions, kind); c == nil || c.Status != status || c.Reason != reason {
-		setCondition(conditions, generation, now, kind, status, reason, "%s", message)
-	}
 }

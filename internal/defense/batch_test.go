@@ -20,13 +20,14 @@ import (
 	"testing"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 func TestDecideBatchStandAlone(t *testing.T) {
 	decide := func(batch *v1alpha1.ChangePod) *v1alpha1.ChangePodStatus {
-		return DecideBatch(BatchInput{Now: testNow, Batch: batch, Change: &v1alpha1.ChangeWorkload{}}).Status
+		return DecideBatch(BatchInput{Now: testNow, Batch: batch, Change: wrappers.MakeChangeWorkload("default", "release").Attempt(1).Obj()}).Status
 	}
-	batch := &v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{PodInfos: []v1alpha1.PodInfo{{Pod: "a", UID: "1"}, {Pod: "b", UID: "2"}}}}
+	batch := wrappers.MakeChangePod("default", "batch").Pods("a", "b").Obj()
 	next := decide(batch)
 	if next == nil || next.Status != v1alpha1.ChangePodExecuteDone || next.Message != "Skipped" || len(next.PodResults) != 2 {
 		t.Fatalf("changed to %+v, want ExecuteDone, Skipped, two results", next)

@@ -21,9 +21,6 @@ import (
 	"hash/fnv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
@@ -63,7 +60,7 @@ const (
 	// AnswerThrottled means that nothing was sent, because of our own limits.
 	AnswerThrottled AnswerKind = "Throttled"
 	// AnswerDenied means that platform or token are not known to the server: a
-	// human has to mend that.
+	// human has to repair that.
 	AnswerDenied AnswerKind = "Denied"
 	// AnswerIllegal means that the server did not find what the call is about,
 	// or found the call wrong.
@@ -118,13 +115,18 @@ type Calls struct {
 	Last  AnswerKind
 	// Failures in a row.
 	Failures int
+	// Ended: the server has the end of the node.
+	Ended bool
 }
 
 // After is what is known after a call. random is from 0 to 1 and spreads the
 // next try, so that what failed together is not tried together.
 func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
 	if c.Call != call {
-		c = Calls{Started: c.Started, Call: call}
+		c = Calls{Started: c.Started, Ended: c.Ended, Call: call}
+	}
+	if call == CallStart {
+		c.Ended = false // it is another node
 	}
 	if a.Kind == AnswerThrottled {
 		c.NotBefore = now.Add(max(a.After, 10*time.Millisecond))
@@ -214,7 +216,7 @@ func fraction(seed string) float64 {
 // silence is the verdict where no verdict in time counts as a failure.
 func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
 	return &v1alpha1.CheckVerdict{
-		Verdict: VerdictInconclusive, Message: why + "; the setting silence makes that a failure",
+		Verdict: VerdictInconclusive, Message: why + "; the setting silence counts this as a failure",
 		Time: FormatTime(now), TimeUnix: now.Unix(),
 	}
 }
@@ -222,32 +224,10 @@ func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
 // timeoutOf says how a check ended that got no verdict in time.
 func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration) (reason, message string) {
 	if c.Last == AnswerNotPassed {
-		return v1alpha1.ReasonPolledNotPassed, fmt.Sprintf("no %s verdict came within %s, and asked for it the server said that the check has not passed: it runs, timed out, or failed", stage, limit)
+		return v1alpha1.ReasonPolledNotPassed, fmt.Sprintf("no %s verdict came within %s; the server was polled and said that the check has not passed: "+
+			"it still goes on, timed out, or failed", stage, limit)
 	}
 	return v1alpha1.ReasonTimeout, fmt.Sprintf("no %s verdict came within %s", stage, limit)
-}
-
-// unconfirmed says that an earlier try may have been received.
-func unconfirmed(conditions []metav1.Condition, kind string) bool {
-	c := meta.FindStatusCondition(conditions, kind)
-	return c != nil && c.Reason == v1alpha1.ReasonUnconfirmed
-}
-
-// doubted says that the server has refused an end for long enough. It says so of
-// an end that it received before, and of one that comes before the PRE check has
-// ended there; where that has, time tells them apart.
-func doubted(conditions []metav1.Condition, kind string, now time.Time) bool {
-	c := meta.FindStatusCondition(conditions, kind)
-	return c != nil && c.Reason == v1alpha1.ReasonNotYetAccepted && now.Sub(c.LastTransitionTime.Time) >= finishDoubt
-}
-
-// retryReason is the reason of a try that failed. That one may have been
-// received is remembered until it is settled.
-func retryReason(conditions []metav1.Condition, kind string, a Answer) string {
-	if a.Unconfirmed || unconfirmed(conditions, kind) {
-		return v1alpha1.ReasonUnconfirmed
-	}
-	return v1alpha1.ReasonUnreachable
 }
 
 func verdictOf(s *v1alpha1.ChangePodStatus, stage v1alpha1.CheckStage) *v1alpha1.CheckVerdict {

@@ -18,6 +18,7 @@ package defense
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,15 +29,22 @@ import (
 
 // WorkloadInput is what a decision about a workload's record is made from.
 type WorkloadInput struct {
+	Now      time.Time
 	Workload *Workload
 	// Enrolled says that the namespace is under defense.
 	Enrolled bool
+	// Observe: the workload is only observed.
+	Observe bool
 	// Changes are the ChangeWorkloads owned by this very workload (by UID).
 	Changes []v1alpha1.ChangeWorkload
 	// DefendedSince is from when on admission should have seen every release
 	// of this workload: its namespace was enrolled and the operator installed.
 	// Zero when that is not known.
 	DefendedSince time.Time
+	// History are the successful versions of the workload that are remembered, and
+	// KeepHistory how many are.
+	History     []Revision
+	KeepHistory int
 	// SeenBefore is the version of the template the workload was seen with
 	// before it came under defense; empty when it was not.
 	SeenBefore string
@@ -45,20 +53,30 @@ type WorkloadInput struct {
 // WorkloadPlan is what to do about a workload's record. At most one of TakeBack
 // and Record is set; EnsureChange and what follows it only without them.
 type WorkloadPlan struct {
-	// TakeBack: the workload left the defense; remove the operator's block and
-	// its pause.
+	// TakeBack: the workload left the defense, or is only observed from now on;
+	// remove the operator's block and its pause.
 	TakeBack bool
 	// Resumed: somebody resumed what the operator had paused; what says so goes.
 	Resumed bool
 	// Record: write version and number of the release on the workload, never
 	// on its template.
 	Record *Recording
+	// Baseline: the template before the workload's first release is to be
+	// remembered, if it can be found.
+	Baseline bool
 	// EnsureChange: the version must have its ChangeWorkload.
 	EnsureChange bool
 	// Processed: the workload is to say that it has.
 	Processed bool
+	// HandBack: the fields of the template have to be given back to the field
+	// manager that applies the workload.
+	HandBack bool
 	// Override is to be reported, once.
 	Override *Override
+	// Unquarantined is to be reported, once, and Unquarantine to be carried out,
+	// which admission did not see.
+	Unquarantined *Unquarantined
+	Unquarantine  string
 }
 
 // Recording is what admission would have written, had it seen the release.
@@ -68,9 +86,12 @@ type Recording struct {
 	// Slipped: this is a release that passed admission unseen; otherwise only
 	// the record of a known release was lost.
 	Slipped bool
-	// Override is set when the release that slipped passed a block by
-	// IgnoredSuspendLabel, which it uses up.
+	// Override is set when the release passed a block or a quarantine by
+	// IgnoredSuspendLabel, and admission did not see that: it uses the label up.
 	Override *Override
+	// Admitted is what is remembered from now on of templates that were stored
+	// otherwise than admission saw them.
+	Admitted Admitted
 }
 
 // Override is one use of IgnoredSuspendLabel.
@@ -104,8 +125,12 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	if w.Deleting {
 		return WorkloadPlan{}
 	}
-	if !in.Enrolled || OptedOut(w.Labels) {
-		return WorkloadPlan{TakeBack: (hasOwnBlock(w) || w.Annotations[v1alpha1.HaltedAnnotation] != "") && !anyOpen(in.Changes)}
+	held := hasOwnBlock(w) || w.Annotations[v1alpha1.HaltedAnnotation] != ""
+	switch {
+	case !in.Enrolled || OptedOut(w.Labels):
+		return WorkloadPlan{TakeBack: held && !anyOpen(in.Changes)}
+	case in.Observe && held:
+		return WorkloadPlan{TakeBack: true}
 	}
 	if r := decideRecord(in); r != nil {
 		return WorkloadPlan{Record: r}
@@ -122,12 +147,44 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 		w.Annotations[v1alpha1.OverrideReportedAnnotation] != o.ResourceVersion {
 		plan.Override = &o
 	}
+	plan.Baseline, plan.HandBack = in.wantsBaseline(), w.HandBack
+	if u, ok := ParseUnquarantined(w.Annotations[v1alpha1.UnquarantinedAnnotation]); ok {
+		plan.Unquarantined = &u
+	}
+	plan.Unquarantine = w.Annotations[v1alpha1.UnquarantineAnnotation]
 	return plan
+}
+
+// wantsBaseline says that no release of the workload has ended but by the next
+// one, and that the template before the first is not remembered. Later it is not
+// looked for: what is the template before, and good, can only be told at first.
+func (in *WorkloadInput) wantsBaseline() bool {
+	if in.KeepHistory == 0 || in.Workload.Release() == 0 || len(in.History) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(in.Changes, func(c v1alpha1.ChangeWorkload) bool {
+		return !IsOpen(c.Status.Status) && c.Status.Status != v1alpha1.ChangeWorkloadCanceled
+	})
+}
+
+// Baseline is the revision that a workload was at before its first release under
+// defense, of its other revisions, the newest first; nil when it is gone. After
+// the second release it is the newest one that is not known to be a release.
+func Baseline(w *Workload, others []OldRevision, changes []v1alpha1.ChangeWorkload) *OldRevision {
+	i := slices.IndexFunc(others, func(old OldRevision) bool {
+		released := old.Stamped || slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == old.Version })
+		return w.Release() == 1 || !released
+	})
+	if i < 0 || others[i].Version == w.Version {
+		return nil
+	}
+	return &others[i]
 }
 
 // decideRecord compares what the workload says of itself with its template.
 // Releases are numbered, so the newest ChangeWorkload tells a record that was
-// lost from a release that slipped.
+// lost from a release that slipped, and both from one that admission counted and
+// that led to another template than it saw.
 func decideRecord(in WorkloadInput) *Recording {
 	w := in.Workload
 	recorded, release := w.RecordedVersion(), w.Release()
@@ -138,19 +195,42 @@ func decideRecord(in WorkloadInput) *Recording {
 	if newest != nil {
 		newestVersion, newestRelease = newest.Spec.Reversion, newest.Spec.Release
 	}
+	known := in.knownRelease(newestRelease)
+	switch {
+	case release > known+maxReleasesUnseen && recorded == w.Version:
+		// Not the number of the newest record: because of this one it may have ended.
+		return &Recording{Version: w.Version, Release: NextRelease(known), Admitted: in.admitted(false, false)}
+	case release > known+maxReleasesUnseen:
+		release = known
+	}
+	led := in.ledTo(release, known)
+	r := &Recording{Version: w.Version, Release: max(newestRelease, release, 1), Admitted: in.admitted(led, false)}
 	switch {
 	case recorded == w.Version && release >= max(newestRelease, 1):
 		return nil
 	case newestVersion == w.Version, newest == nil && recorded == w.Version:
-		return &Recording{Version: w.Version, Release: max(newestRelease, release, 1)}
+		return r
 	case recorded == "" && newest == nil && !in.missedByAdmission():
 		return nil
 	}
-	r := &Recording{Version: w.Version, Release: max(newestRelease, release) + 1, Slipped: true}
-	if (w.blocked() || ParseQuarantine(w.Annotations).Holds(w.Version)) && overrideWaits(w) {
-		r.Override = &Override{Version: w.Version, ResourceVersion: w.ResourceVersion, User: UnknownUser}
+	user := w.ReleasedBy()
+	if !led {
+		user = UnknownUser
+		r.Release, r.Slipped, r.Admitted = NextRelease(max(newestRelease, release)), true, in.admitted(false, true)
+	}
+	if (w.blocked() || ParseQuarantine(w.Annotations, in.Now).Holds(w.Version)) && overrideWaits(w) {
+		r.Override = &Override{Version: w.Version, ResourceVersion: w.ResourceVersion, User: user}
 	}
 	return r
+}
+
+// knownRelease is the largest number of a release of the workload that something
+// but the workload itself remembers.
+func (in *WorkloadInput) knownRelease(newest int64) int64 {
+	for i := range in.History {
+		newest = max(newest, in.History[i].Release)
+	}
+	return newest
 }
 
 // missedByAdmission says that a workload without any record has nevertheless

@@ -37,10 +37,12 @@ func TestDecideWorkload(t *testing.T) {
 	const (
 		v, rel, processed = v1alpha1.VersionLabel, v1alpha1.ReleaseAnnotation, v1alpha1.DefenseStatusLabel
 		suspend, ignored  = v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel
+		admitted          = v1alpha1.AdmittedAnnotation
 	)
 	for name, test := range map[string]struct {
 		workload   Workload
 		changes    []v1alpha1.ChangeWorkload
+		history    []Revision
 		unenrolled bool
 		since      time.Time
 		seen       string
@@ -112,6 +114,25 @@ func TestDecideWorkload(t *testing.T) {
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 2}},
 		},
+		"a number that somebody set is not believed": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "9223372036854775807")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 5}},
+		},
+		"nor one that is no number any more": {
+			workload: Workload{Version: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "99999999999999999999999")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 5}},
+		},
+		"nor where there is no record, or the release slipped": {
+			workload: Workload{Version: versionB, Labels: labels(v, versionA), Annotations: labels(rel, "9007199254740991")},
+			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 1, Slipped: true}},
+		},
+		"but releases that nothing recorded are": {
+			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "90000")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionB, 4, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{EnsureChange: true, Processed: true},
+		},
 		"slipped with an override": {
 			workload: Workload{Version: versionB, ResourceVersion: "7", Labels: labels(v, versionA, suspend, "1", ignored, "true"), Annotations: labels(rel, "1")},
 			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true,
@@ -121,6 +142,56 @@ func TestDecideWorkload(t *testing.T) {
 			workload: Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", ignored, "true"),
 				Annotations: labels(rel, "1", v1alpha1.OverrideStaleAnnotation, "true")},
 			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true}},
+		},
+		"admission saw another template than is stored": {
+			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "1")},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Admitted: Admitted{{versionB, versionA}}}},
+		},
+		"admission saw another template than is stored, after other releases": {
+			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "6", admitted, "x=y,z="+versionB)},
+			changes:  []v1alpha1.ChangeWorkload{change("other", 4, v1alpha1.ChangeWorkloadSuccess)},
+			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 6,
+				Admitted: Admitted{{"x", "y"}, {"z", versionA}, {versionB, versionA}}}},
+		},
+		"admission saw another template, and nothing is stored of the difference": {
+			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 2, Admitted: Admitted{{versionB, versionA}}}},
+		},
+		"admission saw another template, of a version in quarantine, with an override": {
+			workload: Workload{Version: versionA, Stamp: versionB, ResourceVersion: "7", Labels: labels(v, versionB, ignored, "true"),
+				Annotations: labels(rel, "2", v1alpha1.QuarantinedAnnotation, versionA, v1alpha1.ReleasedByAnnotation, "jane")},
+			changes: []v1alpha1.ChangeWorkload{change("other", 1, v1alpha1.ChangeWorkloadSuccess)},
+			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 2, Admitted: Admitted{{versionB, versionA}},
+				Override: &Override{Version: versionA, ResourceVersion: "7", User: "jane"}}},
+		},
+		"slipped: the number is known": {
+			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2", admitted, "x=y,z="+versionB+","+versionA+"=u")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true, Admitted: Admitted{{"x", "y"}}}},
+		},
+		"slipped: the number is remembered in the history": {
+			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
+			history:  []Revision{{Version: versionB, Release: 2}},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+		},
+		"slipped: the release was recorded": {
+			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB, processed, "processed"), Annotations: labels(rel, "2")},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+		},
+		"slipped: the template is not the one that was released": {
+			workload: Workload{Version: versionA, Stamp: "other", Labels: labels(v, versionB), Annotations: labels(rel, "2")},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+		},
+		"slipped: what was released has pods": {
+			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2"),
+				OldRevisions: []OldRevision{{Version: versionB, Replicas: 1}}},
+			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+		},
+		"what is remembered stays when a record was lost": {
+			workload: Workload{Version: versionA, Annotations: labels(admitted, "x=y")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 4, Admitted: Admitted{{"x", "y"}}}},
 		},
 		"override to report": {
 			workload: Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
@@ -171,7 +242,7 @@ func TestDecideWorkload(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := DecideWorkload(WorkloadInput{Workload: &test.workload, Enrolled: !test.unenrolled, Changes: test.changes, DefendedSince: test.since, SeenBefore: test.seen})
+			got := DecideWorkload(WorkloadInput{Workload: &test.workload, Enrolled: !test.unenrolled, Changes: test.changes, History: test.history, DefendedSince: test.since, SeenBefore: test.seen})
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

@@ -25,20 +25,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Hang says why a pod is not ready, from what its kubelet and the scheduler
-// report.
+// Hang says why a pod is not Ready, from what its kubelet and the scheduler
+// report, or of one that is, that a container of it was restarted.
 type Hang struct {
 	// Container is the one that hangs; empty when the pod does as a whole.
 	Container string
-	// Reason is one word of Kubernetes' own, ImagePullBackOff for one; Message
-	// explains it.
+	// Reason is the one word of a Cause; Message explains it.
 	Reason, Message string
-	// Slow: the pod runs, or nobody has let it yet; it is not ready, and nothing
-	// says that it fails.
+	// Slow: waiting may help. Otherwise the pod fails.
 	Slow bool
 
-	// from is since when the pod is as it is, created since when there is one.
-	from, created time.Time
+	// ready: the pod is Ready at the moment.
+	ready bool
+	// from is since when the pod is as it is; begun is when its containers could
+	// be started, as far as that is known. Neither is believed to be before created.
+	from, begun, created time.Time
 	// restarts of the container that fails, lastRun how long it was up before the
 	// last one; since then it is up, or down.
 	restarts           int32
@@ -54,34 +55,52 @@ const (
 	maxBackOff   = 5 * time.Minute
 	// crashes make a loop.
 	crashes = 2
-	// maxHangMessage bounds what is told of a hang, in bytes.
+	// maxHangMessage bounds the report of a pod that hangs, in bytes.
 	maxHangMessage = 256
 )
 
-// slow says that the pod is merely not ready, where a pod has so long to come
-// up. One whose container was restarted fails as long as it cannot be told
+// Fails says that a pod hangs because of something that waiting does not help.
+func (h *Hang) Fails() bool { return h != nil && !h.Slow && !h.ready }
+
+// hangs says whether a pod hangs now. One that is Ready does while a container
+// of it crashes again and again: that is Ready for a moment at each start.
+func (h *Hang) hangs(now time.Time) bool {
+	return h != nil && (!h.ready || h.restarts >= crashes && now.Sub(believable(h.upSince, h.created, now)) < restartSettle)
+}
+
+// slow says that the pod is slow rather than fails, where a pod has so long to
+// come up. One whose container was restarted fails as long as it cannot be told
 // whether the restart helped: while it crashes again and again, and is not up
 // for longer than that yet.
 func (h *Hang) slow(now time.Time, limit time.Duration) bool {
-	if h.Slow || h.upSince.IsZero() {
+	if h.Slow || h.upSince.IsZero() || h.ready {
 		return h.Slow
 	}
-	return h.restarts < crashes || h.lastRun >= limit || now.Sub(h.upSince) >= limit
+	return h.restarts < crashes || h.lastRun >= limit || now.Sub(believable(h.upSince, h.created, now)) >= limit
 }
 
 // since is from when on a pod has hung, where it has so long to come up. A
-// container that crashes and restarts is ready for moments, so since its last
+// container that crashes and restarts is Ready for moments, so since its last
 // change says little: it has hung from the beginning unless it can have been up
-// for as long as a pod may take to come up.
-func (h *Hang) since(now time.Time, limit time.Duration) time.Time {
-	up := now.Sub(h.created) - backOff(h.restarts)
+// for as long as a pod may take to come up. known is since when the release says
+// that pods fail, if it does.
+func (h *Hang) since(now time.Time, limit time.Duration, known time.Time) time.Time {
+	begun := believable(h.begun, h.created, now)
+	from := latest(begun, believable(h.from, h.created, now))
+	if h.restarts < crashes || h.lastRun >= limit {
+		return from
+	}
+	up := now.Sub(begun) - backOff(h.restarts)
 	if !h.downSince.IsZero() {
-		up -= now.Sub(h.downSince)
+		up -= now.Sub(believable(h.downSince, h.created, now))
 	}
-	if h.restarts >= crashes && h.lastRun < limit && up < limit {
-		return h.created
+	if up < limit {
+		return begun
 	}
-	return h.from
+	if !known.IsZero() && known.Before(from) {
+		return latest(begun, known)
+	}
+	return from
 }
 
 // backOff is how long a kubelet has waited in all before so many restarts.
@@ -92,6 +111,12 @@ func backOff(restarts int32) time.Duration {
 		next = min(2*next, maxBackOff)
 	}
 	return total
+}
+
+// needsEvents says that the status of the pod does not say what it waits for,
+// while its events may.
+func (h *Hang) needsEvents() bool {
+	return h.Slow && h.Message == "" && h.Reason != reasonNotReady
 }
 
 // String is one line for a message.
@@ -106,17 +131,24 @@ func (h *Hang) String() string {
 	return s
 }
 
-// ObserveHang says why a pod is not ready; nil when it is, or is on its way out,
-// or has ended and is replaced.
+// ObserveHang says why a pod is not Ready; nil when it is and no container of it
+// was restarted, or when it is on its way out, or has ended and is replaced.
 func ObserveHang(pod *corev1.Pod) *Hang {
-	ready := podCondition(pod, corev1.PodReady)
-	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded ||
-		ready != nil && ready.Status == corev1.ConditionTrue {
+	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return nil
 	}
-	h := &Hang{from: pod.CreationTimestamp.Time, created: pod.CreationTimestamp.Time}
-	if pod.Status.Phase == corev1.PodRunning && ready != nil && !ready.LastTransitionTime.IsZero() {
-		h.from = ready.LastTransitionTime.Time
+	ready := podCondition(pod, corev1.PodReady)
+	h := &Hang{created: pod.CreationTimestamp.Time, begun: begun(pod)}
+	h.from = h.begun
+	if ready != nil && ready.Status == corev1.ConditionTrue {
+		h.ready = true
+		if h.ofRestarts(pod.Status.InitContainerStatuses) || h.ofRestarts(pod.Status.ContainerStatuses) {
+			return h
+		}
+		return nil
+	}
+	if pod.Status.Phase == corev1.PodRunning && ready != nil {
+		h.from = latest(h.begun, ready.LastTransitionTime.Time)
 	}
 	if h.ofContainers(pod.Status.InitContainerStatuses, true) || h.ofContainers(pod.Status.ContainerStatuses, false) {
 		return h
@@ -125,43 +157,100 @@ func ObserveHang(pod *corev1.Pod) *Hang {
 	return h
 }
 
+// begun is how far the start of a pod has come: when it was made, got a node, was
+// seen by the kubelet, and had done with its init containers. That its network was
+// ready does not count: a busy kubelet loses sight of that for moments, and the
+// pod's time would begin anew.
+func begun(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time
+	if pod.Status.StartTime != nil {
+		at = latest(at, pod.Status.StartTime.Time)
+	}
+	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized} {
+		if c := podCondition(pod, kind); c != nil && c.Status == corev1.ConditionTrue {
+			at = latest(at, c.LastTransitionTime.Time)
+		}
+	}
+	return at
+}
+
 // ofContainers takes the first container that fails.
 func (h *Hang) ofContainers(statuses []corev1.ContainerStatus, inits bool) bool {
 	for i := range statuses {
 		s := &statuses[i]
-		reason, message := failing(s, inits)
+		reason, message, slow := failing(s, inits)
 		if reason == "" {
 			continue
 		}
-		h.Container, h.Reason, h.Message, h.restarts = s.Name, reason, Brief(message), s.RestartCount
-		if last := s.LastTerminationState.Terminated; last != nil && last.StartedAt.Unix() > 0 {
-			h.lastRun = last.FinishedAt.Sub(last.StartedAt.Time)
-		}
-		switch last := s.LastTerminationState.Terminated; {
-		case s.State.Running != nil:
-			h.upSince = s.State.Running.StartedAt.Time
-		case last != nil:
-			h.downSince = last.FinishedAt.Time
-		}
+		h.Container, h.Reason, h.Message, h.Slow = s.Name, reason, Brief(message), slow
+		h.runs(s)
 		return true
 	}
 	return false
 }
 
-// failing says how a container fails; it does not while it starts, and an init
-// container does not that did its work.
-func failing(s *corev1.ContainerStatus, init bool) (reason, message string) {
+// ofRestarts takes the first container that runs after an end of its own.
+func (h *Hang) ofRestarts(statuses []corev1.ContainerStatus) bool {
+	for i := range statuses {
+		s := &statuses[i]
+		last := s.LastTerminationState.Terminated
+		if s.State.Running == nil || s.RestartCount == 0 || endedWithNode(last) {
+			continue
+		}
+		h.Container, h.Reason, h.Message = s.Name, reasonError, "it was restarted"
+		if last != nil {
+			h.Reason, h.Message = cmp.Or(last.Reason, reasonError), "it was restarted: "+exit(last)
+		}
+		h.runs(s)
+		return true
+	}
+	return false
+}
+
+// runs takes how often a container was restarted, and what is known of its runs.
+func (h *Hang) runs(s *corev1.ContainerStatus) {
+	last := s.LastTerminationState.Terminated
+	h.restarts = s.RestartCount
+	if last != nil && last.StartedAt.Unix() > 0 {
+		h.lastRun = last.FinishedAt.Sub(last.StartedAt.Time)
+	}
+	switch {
+	case s.State.Running != nil:
+		h.upSince = s.State.Running.StartedAt.Time
+	case last != nil:
+		h.downSince = last.FinishedAt.Time
+	}
+}
+
+// failing says how a container fails, or what it waits for after it did; it does
+// not while it starts, and an init container does not that did its work.
+func failing(s *corev1.ContainerStatus, init bool) (reason, message string, slow bool) {
 	last := s.LastTerminationState.Terminated
 	switch waiting, ended := s.State.Waiting, s.State.Terminated; {
-	case waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing":
-		return waiting.Reason, strings.Join(nonEmpty(waiting.Message, exit(last)), "; ")
+	case waiting != nil && waiting.Reason != "" && waiting.Reason != reasonContainerCreating && waiting.Reason != reasonPodInitializing:
+		return waiting.Reason, strings.Join(nonEmpty(waiting.Message, exit(last)), "; "), isSlow(waiting.Reason)
 	case ended != nil && (!init || ended.ExitCode != 0):
-		return cmp.Or(ended.Reason, "Error"), exit(ended)
-	case s.State.Running != nil && !s.Ready && s.RestartCount > 0 && last != nil:
-		return cmp.Or(last.Reason, "Error"), "it was restarted, and is not ready: " + exit(last)
+		if endedWithNode(ended) {
+			return reasonNodeRestarted, exit(ended), true
+		}
+		return cmp.Or(ended.Reason, reasonError), exit(ended), false
+	case s.State.Running != nil && !s.Ready && s.RestartCount > 0 && last != nil && !endedWithNode(last):
+		return cmp.Or(last.Reason, reasonError), "it was restarted, and is not ready: " + exit(last), false
 	default:
-		return "", ""
+		return "", "", false
 	}
+}
+
+// nodeExitCode and nodeReason are what a kubelet says of containers that it does
+// not find any more: its node was restarted.
+const (
+	nodeExitCode = 255
+	nodeReason   = "Unknown"
+)
+
+// endedWithNode says that a container ended because its node did.
+func endedWithNode(t *corev1.ContainerStateTerminated) bool {
+	return t != nil && t.ExitCode == nodeExitCode && t.Reason == nodeReason
 }
 
 func exit(t *corev1.ContainerStateTerminated) string {
@@ -181,42 +270,51 @@ func nonEmpty(parts ...string) []string {
 	return kept
 }
 
-// ofPod explains a pod none of whose containers fails.
+// ofPod explains a pod none of whose containers fails: it is slow.
 func (h *Hang) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
+	h.Slow = true
 	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
 		h.Reason, h.Message = cmp.Or(scheduled.Reason, corev1.PodReasonUnschedulable), Brief(scheduled.Message)
-		// Somebody holds the pod back and will let it go.
-		h.Slow = scheduled.Reason == corev1.PodReasonSchedulingGated
 		return
 	}
-	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range statuses {
-			s := &statuses[i]
-			if s.Ready || s.State.Terminated != nil {
-				continue
-			}
-			h.Container = s.Name
-			switch {
-			case s.State.Waiting != nil:
-				h.Reason, h.Message = s.State.Waiting.Reason, Brief(s.State.Waiting.Message)
-			case pod.Status.Phase == corev1.PodPending:
-				h.Reason = "PodInitializing"
-			}
-			break
-		}
-		if h.Container != "" {
-			break
-		}
+	if pod.Spec.NodeName != "" && pod.Status.StartTime == nil {
+		h.Reason, h.Message = reasonNotSeen, "node "+pod.Spec.NodeName
+		return
+	}
+	h.ofWaiting(pod.Status.InitContainerStatuses, true)
+	if h.Container == "" {
+		h.ofWaiting(pod.Status.ContainerStatuses, false)
 	}
 	switch pod.Status.Phase {
 	case corev1.PodRunning, corev1.PodUnknown:
-		h.Slow = true
-		h.Reason = cmp.Or(h.Reason, "NotReady")
+		h.Reason = cmp.Or(h.Reason, reasonNotReady)
 		if ready != nil {
 			h.Message = cmp.Or(h.Message, Brief(ready.Message))
 		}
 	default:
 		h.Reason = cmp.Or(h.Reason, string(cmp.Or(pod.Status.Phase, corev1.PodPending)))
+	}
+}
+
+// ofWaiting takes the first container that is not up yet, and what it waits for.
+func (h *Hang) ofWaiting(statuses []corev1.ContainerStatus, inits bool) {
+	for i := range statuses {
+		s := &statuses[i]
+		up := s.Started == nil || *s.Started
+		if s.Ready && up || s.State.Terminated != nil && !endedWithNode(s.State.Terminated) {
+			continue
+		}
+		h.Container = s.Name
+		switch {
+		case s.State.Waiting != nil:
+			h.Reason, h.Message = cmp.Or(s.State.Waiting.Reason, reasonPodInitializing), Brief(s.State.Waiting.Message)
+		case s.State.Running != nil && inits:
+			// One that does its work, or a sidecar whose startup probe has not passed.
+			h.Reason, h.Message = reasonPodInitializing, "still running"
+		case s.State.Running != nil && !up:
+			h.Reason, h.Message = reasonStartupProbe, "its startup probe has not passed yet"
+		}
+		return
 	}
 }
 

@@ -24,113 +24,75 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// podWrapper builds a pod that was created a minute ago.
-type podWrapper struct{ *corev1.Pod }
-
-func makePod(phase corev1.PodPhase) podWrapper {
-	return podWrapper{&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "sleep-1", CreationTimestamp: metav1.NewTime(testNow.Add(-time.Minute))},
-		Status:     corev1.PodStatus{Phase: phase},
-	}}
+// oldPod is a pod that was created a minute ago.
+func oldPod(phase corev1.PodPhase) *wrappers.PodWrapper {
+	return wrappers.MakePod("default", "sleep-1").Created(testNow.Add(-time.Minute)).Phase(phase)
 }
 
-func (w podWrapper) condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason, message string) podWrapper {
-	w.Status.Conditions = append(w.Status.Conditions, corev1.PodCondition{
-		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(testNow.Add(-10 * time.Second)),
-	})
-	return w
-}
-
-func (w podWrapper) container(s corev1.ContainerStatus) podWrapper {
-	s.Name = "main"
-	w.Status.ContainerStatuses = append(w.Status.ContainerStatuses, s)
-	return w
-}
-
-func (w podWrapper) init(s corev1.ContainerStatus) podWrapper {
-	s.Name = "init"
-	w.Status.InitContainerStatuses = append(w.Status.InitContainerStatuses, s)
-	return w
-}
-
-func waiting(reason, message string) corev1.ContainerStatus {
-	return corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
-}
-
-func exited(code int32, reason string) corev1.ContainerStatus {
-	return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}
-}
-
-func running(restarts int32) corev1.ContainerStatus {
-	s := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, RestartCount: restarts}
-	if restarts > 0 {
-		s.LastTerminationState = exited(1, "Error").State
-	}
-	return s
-}
-
-func crashed(s corev1.ContainerStatus, restarts int32) corev1.ContainerStatus {
-	s.RestartCount, s.LastTerminationState = restarts, exited(1, "Error").State
-	return s
+// lacking is a condition that is not met since ten seconds.
+func lacking(kind corev1.PodConditionType, reason, message string) corev1.PodCondition {
+	since := metav1.NewTime(testNow.Add(-10 * time.Second))
+	return corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: since}
 }
 
 func TestObserveHang(t *testing.T) {
-	notReady := func(w podWrapper) podWrapper {
-		return w.condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady", "containers with unready status: [main]")
-	}
+	notReady := lacking(corev1.PodReady, "ContainersNotReady", "containers with unready status: [main]")
+	waiting, exited, running, restarted := wrappers.Waiting, wrappers.Exited, wrappers.Running, wrappers.Restarted
 	long := strings.Repeat("wörd ", 200)
 	for name, test := range map[string]struct {
-		pod  podWrapper
+		pod  *wrappers.PodWrapper
 		want string // nothing is no hang
 		slow bool
 		from time.Duration // before now
 	}{
-		"ready":     {makePod(corev1.PodRunning).condition(corev1.PodReady, corev1.ConditionTrue, "", ""), "", false, 0},
-		"evicted":   {makePod(corev1.PodFailed), "", false, 0},
-		"completed": {makePod(corev1.PodSucceeded), "", false, 0},
-		"new":       {makePod(""), "Pending", false, time.Minute},
-		"terminating": {func() podWrapper {
-			w := makePod(corev1.PodPending)
-			now := metav1.NewTime(testNow)
-			w.DeletionTimestamp = &now
-			return w
-		}(), "", false, 0},
-		"unschedulable": {makePod(corev1.PodPending).condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/3 nodes are available"),
-			"Unschedulable: 0/3 nodes are available", false, time.Minute},
-		"held back": {makePod(corev1.PodPending).condition(corev1.PodScheduled, corev1.ConditionFalse, "SchedulingGated", "blocked due to non-empty scheduling gates"),
+		"ready":       {oldPod(corev1.PodRunning).Ready(testNow.Add(-10 * time.Second)), "", false, 0},
+		"evicted":     {oldPod(corev1.PodFailed), "", false, 0},
+		"completed":   {oldPod(corev1.PodSucceeded), "", false, 0},
+		"new":         {oldPod(""), "Pending", true, time.Minute},
+		"terminating": {oldPod(corev1.PodPending).Deleted(testNow), "", false, 0},
+		"unschedulable": {oldPod(corev1.PodPending).Condition(lacking(corev1.PodScheduled, "Unschedulable", "0/3 nodes are available")),
+			"Unschedulable: 0/3 nodes are available", true, time.Minute},
+		"held back": {oldPod(corev1.PodPending).
+			Condition(lacking(corev1.PodScheduled, "SchedulingGated", "blocked due to non-empty scheduling gates")),
 			"SchedulingGated: blocked due to non-empty scheduling gates", true, time.Minute},
-		"image": {notReady(makePod(corev1.PodPending)).container(waiting("ImagePullBackOff", `Back-off pulling image "busybo"`)),
+		"image": {oldPod(corev1.PodPending).Condition(notReady).Container("main", waiting("ImagePullBackOff", `Back-off pulling image "busybo"`)),
 			`container main: ImagePullBackOff: Back-off pulling image "busybo"`, false, time.Minute},
-		"volume": {notReady(makePod(corev1.PodPending)).container(waiting("ContainerCreating", "")),
-			"container main: ContainerCreating", false, time.Minute},
-		"configuration": {makePod(corev1.PodPending).container(waiting("CreateContainerConfigError", `configmap "x" not found`)),
+		"volume": {oldPod(corev1.PodPending).Condition(notReady).Container("main", waiting("ContainerCreating", "")),
+			"container main: ContainerCreating", true, time.Minute},
+		"configuration": {oldPod(corev1.PodPending).Container("main", waiting("CreateContainerConfigError", `configmap "x" not found`)),
 			`container main: CreateContainerConfigError: configmap "x" not found`, false, time.Minute},
-		"init container fails": {makePod(corev1.PodPending).init(crashed(waiting("CrashLoopBackOff", "back-off 10s"), 2)).container(waiting("PodInitializing", "")),
+		"init container fails": {oldPod(corev1.PodPending).
+			InitContainer("init", restarted(waiting("CrashLoopBackOff", "back-off 10s"), 2)).Container("main", waiting("PodInitializing", "")),
 			"container init: CrashLoopBackOff: back-off 10s; last exit code 1", false, time.Minute},
-		"init container just failed": {makePod(corev1.PodPending).init(exited(2, "Error")).container(waiting("PodInitializing", "")),
+		"init container just failed": {oldPod(corev1.PodPending).
+			InitContainer("init", exited(2, "Error")).Container("main", waiting("PodInitializing", "")),
 			"container init: Error: last exit code 2", false, time.Minute},
-		"init container runs": {makePod(corev1.PodPending).init(running(0)).container(waiting("PodInitializing", "")),
-			"container init: PodInitializing", false, time.Minute},
-		"init container done": {makePod(corev1.PodPending).init(exited(0, "Completed")).container(waiting("ContainerCreating", "")),
-			"container main: ContainerCreating", false, time.Minute},
-		"crash loop": {notReady(makePod(corev1.PodRunning)).container(crashed(waiting("CrashLoopBackOff", "back-off 20s"), 2)),
+		"init container runs": {oldPod(corev1.PodPending).
+			InitContainer("init", running()).Container("main", waiting("PodInitializing", "")),
+			"container init: PodInitializing: still running", true, time.Minute},
+		"init container done": {oldPod(corev1.PodPending).
+			InitContainer("init", exited(0, "Completed")).Container("main", waiting("ContainerCreating", "")),
+			"container main: ContainerCreating", true, time.Minute},
+		"crash loop": {oldPod(corev1.PodRunning).Condition(notReady).Container("main", restarted(waiting("CrashLoopBackOff", "back-off 20s"), 2)),
 			"container main: CrashLoopBackOff: back-off 20s; last exit code 1", false, 10 * time.Second},
-		"between crashes": {notReady(makePod(corev1.PodRunning)).container(running(1)),
+		"between crashes": {oldPod(corev1.PodRunning).Condition(notReady).Container("main", restarted(running(), 1)),
 			"container main: Error: it was restarted, and is not ready: last exit code 1", false, 10 * time.Second},
-		"ended well, which it must not": {notReady(makePod(corev1.PodRunning)).container(exited(0, "Completed")),
+		"ended well, which it must not": {oldPod(corev1.PodRunning).Condition(notReady).Container("main", exited(0, "Completed")),
 			"container main: Completed: last exit code 0", false, 10 * time.Second},
-		"never ready": {notReady(makePod(corev1.PodRunning)).container(running(0)),
+		"never ready": {oldPod(corev1.PodRunning).Condition(notReady).Container("main", running()),
 			"container main: NotReady: containers with unready status: [main]", true, 10 * time.Second},
-		"a readiness gate": {makePod(corev1.PodRunning).condition(corev1.PodReady, corev1.ConditionFalse, "ReadinessGatesNotReady", "gate is missing").container(
-			func() corev1.ContainerStatus { s := running(0); s.Ready = true; return s }()), "NotReady: gate is missing", true, 10 * time.Second},
-		"node lost": {makePod(corev1.PodUnknown).container(running(0)), "container main: NotReady", true, time.Minute},
-		"a long message": {makePod(corev1.PodPending).container(waiting("ErrImagePull", long+"\n"+long)),
+		"a readiness gate": {oldPod(corev1.PodRunning).Condition(lacking(corev1.PodReady, "ReadinessGatesNotReady", "gate is missing")).
+			Container("main", func() corev1.ContainerStatus { s := running(); s.Ready = true; return s }()), "NotReady: gate is missing", true, 10 * time.Second},
+		"node lost": {oldPod(corev1.PodUnknown).Container("main", running()), "container main: NotReady", true, time.Minute},
+		"a long message": {oldPod(corev1.PodPending).Container("main", waiting("ErrImagePull", long+"\n"+long)),
 			"container main: ErrImagePull: " + strings.Repeat("wörd ", 42) + "w...", false, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := ObserveHang(test.pod.Pod)
+			h := ObserveHang(test.pod.Obj())
 			if h == nil {
 				if test.want != "" {
 					t.Fatalf("does not hang, want %q", test.want)
@@ -173,7 +135,7 @@ func TestHangSince(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &Hang{from: testNow.Add(-test.changed), created: testNow.Add(-test.age), restarts: test.restarts, lastRun: test.lastRun, downSince: testNow.Add(-test.changed)}
-			if got := testNow.Sub(h.since(testNow, 2*time.Minute)); got != test.want {
+			if got := testNow.Sub(h.since(testNow, 2*time.Minute, time.Time{})); got != test.want {
 				t.Errorf("since %s before now, want %s", got, test.want)
 			}
 		})
@@ -194,13 +156,13 @@ func TestHangSlow(t *testing.T) {
 		"restarts after long runs":                      {10 * time.Second, 3, 3 * time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := ObserveHang(makePod(corev1.PodRunning).condition(corev1.PodReady, corev1.ConditionFalse, "", "").container(corev1.ContainerStatus{
+			h := ObserveHang(oldPod(corev1.PodRunning).Created(testNow.Add(-time.Hour)).Condition(lacking(corev1.PodReady, "", "")).Container("main", corev1.ContainerStatus{
 				State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-test.up))}},
 				RestartCount: test.restarts,
 				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 					ExitCode: 1, StartedAt: metav1.NewTime(testNow.Add(-test.up - test.lastRun)), FinishedAt: metav1.NewTime(testNow.Add(-test.up)),
 				}},
-			}).Pod)
+			}).Obj())
 			if got := h.slow(testNow, 2*time.Minute); got != test.want {
 				t.Errorf("slow is %t, want %t", got, test.want)
 			}

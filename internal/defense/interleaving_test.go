@@ -36,7 +36,7 @@ import (
 var update = flag.Bool("update", false, "write the golden records anew")
 
 // A told story is a release with what happens to it, in order.
-type toldStory struct {
+type storyRecord struct {
 	replicas int32
 	size     int32
 	verdicts map[string]string
@@ -70,7 +70,7 @@ func podsReady(n int) (all []happening) {
 	return append(all, rolloutComplete())
 }
 
-func stories() map[string]toldStory {
+func stories() map[string]storyRecord {
 	scaled := happening{"scaled up by one", func(d *defended) {
 		d.stored.Replicas++
 		d.Pods(1)
@@ -80,7 +80,7 @@ func stories() map[string]toldStory {
 		d.in.Change.Spec.Release++
 		d.Release(d.in.Change.Spec.Release, versionA)
 	}}
-	return map[string]toldStory{
+	return map[string]storyRecord{
 		"passes":                {replicas: 3, size: 1, then: podsReady(3)},
 		"passes, in batches":    {replicas: 5, size: 2, then: podsReady(5)},
 		"passes, stand-alone":   {replicas: 3, size: 2, alone: true, then: podsReady(3)},
@@ -99,7 +99,7 @@ func stories() map[string]toldStory {
 	}
 }
 
-func (s toldStory) begin() *defended {
+func (s storyRecord) begin() *defended {
 	d := newDefended(s.replicas)
 	if s.alone {
 		d.in.Cluster = ""

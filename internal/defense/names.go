@@ -21,24 +21,54 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 const (
-	maxNameLength  = 253
-	maxLabelLength = 63
-	nameSeparator  = "--x--"
-	nameHashLength = 8
+	maxNameLength   = 253
+	maxLabelLength  = 63
+	nameSeparator   = "--x--"
+	nameHashLength  = 8
+	groupHashLength = 5
 )
 
+// ReleaseName is the name of the ChangeWorkload of one version of the workload.
+func (w *Workload) ReleaseName(version string) string {
+	return ChangeWorkloadName(w.Name, versionOfKind(w.GVK.GroupKind(), version))
+}
+
+// BatchName is the name of the n-th batch, from 1, of one version of the workload.
+func (w *Workload) BatchName(version string, n int32) string {
+	return ChangePodName(w.Name, versionOfKind(w.GVK.GroupKind(), version), n)
+}
+
+// versionOfKind tells the versions of workloads of one name and of different kinds
+// apart in names: {kind}-{version}, with the beginning of a hash of the group after the
+// kind where that is not apps. Those of Deployments go without.
+func versionOfKind(gk schema.GroupKind, version string) string {
+	kind := strings.ToLower(gk.Kind)
+	switch {
+	case gk.Group != appsv1.GroupName:
+		sum := sha256.Sum256([]byte(gk.Group))
+		return kind + "-" + hex.EncodeToString(sum[:])[:groupHashLength] + "-" + version
+	case gk.Kind == "Deployment":
+		return version
+	default:
+		return kind + "-" + version
+	}
+}
+
 // ChangeWorkloadName is the name of the ChangeWorkload of one version of a
-// workload: {workload}--x--{version}.
+// Deployment: {workload}--x--{version}.
 func ChangeWorkloadName(workload, version string) string {
 	suffix := nameSeparator + version
 	return shorten(workload, maxNameLength-len(suffix)) + suffix
 }
 
 // ChangePodName is the name of the n-th batch, from 1, of one version of a
-// workload: {changeworkload}--x--{n}.
+// Deployment: {changeworkload}--x--{n}.
 func ChangePodName(workload, version string, n int32) string {
 	suffix := fmt.Sprintf("%s%s%s%d", nameSeparator, version, nameSeparator, n)
 	return shorten(workload, maxNameLength-len(suffix)) + suffix

@@ -20,6 +20,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -53,5 +54,32 @@ func TestNames(t *testing.T) {
 	}
 	if ChangeWorkloadName(long, version) == ChangeWorkloadName(twin, version) {
 		t.Error("two long names became one")
+	}
+}
+
+// TestNamesOfKinds: workloads of one name, of one template even, do not take each
+// other's names.
+func TestNamesOfKinds(t *testing.T) {
+	const version = "c6c45d23c098bdf181853a85b60b5d74"
+	names := map[string]string{}
+	for kind, want := range map[schema.GroupVersionKind]string{
+		{Group: "apps", Version: "v1", Kind: "Deployment"}:                 "web--x--" + version,
+		{Group: "apps", Version: "v1", Kind: "StatefulSet"}:                "web--x--statefulset-" + version,
+		{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"}: "web--x--statefulset-e9b9a-" + version,
+		{Group: "example.com", Version: "v1", Kind: "Deployment"}:          "web--x--deployment-a379a-" + version,
+	} {
+		w := &Workload{GVK: kind, Name: "web"}
+		release, batch := w.ReleaseName(version), w.BatchName(version, 2)
+		if release != want || batch != want+"--x--2" {
+			t.Errorf("%s: %s, %s, want %s", kind, release, batch, want)
+		}
+		if other, taken := names[release]; taken {
+			t.Errorf("%s has the name of %s", kind, other)
+		}
+		names[release] = kind.String()
+		long := &Workload{GVK: kind, Name: strings.Repeat("a", 253)}
+		if problems := validation.IsDNS1123Subdomain(long.BatchName(version, 2147483647)); len(problems) > 0 {
+			t.Errorf("%s: %v", kind, problems)
+		}
 	}
 }

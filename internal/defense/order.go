@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -34,7 +35,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// EventOrderCheckMissing tells of a check of the order that ended without a
+// EventOrderCheckMissing reports a check of the order that ended without a
 // verdict.
 const EventOrderCheckMissing = "OrderCheckMissing"
 
@@ -62,8 +63,8 @@ func VersionOfOrder(orderID string) string {
 	return parts[2]
 }
 
-// orderAccepted says that the server knows the order and was not told how it
-// ended.
+// orderAccepted says that the server knows the order and was not notified how
+// it ended.
 func orderAccepted(stage v1alpha1.OrderStage) bool {
 	switch stage {
 	case v1alpha1.OrderPreWait, v1alpha1.OrderPreSubmitted, v1alpha1.OrderPostWait, v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish:
@@ -124,7 +125,7 @@ func (d *release) followOrder() {
 			"no AlterShield Server is configured any more; the release goes on without its checks")
 	case s.OrderStage == v1alpha1.OrderSubmitting && d.undefended():
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, "ReleaseUndefended",
-			fmt.Sprintf("AlterShield Server did not take the order within %s; the release goes on without its checks", d.Settings.PreTimeout))
+			fmt.Sprintf("AlterShield Server did not accept the order within %s; the release goes on without its checks", d.Settings.PreTimeout))
 	}
 	if waits && s.Status == v1alpha1.ChangeWorkloadRunning {
 		// Batches are waited for from now on.
@@ -207,6 +208,9 @@ func (d *release) orphaned(u *v1alpha1.UnclaimedVerdict) bool {
 	if d.status.OrderNodeID == "" && (d.status.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(d.status.OrderStage)) && d.status.OrderStage != v1alpha1.OrderEnded {
 		return false
 	}
+	if foldedNode(d.status, u.NodeID) != nil {
+		return false
+	}
 	for i := range d.Batches {
 		b := &d.Batches[i]
 		if b.Status.ChangePodID == u.NodeID || b.Status.ChangePodID == "" && b.Status.Status != v1alpha1.ChangePodExecuteDone {
@@ -227,7 +231,7 @@ func (d *release) describeOrder() string {
 	case d.status.OrderPostVerdict:
 		s = "the POST check of the order failed: " + v.Verdict
 	default:
-		s = fmt.Sprintf("a check of node %s, which is no known batch's, failed: %s", v.NodeID, v.Verdict)
+		s = fmt.Sprintf("a check of node %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
 	}
 	if v.Message != "" {
 		s += ": " + cut(v.Message)
@@ -242,7 +246,7 @@ func (d *release) unclaimed() []v1alpha1.UnclaimedVerdict {
 	for i := range d.status.UnclaimedVerdicts {
 		u := &d.status.UnclaimedVerdicts[i]
 		if !slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool {
-			return b.Status.ChangePodID == u.NodeID && !graver(verdictOf(&b.Status, u.Stage), u.CheckVerdict)
+			return b.Status.ChangePodID == u.NodeID && !isWorse(verdictOf(&b.Status, u.Stage), u.CheckVerdict)
 		}) {
 			left = append(left, *u)
 		}
@@ -278,7 +282,7 @@ type OrderPlan struct {
 	Status *v1alpha1.ChangeWorkloadStatus
 	// Call to the server, if any.
 	Call Call
-	// Events tell what was done, once the status is written.
+	// Events say what was done; they are emitted after the status is written.
 	Events []Event
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
@@ -301,10 +305,49 @@ func DecideOrder(in OrderInput) OrderPlan {
 }
 
 func (o *order) finishPlan() OrderPlan {
+	// What is not reported yet is reported together with the first change.
+	if FindCheck(o.status.Checks, ServerCheck) != nil || !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
+		o.noteServer()
+	}
 	if !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
 		o.plan.Status = o.status
 	}
 	return o.plan
+}
+
+// noteServer says how far the server's check of the release as a whole has come.
+func (o *order) noteServer() {
+	s := o.status
+	c := v1alpha1.CheckStatus{Name: ServerCheck, Phase: v1alpha1.CheckRunning, Reason: string(s.OrderStage), StartTime: timeOf(unixOrZero(s.OrderSubmitTimeUnix))}
+	kind := v1alpha1.ConditionOrderPostChecked
+	switch s.OrderStage {
+	case v1alpha1.OrderNone:
+		return
+	case v1alpha1.OrderEnded:
+		if known := FindCheck(s.Checks, ServerCheck); known != nil && CheckIsOver(known) {
+			return
+		}
+		c.Phase, c.Reason, c.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the order ended before its POST check"
+		SetCheck(&s.Checks, c, o.Now)
+		return
+	case v1alpha1.OrderSubmitting, v1alpha1.OrderDenied:
+		c.Phase, kind = v1alpha1.CheckPending, v1alpha1.ConditionOrderAccepted
+	case v1alpha1.OrderRefused:
+		c.Phase, kind = v1alpha1.CheckError, v1alpha1.ConditionOrderAccepted
+	default:
+	}
+	said := meta.FindStatusCondition(s.Conditions, kind)
+	if said != nil && s.OrderStage == v1alpha1.OrderPostFinish {
+		c.Phase, c.Reason = endPhase(said.Reason), said.Reason
+	}
+	if said != nil {
+		c.Message = said.Message
+	}
+	// A PRE check that failed fails the release, whatever the POST check says.
+	if pre := s.OrderPreVerdict; pre != nil && VerdictFails(pre.Verdict) {
+		c.Phase, c.Reason, c.Message = v1alpha1.CheckFailed, v1alpha1.ReasonCheckFailed, pre.Message
+	}
+	SetCheck(&s.Checks, c, o.Now)
 }
 
 // order is a decision in the making.
@@ -315,24 +358,75 @@ type order struct {
 }
 
 func (o *order) follow() {
-	s := o.status
-	switch s.OrderStage {
+	switch o.status.OrderStage {
 	case v1alpha1.OrderSubmitting, v1alpha1.OrderDenied:
 		o.submit()
+	default:
+		o.claim()
+		t, call, wait := o.node().next(o.Now, o.Calls)
+		o.plan.Call, o.plan.RequeueAfter = call, wait
+		o.take(t, Answer{})
+	}
+}
+
+// node is the order as one of the server's nodes.
+func (o *order) node() *node {
+	s := o.status
+	const kind = v1alpha1.ConditionOrderPostChecked
+	n := &node{
+		id: s.OrderNodeID, seed: s.OrderID + string(v1alpha1.StagePre),
+		pre:         check{since: unixOrZero(s.OrderPreSubmitTimeUnix), limit: o.Settings.PreTimeout, verdict: s.OrderPreVerdict},
+		post:        check{since: unixOrZero(s.OrderPostSubmitTimeUnix), limit: o.Settings.PostTimeout, verdict: s.OrderPostVerdict},
+		held:        s.OrderPostDueTimeUnix == 0,
+		skipped:     o.skipped(),
+		unconfirmed: unconfirmed(s.Conditions, kind),
+		doubted:     o.preAnswered() && doubted(s.Conditions, kind, o.Now),
+	}
+	switch s.OrderStage {
 	case v1alpha1.OrderPreWait:
-		since := time.Unix(s.OrderSubmitTimeUnix, 0)
-		if o.Calls.tried(CallStart) && !o.Now.Before(since.Add(o.Settings.PreTimeout)) {
-			o.preOver(v1alpha1.ReasonSubmitFailed, "its start could not be notified in time", false)
-			return
-		}
-		o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallStart, o.Now, since.Add(o.Settings.PreTimeout))
+		n.stage, n.pre.since = nodeToStart, unixOrZero(s.OrderSubmitTimeUnix)
 	case v1alpha1.OrderPreSubmitted:
-		o.awaitVerdict(v1alpha1.StagePre)
+		n.stage = nodePre
 	case v1alpha1.OrderPostWait:
-		o.finish()
+		n.stage, n.post.since = nodeToFinish, unixOrZero(s.OrderPostDueTimeUnix)
 	case v1alpha1.OrderPostSubmitted:
-		o.awaitVerdict(v1alpha1.StagePost)
-	case v1alpha1.OrderNone, v1alpha1.OrderRefused, v1alpha1.OrderPostFinish, v1alpha1.OrderEnded:
+		n.stage, n.seed = nodePost, s.OrderID+string(v1alpha1.StagePost)
+	default:
+		n.stage = nodeIdle
+	}
+	return n
+}
+
+// take writes down what becomes of the order's node.
+func (o *order) take(t turn, a Answer) {
+	s := o.status
+	if t.reason == v1alpha1.ReasonRefused {
+		t.reason = v1alpha1.ReasonSubmitFailed
+	}
+	switch t.to {
+	case turnNone:
+	case turnStarted:
+		s.OrderNodeID, s.OrderStage = a.NodeID, v1alpha1.OrderPreSubmitted
+		s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
+		o.condition(v1alpha1.ConditionOrderPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
+		if a.SkipCheck {
+			o.preOver(turn{reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true})
+		}
+	case turnNotStarted:
+		o.unsubmitted(v1alpha1.ConditionOrderPreChecked, t)
+	case turnPreOver:
+		o.preOver(t)
+	case turnFinished:
+		s.OrderStage = v1alpha1.OrderPostSubmitted
+		s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
+		o.condition(v1alpha1.ConditionOrderPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
+		if t.answered && o.skipped() {
+			o.postOver(turn{reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true})
+		}
+	case turnNotFinished:
+		o.unsubmitted(v1alpha1.ConditionOrderPostChecked, t)
+	case turnPostOver:
+		o.postOver(t)
 	}
 }
 
@@ -347,7 +441,7 @@ func (o *order) submit() {
 	deadline := time.Unix(s.EntryTimeUnix, 0).Add(o.Settings.PreTimeout)
 	if s.Status == v1alpha1.ChangeWorkloadInit && s.OrderStage == v1alpha1.OrderSubmitting && o.Settings.SilenceFails &&
 		o.Calls.tried(CallSubmit) && !o.Now.Before(deadline) && s.OrderPreVerdict == nil {
-		s.OrderPreVerdict = silence(o.Now, "AlterShield Server did not take the order within "+o.Settings.PreTimeout.String())
+		s.OrderPreVerdict = silence(o.Now, "AlterShield Server did not accept the order within "+o.Settings.PreTimeout.String())
 		return
 	}
 	o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallSubmit, o.Now, time.Time{})
@@ -356,73 +450,23 @@ func (o *order) submit() {
 	}
 }
 
-// awaitVerdict waits for the verdict on a check that runs, asks for it from
-// half of its time on, and gives up when the time is over.
-func (o *order) awaitVerdict(stage v1alpha1.CheckStage) {
-	s := o.status
-	verdict, submitted, limit, poll, over := &s.OrderPreVerdict, s.OrderPreSubmitTimeUnix, o.Settings.PreTimeout, CallPollPre, o.preOver
-	if stage == v1alpha1.StagePost {
-		verdict, submitted, limit, poll, over = &s.OrderPostVerdict, s.OrderPostSubmitTimeUnix, o.Settings.PostTimeout, CallPollPost, o.postOver
-	}
-	o.claim(stage, verdict)
-	if v := *verdict; v != nil {
-		if VerdictFails(v.Verdict) {
-			over(v1alpha1.ReasonCheckFailed, v.Message, true)
-		} else {
-			over(v1alpha1.ReasonPassed, v.Message, true)
-		}
-		return
-	}
-	call, wait, timedOut := o.Calls.await(poll, o.Now, time.Unix(submitted, 0), limit, s.OrderID+string(stage))
-	if timedOut {
-		reason, message := timeoutOf(o.Calls, stage, limit)
-		over(reason, message, false)
-		return
-	}
-	o.plan.Call, o.plan.RequeueAfter = call, wait
-}
-
-// finish notifies the end of the order's node when the last pod has passed.
-func (o *order) finish() {
-	s := o.status
-	o.claim(v1alpha1.StagePost, &s.OrderPostVerdict)
-	switch {
-	case s.OrderPostVerdict != nil:
-		// The end was received, and the process died before it could tell.
-		s.OrderStage = v1alpha1.OrderPostSubmitted
-		s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-		return
-	case s.OrderPostDueTimeUnix == 0:
-		return
-	case s.OrderNodeID == "" && o.skipped():
-		o.postOver(v1alpha1.ReasonSkipped, "the server said that there is nothing to check", true)
-		return
-	case s.OrderNodeID == "":
-		// Its start was refused: there is nothing to end, as was told then.
-		o.postOver(v1alpha1.ReasonSubmitFailed, "the server has no node of the order", true)
-		return
-	}
-	deadline := time.Unix(s.OrderPostDueTimeUnix, 0).Add(o.Settings.PostTimeout)
-	if o.Calls.tried(CallFinish) && !o.Now.Before(deadline) {
-		o.postOver(v1alpha1.ReasonSubmitFailed, "its end could not be notified in time", false)
-		return
-	}
-	o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallFinish, o.Now, deadline)
-}
-
 // claim takes the verdicts that arrived before their node was known: those on
 // the order's node, and those on another node of the order, whose start was
 // repeated when nobody knew that it had been received.
-func (o *order) claim(stage v1alpha1.CheckStage, into **v1alpha1.CheckVerdict) {
+func (o *order) claim() {
 	s := o.status
-	if s.OrderNodeID == "" {
+	stage, into := v1alpha1.StagePost, &s.OrderPostVerdict
+	if s.OrderStage == v1alpha1.OrderPreSubmitted {
+		stage, into = v1alpha1.StagePre, &s.OrderPreVerdict
+	}
+	if s.OrderNodeID == "" || s.OrderStage == v1alpha1.OrderPreWait || s.OrderStage == v1alpha1.OrderPostFinish {
 		return
 	}
 	s.UnclaimedVerdicts = slices.DeleteFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool {
 		if u.NodeID != s.OrderNodeID && !u.OfOrder || u.Stage != stage {
 			return false
 		}
-		if graver(*into, u.CheckVerdict) {
+		if isWorse(*into, u.CheckVerdict) {
 			*into = u.CheckVerdict.DeepCopy()
 		}
 		return true
@@ -445,30 +489,24 @@ func (o *order) preAnswered() bool {
 	return meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionOrderPreChecked)
 }
 
-func (o *order) preOver(reason, message string, answered bool) {
-	o.over(v1alpha1.ConditionOrderPreChecked, &o.status.OrderPreVerdict, v1alpha1.OrderPostWait, reason, message, answered)
+func (o *order) preOver(t turn) {
+	o.status.OrderStage = v1alpha1.OrderPostWait
+	o.over(v1alpha1.ConditionOrderPreChecked, &o.status.OrderPreVerdict, t)
 }
 
-func (o *order) postOver(reason, message string, answered bool) {
-	o.over(v1alpha1.ConditionOrderPostChecked, &o.status.OrderPostVerdict, v1alpha1.OrderPostFinish, reason, message, answered)
+func (o *order) postOver(t turn) {
+	o.status.OrderStage = v1alpha1.OrderPostFinish
+	o.over(v1alpha1.ConditionOrderPostChecked, &o.status.OrderPostVerdict, t)
 }
 
-// over ends a check of the order; answered says that it ended with an answer of
-// the server.
-func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, next v1alpha1.OrderStage, reason, message string, answered bool) {
-	o.status.OrderStage = next
-	status := metav1.ConditionFalse
-	if reason == v1alpha1.ReasonPassed || reason == v1alpha1.ReasonSkipped {
-		status = metav1.ConditionTrue
+// over ends a check of the order.
+func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
+	status, message := metav1.ConditionFalse, cmp.Or(t.message, "the server gave no reason")
+	if t.passed() {
+		status, message = metav1.ConditionTrue, cmp.Or(t.message, "the check passed")
 	}
-	if message == "" {
-		message = "the server gave no reason"
-		if status == metav1.ConditionTrue {
-			message = "the check passed"
-		}
-	}
-	o.condition(kind, status, reason, cut(message))
-	if answered {
+	o.condition(kind, status, t.reason, cut(message))
+	if t.answered {
 		return
 	}
 	consequence := "the release goes on without a verdict"
@@ -486,7 +524,7 @@ func (o *order) event(reason, message string) {
 		Message: fmt.Sprintf("version %s: %s", o.Change.Spec.Reversion, message)})
 }
 
-// end tells the server how the order ended, once, for at most one deadline.
+// end notifies the server how the order ended, once, for at most one deadline.
 func (o *order) end() {
 	s := o.status
 	deadline := time.Unix(s.OrderEndDueTimeUnix, 0).Add(o.Settings.PostTimeout)
@@ -500,31 +538,27 @@ func (o *order) end() {
 	s.OrderStage = v1alpha1.OrderEnded
 	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionOrderEnded); c == nil || c.Status != metav1.ConditionFalse {
 		o.condition(v1alpha1.ConditionOrderEnded, metav1.ConditionFalse, v1alpha1.ReasonTimeout,
-			"AlterShield Server was not told in time that the order ended as "+string(s.OrderEnd))
+			"AlterShield Server was not notified in time that the order ended as "+string(s.OrderEnd))
 	}
 }
 
 func (o *order) condition(kind string, status metav1.ConditionStatus, reason, message string) {
-	setCondition(&o.status.Conditions, o.Change.Generation, o.Now, kind, status, reason, "%s", message)
+	conditions{&o.status.Conditions, o.Change.Generation, o.Now}.set(kind, status, reason, "%s", message)
 }
 
 // AnswerOrder puts the server's answer to a call about an order into the status
 // of its release.
 func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
 	o := &order{OrderInput: in, status: in.Change.Status.DeepCopy()}
-	switch stage := o.status.OrderStage; {
-	case call == CallSubmit && (stage == v1alpha1.OrderSubmitting || stage == v1alpha1.OrderDenied):
-		o.submitted(a)
-	case call == CallStart && stage == v1alpha1.OrderPreWait:
-		o.started(a)
-	case call == CallFinish && stage == v1alpha1.OrderPostWait:
-		o.finished(a)
-	case call == CallPollPre && stage == v1alpha1.OrderPreSubmitted && a.Kind == AnswerDone:
-		o.preOver(v1alpha1.ReasonPassed, "the check passed, as the server said when asked", true)
-	case call == CallPollPost && stage == v1alpha1.OrderPostSubmitted && a.Kind == AnswerDone:
-		o.postOver(v1alpha1.ReasonPassed, "the check passed, as the server said when asked", true)
-	case call == CallEnd:
+	switch call {
+	case CallSubmit:
+		if stage := o.status.OrderStage; stage == v1alpha1.OrderSubmitting || stage == v1alpha1.OrderDenied {
+			o.submitted(a)
+		}
+	case CallEnd:
 		o.ended(a)
+	default:
+		o.take(o.node().said(call, a, in.Now), a)
 	}
 	return o.finishPlan()
 }
@@ -552,8 +586,8 @@ func (o *order) submitted(a Answer) {
 		o.unaccepted(v1alpha1.ReasonPermissionDenied, a.Message)
 	case AnswerRetry:
 		// One that waits for a human goes on waiting: the time others have was
-		// over long ago, and whoever mends the registration may restart the
-		// server for it.
+		// over long ago, and a human who repairs the registration may restart
+		// the server for it.
 		o.unaccepted(v1alpha1.ReasonUnreachable, a.Message)
 	case AnswerIllegal, AnswerUnsupported, AnswerNoCheck, AnswerRefused:
 		s.OrderStage = v1alpha1.OrderRefused
@@ -563,72 +597,12 @@ func (o *order) submitted(a Answer) {
 }
 
 func (o *order) unaccepted(reason, message string) {
-	setReason(&o.status.Conditions, o.Change.Generation, o.Now, v1alpha1.ConditionOrderAccepted, metav1.ConditionFalse, reason, message)
+	conditions{&o.status.Conditions, o.Change.Generation, o.Now}.setReason(v1alpha1.ConditionOrderAccepted, metav1.ConditionFalse, reason, message)
 }
 
-func (o *order) started(a Answer) {
-	s := o.status
-	unchecked := o.unchecked(v1alpha1.ConditionOrderPreChecked)
-	switch a.Kind {
-	case AnswerDone, AnswerDuplicate:
-		s.OrderNodeID, s.OrderStage = a.NodeID, v1alpha1.OrderPreSubmitted
-		s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-		o.condition(v1alpha1.ConditionOrderPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check runs")
-		if a.SkipCheck {
-			o.preOver(v1alpha1.ReasonSkipped, "the server said that there is nothing to check", true)
-		}
-	case AnswerNoCheck:
-		o.preOver(v1alpha1.ReasonSkipped, a.Message, true)
-	case AnswerDenied:
-		unchecked(v1alpha1.ReasonPermissionDenied, a.Message)
-	case AnswerIllegal:
-		unchecked(v1alpha1.ReasonNotConfigured, a.Message)
-	case AnswerRetry:
-		unchecked(v1alpha1.ReasonUnreachable, a.Message)
-	case AnswerUnsupported, AnswerRefused:
-		o.preOver(v1alpha1.ReasonSubmitFailed, a.Message, false)
-	case AnswerThrottled, AnswerNotPassed:
-	}
-}
-
-// unchecked says why a check of the order is not submitted yet.
-func (o *order) unchecked(kind string) func(reason, message string) {
-	return func(reason, message string) {
-		setReason(&o.status.Conditions, o.Change.Generation, o.Now, kind, metav1.ConditionFalse, reason, message)
-	}
-}
-
-func (o *order) finished(a Answer) {
-	s := o.status
-	const kind = v1alpha1.ConditionOrderPostChecked
-	unchecked := o.unchecked(kind)
-	received := func() {
-		s.OrderStage = v1alpha1.OrderPostSubmitted
-		s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-		o.condition(kind, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check runs")
-	}
-	switch a.Kind {
-	case AnswerDone, AnswerDuplicate:
-		received()
-		if o.skipped() {
-			o.postOver(v1alpha1.ReasonSkipped, "the server said that there is nothing to check", true)
-		}
-	case AnswerUnsupported:
-		if unconfirmed(s.Conditions, kind) || o.preAnswered() && doubted(s.Conditions, kind, o.Now) {
-			received()
-		} else {
-			unchecked(v1alpha1.ReasonNotYetAccepted, a.Message)
-		}
-	case AnswerNoCheck:
-		o.postOver(v1alpha1.ReasonSkipped, a.Message, true)
-	case AnswerDenied:
-		unchecked(v1alpha1.ReasonPermissionDenied, a.Message)
-	case AnswerRetry:
-		unchecked(retryReason(s.Conditions, kind, a), a.Message)
-	case AnswerIllegal, AnswerRefused:
-		o.postOver(v1alpha1.ReasonSubmitFailed, a.Message, false)
-	case AnswerThrottled, AnswerNotPassed:
-	}
+// unsubmitted says why a check of the order is not submitted yet.
+func (o *order) unsubmitted(kind string, t turn) {
+	conditions{&o.status.Conditions, o.Change.Generation, o.Now}.setReason(kind, metav1.ConditionFalse, t.reason, t.message)
 }
 
 func (o *order) ended(a Answer) {
@@ -637,13 +611,13 @@ func (o *order) ended(a Answer) {
 	case AnswerDone, AnswerDuplicate:
 		o.status.OrderStage = v1alpha1.OrderEnded
 		o.condition(v1alpha1.ConditionOrderEnded, metav1.ConditionTrue, v1alpha1.ReasonAccepted,
-			"AlterShield Server was told that the order ended as "+string(o.status.OrderEnd))
+			"AlterShield Server was notified that the order ended as "+string(o.status.OrderEnd))
 	case AnswerRetry, AnswerDenied:
 		reason := v1alpha1.ReasonUnreachable
 		if a.Kind == AnswerDenied {
 			reason = v1alpha1.ReasonPermissionDenied
 		}
-		setReason(&o.status.Conditions, o.Change.Generation, o.Now, v1alpha1.ConditionOrderEnded, metav1.ConditionFalse, reason, a.Message)
+		conditions{&o.status.Conditions, o.Change.Generation, o.Now}.setReason(v1alpha1.ConditionOrderEnded, metav1.ConditionFalse, reason, a.Message)
 	default:
 		// Refused for good.
 		o.status.OrderStage = v1alpha1.OrderEnded

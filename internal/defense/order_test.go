@@ -127,12 +127,22 @@ func (d *defended) flush() {
 		v := Delivered{OrderID: d.in.Change.Status.OrderID, OfOrder: part[3] == "order", NodeID: part[0], Stage: v1alpha1.CheckStage(part[1]), Verdict: part[2], Message: "the server says " + part[2]}
 		placed := PlacementElsewhere
 		for i := range d.in.Batches {
-			if placed == PlacementElsewhere {
-				placed = PlaceOnBatch(&d.in.Batches[i].Status, v, d.in.Now)
+			if placed != PlacementElsewhere {
+				break
+			}
+			in := d.batchInput(i)
+			in.Calls = Calls{}
+			var status *v1alpha1.ChangePodStatus
+			if placed, status = ApplyToBatch(in, v); status != nil {
+				in.Batch.Status = *status
 			}
 		}
 		if placed == PlacementElsewhere {
-			PlaceOnRelease(&d.in.Change.Status, v, d.in.Now)
+			in := d.orderInput()
+			in.Calls = Calls{}
+			if _, status := ApplyToRelease(in, v); status != nil {
+				in.Change.Status = *status
+			}
 		}
 	}
 	d.server.lost = nil
@@ -191,9 +201,13 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 			continue
 		}
 		d.batchCalls[b.Name] = d.batchCalls[b.Name].After(plan.Call, a, d.in.Now, 0.5)
-		if answered := AnswerBatch(d.batchInput(i), plan.Call, a); answered.Status != nil {
+		answered := AnswerBatch(d.batchInput(i), plan.Call, a)
+		if answered.Status != nil {
 			b.Status = *answered.Status
 		}
+		calls := d.batchCalls[b.Name]
+		calls.Ended = calls.Ended || answered.Ended
+		d.batchCalls[b.Name] = calls
 	}
 	busy = busy || len(d.server.lost) > 0
 	d.flush()
@@ -1004,5 +1018,29 @@ func TestReplacedWhileItsStartIsRefused(t *testing.T) {
 	d.Run(t, time.Minute)
 	if n := count(d.server.journal, "End order"); n != 1 {
 		t.Errorf("the order was ended %d times, want once", n)
+	}
+}
+
+// TestOrderOfNamespace: an attempt keeps what the namespace said when it began.
+func TestOrderOfNamespace(t *testing.T) {
+	d := newDefended(1)
+	d.in.Tenant, d.in.Phase = "team-a", "pre_phase"
+	d.Step()
+	d.in.Tenant, d.in.Phase = "team-b", ""
+	d.Step()
+	if s := d.in.Change.Status; s.OrderTenant != "team-a" || s.OrderPhase != "pre_phase" {
+		t.Errorf("tenant %q, phase %q", s.OrderTenant, s.OrderPhase)
+	}
+	d.in.Change.Spec.Release++
+	d.Release(2, versionA)
+	d.Step()
+	if s := d.in.Change.Status; s.OrderTenant != "team-b" || s.OrderPhase != "" {
+		t.Errorf("the next attempt: tenant %q, phase %q", s.OrderTenant, s.OrderPhase)
+	}
+	stand := newWorld(1)
+	stand.in.Tenant = "team-a"
+	stand.Step()
+	if s := stand.in.Change.Status; s.OrderTenant != "" {
+		t.Errorf("without a server: tenant %q", s.OrderTenant)
 	}
 }

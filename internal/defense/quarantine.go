@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -35,6 +36,8 @@ const maxQuarantined = 10
 type Quarantine struct {
 	versions []string
 	reasons  map[string]QuarantineReason
+	// over are the versions whose time is over, which are free to come back.
+	over []string
 }
 
 // QuarantineReason says when and why a version was rolled back. It is what
@@ -55,9 +58,16 @@ type QuarantineReason struct {
 	// version that was restored.
 	Release int64  `json:"release"`
 	To      string `json:"to"`
+	// Until is when the quarantine ends by itself, as RFC 3339 and by the clock of
+	// the API server; empty for never. Times is how often the version was rolled
+	// back because it never started.
+	Until string `json:"until,omitempty"`
+	Times int    `json:"times,omitempty"`
 	// Overridden is who released the version again by an override, which ended
 	// its quarantine.
 	Overridden string `json:"overridden,omitempty"`
+	// By is the user who went back, where it was not the operator that did.
+	By string `json:"by,omitempty"`
 }
 
 // String is one line for a message.
@@ -73,17 +83,35 @@ func (r QuarantineReason) String() string {
 }
 
 // ParseQuarantine reads the quarantine off the annotations of a workload. A
-// version without a reason is in quarantine all the same.
-func ParseQuarantine(annotations map[string]string) Quarantine {
+// version without a reason is in quarantine all the same; one whose time is over
+// is not, but what is known of it is kept.
+func ParseQuarantine(annotations map[string]string, now time.Time) Quarantine {
 	q := Quarantine{reasons: map[string]QuarantineReason{}}
+	_ = json.Unmarshal([]byte(annotations[v1alpha1.QuarantineReasonAnnotation]), &q.reasons) // no reason is better than no quarantine
+	if q.reasons == nil {
+		q.reasons = map[string]QuarantineReason{}
+	}
 	for version := range strings.SplitSeq(annotations[v1alpha1.QuarantinedAnnotation], ",") {
-		if version = strings.TrimSpace(version); version != "" && !slices.Contains(q.versions, version) {
+		version = strings.TrimSpace(version)
+		switch {
+		case version == "" || slices.Contains(q.versions, version) || slices.Contains(q.over, version):
+		case q.reasons[version].isOver(now):
+			q.over = append(q.over, version)
+		default:
 			q.versions = append(q.versions, version)
 		}
 	}
-	_ = json.Unmarshal([]byte(annotations[v1alpha1.QuarantineReasonAnnotation]), &q.reasons) // no reason is better than no quarantine
 	return q
 }
+
+// isOver says that the time of a quarantine has passed.
+func (r QuarantineReason) isOver(now time.Time) bool {
+	until, err := time.Parse(time.RFC3339, r.Until)
+	return err == nil && !until.After(now)
+}
+
+// times is how often a version was rolled back because it never started.
+func (q Quarantine) times(version string) int { return q.reasons[version].Times }
 
 // Holds says that a version is in quarantine.
 func (q Quarantine) Holds(version string) bool { return slices.Contains(q.versions, version) }
@@ -130,13 +158,11 @@ func (q Quarantine) Override(version, user string) Quarantine {
 // Without ends the quarantine of a version.
 func (q Quarantine) Without(version string) Quarantine {
 	changed := Quarantine{reasons: map[string]QuarantineReason{}}
-	for _, v := range q.versions {
-		if v != version {
-			changed.versions = append(changed.versions, v)
-		}
-	}
+	other := func(v string) bool { return v == version }
+	changed.versions = slices.DeleteFunc(slices.Clone(q.versions), other)
+	changed.over = slices.DeleteFunc(slices.Clone(q.over), other)
 	for v, r := range q.reasons {
-		if v != version && (changed.Holds(v) || r.Overridden != "") {
+		if v != version && (changed.Holds(v) || slices.Contains(changed.over, v) || r.Overridden != "") {
 			changed.reasons[v] = r
 		}
 	}
@@ -144,13 +170,14 @@ func (q Quarantine) Without(version string) Quarantine {
 }
 
 // Annotate writes the quarantine into annotations. Of the versions that were
-// overridden the last ones are kept.
+// overridden, and of those whose time is over, the last ones are kept.
 func (q Quarantine) Annotate(annotations map[string]string) {
+	over := q.over[max(0, len(q.over)+len(q.versions)-maxQuarantined):]
 	kept := map[string]QuarantineReason{}
 	var overridden []string
 	for v, r := range q.reasons {
 		switch {
-		case q.Holds(v):
+		case q.Holds(v) || slices.Contains(over, v):
 			kept[v] = r
 		case r.Overridden != "":
 			overridden = append(overridden, v)
@@ -170,7 +197,8 @@ func (q Quarantine) Annotate(annotations map[string]string) {
 		}
 	}
 	reasons, err := json.Marshal(kept)
-	set(v1alpha1.QuarantinedAnnotation, strings.Join(q.versions, ","), len(q.versions) > 0)
+	listed := slices.Concat(over, q.versions)
+	set(v1alpha1.QuarantinedAnnotation, strings.Join(listed, ","), len(listed) > 0)
 	set(v1alpha1.QuarantineReasonAnnotation, string(reasons), len(kept) > 0 && err == nil)
 }
 
@@ -179,7 +207,8 @@ func rolledBack(w *Workload, change *v1alpha1.ChangeWorkload) (QuarantineReason,
 	if w == nil {
 		return QuarantineReason{}, false
 	}
-	r, ok := ParseQuarantine(w.Annotations).Reason(change.Spec.Reversion)
+	// Also of one that is over.
+	r, ok := ParseQuarantine(w.Annotations, time.Time{}).Reason(change.Spec.Reversion)
 	switch r.Cause {
 	case v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested:
 		return r, ok && r.Release == change.Spec.Release
@@ -193,6 +222,9 @@ func describeQuarantine(version string, q Quarantine) string {
 	r, ok := q.reasons[version]
 	if !ok {
 		return fmt.Sprintf("version %s was rolled back", version)
+	}
+	if r.Until != "" {
+		return fmt.Sprintf("version %s was rolled back at %s and is in quarantine until %s: %s", version, r.Time, r.Until, r)
 	}
 	return fmt.Sprintf("version %s was rolled back at %s: %s", version, r.Time, r)
 }

@@ -24,6 +24,8 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +33,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 const (
@@ -47,6 +50,12 @@ type world struct {
 	// stored is the workload as the API server has it; in.Workload is what the
 	// cache shows, the same unless Stale.
 	stored *Workload
+	// unseen are pods that exist, and the cache does not show.
+	unseen map[types.UID]bool
+	// kept: batches that are to be removed stay, as when the process dies before.
+	kept bool
+	// made is how many pods replaced others.
+	made int
 }
 
 func newWorld(replicas int32) *world {
@@ -54,16 +63,10 @@ func newWorld(replicas int32) *world {
 		Now:      testNow,
 		Settings: settings.Default(),
 		Enrolled: true,
-		Change: &v1alpha1.ChangeWorkload{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: ChangeWorkloadName("sleep", versionA), UID: "change-a", Generation: 1,
-				CreationTimestamp: metav1.NewTime(testNow)},
-			Spec: v1alpha1.ChangeWorkloadSpec{
-				ChangeWorkloadID: ChangeWorkloadName("sleep", versionA), AppName: "sleep", ServiceName: "sleep",
-				Reversion: versionA, CountThreshold: 1, WaitTimeThreshold: 60, Release: 1,
-			},
-		},
+		Change: wrappers.MakeChangeWorkload("default", ChangeWorkloadName("sleep", versionA)).UID("change-a").Generation(1).Created(testNow).
+			Of(wrappers.MakeDeployment("default", "sleep").UID("sleep-uid").Obj()).Version(versionA).Obj(),
 		Workload: &Workload{
-			Kind: "deployment", Namespace: "default", Name: "sleep", UID: "sleep-uid",
+			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "default", Name: "sleep", UID: "sleep-uid",
 			Labels:      map[string]string{v1alpha1.VersionLabel: versionA},
 			Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"},
 			Version:     versionA, Replicas: replicas,
@@ -147,6 +150,22 @@ func (w *world) Crash() *world { w.step(true); return w }
 
 func (w *world) step(crash bool) ReleasePlan {
 	plan := DecideRelease(w.in)
+	if plan.NeedsBatches {
+		w.in.LiveBatches = true // there is no cache here
+		defer func() { w.in.LiveBatches = false }()
+		plan = DecideRelease(w.in)
+	}
+	if len(plan.NeedsSure) > 0 {
+		w.in.Sure, w.in.Gone = map[types.UID]bool{}, map[types.UID]bool{}
+		for _, b := range plan.NeedsSure {
+			w.in.Sure[b.UID] = true
+			for _, p := range b.Spec.PodInfos {
+				w.in.Gone[types.UID(p.UID)] = !w.unseen[types.UID(p.UID)]
+			}
+		}
+		defer func() { w.in.Sure, w.in.Gone = nil, nil }()
+		plan = DecideRelease(w.in)
+	}
 	if plan.NeedsLive {
 		live := w.in
 		live.Workload, live.Live = w.stored, true
@@ -159,15 +178,15 @@ func (w *world) step(crash bool) ReleasePlan {
 		w.in.Change.Generation++
 	}
 	for _, b := range plan.Batches {
-		w.in.Batches = append(w.in.Batches, v1alpha1.ChangePod{
-			ObjectMeta: metav1.ObjectMeta{Name: ChangePodName("sleep", versionA, b.Number)},
-			Spec:       v1alpha1.ChangePodSpec{PodInfos: b.Pods, Attempt: b.Attempt, Release: b.Release, TotalBatches: b.Total, Last: b.Last, CreateTimeUnix: w.in.Now.Unix()},
-		})
+		batch := wrappers.MakeChangePod("default", ChangePodName("sleep", versionA, b.Number)).Attempt(b.Attempt, b.Release).Obj()
+		batch.UID = types.UID(fmt.Sprintf("batch-%d-%d", b.Number, len(w.in.Batches)))
+		batch.Spec.PodInfos, batch.Spec.TotalBatches, batch.Spec.Last, batch.Spec.CreateTimeUnix = b.Pods, b.Total, b.Last, w.in.Now.Unix()
+		w.in.Batches = append(w.in.Batches, *batch)
 	}
 	switch plan.Action {
 	case BlockWorkload:
 		w.stored.Labels[v1alpha1.SuspendLabel] = fmt.Sprint(w.in.Now.Unix())
-		w.stored.Annotations[v1alpha1.SuspendedByAnnotation] = w.stored.BlockedBy()
+		w.stored.Annotations[v1alpha1.SuspendedByAnnotation] = w.stored.BlockedBy(w.in.Change.UID)
 	case LiftBlock:
 		delete(w.stored.Labels, v1alpha1.SuspendLabel)
 		delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
@@ -183,6 +202,11 @@ func (w *world) step(crash bool) ReleasePlan {
 	}
 	if plan.Status != nil && !crash {
 		w.in.Change.Status = *plan.Status
+	}
+	if !crash && !w.kept {
+		for _, gone := range plan.RemoveBatches {
+			w.in.Batches = slices.DeleteFunc(w.in.Batches, func(b v1alpha1.ChangePod) bool { return b.UID == gone.UID })
+		}
 	}
 	if plan.Remember && !crash {
 		w.in.History = slices.DeleteFunc(w.in.History, func(r Revision) bool { return r.Version == w.in.Change.Spec.Reversion })
@@ -212,6 +236,9 @@ func (w *world) Settle(t *testing.T) *world {
 		plan := w.Step()
 		w.Check()
 		plan.RequeueAfter, plan.Remove = 0, nil
+		if w.kept {
+			plan.RemoveBatches = nil
+		}
 		if diff := cmp.Diff(ReleasePlan{}, plan); diff == "" {
 			return w
 		}
@@ -339,6 +366,42 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(1).Pods(1).Complete(),
 			then:  []func(*world){func(w *world) { w.Suspended("") }},
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true},
+		},
+		"a block a user sets during the release stays": {
+			world: newWorld(2).Pods(1),
+			then:  []func(*world){func(w *world) { w.Suspended("") }, func(w *world) { w.Pods(1).Complete() }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2, suspended: true},
+		},
+		"the one that was there is lifted, not the one a user sets after it": {
+			world: newWorld(2).Pods(1).Suspended(""),
+			then:  []func(*world){func(w *world) { w.in.Workload.Labels[v1alpha1.SuspendLabel] = "2" }, func(w *world) { w.Pods(1).Complete() }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2, suspended: true},
+		},
+		"a pod that becomes unavailable after success changes nothing of the release": {
+			world: newWorld(2).Pods(2).Complete(),
+			then:  []func(*world){func(w *world) { w.in.Workload.Rollout.Complete = false; w.in.Pods[0].Ready = false }},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
+		},
+		"nor do a pause, and pods that are still to come": {
+			world: newWorld(1).Pods(1).Complete(),
+			then: []func(*world){func(w *world) {
+				w.in.Workload.Replicas, w.in.Workload.Paused, w.in.Workload.Rollout.Complete = 3, true, false
+				w.in.Workload.NotMade = &NotMade{Count: 1, Since: testNow, Message: "exceeded quota"}
+				w.Pods(1, unready)
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed,
+					v1alpha1.ConditionPodsUnavailable: v1alpha1.ReasonPodsNotMade}},
+		},
+		"another pod fails while one is corrected: a new failure": {
+			world: newWorld(2).Pods(2).Complete(),
+			then: []func(*world){
+				func(w *world) { w.Verdict("sleep-0", "fail") },
+				func(w *world) { delete(w.stored.Labels, v1alpha1.SuspendLabel) },
+				func(w *world) { w.Verdict("sleep-0", "pass").Verdict("sleep-1", "fail") },
+			},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1}, pass: 1, fail: 1, suspended: true},
 		},
 		"success without memory of the failure does not lift its own block": {
 			world: newWorld(1).Pods(1).Complete().Suspended(versionA + " 1"),
@@ -510,7 +573,7 @@ func TestDecideRelease(t *testing.T) {
 		"results of pods outside the batch do not count": {
 			world: newWorld(1).Pods(1).Complete(),
 			then: []func(*world){func(w *world) {
-				w.in.Batches[0].Status.PodResults = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "other"}, Verdict: "fail"}}
+				w.in.Batches[0].Status.PodResults = []v1alpha1.PodResult{wrappers.PodResult("other", "fail")}
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
 		},
@@ -566,9 +629,66 @@ func onePodOneBatch(t *testing.T, w *world) {
 	}
 }
 
+// TestNeedsBatches: while a batch that the status mentions is not seen, its pods
+// must not be put into another.
+func TestNeedsBatches(t *testing.T) {
+	made := func() *world { w := newWorld(3).BatchSize(1).Pods(2); w.Step(); return w }
+	for name, test := range map[string]struct {
+		world *world
+		needs bool
+		made  int
+	}{
+		"all are seen":              {made().Pods(1), false, 1},
+		"one is not":                {unseen(made().Pods(1), 1), true, 0},
+		"none is":                   {unseen(made().Pods(1), 2), true, 0},
+		"nothing is to be made":     {unseen(nobody(made()), 2), false, 0},
+		"it is read, and is gone":   {live(unseen(made().Pods(1), 1)), false, 2},
+		"one more than was told of": {func() *world { w := made().Pods(1); w.in.Change.Status.Batches = 1; return w }(), false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := DecideRelease(test.world.in)
+			if plan.NeedsBatches != test.needs || !test.needs && len(plan.Batches) != test.made {
+				t.Errorf("needs batches: %t, makes %d; want %t, %d", plan.NeedsBatches, len(plan.Batches), test.needs, test.made)
+			}
+		})
+	}
+}
+
+// TestEndsNoFailureUnseen: the release, or the block that another process set, may
+// be seen before the batch that failed is. Nothing is lifted from that.
+func TestEndsNoFailureUnseen(t *testing.T) {
+	failed := func(pods int) *world {
+		w := newWorld(2).Pods(pods)
+		w.in.Workload.Rollout.Complete = pods == 2
+		return w.Settle(t).Verdict("sleep-0", "unpass").Settle(t)
+	}
+	for name, w := range map[string]*world{
+		"it would go on":   failed(1).Verdict("sleep-0", "pass"),
+		"it would succeed": failed(2).Verdict("sleep-0", "pass").Verdict("sleep-1", "pass"),
+		"the status does not tell of the block yet": func() *world {
+			w := failed(2).Verdict("sleep-0", "pass").Verdict("sleep-1", "pass")
+			w.in.Change.Status.Status = v1alpha1.ChangeWorkloadSuccess
+			return w
+		}(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if plan := DecideRelease(w.in); plan.Action != LiftBlock || !plan.NeedsBatches || !plan.NeedsLive {
+				t.Errorf("action %d, needs batches %t, live %t; want all", plan.Action, plan.NeedsBatches, plan.NeedsLive)
+			}
+		})
+	}
+}
+
+// unseen leaves out the last batches.
+func unseen(w *world, n int) *world { w.in.Batches = w.in.Batches[:len(w.in.Batches)-n]; return w }
+
+func nobody(w *world) *world { w.in.Pods = nil; return w }
+
+func live(w *world) *world { w.in.LiveBatches = true; return w }
+
 func TestDecideReleaseSuccessRemovesOlder(t *testing.T) {
-	older := v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Name: "older"}, Spec: v1alpha1.ChangeWorkloadSpec{Release: 1}}
-	newer := v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Name: "newer"}, Spec: v1alpha1.ChangeWorkloadSpec{Release: 3}}
+	older := *wrappers.MakeChangeWorkload("default", "older").Release(1).Obj()
+	newer := *wrappers.MakeChangeWorkload("default", "newer").Release(3).Obj()
 	for name, test := range map[string]struct {
 		world *world
 		want  []string
@@ -651,12 +771,95 @@ func TestHistory(t *testing.T) {
 			}
 		})
 	}
-	if got := NewestSuccess(revisions(v1, v2, v3), v3, nil); got != v2 {
+	if got := NewestSuccess(revisions(v1, v2, v3), v3, nil, testNow); got != v2 {
 		t.Errorf("newest success beside %s is %q, want %s", v3, got, v2)
 	}
 }
 
 // TestBadOverrides: told once, and again when it changes.
+// TestNoSuccessOfRestarted: pods that had passed and crash since make no Success,
+// however often the rollout is complete for a moment.
+func TestNoSuccessOfRestarted(t *testing.T) {
+	w := newWorld(2).Pods(2)
+	for range 3 { // they pass before the kubelet tells that they crash
+		w.Step()
+		w.Check()
+	}
+	state := func() v1alpha1.ChangeWorkloadStatusType { w.Step(); return w.in.Change.Status.Status }
+	for range 5 {
+		w.Later(40 * time.Second)
+		w.in.Pods[1].RestartedAt = w.in.Now
+		if got := w.Complete(); state() != v1alpha1.ChangeWorkloadRunning {
+			t.Fatalf("%s while a pod crashes again and again", got.in.Change.Status.Status)
+		}
+		w.Later(8 * time.Second)
+		w.in.Pods[1].Ready, w.in.Pods[1].RestartedAt = false, time.Time{}
+		if got := state(); got != v1alpha1.ChangeWorkloadRunning {
+			t.Fatalf("%s while a pod is down, and the rollout still said to be complete", got)
+		}
+		w.in.Workload.Rollout.Complete = false
+		state()
+		w.in.Pods[1].Ready = true
+	}
+	w.Complete().in.Pods[1].RestartedAt = w.in.Now
+	w.Step()
+	if again := DecideRelease(w.in).RequeueAfter; again != restartSettle {
+		t.Errorf("looks again after %s", again)
+	}
+	if got := conditionMessage(&w.in.Change.Status, v1alpha1.ConditionVerified); !strings.Contains(got, "restarted") {
+		t.Errorf("says %q", got)
+	}
+	w.Later(restartSettle)
+	if got := state(); got != v1alpha1.ChangeWorkloadSuccess {
+		t.Fatalf("%s although it has run for a minute", got)
+	}
+	w.in.Pods[1].RestartedAt = w.in.Now
+	if got := state(); got != v1alpha1.ChangeWorkloadSuccess || conditionReason(w, v1alpha1.ConditionVerified) != v1alpha1.ReasonAllPassed {
+		t.Errorf("a restart after the Success makes it %s, Verified %s", got, conditionReason(w, v1alpha1.ConditionVerified))
+	}
+}
+
+// TestRememberLeft: a release that succeeded, and was replaced before its version
+// was remembered, is remembered all the same.
+func TestRememberLeft(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*world)
+		want   bool
+	}{
+		"not remembered": {func(*world) {}, true},
+		"after an older one": {func(w *world) {
+			w.in.History = []Revision{{Name: "b", Version: versionB, Release: 0}}
+		}, true},
+		"remembered":          {func(w *world) { w.in.History = []Revision{{Name: "a", Version: versionA, Release: 1}} }, false},
+		"forgotten, as older": {func(w *world) { w.in.History = []Revision{{Name: "b", Version: versionB, Release: 2}} }, false},
+		"a newer one succeeded": {func(w *world) {
+			w.in.Others = []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}
+		}, false},
+		"failed":          {func(w *world) { w.Status(v1alpha1.ChangeWorkloadSuspend) }, false},
+		"did not end":     {func(w *world) { w.Status(v1alpha1.ChangeWorkloadRunning) }, false},
+		"verified no pod": {func(w *world) { w.in.Change.Status.PassCount = 0 }, false},
+		"history is off":  {func(w *world) { w.in.Settings.History = 0 }, false},
+		"failed soon after": {func(w *world) {
+			w.in.Change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFail}}
+		}, false},
+		"rolled back": {func(w *world) {
+			ParseQuarantine(nil, testNow).With(versionA, QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1}).Annotate(w.stored.Annotations)
+		}, false},
+		"left the defense":      {func(w *world) { w.in.Enrolled = false }, false},
+		"the workload is going": {func(w *world) { w.stored.Deleting = true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1).Pods(1).Complete().Settle(t)
+			w.in.History = nil
+			w.Release(2, versionB)
+			test.change(w)
+			if plan := w.Step(); plan.Remember != test.want {
+				t.Errorf("remembers: %t, want %t", plan.Remember, test.want)
+			}
+		})
+	}
+}
+
 func TestBadOverrides(t *testing.T) {
 	w := newWorld(1).Pods(1, unready)
 	told := func() (n int) {
@@ -693,6 +896,39 @@ func TestBadOverrides(t *testing.T) {
 	}
 }
 
+// TestSettingsAltered: a release tells once which settings came with it.
+func TestSettingsAltered(t *testing.T) {
+	for name, test := range map[string]struct {
+		note string
+		want string // what the event names
+	}{
+		"none":                 {"", ""},
+		"of this release":      {`1 observe from none to "enabled"`, `observe from none to "enabled"`},
+		"of an earlier one":    {`7 observe from none to "enabled"`, ""},
+		"somebody's own words": {"nonsense", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1).Pods(1).Complete()
+			w.in.Workload.Annotations[v1alpha1.SettingsAlteredAnnotation] = test.note
+			told := 0
+			for range 5 {
+				for _, e := range w.Step().Events {
+					if e.Reason == "SettingsAltered" {
+						told++
+						if !strings.Contains(e.Message, test.want) {
+							t.Errorf("told %q, want %q in it", e.Message, test.want)
+						}
+					}
+				}
+				w.Check()
+			}
+			if want := min(len(test.want), 1); told != want {
+				t.Errorf("told %d times, want %d", told, want)
+			}
+		})
+	}
+}
+
 func TestHalting(t *testing.T) {
 	fail := func(pod string) func(*world) { return func(w *world) { w.Verdict(pod, "fail") } }
 	for name, test := range map[string]struct {
@@ -704,6 +940,12 @@ func TestHalting(t *testing.T) {
 	}{
 		"a failure halts a rollout that is under way": {newWorld(3).Pods(1), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"not one that is complete":                    {newWorld(1).Pods(1).Complete(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRolloutComplete},
+		"not one that was, of which nothing was heard since": {newWorld(1).Pods(1).Complete(), []func(*world){
+			func(w *world) { w.in.Workload.Rollout = Rollout{Unobserved: true} }, fail("sleep-0"),
+		}, false, "", v1alpha1.ReasonRolloutComplete},
+		"one that never was, and of which nothing is known": {newWorld(3).Pods(1), []func(*world){
+			func(w *world) { w.in.Workload.Rollout = Rollout{Unobserved: true} }, fail("sleep-0"),
+		}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"not with the setting off": {func() *world { w := newWorld(3).Pods(1); w.in.Settings.Halting = false; return w }(),
 			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
 		"not without a block": {func() *world { w := newWorld(3).Pods(1); w.in.Settings.Blocking = false; return w }(),

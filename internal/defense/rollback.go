@@ -17,7 +17,6 @@ limitations under the License.
 package defense
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,6 +43,8 @@ type RollbackInput struct {
 	Pods []Pod
 	// History are the successful versions of the workload that are remembered.
 	History []Revision
+	// Brake is what the brake remembers.
+	Brake Brake
 }
 
 // lookAgain is when to look again at what is due and cannot be done.
@@ -60,8 +61,10 @@ type Rollback struct {
 	// The template is that of Old, else what History remembers; one is set.
 	Old     *OldRevision
 	History *Revision
-	// Pod is the one that did not come up; empty for other causes.
-	Pod string
+	// Pod is the one that did not come up; empty for other causes. NeedsCause is
+	// set where only its events say what it waits for.
+	Pod        string
+	NeedsCause *Pod
 	// Why is what the workload's quarantine says of From.
 	Why QuarantineReason
 }
@@ -84,12 +87,17 @@ type RollbackPlan struct {
 	RequeueAfter time.Duration
 }
 
+// Asked says that somebody asked for the rollback; the brake is for the others.
+func (r *Rollback) Asked() bool { return r.Why.Cause == v1alpha1.ReasonRollbackRequested }
+
 // DecideRollback says whether a workload is rolled back, and to what.
 //
 // It never loops. Whatever is rolled back from is in quarantine from then on;
 // without a request this leaves neither a version in quarantine or released out
 // of it by an override, nor a release that a rollback made. So each rollback of
-// its own needs a release of somebody else's before it.
+// its own needs a release of somebody else's before it: at once of another
+// version, of the same one only when its quarantine is over, which takes twice
+// as long each time.
 func DecideRollback(in RollbackInput) RollbackPlan {
 	w := in.Workload
 	// A release that admission did not record is, before anything else.
@@ -103,8 +111,8 @@ func DecideRollback(in RollbackInput) RollbackPlan {
 	if change == nil {
 		return RollbackPlan{}
 	}
-	if r := in.selfHealing(change); r != nil {
-		return RollbackPlan{Rollback: r}
+	if plan, due := in.selfHealing(change); due {
+		return plan
 	}
 	return in.neverStarted(change)
 }
@@ -117,6 +125,18 @@ func RequestRollback(in RollbackInput, version string) (to, refusal string) {
 		return "", plan.Refusal
 	}
 	return plan.Rollback.To, ""
+}
+
+// NeedsPods says that the decision depends on pods: while a release is rolled
+// out, and for some time after its Success.
+func (in *RollbackInput) NeedsPods() bool {
+	change := in.current()
+	if change == nil || !in.Settings.Rollback {
+		return false
+	}
+	s := start{settings: in.Settings, workload: in.Workload, status: &change.Status}
+	young := in.Now.Sub(time.Unix(change.Status.UpdateTimeUnix, 0)) < 3*s.settings.RollbackAfter+s.settings.RollbackSlow
+	return change.Status.Status != v1alpha1.ChangeWorkloadSuccess || young || !s.failingSince().IsZero()
 }
 
 // current is the record of the release the workload is at, once that is an
@@ -134,9 +154,11 @@ func (in *RollbackInput) current() *v1alpha1.ChangeWorkload {
 
 func (in *RollbackInput) requested(version string) RollbackPlan {
 	w := in.Workload
-	q := ParseQuarantine(w.Annotations)
+	q := ParseQuarantine(w.Annotations, in.Now)
 	target := (*Revision)(nil)
 	switch {
+	case in.Settings.Observe:
+		return RollbackPlan{Refusal: "the workload is only observed (setting observe)"}
 	case version == w.Version:
 		return RollbackPlan{Refusal: fmt.Sprintf("version %s is the current one", version)}
 	case (version == "" || version == LastSuccess) && in.restoring():
@@ -144,14 +166,14 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 		return RollbackPlan{Refusal: fmt.Sprintf("version %s is being restored already", w.Version)}
 	case version == "" || version == LastSuccess:
 		if target = newestSuccess(in.History, w.Version, q); target == nil {
-			return RollbackPlan{Refusal: "no successful version is remembered but the current one and those that were rolled back"}
+			return RollbackPlan{Refusal: "the history has no version except the current one and those that were rolled back"}
 		}
 	case q.Holds(version):
 		return RollbackPlan{Refusal: describeQuarantine(version, q)}
 	default:
 		i := slices.IndexFunc(in.History, func(r Revision) bool { return r.Version == version })
 		if i < 0 {
-			return RollbackPlan{Refusal: fmt.Sprintf("no successful version %s is remembered", cut(version))}
+			return RollbackPlan{Refusal: fmt.Sprintf("the history has no successful version %s", cut(version))}
 		}
 		target = &in.History[i]
 	}
@@ -164,7 +186,7 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 // is not verified yet.
 func (in *RollbackInput) restoring() bool {
 	change := in.current()
-	return ParseQuarantine(in.Workload.Annotations).restored(in.Workload) && (change == nil || IsOpen(change.Status.Status))
+	return ParseQuarantine(in.Workload.Annotations, in.Now).restored(in.Workload) && (change == nil || IsOpen(change.Status.Status))
 }
 
 func (in *RollbackInput) rollback(cause, to string) *Rollback {
@@ -175,16 +197,18 @@ func (in *RollbackInput) rollback(cause, to string) *Rollback {
 }
 
 // selfHealing rolls a release back that was suspended while self-healing was
-// on: turning it on later rolls nothing back.
-func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) *Rollback {
-	due := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionRolledBack)
-	if !in.Settings.SelfHealing || change.Status.Status != v1alpha1.ChangeWorkloadSuspend ||
-		due == nil || due.Status != metav1.ConditionUnknown {
-		return nil
+// on: turning it on later rolls nothing back. due is false where there is nothing
+// to heal.
+func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) (plan RollbackPlan, due bool) {
+	if !in.Settings.SelfHealing || change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !healingIsDue(&change.Status) {
+		return RollbackPlan{}, false
 	}
-	target, refusal := selfHealingTarget(in.Workload, in.History)
+	target, refusal := selfHealingTarget(in.Workload, in.History, in.Changes, in.Now)
 	if refusal != "" {
-		return nil
+		return RollbackPlan{}, false
+	}
+	if why, left := braked(&change.Status, in.Brake, in.Settings, in.Now); why != "" {
+		return RollbackPlan{RequeueAfter: left}, true
 	}
 	r := in.rollback(v1alpha1.ReasonVerificationFailed, target.Version)
 	r.History = target
@@ -193,18 +217,38 @@ func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) *Rollback 
 	} else {
 		r.Why.Message = Brief(conditionMessage(&change.Status, v1alpha1.ConditionVerified))
 	}
-	return r
+	return in.planned(r), true
+}
+
+// healingHeld begins what the condition RolledBack says of a release that the brake
+// keeps from being healed. One that it only keeps from being rolled back because
+// its pods do not come up is not to be healed when self-healing is turned on later.
+const healingHeld = "the release failed; not rolled back: "
+
+// healingIsDue says that a release failed while self-healing was on.
+func healingIsDue(status *v1alpha1.ChangeWorkloadStatus) bool {
+	due := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRolledBack)
+	return due != nil && (due.Status == metav1.ConditionUnknown || due.Reason == v1alpha1.ReasonBrake && strings.HasPrefix(due.Message, healingHeld))
+}
+
+// planned is a plan for a rollback that nobody asked for. That one would be made is
+// told by the release.
+func (in *RollbackInput) planned(r *Rollback) RollbackPlan {
+	if in.Settings.Observe {
+		return RollbackPlan{}
+	}
+	return RollbackPlan{Rollback: r}
 }
 
 // selfHealingTarget is where a release that failed its verification is rolled
 // back to, or why it is not.
-func selfHealingTarget(w *Workload, history []Revision) (target *Revision, refusal string) {
-	q := ParseQuarantine(w.Annotations)
+func selfHealingTarget(w *Workload, history []Revision, changes []v1alpha1.ChangeWorkload, now time.Time) (target *Revision, refusal string) {
+	q := ParseQuarantine(w.Annotations, now)
 	if refusal = notByItself(w, q); refusal != "" {
 		return nil, refusal
 	}
-	if target = newestSuccess(history, w.Version, q); target == nil {
-		return nil, "no other successful version is remembered"
+	if target = provenSuccess(history, w.Version, q, changes); target == nil {
+		return nil, "the history has no other successful version"
 	}
 	return target, ""
 }
@@ -220,102 +264,62 @@ func notByItself(w *Workload, q Quarantine) string {
 	case q.restored(w):
 		return fmt.Sprintf("version %s was itself restored by a rollback", w.Version)
 	case w.pausedByUser():
-		return "the " + w.Kind + " is paused by a user"
+		return "the " + w.Kind() + " is paused by a user"
 	default:
 		return ""
 	}
 }
 
-// neverStarted rolls a release back when a pod of it does not come up.
+// neverStarted rolls a release back when its pods do not come up.
 func (in *RollbackInput) neverStarted(change *v1alpha1.ChangeWorkload) RollbackPlan {
-	if !canHang(in.Workload, change.Status.Status, in.Settings) {
-		return RollbackPlan{}
+	s := start{
+		now: in.Now, settings: in.Settings, workload: in.Workload, status: &change.Status,
+		pods: in.Pods, changes: in.Changes, history: in.History, brake: in.Brake,
 	}
-	pod, wait := overdue(in.Now, in.Workload, &change.Status, in.Pods, in.Settings.RollbackAfter)
-	if pod == nil {
-		return RollbackPlan{RequeueAfter: wait}
+	still := s.judge()
+	if still.old == nil && still.revision == nil || still.refusal != "" {
+		return RollbackPlan{RequeueAfter: still.wait}
 	}
-	old, refusal := runningTarget(in.Workload, in.Changes)
-	if refusal != "" {
-		// What it depends on is seen through more than one watch.
-		return RollbackPlan{RequeueAfter: lookAgain}
+	cause := v1alpha1.ReasonNeverStarted
+	if change.Status.Status == v1alpha1.ChangeWorkloadSuspend {
+		// It failed, whether it comes up or not.
+		cause = v1alpha1.ReasonVerificationFailed
 	}
-	r := in.rollback(v1alpha1.ReasonNeverStarted, old.Version)
-	r.Old, r.Pod = old, pod.Name
-	r.Why.Pod, r.Why.Container, r.Why.Reason, r.Why.Message = pod.Name, pod.Hang.Container, pod.Hang.Reason, pod.Hang.Message
-	return RollbackPlan{Rollback: r}
+	r := in.rollback(cause, "")
+	if still.old != nil {
+		r.Old, r.To = still.old, still.old.Version
+	} else {
+		r.History, r.To = still.revision, still.revision.Version
+	}
+	r.Why.To = r.To
+	first := still.first
+	r.Why.Container, r.Why.Reason, r.Why.Message = first.cause.Container, first.cause.Reason, first.cause.Message
+	if first.pod != nil {
+		r.Pod, r.Why.Pod = first.pod.Name, first.pod.Name
+		if first.cause.needsEvents() {
+			r.NeedsCause = first.pod
+		}
+	}
+	if cause == v1alpha1.ReasonNeverStarted {
+		in.setTerm(r)
+	}
+	return in.planned(r)
 }
 
-// canHang says that a release is being rolled out, and rolled back when its pods
-// do not come up. Whether they are verified does not matter.
-func canHang(w *Workload, state v1alpha1.ChangeWorkloadStatusType, s settings.Settings) bool {
-	return s.Rollback && !w.Rollout.Complete &&
-		(IsOpen(state) || state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadFailed)
-}
+// maxQuarantine is the longest a version that never started stays in quarantine.
+const maxQuarantine = 24 * time.Hour
 
-// overdue is the pod that has hung for longest beyond what it may, in this
-// attempt of the release, else how long until one does; 0 when none hangs.
-func overdue(now time.Time, w *Workload, release *v1alpha1.ChangeWorkloadStatus, pods []Pod, after time.Duration) (pod *Pod, wait time.Duration) {
-	began := time.Unix(release.StartTimeUnix, 0)
-	var first time.Time
-	for i := range pods {
-		h := pods[i].Hang
-		if h == nil {
-			continue
-		}
-		limit := after
-		if h.slow(now, after) {
-			if w.ProgressDeadline == 0 {
-				continue
-			}
-			limit = max(after, w.ProgressDeadline)
-		}
-		// A pod that was there before is given its time, too.
-		since := h.since(now, limit)
-		if since.Before(began) {
-			since = began
-		}
-		due := since.Add(limit)
-		switch left := due.Sub(now); {
-		case left > 0 && (wait == 0 || left < wait):
-			wait = left
-		case left <= 0 && (pod == nil || due.Before(first)):
-			pod, first = &pods[i], due
-		}
+// setTerm says when the quarantine of a version ends that never started: its cause
+// may be gone by then. Each time it comes back and fails again it takes twice as
+// long.
+func (in *RollbackInput) setTerm(r *Rollback) {
+	r.Why.Times = ParseQuarantine(in.Workload.Annotations, in.Now).times(r.From) + 1
+	if !in.Settings.Quarantine {
+		return
 	}
-	return pod, wait
-}
-
-// runningTarget is the older version a release is rolled back to when it does
-// not come up: the newest one that still runs healthily and is not itself known
-// to be bad. Else it says why there is none.
-func runningTarget(w *Workload, changes []v1alpha1.ChangeWorkload) (target *OldRevision, refusal string) {
-	q := ParseQuarantine(w.Annotations)
-	if refusal = notByItself(w, q); refusal != "" {
-		return nil, refusal
+	term := min(in.Settings.QuarantineFor, maxQuarantine)
+	for range r.Why.Times - 1 {
+		term = min(2*term, maxQuarantine)
 	}
-	if !w.Rolling {
-		return nil, "the strategy is not RollingUpdate: no pods of an older version run"
-	}
-	olds := slices.Clone(w.OldRevisions)
-	slices.SortFunc(olds, func(a, b OldRevision) int { return cmp.Compare(b.Number, a.Number) })
-	refusal = "no pods of an older version run"
-	for i := range olds {
-		switch old := &olds[i]; {
-		case old.Version == w.Version:
-		case q.Holds(old.Version) || knownBad(old.Version, changes):
-			refusal = fmt.Sprintf("version %s, whose pods still run, failed itself", old.Version)
-		case old.Available < old.Replicas:
-			refusal = fmt.Sprintf("version %s, whose pods still run, is not healthy: %d of %d pods are available", old.Version, old.Available, old.Replicas)
-		default:
-			return old, ""
-		}
-	}
-	return nil, refusal
-}
-
-func knownBad(version string, changes []v1alpha1.ChangeWorkload) bool {
-	return slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool {
-		return c.Spec.Reversion == version && (c.Status.Status == v1alpha1.ChangeWorkloadSuspend || c.Status.Status == v1alpha1.ChangeWorkloadRollback)
-	})
+	r.Why.Until = in.Now.Add(term).UTC().Format(time.RFC3339)
 }

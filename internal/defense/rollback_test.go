@@ -25,16 +25,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 func TestQuarantine(t *testing.T) {
-	q := ParseQuarantine(nil)
+	q := ParseQuarantine(nil, testNow)
 	for i := range 12 {
 		q = q.With(fmt.Sprint("v", i), QuarantineReason{Time: "t", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c", Reason: "ErrImagePull", Message: strings.Repeat("x", 256), Release: int64(i), To: "v"})
 	}
 	annotations := map[string]string{"mine": "1"}
 	q.Annotate(annotations)
-	read := ParseQuarantine(annotations)
+	read := ParseQuarantine(annotations, testNow)
 	if got, want := annotations[v1alpha1.QuarantinedAnnotation], "v2,v3,v4,v5,v6,v7,v8,v9,v10,v11"; got != want {
 		t.Errorf("quarantined %q, want %q: the last ten", got, want)
 	}
@@ -61,7 +62,7 @@ func TestQuarantine(t *testing.T) {
 }
 
 func TestParseQuarantine(t *testing.T) {
-	q := ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: " a,,b , a", v1alpha1.QuarantineReasonAnnotation: "no JSON"})
+	q := ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: " a,,b , a", v1alpha1.QuarantineReasonAnnotation: "no JSON"}, testNow)
 	if diff := cmp.Diff([]string{"a", "b"}, q.versions); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -90,15 +91,12 @@ func makeScene() *scene {
 		History: []Revision{{Name: "a", Version: versionA, Release: 1}},
 	}}
 	s.Workload.Rolling, s.Workload.ProgressDeadline = true, 10*time.Minute
-	s.Workload.OldRevisions = []OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 3, Available: 3}}
+	s.Workload.OldRevisions = []OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 3, Ready: 3}}
 	return s
 }
 
 func change(version string, release int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
-	return v1alpha1.ChangeWorkload{
-		Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: version, Release: release},
-		Status: v1alpha1.ChangeWorkloadStatus{Status: state, ObservedRelease: release, Attempt: 1},
-	}
+	return *wrappers.MakeChangeWorkload("default", ChangeWorkloadName("sleep", version)).Version(version).Release(release).State(state).Attempt(1).Obj()
 }
 
 func (s *scene) with(edit func(*scene)) *scene { edit(s); return s }
@@ -123,7 +121,7 @@ func (s *scene) dueForHealing() *scene {
 }
 
 func (s *scene) quarantined(versions ...string) *scene {
-	q := ParseQuarantine(s.Workload.Annotations)
+	q := ParseQuarantine(s.Workload.Annotations, testNow)
 	for _, v := range versions {
 		q = q.With(v, QuarantineReason{Time: "then", Cause: v1alpha1.ReasonNeverStarted, Release: 1})
 	}
@@ -160,7 +158,7 @@ func TestDecideRollback(t *testing.T) {
 			s.Pods = append(s.Pods, Pod{Name: "sleep-3", Hang: &Hang{Reason: "Unschedulable", from: testNow.Add(-time.Hour)}})
 		}), versionA, "NeverStarted: pod sleep-3: Unschedulable", true, "", 0},
 		"every pod came up":        {makeScene().with(func(s *scene) { s.Pods[1].Hang = nil }), "", "", false, "", 0},
-		"the rollout is complete":  {makeScene().with(func(s *scene) { s.Workload.Rollout.Complete = true }), "", "", false, "", 0},
+		"available for a moment":   {makeScene().with(func(s *scene) { s.Workload.Rollout.Complete = true }), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"the release is a success": {makeScene().state(v1alpha1.ChangeWorkloadSuccess), "", "", false, "", 0},
 		"the release was refused":  {makeScene().state(v1alpha1.ChangeWorkloadFailed), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"the record is of another release": {makeScene().with(func(s *scene) { s.Changes[0].Spec.Release = 1 }),
@@ -174,14 +172,14 @@ func TestDecideRollback(t *testing.T) {
 		"being deleted":                         {makeScene().with(func(s *scene) { s.Workload.Deleting = true }), "", "", false, "", 0},
 		"Recreate":                              {makeScene().with(func(s *scene) { s.Workload.Rolling = false }), "", "", false, "", lookAgain},
 		"the first release":                     {makeScene().with(func(s *scene) { s.Workload.OldRevisions = nil }), "", "", false, "", lookAgain},
-		"the old one is unhealthy":              {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Available = 2 }), "", "", false, "", lookAgain},
+		"the old one is unhealthy":              {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Ready = 2 }), "", "", false, "", lookAgain},
 		"the old one failed itself":             {makeScene().with(func(s *scene) { s.Changes[1].Status.Status = v1alpha1.ChangeWorkloadSuspend }), "", "", false, "", lookAgain},
 		"the old one was rolled back":           {makeScene().quarantined(versionA), "", "", false, "", lookAgain},
 		"this one was, and got in all the same": {makeScene().quarantined(versionB), "", "", false, "", lookAgain},
 		"paused by a user":                      {makeScene().with(func(s *scene) { s.Workload.Paused = true }), "", "", false, "", lookAgain},
 		"paused by the operator":                {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(v1alpha1.HaltedAnnotation, versionB), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"to the newest of those that are healthy": {makeScene().with(func(s *scene) {
-			s.Workload.OldRevisions = append(s.Workload.OldRevisions, OldRevision{Version: other, Number: 7, Replicas: 1, Available: 1}, OldRevision{Version: "d", Number: 9, Replicas: 1})
+			s.Workload.OldRevisions = append(s.Workload.OldRevisions, OldRevision{Version: other, Number: 7, Replicas: 1, Ready: 1}, OldRevision{Version: "d", Number: 9, Replicas: 1})
 		}), other, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 
 		"self-healing": {makeScene().dueForHealing(), versionA, "VerificationFailed: pod sleep-1: fail: too many errors", false, "", 0},
@@ -204,10 +202,10 @@ func TestDecideRollback(t *testing.T) {
 		"requested, paused by a user":   {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(to, versionA), versionA, "Requested", false, "", 0},
 		"requested, from one that was rolled back": {makeScene().quarantined(versionB).annotation(to, versionA),
 			versionA, "Requested", false, "", 0},
-		"requested: unknown":              {makeScene().annotation(to, other), "", "", false, "no successful version " + other + " is remembered", 0},
+		"requested: unknown":              {makeScene().annotation(to, other), "", "", false, "the history has no successful version " + other, 0},
 		"requested: current":              {makeScene().annotation(to, versionB), "", "", false, "is the current one", 0},
 		"requested: in quarantine":        {makeScene().quarantined(versionA).annotation(to, versionA), "", "", false, "was rolled back at then", 0},
-		"requested: nothing but those":    {makeScene().quarantined(versionA).annotation(to, "last-success"), "", "", false, "no successful version is remembered", 0},
+		"requested: nothing but those":    {makeScene().quarantined(versionA).annotation(to, "last-success"), "", "", false, "the history has no version except the current one", 0},
 		"requested, of one not defended":  {makeScene().with(func(s *scene) { s.Enrolled = false }).annotation(to, versionA), "", "", false, "", 0},
 		"requested while being restored":  {restoring().annotation(to, "last-success"), "", "", false, "is being restored already", 0},
 		"requested by version, then, too": {restoring().annotation(to, versionA), versionA, "Requested", false, "", 0},
@@ -244,7 +242,7 @@ func TestDecideRollback(t *testing.T) {
 // restoring is a workload that was rolled back to B, which is not verified yet.
 func restoring() *scene {
 	s := makeScene()
-	ParseQuarantine(nil).With("dddd", QuarantineReason{Release: 1, To: versionB}).Annotate(s.Workload.Annotations)
+	ParseQuarantine(nil, testNow).With("dddd", QuarantineReason{Release: 1, To: versionB}).Annotate(s.Workload.Annotations)
 	return s
 }
 
@@ -262,11 +260,11 @@ func TestNoRollbackLoop(t *testing.T) {
 		}
 		r := plan.Rollback
 		went = append(went, r.From[:1]+r.To[:1])
-		ParseQuarantine(s.Workload.Annotations).With(r.From, r.Why).Annotate(s.Workload.Annotations)
+		ParseQuarantine(s.Workload.Annotations, testNow).With(r.From, r.Why).Annotate(s.Workload.Annotations)
 		release := s.Workload.Release() + 1
 		// What was left still runs, and healthily; what was restored fails in
 		// every way there is.
-		s.Workload.OldRevisions = []OldRevision{{Version: r.From, Number: release, Replicas: 3, Available: 3}}
+		s.Workload.OldRevisions = []OldRevision{{Version: r.From, Number: release, Replicas: 3, Ready: 3}}
 		s.Workload.Version, s.Workload.Labels[v1alpha1.VersionLabel] = r.To, r.To
 		s.Workload.Annotations[v1alpha1.ReleaseAnnotation] = fmt.Sprint(release)
 		s.Changes = []v1alpha1.ChangeWorkload{change(r.To, release, v1alpha1.ChangeWorkloadRunning)}
@@ -299,7 +297,7 @@ func TestRollbackOfRelease(t *testing.T) {
 			w.in.Change.Status.OrderStage, w.in.Change.Status.OrderID = test.order, "order"
 			r := why
 			r.Release = test.release
-			ParseQuarantine(nil).With(versionA, r).Annotate(w.in.Workload.Annotations)
+			ParseQuarantine(nil, testNow).With(versionA, r).Annotate(w.in.Workload.Annotations)
 			plan := w.Step()
 			s := &w.in.Change.Status
 			if s.Status != test.want || s.OrderEnd != test.end {
@@ -329,7 +327,7 @@ func TestRolledBackStays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1).Pods(1).Complete().Release(test.release, versionA)
 			w.in.Change.Spec.Release = test.release
-			ParseQuarantine(nil).With(versionB, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA}).Annotate(w.in.Workload.Annotations)
+			ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA}).Annotate(w.in.Workload.Annotations)
 			w.in.Others = []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadRollback)}
 			w.Settle(t)
 			if got := DecideRelease(w.in).Remove; len(got) != test.want {
@@ -361,7 +359,7 @@ func TestRollbackRefused(t *testing.T) {
 	if told != 1 {
 		t.Errorf("told %d times, want once", told)
 	}
-	const want = "sleep-0 does not come up: container main: ErrImagePull; not rolled back: no pods of an older version run"
+	const want = "pod sleep-0 does not come up: container main: ErrImagePull; not rolled back: no pods of an older version run; the history has no other successful version"
 	if got := conditionMessage(&w.in.Change.Status, v1alpha1.ConditionRolledBack); got != want {
 		t.Errorf("condition says %q, want %q", got, want)
 	}

@@ -55,6 +55,8 @@ const (
 	PlacementLate Placement = "Late"
 	// PlacementElsewhere means that it is not about this object.
 	PlacementElsewhere Placement = "Elsewhere"
+	// PlacementGone means that the object is not there any more.
+	PlacementGone Placement = "Gone"
 	// PlacementFull means that no more verdicts can wait here.
 	PlacementFull Placement = "Full"
 )
@@ -72,6 +74,40 @@ func PlaceOnBatch(s *v1alpha1.ChangePodStatus, d Delivered, now time.Time) Place
 	default:
 		return place(&s.PostVerdict, d, now)
 	}
+}
+
+// ApplyToBatch is [PlaceOnBatch] that also says what becomes of the batch, so
+// that one write does both. Events are left to the next decision of the
+// reconciler.
+func ApplyToBatch(in BatchInput, d Delivered) (Placement, *v1alpha1.ChangePodStatus) {
+	batch := in.Batch.DeepCopy()
+	placement := PlaceOnBatch(&batch.Status, d, in.Now)
+	if placement != PlacementStored {
+		return placement, nil
+	}
+	in.Batch = batch
+	if in.Change == nil || in.Change.Status.OrderID != d.OrderID || !OrderIsOpen(&in.Change.Status) {
+		// An old view of the release.
+		return placement, &batch.Status
+	}
+	if plan := DecideBatch(in); plan.Status != nil && len(plan.Events) == 0 {
+		return placement, plan.Status
+	}
+	return placement, &batch.Status
+}
+
+// ApplyToRelease is [PlaceOnRelease] that also says what becomes of the order.
+func ApplyToRelease(in OrderInput, d Delivered) (Placement, *v1alpha1.ChangeWorkloadStatus) {
+	change := in.Change.DeepCopy()
+	placement := PlaceOnRelease(&change.Status, d, in.Now)
+	if placement != PlacementStored {
+		return placement, nil
+	}
+	in.Change = change
+	if plan := DecideOrder(in); plan.Status != nil && len(plan.Events) == 0 {
+		return placement, plan.Status
+	}
+	return placement, &change.Status
 }
 
 // preIsLate says that the end of a batch was submitted: from then on the server
@@ -127,9 +163,16 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 			return place(&s.OrderPostVerdict, d, now)
 		}
 	}
+	if n := foldedNode(s, d.NodeID); n != nil {
+		if !VerdictFails(d.Verdict) || n.Verdict != "" {
+			return PlacementKnown
+		}
+		n.Verdict = d.Verdict
+		return PlacementStored
+	}
 	for i := range s.UnclaimedVerdicts {
 		if u := &s.UnclaimedVerdicts[i]; u.NodeID == d.NodeID && u.Stage == d.Stage {
-			if !graver(&u.CheckVerdict, d.verdict(now)) {
+			if !isWorse(&u.CheckVerdict, d.verdict(now)) {
 				return PlacementKnown
 			}
 			u.CheckVerdict = d.verdict(now)
@@ -151,17 +194,17 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 // place stores a verdict.
 func place(into **v1alpha1.CheckVerdict, d Delivered, now time.Time) Placement {
 	v := d.verdict(now)
-	if !graver(*into, v) {
+	if !isWorse(*into, v) {
 		return PlacementKnown
 	}
 	*into = &v
 	return PlacementStored
 }
 
-// graver says that a verdict counts instead of the one that is stored. The first
-// one stays, but for one that did not fail when the server delivered it, or that
-// it did not deliver: a failure is never hidden by what came before. Whoever
-// corrected a failure is not overruled by its repetition.
-func graver(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
+// isWorse says that a verdict replaces the stored one. Otherwise the first verdict
+// stays. A failure replaces a verdict that the server delivered as a pass, or that
+// it did not deliver, so no earlier verdict hides a failure. When the server
+// repeats a failure that somebody corrected, the correction stays.
+func isWorse(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
 	return stored == nil || VerdictFails(v.Verdict) && !VerdictFails(stored.Delivered)
 }

@@ -18,22 +18,26 @@ package defense
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // Workload is what was observed of a workload, whatever its kind.
 type Workload struct {
-	// Kind is the kind of the workload in lower case, as in messages.
-	Kind            string
+	// GVK is the kind of the workload.
+	GVK             schema.GroupVersionKind
 	Namespace, Name string
 	UID             types.UID
 	ResourceVersion string
@@ -41,9 +45,14 @@ type Workload struct {
 	Annotations     map[string]string
 	Deleting        bool
 
+	// Images are the container images of the pod template.
+	Images []string
 	// Version is computed from the pod template as it is now. What the version
 	// label says may differ: that is a release that slipped past admission.
 	Version string
+	// Stamp is the version label of the pod template: the version that admission saw
+	// when it was released. Empty where it is not stamped.
+	Stamp string
 	// Replicas is the number of pods the workload asks for.
 	Replicas int32
 	// MinReady is how long a pod has to be Ready to be available.
@@ -54,6 +63,17 @@ type Workload struct {
 	// long the rollout may stand still; 0 is for ever.
 	Rolling          bool
 	ProgressDeadline time.Duration
+	// InFlight is how many pods the strategy lets be replaced at a time.
+	InFlight int32
+	// AvailableSince is since when the workload has been available without a break;
+	// zero while it is not.
+	AvailableSince time.Time
+	// NotMade are pods of the current revision that are asked for and refused; nil
+	// when none is.
+	NotMade *NotMade
+	// HandBack says that fields of the pod template are the operator's since a
+	// rollback, and somebody applies the workload server-side.
+	HandBack bool
 	// Rollout is how far the rollout of the pod template has come.
 	Rollout Rollout
 	// RevisionCreated is when the current revision (a Deployment's ReplicaSet)
@@ -72,8 +92,24 @@ type OldRevision struct {
 	Version string
 	// Number is larger for a revision that was in use later.
 	Number int64
-	// Replicas are asked of it, and Available are.
-	Replicas, Available int32
+	// Replicas are asked of it, and Ready are. Its health is that: how many are
+	// available depends on a minReadySeconds that may be raised meanwhile.
+	Replicas, Ready int32
+	// Stamped: its template carries a version label, so that it was released under
+	// defense. It is known only of what Kind.Revisions observes.
+	Stamped bool
+}
+
+// NotMade are pods that are not made, because something refuses them: a quota, Pod
+// Security, an admission webhook.
+type NotMade struct {
+	Count   int32
+	Since   time.Time
+	Message string
+}
+
+func (n *NotMade) hang() *Hang {
+	return &Hang{Reason: reasonNotMade, Message: Brief(n.Message), Slow: true}
 }
 
 // Rollout is how far the rollout of the current pod template has come.
@@ -81,10 +117,17 @@ type Rollout struct {
 	// Complete: all pods are of the current template and available, no old
 	// pod is left, and this was said of the current generation.
 	Complete bool
+	// Unobserved: the workload's controller has yet to see the current
+	// generation, which each change of an annotation raises, so that nothing is
+	// known of the rollout.
+	Unobserved bool
 	// Stuck: the rollout exceeded its progress deadline, as Message says.
 	Stuck   bool
 	Message string
 }
+
+// Kind is the kind of the workload in lower case, as in messages.
+func (w *Workload) Kind() string { return strings.ToLower(w.GVK.Kind) }
 
 // RecordedVersion is the version the workload's label names; empty for a
 // baseline, a workload that has not released since it came under defense.
@@ -103,9 +146,9 @@ func (w *Workload) ReleasedBy() string {
 }
 
 // BlockedBy is the value of SuspendedByAnnotation for a block because of the
-// workload's current release.
-func (w *Workload) BlockedBy() string {
-	return fmt.Sprintf("%s %d", w.RecordedVersion(), w.Release())
+// workload's current release, which has that record.
+func (w *Workload) BlockedBy(record types.UID) string {
+	return strings.TrimSpace(fmt.Sprintf("%s %d %s", w.RecordedVersion(), w.Release(), record))
 }
 
 // haltedBy says that the operator paused the workload because that version
@@ -124,15 +167,30 @@ func (w *Workload) blocked() bool {
 	return ok
 }
 
+// MaxRelease bounds the number of a release: every reader of JSON knows it exactly,
+// and no workload comes near it by being released.
+const MaxRelease int64 = 1<<53 - 1
+
+// maxReleasesUnseen is how many releases of a workload may go unrecorded: those
+// while the operator was down. A number that is further ahead of the records was
+// not counted, but set by somebody while the workload was out of the defense.
+const maxReleasesUnseen = 1_000_000
+
 // ParseRelease reads the value of ReleaseAnnotation: 0 when it is no positive
-// number.
+// number, and MaxRelease when it is a larger one.
 func ParseRelease(value string) int64 {
 	n, err := strconv.ParseInt(value, 10, 64)
+	if errors.Is(err, strconv.ErrRange) && n > 0 {
+		return MaxRelease
+	}
 	if err != nil || n < 0 {
 		return 0
 	}
-	return n
+	return min(n, MaxRelease)
 }
+
+// NextRelease is the number of the release after this one; it stays at MaxRelease.
+func NextRelease(n int64) int64 { return min(n, MaxRelease-1) + 1 }
 
 // AppName is the application a workload belongs to.
 func (w *Workload) AppName() string {
@@ -144,8 +202,8 @@ func (w *Workload) AppName() string {
 	return w.Name
 }
 
-// SystemNamespaces are those of the cluster itself, which are never under defense,
-// whoever labels them.
+// SystemNamespaces are those of the cluster itself, which are never under
+// defense, even if they are labelled.
 func SystemNamespaces() []string {
 	return []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}
 }
@@ -166,9 +224,22 @@ type Pod struct {
 	Namespace, Name string
 	UID             types.UID
 	HostName, IP    string
-	Ready           bool
-	ReadySince      time.Time
-	Terminating     bool
+	// Node is where the pod runs; empty while it is nowhere.
+	Node       string
+	Ready      bool
+	ReadySince time.Time
+	// Created is when the API server made it: no time of its kubelet's counts
+	// that is earlier than that, or later than now.
+	Created time.Time
+	// Unprobed: a container has no readiness probe, so that Ready says of it only
+	// that its process was started. StartedAt is when its containers were last
+	// started; zero where that is not known to be later than ReadySince.
+	Unprobed  bool
+	StartedAt time.Time
+	// RestartedAt is when a container that runs now was last started again after
+	// an end of its own; zero when none was.
+	RestartedAt time.Time
+	Terminating bool
 	// Ended: the pod will never run again (evicted, for one) and its owner
 	// replaces it.
 	Ended  bool
@@ -189,11 +260,15 @@ func ObservePod(pod *corev1.Pod) Pod {
 		UID:         pod.UID,
 		HostName:    pod.Name,
 		IP:          pod.Status.PodIP,
+		Node:        pod.Spec.NodeName,
+		Created:     pod.CreationTimestamp.Time,
+		Unprobed:    hasUnprobed(pod),
 		Terminating: pod.DeletionTimestamp != nil,
 		Ended:       pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
 		Labels:      pod.Labels,
 		Hang:        ObserveHang(pod),
 	}
+	p.StartedAt, p.RestartedAt = lastStarts(pod)
 	if pod.Spec.Hostname != "" {
 		p.HostName = pod.Spec.Hostname
 	}
@@ -203,17 +278,116 @@ func ObservePod(pod *corev1.Pod) Pod {
 	return p
 }
 
-// Finished says whether the release of a pod is finished: it is Ready, has been
-// for minReady, and is not terminating. When only time is missing it also says
-// how much.
-func (p *Pod) Finished(minReady time.Duration, now time.Time) (finished bool, wait time.Duration) {
+// Finish is how long a pod has to have been well before its release is finished.
+type Finish struct {
+	// MinReady is how long it has to have been Ready.
+	MinReady time.Duration
+	// Settle is how long its containers have to have been up where one has no
+	// readiness probe.
+	Settle time.Duration
+}
+
+// FinishOf is how long the pods of a workload have to have been well.
+func FinishOf(w *Workload, s settings.Settings) Finish {
+	return Finish{MinReady: w.MinReady, Settle: s.Settle}
+}
+
+// restartSettle is how long a container that was restarted has to have been up
+// before its pod counts as well: a crash loop is Ready for a moment at each
+// start.
+const restartSettle = time.Minute
+
+// Finished says whether the release of a pod is finished: it is not terminating
+// and has been well for long enough. When only time is missing it also says how
+// much.
+func (p *Pod) Finished(f Finish, now time.Time) (finished bool, wait time.Duration) {
 	if !p.Ready || !p.live() {
 		return false, 0
 	}
-	if left := minReady - now.Sub(p.ReadySince); minReady > 0 && left > 0 {
+	if left := p.finishedAt(f, now).Sub(now); left > 0 {
 		return false, left
 	}
 	return true, 0
+}
+
+// finishedAt is when a pod that is Ready, and stays so, is finished.
+func (p *Pod) finishedAt(f Finish, now time.Time) time.Time {
+	at := p.bounded(p.ReadySince, now).Add(f.MinReady)
+	if p.Unprobed && f.Settle > 0 {
+		started := p.StartedAt
+		if started.IsZero() {
+			started = p.ReadySince
+		}
+		at = latest(at, p.bounded(started, now).Add(f.Settle))
+	}
+	if !p.RestartedAt.IsZero() {
+		at = latest(at, p.bounded(p.RestartedAt, now).Add(restartSettle))
+	}
+	return at
+}
+
+// steady says that a pod is Ready and was not restarted just now.
+func (p *Pod) steady(now time.Time) bool {
+	return p.Ready && p.live() && (p.RestartedAt.IsZero() || now.Sub(p.bounded(p.RestartedAt, now)) >= restartSettle)
+}
+
+// bounded is a time that a kubelet said, where it can be true.
+func (p *Pod) bounded(t, now time.Time) time.Time { return believable(t, p.Created, now) }
+
+// clockTolerance is how far the clocks of a cluster may be apart before that
+// counts.
+const clockTolerance = 5 * time.Second
+
+// believable is a time that a kubelet said of a pod, where it lies between the
+// creation of the pod and now; else the creation, which the API server said.
+func believable(t, created, now time.Time) time.Time {
+	switch {
+	case t.Before(created) || t.After(now.Add(clockTolerance)):
+		return created
+	case t.After(now):
+		return now
+	default:
+		return t
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// hasUnprobed says that a container has no readiness probe. Sidecars count, other
+// init containers have ended before the pod is Ready.
+func hasUnprobed(pod *corev1.Pod) bool {
+	unprobed := func(c corev1.Container) bool { return c.ReadinessProbe == nil }
+	return slices.ContainsFunc(pod.Spec.Containers, unprobed) ||
+		slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return isSidecar(&c) && unprobed(c) })
+}
+
+func isSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// lastStarts is when the containers that run were last started, and when one of
+// them was last started again. Init containers that still run while the pod is
+// Ready are sidecars. The end of a node does not count as the end of a
+// container.
+func lastStarts(pod *corev1.Pod) (started, restarted time.Time) {
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			s := &statuses[i]
+			if s.State.Running == nil {
+				continue
+			}
+			started = latest(started, s.State.Running.StartedAt.Time)
+			if s.RestartCount > 0 && !endedWithNode(s.LastTerminationState.Terminated) {
+				restarted = latest(restarted, s.State.Running.StartedAt.Time)
+			}
+		}
+	}
+	return started, restarted
 }
 
 // Info names the pod as it is reported.
@@ -240,14 +414,16 @@ func VerdictFails(verdict string) bool {
 	}
 }
 
-// Verdicts that pass.
+// Verdicts, as the server words them.
 const (
 	// VerdictPass means rules were triggered and passed.
 	VerdictPass = "pass"
 	// VerdictNone means no rule was triggered, or nobody was asked.
 	VerdictNone = "none"
-	// VerdictInconclusive does not pass: the server could not tell, or did not
-	// in time.
+	// VerdictFail means a check failed.
+	VerdictFail = "fail"
+	// VerdictInconclusive does not pass: the server could not decide, or did
+	// not in time.
 	VerdictInconclusive = "inconc"
 )
 

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package identity tells who the operator is to the API server.
+// Package identity finds out which user the operator is for the API server.
 package identity
 
 import (

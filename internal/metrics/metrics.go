@@ -19,6 +19,8 @@ limitations under the License.
 package metrics
 
 import (
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,8 +66,25 @@ var (
 	})
 	rollbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_rollbacks_total",
-		Help: "Releases that were rolled back, by cause: NeverStarted, VerificationFailed or Requested.",
+		Help: "Releases that the operator rolled back, by cause: NeverStarted, VerificationFailed or Requested. Not the ways back of users.",
 	}, []string{"cause"})
+	waysBack = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "altershield_ways_back_total",
+		Help: "Releases that failed, and that a user left past the block for a version that is good.",
+	})
+	rollbacksBraked = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "altershield_rollbacks_braked_total",
+		Help: "Releases that would have been rolled back, and wait because too many were of late (setting brake).",
+	})
+	defenseLowered = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_defense_lowered_total",
+		Help: "Times a setting took away from the defense: blocking or quarantine turned off below the operator, observe turned on, " +
+			"by setting and level (operator, namespace or workload; of a workload once for each release).",
+	}, []string{"setting", "level"})
+	observed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_observed_total",
+		Help: "What would have been done, were the workload not only observed: WouldSuspend, WouldHalt, WouldRollBack or WouldDeny.",
+	}, []string{"action"})
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_admission_total",
 		Help: "Requests to the webhooks, by webhook (mutate, validate or quarantine) and decision: unchanged, changed, denied or failed.",
@@ -74,6 +93,14 @@ var (
 		Name: "altershield_order_checks_missing_total",
 		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
 	})
+	foreignIDs = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_foreign_ids_total",
+		Help: "Times the status of a record named an order or a node that is another's, or that another names too, and it was not believed, by kind: order or node.",
+	}, []string{"kind"})
+	staleReads = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_stale_reads_total",
+		Help: "Reads of objects that the operator had written and its cache did not show yet; the API server was asked. By kind: ChangeWorkload or ChangePod.",
+	}, []string{"kind"})
 	// A vector without labels has no value, and is no false alarm, until it is set.
 	webhookCertificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_webhook_certificate_expiry_seconds",
@@ -82,7 +109,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, admissions, webhookCertificateExpiry)
+	metrics.Registry.MustRegister(staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, webhookCertificateExpiry)
 }
 
 // ServerCall counts a call to AlterShield Server.
@@ -99,6 +126,12 @@ func ServerCall(c altershield.Call) {
 
 // Callback counts a request to the callback address.
 func Callback(outcome string) { callbacks.WithLabelValues(outcome).Inc() }
+
+// ForeignID counts an id in a status that was not believed.
+func ForeignID(kind string) { foreignIDs.WithLabelValues(kind).Inc() }
+
+// StaleRead counts a read that the cache was behind for.
+func StaleRead(kind string) { staleReads.WithLabelValues(kind).Inc() }
 
 // BatchDone counts a batch that is done.
 func BatchDone(result string) { batches.WithLabelValues(result).Inc() }
@@ -129,19 +162,47 @@ func Overridden() { overrides.Inc() }
 // RolledBack counts a release that was rolled back.
 func RolledBack(cause string) { rollbacks.WithLabelValues(cause).Inc() }
 
+// WentBack counts a release that a user left for a version that is good.
+func WentBack() { waysBack.Inc() }
+
+// Braked counts a release that waits for the brake.
+func Braked() { rollbacksBraked.Inc() }
+
+// Levels at which a setting may take away from the defense.
+const (
+	LevelOperator  = "operator"
+	LevelNamespace = "namespace"
+	LevelWorkload  = "workload"
+)
+
+// DefenseLowered counts a setting that took away from the defense.
+func DefenseLowered(setting, level string) { defenseLowered.WithLabelValues(setting, level).Inc() }
+
+// Observed counts what would have been done, by the reason of its event.
+func Observed(action string) { observed.WithLabelValues(action).Inc() }
+
 // Admission counts a request to a webhook.
 func Admission(webhook, decision string) { admissions.WithLabelValues(webhook, decision).Inc() }
 
-// WebhookCertificate tells when the certificate that is served expires.
+// WebhookCertificate records when the served certificate expires.
 func WebhookCertificate(notAfter time.Time) {
 	webhookCertificateExpiry.WithLabelValues().Set(float64(notAfter.Unix()))
 }
 
+var (
+	// blockedWorkloads counts the workloads that are blocked; nil before anybody can.
+	blockedWorkloads         atomic.Pointer[func() float64]
+	registerBlockedWorkloads = sync.OnceValue(func() error {
+		return metrics.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "altershield_blocked_workloads",
+			Help: "Workloads whose releases are blocked now.",
+		}, func() float64 { return (*blockedWorkloads.Load())() }))
+	})
+)
+
 // BlockedWorkloads lets a function count the workloads that are blocked, whenever
-// the metrics are read.
+// the metrics are read. Of several managers in one process the last one's counts.
 func BlockedWorkloads(count func() float64) error {
-	return metrics.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "altershield_blocked_workloads",
-		Help: "Workloads whose releases are blocked now.",
-	}, count))
+	blockedWorkloads.Store(&count)
+	return registerBlockedWorkloads()
 }

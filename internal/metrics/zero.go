@@ -27,6 +27,9 @@ func init() {
 	for _, cause := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
 		rollbacks.WithLabelValues(cause)
 	}
+	for _, action := range []string{v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny} {
+		observed.WithLabelValues(action)
+	}
 	for _, result := range []string{"PostFinish", "Skipped", "PreFailed", "PreTimeout", "PostFailed", "PostTimeout"} {
 		batches.WithLabelValues(result)
 	}
@@ -34,6 +37,9 @@ func init() {
 		"recorded", "duplicate", "ignored", "unknown", "refused", "malformed", "failed", "limited", "oversized", "incomplete",
 	} {
 		callbacks.WithLabelValues(outcome)
+	}
+	for _, kind := range []string{"order", "node"} {
+		foreignIDs.WithLabelValues(kind)
 	}
 	for _, webhook := range []string{"mutate", "validate", "quarantine"} {
 		for _, decision := range []string{"unchanged", "changed", "denied", "failed"} {

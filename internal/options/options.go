@@ -31,6 +31,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
@@ -63,17 +64,8 @@ type Options struct {
 	MetricsAddress, HealthAddress string
 	// WebhookPort is where the webhooks are served.
 	WebhookPort int
-	// WebhookCertPath is the directory of the webhooks' certificate and key;
-	// empty when the operator makes and renews them itself.
-	WebhookCertPath, WebhookCertName, WebhookKeyName string
-	// WebhookCertSecret and WebhookService are, in the operator's namespace,
-	// where certificates it makes are kept, and the service they are made for.
-	WebhookCertSecret, WebhookService string
-	// MutatingConfiguration and ValidatingConfiguration name the webhook
-	// configurations that have to know them.
-	MutatingConfiguration, ValidatingConfiguration string
-	// WebhookCertValidity is how long serving certificates are valid.
-	WebhookCertValidity time.Duration
+	// Certificates are those of the webhooks.
+	Certificates Certificates
 	// CallbackAddress is where AlterShield Server calls back; "0" turns it off.
 	// CallbackCertPath is the directory of its certificate, empty for HTTP.
 	CallbackAddress, CallbackCertPath string
@@ -81,13 +73,26 @@ type Options struct {
 	ServerURL string
 	// TokenFile has the token shared with the server; empty for none.
 	TokenFile string
-	// Platform, Scene, Tenant, Phase and TargetType are what the operator is
-	// registered with at the server; AdmissionScene is empty for none.
-	Platform, Scene, AdmissionScene, Tenant, Phase, TargetType string
+	altershield.Registration
 	// PrintVersion and end.
 	PrintVersion bool
 	// Log says how much is logged, and in which form.
 	Log zap.Options
+}
+
+// Certificates say where the webhooks' certificates come from.
+type Certificates struct {
+	// Dir has a certificate from elsewhere, in the files CertName and KeyName,
+	// which the webhook server reads by itself. With it, none is made here, and
+	// the authorities in the webhook configurations are somebody else's.
+	Dir, CertName, KeyName string
+	// Namespace of the operator; Secret and Service in it are where the
+	// certificates are stored and how API servers call the webhooks.
+	Namespace, Secret, Service string
+	// Mutating and Validating name the webhook configurations.
+	Mutating, Validating string
+	// Validity of serving certificates.
+	Validity time.Duration
 }
 
 // Parse reads the flags. Its error names the flag and the remedy.
@@ -96,29 +101,7 @@ func Parse(args []string) (*Options, error) {
 	fs := flag.NewFlagSet("altershield-operator", flag.ContinueOnError)
 	ctrl.RegisterFlags(fs)
 	o.Log.BindFlags(fs)
-	fs.StringVar(&o.Namespace, "namespace", namespaceDefault(), "`namespace` of the operator, where its OpsConfigInfo objects and its lease are (default $POD_NAMESPACE, else "+defaultNamespace+")")
-	fs.BoolVar(&o.LeaderElect, "leader-elect", false, "elect one of several replicas to decide; all serve webhooks")
-	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", "0", "`address` metrics are served on over TLS, to authorized clients, as in :8443; 0 turns them off")
-	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081", "`address` /healthz and /readyz are served on; 0 turns them off")
-	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "`port` the admission webhooks are served on")
-	fs.StringVar(&o.WebhookCertPath, "webhook-cert-path", "", "`directory` of the certificate and key the webhooks are served with, re-read when they change; empty makes, renews and injects them")
-	fs.StringVar(&o.WebhookCertName, "webhook-cert-name", "tls.crt", "`file` name of the webhooks' certificate")
-	fs.StringVar(&o.WebhookKeyName, "webhook-key-name", "tls.key", "`file` name of the webhooks' key")
-	fs.StringVar(&o.WebhookCertSecret, "webhook-cert-secret", defaultCertSecret, "`name` of the Secret with the certificates made for the webhooks")
-	fs.StringVar(&o.WebhookService, "webhook-service", defaultService, "`name` of the service the webhooks are called through, port 443")
-	configurations := fs.String("webhook-configurations", defaultConfigurations, "`names` of the mutating and of the validating webhook configuration, mutating,validating; kept as they are meant to be")
-	fs.DurationVar(&o.WebhookCertValidity, "webhook-cert-validity", defaultCertValidity, "`duration` a certificate made for the webhooks is valid, its authority ten times as long; at least "+minCertValidity.String())
-	fs.StringVar(&o.CallbackAddress, "callback-bind-address", ":8080", "`address` AlterShield Server calls back on; 0 turns it off")
-	fs.StringVar(&o.CallbackCertPath, "callback-cert-path", "", "`directory` of tls.crt and tls.key the callback address is served with, re-read when they change; empty serves HTTP")
-	fs.StringVar(&o.ServerURL, "altershield-url", "", "`URL` of AlterShield Server, as in http://altershield:8080; empty runs stand-alone, without checks")
-	fs.StringVar(&o.TokenFile, "altershield-token-file", "", "`file` with the token shared with AlterShield Server, of at least "+strconv.Itoa(altershield.MinToken)+" bytes; two lines during a rotation, the first signs; re-read when it changes; without one no callback is accepted")
-	fs.StringVar(&o.Platform, "altershield-platform", altershield.DefaultPlatform, "`platform` the operator is registered as at AlterShield Server")
-	fs.StringVar(&o.Scene, "altershield-scene", altershield.DefaultScene, "`key` of the registered scene of generation G2")
-	fs.StringVar(&o.AdmissionScene, "altershield-admission-scene", "", "`key` of a registered scene of generation G1, for the admission check; empty leaves it out")
-	fs.StringVar(&o.Tenant, "altershield-tenant", altershield.DefaultTenant, "`tenant` code at AlterShield Server")
-	fs.StringVar(&o.Phase, "altershield-phase", altershield.PhaseProd, "`phase` releases of this cluster are in: "+strings.Join(altershield.Phases(), ", "))
-	fs.StringVar(&o.TargetType, "altershield-target-type", altershield.DefaultTargetType, "registered `type` of the pods a release changes")
-	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit and end")
+	configurations := o.bind(fs)
 	fs.SetOutput(io.Discard) // an error is told once, by the caller
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -135,8 +118,64 @@ func Parse(args []string) (*Options, error) {
 		return nil, fmt.Errorf("unexpected argument %q: the manager takes flags only, see --help", fs.Arg(0))
 	}
 	o.Pod = types.NamespacedName{Namespace: o.Namespace, Name: os.Getenv("POD_NAME")}
-	o.MutatingConfiguration, o.ValidatingConfiguration, _ = strings.Cut(*configurations, ",")
+	o.Certificates.Namespace = o.Namespace
+	o.Certificates.Mutating, o.Certificates.Validating, _ = strings.Cut(*configurations, ",")
 	return o, o.validate()
+}
+
+// bind makes the options the values of flags. It returns the names of the webhook
+// configurations, two options in one flag.
+func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
+	fs.StringVar(&o.Namespace, "namespace", namespaceDefault(),
+		"`namespace` of the operator, where its OpsConfigInfo objects and its lease are (default $POD_NAMESPACE, else "+defaultNamespace+")")
+	fs.BoolVar(&o.LeaderElect, "leader-elect", false, "elect one replica that decides; all replicas serve webhooks")
+	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", "0",
+		"`address` metrics are served on over TLS, to authorized clients, as in :8443; 0 turns them off")
+	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081",
+		"`address` /healthz and /readyz are served on; 0 turns them off")
+	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit, and exit")
+	o.bindServer(fs)
+	return o.bindWebhooks(fs)
+}
+
+func (o *Options) bindWebhooks(fs *flag.FlagSet) (configurations *string) {
+	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "`port` the admission webhooks are served on")
+	fs.StringVar(&o.Certificates.Dir, "webhook-cert-path", "",
+		"`directory` of the certificate and key the webhooks are served with, read again when they change; "+
+			"empty: the operator makes, renews and injects them")
+	fs.StringVar(&o.Certificates.CertName, "webhook-cert-name", "tls.crt", "`file` name of the webhooks' certificate")
+	fs.StringVar(&o.Certificates.KeyName, "webhook-key-name", "tls.key", "`file` name of the webhooks' key")
+	fs.StringVar(&o.Certificates.Secret, "webhook-cert-secret", defaultCertSecret,
+		"`name` of the Secret with the certificates made for the webhooks")
+	fs.StringVar(&o.Certificates.Service, "webhook-service", defaultService,
+		"`name` of the service the webhooks are called through, port 443")
+	configurations = fs.String("webhook-configurations", defaultConfigurations,
+		"`names` of the mutating and of the validating webhook configuration, mutating,validating; the operator restores them")
+	fs.DurationVar(&o.Certificates.Validity, "webhook-cert-validity", defaultCertValidity,
+		"`duration` a certificate made for the webhooks is valid, its authority ten times as long; at least "+minCertValidity.String())
+	return configurations
+}
+
+func (o *Options) bindServer(fs *flag.FlagSet) {
+	fs.StringVar(&o.CallbackAddress, "callback-bind-address", ":8080",
+		"`address` AlterShield Server calls back on; 0 turns it off")
+	fs.StringVar(&o.CallbackCertPath, "callback-cert-path", "",
+		"`directory` of tls.crt and tls.key the callback address is served with, read again when they change; empty serves HTTP")
+	fs.StringVar(&o.ServerURL, "altershield-url", "",
+		"`URL` of AlterShield Server, as in http://altershield:8080; empty means stand-alone, without checks")
+	fs.StringVar(&o.TokenFile, "altershield-token-file", "",
+		"`file` with the token shared with AlterShield Server, of at least "+strconv.Itoa(altershield.MinToken)+
+			" bytes; two lines during a rotation, the first signs; read again when it changes; without a token no callback is accepted")
+	fs.StringVar(&o.Platform, "altershield-platform", altershield.DefaultPlatform,
+		"`platform` the operator is registered as at AlterShield Server")
+	fs.StringVar(&o.Scene, "altershield-scene", altershield.DefaultScene, "`key` of the registered scene of generation G2")
+	fs.StringVar(&o.AdmissionScene, "altershield-admission-scene", "",
+		"`key` of a registered scene of generation G1, for the admission check; empty means no check")
+	fs.StringVar(&o.Tenant, "altershield-tenant", altershield.DefaultTenant, "`tenant` code at AlterShield Server")
+	fs.StringVar(&o.Phase, "altershield-phase", altershield.PhaseProd,
+		"`phase` of the releases of this cluster: "+strings.Join(altershield.Phases(), ", "))
+	fs.StringVar(&o.TargetType, "altershield-target-type", altershield.DefaultTargetType,
+		"registered `type` of the pods a release changes")
 }
 
 func namespaceDefault() string {
@@ -165,39 +204,38 @@ func (o *Options) validate() error {
 			return fmt.Errorf("--%s %q is not an address: give host:port, :port, or 0 to turn it off", name, address)
 		}
 	}
-	if err := o.validateCertificates(); err != nil {
+	if err := o.Certificates.validate(); err != nil {
 		return err
 	}
 	return o.validateServer()
 }
 
-// validateCertificates checks where the webhooks' certificates come from.
-func (o *Options) validateCertificates() error {
-	if o.WebhookCertPath != "" {
+func (c *Certificates) validate() error {
+	if c.Dir != "" {
 		for flagName, file := range map[string]string{
-			"webhook-cert-name": o.WebhookCertName,
-			"webhook-key-name":  o.WebhookKeyName,
+			"webhook-cert-name": c.CertName,
+			"webhook-key-name":  c.KeyName,
 		} {
-			path := filepath.Join(o.WebhookCertPath, file)
+			path := filepath.Join(c.Dir, file)
 			if _, err := os.Stat(path); err != nil {
 				return fmt.Errorf("--webhook-cert-path, --%s: %w; the webhooks need a certificate and its key there", flagName, err)
 			}
 		}
 	}
 	for _, f := range []struct{ name, value string }{
-		{"webhook-cert-secret", o.WebhookCertSecret},
-		{"webhook-configurations", o.MutatingConfiguration},
-		{"webhook-configurations", o.ValidatingConfiguration},
+		{"webhook-cert-secret", c.Secret},
+		{"webhook-configurations", c.Mutating},
+		{"webhook-configurations", c.Validating},
 	} {
 		if problems := validation.IsDNS1123Subdomain(f.value); len(problems) > 0 {
 			return fmt.Errorf("--%s: %q is not a name: %s", f.name, f.value, strings.Join(problems, "; "))
 		}
 	}
-	if problems := validation.IsDNS1035Label(o.WebhookService); len(problems) > 0 {
-		return fmt.Errorf("--webhook-service %q is not the name of a service: %s", o.WebhookService, strings.Join(problems, "; "))
+	if problems := validation.IsDNS1035Label(c.Service); len(problems) > 0 {
+		return fmt.Errorf("--webhook-service %q is not the name of a service: %s", c.Service, strings.Join(problems, "; "))
 	}
-	if o.WebhookCertPath == "" && o.WebhookCertValidity < minCertValidity {
-		return fmt.Errorf("--webhook-cert-validity %s is too short: give at least %s", o.WebhookCertValidity, minCertValidity)
+	if c.Dir == "" && c.Validity < minCertValidity {
+		return fmt.Errorf("--webhook-cert-validity %s is too short: give at least %s", c.Validity, minCertValidity)
 	}
 	return nil
 }
@@ -223,7 +261,7 @@ func (o *Options) validateServer() error {
 		return fmt.Errorf("--altershield-url %q: %w", o.ServerURL, err)
 	}
 	if !slices.Contains(altershield.Phases(), o.Phase) {
-		return fmt.Errorf("--altershield-phase %q is none of %s", o.Phase, strings.Join(altershield.Phases(), ", "))
+		return fmt.Errorf("--altershield-phase %q is not one of %s", o.Phase, strings.Join(altershield.Phases(), ", "))
 	}
 	for _, f := range []struct {
 		name, value string
@@ -239,18 +277,25 @@ func (o *Options) validateServer() error {
 		}
 	}
 	if len(o.AdmissionScene) > altershield.MaxChangeSceneKey {
-		return fmt.Errorf("--altershield-admission-scene has %d bytes, AlterShield Server takes at most %d", len(o.AdmissionScene), altershield.MaxChangeSceneKey)
+		return fmt.Errorf("--altershield-admission-scene has %d bytes, AlterShield Server accepts at most %d",
+			len(o.AdmissionScene), altershield.MaxChangeSceneKey)
 	}
 	return nil
 }
 
 // Tokens are those shared with AlterShield Server; nil when there is no file of
-// them. A file that turns bad is told to onChange, and nil when it is good again.
-func (o *Options) Tokens(onChange func(error)) altershield.TokenSource {
+// them. It is logged when the file turns bad, and when it is good again.
+func (o *Options) Tokens(log logr.Logger) altershield.TokenSource {
 	if o.TokenFile == "" {
 		return nil
 	}
 	f := altershield.NewTokenFile(o.TokenFile, clock.RealClock{})
-	f.OnChange = onChange
+	f.OnChange = func(err error) {
+		if err != nil {
+			log.Error(err, "the token file cannot be used: its last good tokens stay in force", "file", o.TokenFile)
+			return
+		}
+		log.Info("the token file can be used again", "file", o.TokenFile)
+	}
 	return f
 }

@@ -23,6 +23,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
 )
 
 func TestParse(t *testing.T) {
@@ -50,16 +52,16 @@ func TestParse(t *testing.T) {
 		}},
 		"flag before pod":     {args: []string{"--namespace=mine"}, podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "mine" }},
 		"leader election":     {args: []string{"--leader-elect"}, check: func(o *Options) bool { return o.LeaderElect }},
-		"other certificate":   {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.WebhookCertName == "other.crt" }},
+		"other certificate":   {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.Certificates.CertName == "other.crt" }},
 		"no such certificate": {args: []string{"--webhook-cert-name=none.crt"}, wantErr: []string{"--webhook-cert-name", "none.crt"}},
 		"no such directory":   {args: []string{"--webhook-cert-path=/none"}, wantErr: []string{"--webhook-cert-path", "/none"}},
 		"certificates of our own": {args: []string{"--webhook-cert-path="}, check: func(o *Options) bool {
-			return o.WebhookCertSecret == "altershieldoperator-webhook-server-cert" && o.WebhookService == "altershieldoperator-webhook-service" &&
-				o.MutatingConfiguration == "altershieldoperator-mutating-webhook-configuration" &&
-				o.ValidatingConfiguration == "altershieldoperator-validating-webhook-configuration" && o.WebhookCertValidity == 2160*time.Hour
+			return o.Certificates.Secret == "altershieldoperator-webhook-server-cert" && o.Certificates.Service == "altershieldoperator-webhook-service" &&
+				o.Certificates.Mutating == "altershieldoperator-mutating-webhook-configuration" &&
+				o.Certificates.Validating == "altershieldoperator-validating-webhook-configuration" && o.Certificates.Validity == 2160*time.Hour
 		}},
 		"other configurations": {args: []string{"--webhook-cert-path=", "--webhook-configurations=a,b"}, check: func(o *Options) bool {
-			return o.MutatingConfiguration == "a" && o.ValidatingConfiguration == "b"
+			return o.Certificates.Mutating == "a" && o.Certificates.Validating == "b"
 		}},
 		"one configuration":      {args: []string{"--webhook-cert-path=", "--webhook-configurations=a"}, wantErr: []string{"--webhook-configurations"}},
 		"three configurations":   {args: []string{"--webhook-cert-path=", "--webhook-configurations=a,b,c"}, wantErr: []string{"--webhook-configurations", "b,c"}},
@@ -68,7 +70,7 @@ func TestParse(t *testing.T) {
 		"certificates too short": {args: []string{"--webhook-cert-path=", "--webhook-cert-validity=9s"}, wantErr: []string{"--webhook-cert-validity", "10s"}},
 		"names with files":       {args: []string{"--webhook-configurations=a"}, wantErr: []string{"--webhook-configurations"}},
 		"validity with files does not matter": {args: []string{"--webhook-cert-validity=0"}, check: func(o *Options) bool {
-			return o.WebhookCertPath != ""
+			return o.Certificates.Dir != ""
 		}},
 		"namespace no name":  {args: []string{"--namespace=Not Valid"}, wantErr: []string{"--namespace", "Not Valid"}},
 		"port no port":       {args: []string{"--webhook-port=70000"}, wantErr: []string{"--webhook-port", "70000"}},
@@ -77,10 +79,10 @@ func TestParse(t *testing.T) {
 		"argument":           {args: []string{"start"}, wantErr: []string{`"start"`, "--help"}},
 		"unknown flag":       {args: []string{"--leader-elected"}, wantErr: []string{"leader-elected"}},
 		"server, defaults": {args: []string{"--altershield-url=http://altershield:8080", "--altershield-token-file=" + token}, check: func(o *Options) bool {
-			return o.Tokens(nil) != nil && o.Platform == "kubernetes" && o.Scene == "com.alipay.altershield.kubernetes.rollingupdate" && o.AdmissionScene == "" &&
+			return o.Tokens(logr.Discard()) != nil && o.Platform == "kubernetes" && o.Scene == "com.alipay.altershield.kubernetes.rollingupdate" && o.AdmissionScene == "" &&
 				o.Tenant == "default" && o.Phase == "prod_phase" && o.TargetType == "paas.pod" && o.CallbackAddress == ":8080"
 		}},
-		"no server":             {check: func(o *Options) bool { return o.ServerURL == "" && o.Tokens(nil) == nil }},
+		"no server":             {check: func(o *Options) bool { return o.ServerURL == "" && o.Tokens(logr.Discard()) == nil }},
 		"callbacks off":         {args: []string{"--callback-bind-address=0"}, check: func(o *Options) bool { return o.CallbackAddress == "0" }},
 		"callbacks with TLS":    {args: []string{"--callback-cert-path=" + certs}, check: func(o *Options) bool { return o.CallbackCertPath == certs }},
 		"callback address":      {args: []string{"--callback-bind-address=8080"}, wantErr: []string{"--callback-bind-address", "host:port"}},

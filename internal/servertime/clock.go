@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package servertime tells the time of the API server.
+// Package servertime knows the time of the API server.
 package servertime
 
 import (
@@ -31,8 +31,9 @@ import (
 const tolerance = 2 * time.Second
 
 // Clock is the clock of the API server, as far as its answers tell: each has the
-// time it was made at in its header. Pods are as old as the API server says, so
-// where their age matters, this machine's clock must not be minutes off.
+// time it was made at in its header. Every time in a status, every deadline and
+// every age is by it, so that it does not matter which replica leads, and what the
+// clock of its machine says.
 type Clock struct {
 	own clock.PassiveClock
 	// ahead is how far this machine is ahead, in nanoseconds.
@@ -41,15 +42,18 @@ type Clock struct {
 
 var _ clock.PassiveClock = &Clock{}
 
+// New makes a clock that follows what it is told with Observe.
+func New(own clock.PassiveClock) *Clock { return &Clock{own: own} }
+
 // Follow makes a clock that follows all answers to requests made with this
 // configuration.
 func Follow(config *rest.Config, own clock.PassiveClock) *Clock {
-	c := &Clock{own: own}
+	c := New(own)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
 			if err == nil {
-				c.observe(response.Header.Get("Date"))
+				c.Observe(response.Header.Get("Date"))
 			}
 			return response, err
 		})
@@ -62,16 +66,24 @@ type roundTrip func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-func (c *Clock) observe(date string) {
+// Observe takes the date of an answer, as HTTP writes it. What it says counts only
+// where it differs from what is known by more than the tolerance, so that the clock
+// does not jump from answer to answer.
+func (c *Clock) Observe(date string) {
 	at, err := http.ParseTime(date)
 	if err != nil {
 		return
 	}
-	ahead := c.own.Since(at)
-	if ahead.Abs() <= tolerance {
-		ahead = 0
+	known := time.Duration(c.ahead.Load())
+	if ahead := c.own.Since(at); (ahead - known).Abs() > tolerance {
+		if ahead.Abs() <= tolerance {
+			ahead = 0
+		} else {
+			// The fraction of the second is unknown.
+			ahead -= time.Second / 2
+		}
+		c.ahead.Store(int64(ahead))
 	}
-	c.ahead.Store(int64(ahead))
 }
 
 // Now implements clock.PassiveClock.

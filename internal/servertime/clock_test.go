@@ -67,9 +67,34 @@ func TestClock(t *testing.T) {
 			if _, err := io.Copy(io.Discard, response.Body); err != nil {
 				t.Fatal(err)
 			}
-			if got := clock.Since(server); got != test.want {
+			// The header has whole seconds.
+			if got := clock.Since(server); (got - test.want).Abs() > time.Second/2 {
 				t.Errorf("%s after the server's time, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// TestClockDoesNotJump: answers come at any moment of a second, and late; only a
+// clock that was set is followed.
+func TestClockDoesNotJump(t *testing.T) {
+	start := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	own := clocktesting.NewFakePassiveClock(start.Add(2500 * time.Millisecond))
+	clock := New(own)
+	answer := func(after time.Duration) time.Duration {
+		own.SetTime(start.Add(2500*time.Millisecond + after))
+		clock.Observe(start.Add(after).Format(http.TimeFormat))
+		return clock.Since(start.Add(after))
+	}
+	first := answer(0)
+	for after := time.Duration(0); after < 10*time.Second; after += 130 * time.Millisecond {
+		if got := answer(after); got != first {
+			t.Fatalf("%s after the first answer it tells %s after the server's time, %s before", after, got, first)
+		}
+	}
+	own.SetTime(start.Add(time.Hour))
+	clock.Observe(start.Add(10 * time.Second).Format(http.TimeFormat))
+	if got := clock.Since(start.Add(10 * time.Second)); got.Abs() > time.Second {
+		t.Errorf("after this machine's clock was set it tells %s after the server's time", got)
 	}
 }

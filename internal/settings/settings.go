@@ -22,7 +22,6 @@ package settings
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +41,9 @@ const (
 	NameTimeouts    = "timeouts"
 	NameHistory     = "history"
 	NameAdmission   = "admission"
+	NameObserve     = "observe"
+	NameQuarantine  = "quarantine"
+	NameBrake       = "brake"
 )
 
 // MaxAdmissionTimeout bounds the time limit of the admission check: the API
@@ -65,12 +67,32 @@ type Settings struct {
 	// PreTimeout and PostTimeout are how long a PRE and a POST verdict is
 	// waited for.
 	PreTimeout, PostTimeout time.Duration
+	// Settle is how long a pod without a readiness probe has to be Ready before
+	// it counts as finished; 0: not at all.
+	Settle time.Duration
 	// Halting: pause a rollout that is under way when it fails.
 	Halting bool
-	// Rollback: roll back a release whose pods do not come up, once one of them
-	// has not for RollbackAfter.
-	Rollback      bool
+	// Rollback: roll back a release whose pods do not come up.
+	Rollback bool
+	// RollbackAfter is how long a pod may fail before that is a reason.
 	RollbackAfter time.Duration
+	// RollbackSlow is how long a pod may be on its way without failing: waiting
+	// for a node or a volume, pulling its image, in an init container.
+	RollbackSlow time.Duration
+	// RollbackTolerate is how many pods may hang once one has finished, in
+	// percent of the replicas, 0 to 100.
+	RollbackTolerate int
+	// Quarantine: a version that never started is denied for QuarantineFor, and
+	// longer each time it fails again. Off: until it is overridden.
+	Quarantine    bool
+	QuarantineFor time.Duration
+	// Brake: at most BrakeCount rollbacks nobody asked for, of all workloads
+	// together, in any BrakeWindow.
+	Brake       bool
+	BrakeCount  int
+	BrakeWindow time.Duration
+	// Observe: record, verify and report releases, and do nothing about them.
+	Observe bool
 	// SelfHealing: roll back a release that is suspended.
 	SelfHealing bool
 	// History is how many successful versions are remembered for a rollback.
@@ -90,8 +112,14 @@ type setting struct {
 	remark string
 	// initial is the value without an object, or with one that never was valid.
 	initial v1alpha1.OpsConfigValue
-	// apply writes a value into the settings; its error names the remedy.
+	// apply writes a value into the settings, where parts that it does not name
+	// stay as they are; its error names the remedy.
 	apply func(*Settings, v1alpha1.OpsConfigValue) error
+	// ofCluster: the setting is of the whole cluster, no namespace has its own.
+	ofCluster bool
+	// annotation: a workload may have its own; content says whether that may be
+	// more than enabled or disabled.
+	annotation, content bool
 }
 
 var known = map[string]setting{
@@ -103,24 +131,28 @@ var known = map[string]setting{
 			s.Blocking = v.Enable
 			return nil
 		},
+		annotation: true,
 	},
 	NameBranch: {
-		kind:    v1alpha1.TypeBranch,
-		remark:  "verify pods in batches of content; disabled: one by one",
-		initial: v1alpha1.OpsConfigValue{Content: "10"},
-		apply:   applyBranch,
+		kind:       v1alpha1.TypeBranch,
+		remark:     "verify pods in batches of content; disabled: one by one",
+		initial:    v1alpha1.OpsConfigValue{Content: "10"},
+		apply:      applyBranch,
+		annotation: true, content: true,
 	},
 	NameTimeouts: {
-		kind:    v1alpha1.TypeTimeouts,
-		remark:  "how long a batch waits to be full, and a PRE and a POST verdict is waited for",
-		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "wait=60s,pre=120s,post=120s"},
-		apply:   applyTimeouts,
+		kind:       v1alpha1.TypeTimeouts,
+		remark:     "how long to wait for a full batch, for a PRE and for a POST verdict, and for a pod without a readiness probe to run",
+		initial:    v1alpha1.OpsConfigValue{Enable: true, Content: timeoutsExample},
+		apply:      applyTimeouts,
+		annotation: true, content: true,
 	},
 	NameRollback: {
-		kind:    v1alpha1.TypeRollback,
-		remark:  "roll back a release whose pods do not come up within content",
-		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "2m"},
-		apply:   applyRollback,
+		kind:       v1alpha1.TypeRollback,
+		remark:     "roll back a release whose pods do not come up within content",
+		initial:    v1alpha1.OpsConfigValue{Enable: true, Content: "2m"},
+		apply:      applyRollback,
+		annotation: true, content: true,
 	},
 	NameSelfHealing: {
 		kind:   v1alpha1.TypeSelfHealing,
@@ -129,6 +161,7 @@ var known = map[string]setting{
 			s.SelfHealing = v.Enable
 			return nil
 		},
+		annotation: true,
 	},
 	NameHalting: {
 		kind:    v1alpha1.TypeHalting,
@@ -138,6 +171,7 @@ var known = map[string]setting{
 			s.Halting = v.Enable
 			return nil
 		},
+		annotation: true,
 	},
 	NameSilence: {
 		kind:   v1alpha1.TypeSilence,
@@ -146,30 +180,51 @@ var known = map[string]setting{
 			s.SilenceFails = v.Enable
 			return nil
 		},
+		annotation: true,
 	},
 	NameHistory: {
 		kind:    v1alpha1.TypeHistory,
-		remark:  "remember the templates of content successful versions of a workload",
+		remark:  "keep the templates of content successful versions of a workload",
 		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "10"},
 		apply:   applyHistory,
 	},
 	NameAdmission: {
-		kind:    v1alpha1.TypeAdmission,
-		remark:  "ask AlterShield Server at admission whether a version may be released, and wait for content",
-		initial: v1alpha1.OpsConfigValue{Content: "2s"},
-		apply:   applyAdmission,
+		kind:      v1alpha1.TypeAdmission,
+		remark:    "ask AlterShield Server at admission whether a version may be released, and wait for content",
+		initial:   v1alpha1.OpsConfigValue{Content: "2s"},
+		apply:     applyAdmission,
+		ofCluster: true,
+	},
+	NameObserve: {
+		kind:   v1alpha1.TypeObserve,
+		remark: "record, verify and report releases only; nothing is blocked, paused, rolled back or quarantined",
+		apply: func(s *Settings, v v1alpha1.OpsConfigValue) error {
+			s.Observe = v.Enable
+			return nil
+		},
+		annotation: true,
+	},
+	NameQuarantine: {
+		kind:    v1alpha1.TypeQuarantine,
+		remark:  "deny a version that never started for the time content, longer each time it fails again; disabled: until overridden",
+		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "1h"},
+		apply:   applyQuarantine,
+	},
+	NameBrake: {
+		kind:      v1alpha1.TypeBrake,
+		remark:    "limit the rollbacks that nobody asked for, in the whole cluster, to a number in a time; disabled: no limit",
+		initial:   v1alpha1.OpsConfigValue{Enable: true, Content: brakeExample},
+		apply:     applyBrake,
+		ofCluster: true,
 	},
 }
 
 // Default is what is in force without any object.
 func Default() Settings {
-	s := Settings{
-		BatchSize:     1,
-		Wait:          60 * time.Second,
-		PreTimeout:    120 * time.Second,
-		PostTimeout:   120 * time.Second,
-		RollbackAfter: defaultRollbackAfter,
-	}
+	var s Settings
+	// What the initial values do not name.
+	_ = readTimeouts(&s, timeoutsExample)
+	_ = readRollback(&s, rollbackExample)
 	for _, k := range known {
 		// The defaults are valid; a test says so.
 		_ = k.apply(&s, k.initial)
@@ -193,68 +248,9 @@ func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 	return objects
 }
 
-// FromObjects computes the settings in force from the objects of the operator's
-// namespace.
-func FromObjects(objects []v1alpha1.OpsConfigInfo) Settings {
-	s := Default()
-	for i := range objects {
-		o := &objects[i]
-		if a := Assess(o); a.InForce != nil {
-			_ = known[o.Name].apply(&s, *a.InForce) // assessed as valid
-		}
-	}
-	return s
-}
-
-// Assessment says whether an object's spec is in force and what is.
-type Assessment struct {
-	// Accepted: spec is in force.
-	Accepted bool
-	// Reason and Message explain, with the remedy where spec is not accepted.
-	Reason, Message string
-	// InForce is the value of this object in force; nil when the object is
-	// ignored or never was valid, and the default is in force.
-	InForce *v1alpha1.OpsConfigValue
-}
-
-// Assess judges one object.
-func Assess(o *v1alpha1.OpsConfigInfo) Assessment {
-	k, ok := known[o.Name]
-	switch {
-	case !ok:
-		return Assessment{Reason: v1alpha1.ReasonUnknownName,
-			Message: fmt.Sprintf("metadata.name: no setting is named %q, the object is ignored; delete it, or name it one of %s", o.Name, strings.Join(names(), ", "))}
-	case k.kind != o.Spec.Type:
-		a := lastValid(o)
-		a.Reason = v1alpha1.ReasonTypeMismatch
-		a.Message = fmt.Sprintf("spec.type: the setting %q is of type %s, not %s; spec is ignored%s", o.Name, k.kind, o.Spec.Type, a.Message)
-		return a
-	}
-	value := v1alpha1.OpsConfigValue{Enable: o.Spec.Enable, Content: o.Spec.Content}
-	var scratch Settings
-	if err := k.apply(&scratch, value); err != nil {
-		a := lastValid(o)
-		a.Reason = v1alpha1.ReasonInvalidContent
-		a.Message = fmt.Sprintf("spec.content: %v%s", err, a.Message)
-		return a
-	}
-	return Assessment{Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "spec is in force", InForce: &value}
-}
-
-// lastValid is the value in force for an object whose spec is not valid, and
-// words that say so.
-func lastValid(o *v1alpha1.OpsConfigInfo) Assessment {
-	if v := o.Status.InForce; v != nil {
-		var scratch Settings
-		if known[o.Name].apply(&scratch, *v) == nil {
-			return Assessment{InForce: v, Message: fmt.Sprintf("; in force is the last valid value, enable=%t content=%q", v.Enable, v.Content)}
-		}
-	}
-	return Assessment{Message: "; in force is the default"}
-}
-
 func names() []string {
-	return []string{NameBlocking, NameBranch, NameRollback, NameSelfHealing, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission}
+	return []string{NameBlocking, NameBranch, NameRollback, NameSelfHealing, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission,
+		NameObserve, NameQuarantine, NameBrake}
 }
 
 func applyBranch(s *Settings, v v1alpha1.OpsConfigValue) error {
@@ -283,55 +279,6 @@ func applyHistory(s *Settings, v v1alpha1.OpsConfigValue) error {
 	return nil
 }
 
-// defaultRollbackAfter and minRollbackAfter are the default and the least
-// threshold of a rollback: a pod needs some time to start.
-const (
-	defaultRollbackAfter = 2 * time.Minute
-	minRollbackAfter     = time.Second
-)
-
-func applyRollback(s *Settings, v v1alpha1.OpsConfigValue) error {
-	after := defaultRollbackAfter
-	if v.Enable {
-		d, err := time.ParseDuration(v.Content)
-		if err != nil || d < minRollbackAfter {
-			return fmt.Errorf("%q is not a time in which a pod has to come up; write a duration of at least %s, as in \"2m\"", v.Content, minRollbackAfter)
-		}
-		after = d
-	}
-	s.Rollback, s.RollbackAfter = v.Enable, after
-	return nil
-}
-
-func applyTimeouts(s *Settings, v v1alpha1.OpsConfigValue) error {
-	s.Wait, s.PreTimeout, s.PostTimeout = 60*time.Second, 120*time.Second, 120*time.Second
-	if !v.Enable {
-		return nil
-	}
-	return parseTimeouts(s, v.Content)
-}
-
-// parseTimeouts reads the thresholds that a text names; others stay.
-func parseTimeouts(s *Settings, content string) error {
-	read := *s
-	fields := map[string]*time.Duration{"wait": &read.Wait, "pre": &read.PreTimeout, "post": &read.PostTimeout}
-	for part := range strings.SplitSeq(content, ",") {
-		key, text, _ := strings.Cut(strings.TrimSpace(part), "=")
-		field, ok := fields[key]
-		if !ok {
-			return fmt.Errorf("%q names no threshold, or one twice; write wait, pre and post, each at most once, as in \"wait=60s,pre=120s,post=120s\"", part)
-		}
-		d, err := time.ParseDuration(text)
-		if err != nil || d < time.Second {
-			return fmt.Errorf("%q is not a duration of at least 1s; write it as in \"wait=60s,pre=120s,post=120s\"", part)
-		}
-		*field = d
-		delete(fields, key)
-	}
-	*s = read
-	return nil
-}
-
 func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
 	limit := 2 * time.Second
 	if v.Enable {
@@ -343,70 +290,4 @@ func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
 	}
 	s.AdmissionCheck, s.AdmissionTimeout = v.Enable, limit
 	return nil
-}
-
-// maxOverride is how much of an annotation is read, in bytes.
-const maxOverride = 100
-
-// disabled turns a setting off for a workload.
-const disabled = "disabled"
-
-// overrides are the settings a workload may override with an annotation of
-// their name.
-var overrides = map[string]func(s *Settings, value string) error{
-	NameBranch: func(s *Settings, value string) error {
-		return applyBranch(s, v1alpha1.OpsConfigValue{Enable: value != disabled, Content: value})
-	},
-	NameRollback: func(s *Settings, value string) error {
-		return applyRollback(s, v1alpha1.OpsConfigValue{Enable: value != disabled, Content: value})
-	},
-	NameSilence: func(s *Settings, value string) error {
-		switch value {
-		case "enabled", "true":
-			s.SilenceFails = true
-		case disabled, "false":
-			s.SilenceFails = false
-		default:
-			return fmt.Errorf("%q is neither \"enabled\" nor \"disabled\"", value)
-		}
-		return nil
-	},
-	NameTimeouts: func(s *Settings, value string) error {
-		if value == disabled {
-			return applyTimeouts(s, v1alpha1.OpsConfigValue{})
-		}
-		return parseTimeouts(s, value)
-	},
-}
-
-// Override applies what a workload overrides with its annotations. Each problem
-// is one line with its remedy; what is in force in general applies then.
-func Override(s Settings, annotations map[string]string) (_ Settings, problems []string) {
-	for _, name := range []string{NameBranch, NameRollback, NameSilence, NameTimeouts} {
-		key := v1alpha1.SettingAnnotationPrefix + name
-		value, ok := annotations[key]
-		if !ok {
-			continue
-		}
-		// A value may be of any length; what is told of it is not.
-		value = strings.ToValidUTF8(value[:min(len(value), maxOverride)], "")
-		if err := overrides[name](&s, strings.TrimSpace(value)); err != nil {
-			problems = append(problems, fmt.Sprintf("annotation %s: %v; the OpsConfigInfo %q applies", key, err, name))
-		}
-	}
-	return s, problems
-}
-
-// OverridesDiffer says that two sets of annotations override settings
-// differently.
-func OverridesDiffer(a, b map[string]string) bool {
-	for name := range overrides {
-		key := v1alpha1.SettingAnnotationPrefix + name
-		va, inA := a[key]
-		vb, inB := b[key]
-		if va != vb || inA != inB {
-			return true
-		}
-	}
-	return false
 }

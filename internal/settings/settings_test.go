@@ -22,25 +22,29 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-func object(name string, kind v1alpha1.OpsConfigType, enable bool, content string) v1alpha1.OpsConfigInfo {
-	return v1alpha1.OpsConfigInfo{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       v1alpha1.OpsConfigInfoSpec{Type: kind, Enable: enable, Content: content},
-	}
+func named(name string, kind v1alpha1.OpsConfigType) *wrappers.OpsConfigInfoWrapper {
+	return wrappers.MakeOpsConfigInfo("ns", name, kind)
 }
 
-func lastValidOf(o v1alpha1.OpsConfigInfo, enable bool, content string) v1alpha1.OpsConfigInfo {
-	o.Status.InForce = &v1alpha1.OpsConfigValue{Enable: enable, Content: content}
-	return o
+func stored(settings ...*wrappers.OpsConfigInfoWrapper) (objects []v1alpha1.OpsConfigInfo) {
+	for _, s := range settings {
+		objects = append(objects, *s.Obj())
+	}
+	return objects
 }
 
 func TestFromObjects(t *testing.T) {
-	initial := Settings{Blocking: true, Halting: true, History: 10, Rollback: true, RollbackAfter: 2 * time.Minute, BatchSize: 1, Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, AdmissionTimeout: 2 * time.Second}
+	initial := Settings{
+		Blocking: true, Halting: true, History: 10, BatchSize: 1, AdmissionTimeout: 2 * time.Second,
+		Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, Settle: 10 * time.Second,
+		Rollback: true, RollbackAfter: 2 * time.Minute, RollbackSlow: 10 * time.Minute, RollbackTolerate: 10,
+		Quarantine: true, QuarantineFor: time.Hour, Brake: true, BrakeCount: 5, BrakeWindow: 10 * time.Minute,
+	}
 	with := func(change func(*Settings)) Settings {
 		s := initial
 		change(&s)
@@ -52,27 +56,40 @@ func TestFromObjects(t *testing.T) {
 	}{
 		"none":              {nil, initial},
 		"the defaults":      {DefaultObjects("ns"), initial},
-		"blocking off":      {[]v1alpha1.OpsConfigInfo{object("blocking", v1alpha1.TypeBlocking, false, "")}, with(func(s *Settings) { s.Blocking = false })},
-		"branch on":         {[]v1alpha1.OpsConfigInfo{object("branch", v1alpha1.TypeBranch, true, "7")}, with(func(s *Settings) { s.BatchSize = 7 })},
-		"branch off":        {[]v1alpha1.OpsConfigInfo{object("branch", v1alpha1.TypeBranch, false, "7")}, initial},
-		"branch invalid":    {[]v1alpha1.OpsConfigInfo{object("branch", v1alpha1.TypeBranch, true, "seven")}, initial},
-		"last valid":        {[]v1alpha1.OpsConfigInfo{lastValidOf(object("branch", v1alpha1.TypeBranch, true, "seven"), true, "7")}, with(func(s *Settings) { s.BatchSize = 7 })},
-		"last valid is not": {[]v1alpha1.OpsConfigInfo{lastValidOf(object("branch", v1alpha1.TypeBranch, true, "seven"), true, "0")}, initial},
-		"of another type":   {[]v1alpha1.OpsConfigInfo{lastValidOf(object("branch", v1alpha1.TypeTimeouts, true, "wait=1s"), true, "3")}, with(func(s *Settings) { s.BatchSize = 3 })},
-		"unknown name":      {[]v1alpha1.OpsConfigInfo{object("branches", v1alpha1.TypeBranch, true, "7")}, initial},
-		"timeouts": {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, true, "post=5s,wait=1m30s")},
+		"blocking off":      {stored(named("blocking", v1alpha1.TypeBlocking).Off("")), with(func(s *Settings) { s.Blocking = false })},
+		"branch on":         {stored(named("branch", v1alpha1.TypeBranch).On("7")), with(func(s *Settings) { s.BatchSize = 7 })},
+		"branch off":        {stored(named("branch", v1alpha1.TypeBranch).Off("7")), initial},
+		"branch invalid":    {stored(named("branch", v1alpha1.TypeBranch).On("seven")), initial},
+		"last valid":        {stored(named("branch", v1alpha1.TypeBranch).On("seven").InForce(true, "7")), with(func(s *Settings) { s.BatchSize = 7 })},
+		"last valid is not": {stored(named("branch", v1alpha1.TypeBranch).On("seven").InForce(true, "0")), initial},
+		"of another type":   {stored(named("branch", v1alpha1.TypeTimeouts).On("wait=1s").InForce(true, "3")), with(func(s *Settings) { s.BatchSize = 3 })},
+		"unknown name":      {stored(named("branches", v1alpha1.TypeBranch).On("7")), initial},
+		"timeouts": {stored(named("timeouts", v1alpha1.TypeTimeouts).On("post=5s,wait=1m30s")),
 			with(func(s *Settings) { s.PostTimeout, s.Wait = 5*time.Second, 90*time.Second })},
-		"silence fails": {[]v1alpha1.OpsConfigInfo{object("silence", v1alpha1.TypeSilence, true, "")}, with(func(s *Settings) { s.SilenceFails = true })},
-		"admission check": {[]v1alpha1.OpsConfigInfo{object("admission", v1alpha1.TypeAdmission, true, "500ms")},
+		"silence fails": {stored(named("silence", v1alpha1.TypeSilence).On("")), with(func(s *Settings) { s.SilenceFails = true })},
+		"admission check": {stored(named("admission", v1alpha1.TypeAdmission).On("500ms")),
 			with(func(s *Settings) { s.AdmissionCheck, s.AdmissionTimeout = true, 500*time.Millisecond })},
-		"admission check off": {[]v1alpha1.OpsConfigInfo{object("admission", v1alpha1.TypeAdmission, false, "500ms")}, initial},
-		"history":             {[]v1alpha1.OpsConfigInfo{object("history", v1alpha1.TypeHistory, true, "3")}, with(func(s *Settings) { s.History = 3 })},
-		"history off":         {[]v1alpha1.OpsConfigInfo{object("history", v1alpha1.TypeHistory, false, "3")}, with(func(s *Settings) { s.History = 0 })},
-		"halting off":         {[]v1alpha1.OpsConfigInfo{object("halting", v1alpha1.TypeHalting, false, "")}, with(func(s *Settings) { s.Halting = false })},
-		"timeouts off":        {[]v1alpha1.OpsConfigInfo{object("timeouts", v1alpha1.TypeTimeouts, false, "wait=1s")}, initial},
-		"rollback":            {[]v1alpha1.OpsConfigInfo{object("rollback", v1alpha1.TypeRollback, true, "10m")}, with(func(s *Settings) { s.RollbackAfter = 10 * time.Minute })},
-		"rollback off":        {[]v1alpha1.OpsConfigInfo{object("rollback", v1alpha1.TypeRollback, false, "10m")}, with(func(s *Settings) { s.Rollback = false })},
-		"self-healing":        {[]v1alpha1.OpsConfigInfo{object("selfhealing", v1alpha1.TypeSelfHealing, true, "")}, with(func(s *Settings) { s.SelfHealing = true })},
+		"admission check off": {stored(named("admission", v1alpha1.TypeAdmission).Off("500ms")), initial},
+		"history":             {stored(named("history", v1alpha1.TypeHistory).On("3")), with(func(s *Settings) { s.History = 3 })},
+		"history off":         {stored(named("history", v1alpha1.TypeHistory).Off("3")), with(func(s *Settings) { s.History = 0 })},
+		"halting off":         {stored(named("halting", v1alpha1.TypeHalting).Off("")), with(func(s *Settings) { s.Halting = false })},
+		"timeouts off":        {stored(named("timeouts", v1alpha1.TypeTimeouts).Off("wait=1s")), initial},
+		"rollback":            {stored(named("rollback", v1alpha1.TypeRollback).On("10m")), with(func(s *Settings) { s.RollbackAfter = 10 * time.Minute })},
+		"rollback in parts": {stored(named("rollback", v1alpha1.TypeRollback).On("after=1m,slow=20m,tolerate=25%")), with(func(s *Settings) {
+			s.RollbackAfter, s.RollbackSlow, s.RollbackTolerate = time.Minute, 20*time.Minute, 25
+		})},
+		"rollback in part":    {stored(named("rollback", v1alpha1.TypeRollback).On("tolerate=0")), with(func(s *Settings) { s.RollbackTolerate = 0 })},
+		"settling":            {stored(named("timeouts", v1alpha1.TypeTimeouts).On("settle=1m")), with(func(s *Settings) { s.Settle = time.Minute })},
+		"settling off":        {stored(named("timeouts", v1alpha1.TypeTimeouts).On("settle=0")), with(func(s *Settings) { s.Settle = 0 })},
+		"settling off, 0s":    {stored(named("timeouts", v1alpha1.TypeTimeouts).On("settle=0s")), with(func(s *Settings) { s.Settle = 0 })},
+		"before settling was": {stored(named("timeouts", v1alpha1.TypeTimeouts).On("wait=60s,pre=120s,post=120s")), initial},
+		"observe":             {stored(named("observe", v1alpha1.TypeObserve).On("")), with(func(s *Settings) { s.Observe = true })},
+		"quarantine":          {stored(named("quarantine", v1alpha1.TypeQuarantine).On("30m")), with(func(s *Settings) { s.QuarantineFor = 30 * time.Minute })},
+		"quarantine off":      {stored(named("quarantine", v1alpha1.TypeQuarantine).Off("30m")), with(func(s *Settings) { s.Quarantine = false })},
+		"brake":               {stored(named("brake", v1alpha1.TypeBrake).On("1/1h30m")), with(func(s *Settings) { s.BrakeCount, s.BrakeWindow = 1, 90*time.Minute })},
+		"brake off":           {stored(named("brake", v1alpha1.TypeBrake).Off("no")), with(func(s *Settings) { s.Brake = false })},
+		"rollback off":        {stored(named("rollback", v1alpha1.TypeRollback).Off("10m")), with(func(s *Settings) { s.Rollback = false })},
+		"self-healing":        {stored(named("selfhealing", v1alpha1.TypeSelfHealing).On("")), with(func(s *Settings) { s.SelfHealing = true })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, FromObjects(test.objects)); diff != "" {
@@ -82,8 +99,9 @@ func TestFromObjects(t *testing.T) {
 	}
 }
 
-func TestOverride(t *testing.T) {
-	general := Default()
+func TestAnnotations(t *testing.T) {
+	operator := stored(named("branch", v1alpha1.TypeBranch).Off("7"), named("rollback", v1alpha1.TypeRollback).On("after=3m,slow=15m"))
+	general := FromObjects(operator)
 	for name, test := range map[string]struct {
 		annotations map[string]string
 		want        func(*Settings)
@@ -96,9 +114,20 @@ func TestOverride(t *testing.T) {
 		"branch wrong":      {map[string]string{"branch!": "many"}, func(*Settings) {}, []string{"altershield.defense.antgroup.com/branch"}},
 		"rollback":          {map[string]string{"rollback!": "10m"}, func(s *Settings) { s.RollbackAfter = 10 * time.Minute }, nil},
 		"rollback off":      {map[string]string{"rollback!": "disabled"}, func(s *Settings) { s.Rollback = false }, nil},
+		"rollback in part":  {map[string]string{"rollback!": "slow=1h,tolerate=5%"}, func(s *Settings) { s.RollbackSlow, s.RollbackTolerate = time.Hour, 5 }, nil},
+		"rollback unitless": {map[string]string{"rollback!": "after=1m,slow=20"}, func(*Settings) {}, []string{"slow=20"}},
+		"settling off":      {map[string]string{"timeouts!": "settle=0"}, func(s *Settings) { s.Settle = 0 }, nil},
 		"rollback wrong":    {map[string]string{"rollback!": "soon"}, func(*Settings) {}, []string{`"2m"`}},
 		"silence":           {map[string]string{"silence!": "enabled"}, func(s *Settings) { s.SilenceFails = true }, nil},
 		"silence off":       {map[string]string{"silence!": " disabled "}, func(s *Settings) { s.SilenceFails = false }, nil},
+		"branch on":         {map[string]string{"branch!": "enabled"}, func(s *Settings) { s.BatchSize = 7 }, nil},
+		"rollback on":       {map[string]string{"rollback!": "enabled"}, func(*Settings) {}, nil},
+		"blocking off":      {map[string]string{"blocking!": "disabled"}, func(s *Settings) { s.Blocking = false }, nil},
+		"blocking wrong":    {map[string]string{"blocking!": "5"}, func(*Settings) {}, []string{`"disabled"`}},
+		"halting off":       {map[string]string{"halting!": "disabled"}, func(s *Settings) { s.Halting = false }, nil},
+		"self-healing":      {map[string]string{"selfhealing!": "enabled"}, func(s *Settings) { s.SelfHealing = true }, nil},
+		"observe":           {map[string]string{"observe!": "enabled"}, func(s *Settings) { s.Observe = true }, nil},
+		"not by workloads":  {map[string]string{"quarantine!": "disabled", "brake!": "disabled", "history!": "1", "admission!": "enabled"}, func(*Settings) {}, nil},
 		"silence wrong":     {map[string]string{"silence!": "loud"}, func(*Settings) {}, []string{`"enabled"`}},
 		"timeouts in part":  {map[string]string{"timeouts!": "post=5m"}, func(s *Settings) { s.PostTimeout = 5 * time.Minute }, nil},
 		"timeouts off":      {map[string]string{"timeouts!": "disabled"}, func(*Settings) {}, nil},
@@ -115,8 +144,9 @@ func TestOverride(t *testing.T) {
 			}
 			want := general
 			test.want(&want)
-			got, problems := Override(general, annotations)
-			if diff := cmp.Diff(want, got); diff != "" {
+			in := For(operator, nil, annotations)
+			problems := in.Problems
+			if diff := cmp.Diff(want, in.Settings); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if len(problems) != len(test.problems) {
@@ -133,29 +163,40 @@ func TestOverride(t *testing.T) {
 
 func TestAssess(t *testing.T) {
 	for name, test := range map[string]struct {
-		object   v1alpha1.OpsConfigInfo
+		setting  *wrappers.OpsConfigInfoWrapper
 		accepted bool
 		reason   string
 		names    string // what the message names
 	}{
-		"valid":               {object("branch", v1alpha1.TypeBranch, true, "7"), true, v1alpha1.ReasonInForce, "in force"},
-		"disabled, anything":  {object("branch", v1alpha1.TypeBranch, false, "seven"), true, v1alpha1.ReasonInForce, "in force"},
-		"no number":           {object("branch", v1alpha1.TypeBranch, true, "seven"), false, v1alpha1.ReasonInvalidContent, "spec.content"},
-		"too large":           {object("branch", v1alpha1.TypeBranch, true, "201"), false, v1alpha1.ReasonInvalidContent, "from 1 to 200"},
-		"negative":            {object("branch", v1alpha1.TypeBranch, true, "-1"), false, v1alpha1.ReasonInvalidContent, "default"},
-		"in force instead":    {lastValidOf(object("branch", v1alpha1.TypeBranch, true, "-1"), true, "7"), false, v1alpha1.ReasonInvalidContent, `content="7"`},
-		"other type":          {object("branch", v1alpha1.TypeBlocking, true, ""), false, v1alpha1.ReasonTypeMismatch, "isBranch"},
-		"unknown":             {object("brunch", v1alpha1.TypeBranch, true, "7"), false, v1alpha1.ReasonUnknownName, "metadata.name"},
-		"rollback too soon":   {object("rollback", v1alpha1.TypeRollback, true, "10ms"), false, v1alpha1.ReasonInvalidContent, `"2m"`},
-		"threshold twice":     {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5s,wait=6s"), false, v1alpha1.ReasonInvalidContent, "at most once"},
-		"threshold unknown":   {object("timeouts", v1alpha1.TypeTimeouts, true, "wiat=5s"), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
-		"threshold too short": {object("timeouts", v1alpha1.TypeTimeouts, true, "wait=5ms"), false, v1alpha1.ReasonInvalidContent, "at least 1s"},
-		"history too long":    {object("history", v1alpha1.TypeHistory, true, "101"), false, v1alpha1.ReasonInvalidContent, "from 1 to 100"},
-		"admission too long":  {object("admission", v1alpha1.TypeAdmission, true, "3s"), false, v1alpha1.ReasonInvalidContent, "2.9s"},
-		"threshold without":   {object("timeouts", v1alpha1.TypeTimeouts, true, ""), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
+		"valid":               {named("branch", v1alpha1.TypeBranch).On("7"), true, v1alpha1.ReasonInForce, "in force"},
+		"disabled, anything":  {named("branch", v1alpha1.TypeBranch).Off("seven"), true, v1alpha1.ReasonInForce, "in force"},
+		"no number":           {named("branch", v1alpha1.TypeBranch).On("seven"), false, v1alpha1.ReasonInvalidContent, "spec.content"},
+		"too large":           {named("branch", v1alpha1.TypeBranch).On("201"), false, v1alpha1.ReasonInvalidContent, "from 1 to 200"},
+		"negative":            {named("branch", v1alpha1.TypeBranch).On("-1"), false, v1alpha1.ReasonInvalidContent, "default"},
+		"in force instead":    {named("branch", v1alpha1.TypeBranch).On("-1").InForce(true, "7"), false, v1alpha1.ReasonInvalidContent, `content="7"`},
+		"other type":          {named("branch", v1alpha1.TypeBlocking).On(""), false, v1alpha1.ReasonTypeMismatch, "isBranch"},
+		"unknown":             {named("brunch", v1alpha1.TypeBranch).On("7"), false, v1alpha1.ReasonUnknownName, "metadata.name"},
+		"rollback too soon":   {named("rollback", v1alpha1.TypeRollback).On("10ms"), false, v1alpha1.ReasonInvalidContent, `"2m"`},
+		"threshold twice":     {named("timeouts", v1alpha1.TypeTimeouts).On("wait=5s,wait=6s"), false, v1alpha1.ReasonInvalidContent, "at most once"},
+		"threshold unknown":   {named("timeouts", v1alpha1.TypeTimeouts).On("wiat=5s"), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
+		"threshold too short": {named("timeouts", v1alpha1.TypeTimeouts).On("wait=5ms"), false, v1alpha1.ReasonInvalidContent, "at least 1s"},
+		"history too long":    {named("history", v1alpha1.TypeHistory).On("101"), false, v1alpha1.ReasonInvalidContent, "from 1 to 100"},
+		"admission too long":  {named("admission", v1alpha1.TypeAdmission).On("3s"), false, v1alpha1.ReasonInvalidContent, "2.9s"},
+		"settling too short":  {named("timeouts", v1alpha1.TypeTimeouts).On("settle=5ms"), false, v1alpha1.ReasonInvalidContent, "neither 0 nor"},
+		"rollback part twice": {named("rollback", v1alpha1.TypeRollback).On("slow=5m,slow=6m"), false, v1alpha1.ReasonInvalidContent, "at most once"},
+		"rollback no slow":    {named("rollback", v1alpha1.TypeRollback).On("slow=0"), false, v1alpha1.ReasonInvalidContent, "at least 1s"},
+		"tolerates a number":  {named("rollback", v1alpha1.TypeRollback).On("tolerate=10"), false, v1alpha1.ReasonInvalidContent, "100%"},
+		"tolerates too many":  {named("rollback", v1alpha1.TypeRollback).On("tolerate=101%"), false, v1alpha1.ReasonInvalidContent, "100%"},
+		"tolerates negative":  {named("rollback", v1alpha1.TypeRollback).On("tolerate=-1%"), false, v1alpha1.ReasonInvalidContent, "100%"},
+		"quarantine too long": {named("quarantine", v1alpha1.TypeQuarantine).On("25h"), false, v1alpha1.ReasonInvalidContent, "24h"},
+		"quarantine unitless": {named("quarantine", v1alpha1.TypeQuarantine).On("60"), false, v1alpha1.ReasonInvalidContent, `"1h"`},
+		"brake of none":       {named("brake", v1alpha1.TypeBrake).On("0/10m"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
+		"brake without time":  {named("brake", v1alpha1.TypeBrake).On("5"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
+		"brake too long":      {named("brake", v1alpha1.TypeBrake).On("5/25h"), false, v1alpha1.ReasonInvalidContent, "24h"},
+		"threshold without":   {named("timeouts", v1alpha1.TypeTimeouts).On(""), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Assess(&test.object)
+			got := Assess(test.setting.Obj())
 			if got.Accepted != test.accepted || got.Reason != test.reason || !strings.Contains(got.Message, test.names) {
 				t.Errorf("got %+v, want accepted %t, reason %s, message with %q", got, test.accepted, test.reason, test.names)
 			}

@@ -17,6 +17,7 @@ limitations under the License.
 package workload
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -31,12 +32,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
+
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=apps,resources=deployments/finalizers,verbs=update
+// +kubebuilder:rbac:groups=apps,resources=replicasets,verbs=get;list;watch
 
 // Deployment is the Kind of apps/v1 Deployments.
 //
@@ -50,12 +56,19 @@ var _ Kind = Deployment{}
 
 var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 
+// templatePath is where Deployments and ReplicaSets have their pod template.
+var templatePath = Path{"spec", "template"}
+
 // Where a trimmed object keeps what became of its template. No field of the API
 // has this name.
 var (
 	trimmedVersionPath = []string{"altershield", "version"}
 	trimmedHashPath    = []string{"altershield", "templateHash"}
 	trimmedImagesPath  = []string{"altershield", "images"}
+	// trimmedStampPath is the version label of the template.
+	trimmedStampPath = []string{"altershield", "stamp"}
+	// trimmedHandBackPath says that HandBack has something to do.
+	trimmedHandBackPath = []string{"altershield", "handBack"}
 )
 
 // revisionAnnotation numbers the revisions of a Deployment.
@@ -66,27 +79,35 @@ func (Deployment) GroupVersionKind() schema.GroupVersionKind {
 	return appsv1.SchemeGroupVersion.WithKind("Deployment")
 }
 
+// Resource implements Kind.
+func (Deployment) Resource() string { return "deployments" }
+
+// TemplatePath implements Kind.
+func (Deployment) TemplatePath() Path { return templatePath }
+
 // Object implements Kind.
 func (d Deployment) Object() client.Object { return newUnstructured(d.GroupVersionKind()) }
 
 // ObjectList implements Kind.
 func (d Deployment) ObjectList() client.ObjectList { return newUnstructuredList(d.GroupVersionKind()) }
 
-// Revision implements Kind.
-func (Deployment) Revision() client.Object { return newUnstructured(replicaSetKind) }
+// Secondary implements Kind.
+func (d Deployment) Secondary() []Secondary {
+	return []Secondary{{Object: newUnstructured(replicaSetKind), OwnerOf: d.ownerOfReplicaSet}}
+}
 
 // Transforms implements Kind.
 func (d Deployment) Transforms() map[client.Object]cache.TransformFunc {
 	return map[client.Object]cache.TransformFunc{
-		d.Object():   trimDeployment,
-		d.Revision(): trimReplicaSet,
+		d.Object():                      trimDeployment,
+		newUnstructured(replicaSetKind): trimReplicaSet,
 	}
 }
 
 // Get implements Kind.
 func (d Deployment) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
 	obj := newUnstructured(d.GroupVersionKind())
-	if err := r.Get(ctx, key, obj, client.DisableReadYourWritesConsistency); err != nil {
+	if err := r.Get(ctx, key, obj); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	w, hash, err := observeDeployment(obj)
@@ -104,8 +125,8 @@ func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload
 	var list corev1.PodList
 	// The pods are only read, and read in full here.
 	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.RevisionUID)},
-		client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
-		return nil, fmt.Errorf("list pods of %s %s/%s: %w", w.Kind, w.Namespace, w.Name, err)
+		client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list pods of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 	}
 	pods := make([]defense.Pod, len(list.Items))
 	for i := range list.Items {
@@ -114,20 +135,42 @@ func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload
 	return pods, nil
 }
 
-// Template implements Kind.
-func (d Deployment) Template(ctx context.Context, live client.Reader, w *defense.Workload) (template map[string]any, version string, err error) {
-	obj := newUnstructured(d.GroupVersionKind())
-	if err := live.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
-		return nil, "", client.IgnoreNotFound(err)
+// PodLabels implements Kind.
+func (Deployment) PodLabels() []string { return nil }
+
+// IsCurrent implements Kind.
+func (Deployment) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
+	ref := metav1.GetControllerOf(pod)
+	return ref != nil && ref.UID == w.RevisionUID
+}
+
+// Paused implements Kind.
+func (Deployment) Paused(stored *unstructured.Unstructured) (bool, error) {
+	paused, _, err := unstructured.NestedBool(stored.Object, "spec", "paused")
+	if err != nil {
+		return false, fmt.Errorf("read deployment %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
 	}
-	if obj.GetUID() != w.UID {
-		return nil, "", nil
+	return paused, nil
+}
+
+const pausedPath = "/spec/paused"
+
+// Halt implements Control.
+func (Deployment) Halt(*defense.Workload) []Op {
+	return []Op{{Op: "test", Path: pausedPath}, {Op: "add", Path: pausedPath, Value: true}}
+}
+
+// Resume implements Control.
+func (Deployment) Resume(w *defense.Workload) []Op {
+	if !w.Paused {
+		return []Op{{Op: "test", Path: pausedPath}}
 	}
-	template, ok, err := unstructured.NestedMap(obj.Object, "spec", "template")
-	if err != nil || !ok {
-		return nil, "", fmt.Errorf("deployment %s/%s has no spec.template: %w", w.Namespace, w.Name, err)
-	}
-	return template, Version(template), nil
+	return []Op{{Op: "test", Path: pausedPath, Value: true}, {Op: "remove", Path: pausedPath}}
+}
+
+// Restore implements Control.
+func (Deployment) Restore(template map[string]any) []Op {
+	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}
 }
 
 // RevisionTemplate implements Kind. The label pod-template-hash is the deployment
@@ -140,7 +183,7 @@ func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, name
 	if rs.GetUID() != old.UID {
 		return nil, "", nil
 	}
-	template, ok, err := unstructured.NestedMap(rs.Object, "spec", "template")
+	template, ok, err := unstructured.NestedMap(rs.Object, templatePath...)
 	if err != nil || !ok {
 		return nil, "", fmt.Errorf("replica set %s/%s has no spec.template: %w", namespace, old.Name, err)
 	}
@@ -151,75 +194,108 @@ func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, name
 // Images implements Kind.
 func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
 	obj := newUnstructured(d.GroupVersionKind())
-	if err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj, client.DisableReadYourWritesConsistency); err != nil {
+	if err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
 		return nil, nil, client.IgnoreNotFound(err)
 	}
-	_, hash, err := observeDeployment(obj)
-	if err != nil || obj.GetUID() != w.UID {
-		return nil, nil, err
+	if obj.GetUID() != w.UID {
+		return nil, nil, nil
+	}
+	others, err := d.others(ctx, r, w, obj)
+	if err != nil || len(others) == 0 {
+		return imagesOf(obj), nil, err
+	}
+	return imagesOf(obj), imagesOf(others[0]), nil
+}
+
+// Revisions implements Kind. A ReplicaSet that is older than the Deployment was
+// another's, which left it behind.
+func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {
+	obj := newUnstructured(d.GroupVersionKind())
+	if err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if obj.GetUID() != w.UID {
+		return nil, nil
+	}
+	others, err := d.others(ctx, r, w, obj)
+	if err != nil {
+		return nil, err
+	}
+	var revisions []defense.OldRevision
+	for _, rs := range others {
+		if rs.GetCreationTimestamp().Time.Before(obj.GetCreationTimestamp().Time) {
+			continue
+		}
+		version, hash, err := versionAndHash(rs, VersionOfReplicaSet)
+		if err != nil {
+			return nil, err
+		}
+		old := oldRevision(rs, version)
+		old.Stamped = hash != version // they are the same but for the version label
+		revisions = append(revisions, old)
+	}
+	return revisions, nil
+}
+
+// others are the ReplicaSets of other templates than the current one, the newest
+// first. One without a number has not been numbered yet, so it is not older.
+func (d Deployment) others(ctx context.Context, r client.Reader, w *defense.Workload, obj *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+	hash, err := templateHash(obj)
+	if err != nil {
+		return nil, err
 	}
 	list, err := d.replicaSets(ctx, r, w)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	newest := int64(-1)
+	var others []*unstructured.Unstructured
 	for i := range list.Items {
 		rs := &list.Items[i]
 		rsHash, err := templateHash(rs)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		// One without a number has not been numbered yet, so it is not older.
-		if n := revisionNumber(rs); rsHash != hash && n > newest {
-			newest, previous = n, imagesOf(rs)
+		if rsHash != hash && revisionNumber(rs) >= 0 {
+			others = append(others, rs)
 		}
 	}
-	return imagesOf(obj), previous, nil
+	slices.SortStableFunc(others, func(a, b *unstructured.Unstructured) int { return cmp.Compare(revisionNumber(b), revisionNumber(a)) })
+	return others, nil
 }
 
-// imagesOf lists the images of a template, those of init containers first.
+// imagesOf reads the images off a trimmed object, or out of the template of one
+// that is not.
 func imagesOf(u *unstructured.Unstructured) []string {
 	if images, ok, err := unstructured.NestedStringSlice(u.Object, trimmedImagesPath...); ok && err == nil {
 		return images
 	}
-	var images []string
-	for _, field := range []string{"initContainers", "containers"} {
-		containers, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "template", "spec", field)
-		list, _ := containers.([]any)
-		for i := range list {
-			if c, ok := list[i].(map[string]any); ok {
-				if image, ok := c["image"].(string); ok {
-					images = append(images, image)
-				}
-			}
-		}
-	}
-	return images
+	template, _, _ := unstructured.NestedFieldNoCopy(u.Object, templatePath...)
+	content, _ := template.(map[string]any)
+	return Images(content)
 }
 
 // OwnerOfPod implements Kind.
-func (Deployment) OwnerOfPod(ctx context.Context, r client.Reader, pod metav1.Object) (Owner, bool, error) {
+func (d Deployment) OwnerOfPod(ctx context.Context, r client.Reader, pod metav1.Object) (Owner, bool, error) {
 	ref := metav1.GetControllerOf(pod)
 	if ref == nil || ref.Kind != replicaSetKind.Kind || ref.APIVersion != replicaSetKind.GroupVersion().String() {
 		return Owner{}, false, nil
 	}
 	rs := newUnstructured(replicaSetKind)
-	err := r.Get(ctx, types.NamespacedName{Namespace: pod.GetNamespace(), Name: ref.Name}, rs, client.DisableReadYourWritesConsistency)
+	err := r.Get(ctx, types.NamespacedName{Namespace: pod.GetNamespace(), Name: ref.Name}, rs)
 	if err != nil || rs.GetUID() != ref.UID {
 		return Owner{}, false, client.IgnoreNotFound(err)
 	}
-	owner, ok := Deployment{}.OwnerOfRevision(rs)
+	owner, ok := d.ownerOfReplicaSet(rs)
 	return owner, ok, nil
 }
 
-// OwnerOfRevision implements Kind.
-func (d Deployment) OwnerOfRevision(rs metav1.Object) (Owner, bool) {
+func (d Deployment) ownerOfReplicaSet(rs metav1.Object) (Owner, bool) {
 	ref := metav1.GetControllerOf(rs)
-	gvk := d.GroupVersionKind()
-	if ref == nil || ref.Kind != gvk.Kind || ref.APIVersion != gvk.GroupVersion().String() {
+	if ref == nil {
 		return Owner{}, false
 	}
-	return Owner{Key: types.NamespacedName{Namespace: rs.GetNamespace(), Name: ref.Name}, UID: ref.UID}, true
+	owner := Owner{Key: KeyOf(rs.GetNamespace(), ref), UID: ref.UID}
+	return owner, owner.Key.GroupKind == d.GroupVersionKind().GroupKind()
 }
 
 // observeReplicaSets reads which revision a workload is at, and which others
@@ -251,14 +327,37 @@ func (d Deployment) observeReplicaSets(ctx context.Context, r client.Reader, w *
 	if current != nil {
 		w.RevisionCreated = current.GetCreationTimestamp().Time
 		w.RevisionUID = current.GetUID()
+		return observeNotMade(current, w)
+	}
+	return nil
+}
+
+// observeNotMade reads how many pods of a ReplicaSet are refused. That they are
+// fewer than asked for by itself says only that they are about to be made.
+func observeNotMade(current *unstructured.Unstructured, w *defense.Workload) error {
+	var rs appsv1.ReplicaSet
+	replicas, _, err := unstructured.NestedInt64(current.Object, "spec", "replicas")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"status": current.Object["status"]}, &rs)
+	}
+	if err != nil {
+		return fmt.Errorf("read replica set %s/%s: %w", current.GetNamespace(), current.GetName(), err)
+	}
+	for i := range rs.Status.Conditions {
+		c := &rs.Status.Conditions[i]
+		if c.Type != appsv1.ReplicaSetReplicaFailure || c.Status != corev1.ConditionTrue {
+			continue
+		}
+		if missing := int32(replicas) - rs.Status.Replicas; missing > 0 { //nolint:gosec // the API has them so
+			w.NotMade = &defense.NotMade{Count: missing, Since: c.LastTransitionTime.Time, Message: c.Message}
+		}
 	}
 	return nil
 }
 
 func (Deployment) replicaSets(ctx context.Context, r client.Reader, w *defense.Workload) (*unstructured.UnstructuredList, error) {
 	list := newUnstructuredList(replicaSetKind)
-	if err := r.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)},
-		client.DisableReadYourWritesConsistency); err != nil {
+	if err := r.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)}); err != nil {
 		return nil, fmt.Errorf("list replica sets of %s/%s: %w", w.Namespace, w.Name, err)
 	}
 	return list, nil
@@ -266,10 +365,10 @@ func (Deployment) replicaSets(ctx context.Context, r client.Reader, w *defense.W
 
 func oldRevision(rs *unstructured.Unstructured, version string) defense.OldRevision {
 	replicas, _, _ := unstructured.NestedInt64(rs.Object, "spec", "replicas")
-	available, _, _ := unstructured.NestedInt64(rs.Object, "status", "availableReplicas")
+	ready, _, _ := unstructured.NestedInt64(rs.Object, "status", "readyReplicas")
 	return defense.OldRevision{
 		Name: rs.GetName(), UID: rs.GetUID(), Version: version, Number: revisionNumber(rs),
-		Replicas: int32(replicas), Available: int32(available), //nolint:gosec // the API has them so
+		Replicas: int32(replicas), Ready: int32(ready), //nolint:gosec // the API has them so
 	}
 }
 
@@ -316,15 +415,17 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 		return nil, "", fmt.Errorf("read deployment %s/%s: %w", obj.GetNamespace(), obj.GetName(), err)
 	}
 	w = &defense.Workload{
-		Kind:            "deployment",
+		GVK:             Deployment{}.GroupVersionKind(),
 		Namespace:       deployment.Namespace,
 		Name:            deployment.Name,
 		UID:             deployment.UID,
 		ResourceVersion: deployment.ResourceVersion,
 		Labels:          deployment.Labels,
 		Annotations:     deployment.Annotations,
+		Images:          imagesOf(obj),
 		Deleting:        deployment.DeletionTimestamp != nil,
 		Version:         version,
+		Stamp:           stampOf(obj),
 		Replicas:        1,
 		MinReady:        time.Duration(deployment.Spec.MinReadySeconds) * time.Second,
 		Paused:          deployment.Spec.Paused,
@@ -337,14 +438,38 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 	if deployment.Spec.Replicas != nil {
 		w.Replicas = *deployment.Spec.Replicas
 	}
+	w.HandBack, _, _ = unstructured.NestedBool(obj.Object, trimmedHandBackPath...)
 	w.Rollout = rolloutOf(&deployment, w.Replicas)
+	w.InFlight = inFlight(&deployment.Spec, w.Replicas)
+	for i := range deployment.Status.Conditions {
+		if c := &deployment.Status.Conditions[i]; c.Type == appsv1.DeploymentAvailable && c.Status == corev1.ConditionTrue {
+			w.AvailableSince = c.LastTransitionTime.Time
+		}
+	}
 	return w, hash, nil
+}
+
+// inFlight is how many pods a strategy lets be replaced at a time, as the
+// deployment controller reckons.
+func inFlight(spec *appsv1.DeploymentSpec, replicas int32) int32 {
+	rolling := spec.Strategy.RollingUpdate
+	if spec.Strategy.Type != appsv1.RollingUpdateDeploymentStrategyType || rolling == nil {
+		return replicas
+	}
+	part := func(of *intstr.IntOrString, roundUp bool) int32 {
+		n, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(of, intstr.FromInt32(0)), int(replicas), roundUp)
+		if err != nil {
+			return 0
+		}
+		return int32(n) //nolint:gosec // a part of the replicas
+	}
+	return max(part(rolling.MaxSurge, true)+part(rolling.MaxUnavailable, false), 1)
 }
 
 func rolloutOf(d *appsv1.Deployment, replicas int32) defense.Rollout {
 	s := &d.Status
 	if s.ObservedGeneration < d.Generation {
-		return defense.Rollout{}
+		return defense.Rollout{Unobserved: true}
 	}
 	r := defense.Rollout{
 		Complete: s.UpdatedReplicas == replicas && s.Replicas == replicas && s.AvailableReplicas == replicas,
@@ -364,7 +489,27 @@ func trimDeployment(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
+	if _, due, err := HandBack(u.GetManagedFields(), templatePath); err == nil && due {
+		if err := unstructured.SetNestedField(u.Object, true, trimmedHandBackPath...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
+	if stamp := stampOf(u); stamp != "" {
+		if err := unstructured.SetNestedField(u.Object, stamp, trimmedStampPath...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
 	return trim(u, Version, "replicas", "minReadySeconds", "paused", "strategy", "progressDeadlineSeconds")
+}
+
+// stampOf reads the version label of the template off a trimmed object, or out of
+// the template of one that is not.
+func stampOf(u *unstructured.Unstructured) string {
+	if stamp, ok, err := unstructured.NestedString(u.Object, trimmedStampPath...); ok && err == nil {
+		return stamp
+	}
+	stamp, _, _ := unstructured.NestedString(u.Object, "spec", "template", "metadata", "labels", v1alpha1.VersionLabel)
+	return stamp
 }
 
 func trimReplicaSet(obj any) (any, error) {
@@ -422,13 +567,13 @@ func versionAndHash(u *unstructured.Unstructured, version func(map[string]any) s
 		hash, _, err = unstructured.NestedString(u.Object, trimmedHashPath...)
 		return v, hash, err
 	}
-	template, ok, err := unstructured.NestedFieldNoCopy(u.Object, "spec", "template")
+	template, ok, err := unstructured.NestedFieldNoCopy(u.Object, templatePath...)
 	if err != nil || !ok {
 		return "", "", fmt.Errorf("%s %s/%s has no spec.template: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
 	m, ok := template.(map[string]any)
 	if !ok {
-		return "", "", fmt.Errorf("%s %s/%s: spec.template is no object", u.GetKind(), u.GetNamespace(), u.GetName())
+		return "", "", fmt.Errorf("%s %s/%s: spec.template is not an object", u.GetKind(), u.GetNamespace(), u.GetName())
 	}
 	return version(m), TemplateHash(m), nil
 }
@@ -443,27 +588,4 @@ func newUnstructuredList(gvk schema.GroupVersionKind) *unstructured.Unstructured
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 	return list
-}
-
-func controllerOnly(refs []metav1.OwnerReference) []metav1.OwnerReference {
-	for i := range refs {
-		if refs[i].Controller != nil && *refs[i].Controller {
-			return []metav1.OwnerReference{refs[i]}
-		}
-	}
-	return nil
-}
-
-// ownLabels keeps the labels of the operator.
-func ownLabels(labels map[string]string) map[string]string {
-	var own map[string]string
-	for _, key := range []string{v1alpha1.VersionLabel, v1alpha1.OperateFinishedLabel} {
-		if v, ok := labels[key]; ok {
-			if own == nil {
-				own = map[string]string{}
-			}
-			own[key] = v
-		}
-	}
-	return own
 }

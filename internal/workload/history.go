@@ -19,10 +19,11 @@ package workload
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -38,41 +39,40 @@ func TrimRevision(obj any) (any, error) {
 	return obj, nil
 }
 
+// Remembers is the UID of the workload whose version a ControllerRevision remembers;
+// empty when it is none of the operator's. The workload is no controller of it: those
+// of StatefulSets and DaemonSets let go of revisions that their selectors do not match.
+// It was one before that was known, and only Deployments were defended then, which
+// have no ControllerRevisions of their own.
+func Remembers(r metav1.Object) types.UID {
+	if of, ok := r.GetLabels()[v1alpha1.HistoryOfLabel]; ok {
+		owned := slices.ContainsFunc(r.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return string(ref.UID) == of })
+		if !owned {
+			return ""
+		}
+		return types.UID(of)
+	}
+	ref := metav1.GetControllerOf(r)
+	if ref == nil || r.GetLabels()[v1alpha1.VersionLabel] == "" ||
+		KeyOf(r.GetNamespace(), ref).GroupKind != (Deployment{}).GroupVersionKind().GroupKind() {
+		return ""
+	}
+	return ref.UID
+}
+
 // History reads the versions that the ControllerRevisions of a workload
 // remember.
 func History(revisions []appsv1.ControllerRevision) []defense.Revision {
 	var history []defense.Revision
 	for i := range revisions {
 		r := &revisions[i]
-		if version := r.Labels[v1alpha1.VersionLabel]; version != "" && r.DeletionTimestamp == nil {
-			history = append(history, defense.Revision{Name: r.Name, UID: r.UID, Version: version, Release: r.Revision})
+		if version := r.Labels[v1alpha1.VersionLabel]; version != "" && r.DeletionTimestamp == nil && Remembers(r) != "" {
+			history = append(history, defense.Revision{
+				Name: r.Name, UID: r.UID, Version: version, Release: r.Revision, Unproven: r.Labels[v1alpha1.ProvenLabel] == v1alpha1.Unproven,
+			})
 		}
 	}
 	return history
-}
-
-// LastApplied is what kubectl apply is to believe it applied last, where it has
-// ever: with this template instead of the one it did apply. Otherwise the next
-// apply would leave in the template what only the one that was restored has. The
-// operator's own label is left out, which no manifest has.
-func LastApplied(annotations map[string]string, template map[string]any) (applied string, ok bool) {
-	stored, ok := annotations[corev1.LastAppliedConfigAnnotation]
-	if !ok {
-		return "", false
-	}
-	decoder := json.NewDecoder(strings.NewReader(stored))
-	decoder.UseNumber()
-	var manifest map[string]any
-	if decoder.Decode(&manifest) != nil {
-		return "", false
-	}
-	spec, ok := manifest["spec"].(map[string]any)
-	if !ok {
-		return "", false
-	}
-	spec["template"] = withLabelsRemoved(template, []string{v1alpha1.VersionLabel})
-	data, err := json.Marshal(manifest)
-	return string(data), err == nil
 }
 
 // revisionData is what a ControllerRevision holds of a workload.

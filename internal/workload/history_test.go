@@ -21,39 +21,12 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
-
-func TestLastApplied(t *testing.T) {
-	template := map[string]any{
-		"metadata": map[string]any{"labels": map[string]any{"app": "web", v1alpha1.VersionLabel: "v1"}},
-		"spec":     map[string]any{"containers": []any{map[string]any{"name": "restored"}}},
-	}
-	for name, test := range map[string]struct {
-		applied string // nothing is no annotation
-		want    string // nothing is no change
-	}{
-		"never applied": {"", ""},
-		"applied": {`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":9007199254740993,"template":{"spec":{"containers":[]}}}}`,
-			`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":9007199254740993,"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"restored"}]}}}}`},
-		"no JSON": {"{", ""},
-		"no spec": {`{"metadata":{}}`, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			annotations := map[string]string{}
-			if test.applied != "" {
-				annotations[corev1.LastAppliedConfigAnnotation] = test.applied
-			}
-			got, ok := LastApplied(annotations, template)
-			if ok != (test.want != "") || got != test.want {
-				t.Errorf("%q %t, want %q", got, ok, test.want)
-			}
-		})
-	}
-}
 
 func TestTemplateOf(t *testing.T) {
 	const template = `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","image":"busybox","resources":{}}],"activeDeadlineSeconds":9007199254740993}}`
@@ -75,6 +48,44 @@ func TestTemplateOf(t *testing.T) {
 	for _, data := range []string{"", "{}", `{"spec":{"template":null}}`, `{"spec":{"template":7}}`} {
 		if _, _, err := TemplateOf(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(data)}}); err == nil {
 			t.Errorf("%q is taken for a template", data)
+		}
+	}
+}
+
+func TestRemembers(t *testing.T) {
+	yes := true
+	const version = "0123456789abcdef0123456789abcdef"
+	object := func(labels map[string]string, owners ...metav1.OwnerReference) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "r", Labels: labels, OwnerReferences: owners}}
+	}
+	owner := func(apiVersion, kind, uid string, controller *bool) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: "web", UID: types.UID(uid), Controller: controller}
+	}
+	of := func(uid string) map[string]string {
+		return map[string]string{v1alpha1.VersionLabel: version, v1alpha1.HistoryOfLabel: uid}
+	}
+	stamped := map[string]string{v1alpha1.VersionLabel: version}
+	for name, test := range map[string]struct {
+		object *appsv1.ControllerRevision
+		want   types.UID
+	}{
+		"of a Deployment":                            {object(of("u"), owner("apps/v1", "Deployment", "u", nil)), "u"},
+		"of a StatefulSet":                           {object(of("u"), owner("apps/v1", "StatefulSet", "u", nil)), "u"},
+		"with another owner, too":                    {object(of("u"), owner("v1", "ConfigMap", "c", nil), owner("apps/v1", "Deployment", "u", nil)), "u"},
+		"of before":                                  {object(stamped, owner("apps/v1", "Deployment", "u", &yes)), "u"},
+		"a StatefulSet's own":                        {object(nil, owner("apps/v1", "StatefulSet", "u", &yes)), ""},
+		"a StatefulSet's own, of a stamped template": {object(stamped, owner("apps/v1", "StatefulSet", "u", &yes)), ""},
+		"another's, with the label copied":           {object(of("u"), owner("apps/v1", "StatefulSet", "v", &yes)), ""},
+		"orphaned":                                   {object(of("u")), ""},
+		"orphaned before":                            {object(stamped), ""},
+		"a Deployment's without a version":           {object(nil, owner("apps/v1", "Deployment", "u", &yes)), ""},
+	} {
+		if got := Remembers(test.object); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+		indexed := HistoryOf(test.object)
+		if remembered := len(History([]appsv1.ControllerRevision{*test.object})) == 1; remembered != (test.want != "") || len(indexed) == 1 != remembered {
+			t.Errorf("%s: in the history: %t, indexed by %v; want %q", name, remembered, indexed, test.want)
 		}
 	}
 }

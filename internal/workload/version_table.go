@@ -14,12 +14,13 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Code generated once by hack/keyorder from k8s.io/api v0.37.2. DO NOT EDIT.
+// Code generated once, by reflection on k8s.io/api v0.37.2. DO NOT EDIT.
 //
-// This table is FROZEN. It is no part of "make generate": regenerating it
-// would change the versions of existing workloads, and each would look
-// released again. Fields that newer API servers know and this table does not
-// are emitted after the known ones, sorted by key, so they still count.
+// This table is FROZEN. A change of it would change the versions of existing
+// workloads, and each would look released again: TestTableIsFrozen fails
+// then. Fields that newer API servers know and this table does not are emitted
+// after the known ones, sorted by key, so they still count;
+// TestCanonicalIsEncodingJSON notices when k8s.io/api gains one.
 
 package workload
 

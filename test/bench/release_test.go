@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package bench measures the operator on a real control plane. Figures are
+// Package bench measures the operator on a real control plane, or in process. Figures are
 // reported, never judged: `make bench`.
 package bench
 
@@ -22,6 +22,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,8 +34,6 @@ import (
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -46,6 +45,7 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 const (
@@ -129,19 +129,7 @@ func (t *bed) release(ctx context.Context, b *testing.B, namespace string, defen
 
 func (t *bed) create(b *testing.B, namespace string, i int, replicas int32) {
 	b.Helper()
-	name := fmt.Sprintf("d%02d", i)
-	labels := map[string]string{"app": name}
-	must(b, t.api.Create(b.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "sleep", Image: "busybox"}}},
-			},
-		},
-	}))
+	must(b, t.api.Create(b.Context(), wrappers.MakeDeployment(namespace, fmt.Sprintf("d%02d", i)).Replicas(replicas).Obj()))
 }
 
 // batches sets the size of batches; empty is one by one.
@@ -160,12 +148,12 @@ func (t *bed) batches(b *testing.B, size string) {
 
 func (t *bed) namespace(b *testing.B, enrolled bool) string {
 	b.Helper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}
+	ns := wrappers.MakeNamespace("").GenerateName("bench-")
 	if enrolled {
-		ns.Labels = map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}
+		ns.Enrolled()
 	}
-	must(b, t.api.Create(b.Context(), ns))
-	return ns.Name
+	must(b, t.api.Create(b.Context(), ns.Obj()))
+	return ns.Obj().Name
 }
 
 func (t *bed) succeeded(ctx context.Context, namespace string, count int) (bool, error) {
@@ -244,19 +232,28 @@ func newScanner(f *os.File) *bufio.Scanner {
 // process reads the resident memory and the CPU time of the manager.
 func (t *bed) process(b *testing.B) (rssMB, cpuSeconds float64) {
 	b.Helper()
-	proc := filepath.Join("/proc", strconv.Itoa(t.manager.PID()))
-	stat, err := os.ReadFile(filepath.Join(proc, "stat"))
+	rssMB, cpuSeconds, err := processOf(t.manager.PID())
 	must(b, err)
+	return rssMB, cpuSeconds
+}
+
+// processOf reads the resident memory and the CPU time of a process.
+func processOf(pid int) (rssMB, cpuSeconds float64, err error) {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0, 0, err
+	}
 	// After the name in parentheses, which may contain anything: utime and
 	// stime are fields 14 and 15, rss is 24, counted from 1.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	number := func(field int) float64 {
-		n, err := strconv.ParseFloat(fields[field-3], 64)
-		must(b, err)
+		n, parseErr := strconv.ParseFloat(fields[field-3], 64)
+		err = errors.Join(err, parseErr)
 		return n
 	}
 	const ticksPerSecond = 100
-	return number(24) * float64(os.Getpagesize()) / (1 << 20), (number(14) + number(15)) / ticksPerSecond
+	rss, cpu := number(24), number(14)+number(15)
+	return rss * float64(os.Getpagesize()) / (1 << 20), cpu / ticksPerSecond, err
 }
 
 // BenchmarkRelease releases 50 Deployments of 10 pods at once, with and without

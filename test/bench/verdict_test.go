@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package bench measures the operator on a real control plane. Figures are
+// Package bench measures the operator on a real control plane, or in process. Figures are
 // reported, never judged: `make bench`.
 package bench
 

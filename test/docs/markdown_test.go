@@ -80,6 +80,44 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
+func TestParse(t *testing.T) {
+	const text = `# Title
+
+See [this *page*](a.md#b), ` + "`code`" + ` and [that][1].
+
+- an item
+
+      kubectl in an item
+
+| head ` + "`h`" + ` | more |
+| --- | --- |
+| ` + "`a \\| b`" + ` | [x](c.md) ` + "`d` `e`" + ` |
+
+Code ` + "`over\nlines`" + `, a ` + "\\`" + ` alone
+
+[1]: d.md
+`
+	d := parse("x.md", text)
+	type found struct {
+		Blocks              []block
+		Spans, Links, Loose []span
+		Headings            []string
+		Rows                []row
+	}
+	want := found{
+		Blocks:   []block{{line: 7, lines: []string{"kubectl in an item"}}},
+		Spans:    []span{{3, "code"}, {9, "h"}, {11, "a | b"}, {11, "d"}, {11, "e"}, {13, "over lines"}},
+		Links:    []span{{3, "a.md#b"}, {3, "d.md"}, {11, "c.md"}},
+		Loose:    []span{{13, "over lines"}, {14, ", a \\` alone"}},
+		Headings: []string{"Title"},
+		Rows:     []row{{heading: "Title", cells: [][]span{{{11, "a | b"}}, {{11, "d"}, {11, "e"}}}}},
+	}
+	got := found{d.blocks, d.spans, d.links, d.loose, d.headings, d.rows}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(block{}, span{}, row{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestMatches(t *testing.T) {
 	for name, tc := range map[string]struct {
 		shown, printed string

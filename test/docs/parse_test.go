@@ -17,12 +17,20 @@ limitations under the License.
 package docs
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	extensionast "github.com/yuin/goldmark/extension/ast"
+	"github.com/yuin/goldmark/text"
 
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
@@ -42,13 +50,21 @@ var documents = []string{
 	"CHANGELOG.md",
 }
 
-// document is a Markdown file of this repository: prose, and blocks of commands,
-// outputs and files, which are indented by four spaces or fenced.
+// document is a Markdown file of this repository, as GitHub reads it.
 type document struct {
 	path string
-	// prose has the lines outside of blocks, "" for those inside.
-	prose  []string
+	// lines are all of its lines.
+	lines []string
+	// blocks are its code blocks, indented or fenced: commands, outputs and files.
 	blocks []block
+	// spans are the `code` in its prose, in order; links, where its links lead.
+	spans, links []span
+	// loose is code in the prose that does not end in the line it begins in.
+	loose []span
+	// headings are its titles in order, as they are shown.
+	headings []string
+	// rows are those of its tables, without their headers.
+	rows []row
 }
 
 type block struct {
@@ -58,7 +74,13 @@ type block struct {
 	lines    []string
 }
 
-// span is `code` in the prose.
+// row is one of a table: the code in each of its cells.
+type row struct {
+	heading string
+	cells   [][]span
+}
+
+// span is a part of a line.
 type span struct {
 	line int
 	text string
@@ -94,59 +116,115 @@ func read(t *testing.T, path string) *document {
 	return parse(path, string(data))
 }
 
-func parse(path, text string) *document {
-	d := &document{path: path}
-	lines := strings.Split(text, "\n")
-	d.prose = make([]string, len(lines))
-	for i := 0; i < len(lines); i++ {
-		switch line := lines[i]; {
-		case strings.HasPrefix(strings.TrimSpace(line), "```"):
-			b := block{line: i + 2, language: strings.Trim(strings.TrimSpace(line), "`")}
-			for i++; i < len(lines) && !strings.HasPrefix(strings.TrimSpace(lines[i]), "```"); i++ {
-				b.lines = append(b.lines, lines[i])
-			}
-			d.blocks = append(d.blocks, b)
-		case strings.HasPrefix(line, "    ") && (i == 0 || strings.TrimSpace(lines[i-1]) == ""):
-			b := block{line: i + 1}
-			for ; i < len(lines) && (strings.HasPrefix(lines[i], "    ") || strings.TrimSpace(lines[i]) == ""); i++ {
-				b.lines = append(b.lines, strings.TrimPrefix(lines[i], "    "))
-			}
-			for strings.TrimSpace(b.lines[len(b.lines)-1]) == "" {
-				b.lines = b.lines[:len(b.lines)-1]
-			}
-			i--
-			d.blocks = append(d.blocks, b)
-		default:
-			d.prose[i] = line
-		}
+func parse(path, content string) *document {
+	r := &reader{document: document{path: path, lines: strings.Split(content, "\n")}, source: []byte(content)}
+	root := goldmark.New(goldmark.WithExtensions(extension.Table)).Parser().Parse(text.NewReader(r.source))
+	if err := ast.Walk(root, r.visit); err != nil {
+		panic(err) // visit returns none
 	}
-	return d
+	return &r.document
 }
 
-var codeSpan = regexp.MustCompile("`([^`]+)`")
+// reader collects what the checks ask for from the tree of a document.
+type reader struct {
+	document
+	source []byte
+}
 
-func (d *document) spans() []span {
-	var all []span
-	for i, line := range d.prose {
-		for _, m := range codeSpan.FindAllStringSubmatch(line, -1) {
-			all = append(all, span{i + 1, m[1]})
+func (r *reader) visit(n ast.Node, entering bool) (ast.WalkStatus, error) {
+	if !entering {
+		return ast.WalkContinue, nil
+	}
+	switch n := n.(type) {
+	case *ast.FencedCodeBlock:
+		r.block(n, string(n.Language(r.source)))
+	case *ast.CodeBlock:
+		r.block(n, "")
+	case *ast.Heading:
+		r.headings = append(r.headings, r.shown(n))
+	case *ast.Link:
+		r.links = append(r.links, span{r.lineOf(n), string(n.Destination)})
+	case *ast.Image:
+		r.links = append(r.links, span{r.lineOf(n), string(n.Destination)})
+	case *ast.CodeSpan:
+		s := span{r.lineOf(n), r.shown(n)}
+		r.spans = append(r.spans, s)
+		if bytes.Contains(r.raw(n), []byte("\n")) {
+			r.loose = append(r.loose, s)
+		}
+		return ast.WalkSkipChildren, nil
+	case *ast.Text:
+		if value := n.Segment.Value(r.source); bytes.Contains(value, []byte("`")) {
+			r.loose = append(r.loose, span{r.lineOf(n), string(value)})
+		}
+	case *extensionast.TableRow:
+		r.row(n)
+	}
+	return ast.WalkContinue, nil
+}
+
+func (r *reader) block(n ast.Node, language string) {
+	b := block{language: language}
+	for i, segment := range n.Lines().Sliced(0, n.Lines().Len()) {
+		if i == 0 {
+			b.line = r.lineAt(segment.Start)
+		}
+		b.lines = append(b.lines, strings.TrimSuffix(string(segment.Value(r.source)), "\n"))
+	}
+	r.blocks = append(r.blocks, b)
+}
+
+func (r *reader) row(n ast.Node) {
+	found := row{heading: r.headings[len(r.headings)-1]}
+	for cell := n.FirstChild(); cell != nil; cell = cell.NextSibling() {
+		of := &reader{source: r.source}
+		if err := ast.Walk(cell, of.visit); err != nil {
+			panic(err) // visit returns none
+		}
+		found.cells = append(found.cells, of.spans)
+	}
+	r.rows = append(r.rows, found)
+}
+
+// raw is the text below a node as it is written, shown as it is read.
+func (r *reader) raw(n ast.Node) []byte {
+	var all []byte
+	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
+		if t, is := child.(*ast.Text); is {
+			all = append(all, t.Segment.Value(r.source)...)
+		} else {
+			all = append(all, r.raw(child)...)
 		}
 	}
 	return all
 }
 
-// text is everything, line by line, with what is in blocks.
+func (r *reader) shown(n ast.Node) string {
+	return strings.ReplaceAll(string(r.raw(n)), "\n", " ")
+}
+
+// lineOf is where the text below a node begins.
+func (r *reader) lineOf(n ast.Node) int {
+	line := 0
+	_ = ast.Walk(n, func(n ast.Node, _ bool) (ast.WalkStatus, error) {
+		if t, is := n.(*ast.Text); is {
+			line = r.lineAt(t.Segment.Start)
+			return ast.WalkStop, nil
+		}
+		return ast.WalkContinue, nil
+	})
+	return line
+}
+
+func (r *reader) lineAt(offset int) int {
+	return bytes.Count(r.source[:offset], []byte("\n")) + 1
+}
+
+// text is everything, line by line.
 func (d *document) text() []span {
-	var all []span
-	for i, line := range d.prose {
-		if line != "" {
-			all = append(all, span{i + 1, line})
-		}
-	}
-	for _, b := range d.blocks {
-		for i, line := range b.lines {
-			all = append(all, span{b.line + i, line})
-		}
+	all := make([]span, len(d.lines))
+	for i, line := range d.lines {
+		all[i] = span{i + 1, line}
 	}
 	return all
 }
@@ -192,40 +270,30 @@ func (b block) commands(path string) []command {
 // end.
 func (d *document) commands() []command {
 	var all []command
-	at := map[int][]block{}
 	for _, b := range d.blocks {
-		at[b.line] = append(at[b.line], b)
+		all = append(all, b.commands(d.path)...)
 	}
-	for i, line := range d.prose {
-		for _, b := range at[i+1] {
-			all = append(all, b.commands(d.path)...)
-		}
-		for _, m := range codeSpan.FindAllStringSubmatch(line, -1) {
-			if text := m[1]; strings.HasPrefix(text, "kubectl ") || d.path == "docs/operations.md" && strings.HasPrefix(text, "k ") {
-				all = append(all, command{document: d.path, line: i + 1, text: text})
-			}
+	for _, s := range d.spans {
+		if strings.HasPrefix(s.text, "kubectl ") || d.path == "docs/operations.md" && strings.HasPrefix(s.text, "k ") {
+			all = append(all, command{document: d.path, line: s.line, text: s.text})
 		}
 	}
+	slices.SortStableFunc(all, func(a, b command) int { return a.line - b.line })
 	return all
 }
 
-var (
-	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
-	link        = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-)
+var notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 
-// anchors of the headings, as GitHub makes them.
+// anchors of the headings, as GitHub makes them: the library's keep ASCII only.
 func (d *document) anchors() map[string]bool {
 	found := map[string]bool{}
-	for _, line := range d.prose {
-		if title := strings.TrimLeft(line, "#"); title != line && strings.HasPrefix(title, " ") {
-			anchor := strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), ""), " ", "-")
-			unique := anchor
-			for n := 1; found[unique]; n++ {
-				unique = fmt.Sprintf("%s-%d", anchor, n)
-			}
-			found[unique] = true
+	for _, title := range d.headings {
+		anchor := strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+		unique := anchor
+		for n := 1; found[unique]; n++ {
+			unique = fmt.Sprintf("%s-%d", anchor, n)
 		}
+		found[unique] = true
 	}
 	return found
 }

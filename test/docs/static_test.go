@@ -34,6 +34,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/internal/options"
+	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
 // Every link within the repository leads somewhere.
@@ -41,23 +42,21 @@ func TestLinks(t *testing.T) {
 	root := repository(t)
 	for _, path := range documents {
 		d := read(t, path)
-		for i, line := range d.prose {
-			for _, m := range link.FindAllStringSubmatch(line, -1) {
-				target, anchor, _ := strings.Cut(m[1], "#")
-				if strings.Contains(target, "://") {
-					continue
-				}
-				file := path
-				if target != "" {
-					file = filepath.ToSlash(filepath.Join(filepath.Dir(path), target))
-				}
-				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
-					t.Errorf("%s:%d: link to %s: there is no %s; name a file of the repository, relative to %s", path, i+1, m[1], file, filepath.Dir(path))
-					continue
-				}
-				if anchor != "" && !read(t, file).anchors()[anchor] {
-					t.Errorf("%s:%d: link to %s: %s has no heading #%s", path, i+1, m[1], file, anchor)
-				}
+		for _, link := range d.links {
+			target, anchor, _ := strings.Cut(link.text, "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file := path
+			if target != "" {
+				file = filepath.ToSlash(filepath.Join(filepath.Dir(path), target))
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
+				t.Errorf("%s:%d: link to %s: there is no %s; name a file of the repository, relative to %s", path, link.line, link.text, file, filepath.Dir(path))
+				continue
+			}
+			if anchor != "" && !read(t, file).anchors()[anchor] {
+				t.Errorf("%s:%d: link to %s: %s has no heading #%s", path, link.line, link.text, file, anchor)
 			}
 		}
 		for _, line := range d.text() {
@@ -87,7 +86,7 @@ func TestTranslation(t *testing.T) {
 	}
 	names := func(path string) map[string]bool {
 		all := map[string]bool{}
-		for _, s := range read(t, path).spans() {
+		for _, s := range read(t, path).spans {
 			all[s.text] = true
 		}
 		return all
@@ -102,12 +101,14 @@ func TestTranslation(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	for _, path := range documents {
 		d := read(t, path)
-		for i, line := range d.prose {
-			if strings.Count(line, "`")%2 != 0 {
-				t.Errorf("%s:%d: code that does not end in its line", path, i+1)
-			}
+		for _, s := range d.loose {
+			t.Errorf("%s:%d: code that does not end in its line: %s", path, s.line, s.text)
 		}
 		for _, b := range d.blocks {
+			if b.language == "go" {
+				isQuoted(t, path, b)
+				continue
+			}
 			if len(b.commands(path)) > 0 || b.language == "mermaid" {
 				continue
 			}
@@ -120,6 +121,21 @@ func TestBlocks(t *testing.T) {
 				t.Errorf("%s:%d: a block of neither commands nor anything that texts in stories_test.go knows; show an output below the command that prints it", path, b.line)
 			}
 		}
+	}
+}
+
+// isQuoted fails unless Go code is, but for its indentation, in the file that its
+// first line names.
+func isQuoted(t *testing.T, path string, b block) {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join(repository(t), strings.TrimPrefix(b.lines[0], "// ")))
+	if err != nil {
+		t.Errorf("%s:%d: Go code begins with the file it is from, as in \"// main.go\": %v", path, b.line, err)
+		return
+	}
+	flat := func(code string) string { return strings.Join(strings.Fields(code), " ") }
+	if !strings.Contains(flat(string(source)), flat(strings.Join(b.lines[1:], "\n"))) {
+		t.Errorf("%s:%d: %s has other code than this by now", path, b.line, b.lines[0])
 	}
 }
 
@@ -156,7 +172,7 @@ func TestPaths(t *testing.T) {
 func code(t *testing.T, path string) []span {
 	t.Helper()
 	d := read(t, path)
-	all := d.spans()
+	all := slices.Clone(d.spans)
 	for _, b := range d.blocks {
 		if b.language == "mermaid" {
 			continue
@@ -412,7 +428,7 @@ var foreign = []string{"ContainerCreating", "RollingUpdate", "ReplicaSet", "Roll
 func TestNames(t *testing.T) {
 	p := programOf(t)
 	for _, path := range documents {
-		for _, s := range read(t, path).spans() {
+		for _, s := range read(t, path).spans {
 			if camelCase.MatchString(s.text) && !p.literals[s.text] && !p.names[s.text] && !slices.Contains(foreign, s.text) && !strings.HasPrefix(s.text, "AlterShield") {
 				t.Errorf("%s:%d: nothing in the code is called %s", path, s.line, s.text)
 			}
@@ -424,7 +440,7 @@ func TestNames(t *testing.T) {
 				}
 			}
 			for _, m := range key.FindAllStringSubmatch(s.text, -1) {
-				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains([]string{"branch", "rollback", "silence", "timeouts"}, m[1]) {
+				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains([]string{"blocking", "branch", "halting", "observe", "rollback", "selfhealing", "silence", "timeouts"}, m[1]) {
 					t.Errorf("%s:%d: there is no label or annotation altershield.defense.antgroup.com/%s", path, s.line, m[1])
 				}
 			}
@@ -439,7 +455,7 @@ func TestComplete(t *testing.T) {
 	explained := func(paths ...string) map[string]bool {
 		words := map[string]bool{}
 		for _, path := range paths {
-			for _, s := range read(t, path).spans() {
+			for _, s := range read(t, path).spans {
 				words[s.text] = true
 			}
 		}
@@ -476,31 +492,46 @@ var camelOrWord = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
 func TestLogLines(t *testing.T) {
 	p := programOf(t)
 	d := read(t, "docs/connect-altershield-server.md")
-	rows, section := 0, ""
-	for i, line := range d.prose {
-		if strings.HasPrefix(line, "##") {
-			section = strings.TrimLeft(line, "# ")
-		}
-		cells := strings.Split(line, " | ")
+	rows := 0
+	for _, r := range d.rows {
+		var named []span
 		switch {
-		case section == "By log line" && strings.HasPrefix(line, "| `"):
-			line = cells[0]
-		case section == "By condition" && len(cells) == 5:
-			line = cells[3]
-		default:
-			continue
+		case r.heading == "By log line":
+			named = r.cells[0]
+		case r.heading == "By condition" && len(r.cells) == 5:
+			named = r.cells[3]
 		}
-		for _, m := range codeSpan.FindAllStringSubmatch(line, -1) {
-			if !strings.Contains(m[1], " ") {
+		for _, s := range named {
+			if !strings.Contains(s.text, " ") {
 				continue // the value of a field
 			}
-			if rows++; !p.literals[m[1]] {
-				t.Errorf("%s:%d: the manager has no log line %q", d.path, i+1, m[1])
+			if rows++; !p.literals[s.text] {
+				t.Errorf("%s:%d: the manager has no log line %q", d.path, s.line, s.text)
 			}
 		}
 	}
 	if rows == 0 {
 		t.Error("found no log lines")
+	}
+}
+
+// The documents have what the walkthrough types, and show its denial.
+func TestWalkthrough(t *testing.T) {
+	var typed, shown []string
+	for _, path := range []string{"README.md", "docs/user-guide.md"} {
+		for _, c := range read(t, path).commands() {
+			typed = append(typed, normal(c.text))
+			shown = append(shown, c.output...)
+		}
+	}
+	for _, act := range append(slices.Clone(walkthrough.Release.Acts[:2]), walkthrough.Verdict) {
+		want := act.Typed(walkthrough.Namespace, "default", walkthrough.FailedPod, "sleep-76899dd8f8-gcr9j")
+		if !slices.Contains(typed, normal(want)) {
+			t.Errorf("no document has the command of the walkthrough: %s", want)
+		}
+	}
+	if !slices.ContainsFunc(shown, func(line string) bool { return strings.Contains(line, walkthrough.Denial) }) {
+		t.Errorf("no document shows the denial of the walkthrough: %s", walkthrough.Denial)
 	}
 }
 
@@ -513,7 +544,7 @@ func TestFields(t *testing.T) {
 		walk(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, "", func(path string, _ *apiextensionsv1.JSONSchemaProps) { known[path] = true })
 	}
 	for _, path := range documents {
-		for _, s := range read(t, path).spans() {
+		for _, s := range read(t, path).spans {
 			if field.MatchString(s.text) && !known[s.text] {
 				t.Errorf("%s:%d: no kind has a field %s", path, s.line, s.text)
 			}

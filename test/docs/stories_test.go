@@ -18,6 +18,7 @@ package docs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -25,14 +26,20 @@ import (
 	"regexp"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/hack/simulator/journal"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
 const (
-	first     = "sleep--x--c6c45d23c098bdf181853a85b60b5d74"
+	first     = walkthrough.FirstRelease
 	system    = "altershieldoperator-system"
 	quick     = "https://raw.githubusercontent.com/traas-stack/altershield-operator/main/quick-start.yaml"
 	secret    = "the token of the stories"
@@ -157,7 +164,7 @@ var stories = map[string]told{
 			},
 			{command: "kubectl get changeworkloads,changepods", before: (*story).fresh},
 			{
-				command: `kubectl patch changepod --subresource=status ` + first + `--x--1 --type merge -p '{"status":{"podResults":[{"pod":"sleep-76899dd8f8-gcr9j","verdict":"unpass","message":"find error"}],"message":"PostFinish"}}'`,
+				command: walkthrough.Verdict.Typed(walkthrough.FailedPod, "sleep-76899dd8f8-gcr9j"),
 				fill: func(s *story, command string) string {
 					return podName.ReplaceAllString(command, s.podOf(first+"--x--1"))
 				},
@@ -176,7 +183,7 @@ var stories = map[string]told{
 			},
 			{
 				command: "kubectl -n altershieldoperator-system patch oci timeouts --type=merge -p " + `'{"spec":{"content":"wait=30s,pre=60s,post=300s"}}'`,
-				after:   func(s *story) { s.set("timeouts", `{"content":"wait=60s,pre=120s,post=120s"}`) },
+				after:   func(s *story) { s.set("timeouts", `{"content":"wait=60s,pre=120s,post=120s,settle=10s"}`) },
 			},
 			{
 				command: "kubectl -n altershieldoperator-system patch oci silence --type=merge -p " + `'{"spec":{"enable":true}}'`,
@@ -206,7 +213,10 @@ var stories = map[string]told{
 			},
 			{
 				command: "kubectl set image deployment/sleep sleep=busybox:4",
-				before:  func(s *story) { s.outage(simulator.Hang) },
+				before: func(s *story) {
+					s.do("kubectl annotate deployment sleep altershield.defense.antgroup.com/silence-") // its own, of the chapter before
+					s.outage(simulator.Hang)
+				},
 			},
 			{
 				command: "kubectl set image deployment/sleep sleep=busybox:5",
@@ -309,9 +319,9 @@ func (s *story) heard() {
 		s.t.Fatal(err)
 	}
 	var lines, parameters, results strings.Builder
-	teller := journal.NewTeller()
+	narrator := journal.NewNarrator()
 	for _, e := range s.server.Journal().Of(order) {
-		fmt.Fprintln(&lines, teller.Tell(e))
+		fmt.Fprintln(&lines, narrator.Line(e))
 		switch request := e.Request.(type) {
 		case *altershield.SubmitOrderRequest:
 			fmt.Fprintln(&parameters, request.ChangeParamJSON)
@@ -341,7 +351,7 @@ func (s *story) heard() {
 	})
 	said += "\n"
 	for _, e := range s.server.Journal() {
-		line := teller.Tell(e)
+		line := narrator.Line(e)
 		said += line.Time + "  " + line.Text + "\n"
 	}
 	s.shows("failure", strings.ReplaceAll(said, "on POD", "on "+pod))
@@ -454,13 +464,33 @@ func (s *story) forget() {
 	s.do("kubectl delete cwl,cpd,controllerrevisions --all")
 }
 
+// play plays steps of the walkthrough.
+func (s *story) play(steps ...walkthrough.Step) {
+	s.t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		s.t.Fatal(err)
+	}
+	c, err := client.New(s.cluster.RESTConfig(), client.Options{Scheme: scheme})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	player := &walkthrough.Player{Client: c, Namespace: "default", Kubectl: func(ctx context.Context, args ...string) (string, error) {
+		cmd := s.cluster.KubectlCmd(ctx, args...)
+		cmd.Dir = s.root
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}}
+	if err := player.Play(s.t.Context(), steps...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // fresh releases the sample for the first time, and waits until it has succeeded.
 func (s *story) fresh() {
 	s.t.Helper()
-	s.do("kubectl label namespace default admission-webhook-altershield=enabled --overwrite")
 	s.forget()
-	s.do("kubectl apply -f config/samples/sleep.yaml")
-	s.state(first, "Success")
+	s.play(walkthrough.Release)
 	s.rolledOut()
 }
 
@@ -490,8 +520,7 @@ func (s *story) restored() {
 func (s *story) block() {
 	s.t.Helper()
 	s.fresh()
-	s.do(`kubectl patch changepod --subresource=status %s--x--1 --type=merge -p '{"status":{"podResults":[{"pod":"%s","verdict":"unpass","message":"find error"}]}}'`, first, s.podOf(first+"--x--1"))
-	s.state(first, "Suspend")
+	s.play(walkthrough.Fail)
 }
 
 // breakImage releases an image that cannot be pulled, and waits until that is
@@ -499,10 +528,7 @@ func (s *story) block() {
 func (s *story) breakImage() {
 	s.t.Helper()
 	s.fresh()
-	s.do("kubectl apply -f config/samples/sleep-broken-image.yaml")
-	s.hang()
-	s.wait("1", "kubectl get cwl | grep -c Rollback")
-	s.restored()
+	s.play(walkthrough.Sooner(walkthrough.NeverStarts))
 }
 
 // hang waits until images cannot be pulled, and shortens the time they have.

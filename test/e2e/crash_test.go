@@ -21,6 +21,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -84,15 +85,15 @@ func (c *crasher) intercept(before func(r *http.Request) error) {
 }
 
 // newCrasher makes a proxy before the API server; writes are counted.
-func newCrasher() *crasher {
+func (w *world) newCrasher() *crasher {
 	GinkgoHelper()
 	roots := x509.NewCertPool()
-	Expect(roots.AppendCertsFromPEM(cluster.CAData())).To(BeTrue())
+	Expect(roots.AppendCertsFromPEM(w.cluster.CAData())).To(BeTrue())
 	c := &crasher{counts: func(r *http.Response, namespace string) (string, bool) {
 		method, path := r.Request.Method, r.Request.URL.Path
 		return method + " " + path, method != http.MethodGet && r.StatusCode < 300 && strings.Contains(path, "/namespaces/"+namespace+"/")
 	}}
-	c.server = c.proxy(cluster.Endpoint(), &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true})
+	c.server = c.proxy(w.cluster.Endpoint(), &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true})
 	c.server.EnableHTTP2 = true
 	c.server.StartTLS()
 	return c
@@ -156,122 +157,174 @@ func (c *crasher) arm(namespace string, dieAfter int, die func()) {
 	c.namespace, c.seen, c.dieAfter, c.die = namespace, nil, dieAfter, die
 }
 
-// last is the request the manager died after.
-func (c *crasher) last() string {
+// last is the request the manager died after; it did not where there were fewer.
+func (c *crasher) last() (name string, died bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.seen[c.dieAfter-1]
+	if c.dieAfter == 0 || len(c.seen) < c.dieAfter {
+		return "", false
+	}
+	return c.seen[c.dieAfter-1], true
 }
 
-// dieAfterEach tells a story again and again, each time in a namespace of its
-// own, with the manager dying after the first request that counts, the second,
-// and so on, until the story has no more of them. It returns what it died after.
-func (c *crasher) dieAfterEach(ctx context.Context, m *controlplane.Manager, tell func(ctx context.Context, ns string)) (hit []string) {
+func (c *crasher) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.seen)
+}
+
+// dieThrice tells a story four times, each time in a namespace of its own: in
+// peace, and with the manager dying after the first request that counts, one in the
+// middle, and the last. Dying after each of them is what controllers do in process;
+// this is to see that a process that is killed does the same. It returns how many
+// requests the story has.
+func (c *crasher) dieThrice(ctx context.Context, w *world, m *controlplane.Manager, tell func(ctx context.Context, ns string)) int {
 	GinkgoHelper()
-	for n := 1; ; n++ {
-		ns := newNamespace(ctx, true)
+	ns := w.newNamespace(ctx, true)
+	c.arm(ns, 0, nil)
+	tell(ctx, ns)
+	requests := c.count()
+	var hit []string
+	for _, n := range []int{1, (requests + 1) / 2, requests} {
+		// Told anew, a story may have fewer requests: late events aside, some are one
+		// where there were two.
+		for died := false; !died; n-- {
+			Expect(n).To(BeNumerically(">", 0))
+			var name string
+			if name, died = c.dieOnce(ctx, w, m, n, tell); died {
+				hit = append(hit, fmt.Sprintf("%d of %d: %s", n, requests, name))
+			}
+		}
+	}
+	AddReportEntry("died after", strings.Join(hit, "\n"))
+	return requests
+}
+
+// dieOnce tells a story with the manager dying after a request, if there are that
+// many.
+func (c *crasher) dieOnce(ctx context.Context, w *world, m *controlplane.Manager, after int, tell func(ctx context.Context, ns string)) (name string, died bool) {
+	GinkgoHelper()
+	ns := w.newNamespace(ctx, true)
+	dead := make(chan struct{})
+	c.arm(ns, after, func() {
+		defer GinkgoRecover()
+		Expect(m.Kill()).To(Succeed())
+		close(dead)
+	})
+	over, finish := context.WithCancel(ctx)
+	revived := make(chan struct{})
+	go func() {
+		defer GinkgoRecover()
+		defer close(revived)
+		select {
+		case <-dead:
+			Expect(m.Start(ctx)).To(Succeed())
+		case <-over.Done():
+		}
+	}()
+	tell(ctx, ns)
+	name, died = c.last()
+	if died {
+		<-revived
+	}
+	finish()
+	<-revived
+	c.arm("", 0, nil)
+	return name, died
+}
+
+// behindCrasher runs the world's manager behind a proxy for the time of a spec.
+func (w *world) behindCrasher(ctx context.Context) (*crasher, *controlplane.Manager) {
+	GinkgoHelper()
+	c := w.newCrasher()
+	DeferCleanup(c.close)
+	m := w.install(ctx, controlplane.ManagerOptions{Name: "crashing", Endpoint: c.server.URL, EndpointCA: c.ca()})
+	DeferCleanup(m.Stop)
+	Expect(m.Start(ctx)).To(Succeed())
+	return c, m
+}
+
+var _ = Describe("a crash", Ordered, SpecPriority(longest), func() {
+	w := inWorldWithoutManager()
+
+	// Release, failure, block, repair, lift and clean-up.
+	It("after any of the manager's writes leads to the same end state", func(ctx SpecContext) {
+		c, m := w.behindCrasher(ctx)
+		Expect(c.dieThrice(ctx, w, m, w.story)).To(BeNumerically(">", 20))
+	})
+
+	It("after any write around a rollback makes it exactly once", func(ctx SpecContext) {
+		c, m := w.behindCrasher(ctx)
+		Expect(c.dieThrice(ctx, w, m, w.rollbackStory)).To(BeNumerically(">", 10))
+	})
+
+	It("right before the write of a rollback makes it exactly once", func(ctx SpecContext) {
+		proxy, m := w.behindCrasher(ctx)
+		ns := w.newNamespace(ctx, true)
 		dead := make(chan struct{})
-		c.arm(ns, n, func() {
-			defer GinkgoRecover()
-			Expect(m.Kill()).To(Succeed())
-			close(dead)
+		var once sync.Once
+		proxy.intercept(func(r *http.Request) (err error) {
+			if isRollback(r, ns) {
+				once.Do(func() {
+					defer GinkgoRecover()
+					err = errors.New("the manager is dead")
+					Expect(m.Kill()).To(Succeed())
+					close(dead)
+				})
+			}
+			return err
 		})
-		over, finish := context.WithCancel(ctx)
-		revived := make(chan bool)
+		revived := make(chan struct{})
 		go func() {
 			defer GinkgoRecover()
-			select {
-			case <-dead:
-				Expect(m.Start(ctx)).To(Succeed())
-				revived <- true
-			case <-over.Done():
-				revived <- false
-			}
+			defer close(revived)
+			<-dead
+			Expect(m.Start(ctx)).To(Succeed())
 		}()
-		tell(ctx, ns)
-		finish()
-		died := <-revived
-		if !died { // the story has fewer requests than n, late events aside
-			c.arm("", 0, nil)
-			AddReportEntry("died after", fmt.Sprintf("%d requests:\n%s", len(hit), strings.Join(hit, "\n")))
-			return hit
-		}
-		hit = append(hit, c.last())
-		kubectl(ctx, "delete", "namespace", ns, "--wait=false")
-	}
-}
-
-// behindCrasher runs the manager behind a proxy for the time of a spec.
-func behindCrasher(ctx context.Context) (*crasher, *controlplane.Manager) {
-	GinkgoHelper()
-	Expect(manager.Stop()).To(Succeed())
-	c := newCrasher()
-	crashing, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root, Name: "crashing", Endpoint: c.server.URL, EndpointCA: c.ca()})
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func(ctx context.Context) {
-		Expect(crashing.Stop()).To(Succeed())
-		c.close()
-		restoreManager(ctx)
+		w.rollbackStory(ctx, ns)
+		Expect(dead).To(BeClosed())
+		<-revived
 	})
-	Expect(crashing.Start(ctx)).To(Succeed())
-	return c, crashing
-}
+})
 
-var _ = Describe("a crash", func() {
-	// One run per write: release, failure, block, repair, lift and clean-up,
-	// with the manager dying after the first write, the second, and so on.
-	It("after any of the manager's writes leads to the same end state", func(ctx SpecContext) {
-		c, crashing := behindCrasher(ctx)
-		Expect(len(c.dieAfterEach(ctx, crashing, story))).To(BeNumerically(">", 20))
-	}, SpecTimeout(15*time.Minute))
+var _ = Describe("a crash with AlterShield Server", Ordered, SpecPriority(longest), func() {
+	w := inWorldWithoutManager()
 
-	// The same with AlterShield Server: dying after each write, and after each
-	// request to the server that the server has carried out.
-	DescribeTable("with AlterShield Server leads to one order per release, and loses no verdict that was acknowledged", func(ctx SpecContext, afterRequests bool) {
-		shortTimeouts(ctx, 4*time.Second, 4*time.Second)
-		Expect(manager.Stop()).To(Succeed())
-		sim := simulator.New(simulator.Options{Token: serverToken, OnEntry: acknowledged})
-		Expect(sim.Start("127.0.0.1:0")).To(Succeed())
-		writes, requests := newCrasher(), newServerCrasher(sim.URL())
-		crashing, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{
-			Root: root, Name: "crashing-defended", Endpoint: writes.server.URL, EndpointCA: writes.ca(), Args: serverArgs(requests.server.URL),
+	// Dying after a write, and after a request to the server that it has carried out.
+	DescribeTable("leads to one order per release, and loses no verdict that was acknowledged", func(ctx SpecContext, afterRequests bool) {
+		sim := w.simulate(simulator.Options{})
+		writes, requests := w.newCrasher(), newServerCrasher(sim.URL())
+		DeferCleanup(writes.close)
+		DeferCleanup(requests.close)
+		m := w.install(ctx, controlplane.ManagerOptions{
+			Name: "crashing-defended", Endpoint: writes.server.URL, EndpointCA: writes.ca(), Args: serverArgs(requests.server.URL),
 		})
-		Expect(err).NotTo(HaveOccurred())
-		sim.SetCallbackURLs(crashing.CallbackAddress() + callbackPath)
-		DeferCleanup(func(ctx context.Context) {
-			if CurrentSpecReport().Failed() {
-				AddReportEntry("server journal", sim.Journal().String())
-				AddReportEntry("log", tailOf(crashing.LogPath(), 100))
-			}
-			Expect(crashing.Stop()).To(Succeed())
-			sim.Shutdown()
-			writes.close()
-			requests.close()
-			restoreManager(ctx)
-		})
-		Expect(crashing.Start(ctx)).To(Succeed())
+		DeferCleanup(m.Stop)
+		sim.SetCallbackURLs(m.CallbackAddress() + callbackPath)
+		Expect(m.Start(ctx)).To(Succeed())
+		w.shortTimeouts(ctx, 4*time.Second, 4*time.Second)
 		c, least := writes, 25
 		if afterRequests {
 			c, least = requests, 10
 		}
-		hit := c.dieAfterEach(ctx, crashing, func(ctx context.Context, ns string) { serverStory(ctx, sim, ns) })
-		Expect(len(hit)).To(BeNumerically(">=", least))
+		counted := c.dieThrice(ctx, w, m, func(ctx context.Context, ns string) { w.serverStory(ctx, sim, ns) })
+		Expect(counted).To(BeNumerically(">=", least))
 	},
-		Entry("after any write", SpecTimeout(15*time.Minute), false),
-		Entry("after any request to the server", SpecTimeout(15*time.Minute), true),
+		Entry("after any write", false),
+		Entry("after any request to the server", true),
 	)
 })
 
 // serverStory is a release that passes and one that the server fails.
-func serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
+func (w *world) serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
 	GinkgoHelper()
 	sim.ClearScripts()
 	sim.ClearJournal()
-	createDeployment(ctx, ns, "web", 1)
+	w.create(ctx, sleeper(ns, "web"))
 	ended := func(g Gomega, states ...v1alpha1.ChangeWorkloadStatusType) *v1alpha1.ChangeWorkload {
-		change := currentChange(ctx, g, ns, "web")
+		change := w.currentChange(ctx, g, ns, "web")
 		g.Expect(states).To(ContainElement(change.Status.Status))
-		batches := batchesOf(ctx, g, change)
+		batches := w.batchesOf(ctx, g, change)
 		g.Expect(batches).To(HaveLen(1))
 		g.Expect(batches[0].Status.Status).To(Equal(v1alpha1.ChangePodExecuteDone))
 		return change
@@ -281,12 +334,12 @@ func serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
 		change := ended(g, v1alpha1.ChangeWorkloadSuccess)
 		first = change.Name
 		// Also where its callback met a dead manager: it is polled then.
-		g.Expect(messagesOf(batchesOf(ctx, g, change))).To(ConsistOf("PostFinish"))
+		g.Expect(messagesOf(w.batchesOf(ctx, g, change))).To(ConsistOf("PostFinish"))
 		g.Expect(change.Status.OrderStage).To(Equal(v1alpha1.OrderEnded))
 	}).WithContext(ctx).Should(Succeed())
 
 	sim.Script(simulator.Script{Match: simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost}, Verdict: altershield.VerdictFail})
-	Expect(patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
+	Expect(w.patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
 	var change *v1alpha1.ChangeWorkload
 	Eventually(func(g Gomega) {
 		change = ended(g, v1alpha1.ChangeWorkloadSuccess, v1alpha1.ChangeWorkloadSuspend)
@@ -297,7 +350,7 @@ func serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
 		// One that was not may have been stored all the same.
 		suspended := change.Status.Status == v1alpha1.ChangeWorkloadSuspend
 		g.Expect(suspended || len(acknowledged) == 0).To(BeTrue(), "%d failing verdicts were acknowledged", len(acknowledged))
-		_, blocked := getDeployment(ctx, g, ns, "web").Labels[v1alpha1.SuspendLabel]
+		_, blocked := w.getDeployment(ctx, g, ns, "web").Labels[v1alpha1.SuspendLabel]
 		g.Expect(blocked).To(Equal(suspended))
 	}).WithContext(ctx).Should(Succeed())
 
@@ -308,26 +361,26 @@ func serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
 
 // story is the walkthrough in short: two pods, released, failed, blocked,
 // repaired.
-func story(ctx context.Context, ns string) {
+func (w *world) story(ctx context.Context, ns string) {
 	GinkgoHelper()
-	createDeployment(ctx, ns, "web", 2)
+	w.create(ctx, sleeper(ns, "web").Replicas(2))
 	Eventually(func(g Gomega) {
-		g.Expect(currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+		g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
 	}).WithContext(ctx).Should(Succeed())
-	setVerdict(ctx, currentChange(ctx, Default, ns, "web"), "unpass")
+	w.setVerdict(ctx, w.currentChange(ctx, Default, ns, "web"), "unpass")
 	Eventually(func(g Gomega) {
-		g.Expect(currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend))
-		g.Expect(getDeployment(ctx, g, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
+		g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend))
+		g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
 	}).WithContext(ctx).Should(Succeed())
-	Expect(patchDeployment(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)).To(Succeed())
+	Expect(w.patchDeployment(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)).To(Succeed())
 	Eventually(func(g Gomega) {
-		g.Expect(changesIn(ctx, g, ns)).To(HaveLen(1))
-		change := currentChange(ctx, g, ns, "web")
+		g.Expect(w.changesIn(ctx, g, ns)).To(HaveLen(1))
+		change := w.currentChange(ctx, g, ns, "web")
 		g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
 		g.Expect(change.Status.Attempt).To(Equal(int32(1)))
 		g.Expect(change.Status.PassCount).To(Equal(int32(2)))
-		g.Expect(batchesOf(ctx, g, change)).To(HaveLen(2))
-		d := getDeployment(ctx, g, ns, "web")
+		g.Expect(w.batchesOf(ctx, g, change)).To(HaveLen(2))
+		d := w.getDeployment(ctx, g, ns, "web")
 		g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
 		g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.IgnoredSuspendLabel))
 		g.Expect(d.Labels).To(HaveKeyWithValue(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed))

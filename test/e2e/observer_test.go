@@ -17,7 +17,7 @@ limitations under the License.
 package e2e
 
 import (
-	"path/filepath"
+	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -35,12 +35,14 @@ import (
 // An observer that sees nothing finds nothing wrong. So somebody with the
 // manager's identity does what the manager must not.
 var _ = Describe("the observer of all specs", func() {
+	w := inSharedWorld()
+
 	It("sees what the operator must not do", func(ctx SpecContext) {
-		kubeconfig := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
-		Expect(cluster.KubeconfigFor(ctx, controlplane.ManagerNamespace, "altershieldoperator-controller-manager", kubeconfig)).To(Succeed())
-		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfig)
 		Expect(err).NotTo(HaveOccurred())
-		impostor, err := client.New(config, client.Options{Scheme: api.Scheme()})
+		config.CertData, config.KeyData, config.CertFile, config.KeyFile = nil, nil, "", ""
+		config.BearerToken = strings.TrimSpace(w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "create", "token", "altershieldoperator-controller-manager"))
+		impostor, err := client.New(config, client.Options{Scheme: w.api.Scheme()})
 		Expect(err).NotTo(HaveOccurred())
 		write := func(ns, patch string) {
 			GinkgoHelper()
@@ -49,9 +51,10 @@ var _ = Describe("the observer of all specs", func() {
 		}
 		expectSeen := func(want ...observer.Invariant) {
 			GinkgoHelper()
-			Expect(watcher.Settle(ctx)).To(Succeed())
+			Expect(w.watcher.Settle(ctx)).To(Succeed())
 			seen := map[observer.Invariant]bool{}
-			violations := watcher.Violations()
+			violations, err := w.watcher.Violations(w.namespaces...)
+			Expect(err).NotTo(HaveOccurred())
 			for _, v := range violations {
 				seen[v.Invariant] = true
 			}
@@ -62,8 +65,8 @@ var _ = Describe("the observer of all specs", func() {
 		}
 
 		By("writing outside of the defense, and what is not its own")
-		outside := newNamespace(ctx, false)
-		createDeployment(ctx, outside, "web", 1, func(d *appsv1.Deployment) { d.Spec.Paused = true })
+		outside := w.newNamespace(ctx, false)
+		w.create(ctx, sleeper(outside, "web").Paused())
 		expectSeen()
 		write(outside, `{"spec":{"replicas":2}}`)
 		expectSeen(observer.OnlyManaged, observer.OwnFields)
@@ -71,15 +74,15 @@ var _ = Describe("the observer of all specs", func() {
 		expectSeen(observer.OnlyManaged, observer.OwnPause)
 
 		By("blocking for nothing")
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 1)
-		change := eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web"))
+		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
 		expectSeen()
 		write(ns, `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1700000000"},"annotations":{"`+v1alpha1.SuspendedByAnnotation+`":"`+change.Spec.Reversion+` 1"}}}`)
 		expectSeen(observer.VerdictOnce)
 
 		By("putting a pod into a second batch")
-		batch := batchesOf(ctx, Default, change)[0]
+		batch := w.batchesOf(ctx, Default, change)[0]
 		again := &v1alpha1.ChangePod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: change.Name + "--x--99", Labels: batch.Labels, OwnerReferences: batch.OwnerReferences},
 			Spec:       batch.Spec,

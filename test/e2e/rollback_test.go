@@ -20,12 +20,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -34,282 +31,434 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 // afterAWhile shortens the threshold of rollbacks for one workload.
 func afterAWhile(d *appsv1.Deployment) {
-	annotate(d, v1alpha1.SettingAnnotationPrefix+"rollback", "3s")
+	override("rollback", "5s")(d)
 }
 
-func annotate(d *appsv1.Deployment, key, value string) {
-	if d.Annotations == nil {
-		d.Annotations = map[string]string{}
-	}
-	d.Annotations[key] = value
+// withoutHurry gives what is released next all the time it may need on a busy
+// machine.
+func (w *world) withoutHurry(ctx context.Context, ns, name string) {
+	GinkgoHelper()
+	w.kubectl(ctx, "-n", ns, "annotate", "deployment", name, "--overwrite", v1alpha1.SettingAnnotationPrefix+"rollback=10m")
 }
 
 // setImage releases another image.
-func setImage(ctx context.Context, ns, name, image string) error {
-	return patchDeployment(ctx, ns, name, fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":%q,"command":["/bin/sleep","infinity"]}]}}}}`, image))
+func (w *world) setImage(ctx context.Context, ns, name, image string) error {
+	return w.patchContainers(ctx, ns, name, fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":%q}]}}}}`, image))
+}
+
+// patchContainers changes containers by name, and leaves what is not named.
+func (w *world) patchContainers(ctx context.Context, ns, name, patch string) error {
+	d := wrappers.MakeDeployment(ns, name).Obj()
+	return w.api.Patch(ctx, d, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
+}
+
+// shortDeadline lets what is slow be found in time.
+func shortDeadline(d *appsv1.Deployment) {
+	deadline := int32(4)
+	d.Spec.ProgressDeadlineSeconds = &deadline
 }
 
 // rolledBackTo waits until a Deployment is back at a version and that is
 // verified.
-func rolledBackTo(ctx context.Context, ns, name, version string) *appsv1.Deployment {
+func (w *world) rolledBackTo(ctx context.Context, ns, name, version string) *appsv1.Deployment {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		g.Expect(getDeployment(ctx, g, ns, name).Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, version))
+		g.Expect(w.getDeployment(ctx, g, ns, name).Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, version))
 	}).WithContext(ctx).Should(Succeed())
-	verified(ctx, ns, name)
-	return getDeployment(ctx, Default, ns, name)
+	w.verified(ctx, ns, name)
+	return w.getDeployment(ctx, Default, ns, name)
+}
+
+// eventuallyUndone waits until a release says that it was rolled back.
+func (w *world) eventuallyUndone(ctx context.Context, ns, change string) (undone *v1alpha1.ChangeWorkload) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		undone = w.changesIn(ctx, g, ns)[change]
+		g.Expect(undone).NotTo(BeNil())
+		g.Expect(undone.Status.Status).To(Equal(v1alpha1.ChangeWorkloadRollback))
+	}).WithContext(ctx).Should(Succeed())
+	return undone
 }
 
 var _ = Describe("a rollback", func() {
-	It("comes after 2 minutes where nothing else is said", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "sleep", 5)
-		good := verified(ctx, ns, "sleep")
-		Expect(setImage(ctx, ns, "sleep", "busybo")).To(Succeed())
-		bad := getDeployment(ctx, Default, ns, "sleep").Labels[v1alpha1.VersionLabel]
-		Eventually(func(g Gomega) {
-			g.Expect(getDeployment(ctx, g, ns, "sleep").Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, good.Spec.Reversion))
-		}).WithContext(ctx).WithTimeout(3 * time.Minute).Should(Succeed())
-		released := changesIn(ctx, Default, ns)[changeName(good, bad)].CreationTimestamp.Time
-		Expect(quarantineOf(ctx, Default, ns, "sleep")[bad].Time).To(BeTemporally("~", released.Add(2*time.Minute), 5*time.Second))
-		verified(ctx, ns, "sleep")
-	})
+	w := inSharedWorld()
 
 	It("undoes a release whose pods do not come up, once, and keeps it from coming back", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "sleep", 5, afterAWhile)
-		good := verified(ctx, ns, "sleep")
-		Expect(setImage(ctx, ns, "sleep", "busybo")).To(Succeed())
-		bad := getDeployment(ctx, Default, ns, "sleep").Labels[v1alpha1.VersionLabel]
-		d := rolledBackTo(ctx, ns, "sleep", good.Spec.Reversion)
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "sleep").Replicas(5).With(afterAWhile))
+		good := w.verified(ctx, ns, "sleep")
+		Expect(w.setImage(ctx, ns, "sleep", "busybo")).To(Succeed())
+		bad := w.getDeployment(ctx, Default, ns, "sleep").Labels[v1alpha1.VersionLabel]
+		d := w.rolledBackTo(ctx, ns, "sleep", good.Spec.Reversion)
 		Expect(*d.Spec.Replicas).To(Equal(int32(5)))
 		Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, bad))
 		Expect(d.Annotations[v1alpha1.QuarantineReasonAnnotation]).To(ContainSubstring("ImagePull"))
 		Expect(d.Annotations).To(HaveKeyWithValue("kubernetes.io/change-cause", ContainSubstring("ImagePull")))
-		Expect(kubectl(ctx, "-n", ns, "get", "replicasets", "--no-headers")).To(HaveLines(2), "the healthy one is found again")
-		rolledBack := changesIn(ctx, Default, ns)[changeName(good, bad)]
-		Expect(rolledBack.Status.Status).To(Equal(v1alpha1.ChangeWorkloadRollback))
+		Expect(w.kubectl(ctx, "-n", ns, "get", "replicasets", "--no-headers")).To(HaveLines(2), "the healthy one is found again")
+		rolledBack := w.eventuallyUndone(ctx, ns, changeName(good, bad))
 		Expect(conditionOf(rolledBack.Status.Conditions, v1alpha1.ConditionRolledBack).Message).To(ContainSubstring("busybo"))
 		By("applying the same again")
-		err := setImage(ctx, ns, "sleep", "busybo")
+		err := w.setImage(ctx, ns, "sleep", "busybo")
 		Expect(err).To(MatchError(And(ContainSubstring(`admission webhook "qdeployment.kb.io" denied the request: deployment sleep: version `+bad+` was rolled back at `), ContainSubstring("ImagePull"))))
 		By("releasing the fix")
-		Expect(setImage(ctx, ns, "sleep", "busybox:2")).To(Succeed())
-		fixed := verified(ctx, ns, "sleep")
+		w.withoutHurry(ctx, ns, "sleep")
+		Expect(w.setImage(ctx, ns, "sleep", "busybox:2")).To(Succeed())
+		fixed := w.verified(ctx, ns, "sleep")
 		Eventually(func(g Gomega) {
-			g.Expect(changesIn(ctx, g, ns)).To(And(HaveLen(1), HaveKey(fixed.Name)))
+			g.Expect(w.changesIn(ctx, g, ns)).To(And(HaveLen(1), HaveKey(fixed.Name)))
 		}).WithContext(ctx).Should(Succeed())
-		restful(ctx, ns)
+		w.restful(ctx, ns)
 	})
 
 	DescribeTable("finds a pod that hangs wherever it does", func(ctx SpecContext, reason string, change func(*appsv1.Deployment)) {
-		ns := newNamespace(ctx, true)
-		// With the default progress deadline of 10 minutes: what merely is not ready
-		// would not be found in time.
-		createDeployment(ctx, ns, "web", 2, slowly, afterAWhile, func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 0 })
-		good := verified(ctx, ns, "web")
+		ns := w.newNamespace(ctx, true)
+		// With the default progress deadline of 10 minutes: what is slow would not be
+		// found in time.
+		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly).MinReadySeconds(0).Setting("rollback", "after=8s,slow=8s"))
+		good := w.verified(ctx, ns, "web")
 		Eventually(func() error {
-			d := getDeployment(ctx, Default, ns, "web")
+			d := w.getDeployment(ctx, Default, ns, "web")
 			change(d)
-			return api.Update(ctx, d)
+			return w.api.Update(ctx, d)
 		}).WithContext(ctx).Should(Succeed())
-		bad := getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
-		rolledBackTo(ctx, ns, "web", good.Spec.Reversion)
-		why := quarantineOf(ctx, Default, ns, "web")[bad]
+		bad := w.getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
+		w.rolledBackTo(ctx, ns, "web", good.Spec.Reversion)
+		why := w.quarantineOf(ctx, Default, ns, "web")[bad]
 		Expect(why.Cause).To(Equal(v1alpha1.ReasonNeverStarted))
 		Expect(why.Reason).To(MatchRegexp(reason))
 		Expect(why.Pod).To(HavePrefix("web-"))
-		Expect(eventsOf(ctx, Default, ns, "web")).To(ContainElement("RolledBack"))
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement("RolledBack"))
+		}).WithContext(ctx).Should(Succeed())
 	},
 		Entry("the image is not there", "^(ErrImagePull|ImagePullBackOff)$", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "busybo" }),
-		Entry("it crashes again and again", "^(CrashLoopBackOff|Error)$", behaves("crash-loop")),
-		Entry("its configuration is not there", "^CreateContainerConfigError$", behaves("config-error")),
-		Entry("its container cannot be created", "^(CreateContainerError|RunContainerError)$", behaves("create-error")),
+		Entry("it crashes again and again", "^(CrashLoopBackOff|Error)$", behave("crash-loop", nil)),
+		Entry("its configuration is not there", "^CreateContainerConfigError$", behave("config-error", nil)),
+		Entry("its container cannot be created", "^(CreateContainerError|RunContainerError)$", behave("create-error", nil)),
 		Entry("an init container fails", "^(CrashLoopBackOff|Error)$", func(d *appsv1.Deployment) {
-			behaves("init-crash")(d)
+			behave("init-crash", nil)(d)
 			d.Spec.Template.Spec.InitContainers = []corev1.Container{{Name: "prepare", Image: "busybox"}}
 		}),
-		Entry("its startup probe fails", "^(Error|CrashLoopBackOff)$", behaves("startup-probe")),
+		Entry("its startup probe fails", "^(Error|CrashLoopBackOff)$", behave("startup-probe", nil)),
 		Entry("it is never ready, beyond the progress deadline", "^NotReady$", func(d *appsv1.Deployment) {
-			behaves("never-ready")(d)
-			deadline := int32(4)
-			d.Spec.ProgressDeadlineSeconds = &deadline
+			behave("never-ready", nil)(d)
+			shortDeadline(d)
 		}),
-		Entry("no node takes it", "^Unschedulable$", func(d *appsv1.Deployment) { d.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "none"} }),
-		Entry("its volume is not there", "^ContainerCreating$", behaves("volume")),
-		Entry("its container cannot be run", "^(CrashLoopBackOff|StartError|RunContainerError)$", behaves("run-error")),
+		Entry("no node takes it", "^Unschedulable$", func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "none"}
+			shortDeadline(d)
+		}),
+		Entry("its volume is not there", "^ContainerCreating$", func(d *appsv1.Deployment) {
+			behave("volume", nil)(d)
+			shortDeadline(d)
+		}),
+		Entry("its container cannot be run", "^(CrashLoopBackOff|StartError|RunContainerError)$", behave("run-error", nil)),
 		Entry("its liveness probe kills it before it was ready for long", "^(CrashLoopBackOff|Error)$", func(d *appsv1.Deployment) {
-			behaves("liveness")(d)
+			behave("liveness", nil)(d)
 			d.Spec.MinReadySeconds = 10
 		}),
 	)
 
-	It("is not for a release that has nothing to go back to, nor where nobody wants it", func(ctx SpecContext) {
-		ns, foreign := newNamespace(ctx, true), newNamespace(ctx, false)
-		createDeployment(ctx, ns, "recreate", 2, afterAWhile, func(d *appsv1.Deployment) {
-			d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
-		})
-		createDeployment(ctx, ns, "disabled", 2, slowly, func(d *appsv1.Deployment) { annotate(d, v1alpha1.SettingAnnotationPrefix+"rollback", "disabled") })
-		createDeployment(ctx, ns, "unhealthy", 2, slowly, func(d *appsv1.Deployment) { annotate(d, v1alpha1.SettingAnnotationPrefix+"rollback", "8s") })
-		createDeployment(ctx, ns, "suspended", 2, slowly, afterAWhile)
-		createDeployment(ctx, ns, "opted-out", 2, slowly, afterAWhile, func(d *appsv1.Deployment) { d.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled })
-		createDeployment(ctx, foreign, "foreign", 2, slowly, afterAWhile)
-		createDeployment(ctx, ns, "witness", 2, slowly, func(d *appsv1.Deployment) { annotate(d, v1alpha1.SettingAnnotationPrefix+"rollback", "10s") })
-		for _, name := range []string{"recreate", "disabled", "unhealthy", "suspended", "witness"} {
-			verified(ctx, ns, name)
+	It("is not for what is slow: nodes that come late, containers that are ready late", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		for _, name := range []string{"node", "ready"} {
+			w.create(ctx, sleeper(ns, name).Replicas(1).With(slowly).Setting("rollback", "2s"))
+			w.verified(ctx, ns, name)
 		}
-		rolledOut(ctx, ns, "opted-out")
-		rolledOut(ctx, foreign, "foreign")
-		setVerdict(ctx, currentChange(ctx, Default, ns, "suspended"), "unpass")
-		eventuallyState(ctx, ns, "suspended", v1alpha1.ChangeWorkloadSuspend)
-		createDeployment(ctx, ns, "first", 2, afterAWhile, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "busybo" })
+		// The progress deadline is the default one, so they have ten minutes.
+		Expect(w.patchDeployment(ctx, ns, "node", fmt.Sprintf(`{"spec":{"template":{"spec":{"nodeSelector":{"comes-late":%q}}}}}`, ns))).To(Succeed())
+		Expect(w.patchDeployment(ctx, ns, "ready", fmt.Sprintf(`{"spec":{"template":{"metadata":{"labels":{%q:%q},"annotations":{%q:"15s"}}}}}`,
+			controlplane.BehaviorLabel, controlplane.BehaviorLateReady, controlplane.ReadyAfterAnnotation))).To(Succeed())
+		for name, why := range map[string]string{"node": corev1.PodReasonUnschedulable, "ready": "NotReady"} {
+			Eventually(func(g Gomega) {
+				c := conditionOf(w.currentChange(ctx, g, ns, name).Status.Conditions, v1alpha1.ConditionRolledBack)
+				g.Expect(c.Reason).To(BeElementOf(v1alpha1.ReasonStillWaiting, v1alpha1.ReasonRecovered))
+				g.Expect(c.Message).To(Or(ContainSubstring(why), ContainSubstring("are well again")))
+				g.Expect(w.eventsOf(ctx, g, ns, name)).To(ContainElement(v1alpha1.ReasonStillWaiting))
+			}).WithContext(ctx).Should(Succeed())
+		}
+		var nodes corev1.NodeList
+		Expect(w.api.List(ctx, &nodes)).To(Succeed())
+		w.kubectl(ctx, "label", "node", nodes.Items[0].Name, "comes-late="+ns, "--overwrite")
+		for _, name := range []string{"node", "ready"} {
+			Expect(w.verified(ctx, ns, name).Spec.Release).To(BeEquivalentTo(2))
+			Expect(w.quarantineOf(ctx, Default, ns, name)).To(BeEmpty())
+		}
+	})
 
-		Expect(patchDeployment(ctx, ns, "suspended", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybo"}]}}}}`)).To(Succeed())
-		for _, name := range []string{"recreate", "disabled", "unhealthy", "opted-out"} {
-			Expect(setImage(ctx, ns, name, "busybo")).To(Succeed())
-		}
-		Expect(setImage(ctx, foreign, "foreign", "busybo")).To(Succeed())
+	It("is for a quota that lets no pod be made, once that is for too long", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, shortDeadline).Setting("rollback", "after=2s,slow=6s"))
+		good := w.verified(ctx, ns, "web").Spec.Reversion
+		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "two"},
+			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}}}
+		Expect(w.api.Create(ctx, quota)).To(Succeed())
 		Eventually(func(g Gomega) {
-			g.Expect(getDeployment(ctx, g, ns, "unhealthy").Status.UpdatedReplicas).To(Equal(int32(1)))
+			g.Expect(w.api.Get(ctx, client.ObjectKeyFromObject(quota), quota)).To(Succeed())
+			g.Expect(quota.Status.Used).To(HaveKey(corev1.ResourcePods))
 		}).WithContext(ctx).Should(Succeed())
-		kubectl(ctx, "-n", ns, "annotate", "pods", "-l", "app=unhealthy", "kwok.altershield/unready=true")
-		Expect(setImage(ctx, ns, "witness", "busybo")).To(Succeed())
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		bad := w.getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
+		w.rolledBackTo(ctx, ns, "web", good)
+		why := w.quarantineOf(ctx, Default, ns, "web")[bad]
+		Expect(why.Reason).To(Equal("FailedCreate"))
+		Expect(why.Message).To(ContainSubstring("exceeded quota"))
+	})
+
+	It("is not for a release that has nothing to go back to, nor where nobody wants it", func(ctx SpecContext) {
+		ns, foreign := w.newNamespace(ctx, true), w.newNamespace(ctx, false)
+		w.create(ctx, sleeper(ns, "disabled").Replicas(2).With(slowly).Setting("rollback", "disabled"))
+		w.create(ctx, sleeper(ns, "unhealthy").Replicas(2).With(slowly).With(afterAWhile))
+		w.create(ctx, sleeper(ns, "suspended").Replicas(2).With(slowly, afterAWhile))
+		w.create(ctx, sleeper(ns, "opted-out").Replicas(2).With(slowly, afterAWhile).Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled))
+		w.create(ctx, sleeper(foreign, "foreign").Replicas(2).With(slowly, afterAWhile))
+		w.create(ctx, sleeper(ns, "witness").Replicas(2).With(slowly).Setting("rollback", "10s"))
+		for _, name := range []string{"disabled", "unhealthy", "suspended", "witness"} {
+			w.verified(ctx, ns, name)
+		}
+		w.rolledOut(ctx, ns, "opted-out")
+		w.rolledOut(ctx, foreign, "foreign")
+		w.setVerdict(ctx, w.currentChange(ctx, Default, ns, "suspended"), "unpass")
+		w.eventuallyState(ctx, ns, "suspended", v1alpha1.ChangeWorkloadSuspend)
+		w.create(ctx, sleeper(ns, "first").Replicas(2).With(afterAWhile).Image("busybo"))
+
+		Expect(w.patchDeployment(ctx, ns, "suspended", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybo"}]}}}}`)).To(Succeed())
+		for _, p := range w.podsOf(ctx, Default, ns, "unhealthy") {
+			w.kubectl(ctx, "-n", ns, "annotate", "pod", p.Name, "kwok.altershield/unready=true")
+			break // one of two
+		}
+		Eventually(func(g Gomega) {
+			g.Expect(w.getDeployment(ctx, g, ns, "unhealthy").Status.ReadyReplicas).To(BeEquivalentTo(1))
+		}).WithContext(ctx).Should(Succeed())
+		for _, name := range []string{"disabled", "unhealthy", "opted-out"} {
+			Expect(w.setImage(ctx, ns, name, "busybo")).To(Succeed())
+		}
+		Expect(w.setImage(ctx, foreign, "foreign", "busybo")).To(Succeed())
+		Expect(w.setImage(ctx, ns, "witness", "busybo")).To(Succeed())
 
 		Eventually(func(g Gomega) {
-			g.Expect(quarantineOf(ctx, g, ns, "witness")).To(HaveLen(1))
+			g.Expect(w.quarantineOf(ctx, g, ns, "witness")).To(HaveLen(1))
 		}).WithContext(ctx).Should(Succeed())
 		for name, why := range map[string]string{
-			"recreate":  "the strategy is not RollingUpdate",
-			"first":     "no pods of an older version run",
-			"unhealthy": "is not healthy: 0 of 2 pods are available",
+			"first":     "the history has no other successful version",
+			"unhealthy": "is not healthy: 1 of 2 pods are ready",
 			"suspended": "failed itself",
 		} {
 			Eventually(func(g Gomega) {
-				c := conditionOf(currentChange(ctx, g, ns, name).Status.Conditions, v1alpha1.ConditionRolledBack)
+				c := conditionOf(w.currentChange(ctx, g, ns, name).Status.Conditions, v1alpha1.ConditionRolledBack)
 				g.Expect(c.Reason).To(Equal(v1alpha1.ReasonRollbackRefused))
 				g.Expect(c.Message).To(And(ContainSubstring("ImagePull"), ContainSubstring(why)))
-				g.Expect(eventsOf(ctx, g, ns, name)).To(ContainElement(v1alpha1.ReasonRollbackRefused))
+				g.Expect(w.eventsOf(ctx, g, ns, name)).To(ContainElement(v1alpha1.ReasonRollbackRefused))
 			}).WithContext(ctx).Should(Succeed())
 		}
-		for _, name := range []string{"recreate", "first", "disabled", "unhealthy", "suspended", "opted-out"} {
-			d := getDeployment(ctx, Default, ns, name)
+		for _, name := range []string{"first", "disabled", "unhealthy", "suspended", "opted-out"} {
+			d := w.getDeployment(ctx, Default, ns, name)
 			Expect(d.Spec.Template.Spec.Containers[0].Image).To(Equal("busybo"), name)
 			Expect(d.Annotations).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation), name)
 		}
-		Expect(getDeployment(ctx, Default, foreign, "foreign").Spec.Template.Spec.Containers[0].Image).To(Equal("busybo"))
+		Expect(w.getDeployment(ctx, Default, foreign, "foreign").Spec.Template.Spec.Containers[0].Image).To(Equal("busybo"))
+	})
+
+	It("takes the history where nothing is Ready, whatever the strategy", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(2).With(afterAWhile, func(d *appsv1.Deployment) {
+			d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
+		}))
+		good := w.verified(ctx, ns, "web").Spec.Reversion
+		Eventually(func(g Gomega) { g.Expect(w.revisionsOf(ctx, g, ns, "web")).To(HaveLen(1)) }).WithContext(ctx).Should(Succeed())
+		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
+		w.rolledBackTo(ctx, ns, "web", good)
+		w.restful(ctx, ns)
 	})
 
 	It("goes back to what ran before the namespace was enrolled", func(ctx SpecContext) {
-		ns := newNamespace(ctx, false)
-		createDeployment(ctx, ns, "web", 2, slowly, afterAWhile)
-		rolledOut(ctx, ns, "web")
-		before := podUIDs(ctx, Default, ns, "web")
-		enrolNamespace(ctx, ns)
-		Expect(setImage(ctx, ns, "web", "busybo")).To(Succeed())
-		Eventually(func(g Gomega) { g.Expect(quarantineOf(ctx, g, ns, "web")).To(HaveLen(1)) }).WithContext(ctx).Should(Succeed())
-		verified(ctx, ns, "web")
-		Expect(podUIDs(ctx, Default, ns, "web")).To(ConsistOf(before), "the pods that ran all along")
-		Expect(getDeployment(ctx, Default, ns, "web").Spec.Template.Labels).NotTo(HaveKey(v1alpha1.VersionLabel))
+		ns := w.newNamespace(ctx, false)
+		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile))
+		w.rolledOut(ctx, ns, "web")
+		before := w.podUIDs(ctx, Default, ns, "web")
+		w.enrolNamespace(ctx, ns)
+		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
+		Eventually(func(g Gomega) { g.Expect(w.quarantineOf(ctx, g, ns, "web")).To(HaveLen(1)) }).WithContext(ctx).Should(Succeed())
+		w.verified(ctx, ns, "web")
+		Expect(w.podUIDs(ctx, Default, ns, "web")).To(ConsistOf(before), "the pods that ran all along")
+		Expect(w.getDeployment(ctx, Default, ns, "web").Spec.Template.Labels).NotTo(HaveKey(v1alpha1.VersionLabel))
 	})
 
 	It("leaves nothing in what kubectl applies next", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
+		ns := w.newNamespace(ctx, true)
 		apply := func(change func(*appsv1.Deployment)) (string, error) {
 			GinkgoHelper()
-			d := makeDeployment(ns, "web", 2, slowly, afterAWhile, change)
-			d.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}
-			manifest, err := json.Marshal(d)
-			Expect(err).NotTo(HaveOccurred())
-			file := filepath.Join(GinkgoT().TempDir(), "web.json")
-			Expect(os.WriteFile(file, manifest, 0o600)).To(Succeed())
-			return tryKubectl(ctx, "apply", "-f", file)
+			return w.tryKubectl(ctx, "apply", "-f", gitManifest(sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile, change)))
 		}
 		bad := func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "busybo" }
 		out, err := apply(func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers = append(d.Spec.Template.Spec.Containers, corev1.Container{Name: "old", Image: "busybox"})
 		})
 		Expect(err).NotTo(HaveOccurred(), out)
-		good := verified(ctx, ns, "web")
+		good := w.verified(ctx, ns, "web")
 		out, err = apply(bad)
 		Expect(err).NotTo(HaveOccurred(), out)
-		rolledBackTo(ctx, ns, "web", good.Spec.Reversion)
+		w.rolledBackTo(ctx, ns, "web", good.Spec.Reversion)
 		By("applying the same again: it is the same")
 		out, err = apply(bad)
 		Expect(err).To(HaveOccurred())
 		Expect(out).To(ContainSubstring("was rolled back at "))
 		By("applying the fix: it is what the manifest says")
-		out, err = apply(func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "busybox:fix" })
+		out, err = apply(func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.Containers[0].Image = "busybox:fix"
+			override("rollback", "10m")(d)
+		})
 		Expect(err).NotTo(HaveOccurred(), out)
-		verified(ctx, ns, "web")
-		Expect(getDeployment(ctx, Default, ns, "web").Spec.Template.Spec.Containers).To(HaveLen(1))
+		w.verified(ctx, ns, "web")
+		Expect(w.getDeployment(ctx, Default, ns, "web").Spec.Template.Spec.Containers).To(HaveLen(1))
 	})
 
 	It("does not go to and fro between two versions that are both bad", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 4, slowly, afterAWhile)
-		good := verified(ctx, ns, "web")
-		Expect(setImage(ctx, ns, "web", "busybo")).To(Succeed())
-		rolledBackTo(ctx, ns, "web", good.Spec.Reversion)
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(4).With(slowly, afterAWhile))
+		good := w.verified(ctx, ns, "web")
+		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
+		w.rolledBackTo(ctx, ns, "web", good.Spec.Reversion)
 		By("releasing another one that does not come up either, while the one before does not any more")
-		Expect(setImage(ctx, ns, "web", "busybo:2")).To(Succeed())
-		rolledBackTo(ctx, ns, "web", good.Spec.Reversion)
-		Expect(quarantineOf(ctx, Default, ns, "web")).To(HaveLen(2))
-		Expect(getDeployment(ctx, Default, ns, "web").Annotations).To(HaveKeyWithValue(v1alpha1.ReleaseAnnotation, "5"))
-		restful(ctx, ns)
+		Expect(w.setImage(ctx, ns, "web", "busybo:2")).To(Succeed())
+		w.rolledBackTo(ctx, ns, "web", good.Spec.Reversion)
+		Expect(w.quarantineOf(ctx, Default, ns, "web")).To(HaveLen(2))
+		Expect(w.getDeployment(ctx, Default, ns, "web").Annotations).To(HaveKeyWithValue(v1alpha1.ReleaseAnnotation, "5"))
+		w.restful(ctx, ns)
 	})
 
+	It("is made on request, from the history, when its ReplicaSet is long gone", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(2).With(func(d *appsv1.Deployment) {
+			none := int32(0)
+			d.Spec.RevisionHistoryLimit = &none
+			d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
+		}))
+		first := w.verified(ctx, ns, "web").Spec.Reversion
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		second := w.verified(ctx, ns, "web").Spec.Reversion
+		Eventually(func(g Gomega) { g.Expect(w.revisionsOf(ctx, g, ns, "web")).To(HaveLen(2)) }).WithContext(ctx).Should(Succeed())
+		request := func(to string) {
+			GinkgoHelper()
+			w.kubectl(ctx, "-n", ns, "annotate", "deployment", "web", v1alpha1.RollbackToAnnotation+"="+to)
+			Eventually(func(g Gomega) {
+				g.Expect(w.getDeployment(ctx, g, ns, "web").Annotations).NotTo(HaveKey(v1alpha1.RollbackToAnnotation))
+			}).WithContext(ctx).Should(Succeed())
+		}
+		refused := func(why string) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				g.Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.ReasonRollbackRefused)).To(ContainSubstring(why))
+			}).WithContext(ctx).Should(Succeed())
+		}
+		By("refusing what cannot be")
+		request(second)
+		refused("version " + second + " is the current one")
+		request("nonsense")
+		refused("the history has no successful version nonsense")
+		Expect(w.getDeployment(ctx, Default, ns, "web").Annotations).To(HaveKeyWithValue(v1alpha1.ReleaseAnnotation, "2"))
+		By("going back to the newest one")
+		request("last-success")
+		d := w.rolledBackTo(ctx, ns, "web", first)
+		Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, second))
+		Expect(d.Spec.Template.Labels).To(HaveKeyWithValue("test", "123"))
+		By("refusing to go where it was rolled back from")
+		request(second)
+		refused("version " + second + " was rolled back at ")
+		By("overriding the quarantine, which ends it")
+		Expect(w.patchDeployment(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"second"}}}}}`)).To(Succeed())
+		Expect(w.verified(ctx, ns, "web").Spec.Reversion).To(Equal(second))
+		d = w.getDeployment(ctx, Default, ns, "web")
+		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
+		Expect(d.Labels).NotTo(HaveKey(v1alpha1.IgnoredSuspendLabel))
+		w.restful(ctx, ns)
+	})
+
+	It("is not made of a version that was overridden, whatever a manifest keeps", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile))
+		good := w.verified(ctx, ns, "web").Spec.Reversion
+		apply := func() {
+			GinkgoHelper()
+			Expect(w.patchContainers(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybo"}]}}}}`)).To(Succeed())
+		}
+		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
+		w.rolledBackTo(ctx, ns, "web", good)
+		apply()
+		bad := w.getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
+		Eventually(func(g Gomega) {
+			c := conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionRolledBack)
+			g.Expect(c.Reason).To(Equal(v1alpha1.ReasonRollbackRefused))
+			g.Expect(c.Message).To(ContainSubstring("released again by an override"))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, bad))
+	})
+
+})
+
+var _ = Describe("behind a proxy, a rollback", Ordered, SpecPriority(longest), func() {
+	w := inWorldWithoutManager()
+
 	It("lets a user's newer change win, and loses none", func(ctx SpecContext) {
-		proxy, _ := behindCrasher(ctx)
+		proxy, _ := w.behindCrasher(ctx)
 		for name, test := range map[string]struct {
 			change func(ctx context.Context, ns string)
 			check  func(ctx context.Context, ns string, good, bad string)
 		}{
-			"a fix": {func(ctx context.Context, ns string) { Expect(setImage(ctx, ns, "web", "busybox:fix")).To(Succeed()) },
+			"a fix": {func(ctx context.Context, ns string) {
+				w.withoutHurry(ctx, ns, "web")
+				Expect(w.setImage(ctx, ns, "web", "busybox:fix")).To(Succeed())
+			},
 				func(ctx context.Context, ns string, _, _ string) {
-					verified(ctx, ns, "web")
-					d := getDeployment(ctx, Default, ns, "web")
+					w.verified(ctx, ns, "web")
+					d := w.getDeployment(ctx, Default, ns, "web")
 					Expect(d.Spec.Template.Spec.Containers[0].Image).To(Equal("busybox:fix"))
 					Expect(d.Annotations).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
 				}},
 			"a scaling": {func(ctx context.Context, ns string) {
-				kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=3")
+				w.kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=3")
 			},
 				func(ctx context.Context, ns string, good, bad string) {
-					d := rolledBackTo(ctx, ns, "web", good)
+					d := w.rolledBackTo(ctx, ns, "web", good)
 					Expect(*d.Spec.Replicas).To(Equal(int32(3)))
 					Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, bad))
 				}},
 			"an annotation": {func(ctx context.Context, ns string) {
-				kubectl(ctx, "-n", ns, "annotate", "deployment", "web", "on-call=jane")
+				w.kubectl(ctx, "-n", ns, "annotate", "deployment", "web", "on-call=jane")
 			},
 				func(ctx context.Context, ns string, good, _ string) {
-					Expect(rolledBackTo(ctx, ns, "web", good).Annotations).To(HaveKeyWithValue("on-call", "jane"))
+					Expect(w.rolledBackTo(ctx, ns, "web", good).Annotations).To(HaveKeyWithValue("on-call", "jane"))
 				}},
-			"a deletion": {func(ctx context.Context, ns string) { kubectl(ctx, "-n", ns, "delete", "deployment", "web") },
+			"a deletion": {func(ctx context.Context, ns string) { w.kubectl(ctx, "-n", ns, "delete", "deployment", "web") },
 				func(ctx context.Context, ns string, _, _ string) {
-					Eventually(func(g Gomega) { g.Expect(changesIn(ctx, g, ns)).To(BeEmpty()) }).WithContext(ctx).Should(Succeed())
+					Eventually(func(g Gomega) { g.Expect(w.changesIn(ctx, g, ns)).To(BeEmpty()) }).WithContext(ctx).Should(Succeed())
 				}},
 			"deleted and created anew": {func(ctx context.Context, ns string) {
-				kubectl(ctx, "-n", ns, "delete", "deployment", "web")
-				createDeployment(ctx, ns, "web", 1)
+				w.kubectl(ctx, "-n", ns, "delete", "deployment", "web")
+				w.create(ctx, sleeper(ns, "web"))
 			}, func(ctx context.Context, ns string, _, _ string) {
-				verified(ctx, ns, "web")
-				Expect(getDeployment(ctx, Default, ns, "web").Annotations).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
+				w.verified(ctx, ns, "web")
+				Expect(w.getDeployment(ctx, Default, ns, "web").Annotations).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
 			}},
 		} {
 			By(name)
-			ns := newNamespace(ctx, true)
-			createDeployment(ctx, ns, "web", 2, slowly, afterAWhile)
-			good := verified(ctx, ns, "web")
+			ns := w.newNamespace(ctx, true)
+			w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile))
+			good := w.verified(ctx, ns, "web")
 			var once sync.Once
 			fired := make(chan struct{})
 			proxy.intercept(func(r *http.Request) error {
@@ -322,176 +471,17 @@ var _ = Describe("a rollback", func() {
 				}
 				return nil
 			})
-			Expect(setImage(ctx, ns, "web", "busybo")).To(Succeed())
-			bad := getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
+			Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
+			bad := w.getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
 			Eventually(fired).WithContext(ctx).Should(BeClosed())
 			test.check(ctx, ns, good.Spec.Reversion, bad)
 			proxy.intercept(nil)
 		}
 	})
-
-	It("is made on request, from the history, when its ReplicaSet is long gone", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 2, func(d *appsv1.Deployment) {
-			none := int32(0)
-			d.Spec.RevisionHistoryLimit = &none
-			d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
-		})
-		first := verified(ctx, ns, "web").Spec.Reversion
-		Expect(patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		second := verified(ctx, ns, "web").Spec.Reversion
-		Eventually(func(g Gomega) { g.Expect(revisionsOf(ctx, g, ns, "web")).To(HaveLen(2)) }).WithContext(ctx).Should(Succeed())
-		request := func(to string) {
-			GinkgoHelper()
-			kubectl(ctx, "-n", ns, "annotate", "deployment", "web", v1alpha1.RollbackToAnnotation+"="+to)
-			Eventually(func(g Gomega) {
-				g.Expect(getDeployment(ctx, g, ns, "web").Annotations).NotTo(HaveKey(v1alpha1.RollbackToAnnotation))
-			}).WithContext(ctx).Should(Succeed())
-		}
-		refused := func(why string) {
-			GinkgoHelper()
-			Eventually(func(g Gomega) {
-				g.Expect(kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.ReasonRollbackRefused)).To(ContainSubstring(why))
-			}).WithContext(ctx).Should(Succeed())
-		}
-		By("refusing what cannot be")
-		request(second)
-		refused("version " + second + " is the current one")
-		request("nonsense")
-		refused("no successful version nonsense is remembered")
-		Expect(getDeployment(ctx, Default, ns, "web").Annotations).To(HaveKeyWithValue(v1alpha1.ReleaseAnnotation, "2"))
-		By("going back to the newest one")
-		request("last-success")
-		d := rolledBackTo(ctx, ns, "web", first)
-		Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, second))
-		Expect(d.Spec.Template.Labels).To(HaveKeyWithValue("test", "123"))
-		By("refusing to go where it was rolled back from")
-		request(second)
-		refused("version " + second + " was rolled back at ")
-		By("overriding the quarantine, which ends it")
-		Expect(patchDeployment(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"second"}}}}}`)).To(Succeed())
-		Expect(verified(ctx, ns, "web").Spec.Reversion).To(Equal(second))
-		d = getDeployment(ctx, Default, ns, "web")
-		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
-		Expect(d.Labels).NotTo(HaveKey(v1alpha1.IgnoredSuspendLabel))
-		restful(ctx, ns)
-	})
-
-	It("heals a release that failed its verification, in flight or after its success", func(ctx SpecContext) {
-		setConfig(ctx, "selfhealing", true, "")
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 4, slowly)
-		good := verified(ctx, ns, "web").Spec.Reversion
-		By("failing in flight: halted, blocked, and back")
-		Expect(patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
-		bad := failFirst(ctx, ns, "web")
-		d := rolledBackTo(ctx, ns, "web", good)
-		Expect(d.Spec.Paused).To(BeFalse())
-		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
-		Eventually(func(g Gomega) {
-			g.Expect(getDeployment(ctx, g, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
-		}).WithContext(ctx).Should(Succeed())
-		why := quarantineOf(ctx, Default, ns, "web")[bad.Spec.Reversion]
-		Expect([]string{why.Cause, why.Reason, why.Message}).To(Equal([]string{v1alpha1.ReasonVerificationFailed, "unpass", "find error"}))
-		Expect(changesIn(ctx, Default, ns)[bad.Name].Status.Status).To(Equal(v1alpha1.ChangeWorkloadRollback))
-		By("failing after its success")
-		Expect(patchTemplate(ctx, ns, "web", "late")).To(Succeed())
-		late := verified(ctx, ns, "web")
-		setVerdict(ctx, late, "unpass")
-		rolledBackTo(ctx, ns, "web", good)
-		Expect(changesIn(ctx, Default, ns)[late.Name].Status.Status).To(Equal(v1alpha1.ChangeWorkloadRollback))
-		restful(ctx, ns)
-		By("failing with nothing to go back to")
-		createDeployment(ctx, ns, "new", 1)
-		change := block(ctx, ns, "new")
-		Eventually(func(g Gomega) {
-			g.Expect(conditionOf(changesIn(ctx, g, ns)[change.Name].Status.Conditions, v1alpha1.ConditionRolledBack).Reason).To(Equal(v1alpha1.ReasonRollbackRefused))
-		}).WithContext(ctx).Should(Succeed())
-	})
-
-	It("is not made of a version that was overridden, whatever a manifest keeps", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 2, slowly, afterAWhile)
-		good := verified(ctx, ns, "web").Spec.Reversion
-		apply := func() {
-			GinkgoHelper()
-			Expect(patchDeployment(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybo","command":["/bin/sleep","infinity"]}]}}}}`)).To(Succeed())
-		}
-		Expect(setImage(ctx, ns, "web", "busybo")).To(Succeed())
-		rolledBackTo(ctx, ns, "web", good)
-		apply()
-		bad := getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
-		Eventually(func(g Gomega) {
-			c := conditionOf(currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionRolledBack)
-			g.Expect(c.Reason).To(Equal(v1alpha1.ReasonRollbackRefused))
-			g.Expect(c.Message).To(ContainSubstring("released again by an override"))
-		}).WithContext(ctx).Should(Succeed())
-		Expect(getDeployment(ctx, Default, ns, "web").Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, bad))
-	})
-
-	It("holds against a GitOps tool that applies the bad version all the time", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 4, slowly, afterAWhile)
-		good := verified(ctx, ns, "web").Spec.Reversion
-		apply := func() error { return setImage(ctx, ns, "web", "busybo") }
-		Expect(apply()).To(Succeed())
-		bad := getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
-		Eventually(func(g Gomega) { g.Expect(quarantineOf(ctx, g, ns, "web")).To(HaveKey(bad)) }).WithContext(ctx).Should(Succeed())
-		Consistently(func(g Gomega) {
-			g.Expect(apply()).To(MatchError(ContainSubstring("version " + bad + " was rolled back")))
-			g.Expect(getDeployment(ctx, g, ns, "web").Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, good))
-		}).WithContext(ctx).Should(Succeed())
-		verified(ctx, ns, "web")
-
-		By("getting in while the operator is down: told, and left alone")
-		withoutManager(ctx, func() { Expect(apply()).To(Succeed()) })
-		Eventually(func(g Gomega) {
-			c := conditionOf(currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionRolledBack)
-			g.Expect(c.Reason).To(Equal(v1alpha1.ReasonRollbackRefused))
-			g.Expect(c.Message).To(ContainSubstring("version " + bad + " was rolled back"))
-			g.Expect(eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.ReasonRollbackRefused))
-		}).WithContext(ctx).Should(Succeed())
-		Expect(getDeployment(ctx, Default, ns, "web").Spec.Template.Spec.Containers[0].Image).To(Equal("busybo"))
-		By("going back on request all the same")
-		kubectl(ctx, "-n", ns, "annotate", "deployment", "web", v1alpha1.RollbackToAnnotation+"=last-success")
-		rolledBackTo(ctx, ns, "web", good)
-	})
 })
 
-var _ = Describe("a crash around a rollback", func() {
-	It("after any write makes it exactly once", func(ctx SpecContext) {
-		proxy, crashing := behindCrasher(ctx)
-		Expect(len(proxy.dieAfterEach(ctx, crashing, rollbackStory))).To(BeNumerically(">", 10))
-	}, SpecTimeout(15*time.Minute))
-
-	It("right before its write makes it exactly once", func(ctx SpecContext) {
-		proxy, crashing := behindCrasher(ctx)
-		ns := newNamespace(ctx, true)
-		dead := make(chan struct{})
-		var once sync.Once
-		proxy.intercept(func(r *http.Request) (err error) {
-			if isRollback(r, ns) {
-				once.Do(func() {
-					defer GinkgoRecover()
-					err = errors.New("the manager is dead")
-					Expect(crashing.Kill()).To(Succeed())
-					close(dead)
-				})
-			}
-			return err
-		})
-		go func() {
-			defer GinkgoRecover()
-			<-dead
-			Expect(crashing.Start(ctx)).To(Succeed())
-		}()
-		rollbackStory(ctx, ns)
-		Expect(dead).To(BeClosed())
-	})
-})
-
-var _ = Describe("a rollback with AlterShield Server", Ordered, func() {
-	sim, managers := withServer(2)
+var _ = Describe("a rollback with AlterShield Server", Ordered, SpecPriority(longest), func() {
+	w, sim, managers := inServerWorld(2)
 
 	endedAs := func(ctx context.Context, change *v1alpha1.ChangeWorkload, how altershield.FinishState) {
 		GinkgoHelper()
@@ -505,34 +495,34 @@ var _ = Describe("a rollback with AlterShield Server", Ordered, func() {
 	}
 
 	It("ends the order, and verifies what was restored under an order of its own", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 2, slowly, afterAWhile)
-		first := verified(ctx, ns, "web")
-		Expect(setImage(ctx, ns, "web", "busybo")).To(Succeed())
-		version := getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
-		rolledBackTo(ctx, ns, "web", first.Spec.Reversion)
-		bad := changesIn(ctx, Default, ns)[changeName(first, version)]
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile))
+		first := w.verified(ctx, ns, "web")
+		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
+		version := w.getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
+		w.rolledBackTo(ctx, ns, "web", first.Spec.Reversion)
+		bad := w.changesIn(ctx, Default, ns)[changeName(first, version)]
 		endedAs(ctx, bad, altershield.FinishRollback)
-		restored := orderEnded(ctx, ns, "web")
+		restored := w.orderEnded(ctx, ns, "web")
 		Expect(restored.Status.OrderID).NotTo(Equal(first.Status.OrderID))
 		endedAs(ctx, restored, altershield.FinishSuccess)
-		Expect(messagesOf(batchesOf(ctx, Default, restored))).To(HaveEach("PostFinish"))
+		Expect(messagesOf(w.batchesOf(ctx, Default, restored))).To(HaveEach("PostFinish"))
 	})
 
 	It("heals what the server fails", func(ctx SpecContext) {
-		setConfig(ctx, "selfhealing", true, "")
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 3, slowly)
-		good := verified(ctx, ns, "web").Spec.Reversion
+		w.setConfig(ctx, "selfhealing", true, "")
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(3).With(slowly))
+		good := w.verified(ctx, ns, "web").Spec.Reversion
 		sim().Script(simulator.Script{Match: simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost}, Times: 1,
 			Verdict: altershield.VerdictFail, Rules: []altershield.Rule{{Name: "error rate", Msg: "5xx above 1 %", Verdict: altershield.VerdictFail}}})
-		Expect(patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
-		bad := getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
-		rolledBackTo(ctx, ns, "web", good)
-		why := quarantineOf(ctx, Default, ns, "web")[bad]
+		Expect(w.patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
+		bad := w.getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
+		w.rolledBackTo(ctx, ns, "web", good)
+		why := w.quarantineOf(ctx, Default, ns, "web")[bad]
 		Expect([]string{why.Cause, why.Reason}).To(Equal([]string{v1alpha1.ReasonVerificationFailed, "fail"}))
 		Expect(why.Message).To(ContainSubstring("5xx above 1 %"))
-		for _, change := range changesIn(ctx, Default, ns) {
+		for _, change := range w.changesIn(ctx, Default, ns) {
 			if change.Spec.Reversion == bad {
 				endedAs(ctx, change, altershield.FinishRollback)
 			}
@@ -540,16 +530,16 @@ var _ = Describe("a rollback with AlterShield Server", Ordered, func() {
 	})
 
 	It("is made once for each request, whichever replica gets it", func(ctx SpecContext) {
-		ns := newNamespace(ctx, true)
-		createDeployment(ctx, ns, "web", 1)
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web"))
 		var versions []string
 		for _, value := range []string{"", "second", "third"} {
 			if value != "" {
-				Expect(patchTemplate(ctx, ns, "web", value)).To(Succeed())
+				Expect(w.patchTemplate(ctx, ns, "web", value)).To(Succeed())
 			}
-			versions = append(versions, verified(ctx, ns, "web").Spec.Reversion)
+			versions = append(versions, w.verified(ctx, ns, "web").Spec.Reversion)
 		}
-		Eventually(func(g Gomega) { g.Expect(revisionsOf(ctx, g, ns, "web")).To(HaveLen(3)) }).WithContext(ctx).Should(Succeed())
+		Eventually(func(g Gomega) { g.Expect(w.revisionsOf(ctx, g, ns, "web")).To(HaveLen(3)) }).WithContext(ctx).Should(Succeed())
 		put := func(replica int, body string, headers http.Header) (int, string) {
 			GinkgoHelper()
 			return request(ctx, http.MethodPut, managers()[replica].CallbackAddress()+"/openapi/altershield/deployment/rollback", []byte(body), headers)
@@ -565,7 +555,7 @@ var _ = Describe("a rollback with AlterShield Server", Ordered, func() {
 		}{
 			{of("none", ""), http.StatusNotFound, "no deployment " + ns + "/none is under defense"},
 			{of("web", versions[2]), http.StatusConflict, "is the current one"},
-			{of("web", "nonsense"), http.StatusConflict, "no successful version nonsense is remembered"},
+			{of("web", "nonsense"), http.StatusConflict, "the history has no successful version nonsense"},
 		} {
 			status, body := put(0, test.body, sign(test.body))
 			Expect(status).To(Equal(test.want), body)
@@ -578,34 +568,34 @@ var _ = Describe("a rollback with AlterShield Server", Ordered, func() {
 		status, body := put(0, of("web", ""), headers)
 		Expect(status).To(Equal(http.StatusAccepted), body)
 		Expect(body).To(ContainSubstring("is rolled back to version " + versions[1]))
-		rolledBackTo(ctx, ns, "web", versions[1])
+		w.rolledBackTo(ctx, ns, "web", versions[1])
 		By("sending the same bytes to the other replica")
 		status, body = put(1, of("web", ""), headers)
 		Expect(status).To(Equal(http.StatusConflict), body)
-		Expect(body).To(ContainSubstring("was taken already"))
+		Expect(body).To(ContainSubstring("was accepted already"))
 		By("asking anew")
 		Eventually(func(g Gomega) {
 			status, body = put(1, of("web", versions[0]), sign(of("web", versions[0])))
 			g.Expect(status).To(Equal(http.StatusAccepted), body)
 		}).WithContext(ctx).Should(Succeed())
-		rolledBackTo(ctx, ns, "web", versions[0])
-		Expect(quarantineOf(ctx, Default, ns, "web")).To(And(HaveLen(2), HaveKey(versions[1]), HaveKey(versions[2])))
+		w.rolledBackTo(ctx, ns, "web", versions[0])
+		Expect(w.quarantineOf(ctx, Default, ns, "web")).To(And(HaveLen(2), HaveKey(versions[1]), HaveKey(versions[2])))
 	})
 })
 
 // rollbackStory is a release that does not come up, and goes.
-func rollbackStory(ctx context.Context, ns string) {
+func (w *world) rollbackStory(ctx context.Context, ns string) {
 	GinkgoHelper()
-	createDeployment(ctx, ns, "web", 2, slowly, afterAWhile)
-	good := verified(ctx, ns, "web")
-	Expect(setImage(ctx, ns, "web", "busybo")).To(Succeed())
+	w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile))
+	good := w.verified(ctx, ns, "web")
+	Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
 	Eventually(func(g Gomega) {
-		d := getDeployment(ctx, g, ns, "web")
+		d := w.getDeployment(ctx, g, ns, "web")
 		g.Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.ReleaseAnnotation, "3"))
 		g.Expect(d.Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, good.Spec.Reversion))
-		quarantine := quarantineOf(ctx, g, ns, "web")
+		quarantine := w.quarantineOf(ctx, g, ns, "web")
 		g.Expect(quarantine).To(HaveLen(1))
-		changes := changesIn(ctx, g, ns)
+		changes := w.changesIn(ctx, g, ns)
 		g.Expect(changes).To(HaveLen(2))
 		for bad := range quarantine {
 			g.Expect(changes[changeName(good, bad)].Status.Status).To(Equal(v1alpha1.ChangeWorkloadRollback))
@@ -614,12 +604,7 @@ func rollbackStory(ctx context.Context, ns string) {
 		g.Expect(changes[good.Name].Status.ObservedRelease).To(Equal(int64(3)))
 		g.Expect(d.Labels).To(HaveKey(v1alpha1.DefenseStatusLabel))
 	}).WithContext(ctx).Should(Succeed())
-	verified(ctx, ns, "web")
-}
-
-// behaves makes the pods do what kwok is told to.
-func behaves(how string) func(*appsv1.Deployment) {
-	return func(d *appsv1.Deployment) { d.Spec.Template.Labels["kwok.altershield/behavior"] = how }
+	w.verified(ctx, ns, "web")
 }
 
 // changeName is the name of the release of another version.
@@ -628,14 +613,14 @@ func changeName(of *v1alpha1.ChangeWorkload, version string) string {
 }
 
 // failFirst fails the first pod of a release that is verified.
-func failFirst(ctx context.Context, ns, name string) *v1alpha1.ChangeWorkload {
+func (w *world) failFirst(ctx context.Context, ns, name string) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	var change *v1alpha1.ChangeWorkload
 	Eventually(func(g Gomega) {
-		change = currentChange(ctx, g, ns, name)
+		change = w.currentChange(ctx, g, ns, name)
 		g.Expect(change.Status.PassCount).NotTo(BeZero())
 	}).WithContext(ctx).Should(Succeed())
-	setVerdict(ctx, change, "unpass")
+	w.setVerdict(ctx, change, "unpass")
 	return change
 }
 
@@ -648,9 +633,9 @@ type quarantined struct {
 }
 
 // quarantineOf is what a workload says of the versions that were rolled back.
-func quarantineOf(ctx context.Context, g Gomega, ns, name string) map[string]quarantined {
+func (w *world) quarantineOf(ctx context.Context, g Gomega, ns, name string) map[string]quarantined {
 	GinkgoHelper()
-	annotations := getDeployment(ctx, g, ns, name).Annotations
+	annotations := w.getDeployment(ctx, g, ns, name).Annotations
 	found := map[string]quarantined{}
 	if reasons := annotations[v1alpha1.QuarantineReasonAnnotation]; reasons != "" {
 		g.Expect(json.Unmarshal([]byte(reasons), &found)).To(Succeed())

@@ -23,6 +23,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,7 +71,10 @@ type Request struct {
 	Namespace, Name              string
 	Code                         int32
 	Message                      string
-	Received                     time.Time
+	Received, Completed          time.Time
+	// Paths are what a patch asked to change, as JSON pointers; conditions it set
+	// are none.
+	Paths []string
 	// rv is the version it made or, where it made none, one from before it.
 	rv   uint64
 	body json.RawMessage
@@ -214,11 +219,15 @@ func (l *auditLog) add(e *auditEvent) {
 		if rv == 0 {
 			rv = l.newest // it came after that
 		}
-		l.requests = append(l.requests, Request{
+		r := Request{
 			Verb: e.Verb, URI: e.RequestURI, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
 			Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name, Code: e.ResponseStatus.Code, Message: e.ResponseStatus.Message,
-			Received: e.RequestReceivedTimestamp.Time, rv: rv, body: e.RequestObject,
-		})
+			Received: e.RequestReceivedTimestamp.Time, Completed: e.StageTimestamp.Time, rv: rv, body: e.RequestObject,
+		}
+		if e.Verb == "patch" {
+			r.Paths = pathsOf(e.RequestObject)
+		}
+		l.requests = append(l.requests, r)
 	}
 }
 
@@ -229,4 +238,46 @@ func (l *auditLog) forget(upTo uint64) {
 			delete(l.answers, rv)
 		}
 	}
+}
+
+// pathsOf are what a JSON patch or a merge patch changes, sorted; the conditions
+// that patches have, a version and a UID, are none.
+func pathsOf(body json.RawMessage) []string {
+	var paths []string
+	var sent any
+	if json.Unmarshal(body, &sent) != nil {
+		return nil
+	}
+	switch sent := sent.(type) {
+	case []any:
+		for _, o := range sent {
+			operation, _ := o.(map[string]any)
+			for _, key := range []string{"path", "from"} {
+				if path, ok := operation[key].(string); ok && operation["op"] != "test" {
+					paths = append(paths, path)
+				}
+			}
+		}
+	case map[string]any:
+		paths = leaves("", sent)
+	}
+	slices.Sort(paths)
+	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool {
+		return path == "/metadata/resourceVersion" || path == "/metadata/uid"
+	})
+}
+
+// leaves are the paths of all that is in an object and is no object itself, or an
+// empty one.
+func leaves(prefix string, object map[string]any) []string {
+	var paths []string
+	for key, value := range object {
+		path := prefix + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+		if inner, ok := value.(map[string]any); ok && len(inner) > 0 {
+			paths = append(paths, leaves(path, inner)...)
+		} else {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }

@@ -108,3 +108,22 @@ func TestAuditLog(t *testing.T) {
 	}
 	expect(3, map[uint64]Writer{6: Other})
 }
+
+func TestPathsOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		body string
+		want []string
+	}{
+		"nothing":                 {"", nil},
+		"a JSON patch":            {`[{"op":"test","path":"/metadata/uid","value":"1"},{"op":"add","path":"/metadata/labels/a~1b","value":"c"},{"op":"remove","path":"/spec/paused"}]`, []string{"/metadata/labels/a~1b", "/spec/paused"}},
+		"a JSON patch that moves": {`[{"op":"move","from":"/spec/a","path":"/spec/b"}]`, []string{"/spec/a", "/spec/b"}},
+		"a merge patch": {`{"metadata":{"uid":"1","resourceVersion":"2","labels":{"x/y":"1","z~":null}},"spec":{"replicas":3,"selector":{},"list":[{"a":1}]}}`,
+			[]string{"/metadata/labels/x~1y", "/metadata/labels/z~0", "/spec/list", "/spec/replicas", "/spec/selector"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, pathsOf([]byte(test.body))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

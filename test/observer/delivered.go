@@ -62,6 +62,7 @@ func (w *world) checkDelivered(d Delivered) []Violation {
 	}
 	return []Violation{{
 		Invariant: NoVerdictLost,
+		Namespace: r.Namespace,
 		Object:    fmt.Sprintf("%s %s/%s", kindRelease, r.Namespace, r.Name),
 		Versions:  "resource version " + r.ResourceVersion,
 		Message:   fmt.Sprintf("the %s verdict %q on node %s of order %s was acknowledged as %q and is nowhere", d.Stage, d.Verdict, d.Node, d.Order, d.Said),

@@ -41,7 +41,8 @@ func ownAnnotations() []string {
 		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackToAnnotation,
-		v1alpha1.RollbackRequestedAnnotation,
+		v1alpha1.RollbackRequestedAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.UnquarantinedAnnotation,
+		v1alpha1.AdmittedAnnotation,
 	}
 }
 
@@ -117,10 +118,16 @@ func checkRollback(before, after *appsv1.Deployment) []finding {
 	return nil
 }
 
+// observed says that a workload asks to be observed only. What its namespace asks
+// for is not seen here.
+func observed(d *appsv1.Deployment) bool {
+	return d.Annotations[v1alpha1.SettingAnnotationPrefix+"observe"] == "enabled"
+}
+
 // checkBlock is S3, for writes of users.
 func checkBlock(before, after *appsv1.Deployment) []finding {
 	since, blocked := before.Labels[v1alpha1.SuspendLabel]
-	if !blocked || after.Labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled || overridden(before, after) {
+	if !blocked || after.Labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled || overridden(before, after) || wentBack(before, after) || observed(after) {
 		return nil
 	}
 	var findings []finding
@@ -132,6 +139,32 @@ func checkBlock(before, after *appsv1.Deployment) []finding {
 		findings = append(findings, found(BlockHolds, "the block was taken away or altered by somebody else than the operator"))
 	}
 	return findings
+}
+
+// wentBack says that the later version is the way back from the earlier one, whose
+// failure the operator blocked: admission put that into quarantine, with who went
+// back. That it did so rightly is checked where the releases are known.
+func wentBack(before, after *appsv1.Deployment) bool {
+	var reasons map[string]struct {
+		Cause, To, By string
+		Release       int64
+	}
+	if json.Unmarshal([]byte(after.Annotations[v1alpha1.QuarantineReasonAnnotation]), &reasons) != nil {
+		return false
+	}
+	left, to := before.Labels[v1alpha1.VersionLabel], after.Labels[v1alpha1.VersionLabel]
+	release, _ := strconv.ParseInt(before.Annotations[v1alpha1.ReleaseAnnotation], 10, 64)
+	why := reasons[left]
+	held := strings.Split(after.Annotations[v1alpha1.QuarantinedAnnotation], ",")
+	return before.Annotations[v1alpha1.SuspendedByAnnotation] != "" && after.Labels[v1alpha1.SuspendLabel] == before.Labels[v1alpha1.SuspendLabel] &&
+		why.Cause == v1alpha1.ReasonVerificationFailed && why.By != "" && (why.To == to || led(before, to, why.To)) && why.Release == release &&
+		slices.Contains(held, left) && !slices.Contains(held, to) && !slices.Contains(held, why.To)
+}
+
+// led says that a template led to another version than admission saw: that is the
+// one that is stored, and the label follows.
+func led(d *appsv1.Deployment, seen, stored string) bool {
+	return slices.Contains(strings.Split(d.Annotations[v1alpha1.AdmittedAnnotation], ","), seen+"="+stored)
 }
 
 // overridden says that the later version passed the block of the earlier one:

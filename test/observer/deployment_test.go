@@ -21,28 +21,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 // makeDeployment is a Deployment at version v1 of release 1.
 func makeDeployment(change ...func(*appsv1.Deployment)) *appsv1.Deployment {
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "web", UID: "d", ResourceVersion: "10",
-			Labels:      map[string]string{"app": "web", v1alpha1.VersionLabel: "v1"},
-			Annotations: map[string]string{"team": "x", v1alpha1.ReleaseAnnotation: "1"},
-		},
-		Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Template: corev1.PodTemplateSpec{
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1"}}},
-		}},
-	}
-	for _, c := range change {
-		c(d)
-	}
-	return d
+	return wrappers.MakeDeployment("ns", "web").UID("d").ResourceVersion("10").Replicas(2).Image("busybox:1").
+		Recorded("v1", 1).Annotation("team", "x").With(change...).Obj()
 }
 
 func label(key, value string) func(*appsv1.Deployment) {
@@ -85,6 +72,13 @@ func back(d *appsv1.Deployment) {
 	annotation(v1alpha1.ChangeCauseAnnotation, "rolled back")(d)
 }
 
+// byUs marks a block as the operator's, and byJane a way back from release 7.
+func byUs(d *appsv1.Deployment) { annotation(v1alpha1.SuspendedByAnnotation, "v2 7")(d) }
+
+func byJane(d *appsv1.Deployment) {
+	annotation(v1alpha1.QuarantineReasonAnnotation, `{"v2":{"cause":"VerificationFailed","release":7,"to":"v1","by":"jane"}}`)(d)
+}
+
 func TestCheckDeployment(t *testing.T) {
 	type changes = []func(*appsv1.Deployment)
 	tests := map[string]struct {
@@ -121,6 +115,10 @@ func TestCheckDeployment(t *testing.T) {
 		"a block is altered":                       {before: changes{suspended}, after: changes{label(v1alpha1.SuspendLabel, "1")}, by: Other, want: []Invariant{BlockHolds}},
 		"the operator lifts a block":               {before: changes{suspended}, by: Operator},
 		"overridden, as admission recorded":        {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v2 10 jane doe")}, by: Other},
+		"a way back, as admission recorded":        {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane}, by: Other},
+		"a way back past a user's block":           {before: changes{left, suspended}, after: changes{back, suspended, byJane}, by: Other, want: []Invariant{BlockHolds}},
+		"a way back to what is in quarantine":      {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane, annotation(v1alpha1.QuarantinedAnnotation, "v1,v2")}, by: Other, want: []Invariant{BlockHolds}},
+		"a way back that lifts the block":          {before: changes{left, suspended, byUs}, after: changes{back, byJane}, by: Other, want: []Invariant{BlockHolds, BlockHolds}},
 		"an override of an earlier request":        {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v2 9 jane")}, by: Other, want: []Invariant{BlockHolds}},
 		"an override of another version":           {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v3 10 jane")}, by: Other, want: []Invariant{BlockHolds}},
 		"overridden while admission was down":      {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "true")}, by: Other},

@@ -310,13 +310,20 @@ func (o *Observer) until(ctx context.Context, what string, holds func() bool) er
 	}
 }
 
-// Violations are those found since the last call.
-func (o *Observer) Violations() []Violation {
+// Violations are those found in some namespaces, or anywhere where none is named,
+// that no call before has returned.
+func (o *Observer) Violations(namespaces ...string) []Violation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	v := o.violations
-	o.violations = nil
-	return v
+	var asked []Violation
+	o.violations = slices.DeleteFunc(o.violations, func(v Violation) bool {
+		if len(namespaces) > 0 && !slices.Contains(namespaces, v.Namespace) {
+			return false
+		}
+		asked = append(asked, v)
+		return true
+	})
+	return asked
 }
 
 // CheckDelivered says which acknowledged verdicts are not stored. Call it after
@@ -348,6 +355,25 @@ func (o *Observer) Writes() ([]Request, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(slices.Concat(o.writes, o.audit.requests), func(r Request) bool { return !r.writes() }), nil
+}
+
+// WritesIn are the requests by which the operator has written in a namespace, or
+// tried to.
+func (o *Observer) WritesIn(namespace string) ([]Request, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.audit.read(); err != nil {
+		return nil, err
+	}
+	var writes []Request
+	for _, requests := range [][]Request{o.writes, o.audit.requests} {
+		for i := range requests {
+			if requests[i].Namespace == namespace && requests[i].writes() {
+				writes = append(writes, requests[i])
+			}
+		}
+	}
+	return writes, nil
 }
 
 // Summary says how much was observed, and what could not be.

@@ -111,7 +111,10 @@ func TestJudge(t *testing.T) {
 	if !o.judge(9, time.Now()) || o.judged != 9 {
 		t.Errorf("judged up to %d, want 9", o.judged)
 	}
-	got := o.Violations()
+	if got := o.Violations("elsewhere"); len(got) != 0 {
+		t.Errorf("violations %v in a namespace where nothing is", got)
+	}
+	got := o.Violations(makeDeployment().Namespace)
 	if len(got) != 1 || got[0].Invariant != BlockHolds {
 		t.Errorf("violations %v, want the one of the block", got)
 	}

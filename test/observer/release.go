@@ -22,6 +22,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -37,6 +38,12 @@ func terminal(s v1alpha1.ChangeWorkloadStatusType) bool {
 	default:
 		return false
 	}
+}
+
+// asksByHand says that somebody wrote the state Rollback to ask for one: what the
+// operator did says so in a condition.
+func asksByHand(s *v1alpha1.ChangeWorkloadStatus) bool {
+	return s.Status == v1alpha1.ChangeWorkloadRollback && !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionRolledBack)
 }
 
 // checkRelease judges two consecutive versions of a ChangeWorkload by
@@ -60,7 +67,7 @@ func checkRelease(before, after *v1alpha1.ChangeWorkload, by Writer) []finding {
 			a.Attempt, a.ObservedRelease, b.Attempt, b.ObservedRelease)
 	} else {
 		add(b.Attempt > 0 && a.ObservedRelease != b.ObservedRelease, VerdictOnce, "attempt %d was of release %d and is of %d", a.Attempt, b.ObservedRelease, a.ObservedRelease)
-		add(!follows(b.Status, a.Status), TerminalStays, "%q follows %q, which is terminal, within attempt %d", a.Status, b.Status, a.Attempt)
+		add(!follows(b.Status, a.Status) && !asksByHand(b), TerminalStays, "%q follows %q, which is terminal, within attempt %d", a.Status, b.Status, a.Attempt)
 		findings = append(findings, checkVerdict("order's PRE", b.OrderPreVerdict, a.OrderPreVerdict)...)
 		findings = append(findings, checkVerdict("order's POST", b.OrderPostVerdict, a.OrderPostVerdict)...)
 	}

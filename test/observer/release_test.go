@@ -19,42 +19,24 @@ package observer
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 // makeRelease is a release of Deployment d at attempt 1 of release 1.
 func makeRelease(status v1alpha1.ChangeWorkloadStatusType, change ...func(*v1alpha1.ChangeWorkload)) *v1alpha1.ChangeWorkload {
-	c := &v1alpha1.ChangeWorkload{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "web--x--v1", UID: "c",
-			OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "web", UID: "d", Controller: new(true)}},
-		},
-		Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: "v1", Release: 1},
-		Status: v1alpha1.ChangeWorkloadStatus{Status: status, Attempt: 1, ObservedRelease: 1, OrderID: "order"},
-	}
-	for _, f := range change {
-		f(c)
-	}
-	return c
+	return wrappers.MakeChangeWorkload("ns", "web--x--v1").UID("c").Of(makeDeployment()).Version("v1").
+		State(status).Attempt(1).Order("order", "", v1alpha1.OrderNone).With(change...).Obj()
 }
 
 // makeBatch is batch 1 of it, with pod p1.
 func makeBatch(change ...func(*v1alpha1.ChangePod)) *v1alpha1.ChangePod {
-	b := &v1alpha1.ChangePod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "web--x--v1--x--1", UID: "b1",
-			OwnerReferences: []metav1.OwnerReference{{Kind: "ChangeWorkload", Name: "web--x--v1", UID: "c", Controller: new(true)}},
-		},
-		Spec:   v1alpha1.ChangePodSpec{Attempt: 1, Release: 1, PodInfos: []v1alpha1.PodInfo{{Pod: "p1", UID: "p1"}}},
-		Status: v1alpha1.ChangePodStatus{OrderID: "order", ChangePodID: "node"},
-	}
-	for _, f := range change {
-		f(b)
-	}
-	return b
+	return wrappers.MakeChangePod("ns", "web--x--v1--x--1").UID("b1").Of(makeRelease(running)).Pods("p1").
+		Node("node", "order").With(change...).Obj()
 }
 
 func attempt(n int32, release int64) func(*v1alpha1.ChangeWorkload) {
@@ -76,13 +58,17 @@ func done(results ...string) func(*v1alpha1.ChangePod) {
 		b.Status.Status = v1alpha1.ChangePodExecuteDone
 		b.Status.PodResults = nil
 		for _, r := range results {
-			b.Status.PodResults = append(b.Status.PodResults, v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: "p1"}, Verdict: r})
+			b.Status.PodResults = append(b.Status.PodResults, wrappers.PodResult("p1", r))
 		}
 	}
 }
 
 func post(v *v1alpha1.CheckVerdict) func(*v1alpha1.ChangePod) {
 	return func(b *v1alpha1.ChangePod) { b.Status.PostVerdict = v }
+}
+
+func rolledBack(c *v1alpha1.ChangeWorkload) {
+	c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue}}
 }
 
 func TestCheckRelease(t *testing.T) {
@@ -119,6 +105,8 @@ func TestCheckRelease(t *testing.T) {
 		"suspend canceled":                 {before: makeRelease(suspend), after: makeRelease(v1alpha1.ChangeWorkloadCanceled), by: Operator, want: []Invariant{TerminalStays}},
 		"canceled goes on":                 {before: makeRelease(v1alpha1.ChangeWorkloadCanceled), after: makeRelease(running), by: Operator, want: []Invariant{TerminalStays}},
 		"failed goes on":                   {before: makeRelease(v1alpha1.ChangeWorkloadFailed), after: makeRelease(running), by: Operator, want: []Invariant{TerminalStays}},
+		"a rollback goes on":               {before: makeRelease(v1alpha1.ChangeWorkloadRollback, rolledBack), after: makeRelease(success), by: Operator, want: []Invariant{TerminalStays}},
+		"a rollback by hand is taken back": {before: makeRelease(v1alpha1.ChangeWorkloadRollback), after: makeRelease(success), by: Operator},
 		"canceled, released again":         {before: makeRelease(v1alpha1.ChangeWorkloadCanceled), after: makeRelease(running, attempt(2, 2)), by: Operator},
 		"a user writes":                    {before: makeRelease(success), after: makeRelease(running, attempt(0, 0)), by: Other},
 		"nobody knows who":                 {before: makeRelease(success), after: makeRelease(running), by: Unknown},

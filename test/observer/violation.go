@@ -51,6 +51,8 @@ const (
 // Violation is an invariant that did not hold.
 type Violation struct {
 	Invariant Invariant
+	// Namespace is where it happened; empty for what is in none.
+	Namespace string
 	// Object is kind, namespace and name.
 	Object string
 	// Versions are the resource versions before and after.

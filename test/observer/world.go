@@ -210,6 +210,7 @@ func (w *world) apply(e event, by Writer) []Violation {
 	for _, f := range findings {
 		violations = append(violations, Violation{
 			Invariant: f.invariant,
+			Namespace: e.namespace,
 			Object:    strings.TrimSpace(fmt.Sprintf("%s %s/%s", e.kind, e.namespace, e.name)),
 			Versions:  fmt.Sprintf("resource version %d after %d, seen %s", e.rv, previous, e.seen.UTC().Format(time.RFC3339Nano)),
 			Message:   f.message,
@@ -300,13 +301,16 @@ func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findi
 // checkBlocked is S2: a block has a release of this very workload that fails,
 // and that is the one the workload is at.
 func (w *world) checkBlocked(d *workload) []finding {
-	because := d.Annotations[v1alpha1.SuspendedByAnnotation]
+	because, record := d.Annotations[v1alpha1.SuspendedByAnnotation], ""
+	if fields := strings.Fields(because); len(fields) == 3 {
+		because, record = fields[0]+" "+fields[1], fields[2]
+	}
 	if is := d.Labels[v1alpha1.VersionLabel] + " " + d.Annotations[v1alpha1.ReleaseAnnotation]; because != is {
 		return []finding{found(VerdictOnce, "blocked because of release %q, but it is at %q", because, is)}
 	}
 	version, number, _ := strings.Cut(because, " ")
 	for _, r := range w.releases {
-		if r.owner != d.UID || r.Spec.Reversion != version || strconv.FormatInt(r.Spec.Release, 10) != number {
+		if r.owner != d.UID || r.Spec.Reversion != version || strconv.FormatInt(r.Spec.Release, 10) != number || record != "" && string(r.UID) != record {
 			continue
 		}
 		if r.failing || r.lastFailing >= r.since || r.partial || w.anyFailed(r, func(b *batch) bool { return b.Spec.Release == r.Spec.Release }) {

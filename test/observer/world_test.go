@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 // epoch is when a story starts; its steps are ten seconds apart.
@@ -53,22 +54,10 @@ func gone(o client.Object) step     { return step{object: o, gone: true} }
 func sent(r Request) step           { return step{request: &r} }
 
 func kindOf(o client.Object) string {
-	switch o.(type) {
-	case *corev1.Namespace:
-		return kindNamespace
-	case *appsv1.Deployment:
-		return kindDeployment
-	case *appsv1.ReplicaSet:
-		return kindReplicaSet
-	case *corev1.Pod:
-		return kindPod
-	case *v1alpha1.ChangeWorkload:
-		return kindRelease
-	case *v1alpha1.ChangePod:
-		return kindBatch
-	default:
-		panic(fmt.Sprintf("%T", o))
+	if kind := kindOfObject(o); kind != "" {
+		return kind
 	}
+	panic(fmt.Sprintf("%T", o))
 }
 
 // tell applies a story, a step a resource version from 1 on, and returns the
@@ -100,32 +89,22 @@ func tell(w *world, story []step) (found []string) {
 }
 
 func makeNamespace(enrolled bool) *corev1.Namespace {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", UID: "ns"}}
+	ns := wrappers.MakeNamespace("ns").UID("ns")
 	if enrolled {
-		ns.Labels = map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}
+		ns.Enrolled()
 	}
-	return ns
+	return ns.Obj()
 }
 
+// makeReplicaSet is one of the Deployment of a UID, at the template of web.
 func makeReplicaSet(owner types.UID, change ...func(*appsv1.Deployment)) *appsv1.ReplicaSet {
 	d := makeDeployment(change...)
-	template := d.Spec.Template
-	template.Labels = without(template.Labels, nil)
-	if template.Labels == nil {
-		template.Labels = map[string]string{}
-	}
-	template.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = "hash"
-	return &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "rs", OwnerReferences: []metav1.OwnerReference{{UID: owner, Controller: new(true)}}},
-		Spec:       appsv1.ReplicaSetSpec{Template: template},
-	}
+	d.UID = owner
+	return wrappers.MakeReplicaSet("ns", "web-1").UID("rs").Of(d).Obj()
 }
 
 func makePod(name string, ready time.Time) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{{UID: "rs", Controller: new(true)}}},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(ready)}}},
-	}
+	return wrappers.MakePod("ns", name).UID(types.UID(name)).Of(makeReplicaSet("d")).Ready(ready).Obj()
 }
 
 func numbered(n int) func(*v1alpha1.ChangePod) {
@@ -280,6 +259,8 @@ func TestWorld(t *testing.T) {
 		"S4: un-enrolled":                {story: []step{user(makeNamespace(false)), sent(takeBack), sent(Request{Verb: "patch", Resource: "deployments", Namespace: "ns", Name: "web", body: []byte(`[{"op":"add","path":"/metadata/labels/x","value":"y"}]`)})}, want: []string{"S4 at 7"}},
 		"S6: a pod, more than its label": {story: []step{sent(Request{Verb: "patch", Resource: "pods", Namespace: "ns", Name: "p1", body: []byte(`{"metadata":{"labels":{"x":"y"}}}`)})}, want: []string{"S6 at 5"}},
 		"S6: a pod deleted":              {story: []step{sent(Request{Verb: "delete", Resource: "pods", Namespace: "ns", Name: "p1", body: []byte(finishedPatch)})}, want: []string{"S6 at 5"}},
+		"the status of a setting":        {story: []step{sent(Request{Verb: "update", Resource: "opsconfiginfoes", Subresource: "status", Namespace: "ns", Name: "observe"})}},
+		"S6: a setting":                  {story: []step{sent(Request{Verb: "update", Resource: "opsconfiginfoes", Namespace: "ns", Name: "observe"})}, want: []string{"S6 at 5"}},
 		"S6: the status of a workload":   {story: []step{sent(Request{Verb: "update", Resource: "deployments", Subresource: "status", Namespace: "ns", Name: "web"})}, want: []string{"S6 at 5"}},
 		"forbidden":                      {alone: true, story: []step{sent(Request{Verb: "get", Resource: "secrets", Namespace: "ns", Code: 403, Message: "no"})}, want: []string{"rights at 0"}},
 		"an owner that may not be added": {alone: true, story: []step{sent(Request{

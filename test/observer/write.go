@@ -17,6 +17,7 @@ limitations under the License.
 package observer
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -32,7 +33,8 @@ import (
 // what was done before.
 const eventsResource = "events"
 
-// business are the writes the operator has any reason to make about workloads.
+// business are the writes the operator has any reason to make about workloads, and
+// about settings of their namespaces.
 func business(r *Request) bool {
 	what := r.Resource
 	if r.Subresource != "" {
@@ -45,6 +47,8 @@ func business(r *Request) bool {
 		return slices.Contains([]string{"create", "patch", "delete"}, r.Verb)
 	case "changeworkloads/status", "changepods/status":
 		return r.Verb == "update" || r.Verb == "patch"
+	case "opsconfiginfoes/status":
+		return r.Verb == "update"
 	case "changepods":
 		return r.Verb == "create" || r.Verb == "delete"
 	case "controllerrevisions":
@@ -86,7 +90,7 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 	var violations []Violation
 	for _, f := range findings {
 		violations = append(violations, Violation{
-			Invariant: f.invariant, Object: fmt.Sprintf("%s %s/%s", r.Resource, r.Namespace, r.Name),
+			Invariant: f.invariant, Namespace: r.Namespace, Object: fmt.Sprintf("%s %s/%s", r.Resource, r.Namespace, r.Name),
 			Versions: fmt.Sprintf("resource version %d", r.rv), Message: r.String() + ": " + f.message,
 		})
 	}
@@ -167,7 +171,7 @@ func (w *world) workloadOf(r *Request) (*workload, *release) {
 	default:
 		var sent struct{ Metadata metav1.ObjectMeta }
 		if json.Unmarshal(r.body, &sent) == nil {
-			owner = ownerOf(&sent.Metadata)
+			owner = cmp.Or(ownerOf(&sent.Metadata), types.UID(sent.Metadata.Labels[v1alpha1.HistoryOfLabel]))
 		}
 	}
 	return w.deployments[owner], of

@@ -21,12 +21,12 @@ import (
 	"context"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -37,6 +37,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 var api client.Client
@@ -67,32 +68,16 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 })
 
-func in(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: "default", Name: name}
+func setting(name string, kind v1alpha1.OpsConfigType) *wrappers.OpsConfigInfoWrapper {
+	return wrappers.MakeOpsConfigInfo("default", name, kind)
 }
 
-func setting(name string, kind v1alpha1.OpsConfigType, enable bool, content string) *v1alpha1.OpsConfigInfo {
-	return &v1alpha1.OpsConfigInfo{ObjectMeta: in(name), Spec: v1alpha1.OpsConfigInfoSpec{Type: kind, Enable: enable, Content: content}}
+func release(name string) *wrappers.ChangeWorkloadWrapper {
+	return wrappers.MakeChangeWorkload("default", name)
 }
 
-func release(change ...func(*v1alpha1.ChangeWorkload)) *v1alpha1.ChangeWorkload {
-	c := &v1alpha1.ChangeWorkload{ObjectMeta: in("release"), Spec: v1alpha1.ChangeWorkloadSpec{
-		ChangeWorkloadID: "release", Reversion: strings.Repeat("0a", 16), CountThreshold: 1, WaitTimeThreshold: 60,
-	}}
-	for _, f := range change {
-		f(c)
-	}
-	return c
-}
-
-func batch(change ...func(*v1alpha1.ChangePod)) *v1alpha1.ChangePod {
-	b := &v1alpha1.ChangePod{ObjectMeta: in("batch"), Spec: v1alpha1.ChangePodSpec{
-		ChangeWorkloadID: "release", PodInfos: []v1alpha1.PodInfo{{Pod: "a"}}, Attempt: 1,
-	}}
-	for _, f := range change {
-		f(b)
-	}
-	return b
+func batch(name string) *wrappers.ChangePodWrapper {
+	return wrappers.MakeChangePod("default", name).Of(release("release").UID("release").Obj())
 }
 
 // create says what the API server says of an object, without keeping it.
@@ -101,23 +86,37 @@ func create(ctx context.Context, o client.Object) error { return api.Create(ctx,
 var _ = DescribeTable("objects that are accepted", func(ctx SpecContext, o client.Object) {
 	Expect(create(ctx, o)).To(Succeed())
 },
-	Entry("blocking", setting("blocking", v1alpha1.TypeBlocking, true, "")),
-	Entry("branch of 1", setting("branch", v1alpha1.TypeBranch, true, "1")),
-	Entry("branch of the most", setting("branch", v1alpha1.TypeBranch, true, "200")),
-	Entry("branch, disabled, with anything", setting("branch", v1alpha1.TypeBranch, false, "anything")),
-	Entry("branch, disabled, with nothing", setting("branch", v1alpha1.TypeBranch, false, "")),
-	Entry("rollback", setting("rollback", v1alpha1.TypeRollback, true, "1h2m3s")),
-	Entry("selfhealing", setting("selfhealing", v1alpha1.TypeSelfHealing, true, "")),
-	Entry("halting", setting("halting", v1alpha1.TypeHalting, true, "")),
-	Entry("silence", setting("silence", v1alpha1.TypeSilence, false, "")),
-	Entry("timeouts", setting("timeouts", v1alpha1.TypeTimeouts, true, "wait=60s,pre=120s,post=120s")),
-	Entry("timeouts, some", setting("timeouts", v1alpha1.TypeTimeouts, true, "post=1m30s")),
-	Entry("history", setting("history", v1alpha1.TypeHistory, true, "10")),
-	Entry("admission", setting("admission", v1alpha1.TypeAdmission, true, "2500ms")),
-	Entry("a name and a type that disagree are reported, not refused", setting("blocking", v1alpha1.TypeBranch, true, "5")),
-	Entry("an unknown name is reported, not refused", setting("brunch", v1alpha1.TypeBranch, true, "5")),
-	Entry("a release", release()),
-	Entry("a batch", batch()),
+	Entry("blocking", setting("blocking", v1alpha1.TypeBlocking).On("").Obj()),
+	Entry("branch of 1", setting("branch", v1alpha1.TypeBranch).On("1").Obj()),
+	Entry("branch of the most", setting("branch", v1alpha1.TypeBranch).On("200").Obj()),
+	Entry("branch, disabled, with anything", setting("branch", v1alpha1.TypeBranch).Off("anything").Obj()),
+	Entry("branch, disabled, with nothing", setting("branch", v1alpha1.TypeBranch).Off("").Obj()),
+	Entry("rollback", setting("rollback", v1alpha1.TypeRollback).On("1h2m3s").Obj()),
+	Entry("rollback with parts", setting("rollback", v1alpha1.TypeRollback).On("after=2m,slow=10m,tolerate=10%").Obj()),
+	Entry("rollback with a part", setting("rollback", v1alpha1.TypeRollback).On("slow=1h30m").Obj()),
+	Entry("rollback that tolerates none", setting("rollback", v1alpha1.TypeRollback).On("tolerate=0").Obj()),
+	Entry("rollback that tolerates none, in percent", setting("rollback", v1alpha1.TypeRollback).On("tolerate=0%,after=1s").Obj()),
+	Entry("rollback that tolerates all", setting("rollback", v1alpha1.TypeRollback).On("tolerate=100%").Obj()),
+	Entry("selfhealing", setting("selfhealing", v1alpha1.TypeSelfHealing).On("").Obj()),
+	Entry("halting", setting("halting", v1alpha1.TypeHalting).On("").Obj()),
+	Entry("silence", setting("silence", v1alpha1.TypeSilence).Off("").Obj()),
+	Entry("timeouts", setting("timeouts", v1alpha1.TypeTimeouts).On("wait=60s,pre=120s,post=120s").Obj()),
+	Entry("timeouts, some", setting("timeouts", v1alpha1.TypeTimeouts).On("post=1m30s").Obj()),
+	Entry("timeouts, all", setting("timeouts", v1alpha1.TypeTimeouts).On("wait=60s,pre=120s,post=120s,settle=10s").Obj()),
+	Entry("timeouts without settling", setting("timeouts", v1alpha1.TypeTimeouts).On("settle=0").Obj()),
+	Entry("timeouts without settling, with a unit", setting("timeouts", v1alpha1.TypeTimeouts).On("settle=0s,wait=5s").Obj()),
+	Entry("observe", setting("observe", v1alpha1.TypeObserve).On("").Obj()),
+	Entry("quarantine", setting("quarantine", v1alpha1.TypeQuarantine).On("1h").Obj()),
+	Entry("quarantine of a day", setting("quarantine", v1alpha1.TypeQuarantine).On("24h").Obj()),
+	Entry("quarantine, disabled", setting("quarantine", v1alpha1.TypeQuarantine).Off("").Obj()),
+	Entry("brake", setting("brake", v1alpha1.TypeBrake).On("5/10m").Obj()),
+	Entry("brake of the most", setting("brake", v1alpha1.TypeBrake).On("1000/24h").Obj()),
+	Entry("history", setting("history", v1alpha1.TypeHistory).On("10").Obj()),
+	Entry("admission", setting("admission", v1alpha1.TypeAdmission).On("2500ms").Obj()),
+	Entry("a name and a type that disagree are reported, not refused", setting("blocking", v1alpha1.TypeBranch).On("5").Obj()),
+	Entry("an unknown name is reported, not refused", setting("brunch", v1alpha1.TypeBranch).On("5").Obj()),
+	Entry("a release", release("release").Obj()),
+	Entry("a batch", batch("batch").Pods("a").Obj()),
 )
 
 var _ = DescribeTable("objects that are refused", func(ctx SpecContext, o client.Object, wants ...string) {
@@ -127,44 +126,55 @@ var _ = DescribeTable("objects that are refused", func(ctx SpecContext, o client
 		Expect(err.Error()).To(ContainSubstring(want))
 	}
 },
-	Entry("branch of none", setting("branch", v1alpha1.TypeBranch, true, "0"), "spec.content", "from 1 to 200"),
-	Entry("branch of too many", setting("branch", v1alpha1.TypeBranch, true, "201"), "spec.content", "from 1 to 200"),
-	Entry("branch of a fraction", setting("branch", v1alpha1.TypeBranch, true, "1.5"), "spec.content"),
-	Entry("branch of a word", setting("branch", v1alpha1.TypeBranch, true, "ten"), "spec.content"),
-	Entry("branch of nothing", setting("branch", v1alpha1.TypeBranch, true, ""), "spec.content"),
-	Entry("branch of a space", setting("branch", v1alpha1.TypeBranch, true, " 1"), "spec.content"),
-	Entry("rollback without a unit", setting("rollback", v1alpha1.TypeRollback, true, "2"), "spec.content", `"2m"`),
-	Entry("rollback after none", setting("rollback", v1alpha1.TypeRollback, true, "0s"), "spec.content"),
-	Entry("timeouts unknown", setting("timeouts", v1alpha1.TypeTimeouts, true, "wiat=5s"), "spec.content", "wait=60s"),
-	Entry("timeouts twice", setting("timeouts", v1alpha1.TypeTimeouts, true, "wait=5s,wait=6s"), "spec.content"),
-	Entry("timeouts of none", setting("timeouts", v1alpha1.TypeTimeouts, true, "wait=0s"), "spec.content"),
-	Entry("history of none", setting("history", v1alpha1.TypeHistory, true, "0"), "spec.content", "from 1 to 100"),
-	Entry("admission as long as the webhook", setting("admission", v1alpha1.TypeAdmission, true, "3s"), "spec.content", "below 3s"),
-	Entry("a type that is none", setting("blocking", "isBlocking", true, ""), "spec.type", "Unsupported value"),
-	Entry("a remark without end", func() client.Object {
-		o := setting("blocking", v1alpha1.TypeBlocking, true, "")
-		o.Spec.Remark = strings.Repeat("x", 1025)
-		return o
-	}(), "spec.remark"),
-	Entry("a version that is none", release(func(c *v1alpha1.ChangeWorkload) { c.Spec.Reversion = "v1" }), "spec.reversion"),
-	Entry("batches of none", release(func(c *v1alpha1.ChangeWorkload) { c.Spec.CountThreshold = 0 }), "spec.countThreshold"),
-	Entry("no wait", release(func(c *v1alpha1.ChangeWorkload) { c.Spec.WaitTimeThreshold = 0 }), "spec.waitTimeThreshold"),
-	Entry("a batch of no pods", batch(func(b *v1alpha1.ChangePod) { b.Spec.PodInfos = nil }), "spec.podInfos"),
-	Entry("a batch of a pod without a name", batch(func(b *v1alpha1.ChangePod) { b.Spec.PodInfos = []v1alpha1.PodInfo{{}} }), "spec.podInfos[0].pod"),
-	Entry("a batch of too many", batch(func(b *v1alpha1.ChangePod) {
-		b.Spec.PodInfos = make([]v1alpha1.PodInfo, settings.MaxBatchSize+1)
-		for i := range b.Spec.PodInfos {
-			b.Spec.PodInfos[i].Pod = "p"
-		}
-	}), "spec.podInfos", "200"),
+	Entry("branch of none", setting("branch", v1alpha1.TypeBranch).On("0").Obj(), "spec.content", "from 1 to 200"),
+	Entry("branch of too many", setting("branch", v1alpha1.TypeBranch).On("201").Obj(), "spec.content", "from 1 to 200"),
+	Entry("branch of a fraction", setting("branch", v1alpha1.TypeBranch).On("1.5").Obj(), "spec.content"),
+	Entry("branch of a word", setting("branch", v1alpha1.TypeBranch).On("ten").Obj(), "spec.content"),
+	Entry("branch of nothing", setting("branch", v1alpha1.TypeBranch).On("").Obj(), "spec.content"),
+	Entry("branch of a space", setting("branch", v1alpha1.TypeBranch).On(" 1").Obj(), "spec.content"),
+	Entry("rollback without a unit", setting("rollback", v1alpha1.TypeRollback).On("2").Obj(), "spec.content", `"2m"`),
+	Entry("rollback after none", setting("rollback", v1alpha1.TypeRollback).On("0s").Obj(), "spec.content"),
+	Entry("rollback of parts without a unit", setting("rollback", v1alpha1.TypeRollback).On("after=2m,slow=10").Obj(), "spec.content", `"2m"`),
+	Entry("rollback slow after none", setting("rollback", v1alpha1.TypeRollback).On("slow=0").Obj(), "spec.content"),
+	Entry("rollback that tolerates a number", setting("rollback", v1alpha1.TypeRollback).On("tolerate=10").Obj(), "spec.content", "tolerate=10%"),
+	Entry("rollback that tolerates too many", setting("rollback", v1alpha1.TypeRollback).On("tolerate=101%").Obj(), "spec.content"),
+	Entry("rollback with a part twice", setting("rollback", v1alpha1.TypeRollback).On("after=2m,after=3m").Obj(), "spec.content"),
+	Entry("rollback with both", setting("rollback", v1alpha1.TypeRollback).On("2m,slow=3m").Obj(), "spec.content"),
+	Entry("timeouts that settle without a unit", setting("timeouts", v1alpha1.TypeTimeouts).On("settle=10").Obj(), "spec.content", "settle=10s"),
+	Entry("timeouts that settle twice", setting("timeouts", v1alpha1.TypeTimeouts).On("settle=0,settle=10s").Obj(), "spec.content"),
+	Entry("quarantine of nothing", setting("quarantine", v1alpha1.TypeQuarantine).On("").Obj(), "spec.content", "24h"),
+	Entry("quarantine of more than a day", setting("quarantine", v1alpha1.TypeQuarantine).On("25h").Obj(), "spec.content", "24h"),
+	Entry("quarantine without a unit", setting("quarantine", v1alpha1.TypeQuarantine).On("1").Obj(), "spec.content", `"1h"`),
+	Entry("brake of none", setting("brake", v1alpha1.TypeBrake).On("0/10m").Obj(), "spec.content", `"5/10m"`),
+	Entry("brake of too many", setting("brake", v1alpha1.TypeBrake).On("1001/10m").Obj(), "spec.content"),
+	Entry("brake without a time", setting("brake", v1alpha1.TypeBrake).On("5").Obj(), "spec.content", `"5/10m"`),
+	Entry("brake of two days", setting("brake", v1alpha1.TypeBrake).On("5/48h").Obj(), "spec.content", "24h"),
+	Entry("timeouts unknown", setting("timeouts", v1alpha1.TypeTimeouts).On("wiat=5s").Obj(), "spec.content", "wait=60s"),
+	Entry("timeouts twice", setting("timeouts", v1alpha1.TypeTimeouts).On("wait=5s,wait=6s").Obj(), "spec.content"),
+	Entry("timeouts of none", setting("timeouts", v1alpha1.TypeTimeouts).On("wait=0s").Obj(), "spec.content"),
+	Entry("history of none", setting("history", v1alpha1.TypeHistory).On("0").Obj(), "spec.content", "from 1 to 100"),
+	Entry("admission as long as the webhook", setting("admission", v1alpha1.TypeAdmission).On("3s").Obj(), "spec.content", "below 3s"),
+	Entry("a type that is none", setting("blocking", "isBlocking").On("").Obj(), "spec.type", "Unsupported value"),
+	Entry("a remark without end", setting("blocking", v1alpha1.TypeBlocking).
+		With(func(o *v1alpha1.OpsConfigInfo) { o.Spec.Remark = strings.Repeat("x", 1025) }).Obj(), "spec.remark"),
+	Entry("a version that is none", release("release").Version("v1").Obj(), "spec.reversion"),
+	Entry("batches of none", release("release").With(func(c *v1alpha1.ChangeWorkload) { c.Spec.CountThreshold = 0 }).Obj(), "spec.countThreshold"),
+	Entry("no wait", release("release").With(func(c *v1alpha1.ChangeWorkload) { c.Spec.WaitTimeThreshold = 0 }).Obj(), "spec.waitTimeThreshold"),
+	Entry("a batch of no pods", batch("batch").Obj(), "spec.podInfos"),
+	Entry("a batch of a pod without a name", batch("batch").Pods("").Obj(), "spec.podInfos[0].pod"),
+	Entry("a batch of too many", batch("batch").Pods(slices.Repeat([]string{"p"}, settings.MaxBatchSize+1)...).Obj(), "spec.podInfos", "200"),
 )
 
 var _ = Describe("objects that are there", func() {
 	It("keep what they are about", func(ctx SpecContext) {
-		c, b := release(), batch()
-		c.Name, b.Name = "kept", "kept"
-		Expect(api.Create(ctx, c)).To(Succeed())
-		Expect(api.Create(ctx, b)).To(Succeed())
+		d := wrappers.MakeDeployment("default", "sleep").UID("u").Obj()
+		c, earlier := release("kept").Of(d).Obj(), release("earlier").Obj()
+		b, earlierBatch := batch("kept").Pods("a").Obj(), batch("earlier").Pods("a").Obj()
+		b.Spec.WorkloadRef = c.Spec.WorkloadRef
+		for _, o := range []client.Object{c, earlier, b, earlierBatch} {
+			Expect(api.Create(ctx, o)).To(Succeed())
+		}
+		ref := func(workload string) string { return `{"spec":{"workloadRef":` + workload + `}}` }
 		for what, test := range map[string]struct {
 			object client.Object
 			patch  string
@@ -176,6 +186,14 @@ var _ = Describe("objects that are there", func() {
 			"pods":        {b, `{"spec":{"podInfos":[{"pod":"b"}]}}`, "cannot change"},
 			"attempt":     {b, `{"spec":{"attempt":2}}`, "cannot change"},
 			"annotations": {b, `{"metadata":{"annotations":{"note":"x"}}}`, ""},
+
+			"a workload, where none was named":          {earlier, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), ""},
+			"the same workload":                         {c, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), ""},
+			"another kind of workload":                  {c, ref(`{"kind":"StatefulSet"}`), "cannot change"},
+			"another workload of its name":              {c, ref(`{"uid":"v"}`), "cannot change"},
+			"no workload":                               {c, ref(`null`), "cannot change"},
+			"another kind of workload for a batch":      {b, ref(`{"kind":"StatefulSet"}`), "cannot change"},
+			"a workload for a batch of an earlier time": {earlierBatch, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), "cannot change"},
 		} {
 			object, ok := test.object.DeepCopyObject().(client.Object)
 			Expect(ok).To(BeTrue())
@@ -189,9 +207,7 @@ var _ = Describe("objects that are there", func() {
 	})
 
 	It("have a status of their own, with states that are known", func(ctx SpecContext) {
-		c := release()
-		c.Name = "status"
-		c.Status.Status = v1alpha1.ChangeWorkloadSuccess
+		c := release("status").State(v1alpha1.ChangeWorkloadSuccess).Obj()
 		Expect(api.Create(ctx, c)).To(Succeed())
 		Expect(c.Status.Status).To(BeEmpty(), "a create writes no status")
 		for _, state := range []v1alpha1.ChangeWorkloadStatusType{"Running", "TimeOutPreThreshold", "Success", "Suspend", "Failed", "Rollback", "Canceled"} {
@@ -201,8 +217,7 @@ var _ = Describe("objects that are there", func() {
 		c.Status.Status = "Fine"
 		Expect(api.Status().Update(ctx, c)).To(MatchError(ContainSubstring("Unsupported value")))
 
-		b := batch()
-		b.Name = "status"
+		b := batch("status").Pods("a").Obj()
 		Expect(api.Create(ctx, b)).To(Succeed())
 		for _, state := range []v1alpha1.ChangePodStatusType{"PreWait", "PreSubmitted", "PreFailed", "PreTimeout", "PostWait", "PostSubmitted", "PostFailed", "PostTimeout", "PostFinish", "ExecuteDone"} {
 			b.Status.Status = state
@@ -213,16 +228,11 @@ var _ = Describe("objects that are there", func() {
 	})
 
 	It("hold a full batch in 256 KiB", func(ctx SpecContext) {
-		b := batch(func(b *v1alpha1.ChangePod) {
-			b.Name = "full"
-			b.Spec.PodInfos = nil
-			for range settings.MaxBatchSize {
-				b.Spec.PodInfos = append(b.Spec.PodInfos, v1alpha1.PodInfo{
-					App: strings.Repeat("a", 63), HostName: strings.Repeat("h", 63), Pod: strings.Repeat("p", 63), Namespace: strings.Repeat("n", 63),
-					WorkSpace: strings.Repeat("n", 63), IP: "fd00:1111:2222:3333:4444:5555:6666:7777", UID: "00000000-0000-0000-0000-000000000000",
-				})
-			}
-		})
+		b := batch("full").Obj()
+		b.Spec.PodInfos = slices.Repeat([]v1alpha1.PodInfo{{
+			App: strings.Repeat("a", 63), HostName: strings.Repeat("h", 63), Pod: strings.Repeat("p", 63), Namespace: strings.Repeat("n", 63),
+			WorkSpace: strings.Repeat("n", 63), IP: "fd00:1111:2222:3333:4444:5555:6666:7777", UID: "00000000-0000-0000-0000-000000000000",
+		}}, settings.MaxBatchSize)
 		Expect(api.Create(ctx, b)).To(Succeed())
 		for _, p := range b.Spec.PodInfos {
 			b.Status.PodResults = append(b.Status.PodResults, v1alpha1.PodResult{PodInfo: p, Verdict: "pass"})

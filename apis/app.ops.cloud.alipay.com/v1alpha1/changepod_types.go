@@ -37,7 +37,8 @@ const (
 	ChangePodPreTimeout ChangePodStatusType = "PreTimeout"
 	// ChangePodPostWait means the batch waits to be submitted for its POST check.
 	ChangePodPostWait ChangePodStatusType = "PostWait"
-	// ChangePodPostSubmitted means the POST check runs on the server.
+	// ChangePodPostSubmitted means the PRE check passed, and the POST check runs
+	// on the server, or is being submitted.
 	ChangePodPostSubmitted ChangePodStatusType = "PostSubmitted"
 	// ChangePodPostFailed means the POST check could not be submitted.
 	ChangePodPostFailed ChangePodStatusType = "PostFailed"
@@ -49,8 +50,8 @@ const (
 	ChangePodExecuteDone ChangePodStatusType = "ExecuteDone"
 )
 
-// Messages of a batch that is done, beside the names of the states it may end
-// from (PostFinish, PreFailed, PreTimeout, PostFailed, PostTimeout).
+// Messages of a batch that is done, in addition to the names of the states it
+// may end from (PostFinish, PreFailed, PreTimeout, PostFailed, PostTimeout).
 const (
 	// ChangePodMessagePostFinish means a verdict arrived.
 	ChangePodMessagePostFinish = "PostFinish"
@@ -68,6 +69,10 @@ type ChangePodSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	ChangeWorkloadID string `json:"changeWorkloadId"`
+	// WorkloadRef names the workload the pods are of. Without it, as on objects of
+	// earlier builds, it is that of the ChangeWorkload.
+	// +optional
+	WorkloadRef *WorkloadReference `json:"workloadRef,omitempty"`
 	// PodInfos are the pods of the batch. A pod is in exactly one batch of an
 	// attempt.
 	// +kubebuilder:validation:MinItems=1
@@ -91,7 +96,7 @@ type ChangePodSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	Release int64 `json:"release,omitempty"`
 	// TotalBatches is how many batches the release was expected to have when
-	// this one was made; the server is told so.
+	// this one was made. The server is notified of it.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TotalBatches int32 `json:"totalBatches,omitempty"`
@@ -102,13 +107,15 @@ type ChangePodSpec struct {
 
 // ChangePodStatus is the state of the batch and the verdicts on its pods.
 type ChangePodStatus struct {
-	// Status is the state of the batch. Empty is Init: just made.
+	// Status is the state of the batch. Empty is Init: just created.
 	// PreWait: its PRE check is to be submitted.
 	// PreSubmitted: its PRE check runs.
-	// PostWait: its PRE check is over; its POST check is to be submitted.
-	// PostSubmitted: its POST check runs.
-	// ExecuteDone: it is done; Message says how.
-	// The others are written as ExecuteDone with that message at once.
+	// PostWait: its PRE check is over; its POST check could not be submitted
+	// yet.
+	// PostSubmitted: its PRE check passed; its POST check runs, or is being
+	// submitted.
+	// ExecuteDone: it is done; Message says how. The other values are not
+	// stored: the batch becomes ExecuteDone with that message at once.
 	// +optional
 	Status ChangePodStatusType `json:"status,omitempty"`
 	// Message keeps how the batch ended.
@@ -177,6 +184,13 @@ type ChangePodStatus struct {
 	// UpdateTimeUnix is UpdateTime as Unix time in seconds.
 	// +optional
 	UpdateTimeUnix int64 `json:"updateTimeUnix,omitempty"`
+	// Checks are the checks of the batch, one for each verifier; the batch is done
+	// when all of them are.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=name
+	Checks []CheckStatus `json:"checks,omitempty"`
 	// Conditions: Checked says how the batch was checked, Submitted why it is
 	// not submitted yet.
 	// +optional
@@ -193,6 +207,8 @@ type ChangePodStatus struct {
 // +kubebuilder:printcolumn:name="STATUS",type=string,JSONPath=`.status.status`,description="State of the batch; empty is Init"
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,JSONPath=`.status.message`,description="How the batch ended"
 // +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="When the batch was made"
+// +kubebuilder:printcolumn:name="KIND",type=string,priority=1,JSONPath=`.spec.workloadRef.kind`,description="Kind of the workload; empty is Deployment"
+// +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.workloadRef.name`,description="Name of the workload"
 // +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.spec.attempt`,description="Attempt of the release this batch counts for"
 // +kubebuilder:printcolumn:name="CHECKED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Checked")].reason`,description="How the batch was checked by AlterShield Server"
 type ChangePod struct {

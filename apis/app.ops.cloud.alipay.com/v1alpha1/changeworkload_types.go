@@ -55,17 +55,17 @@ const (
 type OrderStage string
 
 const (
-	// OrderNone means that there is no order: no server is configured.
+	// OrderNone means that there is no order, because no server is configured.
 	OrderNone OrderStage = ""
 	// OrderSubmitting means that the server has not accepted the order yet.
 	OrderSubmitting OrderStage = "Submitting"
 	// OrderDenied means that the server does not know the platform or its
-	// token; a human has to mend that, submission is tried each minute.
+	// token; a human has to repair that; submission is tried each minute.
 	OrderDenied OrderStage = "Denied"
 	// OrderRefused means that the server refused the order.
 	OrderRefused OrderStage = "Refused"
-	// OrderPreWait means that the order is accepted, and its start is to be
-	// notified.
+	// OrderPreWait means that the order is accepted, and the server must be
+	// notified of its start.
 	OrderPreWait OrderStage = "PreWait"
 	// OrderPreSubmitted means that the order's PRE check runs on the server.
 	OrderPreSubmitted OrderStage = "PreSubmitted"
@@ -76,8 +76,8 @@ const (
 	OrderPostSubmitted OrderStage = "PostSubmitted"
 	// OrderPostFinish means that the POST check is over.
 	OrderPostFinish OrderStage = "PostFinish"
-	// OrderEnded means that the server was told how the order ended, or could
-	// not be for too long.
+	// OrderEnded means that the server was notified how the order ended, or
+	// could not be reached for too long.
 	OrderEnded OrderStage = "Ended"
 )
 
@@ -131,8 +131,8 @@ type PodInfo struct {
 // PodResult is a pod with what its verification said.
 type PodResult struct {
 	PodInfo `json:",inline"`
-	// Verdict on the pod. "pass", "none" (no rule was triggered) and the
-	// empty string pass, in lower case; everything else fails.
+	// Verdict on the pod. "pass", "none" (no rule was triggered) and the empty
+	// string pass, in lower case; every other verdict fails.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Verdict string `json:"verdict,omitempty"`
@@ -142,10 +142,31 @@ type PodResult struct {
 	Message string `json:"message,omitempty"`
 }
 
+// WorkloadReference names a workload.
+type WorkloadReference struct {
+	// APIVersion of the workload.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	APIVersion string `json:"apiVersion"`
+	// Kind of the workload.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Kind string `json:"kind"`
+	// Name of the workload.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// UID of the workload: one of the same name created later is another.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid"`
+}
+
 // ChangeWorkloadSpec says which version of which workload is released, and how
 // it is verified. The operator writes it; it follows the settings live.
 //
 // +kubebuilder:validation:XValidation:rule="self.reversion == oldSelf.reversion && self.changeWorkloadId == oldSelf.changeWorkloadId",message="changeWorkloadId and reversion cannot change: another version is another ChangeWorkload"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.workloadRef) || has(self.workloadRef) && self.workloadRef == oldSelf.workloadRef",message="workloadRef cannot change once it is set: another workload has another ChangeWorkload"
 type ChangeWorkloadSpec struct {
 	// ChangeWorkloadID is the name of this object.
 	// +kubebuilder:validation:MinLength=1
@@ -160,6 +181,11 @@ type ChangeWorkloadSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	ServiceName string `json:"serviceName,omitempty"`
+	// WorkloadRef names the workload that is released. Without it, as on objects of
+	// earlier builds, it is the Deployment that is the controller of this object. Once
+	// set it cannot change.
+	// +optional
+	WorkloadRef *WorkloadReference `json:"workloadRef,omitempty"`
 	// Reversion is the version of the pod template that is released: the
 	// lower-case hexadecimal MD5 of its canonical JSON.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{32}$`
@@ -184,12 +210,208 @@ type ChangeWorkloadSpec struct {
 	// attempt.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
 	Release int64 `json:"release,omitempty"`
 	// Policies is reserved.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=256
 	Policies []string `json:"policies,omitempty"`
+}
+
+// OrderStatus is what is known of the order of an attempt on AlterShield Server.
+type OrderStatus struct {
+	// OrderID is our id of the attempt's order on the server (bizExecOrderId).
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	OrderID string `json:"orderId,omitempty"`
+	// OrderTenant is the tenant code that the namespace named for the order when
+	// the attempt began; empty is that of the operator's flag.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	OrderTenant string `json:"orderTenant,omitempty"`
+	// OrderPhase is the phase that it named likewise.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	OrderPhase string `json:"orderPhase,omitempty"`
+	// OrderURL shows the order on the server.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	OrderURL string `json:"orderUrl,omitempty"`
+	// OrderNodeID is the server's node id of the order.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	OrderNodeID string `json:"orderNodeId,omitempty"`
+	// OrderStage is how far the order has come; empty without a server.
+	// Submitting: the server has not accepted it.
+	// Denied: the server does not know the platform or its token; tried each
+	// minute.
+	// Refused: the server refused it; the release is Failed.
+	// PreWait: accepted; its PRE check is to be submitted.
+	// PreSubmitted: its PRE check runs; no batch is made.
+	// PostWait: its PRE check is over; batches are made.
+	// PostSubmitted: its POST check runs.
+	// PostFinish: its POST check is over.
+	// Ended: the server was notified how it ended, or could not be reached.
+	// +optional
+	OrderStage OrderStage `json:"orderStage,omitempty"`
+	// OrderSubmitTime is when the server accepted the order, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	OrderSubmitTime string `json:"orderSubmitTime,omitempty"`
+	// OrderSubmitTimeUnix is OrderSubmitTime as Unix time in seconds.
+	// +optional
+	OrderSubmitTimeUnix int64 `json:"orderSubmitTimeUnix,omitempty"`
+	// OrderPreSubmitTime is when the order's PRE check was submitted, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	OrderPreSubmitTime string `json:"orderPreSubmitTime,omitempty"`
+	// OrderPreSubmitTimeUnix is OrderPreSubmitTime as Unix time in seconds.
+	// +optional
+	OrderPreSubmitTimeUnix int64 `json:"orderPreSubmitTimeUnix,omitempty"`
+	// OrderPostDueTimeUnix is when the last pod passed and the order's POST
+	// check became due, as Unix time in seconds.
+	// +optional
+	OrderPostDueTimeUnix int64 `json:"orderPostDueTimeUnix,omitempty"`
+	// OrderPostSubmitTime is when the order's POST check was submitted, as
+	// 2006-01-02 15:04:05.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	OrderPostSubmitTime string `json:"orderPostSubmitTime,omitempty"`
+	// OrderPostSubmitTimeUnix is OrderPostSubmitTime as Unix time in seconds.
+	// +optional
+	OrderPostSubmitTimeUnix int64 `json:"orderPostSubmitTimeUnix,omitempty"`
+	// OrderPreVerdict is the verdict on the order's PRE check. A failing
+	// verdict suspends the release. Correct it to let the release go on.
+	// +optional
+	OrderPreVerdict *CheckVerdict `json:"orderPreVerdict,omitempty"`
+	// OrderPostVerdict is the verdict on the order's POST check. A failing
+	// verdict suspends the release. Correct it to let the release go on.
+	// +optional
+	OrderPostVerdict *CheckVerdict `json:"orderPostVerdict,omitempty"`
+	// OrderEnd is how the order is to end on the server; empty while it goes
+	// on.
+	// +optional
+	OrderEnd FinishState `json:"orderEnd,omitempty"`
+	// OrderEndDueTimeUnix is the time since when the server has to be notified
+	// of OrderEnd, as Unix time in seconds.
+	// +optional
+	OrderEndDueTimeUnix int64 `json:"orderEndDueTimeUnix,omitempty"`
+}
+
+// ReleaseEvidence is what is kept of a release beside its state.
+type ReleaseEvidence struct {
+	// Images are the container images of its pod template, those of init containers
+	// first, at most ten.
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=512
+	// +listType=atomic
+	Images []string `json:"images,omitempty"`
+	// ReleasedBy is the user who released it, as admission saw it. Empty when the
+	// release got past admission.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	ReleasedBy string `json:"releasedBy,omitempty"`
+	// OverriddenBy is the user by whose request it passed a block or a quarantine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	OverriddenBy string `json:"overriddenBy,omitempty"`
+	// Corrections are the last five times that its failure was corrected.
+	// +optional
+	// +kubebuilder:validation:MaxItems=5
+	// +listType=atomic
+	Corrections []Correction `json:"corrections,omitempty"`
+}
+
+// Correction is a failing verdict that was changed to one that passes.
+type Correction struct {
+	// Pod whose verdict was changed; empty for a check of the order.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod,omitempty"`
+	// FieldManager is the field manager that wrote the status last before, as
+	// managedFields has it: who may be behind it, not proof of who was. Empty when
+	// it is not known.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	FieldManager string `json:"fieldManager,omitempty"`
+	// TimeUnix is when the release was found to fail no more, as Unix time in seconds.
+	TimeUnix int64 `json:"timeUnix"`
+}
+
+// PreviousRelease is what is kept of an earlier release of the workload, whose
+// ChangeWorkload may be gone.
+type PreviousRelease struct {
+	// Release is its number.
+	Release int64 `json:"release"`
+	// Version is the version of its pod template.
+	// +kubebuilder:validation:MaxLength=32
+	Version string `json:"version"`
+	// Status is how it ended, or the state it was in last.
+	// +optional
+	Status ChangeWorkloadStatusType `json:"status,omitempty"`
+	// StartTimeUnix is when it began, as Unix time in seconds.
+	// +optional
+	StartTimeUnix int64 `json:"startTimeUnix,omitempty"`
+	// UpdateTimeUnix is when it came to Status, as Unix time in seconds.
+	// +optional
+	UpdateTimeUnix int64 `json:"updateTimeUnix,omitempty"`
+	// FailedPod is the first of its pods that failed.
+	// +optional
+	FailedPod *PodResult `json:"failedPod,omitempty"`
+	// Message says why it failed or was rolled back.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Message string `json:"message,omitempty"`
+
+	ReleaseEvidence `json:",inline"`
+}
+
+// FoldedBatches is what is kept of the batches of an attempt that were removed, each
+// of which passed, because none of their pods exists any more.
+type FoldedBatches struct {
+	// Numbers are their numbers, as in 1-57,59, and those of batches of earlier
+	// attempts that were removed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=8192
+	Numbers string `json:"numbers,omitempty"`
+	// PassCount is how many pods passed in them; status.passCount contains it.
+	// +optional
+	PassCount int32 `json:"passCount,omitempty"`
+	// Removing are those that may still be there.
+	// +optional
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=atomic
+	Removing []FoldedBatch `json:"removing,omitempty"`
+	// Nodes are the last 200 of their nodes on the server. Verdicts on them are
+	// recorded only.
+	// +optional
+	// +kubebuilder:validation:MaxItems=200
+	// +listType=atomic
+	Nodes []FoldedNode `json:"nodes,omitempty"`
+}
+
+// FoldedBatch is a batch whose counts are kept already, and that is removed.
+type FoldedBatch struct {
+	// Number is the number of the batch.
+	Number int32 `json:"number"`
+	// UID is the UID of its ChangePod.
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid"`
+}
+
+// FoldedNode is the node of a batch that was removed.
+type FoldedNode struct {
+	// ID is the server's id of the node.
+	// +kubebuilder:validation:MaxLength=256
+	ID string `json:"id"`
+	// Verdict is one that came later and did not pass; nothing depends on it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Verdict string `json:"verdict,omitempty"`
 }
 
 // ChangeWorkloadStatus is what is known of the release. Lists are bounded to
@@ -263,6 +485,9 @@ type ChangeWorkloadStatus struct {
 	// go on from attempt to attempt.
 	// +optional
 	Batches int32 `json:"batches,omitempty"`
+	// Folded is what is kept of batches that were removed. Without it none was.
+	// +optional
+	Folded *FoldedBatches `json:"folded,omitempty"`
 	// Attempt counts the releases of this version, from 1. Results of earlier
 	// attempts do not count.
 	// +optional
@@ -270,75 +495,22 @@ type ChangeWorkloadStatus struct {
 	// ObservedRelease is the spec.release of the current attempt.
 	// +optional
 	ObservedRelease int64 `json:"observedRelease,omitempty"`
-	// OrderID is our id of the attempt's order on the server (bizExecOrderId).
+	// BlockAtStart is the value of the label suspend of the workload when the
+	// attempt began; not set where the workload was not blocked. Success lifts that
+	// block, and none that a user set later.
 	// +optional
-	// +kubebuilder:validation:MaxLength=128
-	OrderID string `json:"orderId,omitempty"`
-	// OrderURL shows the order on the server.
+	// +kubebuilder:validation:MaxLength=63
+	BlockAtStart *string `json:"blockAtStart,omitempty"`
+	// What is kept of the attempt. Not set on releases that an earlier build began.
+	ReleaseEvidence `json:",inline"`
+	// PreviousReleases are the last ten releases of the workload before this one, the
+	// newest first.
 	// +optional
-	// +kubebuilder:validation:MaxLength=2048
-	OrderURL string `json:"orderUrl,omitempty"`
-	// OrderNodeID is the server's node id of the order.
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	OrderNodeID string `json:"orderNodeId,omitempty"`
-	// OrderStage is how far the order has come; empty without a server.
-	// Submitting: the server has not accepted it.
-	// Denied: the server does not know the platform or its token; tried each
-	// minute.
-	// Refused: the server refused it; the release is Failed.
-	// PreWait: accepted; its PRE check is to be submitted.
-	// PreSubmitted: its PRE check runs; no batch is made.
-	// PostWait: its PRE check is over; batches are made.
-	// PostSubmitted: its POST check runs.
-	// PostFinish: its POST check is over.
-	// Ended: the server was told how it ended, or could not be.
-	// +optional
-	OrderStage OrderStage `json:"orderStage,omitempty"`
-	// OrderSubmitTime is when the server accepted the order, as
-	// 2006-01-02 15:04:05.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	OrderSubmitTime string `json:"orderSubmitTime,omitempty"`
-	// OrderSubmitTimeUnix is OrderSubmitTime as Unix time in seconds.
-	// +optional
-	OrderSubmitTimeUnix int64 `json:"orderSubmitTimeUnix,omitempty"`
-	// OrderPreSubmitTime is when the order's PRE check was submitted, as
-	// 2006-01-02 15:04:05.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	OrderPreSubmitTime string `json:"orderPreSubmitTime,omitempty"`
-	// OrderPreSubmitTimeUnix is OrderPreSubmitTime as Unix time in seconds.
-	// +optional
-	OrderPreSubmitTimeUnix int64 `json:"orderPreSubmitTimeUnix,omitempty"`
-	// OrderPostDueTimeUnix is when the last pod passed and the order's POST
-	// check became due, as Unix time in seconds.
-	// +optional
-	OrderPostDueTimeUnix int64 `json:"orderPostDueTimeUnix,omitempty"`
-	// OrderPostSubmitTime is when the order's POST check was submitted, as
-	// 2006-01-02 15:04:05.
-	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	OrderPostSubmitTime string `json:"orderPostSubmitTime,omitempty"`
-	// OrderPostSubmitTimeUnix is OrderPostSubmitTime as Unix time in seconds.
-	// +optional
-	OrderPostSubmitTimeUnix int64 `json:"orderPostSubmitTimeUnix,omitempty"`
-	// OrderPreVerdict is the verdict on the order's PRE check. One that fails
-	// suspends the release; whoever corrects it lets the release go on.
-	// +optional
-	OrderPreVerdict *CheckVerdict `json:"orderPreVerdict,omitempty"`
-	// OrderPostVerdict is the verdict on the order's POST check. One that fails
-	// suspends the release; whoever corrects it lets the release go on.
-	// +optional
-	OrderPostVerdict *CheckVerdict `json:"orderPostVerdict,omitempty"`
-	// OrderEnd is how the order is to end on the server; empty while it goes
-	// on.
-	// +optional
-	OrderEnd FinishState `json:"orderEnd,omitempty"`
-	// OrderEndDueTimeUnix is since when OrderEnd is to be told, as Unix time in
-	// seconds.
-	// +optional
-	OrderEndDueTimeUnix int64 `json:"orderEndDueTimeUnix,omitempty"`
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=atomic
+	PreviousReleases []PreviousRelease `json:"previousReleases,omitempty"`
+	// What is known of the order on AlterShield Server.
+	OrderStatus `json:",inline"`
 	// UnclaimedVerdicts are verdicts on nodes of this order that are not known,
 	// or not yet, at most 50; those that pass make room for others. One that
 	// fails suspends the release when its node never becomes known.
@@ -346,6 +518,13 @@ type ChangeWorkloadStatus struct {
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic
 	UnclaimedVerdicts []UnclaimedVerdict `json:"unclaimedVerdicts,omitempty"`
+	// Checks are the checks of the release as a whole, one for each verifier.
+	// Those of its pods are on its ChangePods.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=name
+	Checks []CheckStatus `json:"checks,omitempty"`
 	// ObservedGeneration is the metadata.generation this status was computed
 	// from.
 	// +optional
@@ -367,6 +546,8 @@ type ChangeWorkloadStatus struct {
 // +kubebuilder:resource:path=changeworkloads,singular=changeworkload,scope=Namespaced,shortName=cwl,categories=altershield
 // +kubebuilder:printcolumn:name="STATUS",type=string,JSONPath=`.status.status`,description="State of the release; empty is Init"
 // +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="When the release was first recorded"
+// +kubebuilder:printcolumn:name="KIND",type=string,priority=1,JSONPath=`.spec.workloadRef.kind`,description="Kind of the workload; empty is Deployment"
+// +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.workloadRef.name`,description="Name of the workload"
 // +kubebuilder:printcolumn:name="PASSED",type=integer,priority=1,JSONPath=`.status.passCount`,description="Pods that passed"
 // +kubebuilder:printcolumn:name="FAILED",type=integer,priority=1,JSONPath=`.status.failCount`,description="Pods that failed"
 // +kubebuilder:printcolumn:name="CHECKING",type=integer,priority=1,JSONPath=`.status.checkingCount`,description="Pods being verified"

@@ -18,21 +18,50 @@ package v1alpha1
 
 // Condition types of ChangeWorkload.
 const (
-	// ConditionProgressing tells whether the rollout that is being verified
-	// moves on. False while it cannot: the workload is paused, or its rollout
+	// ConditionProgressing says whether the rollout that is being verified goes
+	// on. False while it cannot: the workload is paused, or its rollout
 	// exceeded its progress deadline.
 	ConditionProgressing = "Progressing"
 	// ConditionBlocked is True while the releases of the workload are blocked
 	// because of this release, and False when one of its pods or its order
 	// failed and they are not, or no longer.
 	ConditionBlocked = "Blocked"
-	// ConditionRolledBack is True when this release was rolled back, Unknown while
-	// it is to be, and False when it would be and cannot, as its reason says.
+	// ConditionRolledBack is True when this release was rolled back, Unknown
+	// while it is about to be, and False when a rollback is due and not made;
+	// the reason says why.
 	ConditionRolledBack = "RolledBack"
 	// ConditionVerified is True when every pod of the release passed, False
 	// when one failed, Unknown while verification goes on or nothing has been
 	// verified.
 	ConditionVerified = "Verified"
+	// ConditionPodsUnavailable is True while pods of the release fail, or have
+	// been unavailable for longer than the threshold of a rollback, and False
+	// when they are well again. A release whose pods never failed does not have
+	// it.
+	ConditionPodsUnavailable = "PodsUnavailable"
+	// ConditionProven is True once the release has run well for the threshold
+	// of a rollback since its Success, Unknown until then, and False when too
+	// many of its pods failed in that time: no rollback goes to its version
+	// then.
+	ConditionProven = "Proven"
+)
+
+// Reasons of ConditionPodsUnavailable and ConditionProven.
+const (
+	// ReasonPodsFail means that pods crash, or cannot be started.
+	ReasonPodsFail = "PodsFail"
+	// ReasonPodsSlow means that pods have not been available for some time, and
+	// nothing says that they fail.
+	ReasonPodsSlow = "PodsSlow"
+	// ReasonPodsNotMade means that pods are asked for, after the release succeeded, and
+	// something refuses them: a quota, Pod Security, an admission webhook.
+	ReasonPodsNotMade = "PodsNotMade"
+	// ReasonPodsAvailable means that the pods are well again.
+	ReasonPodsAvailable = "PodsAvailable"
+	// ReasonProving means that the version has not run for long enough yet.
+	ReasonProving = "Proving"
+	// ReasonRanWell means that the version has run well for long enough.
+	ReasonRanWell = "RanWell"
 )
 
 // ConditionOverridesAccepted is False while an annotation by which the workload
@@ -42,6 +71,77 @@ const (
 	ConditionOverridesAccepted = "OverridesAccepted"
 	// ReasonInvalidOverride means that an annotation cannot be used.
 	ReasonInvalidOverride = "InvalidOverride"
+)
+
+// ConditionWritesAccepted is False while a write of the operator for the
+// release is denied by another policy, a quota or a missing right. The operator
+// tries again with back-off. The condition is there only after a write was
+// denied.
+const (
+	ConditionWritesAccepted = "WritesAccepted"
+	// ReasonBlockDenied means that the workload could not be blocked. It is a
+	// reason of ConditionBlocked, too.
+	ReasonBlockDenied = "BlockDenied"
+	// ReasonLiftDenied means that the block could not be lifted; the release does
+	// not end before it is.
+	ReasonLiftDenied = "LiftDenied"
+	// ReasonResumeDenied means that the operator could not end its own pause.
+	ReasonResumeDenied = "ResumeDenied"
+	// ReasonBatchDenied means that a batch could not be created.
+	ReasonBatchDenied = "BatchDenied"
+	// ReasonRollbackDenied means that the workload could not be rolled back.
+	ReasonRollbackDenied = "RollbackDenied"
+	// ReasonRequestDenied means that a request for a rollback could not be noted on
+	// the workload.
+	ReasonRequestDenied = "RequestDenied"
+	// ReasonRecordDenied means that the record of the release could not be
+	// created, or the workload not be labelled for it.
+	ReasonRecordDenied = "RecordDenied"
+)
+
+// ConditionDefended is False while the workload is defended less than the
+// operator's settings ask for, or only observed, as its reason says. It is there
+// only once that was so.
+const (
+	ConditionDefended = "Defended"
+	// ReasonObserving means that the workload is only observed: its releases are
+	// recorded, verified and reported, and nothing is done about them. It is a
+	// reason of ConditionBlocked and ConditionRolledBack, too, for what would
+	// have been done.
+	ReasonObserving = "Observing"
+	// ReasonLowered means that annotations of the workload turn parts of its
+	// defense off.
+	ReasonLowered = "Lowered"
+	// ReasonInFull means that nothing lowers the defense any more.
+	ReasonInFull = "InFull"
+)
+
+// Reasons of events about what would have been done, were the workload not only
+// observed.
+const (
+	// EventWouldSuspend: the workload would have been blocked.
+	EventWouldSuspend = "WouldSuspend"
+	// EventWouldHalt: its rollout would have been paused.
+	EventWouldHalt = "WouldHalt"
+	// EventWouldRollBack: it would have been rolled back, and the version put
+	// into quarantine.
+	EventWouldRollBack = "WouldRollBack"
+	// EventWouldDeny: a release would have been denied.
+	EventWouldDeny = "WouldDeny"
+	// EventWentBack: a user left a version that failed for one that is good.
+	EventWentBack = "WentBack"
+)
+
+// Reasons of events on more than one kind of object.
+const (
+	// EventForeignID means that the status of a record named an order or a node
+	// of another record. Also the reason of conditions.
+	EventForeignID = "ForeignID"
+	// EventDefenseLowered means that a setting of a namespace or of a workload
+	// lowers the defense, or that everything is only observed.
+	EventDefenseLowered = "DefenseLowered"
+	// EventDefenseRestored means that it no longer does.
+	EventDefenseRestored = "DefenseRestored"
 )
 
 // Reasons of ConditionProgressing.
@@ -103,6 +203,18 @@ const (
 	// ReasonRollbackRefused means that the release is not rolled back although it
 	// failed, because there is nothing to go back to, or a user is at it.
 	ReasonRollbackRefused = "RollbackRefused"
+	// ReasonStillWaiting means that a pod is slow: it is rolled back when it is for
+	// too long.
+	ReasonStillWaiting = "StillWaiting"
+	// ReasonTolerated means that pods hang, and so few, or all on one node, that the
+	// release is not rolled back because of them.
+	ReasonTolerated = "Tolerated"
+	// ReasonBrake means that a rollback is due, but too many releases were
+	// rolled back recently. The operator tries again when there is room.
+	ReasonBrake = "Brake"
+	// ReasonRequestRefused means that somebody wrote the state Rollback by
+	// hand, and this was refused; the message says why.
+	ReasonRequestRefused = "RequestRefused"
 	// ReasonRecovered means that what failed does not any more.
 	ReasonRecovered = "Recovered"
 )
@@ -117,8 +229,9 @@ const (
 	ConditionOrderPreChecked = "OrderPreChecked"
 	// ConditionOrderPostChecked says the same of the order's POST check.
 	ConditionOrderPostChecked = "OrderPostChecked"
-	// ConditionOrderEnded is True when the server was told how the order ended,
-	// False while that failed, or for good when it failed for too long.
+	// ConditionOrderEnded is True when the server was notified how the order
+	// ended, and False while that fails. It stays False when it failed for too
+	// long.
 	ConditionOrderEnded = "OrderEnded"
 )
 
@@ -131,11 +244,11 @@ const (
 	// tried again.
 	ReasonUnreachable = "Unreachable"
 	// ReasonPermissionDenied means the server does not know the platform or its
-	// token: mend --altershield-platform, the token file or the registration; it
-	// is tried each minute.
+	// token: repair --altershield-platform, the token file or the registration.
+	// The operator tries each minute.
 	ReasonPermissionDenied = "PermissionDenied"
 	// ReasonNotConfigured means the server does not know the scene or the step:
-	// mend the registration of the scene; it is tried each minute.
+	// repair the registration of the scene. The operator tries each minute.
 	ReasonNotConfigured = "NotConfigured"
 	// ReasonRefused means the server refused; the message says why.
 	ReasonRefused = "Refused"
@@ -181,10 +294,10 @@ const (
 	// submitted to the server, as its reason says, and True after that was
 	// overcome.
 	ConditionSubmitted = "Submitted"
-	// ReasonNoServer means that no server was configured when the release began,
-	// or none is any more; the batch passes unverified.
+	// ReasonNoServer means that no server was configured when the release
+	// began, or is configured now; the batch passes unverified.
 	ReasonNoServer = "NoServer"
-	// ReasonReleaseEnded means the release ended before its verification did, or
+	// ReasonReleaseEnded means the release ended before its verification, or
 	// that of the batch before its checks did.
 	ReasonReleaseEnded = "ReleaseEnded"
 )
@@ -201,6 +314,12 @@ const (
 	ReasonInvalidContent = "InvalidContent"
 	// ReasonTypeMismatch means the name belongs to a setting of another type.
 	ReasonTypeMismatch = "TypeMismatch"
+	// ReasonLocked means that the operator's object of this name is locked, so
+	// that a namespace's own is ignored.
+	ReasonLocked = "Locked"
+	// ReasonOfCluster means that the setting is of the whole cluster, so that a
+	// namespace's own is ignored.
+	ReasonOfCluster = "OfCluster"
 	// ReasonUnknownName means no setting has this name; the object is ignored.
 	ReasonUnknownName = "UnknownName"
 )

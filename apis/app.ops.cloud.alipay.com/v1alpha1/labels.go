@@ -16,9 +16,9 @@ limitations under the License.
 
 package v1alpha1
 
-// FieldManager is the field manager of every write of the operator. Together
-// with the identity the operator runs under it is how admission tells the
-// operator's own requests from everybody else's.
+// FieldManager is the field manager of every write of the operator. By this and
+// by the identity that the operator runs under, admission distinguishes the
+// operator's own requests from all others.
 const FieldManager = "altershield-operator"
 
 // CallbackFieldManager is the field manager of the verdicts that AlterShield
@@ -39,14 +39,30 @@ const (
 	DefenseDisabled = "disabled"
 )
 
+// Annotations of namespaces.
+const (
+	// TenantAnnotation is the tenant code of the namespace at AlterShield Server,
+	// instead of that of the flag --altershield-tenant.
+	TenantAnnotation = "altershield.defense.antgroup.com/tenant"
+	// PhaseAnnotation is the phase that releases of the namespace are in, instead
+	// of that of the flag --altershield-phase.
+	PhaseAnnotation = "altershield.defense.antgroup.com/phase"
+)
+
 // Labels.
 const (
 	// VersionLabel holds the version of the pod template: on the workload, its
 	// pod template, its pods, its ChangeWorkload and its ChangePods.
 	VersionLabel = "admission-webhook-altershield.antgroup.com/version"
-	// WorkloadNameLabel on ChangeWorkloads and ChangePods holds the name of
-	// the workload, shortened with a hash where it is over 63 characters.
-	WorkloadNameLabel = "app.kubernetes.io/deployment-name"
+	// WorkloadKindLabel on ChangeWorkloads, ChangePods and what is remembered of a
+	// workload holds its kind. Without it, it is a Deployment.
+	WorkloadKindLabel = "altershield.defense.antgroup.com/workload-kind"
+	// WorkloadNameLabel beside WorkloadKindLabel holds the name of the workload,
+	// shortened with a hash where it is over 63 characters.
+	WorkloadNameLabel = "altershield.defense.antgroup.com/workload-name"
+	// DeploymentNameLabel is WorkloadNameLabel of Deployments alone, by which those of
+	// before are found, too.
+	DeploymentNameLabel = "app.kubernetes.io/deployment-name"
 	// DefenseStatusLabel on a workload, with DefenseStatusProcessed, says that
 	// the current version has its ChangeWorkload.
 	DefenseStatusLabel = "altershield.defense.antgroup.com/defense-status"
@@ -68,15 +84,16 @@ const (
 // Annotations, all on workloads.
 const (
 	// ReleaseAnnotation counts the releases of a workload; admission raises it
-	// with every change of the pod template. It tells a version that is
+	// with every change of the pod template. It distinguishes a version that is
 	// released again from one that was never left.
 	ReleaseAnnotation = "altershield.defense.antgroup.com/release"
 	// ReleasedByAnnotation names the user of the workload's current release, as
-	// admission saw it; "unknown" when it did not. The server is told.
+	// admission saw it; "unknown" when it did not. It is sent to the server.
 	ReleasedByAnnotation = "altershield.defense.antgroup.com/released-by"
 	// SuspendedByAnnotation names the release whose failed verification set
-	// SuspendLabel: its version and its number, separated by a space. A
-	// corrected verdict lifts the block of its own release only.
+	// SuspendLabel: its version, its number and the UID of its record, separated by
+	// single spaces. A corrected verdict lifts the block of its own release only,
+	// and so does a success of the same record.
 	SuspendedByAnnotation = "altershield.defense.antgroup.com/suspended-by"
 	// OverrideAnnotation records the last override: version released, resource
 	// version of the workload it was decided on, and user, separated by single
@@ -88,9 +105,30 @@ const (
 	// OverrideStaleAnnotation says that IgnoredSuspendLabel was there before
 	// the block was set, and so does not override it. It goes with the label.
 	OverrideStaleAnnotation = "altershield.defense.antgroup.com/override-stale"
+	// AdmittedAnnotation lists templates of the workload that were stored otherwise
+	// than admission saw them, as pairs version=version separated by commas, the last
+	// ten: the version that admission saw, and the one that is stored. The API server
+	// drops fields whose feature is off, and other webhooks change templates, too. A
+	// request that leads to what is stored already is no release. Block and quarantine
+	// do not read it: they look at what would be stored.
+	AdmittedAnnotation = "altershield.defense.antgroup.com/admitted"
 	// HaltedAnnotation holds the version because of which the operator paused
 	// the workload.
 	HaltedAnnotation = "altershield.defense.antgroup.com/halted"
+	// HistoryOfLabel on a ControllerRevision holds the UID of the workload whose
+	// version it remembers. Those of before have it not: the workload is their
+	// controller.
+	HistoryOfLabel = "altershield.defense.antgroup.com/history-of"
+	// ProvenLabel says of a version in the history ("true" or "false") whether it
+	// has run well for long enough since its success. Without it, it has.
+	ProvenLabel = "altershield.defense.antgroup.com/proven"
+	// Proven is the value of ProvenLabel for a version that has.
+	Proven = "true"
+	// Unproven is the value of ProvenLabel for a version that has not.
+	Unproven = "false"
+	// BrakeAnnotation records the rollbacks that nobody asked for, as JSON, on
+	// one ConfigMap of the operator's namespace.
+	BrakeAnnotation = "altershield.defense.antgroup.com/rollbacks"
 	// QuarantinedAnnotation lists versions that were rolled back, comma
 	// separated, the last ten.
 	QuarantinedAnnotation = "altershield.defense.antgroup.com/quarantined"
@@ -103,11 +141,23 @@ const (
 	// operator sets it with a rollback, and takes it off with the next release.
 	ChangeCauseAnnotation = "kubernetes.io/change-cause"
 	// SettingAnnotationPrefix, with the name of a setting, is the annotation by
-	// which a workload overrides it: branch, rollback, silence, timeouts.
+	// which a workload overrides it: blocking, branch, rollback, selfhealing,
+	// halting, silence, timeouts, observe.
 	SettingAnnotationPrefix = "altershield.defense.antgroup.com/"
+	// SettingsAlteredAnnotation names the settings that the release the workload
+	// is at altered together with the template, after its number: kubectl rollout
+	// undo brings old annotations back. Admission writes it.
+	SettingsAlteredAnnotation = "altershield.defense.antgroup.com/settings-altered"
 	// RollbackToAnnotation is set by a user to ask for a rollback: a version,
 	// or "last-success". It is consumed.
 	RollbackToAnnotation = "altershield.defense.antgroup.com/rollback-to"
+	// UnquarantineAnnotation is set by a user to end the quarantine of a version, or
+	// of "all". It is consumed.
+	UnquarantineAnnotation = "altershield.defense.antgroup.com/unquarantine"
+	// UnquarantinedAnnotation records, as JSON, the last use of it until its event
+	// has been written: what was asked for, what it ended, and the user. Admission
+	// writes it.
+	UnquarantinedAnnotation = "altershield.defense.antgroup.com/unquarantined"
 	// RollbackRequestedAnnotation holds the time, in Unix milliseconds, of the
 	// last rollback that was requested over HTTP, so that none is repeated.
 	RollbackRequestedAnnotation = "altershield.defense.antgroup.com/rollback-requested"

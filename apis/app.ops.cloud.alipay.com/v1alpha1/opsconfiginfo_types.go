@@ -21,7 +21,7 @@ import (
 )
 
 // OpsConfigType is the type of a setting.
-// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck
+// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck;isObserve;isQuarantine;isBrake
 type OpsConfigType string
 
 const (
@@ -31,7 +31,8 @@ const (
 	// TypeBranch (object `branch`): batches of content pods; disabled: 1.
 	TypeBranch OpsConfigType = "isBranch"
 	// TypeRollback (object `rollback`): roll back releases whose pods do not
-	// come up within content, a duration.
+	// come up. Content is a duration, or thresholds, as in
+	// after=2m,slow=10m,tolerate=10%.
 	TypeRollback OpsConfigType = "isRollback"
 	// TypeSelfHealing (object `selfhealing`): roll back on Suspend.
 	TypeSelfHealing OpsConfigType = "isSelfHealing"
@@ -40,50 +41,71 @@ const (
 	// TypeSilence (object `silence`): no verdict in time is a failure.
 	TypeSilence OpsConfigType = "isSilenceFail"
 	// TypeTimeouts (object `timeouts`): thresholds, as in
-	// wait=60s,pre=120s,post=120s.
+	// wait=60s,pre=120s,post=120s,settle=10s.
 	TypeTimeouts OpsConfigType = "isTimeout"
 	// TypeHistory (object `history`): number of successful versions kept.
 	TypeHistory OpsConfigType = "isHistory"
 	// TypeAdmission (object `admission`): ask the server at admission, for at
 	// most content, a duration below 3s.
 	TypeAdmission OpsConfigType = "isAdmissionCheck"
+	// TypeObserve (object `observe`): record, verify and report releases, and
+	// do nothing about them. No content.
+	TypeObserve OpsConfigType = "isObserve"
+	// TypeQuarantine (object `quarantine`): a version that never started is
+	// denied for content, a duration.
+	TypeQuarantine OpsConfigType = "isQuarantine"
+	// TypeBrake (object `brake`): the most rollbacks that nobody asked for in a
+	// time, as in 5/10m.
+	TypeBrake OpsConfigType = "isBrake"
 )
 
 // OpsConfigInfoSpec is one setting. Disabled settings may have any content.
 //
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isBranch' || (has(self.content) && self.content.matches('^[1-9][0-9]{0,2}$') && int(self.content) <= 200)",message="content of type isBranch is the number of pods per batch: a whole number from 1 to 200, as in \"10\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHistory' || (has(self.content) && self.content.matches('^[1-9][0-9]{0,2}$') && int(self.content) <= 100)",message="content of type isHistory is the number of versions kept: a whole number from 1 to 100, as in \"10\"",fieldPath=".content"
-// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isRollback' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,5}(s|m|h)){1,3}$'))",message="content of type isRollback is a duration of at least 1s in s, m or h, as in \"2m\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isRollback' || (has(self.content) && self.content.matches('^(([1-9][0-9]{0,5}(s|m|h)){1,3}|(after=([1-9][0-9]{0,5}(s|m|h)){1,3}|slow=([1-9][0-9]{0,5}(s|m|h)){1,3}|tolerate=(0|(100|[1-9]?[0-9])%))(,(after=([1-9][0-9]{0,5}(s|m|h)){1,3}|slow=([1-9][0-9]{0,5}(s|m|h)){1,3}|tolerate=(0|(100|[1-9]?[0-9])%))){0,2})$') && !self.content.matches('(after=.*after=|slow=.*slow=|tolerate=.*tolerate=)'))",message="content of type isRollback is a duration of at least 1s in s, m or h, as in \"2m\", or names thresholds, each once, as in \"after=2m,slow=10m,tolerate=10%\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isAdmissionCheck' || (has(self.content) && self.content.matches('^[0-9]{1,9}(ms|s)$') && duration(self.content) > duration('0s') && duration(self.content) < duration('3s'))",message="content of type isAdmissionCheck is a duration above zero and below 3s, as in \"2s\"",fieldPath=".content"
-// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isTimeout' || (has(self.content) && self.content.matches('^(wait|pre|post)=([1-9][0-9]{0,5}(s|m|h)){1,3}(,(wait|pre|post)=([1-9][0-9]{0,5}(s|m|h)){1,3}){0,2}$') && !self.content.matches('(wait=.*wait=|pre=.*pre=|post=.*post=)'))",message="content of type isTimeout names thresholds of at least 1s, each once, as in \"wait=60s,pre=120s,post=120s\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isTimeout' || (has(self.content) && self.content.matches('^((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)(,((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)){0,3}$') && !self.content.matches('(wait=.*wait=|pre=.*pre=|post=.*post=|settle=.*settle=)'))",message="content of type isTimeout names thresholds of at least 1s, settle also 0, each once, as in \"wait=60s,pre=120s,post=120s,settle=10s\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isQuarantine' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content) <= duration('24h'))",message="content of type isQuarantine is a duration from 1s to 24h in s, m or h, as in \"1h\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isBrake' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,2}|1000)/([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content.split('/')[1]) <= duration('24h'))",message="content of type isBrake is a number of rollbacks from 1 to 1000 and the time they are counted for, from 1s to 24h, as in \"5/10m\"",fieldPath=".content"
 type OpsConfigInfoSpec struct {
 	// Type of the setting. It must be the one that belongs to the name of the
-	// object: the name decides which setting this is.
-	// isBlockingUp (blocking): a workload that failed verification is blocked.
-	// isBranch (branch): pods are verified in batches; off: one by one.
-	// isRollback (rollback): releases whose pods do not come up are rolled back.
-	// isSelfHealing (selfhealing): releases that fail are rolled back.
-	// isHalting (halting): a rollout that fails is paused.
-	// isSilenceFail (silence): no verdict in time counts as a failure.
-	// isTimeout (timeouts): how long is waited; off: the defaults.
+	// object: the name decides which setting this is. isBlockingUp (blocking):
+	// a workload that failed verification is blocked. isBranch (branch): pods
+	// are verified in batches; off: one by one. isRollback (rollback): releases
+	// whose pods do not come up are rolled back. isSelfHealing (selfhealing):
+	// releases that fail are rolled back. isHalting (halting): a rollout that
+	// fails is paused. isSilenceFail (silence): no verdict in time counts as a
+	// failure. isTimeout (timeouts): how long to wait; off: the defaults.
 	// isHistory (history): successful versions are kept for rollbacks.
-	// isAdmissionCheck (admission): the server is asked whether a version may be
-	// released.
+	// isAdmissionCheck (admission): the server is asked whether a version may
+	// be released. isObserve (observe): releases are recorded, verified and
+	// reported only. isQuarantine (quarantine): a version that never started is
+	// denied for a time; off: until somebody overrides it. isBrake (brake): the
+	// most rollbacks that nobody asked for in a time; off: no limit.
 	Type OpsConfigType `json:"type"`
 	// Enable turns the setting on.
 	Enable bool `json:"enable"`
 	// Content is the value of the setting. What it may be depends on Type.
 	// isBranch: the number of pods per batch, 1 to 200, as in 10.
-	// isRollback: how long pods may take to come up, as in 2m.
-	// isTimeout: thresholds, as in wait=60s,pre=120s,post=120s; what is not
-	// named has its default.
+	// isRollback: how long pods may fail, as in 2m; or thresholds, as in
+	// after=2m,slow=10m,tolerate=10%; what is not named has its default.
+	// isTimeout: thresholds, as in wait=60s,pre=120s,post=120s,settle=10s;
+	// what is not named has its default, settle=0 turns it off.
 	// isHistory: how many versions are kept, 1 to 100, as in 10.
 	// isAdmissionCheck: how long the answer is waited for, 100ms to 2900ms,
 	// as in 2s.
+	// isQuarantine: how long, the first time, up to 24h, as in 1h.
+	// isBrake: how many in which time, up to 1000 and 24h, as in 5/10m.
 	// The other types have none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Content string `json:"content,omitempty"`
+	// Locked, in the operator's namespace, keeps namespaces and workloads from
+	// having a value of their own for this setting. Elsewhere it is of no
+	// effect.
+	// +optional
+	Locked bool `json:"locked,omitempty"`
 	// Remark is free text for people.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
@@ -118,9 +140,12 @@ type OpsConfigInfoStatus struct {
 }
 
 // OpsConfigInfo is one setting of the operator. It takes effect without a
-// restart. Objects are read from the operator's own namespace, by their name:
-// blocking, branch, rollback, selfhealing, halting, silence, timeouts, history,
-// admission.
+// restart. Its name says which: blocking, branch, rollback, selfhealing,
+// halting, silence, timeouts, history, admission, observe, quarantine, brake.
+// Objects of the operator's own namespace are in force everywhere. One in a
+// namespace under defense is in force there, unless the operator's is locked;
+// admission and brake are of the whole cluster only. In other namespaces they
+// are ignored and have no status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

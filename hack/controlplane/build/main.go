@@ -14,23 +14,26 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command build builds the binaries of the local control plane into bin/k8s of
+// Command build brings the binaries of the local control plane into bin/k8s of
 // the repository it is run in, unless they are there already.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
 )
 
 func main() {
+	begin := flag.Bool("begin", false, "only say what there is to do, and download sources in the background")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
+	err := run(ctx, *begin)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -38,11 +41,14 @@ func main() {
 	}
 }
 
-func run(ctx context.Context) error {
-	root, err := controlplane.Root(".")
+func run(ctx context.Context, begin bool) error {
+	root, err := binaries.Root(".")
 	if err != nil {
 		return err
 	}
-	_, err = controlplane.Build(ctx, root, os.Stderr)
+	if begin {
+		return binaries.Begin(ctx, root, os.Stderr)
+	}
+	_, err = binaries.Build(ctx, root, os.Stderr)
 	return err
 }

@@ -51,21 +51,21 @@ type Line struct {
 // String is the whole line.
 func (l Line) String() string { return l.Time + "  " + l.Release + "  " + l.Text }
 
-// Teller tells entries, and remembers the orders and nodes they speak of. It
+// Narrator tells entries, and remembers the orders and nodes they speak of. It
 // may be used concurrently.
-type Teller struct {
+type Narrator struct {
 	mu       sync.Mutex
 	releases map[string]string // by order
 	nodes    map[string]string // what they stand for, by id
 }
 
-// NewTeller makes a teller.
-func NewTeller() *Teller {
-	return &Teller{releases: map[string]string{}, nodes: map[string]string{}}
+// NewNarrator makes a narrator.
+func NewNarrator() *Narrator {
+	return &Narrator{releases: map[string]string{}, nodes: map[string]string{}}
 }
 
-// Tell tells an entry. Entries come in the order of the journal.
-func (t *Teller) Tell(e simulator.Entry) Line {
+// Line describes an entry in one line. Entries come in the order of the journal.
+func (t *Narrator) Line(e simulator.Entry) Line {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := ""
@@ -77,7 +77,7 @@ func (t *Teller) Tell(e simulator.Entry) Line {
 	return Line{Time: e.Time.UTC().Format("15:04:05.000"), Release: printable(cmp.Or(t.releases[e.Order], e.Order, "-")), Text: printable(text)}
 }
 
-func (t *Teller) request(e simulator.Entry) string {
+func (t *Narrator) request(e simulator.Entry) string {
 	switch r := e.Request.(type) {
 	case *altershield.SubmitOrderRequest:
 		t.releases[e.Order] = releaseOf(r.Order)
@@ -106,13 +106,13 @@ func (t *Teller) request(e simulator.Entry) string {
 }
 
 // stand remembers what the node that an answer created stands for.
-func (t *Teller) stand(e simulator.Entry, name string) {
+func (t *Narrator) stand(e simulator.Entry, name string) {
 	if e.Accepted() && e.Node != "" {
 		t.nodes[e.Node] = name
 	}
 }
 
-func (t *Teller) node(e simulator.Entry) string {
+func (t *Narrator) node(e simulator.Entry) string {
 	return cmp.Or(t.nodes[e.Node], "node "+e.Node)
 }
 
@@ -130,7 +130,7 @@ func result(e simulator.Entry) string {
 	}
 }
 
-func (t *Teller) callback(e simulator.Entry) string {
+func (t *Narrator) callback(e simulator.Entry) string {
 	if e.Callback == nil {
 		return "of another form" + outcome(e)
 	}

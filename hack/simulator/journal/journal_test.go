@@ -49,7 +49,7 @@ func callback(order, node string, stage altershield.Stage, verdict altershield.V
 	return e
 }
 
-func TestTell(t *testing.T) {
+func TestLine(t *testing.T) {
 	submit := &altershield.SubmitOrderRequest{Order: altershield.Order{ChangeTitle: "release", ChangeParamJSON: params1}}
 	batch := func(number int, pods ...string) *altershield.StartBatchRequest {
 		return &altershield.StartBatchRequest{BatchNo: number - 1, TotalBatchNum: 3, EffectiveTargetLocations: pods}
@@ -84,11 +84,11 @@ func TestTell(t *testing.T) {
 		{callback("o2", "n9", altershield.StagePre, pass, "200", taken), "o2", "callback  node n9 PRE: pass"},
 		{request("o3", "n5", &altershield.SubmitAndStartRequest{Order: altershield.Order{ChangeTitle: "a\x1b[2Jtitle", ChangeParamJSON: "{}"}}), "a [2Jtitle", "request   admission asked"},
 	}
-	teller := NewTeller()
+	narrator := NewNarrator()
 	for _, e := range entries {
 		e.entry.Time = time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 		want := Line{Time: "03:04:05.006", Release: e.release, Text: e.text}
-		if diff := cmp.Diff(want, teller.Tell(e.entry)); diff != "" {
+		if diff := cmp.Diff(want, narrator.Line(e.entry)); diff != "" {
 			t.Errorf("line (-want +got):\n%s", diff)
 		}
 	}

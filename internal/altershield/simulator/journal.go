@@ -28,7 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-// Kind tells requests from callbacks.
+// Kind distinguishes requests from callbacks.
 type Kind string
 
 // Kinds of entries.
@@ -272,7 +272,7 @@ func (s *Simulator) wake() {
 	s.changed = make(chan struct{})
 }
 
-// show tells the observer of an entry that won't change any more.
+// show hands the observer an entry that does not change any more.
 func (s *Simulator) show(e Entry) {
 	if s.opts.OnEntry != nil {
 		s.opts.OnEntry(e)

@@ -81,8 +81,8 @@ type Options struct {
 	PollsTellRunning bool
 	// JournalLimit is how many entries are kept, 100,000 by default.
 	JournalLimit int
-	// OnEntry is told of each journal entry once it is complete; it must not
-	// block. It is called from several goroutines.
+	// OnEntry is called with each journal entry when it is complete; it must
+	// not block. It is called from several goroutines.
 	OnEntry func(Entry)
 	// Clock is the real one by default; callbacks' timeouts are of real time.
 	Clock clock.Clock
@@ -322,7 +322,7 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault.Code != "" {
 		result.status, result.code, result.msg, result.domain = 0, fault.Code, fault.Msg, nil
 	}
-	// What begins, begins also when nobody is told of it.
+	// A check also begins when there is no callback about it.
 	defer func() {
 		for _, c := range result.checks {
 			s.begin(c)

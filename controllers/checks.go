@@ -1,0 +1,171 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/verify"
+)
+
+// checker moves the checks of batches and releases on, for any verifier.
+type checker struct {
+	*cluster.Cluster
+	providers []verify.Provider
+	// emit reports what was written.
+	emit func(ctx context.Context, before, after verify.Subject, events []defense.Event)
+}
+
+// forget drops what the verifiers remember of a subject.
+func (c *checker) forget(key types.NamespacedName) {
+	for _, p := range c.providers {
+		p.Forget(key)
+	}
+}
+
+// run asks every verifier, and writes what comes of it, until all of them wait.
+func (c *checker) run(ctx context.Context, s verify.Subject) (ctrl.Result, error) {
+	s.Others = slices.DeleteFunc(verify.Names(c.providers), func(name string) bool { return name == defense.ServerCheck })
+	for {
+		wait, wrote := time.Duration(0), false
+		for _, p := range c.providers {
+			step, err := p.Next(ctx, s)
+			if err != nil {
+				return ctrl.Result{}, fmt.Errorf("check %s: %w", p.Name(), err)
+			}
+			if step.Write == nil {
+				if step.After > 0 && (wait == 0 || step.After < wait) {
+					wait = step.After
+				}
+				continue
+			}
+			if err := c.write(ctx, &s, step); err != nil {
+				return cluster.Settle(ctx, ctrl.Result{}, err)
+			}
+			wrote = true
+		}
+		if !wrote {
+			if s.Batch != nil && s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone {
+				c.forget(s.Key())
+			}
+			return ctrl.Result{RequeueAfter: wait}, nil
+		}
+	}
+}
+
+// write writes what one step came to. What cannot be undone is written into the
+// subject as it is by now, whatever has changed.
+func (c *checker) write(ctx context.Context, s *verify.Subject, step verify.Step) error {
+	if !step.Lasting {
+		return c.writeOnce(ctx, s, step)
+	}
+	first := true
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		fresh := *s
+		if !first {
+			if err := c.reload(ctx, &fresh); err != nil {
+				return err
+			}
+		}
+		first = false
+		// The call may have taken long.
+		defended, err := c.Defended(ctx, fresh.Release)
+		if err != nil {
+			return err
+		}
+		if !defended {
+			step.Written()
+			return gone(s)
+		}
+		if err := c.writeOnce(ctx, &fresh, step); err != nil {
+			return err
+		}
+		step.Written()
+		*s = fresh
+		return nil
+	})
+}
+
+// writeOnce writes into the subject as it was read, and fails where it has
+// changed.
+func (c *checker) writeOnce(ctx context.Context, s *verify.Subject, step verify.Step) error {
+	decision := step.Write(*s)
+	before, after := *s, *s
+	switch {
+	case decision.Void:
+		if step.Lasting {
+			step.Written()
+		}
+		return gone(s)
+	case decision.Batch != nil:
+		after.Batch = s.Batch.DeepCopy()
+		after.Batch.Status = *decision.Batch
+		if err := c.Client.Status().Update(ctx, after.Batch); err != nil {
+			return fmt.Errorf("update status of changepod %s: %w", after.Batch.Name, err)
+		}
+	case decision.Release != nil:
+		after.Release = s.Release.DeepCopy()
+		after.Release.Status = *decision.Release
+		if err := c.Client.Status().Update(ctx, after.Release); err != nil {
+			return fmt.Errorf("update the checks in the status of changeworkload %s: %w", after.Release.Name, err)
+		}
+	}
+	c.emit(ctx, before, after, decision.Events)
+	*s = after
+	return nil
+}
+
+// reload reads the object whose status is written from the API server.
+func (c *checker) reload(ctx context.Context, s *verify.Subject) error {
+	key := s.Key()
+	if s.Batch != nil {
+		batch := &v1alpha1.ChangePod{}
+		if err := c.Live.Get(ctx, key, batch); err != nil {
+			return fmt.Errorf("get changepod %s: %w", key, err)
+		}
+		s.Batch = batch
+		return nil
+	}
+	release := &v1alpha1.ChangeWorkload{}
+	if err := c.Live.Get(ctx, key, release); err != nil {
+		return fmt.Errorf("get changeworkload %s: %w", key, err)
+	}
+	s.Release = release
+	return nil
+}
+
+// gone says that a subject is not there any more: nothing is written about it.
+func gone(s *verify.Subject) error {
+	object := client.Object(s.Release)
+	resource := "changeworkloads"
+	if s.Batch != nil {
+		object, resource = s.Batch, "changepods"
+	}
+	return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource(resource).GroupResource(), object.GetName())
+}

@@ -1,0 +1,140 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/verify"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// looker is a verifier that looks at each batch so many times, and then says what
+// it has to say. It knows nothing but what is written.
+type looker struct {
+	looks   int
+	says    v1alpha1.CheckPhase
+	pods    []string
+	lasting bool
+	forgot  []types.NamespacedName
+	written int
+}
+
+func (*looker) Name() string { return "looker" }
+
+func (l *looker) Forget(key types.NamespacedName) { l.forgot = append(l.forgot, key) }
+
+func (l *looker) Next(_ context.Context, s verify.Subject) (verify.Step, error) {
+	known := defense.FindCheck(s.Batch.Status.Checks, "looker")
+	if known != nil && defense.CheckIsOver(known) {
+		return verify.Step{}, nil
+	}
+	next := v1alpha1.CheckStatus{Name: "looker", Phase: v1alpha1.CheckRunning}
+	if known != nil {
+		next.Message = known.Message
+	}
+	if next.Message += "look "; len(next.Message) > l.looks*len("look ") {
+		next.Phase, next.Message, next.FailedPods = l.says, "that is what it saw", l.pods
+	}
+	return verify.Step{Lasting: l.lasting, Written: func() { l.written++ }, Write: func(s verify.Subject) verify.Decision {
+		status := s.Batch.Status.DeepCopy()
+		defense.SetCheck(&status.Checks, next, time.Unix(1, 0))
+		return verify.Decision{Batch: status}
+	}}, nil
+}
+
+// TestTwoVerifiers: AlterShield Server is one verifier, here without a server, and
+// another one has its say on the same batches.
+func TestTwoVerifiers(t *testing.T) {
+	for name, test := range map[string]struct {
+		looker    looker
+		conflicts int
+		defended  bool
+		want      map[string]string
+	}{
+		"passes":                {looker{looks: 2, says: v1alpha1.CheckPassed}, 0, true, map[string]string{"a": "none", "b": "none"}},
+		"fails at once":         {looker{says: v1alpha1.CheckFailed}, 0, true, map[string]string{"a": "fail", "b": "fail"}},
+		"fails one pod later":   {looker{looks: 3, says: v1alpha1.CheckFailed, pods: []string{"b"}}, 0, true, map[string]string{"a": "none", "b": "fail"}},
+		"cannot be done again":  {looker{looks: 1, says: v1alpha1.CheckFailed, lasting: true}, 2, true, map[string]string{"a": "fail", "b": "fail"}},
+		"is out of the defense": {looker{says: v1alpha1.CheckFailed}, 0, false, map[string]string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := wrappers.MakeNamespace("ns").Enrolled()
+			if !test.defended {
+				ns.WithoutLabel(v1alpha1.EnrolledLabel)
+			}
+			web := wrappers.MakeDeployment("ns", "web").UID("web-uid")
+			release := wrappers.MakeChangeWorkload("ns", "web--x--1").UID("release-uid").Of(web.Obj()).Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning)
+			batch := wrappers.MakeChangePod("ns", "web--x--1--x--1").UID("batch-uid").Of(release.Obj()).Attempt(1, 1).Pods("a", "b")
+			conflicts := test.conflicts
+			api := fake.NewClientBuilder().WithScheme(NewScheme()).
+				WithObjects(ns.Obj(), web.Obj(), release.Obj(), batch.Obj()).WithStatusSubresource(release.Obj(), batch.Obj()).
+				WithIndex(&appsv1.ReplicaSet{}, workload.IndexByOwner, workload.OwnerUID).
+				WithInterceptorFuncs(interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+					if conflicts > 0 {
+						conflicts--
+						return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("changepods").GroupResource(), o.GetName(), nil)
+					}
+					return c.SubResource(sub).Update(ctx, o, opts...)
+				}}).Build()
+			clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+			c := &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}, Client: api, Clock: clock}
+			second := &test.looker
+			r := newChangePodReconciler(c, 1, verify.NewAlterShield(c, nil, nil), second)
+			key := client.ObjectKeyFromObject(batch.Obj())
+			for range 3 {
+				if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got v1alpha1.ChangePod
+			if err := api.Get(t.Context(), key, &got); err != nil {
+				t.Fatal(err)
+			}
+			verdicts := map[string]string{}
+			for _, p := range got.Status.PodResults {
+				verdicts[p.Pod] = p.Verdict
+			}
+			if diff := cmp.Diff(test.want, verdicts); diff != "" {
+				t.Errorf("verdicts -want +got:\n%s\n%+v", diff, got.Status)
+			}
+			done := got.Status.Status == v1alpha1.ChangePodExecuteDone
+			if done != test.defended || done != (len(second.forgot) > 0) {
+				t.Errorf("done: %t, forgotten: %v; want %t", done, second.forgot, test.defended)
+			}
+			if test.looker.lasting != (second.written > 0) {
+				t.Errorf("said to be written %d times", second.written)
+			}
+		})
+	}
+}

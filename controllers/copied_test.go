@@ -1,0 +1,149 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/test/world"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// TestCopiedIDs: whoever may write the status of the records of one workload copies
+// the ids of another's into them. That steals no verdict, and neither finishes nor
+// cancels anything, and the copies are told of.
+func TestCopiedIDs(t *testing.T) {
+	finishes := map[string]any{"status": "PostWait", "postSubmitTimeUnix": 0}
+	for name, test := range map[string]struct {
+		// release and batch are what is copied into the records beside the ids; nil
+		// for nothing.
+		release, batch map[string]any
+		// removed: the release with the copy is deleted then.
+		removed bool
+		// restarted: the process that started the node has died.
+		restarted bool
+		told      string
+	}{
+		"to steal its verdicts":                     {release: map[string]any{}, batch: map[string]any{}, told: "which is not that of this"},
+		"of a batch, to steal its verdict":          {batch: map[string]any{}, told: "which is not that of this batch"},
+		"to finish its order":                       {release: map[string]any{"orderStage": "PostWait", "orderPostDueTimeUnix": 1}, told: "which is not that of this release"},
+		"to finish its batch":                       {batch: finishes, told: "which is not that of this batch"},
+		"of its node, to finish it":                 {batch: with(finishes, "orderId", ""), told: "in the status of another record"},
+		"of its node, to finish it after a restart": {batch: with(finishes, "orderId", ""), restarted: true, told: "in the status of another record"},
+		"to cancel its order":                       {release: map[string]any{"orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}, told: "which is not that of this release"},
+		"to cancel its order, and is removed":       {release: map[string]any{}, removed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			story := world.Story{Name: name, Run: func(w *world.World) {
+				w.Server().Script(simulator.Script{Never: true})
+				w.Server().Script(simulator.Script{Match: simulator.Match{CheckType: altershield.CheckOrder, Stage: altershield.StagePre}})
+				fails := simulator.Match{Workload: "web", CheckType: altershield.CheckBatch}
+				w.Server().Script(simulator.Script{Match: fails, Verdict: altershield.VerdictFail, Delay: 30 * time.Second})
+				create(w, web(1))
+				create(w, wrappers.MakeDeployment(world.Namespace, "copy").Replicas(1).Image("good").
+					Container(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }).Obj())
+				w.Until("both are checked", func() bool { return checked(w, "web") != nil && checked(w, "copy") != nil })
+				if test.restarted {
+					w.Stop()
+					w.Start()
+					w.For(5 * time.Second)
+				}
+				victim, node := w.Change("web"), checked(w, "web").Status.ChangePodID
+				copied := w.Change("copy")
+				if test.batch != nil {
+					ids := map[string]any{"changePodId": node, "orderId": victim.Status.OrderID}
+					must(w, w.PatchStatus(checked(w, "copy"), merge(ids, test.batch, copied.Status.OrderID)))
+				}
+				if test.release != nil {
+					ids := map[string]any{"orderId": victim.Status.OrderID, "orderNodeId": victim.Status.OrderNodeID}
+					must(w, w.PatchStatus(copied, merge(ids, test.release, "")))
+				}
+				if test.removed {
+					must(w, w.Delete(copied))
+				}
+				w.For(10 * time.Second)
+				until(w, v1alpha1.ChangeWorkloadSuspend)
+				theirs := w.Server().Journal().Filter(func(e simulator.Entry) bool {
+					return e.Action == altershield.ActionEndOrder && e.Order == victim.Status.OrderID ||
+						e.Action == altershield.ActionFinishNode && (e.Node == node || e.Node == victim.Status.OrderNodeID)
+				})
+				if len(theirs) > 0 {
+					w.Failf("the victim's order was touched:\n%s", theirs)
+				}
+				if c := w.Change("copy"); c != nil && c.Status.Status == v1alpha1.ChangeWorkloadSuspend {
+					w.Failf("the verdict was stolen")
+				}
+				told := test.told == "" || slices.ContainsFunc(w.Events(), func(e world.Event) bool {
+					return e.Name == "copy" && e.Reason == v1alpha1.EventForeignID && strings.Contains(e.Message, test.told)
+				})
+				for _, b := range world.List[*v1alpha1.ChangePod](w, "ChangePod") {
+					for _, c := range b.Status.Conditions {
+						told = told || strings.HasPrefix(b.Name, "copy--x--") && strings.Contains(c.Message, test.told)
+					}
+				}
+				if !told {
+					w.Failf("nobody is told of the copy: %v", w.Events())
+				}
+			}}
+			e := world.Play(t, story, world.Options{Server: true, Verbose: *verbose})
+			if e.Problem != "" {
+				t.Errorf("%s\n%s", e.Problem, e.Log)
+			}
+		})
+	}
+}
+
+// checked is the batch of a workload whose PRE check runs; nil when there is none.
+func checked(w *world.World, name string) *v1alpha1.ChangePod {
+	c := w.Change(name)
+	if c == nil {
+		return nil
+	}
+	for _, b := range w.Batches(c) {
+		if b.Status.Status == v1alpha1.ChangePodPreSubmitted {
+			return b
+		}
+	}
+	return nil
+}
+
+func with(m map[string]any, key string, value any) map[string]any {
+	return merge(m, map[string]any{key: value}, "")
+}
+
+// merge adds to a map; an empty order is the one of the copy's own.
+func merge(m, more map[string]any, own string) map[string]any {
+	all := map[string]any{}
+	for _, part := range []map[string]any{m, more} {
+		for k, v := range part {
+			all[k] = v
+		}
+	}
+	if own != "" && all["orderId"] == "" {
+		all["orderId"] = own
+	}
+	return all
+}

@@ -1,0 +1,244 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/world"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// fleet are workloads whose manifests are in Git, and are applied again and again
+// by somebody who knows nothing of rollbacks.
+type fleet struct {
+	w *world.World
+	// manifests are what Git has.
+	manifests map[string]*appsv1.Deployment
+	// denied are the answers to what was refused, by workload.
+	denied map[string]string
+}
+
+// apply applies all, as kubectl does: what is refused is tried again next time.
+func (f *fleet) apply() {
+	for _, name := range slices.Sorted(maps.Keys(f.manifests)) {
+		err := f.w.Patch(name, templateOf(f.w, f.manifests[name]))
+		if err != nil && !strings.Contains(err.Error(), "is in quarantine until") {
+			f.w.Failf("%s: %v", name, err)
+		}
+		if err != nil {
+			f.denied[name] = err.Error()
+		}
+	}
+}
+
+// goesOn lets time pass, while everything is applied again every few minutes.
+func (f *fleet) goesOn(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		f.w.For(3 * time.Minute)
+		f.apply()
+	}
+}
+
+// runs says that a workload runs what Git has, and its release has succeeded.
+func (f *fleet) runs(name string) bool {
+	d, c := f.w.Deployment(name), f.w.Change(name)
+	return d.Spec.Template.Spec.Containers[0].Image == f.manifests[name].Spec.Template.Spec.Containers[0].Image &&
+		c != nil && c.Status.Status == v1alpha1.ChangeWorkloadSuccess && d.Status.AvailableReplicas == *d.Spec.Replicas
+}
+
+// each are the workloads something holds for.
+func (f *fleet) each(holds func(name string) bool) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(f.manifests)) {
+		if holds(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// says is the reason for which a release is rolled back, or not.
+func (f *fleet) says(reason string) func(name string) bool {
+	return func(name string) bool {
+		c := f.w.Change(name)
+		return c != nil && conditionOf(c, v1alpha1.ConditionRolledBack) == reason
+	}
+}
+
+// rollbacks are those that the operator made.
+func rollbacks(w *world.World) (n int) {
+	for _, write := range w.Writes() {
+		if strings.HasPrefix(write, "roll back ") {
+			n++
+		}
+	}
+	return n
+}
+
+// braked is the metric that the alert AlterShieldBrake is about. All tests of this
+// package count on it.
+func braked(t *testing.T) float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "altershield_rollbacks_braked_total" {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatal("there is no metric of the brake")
+	return 0
+}
+
+// TestRegistryOutage: twenty releases are under way when the registry goes, for ten
+// minutes. Settings are the defaults, and kubelets back off as they do: ten seconds,
+// doubled up to five minutes. At most five are rolled back; the others are told to
+// wait, and come up when the registry is back. What was rolled back comes in again
+// once its quarantine is over, by nothing but Git being applied again and again.
+func TestRegistryOutage(t *testing.T) {
+	images := map[string]world.Image{}
+	for i := range 20 {
+		images[fmt.Sprintf("web-%02d:2", i)] = world.Image{Pull: 40 * time.Second}
+	}
+	before := braked(t)
+	e := world.Play(t, world.Story{Name: "outage", Run: outage}, world.Options{Nodes: 5, Images: images, Verbose: *verbose})
+	if wrong := slices.Concat(e.Violations, e.Errors); e.Problem != "" || len(wrong) > 0 {
+		t.Errorf("%s\n%s\n%s", e.Problem, strings.Join(wrong, "\n"), e.Log)
+	}
+	if n := braked(t) - before; n < 10 {
+		t.Errorf("the metric counts %v rollbacks that were held back", n)
+	}
+}
+
+func outage(w *world.World) {
+	strategies := []func(*appsv1.Deployment){rolling("25%", "25%"), rolling("1", "0"), recreated, rolling("100%", "0")}
+	f := &fleet{w: w, manifests: map[string]*appsv1.Deployment{}, denied: map[string]string{}}
+	for i := range 20 {
+		name := fmt.Sprintf("web-%02d", i)
+		f.manifests[name] = wrappers.MakeDeployment(world.Namespace, name).Replicas(int32(2 + i%4)).Image("good").With(strategies[i%len(strategies)]).Obj()
+		create(w, f.manifests[name].DeepCopy())
+	}
+	w.Until("all run", func() bool { return len(f.each(f.runs)) == 20 })
+	w.For(10 * time.Minute)
+	for i := range 20 { // one after the other, and the registry goes in the middle
+		name := fmt.Sprintf("web-%02d", i)
+		f.manifests[name].Spec.Template.Spec.Containers[0].Image = name + ":2"
+		f.apply()
+		w.For(5 * time.Second)
+		if i == 9 {
+			w.SetRegistry(false)
+		}
+	}
+	f.goesOn(8 * time.Minute)
+	// What has pods up already may have the others wait on one node.
+	held, tolerated := f.each(f.says(v1alpha1.ReasonBrake)), f.each(f.says(v1alpha1.ReasonTolerated))
+	if len(held) < 10 || len(held)+len(tolerated)+rollbacks(w) != 20 {
+		w.Failf("the brake holds %s back, %s are tolerated, %d were rolled back", held, tolerated, rollbacks(w))
+	}
+	w.SetRegistry(true)
+	f.goesOn(10 * time.Minute)
+	if n := len(f.each(f.runs)); n < 15 {
+		w.Failf("%d run what Git has ten minutes after the registry is back", n)
+	}
+	f.goesOn(time.Hour)
+	if left := f.each(func(name string) bool { return !f.runs(name) || f.says(v1alpha1.ReasonBrake)(name) }); len(left) > 0 {
+		w.Failf("%s do not run what Git has an hour later, or still say that the brake holds them", left)
+	}
+	if n := rollbacks(w); n != 5 || len(f.denied) != n {
+		w.Failf("%d rollbacks, %d workloads were denied", n, len(f.denied))
+	}
+	told := 0
+	for _, e := range w.Events() {
+		if e.Reason == v1alpha1.ReasonBrake {
+			told++
+		}
+	}
+	if told < 10 {
+		w.Failf("%d events tell of the brake", told)
+	}
+}
+
+// TestTriesOfABrokenVersion: Git has a version that never starts, for days. It is
+// tried again after an hour, after twice as long each time, and once a day in the
+// end; the version that ran before serves all along. When its image is there, the
+// next try succeeds.
+func TestTriesOfABrokenVersion(t *testing.T) {
+	var tries []time.Time
+	e := world.Play(t, world.Story{Name: "tries", Run: func(w *world.World) { tries = tellTries(w) }},
+		world.Options{Nodes: 5, Images: images, Verbose: *verbose})
+	if wrong := slices.Concat(e.Violations, e.Errors); e.Problem != "" || len(wrong) > 0 {
+		t.Errorf("%s\n%s\n%s", e.Problem, strings.Join(wrong, "\n"), e.Log)
+	}
+	hours := []int{1, 2, 4, 8, 16, 24, 24, 24}
+	if len(tries) != len(hours)+1 {
+		t.Fatalf("%d tries, want %d", len(tries), len(hours)+1)
+	}
+	for i, n := range hours {
+		// Two minutes until it is rolled back, and up to three until it is applied.
+		least := time.Duration(n) * time.Hour
+		if between := tries[i+1].Sub(tries[i]); between < least+fails || between > least+failed+4*time.Minute {
+			t.Errorf("%s between the tries %d and %d, want %s and some minutes", between, i+1, i+2, least)
+		}
+	}
+}
+
+func tellTries(w *world.World) (tries []time.Time) {
+	d := probed(4).Obj()
+	f := &fleet{w: w, manifests: map[string]*appsv1.Deployment{"web": d}, denied: map[string]string{}}
+	create(w, d.DeepCopy())
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	w.For(10 * time.Minute)
+	good := version(w)
+	of("missing")(d)
+	for range 8 {
+		for version(w) == good {
+			w.For(3 * time.Minute)
+			f.apply()
+			if n := w.Deployment("web").Status.AvailableReplicas; n < 3 {
+				w.Failf("%d pods of 4 are available", n)
+			}
+		}
+		tries = append(tries, time.Now())
+		w.Until("it is rolled back", func() bool { return version(w) == good })
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if n := len(tries); quarantined(w) != 1 || rollbacks(w) != n {
+			w.Failf("after try %d: %d rollbacks, %d versions in quarantine", n, rollbacks(w), quarantined(w))
+		}
+	}
+	w.SetImage("missing", world.Image{})
+	for version(w) == good {
+		w.For(3 * time.Minute)
+		f.apply()
+	}
+	tries = append(tries, time.Now())
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	if !f.runs("web") {
+		w.Failf("the version does not come in once its image is there")
+	}
+	return tries
+}

@@ -1,0 +1,613 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/test/world"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// on is a setting that is turned on.
+func on(name, content string) map[string]v1alpha1.OpsConfigValue {
+	return map[string]v1alpha1.OpsConfigValue{name: {Enable: true, Content: content}}
+}
+
+// soon shortens what is waited for.
+func soon() map[string]v1alpha1.OpsConfigValue {
+	return on(settings.NameTimeouts, "wait=10s,pre=20s,post=20s")
+}
+
+// optOutAndIn is the story that two managers at once do not end well yet.
+const optOutAndIn = "opt out of a block, and in"
+
+// stories are all that faults are tried on. Without a server first.
+var stories = []world.Story{
+	{Name: "release", Run: func(w *world.World) {
+		create(w, web(3))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "release without a probe", Moving: true, Run: func(w *world.World) {
+		create(w, wrappers.MakeDeployment(world.Namespace, "web").Replicas(2).Image("good").Obj())
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "settings of a new cluster", Options: world.Options{Bare: true}, Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "fail, block, repair", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		block(w)
+		override(w, "repair")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
+	}},
+	{Name: "fail, block, refuse, correct", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		block(w)
+		if err := w.Patch("web", templatePatch("refused")); err == nil {
+			w.Failf("a blocked workload was released")
+		}
+		verdict(w, "pass")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
+	}},
+	{Name: "fail while blocking is off", Options: world.Options{Settings: map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}}, Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		verdict(w, "unpass")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "batches", Options: world.Options{Settings: on(settings.NameBranch, "2")}, Run: func(w *world.World) {
+		create(w, web(5))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "halt, and correct", Moving: true, Run: func(w *world.World) {
+		failInFlight(w, slow(3))
+		w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
+		verdict(w, "pass")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Until("it is resumed", func() bool { return !w.Deployment("web").Spec.Paused })
+	}},
+	{Name: "halt, and release again", Moving: true, Run: func(w *world.World) {
+		failInFlight(w, slow(3))
+		override(w, "repair")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "halt, and go back", Moving: true, Run: func(w *world.World) {
+		// No second pod comes while a process is down: the batches of the release that
+		// is left stay.
+		d := slow(3)
+		d.Spec.MinReadySeconds = 30
+		failInFlight(w, d)
+		w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
+		release(w, "first")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Until("it is neither blocked nor halted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
+		w.Until("the version that was left is in quarantine, and its release says so", func() bool {
+			said := func(c *v1alpha1.ChangeWorkload) bool {
+				return c.Status.Status == v1alpha1.ChangeWorkloadRollback && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonVerificationFailed
+			}
+			return quarantined(w) == 1 && slices.ContainsFunc(slices.Collect(maps.Values(w.Changes("web"))), said)
+		})
+	}},
+	{Name: "second release during the first", Moving: true, Run: func(w *world.World) {
+		create(w, slow(3))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		w.Until("a pod passed", func() bool { return w.Change("web") != nil && w.Change("web").Status.PassCount > 0 })
+		release(w, "third")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "there and back again", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "first")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if n := w.Change("web").Status.ObservedRelease; n != 3 {
+			w.Failf("the release observed is %d", n)
+		}
+	}},
+	{Name: "apply a field that is not stored, again and again", Run: applyStripped},
+	{Name: "release a field that is not stored, roll it back, and apply again", Run: rollBackStripped},
+	{Name: "halt, and go back to a manifest with a field that is not stored", Moving: true, Run: goBackToStripped},
+	{Name: "scale", Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		patch(w, `{"spec":{"replicas":3}}`)
+		w.Until("all pods passed", func() bool { return w.Change("web").Status.PassCount == 3 })
+		patch(w, `{"spec":{"replicas":1}}`)
+	}},
+	{Name: optOutAndIn, Moving: true, Run: func(w *world.World) {
+		failInFlight(w, slow(3))
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseDisabled+`"}}}`)
+		w.Until("the block is taken back", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
+		w.Rest()
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":null}}}`)
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+	}},
+	{Name: "pods are replaced", Run: replaced},
+	{Name: "count to the end while opted out", Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseDisabled+`"},"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"9223372036854775807"}}}`)
+		w.Rest()
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":null}}}`)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		block(w)
+	}},
+	{Name: "un-enrol", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		block(w)
+		w.Enrol(false)
+		w.Until("the block is taken back", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
+	}},
+	{Name: "enrol what runs", Options: world.Options{Unenrolled: true}, Run: func(w *world.World) {
+		create(w, web(2))
+		w.Rest()
+		w.Enrol(true)
+		w.Rest()
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "delete in mid-release, and create anew", Moving: true, Run: func(w *world.World) {
+		create(w, slow(3))
+		w.Until("it is recorded", func() bool { return w.Change("web") != nil })
+		must(w, w.Delete(w.Deployment("web")))
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "release while the operator is down", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Rest()
+		w.Stop()
+		release(w, "second")
+		w.For(quietTime)
+		w.Start()
+		w.Until("it is recorded", func() bool { return w.Deployment("web").Annotations[v1alpha1.ReleaseAnnotation] == "2" })
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "release again at once", Run: func(w *world.World) {
+		create(w, web(2))
+		seen(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		backToFirst(w)
+	}},
+	{Name: "enrol what runs, and release twice at once", Options: world.Options{Unenrolled: true}, Run: func(w *world.World) {
+		create(w, web(2))
+		w.Rest()
+		w.Enrol(true)
+		release(w, "second")
+		release(w, "third")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		backToFirst(w)
+	}},
+	{Name: "roll a release back that hangs", Run: func(w *world.World) {
+		hang(w)
+		if err := w.Patch("web", imagePatch("bad")); err == nil {
+			w.Failf("a version was released that was rolled back")
+		}
+	}},
+	{Name: "override a quarantine", Run: func(w *world.World) {
+		hang(w)
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"main","image":"bad"}]}}}}`)
+		w.Until("it is told", func() bool {
+			c := w.Change("web")
+			return c != nil && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonRollbackRefused
+		})
+		patch(w, imagePatch("good:2"))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "roll back on request", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		first := version(w)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		request(w, "nonsense")
+		request(w, "last-success")
+		w.Until("it is back", func() bool { return version(w) == first })
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "heal in flight", Moving: true, Options: world.Options{Settings: on(settings.NameSelfHealing, "")}, Run: func(w *world.World) {
+		// No second pod comes while a process is down: the batches of the release that
+		// fails are left at the end.
+		d := slow(3)
+		d.Spec.MinReadySeconds = 30
+		create(w, d)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		first := version(w)
+		release(w, "second")
+		w.Until("a pod passed", func() bool { return w.Change("web") != nil && w.Change("web").Status.PassCount > 0 })
+		verdict(w, "unpass")
+		w.Until("it is back", func() bool { return version(w) == first })
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
+	}},
+	{Name: "recreate, with nothing to go back to", Run: func(w *world.World) {
+		create(w, wrappers.MakeDeployment(world.Namespace, "web").Replicas(2).Image("bad").With(func(d *appsv1.Deployment) {
+			d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
+		}).Obj())
+		w.Until("it is told", func() bool {
+			c := w.Change("web")
+			return c != nil && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonRollbackRefused
+		})
+		patch(w, imagePatch("good"))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+}
+
+// serverStories are those with AlterShield Server.
+var serverStories = []world.Story{
+	{Name: "passes", Options: withServer(nil), Run: func(w *world.World) {
+		create(w, web(2))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "fails the PRE check of a batch", Options: withServer(nil), Run: failing(altershield.CheckBatch, altershield.StagePre)},
+	{Name: "fails the POST check of a batch", Options: withServer(nil), Run: failing(altershield.CheckBatch, altershield.StagePost)},
+	{Name: "fails the PRE check of an order", Options: withServer(nil), Run: failing(altershield.CheckOrder, altershield.StagePre)},
+	{Name: "fails the POST check of an order", Options: withServer(nil), Run: failing(altershield.CheckOrder, altershield.StagePost)},
+	{Name: "is silent", Options: withServer(soon()), Run: func(w *world.World) {
+		w.Server().Script(simulator.Script{Never: true, Match: simulator.Match{Stage: altershield.StagePost}})
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "is silent, which fails", Options: withServer(merged(soon(), on(settings.NameSilence, ""))), Run: func(w *world.World) {
+		create(w, web(1))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Server().Script(simulator.Script{Never: true, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost}})
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
+	}},
+	{Name: "is down, and comes back", Options: withServer(soon()), Run: func(w *world.World) {
+		must(w, w.Server().SetOutage(simulator.Refuse))
+		create(w, web(1))
+		w.For(quietTime)
+		must(w, w.Server().SetOutage(simulator.NoOutage))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "pods are replaced, and checked", Options: withServer(nil), Run: replaced},
+	{Name: "is told of a rollback", Options: withServer(nil), Run: func(w *world.World) {
+		hang(w)
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "is told of a release that replaces another", Moving: true, Options: withServer(nil), Run: func(w *world.World) {
+		create(w, slow(3))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		w.Until("a pod passed", func() bool { return w.Change("web") != nil && w.Change("web").Status.PassCount > 0 })
+		release(w, "third")
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+}
+
+func withServer(settings map[string]v1alpha1.OpsConfigValue) world.Options {
+	return world.Options{Server: true, Settings: settings}
+}
+
+func merged(a, b map[string]v1alpha1.OpsConfigValue) map[string]v1alpha1.OpsConfigValue {
+	for k, v := range b {
+		a[k] = v
+	}
+	return a
+}
+
+// failing is a release that the server passes, and one whose check it fails.
+func failing(of altershield.CheckType, stage altershield.Stage) func(w *world.World) {
+	return func(w *world.World) {
+		create(w, web(1))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		// Not while a process is down that died of the call itself.
+		w.Server().Script(simulator.Script{Verdict: altershield.VerdictFail, CallbackDelay: 5 * time.Second, Match: simulator.Match{CheckType: of, Stage: stage}})
+		release(w, "bad")
+		w.Until("it is blocked, or ended while nobody heard of the failure", func() bool {
+			c := w.Change("web")
+			return c != nil && c.Spec.Release == 2 && (labelled(w, v1alpha1.SuspendLabel) && c.Status.Status == v1alpha1.ChangeWorkloadSuspend ||
+				w.Undelivered() && c.Status.Status == v1alpha1.ChangeWorkloadSuccess)
+		})
+	}
+}
+
+func web(replicas int32) *appsv1.Deployment { return probed(replicas).Obj() }
+
+// probed has a readiness probe, so that its pods need not settle.
+func probed(replicas int32) *wrappers.DeploymentWrapper {
+	return wrappers.MakeDeployment(world.Namespace, "web").Replicas(replicas).Image("good").
+		Container(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} })
+}
+
+// replaced is a release whose pods are replaced after it succeeded: what is kept of
+// them does not grow.
+func replaced(w *world.World) {
+	create(w, web(2))
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	for i := range 4 {
+		must(w, w.Delete(w.Pods()[0]))
+		passed := int32(3 + i)
+		w.Until(fmt.Sprintf("%d pods passed, and no more batches are there than pods", passed), func() bool {
+			c := w.Change("web")
+			return c.Status.PassCount == passed && c.Status.Batches == passed && len(w.Batches(c)) == 2
+		})
+	}
+	if c := w.Change("web"); c.Status.Status != v1alpha1.ChangeWorkloadSuccess {
+		w.Failf("the release is %s", c.Status.Status)
+	}
+}
+
+// strippedField is a field of the template that the API server does not store.
+const strippedField = `{"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"group"}}}}}`
+
+// stripped has the field in its manifest.
+func stripped(d *appsv1.Deployment) *appsv1.Deployment {
+	group := "group"
+	d.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &group}
+	return d
+}
+
+// unchanged applies a manifest that leads to what is stored: that is no release,
+// and not even a write.
+func unchanged(w *world.World, manifest string) {
+	w.Rest()
+	before := w.Deployment("web").DeepCopy()
+	for range 3 {
+		patch(w, manifest)
+		w.For(quietTime)
+	}
+	after := w.Deployment("web")
+	if n, was := after.Annotations[v1alpha1.ReleaseAnnotation], before.Annotations[v1alpha1.ReleaseAnnotation]; n != was {
+		w.Failf("applying an unchanged manifest made release %s of %s", n, was)
+	}
+	if after.ResourceVersion != before.ResourceVersion {
+		w.Failf("applying an unchanged manifest changed something:\n%s", cmp.Diff(before, after))
+	}
+}
+
+// applyStripped applies one manifest all the time, with a field that is not stored.
+func applyStripped(w *world.World) {
+	create(w, stripped(web(2)))
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	if c := w.Change("web"); c.Spec.Release != 1 || c.Status.Attempt != 1 || w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation] == "unknown" {
+		w.Failf("the first release is number %d, attempt %d, by %s", c.Spec.Release, c.Status.Attempt, w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation])
+	}
+	unchanged(w, strippedField)
+	block(w)
+	unchanged(w, strippedField)
+	if c := w.Change("web"); c.Status.Status != v1alpha1.ChangeWorkloadSuspend || c.Status.FailCount != 1 || !labelled(w, v1alpha1.SuspendLabel) {
+		w.Failf("applying an unchanged manifest made the failed release %s, with %d failures", c.Status.Status, c.Status.FailCount)
+	}
+	if err := w.Patch("web", templatePatch("refused")); err == nil {
+		w.Failf("a blocked workload was released")
+	}
+	override(w, "repair")
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	// Nobody knows yet what becomes of it: this is a release, once.
+	patch(w, strippedField)
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	unchanged(w, strippedField)
+	if n := w.Deployment("web").Annotations[v1alpha1.ReleaseAnnotation]; n != "3" {
+		w.Failf("release is %s", n)
+	}
+}
+
+// goBackToStripped applies the manifest of the last good version, which has such a
+// field, while the next one is blocked and halted.
+func goBackToStripped(w *world.World) {
+	d := slow(3)
+	// No second pod comes while a process is down.
+	d.Spec.MinReadySeconds = 30
+	failInFlight(w, stripped(d))
+	w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
+	patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":null}},"spec":{"schedulingGroup":{"podGroupName":"group"}}}}}`)
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	w.Until("it is neither blocked nor halted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
+	if quarantined(w) != 1 {
+		w.Failf("%d versions are in quarantine", quarantined(w))
+	}
+	unchanged(w, strippedField)
+}
+
+// rollBackStripped rolls a release back whose manifest has such a field, as that of
+// the release before.
+func rollBackStripped(w *world.World) {
+	d := stripped(slow(2))
+	d.Annotations = map[string]string{v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s"}
+	create(w, d)
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	good := version(w)
+	apply := func(image string) error {
+		return w.Patch("web", fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"group"},"containers":[{"name":"main","image":%q}]}}}}`, image))
+	}
+	must(w, apply(world.BadImage))
+	w.Until("it is rolled back", func() bool { return version(w) == good && quarantined(w) == 1 })
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	if err := apply(world.BadImage); err == nil {
+		w.Failf("a version was released that was rolled back")
+	}
+	unchanged(w, strippedField)
+}
+
+// slow is replaced one pod after the other.
+func slow(replicas int32) *appsv1.Deployment {
+	return probed(replicas).OneByOne().MinReadySeconds(1).Obj()
+}
+
+func must(w *world.World, err error) {
+	if err != nil {
+		w.Failf("%v", err)
+	}
+}
+
+func create(w *world.World, d *appsv1.Deployment) { must(w, w.Create(d)) }
+
+func patch(w *world.World, patch string) { must(w, w.Patch("web", patch)) }
+
+func templatePatch(value string) string {
+	return fmt.Sprintf(`{"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, value)
+}
+
+func imagePatch(image string) string {
+	return fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image)
+}
+
+// release releases another template; "first" is the one it was created with.
+func release(w *world.World, value string) {
+	if value == "first" {
+		patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
+		return
+	}
+	patch(w, templatePatch(value))
+}
+
+// override releases a template past the block.
+func override(w *world.World, value string) {
+	patch(w, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, v1alpha1.IgnoredSuspendLabel, value))
+}
+
+func request(w *world.World, version string) {
+	patch(w, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.RollbackToAnnotation, version))
+	w.Until("the request is taken", func() bool {
+		return w.Deployment("web").Annotations[v1alpha1.RollbackToAnnotation] == ""
+	})
+}
+
+// backToFirst asks for the last success, which is the template it was created with.
+func backToFirst(w *world.World) {
+	request(w, "last-success")
+	w.Until("it is back", func() bool { return w.Deployment("web").Spec.Template.Labels["test"] == "" })
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+}
+
+func labelled(w *world.World, label string) bool {
+	_, ok := w.Deployment("web").Labels[label]
+	return ok
+}
+
+func version(w *world.World) string { return w.Deployment("web").Labels[v1alpha1.VersionLabel] }
+
+// seen waits for the release a workload is at to be in a state.
+func seen(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
+	w.Until("the release is "+string(state), func() bool {
+		c, d := w.Change("web"), w.Deployment("web")
+		return c != nil && c.Status.Status == state && fmt.Sprint(c.Status.ObservedRelease) == d.Annotations[v1alpha1.ReleaseAnnotation]
+	})
+}
+
+// until waits for the same, and a while longer.
+func until(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
+	seen(w, state)
+	// A user sees that, and takes a while to act: what follows the state, as the
+	// memory of a version that succeeded does, is there by then.
+	w.For(10 * time.Second)
+}
+
+// ended waits for the same, and for the server to be told.
+func ended(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
+	until(w, state)
+	w.Until("its order is ended", func() bool { return w.Change("web").Status.OrderStage == v1alpha1.OrderEnded })
+}
+
+// verdict says of the first pod of the release what a check did.
+func verdict(w *world.World, verdict string) { judge(w, w.Change("web"), verdict) }
+
+// judge says of the first pod of a release what a check did.
+func judge(w *world.World, c *v1alpha1.ChangeWorkload, verdict string) {
+	w.Until("a batch is done", func() bool {
+		batches := w.Batches(c)
+		return len(batches) > 0 && batches[0].Status.Status == v1alpha1.ChangePodExecuteDone
+	})
+	batch := w.Batches(c)[0]
+	must(w, w.PatchStatus(batch, map[string]any{
+		"message":    v1alpha1.ChangePodMessagePostFinish,
+		"podResults": []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: batch.Spec.PodInfos[0].Pod}, Verdict: verdict, Message: "find error"}},
+	}))
+}
+
+func block(w *world.World) {
+	verdict(w, "unpass")
+	until(w, v1alpha1.ChangeWorkloadSuspend)
+	w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
+}
+
+// failInFlight fails a release while its pods are replaced.
+func failInFlight(w *world.World, d *appsv1.Deployment) {
+	create(w, d)
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	release(w, "second")
+	w.Until("a pod passed", func() bool { return w.Change("web") != nil && w.Change("web").Status.PassCount > 0 })
+	block(w)
+}
+
+// hang is a release whose pods do not come up, and goes.
+func hang(w *world.World) {
+	d := slow(2)
+	d.Annotations = map[string]string{v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s"}
+	create(w, d)
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	good := version(w)
+	patch(w, imagePatch(world.BadImage))
+	w.Until("it is rolled back", func() bool { return version(w) == good && quarantined(w) == 1 })
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+}
+
+func quarantined(w *world.World) int {
+	var reasons map[string]json.RawMessage
+	if json.Unmarshal([]byte(w.Deployment("web").Annotations[v1alpha1.QuarantineReasonAnnotation]), &reasons) != nil {
+		return 0
+	}
+	return len(strings.Split(w.Deployment("web").Annotations[v1alpha1.QuarantinedAnnotation], ","))
+}
+
+func conditionOf(c *v1alpha1.ChangeWorkload, kind string) string {
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == kind {
+			return condition.Reason
+		}
+	}
+	return ""
+}

@@ -1,0 +1,368 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// WorkloadReconciler sees to it that each release of a workload has its
+// ChangeWorkload, those that slipped past admission included, and takes back
+// the operator's block from workloads that leave the defense.
+type WorkloadReconciler struct {
+	*cluster.Cluster
+	// unenrolled are the versions workloads outside of the defense were last
+	// seen with. It only spares baselines a doubt that their times leave, so
+	// that it is gone after a restart does no harm.
+	unenrolled sync.Map // workload.Key -> sighting
+}
+
+// sighting is a workload with the version of its template.
+type sighting struct {
+	uid     types.UID
+	version string
+}
+
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changeworkloads,verbs=get;list;watch;create;patch;delete
+
+// SetupWithManager adds the controller to the manager.
+func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("workload")
+	for _, kind := range r.Kinds.Kinds() {
+		b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(recordChanged()))
+		for _, s := range kind.Secondary() {
+			// The revision before the first release is seen only now: it is the baseline.
+			b = b.Watches(s.Object, to(cluster.OwnerBy(s)), builder.WithPredicates(acquired()))
+		}
+	}
+	return b.
+		// A record was made, or somebody removed it.
+		Watches(&v1alpha1.ChangeWorkload{}, to(r.WorkloadOf)).
+		// The namespace is enrolled, or leaves: what is blocked there is let go.
+		Watches(cluster.NamespaceObject(), to(r.WorkloadsOf), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		// Observing takes back what the operator holds.
+		Watches(&v1alpha1.OpsConfigInfo{}, to(r.heldWorkloads)).
+		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
+		WithLogConstructor(cluster.LogWorkload(mgr, "workload")).
+		Complete(cluster.Quiet(r))
+}
+
+// Reconcile records the release a workload is at.
+func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
+	w, err := r.Workload(ctx, key)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if w == nil {
+		r.unenrolled.Delete(key)
+		return ctrl.Result{}, nil
+	}
+	ns, err := r.Namespace(ctx, w.Namespace)
+	if err != nil || ns.Ending() {
+		return ctrl.Result{}, err
+	}
+	in, err := r.observe(ctx, ns, w)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return cluster.Settle(ctx, ctrl.Result{}, r.denied(ctx, in, r.apply(ctx, w, in.Changes, defense.DecideWorkload(in))))
+}
+
+// denied tells whether what was written was denied. Of a workload that left the
+// defense only the log does.
+func (r *WorkloadReconciler) denied(ctx context.Context, in defense.WorkloadInput, err error) error {
+	w, change := in.Workload, cluster.CurrentRelease(in.Workload, in.Changes)
+	denied := (*cluster.DeniedError)(nil)
+	if !in.Enrolled || defense.OptedOut(w.Labels) {
+		if errors.As(err, &denied) {
+			denied.Log(ctx)
+		}
+		return err
+	}
+	if err == nil && change != nil {
+		return r.NoteAccepted(ctx, change, cluster.ActRecord)
+	}
+	return r.ReportDenied(ctx, w, change, err)
+}
+
+func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, w *defense.Workload) (in defense.WorkloadInput, err error) {
+	in = defense.WorkloadInput{Now: r.Clock.Now(), Workload: w, Enrolled: ns.Enrolled}
+	key := workload.Key{GroupKind: w.GVK.GroupKind(), NamespacedName: types.NamespacedName{Namespace: w.Namespace, Name: w.Name}}
+	if !in.Enrolled {
+		r.unenrolled.Store(key, sighting{uid: w.UID, version: w.Version})
+	} else {
+		seen, _ := r.unenrolled.Load(key)
+		if s, ok := seen.(sighting); ok && s.uid == w.UID {
+			in.SeenBefore = s.version
+		}
+		if in.DefendedSince, err = r.defendedSince(ctx, ns); err != nil {
+			return in, err
+		}
+	}
+	if in.Changes, err = r.Releases(ctx, w.Namespace, w.UID); err != nil {
+		return in, err
+	}
+	if in.History, err = r.History(ctx, w.Namespace, w.UID); err != nil {
+		return in, err
+	}
+	set, err := r.InForce(ctx, w.Namespace, w.Annotations)
+	in.KeepHistory, in.Observe = set.History, set.Observe
+	return in, err
+}
+
+// defendedSince is the later of the enrolment of the namespace and of the
+// installation of the operator, which is when its first setting was created.
+func (r *WorkloadReconciler) defendedSince(ctx context.Context, ns cluster.Namespace) (time.Time, error) {
+	since := defense.EnrolledSince(ns.Meta.ManagedFields)
+	var installed v1alpha1.OpsConfigInfo
+	key := types.NamespacedName{Namespace: r.Operator, Name: settings.NameBlocking}
+	if err := r.Client.Get(ctx, key, &installed); err != nil {
+		return time.Time{}, client.IgnoreNotFound(err)
+	}
+	if since.IsZero() || since.After(installed.CreationTimestamp.Time) {
+		return since, nil
+	}
+	return installed.CreationTimestamp.Time, nil
+}
+
+func (r *WorkloadReconciler) apply(
+	ctx context.Context, w *defense.Workload, changes []v1alpha1.ChangeWorkload, plan defense.WorkloadPlan,
+) error {
+	switch {
+	case plan.TakeBack:
+		return r.takeBack(ctx, w)
+	case plan.Record != nil:
+		return r.record(ctx, w, plan.Record)
+	}
+	if plan.Baseline {
+		if err := r.RememberBaseline(ctx, w, changes); err != nil {
+			return err
+		}
+	}
+	if plan.EnsureChange {
+		if err := r.ensureChange(ctx, w, changes); err != nil {
+			return err
+		}
+	}
+	if err := r.acknowledge(ctx, w, plan); err != nil || !plan.HandBack {
+		return err
+	}
+	return r.handBack(ctx, w)
+}
+
+// handBack gives the fields of the template that a rollback made the operator's
+// back to the field manager that applies the workload. The fields are read from
+// the API server, because the cache does not have them. Nothing is done twice:
+// after this the fields are not the operator's.
+func (r *WorkloadReconciler) handBack(ctx context.Context, w *defense.Workload) error {
+	kind, err := r.KindOf(w)
+	if err != nil {
+		return err
+	}
+	stored, err := r.Stored(ctx, w)
+	if err != nil || stored == nil {
+		return err
+	}
+	fields, due, err := workload.HandBack(stored.GetManagedFields(), kind.TemplatePath())
+	if err != nil || !due {
+		return err
+	}
+	p := cluster.PatchFields(w, stored.GetManagedFields(), fields)
+	if err := r.PatchWorkload(ctx, p, cluster.ActHandBack); err != nil {
+		return err
+	}
+	log.FromContext(ctx).Info("gave the fields of the template back to the field manager that applies the workload")
+	return nil
+}
+
+// takeBack removes the operator's own block and pause.
+func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) error {
+	kind, err := r.KindOf(w)
+	if err != nil {
+		return err
+	}
+	p := cluster.PatchRelease(w)
+	if w.Annotations[v1alpha1.SuspendedByAnnotation] != "" {
+		// A block that somebody else set stays.
+		p.DropLabel(v1alpha1.SuspendLabel)
+		p.DropAnnotation(v1alpha1.SuspendedByAnnotation)
+	}
+	p.DropAnnotation(v1alpha1.OverrideStaleAnnotation)
+	p.Resume(kind)
+	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
+		return err
+	}
+	// No event: of a workload that left the defense this was the last write, and
+	// of one that is only observed its release says so.
+	log.FromContext(ctx).Info("lifted the block of a workload that left the defense, or is only observed")
+	return nil
+}
+
+// record writes on the workload what admission would have written, never on its
+// template: that would restart its pods.
+func (r *WorkloadReconciler) record(ctx context.Context, w *defense.Workload, rec *defense.Recording) error {
+	p := cluster.PatchRevision(w)
+	p.SetLabel(v1alpha1.VersionLabel, rec.Version)
+	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(rec.Release, 10))
+	switch admitted := rec.Admitted.String(); admitted {
+	case w.Annotations[v1alpha1.AdmittedAnnotation]:
+	case "":
+		p.DropAnnotation(v1alpha1.AdmittedAnnotation)
+	default:
+		p.SetAnnotation(v1alpha1.AdmittedAnnotation, admitted)
+	}
+	if rec.Slipped {
+		p.SetAnnotation(v1alpha1.ReleasedByAnnotation, defense.UnknownUser)
+		p.DropLabel(v1alpha1.DefenseStatusLabel)
+		// It was about the release before.
+		p.DropAnnotation(v1alpha1.RollbackToAnnotation)
+	}
+	if rec.Override != nil {
+		p.DropLabel(v1alpha1.IgnoredSuspendLabel)
+		p.SetAnnotation(v1alpha1.OverrideAnnotation, rec.Override.String())
+		if q := defense.ParseQuarantine(w.Annotations, r.Clock.Now()); q.Holds(rec.Version) {
+			p.SetQuarantine(q.Override(rec.Version, rec.Override.User))
+		}
+	}
+	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
+		return err
+	}
+	log.FromContext(ctx).Info("recorded a release that admission did not record, or saw otherwise than it is stored",
+		"version", rec.Version, "seen", w.RecordedVersion(), "release", rec.Release, "slipped", rec.Slipped)
+	if rec.Slipped {
+		r.Event(w, nil, defense.Event{Type: corev1.EventTypeNormal, Reason: "ReleaseRecorded",
+			Message: fmt.Sprintf("version %s was released past the admission webhook; it is verified like any other release", rec.Version)}, "Record")
+	}
+	return nil
+}
+
+// ensureChange creates the ChangeWorkload of the workload's version, or tells
+// the one that is there of a newer release of the same version.
+func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Workload, changes []v1alpha1.ChangeWorkload) error {
+	version := w.RecordedVersion()
+	for i := range changes {
+		change := &changes[i]
+		if change.Spec.Reversion != version {
+			continue
+		}
+		if change.Spec.Release >= w.Release() {
+			return nil
+		}
+		patched := change.DeepCopy()
+		patched.Spec.Release = w.Release()
+		if err := r.Client.Patch(ctx, patched, client.MergeFromWithOptions(change, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("write release %d to changeworkload %s: %w", w.Release(), change.Name, err)
+		}
+		return nil
+	}
+	// A setting that cannot be used is reported by the release.
+	set, err := r.InForce(ctx, w.Namespace, w.Annotations)
+	if err != nil {
+		return err
+	}
+	change := newChangeWorkload(w, set.Settings, r.Clock.Now())
+	switch err := r.Try(w, cluster.ActRecord, func() error { return r.Client.Create(ctx, change) }); {
+	case err == nil:
+		log.FromContext(ctx).Info("created the changeworkload of a release", "changeworkload", change.Name, "release", w.Release())
+		return nil
+	case apierrors.IsAlreadyExists(err):
+		return errors.Join(err, r.RemoveOrphan(ctx, change))
+	default:
+		return fmt.Errorf("create changeworkload %s: %w", change.Name, err)
+	}
+}
+
+// acknowledge says on the workload that its version has its ChangeWorkload, and
+// emits an event of an override once.
+func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workload, plan defense.WorkloadPlan) error {
+	once := plan.Override != nil || plan.Resumed || plan.Unquarantined != nil || plan.Unquarantine != ""
+	if !plan.Processed && !once {
+		return nil
+	}
+	p := cluster.PatchRelease(w)
+	if once {
+		// Once: a view from before the last report must not report again, nor
+		// one from before a pause take its mark away.
+		p = cluster.PatchRevision(w)
+	}
+	if plan.Resumed {
+		p.DropAnnotation(v1alpha1.HaltedAnnotation)
+	}
+	if plan.Processed {
+		p.SetLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed)
+	}
+	if plan.Override != nil {
+		p.SetAnnotation(v1alpha1.OverrideReportedAnnotation, plan.Override.ResourceVersion)
+	}
+	ended := plan.Unquarantined
+	if ended != nil {
+		p.DropAnnotation(v1alpha1.UnquarantinedAnnotation)
+	} else if plan.Unquarantine != "" {
+		q, done := defense.ParseQuarantine(w.Annotations, r.Clock.Now()).Unquarantine(plan.Unquarantine, defense.UnknownUser)
+		p.SetQuarantine(q)
+		p.DropAnnotation(v1alpha1.UnquarantineAnnotation)
+		ended = &done
+	}
+	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
+		return err
+	}
+	r.emitUnquarantined(ctx, w, ended)
+	if o := plan.Override; o != nil {
+		metrics.Overridden()
+		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
+		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: "BlockOverridden",
+			Message: fmt.Sprintf("version %s: %s passed the block or the quarantine with the label %s", o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
+	}
+	return nil
+}
+
+// emitUnquarantined emits an event of a quarantine that a user ended.
+func (r *WorkloadReconciler) emitUnquarantined(ctx context.Context, w *defense.Workload, u *defense.Unquarantined) {
+	if u == nil {
+		return
+	}
+	reason := "QuarantineEnded"
+	if len(u.Ended) == 0 {
+		reason = "UnquarantineRefused"
+	}
+	log.FromContext(ctx).Info("a user asked to end a quarantine", "asked", u.Asked, "ended", u.Ended, "user", u.User)
+	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: u.Describe()}, "Unquarantine")
+}

@@ -1,0 +1,236 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package binaries
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPinned(t *testing.T) {
+	const all = `{"Require":[{"Path":"k8s.io/kubernetes","Version":"v1.36.3"},{"Path":"sigs.k8s.io/kwok","Version":"v0.8.0"},` +
+		`{"Path":"go.etcd.io/etcd/server/v3","Version":"v3.6.8"}]}`
+	versions, err := pinned([]byte(all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" +
+		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
+		" -X k8s.io/component-base/version.gitTreeState=clean" +
+		" -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"
+	if diff := cmp.Diff(want, linkerFlags(versions)); diff != "" {
+		t.Errorf("flags (-want +got):\n%s", diff)
+	}
+	for name, bad := range map[string]string{
+		"no kwok":         strings.Replace(all, "sigs.k8s.io/kwok", "example.com/kwok", 1),
+		"not JSON":        "module m",
+		"not of releases": strings.Replace(all, "v1.36.3", "v1.36.3-alpha.1", 1),
+	} {
+		if _, err := pinned([]byte(bad)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestStamp(t *testing.T) {
+	base := stamp([]byte("mod"), []byte("sum"))
+	if again := stamp([]byte("mod"), []byte("sum")); again != base {
+		t.Errorf("the same inputs give %s and %s", base, again)
+	}
+	if stamp([]byte("mod"), []byte("sum2")) == base || stamp([]byte("mods"), []byte("um")) == base {
+		t.Error("a change keeps the stamp")
+	}
+}
+
+func TestRoot(t *testing.T) {
+	want, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The pins are a module of their own, which must not be taken for ours.
+	for _, dir := range []string{".", "../pins", "../../.."} {
+		got, err := Root(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("root of %s is %s, want %s", dir, got, want)
+		}
+	}
+	if got, err := Root("/"); err == nil {
+		t.Errorf("a directory outside of the repository has root %s", got)
+	}
+}
+
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	first, err := Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Lock(dir); !errors.Is(err, ErrLocked) {
+		t.Fatalf("second lock: %v, want %v", err, ErrLocked)
+	}
+	waited := false
+	second, err := waitForLock(t.Context(), dir, func() {
+		waited = true
+		if err := first.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !waited {
+		t.Error("got a lock that was held")
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// script writes a program that prints text.
+func script(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\ncat <<'END'\n"+text+"\nEND\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUsable(t *testing.T) {
+	p := &plan{dir: t.TempDir(), versions: map[string]string{kubernetes: "v1.36.3", etcd: "v3.6.8", kwok: "v0.8.0"}}
+	elsewhere := t.TempDir()
+	for says, want := range map[string]string{
+		"Kubernetes v1.36.3": "v1.36.3",
+		"Kubernetes v1.36.0": "v1.36.0",
+		"Kubernetes v1.35.9": "",
+		"Kubernetes v1.3.6":  "",
+		"{\n  \"clientVersion\": {\n    \"gitVersion\": \"v1.36.1\",\n  },\n  \"kustomizeVersion\": \"v5.7.1\"\n}": "v1.36.1",
+		`"gitVersion": "v1.36.4-dispatcher"`: "",
+		`"gitVersion": "v1.36.4+k3s1"`:       "",
+		"no version":                         "",
+	} {
+		path := filepath.Join(elsewhere, "kubectl")
+		script(t, path, says)
+		if got := p.usable(t.Context(), binaries[4], path); got != want {
+			t.Errorf("a program that says %q: version %q, want %q", says, got, want)
+		}
+	}
+	path := filepath.Join(elsewhere, "etcd")
+	script(t, path, "etcd Version: 3.6.11\nGit SHA: 1234567\nGo Version: go1.25.1")
+	if got := p.usable(t.Context(), binaries[0], path); got != "3.6.11" {
+		t.Errorf("etcd: version %q", got)
+	}
+	own := filepath.Join(p.dir, "kubectl")
+	script(t, own, "Kubernetes v1.36.3")
+	if got := p.usable(t.Context(), binaries[4], own); got != "" {
+		t.Errorf("its own older build counts as found: %q", got)
+	}
+	if got := p.usable(t.Context(), binaries[4], filepath.Join(elsewhere, "absent")); got != "" {
+		t.Errorf("what is not there has version %q", got)
+	}
+}
+
+// TestBuildTakesWhatIsThere brings all binaries in without building any.
+func TestBuildTakesWhatIsThere(t *testing.T) {
+	root, assets := t.TempDir(), t.TempDir()
+	pins := filepath.Join(root, "hack", "controlplane", "pins")
+	if err := os.MkdirAll(pins, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join("..", "pins", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(pins, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := newPlan(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if announced := p.announcement(); !strings.Contains(announced, "kube-apiserver") || !strings.Contains(announced, " min on ") {
+		t.Errorf("announced: %s", announced)
+	}
+	for _, b := range binaries {
+		script(t, filepath.Join(assets, b.name), "version "+p.versions[b.module])
+	}
+	t.Setenv("KUBEBUILDER_ASSETS", assets)
+	var out strings.Builder
+	dir, err := Build(t.Context(), root, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range binaries {
+		if took := fmt.Sprintf("taking %s %s from %s", b.name, p.versions[b.module], assets); !strings.Contains(out.String(), took) {
+			t.Errorf("does not say %q:\n%s", took, out.String())
+		}
+		if !isProgram(filepath.Join(dir, b.name)) {
+			t.Errorf("no program %s", b.name)
+		}
+	}
+	if strings.Contains(out.String(), "building") {
+		t.Errorf("something was built:\n%s", out.String())
+	}
+
+	// What is complete stays, whatever the next shell's environment says.
+	t.Setenv("KUBEBUILDER_ASSETS", "")
+	out.Reset()
+	if _, err := Build(t.Context(), root, &out); err != nil || out.Len() > 0 {
+		t.Errorf("the second time: %v\n%s", err, out.String())
+	}
+	if err := Begin(t.Context(), root, &out); err != nil || out.Len() > 0 {
+		t.Errorf("nothing to begin: %v\n%s", err, out.String())
+	}
+	if err := os.Remove(filepath.Join(dir, "kwok")); err != nil {
+		t.Fatal(err)
+	}
+	if p.isBuilt() {
+		t.Error("complete without kwok")
+	}
+}
+
+func TestTrack(t *testing.T) {
+	var c counter
+	fmt.Fprint(&c, "one\ntwo\nthr")
+	fmt.Fprint(&c, "ee\n")
+	if c.lines() != 3 {
+		t.Errorf("%d lines, want 3", c.lines())
+	}
+	var out strings.Builder
+	track(&out, func() string { return "working" })()
+	if out.Len() > 0 {
+		t.Errorf("said at once: %q", out.String())
+	}
+	if took := elapsed(time.Now().Add(-90 * time.Second)); took != 90*time.Second {
+		t.Errorf("elapsed: %s", took)
+	}
+	for text, want := range map[string]string{"": "", "a\nb\n": "a\nb", "a\nb\nc\nd\n": "b\nc\nd"} {
+		if got := tail([]byte(text), 3); got != want {
+			t.Errorf("tail of %q is %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// BrakeName is the name of the ConfigMap of the operator's namespace on which the
+// rollbacks are counted that nobody asked for. Deleting it forgets them.
+const BrakeName = "altershieldoperator-rollbacks"
+
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=create,namespace=altershieldoperator-system
+// +kubebuilder:rbac:groups="",resources=configmaps,resourceNames=altershieldoperator-rollbacks,verbs=get;list;watch;update,namespace=altershieldoperator-system
+
+// Brake reads the brake from the cache.
+func (v View) Brake(ctx context.Context) (defense.Brake, error) {
+	var counted corev1.ConfigMap
+	err := v.Cached.Get(ctx, types.NamespacedName{Namespace: v.Operator, Name: BrakeName}, &counted)
+	if client.IgnoreNotFound(err) != nil {
+		return defense.Brake{}, fmt.Errorf("get configmap %s: %w", BrakeName, err)
+	}
+	return defense.ParseBrake(counted.Annotations[v1alpha1.BrakeAnnotation]), nil
+}
+
+// TakeBrake counts a rollback before it is made, by compare-and-swap on what
+// the API server has. A rollback that is decided again is counted once. Without
+// room the decision is made again, from what is known then.
+func (c *Cluster) TakeBrake(ctx context.Context, w *defense.Workload) error {
+	set, err := c.InForce(ctx, w.Namespace, w.Annotations)
+	if err != nil || !set.Brake {
+		// Without a limit nothing is counted: rollbacks of many workloads at once
+		// must not wait for one another.
+		return err
+	}
+	counted := &corev1.ConfigMap{}
+	err = c.Live.Get(ctx, types.NamespacedName{Namespace: c.Operator, Name: BrakeName}, counted)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get configmap %s: %w", BrakeName, err)
+	}
+	missing := err != nil
+	before := defense.ParseBrake(counted.Annotations[v1alpha1.BrakeAnnotation])
+	after, changed, ok := before.Take(set.Settings, c.Clock.Now(), w.UID, w.Release())
+	switch {
+	case !ok:
+		log.FromContext(ctx).Info("the brake holds a rollback back", "count", set.BrakeCount, "window", set.BrakeWindow.String())
+		return apierrors.NewConflict(corev1.Resource("configmaps"), BrakeName, fmt.Errorf("no room for another rollback"))
+	case !changed:
+		return nil
+	case missing:
+		counted = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Operator, Name: BrakeName}}
+	}
+	metav1.SetMetaDataAnnotation(&counted.ObjectMeta, v1alpha1.BrakeAnnotation, after.String())
+	if missing {
+		err = c.Client.Create(ctx, counted)
+	} else {
+		err = c.Client.Update(ctx, counted)
+	}
+	if err != nil {
+		return fmt.Errorf("count a rollback in configmap %s: %w", BrakeName, err)
+	}
+	return nil
+}

@@ -1,0 +1,281 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+const (
+	// firstDenialRetry and maxDenialRetry are how long a write that was denied
+	// waits for the next try: as long as it has been denied, between these.
+	firstDenialRetry = time.Second
+	maxDenialRetry   = 5 * time.Minute
+	// maxDenials bounds the memory of denials, and denialMemory says how long one
+	// is kept that nobody asks about any more.
+	maxDenials   = 4096
+	denialMemory = 3 * maxDenialRetry
+)
+
+// denial returns what a policy of somebody else's says of a request that it
+// denied; ok is false for every other error. Such a policy chooses the code of
+// its answer, so a denial may look like an object that is gone, a conflict or a
+// patch that does not apply; only the message tells. The API server writes these
+// words before whatever the policy says: in its packages
+// apiserver/pkg/admission/plugin/webhook/errors and .../plugin/policy/validating.
+func denial(err error) (message string, ok bool) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return "", false
+	}
+	s := status.Status()
+	if strings.HasPrefix(s.Message, `admission webhook "`) && strings.Contains(s.Message, `" denied the request`) {
+		return s.Message, true
+	}
+	if s.Details == nil {
+		return "", false
+	}
+	for _, c := range s.Details.Causes {
+		if strings.HasPrefix(c.Message, "ValidatingAdmissionPolicy '") && strings.Contains(c.Message, "' denied request: ") {
+			return s.Message, true
+		}
+	}
+	return "", false
+}
+
+// refusal returns why the API server does not take a write that only a user can
+// mend: a policy denied it, a right is missing, a quota is used up, or the object
+// would be invalid.
+func refusal(err error) (message string, ok bool) {
+	if message, ok := denial(err); ok {
+		return message, true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return "", false
+	}
+	s := status.Status()
+	switch {
+	case s.Code == http.StatusForbidden, s.Code == http.StatusRequestEntityTooLarge,
+		s.Code == http.StatusUnprocessableEntity && s.Details != nil && len(s.Details.Causes) > 0:
+		return s.Message, true
+	default:
+		return "", false
+	}
+}
+
+// IgnoreGone is client.IgnoreNotFound that knows a denial of that code.
+func IgnoreGone(err error) error {
+	if _, denied := denial(err); denied {
+		return err
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// Act is something the operator does for a release, as a condition and an event
+// name it when it is denied.
+type Act struct {
+	// reason of the condition WritesAccepted.
+	reason string
+	// what is done, as in "could not ...".
+	what string
+}
+
+// What is written for a release.
+var (
+	ActBlock    = Act{v1alpha1.ReasonBlockDenied, "block the workload"}
+	ActLift     = Act{v1alpha1.ReasonLiftDenied, "lift the block of the workload"}
+	ActResume   = Act{v1alpha1.ReasonResumeDenied, "resume the workload"}
+	ActBatch    = Act{v1alpha1.ReasonBatchDenied, "create a batch"}
+	ActRollBack = Act{v1alpha1.ReasonRollbackDenied, "roll the workload back"}
+	ActRecord   = Act{v1alpha1.ReasonRecordDenied, "record the release"}
+	ActLabel    = Act{v1alpha1.ReasonRecordDenied, "label the pods of the release"}
+	ActHandBack = Act{v1alpha1.ReasonRecordDenied, "give the fields of the template back to the field manager that applies the workload"}
+	ActRequest  = Act{v1alpha1.ReasonRequestDenied, "accept the request for a rollback"}
+)
+
+// DeniedError is a write that was refused for a reason that only a user can
+// repair. It is tried again by itself.
+type DeniedError struct {
+	act   Act
+	cause error
+	// message is what the policy says.
+	message string
+	// first: it was not denied when it was tried before. Only then an event is
+	// emitted.
+	first bool
+	// again is when to try again.
+	again time.Duration
+}
+
+// Error implements error.
+func (e *DeniedError) Error() string { return fmt.Sprintf("%s: %v", e.act.what, e.cause) }
+
+// Unwrap returns the answer of the API server.
+func (e *DeniedError) Unwrap() error { return e.cause }
+
+// Describe says what could not be done, and why.
+func (e *DeniedError) Describe() string { return defense.DescribeDenial(e.act.what, e.message) }
+
+// Log logs a denial once, with what it is about; first is false for one that was
+// logged before.
+func (e *DeniedError) Log(ctx context.Context, about ...any) (first bool) {
+	if e.first {
+		log.FromContext(ctx).Info("a write is denied, trying again", append(about, "write", e.act.what, "cause", e.cause.Error())...)
+	}
+	return e.first
+}
+
+// denials is what this process knows of writes that are denied. It may be lost at
+// any time: the write is tried once more then.
+type denials struct {
+	clock clock.PassiveClock
+	// known are *deniedWrite by denialKey.
+	known *cache.LRUExpireCache
+}
+
+type denialKey struct {
+	workload types.UID
+	release  int64
+	act      Act
+}
+
+type deniedWrite struct {
+	since, tried time.Time
+	err          DeniedError
+}
+
+func newDenials(c clock.PassiveClock) *denials {
+	return &denials{clock: c, known: cache.NewLRUExpireCacheWithClock(maxDenials, c)}
+}
+
+// try writes, unless the same was denied just now. A denial is a [DeniedError].
+func (d *denials) try(w *defense.Workload, a Act, write func() error) error {
+	key := denialKey{w.UID, w.Release(), a}
+	now := d.clock.Now()
+	before := (*deniedWrite)(nil)
+	if value, ok := d.known.Get(key); ok {
+		before, _ = value.(*deniedWrite)
+	}
+	if before != nil {
+		if left := before.tried.Add(before.err.again).Sub(now); left > 0 {
+			e := before.err
+			e.first, e.again = false, left
+			return &e
+		}
+	}
+	err := write()
+	message, denied := refusal(err)
+	if !denied {
+		if err == nil && before != nil {
+			d.known.Remove(key)
+		}
+		return err
+	}
+	known := &deniedWrite{since: now, tried: now}
+	if before != nil {
+		known.since = before.since
+	}
+	known.err = DeniedError{act: a, cause: err, message: defense.Brief(message), first: before == nil,
+		again: min(max(now.Sub(known.since), firstDenialRetry), maxDenialRetry)}
+	d.known.Add(key, known, denialMemory)
+	e := known.err
+	return &e
+}
+
+// Try writes, unless the same was denied just now. A denial is a [DeniedError].
+func (c *Cluster) Try(w *defense.Workload, a Act, write func() error) error {
+	return c.denials.try(w, a, write)
+}
+
+// ReportDenied emits an event of a write that was denied, once, and sets the
+// condition WritesAccepted of the release it is for, if there is one. Any other
+// error is returned unchanged.
+func (c *Cluster) ReportDenied(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, err error) error {
+	denied := (*DeniedError)(nil)
+	switch {
+	case !errors.As(err, &denied):
+		return err
+	case change == nil:
+		c.EmitDenied(ctx, w, nil, denied)
+		return err
+	default:
+		c.EmitDenied(ctx, w, change, denied)
+		return errors.Join(c.noteDenied(ctx, change, denied), denied)
+	}
+}
+
+// EmitDenied logs a write that was denied and emits an event of its reason, once.
+// Related is the object that the write is for, or nil.
+func (c *Cluster) EmitDenied(ctx context.Context, w *defense.Workload, related client.Object, d *DeniedError) {
+	if d.Log(ctx, "namespace", w.Namespace, "name", w.Name) {
+		c.Event(w, related, defense.Event{Type: corev1.EventTypeWarning, Reason: d.act.reason, Message: d.Describe()}, "Write")
+	}
+}
+
+// noteDenied sets the condition WritesAccepted of a release to False, because a
+// write for it is denied.
+func (c *Cluster) noteDenied(ctx context.Context, change *v1alpha1.ChangeWorkload, d *DeniedError) error {
+	updated := change.DeepCopy()
+	if !defense.NoteDenied(&updated.Status, change.Generation, c.Clock.Now(), d.act.reason, d.Describe()) {
+		return nil
+	}
+	return c.UpdateStatus(ctx, updated)
+}
+
+// NoteAccepted sets the condition WritesAccepted of a release to True, if one
+// of these writes was denied.
+func (c *Cluster) NoteAccepted(ctx context.Context, change *v1alpha1.ChangeWorkload, acts ...Act) error {
+	updated := change.DeepCopy()
+	if !defense.NoteAccepted(&updated.Status, change.Generation, c.Clock.Now(), Reasons(acts...)...) {
+		return nil
+	}
+	return c.UpdateStatus(ctx, updated)
+}
+
+// UpdateStatus writes the status of a release, as it was decided on.
+func (c *Cluster) UpdateStatus(ctx context.Context, change *v1alpha1.ChangeWorkload) error {
+	if err := c.Client.Status().Update(ctx, change); err != nil {
+		return fmt.Errorf("update status of changeworkload %s: %w", change.Name, err)
+	}
+	return nil
+}
+
+// Reasons are those of the condition WritesAccepted that stand for acts.
+func Reasons(acts ...Act) []string {
+	reasons := make([]string, len(acts))
+	for i, a := range acts {
+		reasons[i] = a.reason
+	}
+	return reasons
+}

@@ -1,0 +1,113 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// TestAnotherKind: a Fleet beside a Deployment of its name is observed, remembered,
+// halted, resumed and restored as its own kind says.
+func TestAnotherKind(t *testing.T) {
+	kind := workloadtest.Fleet{}
+	crew := func(image string) map[string]any {
+		return map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "web", "image": image}}}}
+	}
+	fleet := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"crew": crew("busybox:1")}}}
+	fleet.SetGroupVersionKind(kind.GroupVersionKind())
+	fleet.SetNamespace("prod")
+	fleet.SetName("web")
+	fleet.SetUID("fleet")
+	c := clusterOf(t, interceptor.Funcs{}, web().Obj(), fleet)
+	key := workload.Key{GroupKind: kind.GroupVersionKind().GroupKind(), NamespacedName: types.NamespacedName{Namespace: "prod", Name: "web"}}
+	if w, err := c.Workload(t.Context(), key); err != nil || w != nil {
+		t.Fatalf("observed, and not registered: %+v, %v", w, err)
+	}
+	c.Kinds = workload.NewRegistry(workload.Deployment{}, kind)
+
+	keys := c.WorkloadsOf(t.Context(), wrappers.MakeNamespace("prod").Obj())
+	slices.SortFunc(keys, func(a, b workload.Key) int { return strings.Compare(a.String(), b.String()) })
+	if diff := cmp.Diff([]workload.Key{keyOf(web().Obj()), key}, keys); diff != "" {
+		t.Errorf("the workloads of the namespace: -want +got:\n%s", diff)
+	}
+	w, err := c.Workload(t.Context(), key)
+	if err != nil || w == nil || w.UID != "fleet" || w.Kind() != "fleet" {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	change := wrappers.MakeChangeWorkload("prod", w.ReleaseName(w.Version)).Version(w.Version).Release(1).Obj()
+	change.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(fleet, kind.GroupVersionKind())}
+	if owner, err := c.OwnerOf(t.Context(), change); err != nil || owner == nil || owner.UID != "fleet" {
+		t.Errorf("the owner of the release: %+v, %v", owner, err)
+	}
+	if err := c.Remember(t.Context(), change, w); err != nil {
+		t.Fatal(err)
+	}
+	history, err := c.History(t.Context(), "prod", w.UID)
+	if err != nil || len(history) != 1 || history[0].Version != w.Version {
+		t.Fatalf("history %+v, %v", history, err)
+	}
+	var remembered appsv1.ControllerRevision
+	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(change), &remembered); err != nil {
+		t.Fatal(err)
+	}
+	if metav1.GetControllerOf(&remembered) != nil || remembered.Labels[v1alpha1.WorkloadKindLabel] != "Fleet" ||
+		remembered.Labels[v1alpha1.DeploymentNameLabel] != "" {
+		t.Errorf("remembered as %+v", remembered.ObjectMeta)
+	}
+
+	patch := func(change func(*Patch)) *unstructured.Unstructured {
+		t.Helper()
+		w, err := c.Workload(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := PatchRevision(w)
+		change(p)
+		if err := c.PatchWorkload(t.Context(), p, ActBlock); err != nil {
+			t.Fatal(err)
+		}
+		stored, err := c.Stored(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stored
+	}
+	if anchored, _ := kind.Paused(patch(func(p *Patch) { p.Halt(kind, w.Version) })); !anchored {
+		t.Error("not halted")
+	}
+	if anchored, _ := kind.Paused(patch(func(p *Patch) { p.Resume(kind) })); anchored {
+		t.Error("not resumed")
+	}
+	if template, _ := workload.Template(kind, patch(func(p *Patch) { p.Restore(kind, crew("busybox:0")) })); !cmp.Equal(template, crew("busybox:0")) {
+		t.Errorf("restored %v", template)
+	}
+}

@@ -1,0 +1,63 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// Namespace is what was observed of a namespace.
+type Namespace struct {
+	// Meta is nil when it is gone.
+	Meta *metav1.PartialObjectMetadata
+	// Enrolled says that it is under defense, which one that is going never is, nor
+	// the operator's own: its webhooks must not stand in the way of its own pods.
+	Enrolled bool
+}
+
+// Ending says that a namespace is gone or going: everything in it goes too, and
+// nothing new can be made there.
+func (n Namespace) Ending() bool { return n.Meta == nil || n.Meta.DeletionTimestamp != nil }
+
+// NamespaceObject returns an empty namespace, as it is kept in the cache.
+func NamespaceObject() *metav1.PartialObjectMetadata {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return ns
+}
+
+// Namespace observes a namespace.
+func (v View) Namespace(ctx context.Context, name string) (Namespace, error) {
+	ns := NamespaceObject()
+	if err := v.Cached.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return Namespace{}, nil
+		}
+		return Namespace{}, fmt.Errorf("get namespace %s: %w", name, err)
+	}
+	n := Namespace{Meta: ns}
+	n.Enrolled = !n.Ending() && name != v.Operator && defense.NamespaceEnrolled(name, ns.Labels)
+	return n, nil
+}

@@ -1,0 +1,79 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// OwnLabels are the labels of an object of ours about a version of a workload.
+func OwnLabels(w *defense.Workload, version string) map[string]string {
+	name := defense.WorkloadNameLabelValue(w.Name)
+	labels := map[string]string{
+		v1alpha1.VersionLabel:      version,
+		v1alpha1.WorkloadKindLabel: w.GVK.Kind,
+		v1alpha1.WorkloadNameLabel: name,
+	}
+	if w.GVK.GroupKind() == deployments {
+		labels[v1alpha1.DeploymentNameLabel] = name
+	}
+	return labels
+}
+
+// deployments are the workloads whose name has a label of its own.
+var deployments = workload.Deployment{}.GroupVersionKind().GroupKind()
+
+// Reference names a workload in an object of ours.
+func Reference(w *defense.Workload) *v1alpha1.WorkloadReference {
+	apiVersion, kind := w.GVK.ToAPIVersionAndKind()
+	return &v1alpha1.WorkloadReference{APIVersion: apiVersion, Kind: kind, Name: w.Name, UID: string(w.UID)}
+}
+
+// OwnerReference makes an object one that the garbage collector removes with its
+// owner.
+func OwnerReference(apiVersion, kind, name string, uid types.UID) metav1.OwnerReference {
+	yes := true
+	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: &yes, BlockOwnerDeletion: &yes}
+}
+
+// RemoveOrphan removes an object of ours that is in the way of a new one: left
+// behind by an owner that was deleted without its dependents. One that still
+// has an owner is left to garbage collection; and it may be the one just made
+// that the cache has yet to show.
+func (c *Cluster) RemoveOrphan(ctx context.Context, inTheWay client.Object) error {
+	orphan := &metav1.PartialObjectMetadata{}
+	gvk, err := c.Client.GroupVersionKindFor(inTheWay)
+	if err != nil {
+		return err
+	}
+	orphan.SetGroupVersionKind(gvk)
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(inTheWay), orphan); err != nil || metav1.GetControllerOf(orphan) != nil {
+		return client.IgnoreNotFound(err)
+	}
+	inTheWay.SetUID(orphan.UID)
+	log.FromContext(ctx).Info("removing an object that a deleted owner left behind", "kind", gvk.Kind, "name", orphan.Name)
+	return client.IgnoreNotFound(c.Client.Delete(ctx, inTheWay, client.Preconditions{UID: &orphan.UID}))
+}

@@ -1,0 +1,156 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/google/go-cmp/cmp"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+func TestMetadataPatch(t *testing.T) {
+	observed := func() *defense.Workload {
+		return &defense.Workload{
+			UID: "u", ResourceVersion: "7",
+			Labels:      map[string]string{v1alpha1.VersionLabel: "v", v1alpha1.SuspendLabel: "1"},
+			Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "2"},
+		}
+	}
+	stored := func(labels, annotations string) string {
+		return fmt.Sprintf(`{"metadata":{"uid":"u","resourceVersion":"7","labels":%s,"annotations":%s},"spec":{"replicas":3}}`, labels, annotations)
+	}
+	const (
+		version = `"admission-webhook-altershield.antgroup.com/version":"v"`
+		suspend = `"altershield.defense.antgroup.com/suspend":"1"`
+		release = `"altershield.defense.antgroup.com/release":"2"`
+	)
+	lift := func() *Patch {
+		p := PatchRelease(observed())
+		p.DropLabel(v1alpha1.SuspendLabel)
+		p.DropAnnotation("not/there")
+		return p
+	}
+	record := func(w *defense.Workload) *Patch {
+		p := PatchRevision(w)
+		p.SetLabel(v1alpha1.VersionLabel, "v")
+		p.SetAnnotation(v1alpha1.ReleaseAnnotation, "2")
+		return p
+	}
+	for name, test := range map[string]struct {
+		patch  *Patch
+		stored string
+		want   string // empty: refused
+	}{
+		"as observed": {lift(), stored(`{`+version+`,`+suspend+`}`, `{`+release+`}`), stored(`{`+version+`}`, `{`+release+`}`)},
+		"a user's edits are kept, and no hindrance": {lift(), stored(`{`+version+`,`+suspend+`,"a":"b"}`, `{`+release+`,"c":"d"}`),
+			stored(`{`+version+`,"a":"b"}`, `{`+release+`,"c":"d"}`)},
+		"another release":          {lift(), stored(`{`+version+`,`+suspend+`}`, `{"altershield.defense.antgroup.com/release":"3"}`), ""},
+		"another version":          {lift(), stored(`{"admission-webhook-altershield.antgroup.com/version":"w",`+suspend+`}`, `{`+release+`}`), ""},
+		"another block":            {lift(), stored(`{`+version+`,"altershield.defense.antgroup.com/suspend":"5"}`, `{`+release+`}`), ""},
+		"no block any more":        {lift(), stored(`{`+version+`}`, `{`+release+`}`), ""},
+		"no labels at all":         {record(&defense.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"u","resourceVersion":"7"}}`, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{` + version + `},"annotations":{` + release + `}}}`},
+		"labels set since":         {record(&defense.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"u","resourceVersion":"8","labels":{"a":"b"}}}`, ""},
+		"another of the same name": {record(&defense.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"v","resourceVersion":"7"}}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body, err := json.Marshal(test.patch.ops)
+			if err != nil {
+				t.Fatal(err)
+			}
+			patch, err := jsonpatch.DecodePatch(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := patch.Apply([]byte(test.stored))
+			if refused := err != nil; refused != (test.want == "") {
+				t.Fatalf("apply: %v, want refused %t", err, test.want == "")
+			}
+			if test.want == "" {
+				return
+			}
+			var gotObject, wantObject any
+			if err := errors.Join(json.Unmarshal(got, &gotObject), json.Unmarshal([]byte(test.want), &wantObject)); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(wantObject, gotObject); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestManagedFieldsPatch(t *testing.T) {
+	entry := func(manager, fields string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "apps/v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
+	}
+	applier, other, own := entry("git", `{"f:a":{}}`), entry("kubectl-set", `{"f:b":{}}`), entry(v1alpha1.FieldManager, `{"f:c":{}}`)
+	given, rest := entry("git", `{"f:a":{},"f:c":{}}`), entry(v1alpha1.FieldManager, `{"f:d":{}}`)
+	status := entry("kube-controller-manager", `{"f:status":{}}`)
+	type entries = []metav1.ManagedFieldsEntry
+	for name, test := range map[string]struct {
+		read, changed, stored entries
+		want                  entries // none: refused
+	}{
+		"one that is left with less":     {entries{applier, other, own}, entries{given, other, rest}, entries{applier, other, own}, entries{given, other, rest}},
+		"one that is left with nothing":  {entries{applier, own, other}, entries{given, other}, entries{applier, own, other}, entries{given, other}},
+		"two that are":                   {entries{own, applier, own}, entries{given}, entries{own, applier, own}, entries{given}},
+		"a status was written since":     {entries{applier, own}, entries{given}, entries{applier, own, status}, entries{given, status}},
+		"the status was written again":   {entries{applier, own, status}, entries{given, status}, entries{applier, own, entry(status.Manager, "{}")}, entries{given, entry(status.Manager, "{}")}},
+		"applied since":                  {entries{applier, own}, entries{given}, entries{entry("git", `{"f:a":{},"f:e":{}}`), own}, nil},
+		"the fields were taken since":    {entries{applier, own}, entries{given}, entries{applier, entry(v1alpha1.FieldManager, `{}`)}, nil},
+		"somebody else applied it first": {entries{applier, own}, entries{given}, entries{other, applier, own}, nil},
+		"given back already by another":  {entries{applier, own}, entries{given}, entries{given}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body, err := json.Marshal(PatchFields(&defense.Workload{UID: "u"}, test.read, test.changed).ops)
+			if err != nil {
+				t.Fatal(err)
+			}
+			patch, err := jsonpatch.DecodePatch(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stored, err := json.Marshal(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: "u", ManagedFields: test.stored}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			patched, err := patch.Apply(stored)
+			if (err != nil) != (test.want == nil) {
+				t.Fatalf("apply: %v, want refused %t", err, test.want == nil)
+			}
+			if test.want == nil {
+				return
+			}
+			var got metav1.PartialObjectMetadata
+			if err := json.Unmarshal(patched, &got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got.ManagedFields); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

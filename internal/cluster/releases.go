@@ -1,0 +1,110 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// OwnerOf observes the workload that owns a release; nil when it is gone.
+func (v View) OwnerOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*defense.Workload, error) {
+	owner, ok := v.Kinds.OwnerOf(change)
+	if !ok {
+		return nil, nil
+	}
+	w, err := v.Workload(ctx, owner.Key)
+	if err != nil || w == nil || w.UID != owner.UID {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Defended says that a release is under defense now: nothing is written about a
+// release that left it, not even the result of something that took long.
+func (v View) Defended(ctx context.Context, change *v1alpha1.ChangeWorkload) (bool, error) {
+	w, err := v.DefendedOwner(ctx, change)
+	return w != nil, err
+}
+
+// DefendedOwner observes the workload of a release that is under defense now; nil
+// when it is not.
+func (v View) DefendedOwner(ctx context.Context, change *v1alpha1.ChangeWorkload) (*defense.Workload, error) {
+	ns, err := v.Namespace(ctx, change.Namespace)
+	if err != nil || !ns.Enrolled {
+		return nil, err
+	}
+	w, err := v.OwnerOf(ctx, change)
+	if err != nil || w == nil || w.Deleting || defense.OptedOut(w.Labels) {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Releases lists the ChangeWorkloads owned by a workload.
+func (v View) Releases(ctx context.Context, namespace string, uid types.UID) ([]v1alpha1.ChangeWorkload, error) {
+	var list v1alpha1.ChangeWorkloadList
+	if err := v.Cached.List(ctx, &list, OwnedBy(namespace, uid)...); err != nil {
+		return nil, fmt.Errorf("list changeworkloads of %s: %w", uid, err)
+	}
+	return list.Items, nil
+}
+
+// History lists the versions of a workload that are remembered.
+func (v View) History(ctx context.Context, namespace string, uid types.UID) ([]defense.Revision, error) {
+	var list appsv1.ControllerRevisionList
+	if err := v.Cached.List(ctx, &list, OwnedBy(namespace, uid)...); err != nil {
+		return nil, fmt.Errorf("list controllerrevisions of %s: %w", uid, err)
+	}
+	return workload.History(list.Items), nil
+}
+
+// CurrentRelease is the record of the release a workload is at, of its records.
+func CurrentRelease(w *defense.Workload, changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
+	for i := range changes {
+		if c := &changes[i]; c.Spec.Reversion == w.RecordedVersion() && metav1.GetControllerOf(c) != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// Past reads the releases and the history of a workload, as far as this replica
+// has seen them.
+func (v View) Past(ctx context.Context, namespace string, uid types.UID) (past defense.Past, err error) {
+	if past.Changes, err = v.Releases(ctx, namespace, uid); err != nil {
+		return defense.Past{}, err
+	}
+	past.History, err = v.History(ctx, namespace, uid)
+	return past, err
+}
+
+// OwnedBy selects what a workload owns.
+func OwnedBy(namespace string, uid types.UID) []client.ListOption {
+	return []client.ListOption{
+		client.InNamespace(namespace), client.MatchingFields{workload.IndexByOwner: string(uid)}, client.UnsafeDisableDeepCopy,
+	}
+}

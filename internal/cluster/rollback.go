@@ -1,0 +1,115 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// ObserveRollback reads all that a decision about a rollback needs; found is false when there is no such
+// workload under defense.
+func (c *Cluster) ObserveRollback(ctx context.Context, key workload.Key) (in defense.RollbackInput, found bool, err error) {
+	ns, err := c.Namespace(ctx, key.Namespace)
+	if err != nil || !ns.Enrolled {
+		return in, false, err
+	}
+	w, err := c.Workload(ctx, key)
+	if err != nil || w == nil {
+		return in, false, err
+	}
+	// Pods are as old as the API server says, so its clock counts.
+	in = defense.RollbackInput{Now: c.Clock.Now(), Workload: w, Enrolled: true}
+	// A setting that cannot be used is reported by the release.
+	inForce, err := c.InForce(ctx, w.Namespace, w.Annotations)
+	if err != nil {
+		return in, false, err
+	}
+	in.Settings = inForce.Settings
+	if in.Changes, err = c.Releases(ctx, w.Namespace, w.UID); err != nil {
+		return in, false, err
+	}
+	if in.History, err = c.History(ctx, w.Namespace, w.UID); err != nil {
+		return in, false, err
+	}
+	if in.Brake, err = c.Brake(ctx); err != nil {
+		return in, false, err
+	}
+	if in.NeedsPods() {
+		in.Pods, err = c.Pods(ctx, w)
+	}
+	return in, true, err
+}
+
+// Errors of a request for a rollback.
+var (
+	// ErrNoWorkload means that there is no such workload under defense.
+	ErrNoWorkload = errors.New("no such workload is under defense")
+	// ErrRepeated means that the request is not newer than one that was taken.
+	ErrRepeated = errors.New("a request of this time or a later one was accepted already")
+)
+
+// RefusedError says why a request for a rollback is refused.
+type RefusedError struct{ Why string }
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.Why }
+
+// RequestRollback asks for a rollback on the workload, where the leader finds it. It
+// returns the version it goes to. Each request is taken once: at is when it was
+// made, and the next one has to be newer.
+func (c *Cluster) RequestRollback(ctx context.Context, key workload.Key, version string, at time.Time) (to string, err error) {
+	in, found, err := c.ObserveRollback(ctx, key)
+	if err != nil {
+		return "", err
+	}
+	if !found || in.Workload.Deleting || defense.OptedOut(in.Workload.Labels) {
+		return "", ErrNoWorkload
+	}
+	w := in.Workload
+	if last, err := strconv.ParseInt(w.Annotations[v1alpha1.RollbackRequestedAnnotation], 10, 64); err == nil && at.UnixMilli() <= last {
+		return "", ErrRepeated
+	}
+	to, why := defense.RequestRollback(in, version)
+	if why != "" {
+		return "", &RefusedError{why}
+	}
+	p := PatchRevision(w)
+	p.SetAnnotation(v1alpha1.RollbackToAnnotation, to)
+	p.SetAnnotation(v1alpha1.RollbackRequestedAnnotation, strconv.FormatInt(at.UnixMilli(), 10))
+	// A request is answered from the state of this moment, whatever was denied
+	// before.
+	if err := c.write(ctx, p); err != nil {
+		if message, refused := refusal(err); refused {
+			return "", &RefusedError{defense.DescribeDenial(ActRequest.what, message)}
+		}
+		if Outdated(err) {
+			return "", &RefusedError{"the workload changes at this moment, try again"}
+		}
+		return "", err
+	}
+	log.FromContext(ctx).Info("accepted a request for a rollback", "namespace", w.Namespace, "name", w.Name, "from", w.Version, "to", to)
+	return to, nil
+}

@@ -1,0 +1,52 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// InForce returns the settings in force for a workload with these annotations in a
+// namespace under defense. Without annotations it is what is in force in the
+// namespace.
+func (v View) InForce(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
+	operator, err := v.Settings(ctx, v.Operator)
+	if err != nil {
+		return settings.InForce{}, err
+	}
+	own, err := v.Settings(ctx, namespace)
+	if err != nil {
+		return settings.InForce{}, err
+	}
+	return settings.For(operator, own, annotations), nil
+}
+
+// Settings lists the settings of a namespace.
+func (v View) Settings(ctx context.Context, namespace string) ([]v1alpha1.OpsConfigInfo, error) {
+	var list v1alpha1.OpsConfigInfoList
+	err := v.Cached.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list opsconfiginfoes of %s: %w", namespace, err)
+	}
+	return list.Items, nil
+}

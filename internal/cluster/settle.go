@@ -1,0 +1,83 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+const (
+	// ConflictRetry is when to look again after a write that found the object
+	// changed: the cache has the change by then.
+	ConflictRetry = 100 * time.Millisecond
+	// ExistsRetry is when to try again after a create that found the name
+	// taken: by the object of a deleted owner, until garbage collection has
+	// removed it, or by our own that the cache has yet to show.
+	ExistsRetry = time.Second
+)
+
+// Outdated says that a write was refused because what it was decided on has
+// changed: no error, the decision is made again.
+func Outdated(err error) bool {
+	if _, denied := denial(err); denied {
+		return false
+	}
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || isFailedTest(err)
+}
+
+// Settle turns the outcome of applying a decision into a result.
+func Settle(ctx context.Context, result ctrl.Result, err error) (ctrl.Result, error) {
+	denied := (*DeniedError)(nil)
+	_, refused := denial(err)
+	switch {
+	case err == nil:
+		return result, nil
+	case errors.As(err, &denied):
+		return ctrl.Result{RequeueAfter: denied.again}, nil
+	case refused:
+		return ctrl.Result{}, err
+	case apierrors.IsAlreadyExists(err):
+		log.FromContext(ctx).V(1).Info("an object is still in the way, trying again", "cause", err.Error())
+		return ctrl.Result{RequeueAfter: ExistsRetry}, nil
+	case Outdated(err):
+		log.FromContext(ctx).V(1).Info("decided on an outdated view, deciding again", "cause", err.Error())
+		return ctrl.Result{RequeueAfter: ConflictRetry}, nil
+	default:
+		return ctrl.Result{}, err
+	}
+}
+
+// Quiet keeps out of the log what is not an error: reconciles cut short because
+// the manager ends, and writes into a namespace that is being deleted.
+func Quiet[R comparable](r reconcile.TypedReconciler[R]) reconcile.TypedReconciler[R] {
+	return reconcile.TypedFunc[R](func(ctx context.Context, req R) (reconcile.Result, error) {
+		result, err := r.Reconcile(ctx, req)
+		if err != nil && (errors.Is(ctx.Err(), context.Canceled) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)) {
+			log.FromContext(ctx).V(1).Info("gave up", "cause", err.Error())
+			return reconcile.Result{}, nil
+		}
+		return result, err
+	})
+}

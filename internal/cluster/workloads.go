@@ -1,0 +1,138 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// Workload observes a workload; nil when there is none of that name, or its kind is
+// not defended.
+func (v View) Workload(ctx context.Context, key workload.Key) (*defense.Workload, error) {
+	kind, ok := v.Kinds.Of(key.GroupKind)
+	if !ok {
+		return nil, nil
+	}
+	return kind.Get(ctx, v.Cached, key.NamespacedName)
+}
+
+// KindOf finds the kind of a workload that was observed.
+func (v View) KindOf(w *defense.Workload) (workload.Kind, error) {
+	kind, ok := v.Kinds.Of(w.GVK.GroupKind())
+	if !ok {
+		return nil, fmt.Errorf("%s %s/%s: workloads of this kind are not defended", w.Kind(), w.Namespace, w.Name)
+	}
+	return kind, nil
+}
+
+// Pods observes the pods of the current template of a workload.
+func (v View) Pods(ctx context.Context, w *defense.Workload) ([]defense.Pod, error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return nil, err
+	}
+	return kind.Pods(ctx, v.Cached, w)
+}
+
+// Images lists the container images of the current template of a workload, and of
+// the one before it.
+func (v View) Images(ctx context.Context, w *defense.Workload) (current, previous []string, err error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return nil, nil, err
+	}
+	return kind.Images(ctx, v.Cached, w)
+}
+
+// Stored reads a workload as the API server has it; nil when it is gone, or another
+// one has its name.
+func (v View) Stored(ctx context.Context, w *defense.Workload) (*unstructured.Unstructured, error) {
+	stored := &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(w.GVK)
+	key := types.NamespacedName{Namespace: w.Namespace, Name: w.Name}
+	if err := v.Live.Get(ctx, key, stored); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get %s %s: %w", w.Kind(), key, err)
+	}
+	if stored.GetUID() != w.UID {
+		return nil, nil
+	}
+	return stored, nil
+}
+
+// IsThere says whether the API server has the workload that owns something.
+func (v View) IsThere(ctx context.Context, owner workload.Owner) (bool, error) {
+	kind, ok := v.Kinds.Of(owner.Key.GroupKind)
+	if !ok {
+		return false, nil
+	}
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(kind.GroupVersionKind())
+	if err := v.Live.Get(ctx, owner.Key.NamespacedName, live); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("get %s: %w", owner.Key, err)
+	}
+	return live.UID == owner.UID, nil
+}
+
+// Template reads the pod template of a workload as the API server has it, with its
+// version; nil when the workload is gone.
+func (v View) Template(ctx context.Context, w *defense.Workload) (template map[string]any, version string, err error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return nil, "", err
+	}
+	stored, err := v.Stored(ctx, w)
+	if err != nil || stored == nil {
+		return nil, "", err
+	}
+	if template, err = workload.Template(kind, stored); err != nil {
+		return nil, "", err
+	}
+	return template, workload.Version(template), nil
+}
+
+// Anew observes the labels, the annotations and the pause of a workload as the API
+// server has them: the cache may be behind the operator's own last write. It fails
+// where the workload is gone.
+func (v View) Anew(ctx context.Context, w *defense.Workload) (*defense.Workload, error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := v.Stored(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	if stored == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: w.Kind()}, w.Name)
+	}
+	anew := *w
+	anew.Labels, anew.Annotations, anew.ResourceVersion = stored.GetLabels(), stored.GetAnnotations(), stored.GetResourceVersion()
+	anew.Deleting = stored.GetDeletionTimestamp() != nil
+	anew.Paused, err = kind.Paused(stored)
+	return &anew, err
+}

@@ -1,0 +1,119 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// TestChecksOfABatch: a batch is done when all of its checks are over, and fails
+// when one of them does.
+func TestChecksOfABatch(t *testing.T) {
+	phase := func(name string, p v1alpha1.CheckPhase, pods ...string) v1alpha1.CheckStatus {
+		return v1alpha1.CheckStatus{Name: name, Phase: p, Message: "said so", FailedPods: pods}
+	}
+	type want struct {
+		Status  v1alpha1.ChangePodStatusType
+		Message string
+		Pods    string
+		Checks  map[string]v1alpha1.CheckPhase
+	}
+	type checks = map[string]v1alpha1.CheckPhase
+	const pass, none = "a=pass b=pass", "a=none b=none"
+	for name, test := range map[string]struct {
+		checks       []v1alpha1.CheckStatus
+		others       []string
+		alone, ended bool
+		silence      bool
+		verdict      string
+		want         want
+	}{
+		"the server passes, nobody else is asked": {verdict: "pass", want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed}}},
+		"the server passes, another check has not begun": {verdict: "pass", others: []string{"probe"},
+			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPending}}},
+		"the status names another check": {verdict: "pass", checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPending)},
+			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPending}}},
+		"the server passes, another check goes on": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
+			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckRunning}}},
+		"both pass": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPassed)},
+			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPassed}}},
+		"another check fails one pod": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckFailed, "b")},
+			want: want{"ExecuteDone", "PostFinish", "a=pass b=fail", checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed}}},
+		"another check fails all, a third is given up": {verdict: "pass", others: []string{"probe", "cel"},
+			checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckFailed), phase("cel", v1alpha1.CheckRunning)},
+			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail",
+				checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed, "cel": v1alpha1.CheckCanceled}}},
+		"the server fails while another check goes on": {verdict: "fail", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
+			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{ServerCheck: v1alpha1.CheckFailed, "probe": v1alpha1.CheckCanceled}}},
+		"a check without data passes": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckNoData)},
+			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
+		"a check without data fails where silence does": {verdict: "pass", silence: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckNoData)},
+			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
+		"without a server, nobody asked": {alone: true, want: want{"ExecuteDone", "Skipped", none, checks{}}},
+		"without a server, a check goes on": {alone: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
+			want: want{"", "Skipped", none, checks{ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckRunning}}},
+		"without a server, a check fails": {alone: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckFailed, "a")},
+			want: want{"ExecuteDone", "PostFinish", "a=fail b=none", checks{ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckFailed}}},
+		"the release ended while a check goes on": {alone: true, ended: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
+			want: want{"ExecuteDone", "Skipped", none, checks{ServerCheck: v1alpha1.CheckCanceled, "probe": v1alpha1.CheckCanceled}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := v1alpha1.ChangeWorkloadRunning
+			if test.ended {
+				state = v1alpha1.ChangeWorkloadCanceled
+			}
+			change := wrappers.MakeChangeWorkload("ns", "web").Release(1).Attempt(1).State(state).Order("order", "node", v1alpha1.OrderPostWait).Obj()
+			batch := wrappers.MakeChangePod("ns", "web--x--1").Attempt(1, 1).Pods("a", "b").State(v1alpha1.ChangePodPostSubmitted).Node("batch", "order").Obj()
+			if test.alone {
+				change.Status.OrderStatus, batch.Status.Status = v1alpha1.OrderStatus{}, v1alpha1.ChangePodInit
+			}
+			batch.Status.Checks = test.checks
+			if test.verdict != "" {
+				batch.Status.PostVerdict = &v1alpha1.CheckVerdict{Verdict: test.verdict, Delivered: test.verdict}
+			}
+			in := BatchInput{Now: testNow, Change: change, Batch: batch, Server: !test.alone, Others: test.others,
+				Settings: settings.Settings{PreTimeout: time.Minute, PostTimeout: time.Minute, SilenceFails: test.silence}}
+			// Decided once, and again on what was written: the second time changes nothing.
+			for range 2 {
+				if plan := DecideBatch(in); plan.Status != nil {
+					batch.Status = *plan.Status
+				}
+			}
+			if plan := DecideBatch(in); plan.Status != nil {
+				t.Errorf("it is not settled, -was +is:\n%s", cmp.Diff(batch.Status, *plan.Status))
+			}
+			got := want{Status: batch.Status.Status, Message: batch.Status.Message, Checks: checks{}}
+			for i, r := range batch.Status.PodResults {
+				got.Pods += fmt.Sprintf("%s%s=%s", []string{"", " "}[min(i, 1)], r.Pod, r.Verdict)
+			}
+			for _, c := range batch.Status.Checks {
+				got.Checks[c.Name] = c.Phase
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

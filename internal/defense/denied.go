@@ -1,0 +1,93 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// DescribeDenial says which write is denied, and why.
+func DescribeDenial(what, message string) string {
+	return fmt.Sprintf("could not %s, the operator tries again: %s", what, Brief(message))
+}
+
+// NoteDenied says in a status that a write for the release is denied; false when
+// it says so already. What a policy says may differ from try to try, so only
+// another kind of write makes it say anything else.
+func NoteDenied(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, reason, message string) bool {
+	if said := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionWritesAccepted); said != nil && said.Status == metav1.ConditionFalse && said.Reason == reason {
+		return false
+	}
+	conditions{&s.Conditions, generation, now}.set(v1alpha1.ConditionWritesAccepted, metav1.ConditionFalse, reason, "%s", message)
+	return true
+}
+
+// NoteAccepted says in a status that what was denied for one of these reasons is
+// no more; false when it was not.
+func NoteAccepted(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, reasons ...string) bool {
+	said := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionWritesAccepted)
+	if said == nil || said.Status != metav1.ConditionFalse || !slices.Contains(reasons, said.Reason) {
+		return false
+	}
+	conditions{&s.Conditions, generation, now}.set(v1alpha1.ConditionWritesAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the write that was denied succeeded, or is not needed any more")
+	return true
+}
+
+// BlockDenied is what is left of a plan whose block was denied: the release fails
+// all the same, says that it blocks nothing yet, and blocks later.
+func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time, message string) ReleasePlan {
+	left := ReleasePlan{Events: plan.Events, RequeueAfter: plan.RequeueAfter}
+	status := change.Status.DeepCopy()
+	if plan.Status != nil {
+		status = plan.Status.DeepCopy()
+	}
+	NoteDenied(status, change.Generation, now, v1alpha1.ReasonBlockDenied, message)
+	if said := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonBlockDenied {
+		meta.SetStatusCondition(&status.Conditions, *said)
+	} else {
+		conditions{&status.Conditions, change.Generation, now}.set(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockDenied, "%s", message)
+	}
+	keepTransition(status.Conditions, change.Status.Conditions)
+	if !equality.Semantic.DeepEqual(status, &change.Status) {
+		left.Status = status
+	}
+	return left
+}
+
+// keepTransition lets conditions that say what they said before say it since then.
+func keepTransition(conditions, before []metav1.Condition) {
+	for i := range conditions {
+		c := &conditions[i]
+		if was := meta.FindStatusCondition(before, c.Type); was != nil && was.Status == c.Status {
+			c.LastTransitionTime = was.LastTransitionTime
+		}
+	}
+}
+
+// blockDenied says that the block of this release was denied so far.
+func (d *release) blockDenied() bool {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
+	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonBlockDenied && !d.Workload.blocked()
+}

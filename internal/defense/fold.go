@@ -1,0 +1,358 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// The part of a release that keeps the number of its batches bounded. Pods come and
+// go for as long as a version runs. A batch that passed, and none of whose pods
+// exists any more, is folded: its counts go into the status of the release, in a
+// write of their own, and then it is removed. A batch whose number is among the
+// folded ones never counts by itself, so that a crash in between, or a cache that
+// still shows it, neither counts it twice nor forgets it.
+
+const (
+	// maxFoldedAtOnce bounds what is read from the API server in one turn.
+	maxFoldedAtOnce = 20
+	// maxRemoving and maxFoldedNodes are the limits of the API.
+	maxRemoving    = 100
+	maxFoldedNodes = 200
+	// maxEnded bounds the records of earlier releases of a workload that ended.
+	maxEnded = 10
+	// maxRanges bounds the ranges that the numbers of folded batches are kept in.
+	maxRanges = 200
+	// foldAgain is when to go on where more is to be folded than in one turn.
+	foldAgain = time.Second
+)
+
+// numbers is a set of numbers of batches, as ranges in order.
+type numbers []numberRange
+
+type numberRange struct{ first, last int32 }
+
+// parseNumbers reads what [numbers.String] wrote. What it cannot read is left out.
+func parseNumbers(s string) (n numbers) {
+	for part := range strings.SplitSeq(s, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.ParseInt(from, 10, 32)
+		last, err2 := strconv.ParseInt(to, 10, 32)
+		if err1 == nil && err2 == nil && first > 0 && first <= last {
+			n = append(n, numberRange{int32(first), int32(last)})
+		}
+	}
+	slices.SortFunc(n, func(a, b numberRange) int { return cmp.Compare(a.first, b.first) })
+	return n
+}
+
+// String writes ranges as in "1-57,59".
+func (n numbers) String() string {
+	parts := make([]string, len(n))
+	for i, r := range n {
+		if parts[i] = strconv.Itoa(int(r.first)); r.last > r.first {
+			parts[i] = fmt.Sprintf("%d-%d", r.first, r.last)
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func (n numbers) has(number int32) bool {
+	return slices.ContainsFunc(n, func(r numberRange) bool { return r.first <= number && number <= r.last })
+}
+
+// upTo is how many numbers there are up to this one.
+func (n numbers) upTo(last int32) (count int) {
+	for _, r := range n {
+		count += int(max(min(r.last, last)-r.first+1, 0))
+	}
+	return count
+}
+
+// with adds numbers, and joins ranges that touch.
+func (n numbers) with(first, last int32) numbers {
+	all := append(slices.Clone(n), numberRange{first, last})
+	slices.SortFunc(all, func(a, b numberRange) int { return cmp.Compare(a.first, b.first) })
+	joined := all[:1]
+	for _, r := range all[1:] {
+		if before := &joined[len(joined)-1]; r.first <= before.last+1 {
+			before.last = max(before.last, r.last)
+		} else {
+			joined = append(joined, r)
+		}
+	}
+	return joined
+}
+
+func (n numbers) without(number int32) (left numbers) {
+	for _, r := range n {
+		if !(numbers{r}).has(number) {
+			left = append(left, r)
+			continue
+		}
+		if r.first < number {
+			left = append(left, numberRange{r.first, number - 1})
+		}
+		if number < r.last {
+			left = append(left, numberRange{number + 1, r.last})
+		}
+	}
+	return left
+}
+
+// bounded joins the first ranges while there are too many of them, unless there is
+// a batch in between: somebody else removed those.
+func (n numbers) bounded(there func(first, last int32) bool) numbers {
+	for i := 0; len(n) > maxRanges && i+1 < len(n); {
+		if there(n[i].last+1, n[i+1].first-1) {
+			i++
+			continue
+		}
+		n = n.with(n[i].first, n[i+1].last)
+	}
+	return n
+}
+
+// IsFolded says that the counts of the batch of that number are kept in the status
+// of its release: it is about to be removed, or was.
+func IsFolded(s *v1alpha1.ChangeWorkloadStatus, number int32) bool {
+	return s.Folded != nil && parseNumbers(s.Folded.Numbers).has(number)
+}
+
+// foldedNode finds the node of a batch that was folded; nil when it is none.
+func foldedNode(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedNode {
+	if s.Folded == nil || id == "" {
+		return nil
+	}
+	for i := range s.Folded.Nodes {
+		if s.Folded.Nodes[i].ID == id {
+			return &s.Folded.Nodes[i]
+		}
+	}
+	return nil
+}
+
+// passCount is how many pods of the attempt passed, those of folded batches
+// included.
+func (d *release) passCount() int { return len(d.passed) + int(d.foldedCount()) }
+
+func (d *release) foldedCount() int32 {
+	if d.status.Folded == nil {
+		return 0
+	}
+	return d.status.Folded.PassCount
+}
+
+// sortFolded says that a batch does not count by itself, because it was folded. It
+// is removed. Where it has failed since, it is no longer folded: a verdict came
+// before it could be removed.
+func (d *release) sortFolded(b *v1alpha1.ChangePod) (folded bool) {
+	number, f := BatchNumber(b), d.status.Folded
+	if f == nil || !d.folded.has(number) {
+		return false
+	}
+	removing := slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
+	_, failed := batchResults(b)
+	switch {
+	case b.Status.Status != v1alpha1.ChangePodExecuteDone:
+		// A stranger of that name, made from a view of long ago.
+		return true
+	case removing < 0 || len(failed) == 0:
+		d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
+		return true
+	case !d.Sure[b.UID]:
+		d.plan.NeedsSure = append(d.plan.NeedsSure, b)
+		return true
+	}
+	f.Removing = slices.Delete(f.Removing, removing, removing+1)
+	f.PassCount -= int32(len(b.Spec.PodInfos)) //nolint:gosec // a batch has at most 200
+	d.folded = d.folded.without(number)
+	f.Numbers = d.folded.String()
+	return false
+}
+
+// fold folds the batches of which it is sure that they may go, and asks for those
+// of which it is not. It returns when to look again.
+func (d *release) fold() (wait time.Duration) {
+	there := map[types.UID]bool{}
+	for i := range d.Pods {
+		there[d.Pods[i].UID] = true
+	}
+	for i := range d.Batches {
+		b := &d.Batches[i]
+		number := BatchNumber(b)
+		mine := d.ofAttempt(b)
+		if number == 0 || b.Status.Status != v1alpha1.ChangePodExecuteDone || mine && d.folded.has(number) || anyThere(b, there) {
+			continue
+		}
+		if !mine && b.Spec.Release >= d.status.ObservedRelease || mine && d.waitsForVerdict(b) {
+			continue
+		}
+		if left := d.untilFoldable(b); left > 0 {
+			wait = shortest(wait, left)
+			continue
+		}
+		switch {
+		case !mine && d.folded.has(number):
+			d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
+		case d.Sure[b.UID] && !d.Live:
+			// Nothing is folded of a release that is over, and not known to be yet.
+			d.plan.NeedsLive = true
+		case d.Sure[b.UID] && mine:
+			d.foldBatch(b)
+		case d.Sure[b.UID]:
+			if d.allGone(b) {
+				// Of an attempt that is over: it counts for nothing.
+				d.addFolded(number)
+				d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
+			}
+		case len(d.plan.NeedsSure) < maxFoldedAtOnce:
+			d.plan.NeedsSure = append(d.plan.NeedsSure, b)
+		default:
+			wait = shortest(wait, foldAgain)
+		}
+	}
+	return wait
+}
+
+// ofAttempt says that a batch counts for the attempt the release is at. The number
+// of the release tells an attempt from one of the same number whose status was never
+// written.
+func (d *release) ofAttempt(b *v1alpha1.ChangePod) bool {
+	return b.Spec.Attempt == d.status.Attempt && b.Spec.Release == d.status.ObservedRelease
+}
+
+func anyThere(b *v1alpha1.ChangePod, there map[types.UID]bool) bool {
+	return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == "" || there[types.UID(p.UID)] })
+}
+
+// waitsForVerdict says that a pod of a batch failed, or that there is a verdict on
+// the batch that it does not have yet.
+func (d *release) waitsForVerdict(b *v1alpha1.ChangePod) bool {
+	if _, failed := batchResults(b); len(failed) > 0 {
+		return true
+	}
+	return b.Status.ChangePodID != "" && slices.ContainsFunc(d.status.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool {
+		return u.NodeID == b.Status.ChangePodID
+	})
+}
+
+// untilFoldable is for how long a verdict may still come on a batch that ended
+// without one.
+func (d *release) untilFoldable(b *v1alpha1.ChangePod) time.Duration {
+	switch v1alpha1.ChangePodStatusType(b.Status.Message) {
+	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout:
+		return time.Unix(b.Status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
+	default:
+		return 0
+	}
+}
+
+// foldBatch puts the counts of a batch into the status, unless the API server has a
+// pod of it that the cache does not show.
+func (d *release) foldBatch(b *v1alpha1.ChangePod) {
+	if !d.allGone(b) {
+		return
+	}
+	if f := d.status.Folded; f != nil && len(f.Removing) >= maxRemoving {
+		return // somebody keeps them from being removed
+	}
+	number := BatchNumber(b)
+	f := d.addFolded(number)
+	f.PassCount += int32(len(b.Spec.PodInfos)) //nolint:gosec // a batch has at most 200
+	f.Removing = append(f.Removing, v1alpha1.FoldedBatch{Number: number, UID: string(b.UID)})
+	if id := b.Status.ChangePodID; id != "" {
+		f.Nodes = append(f.Nodes, v1alpha1.FoldedNode{ID: id})
+		f.Nodes = slices.Delete(f.Nodes, 0, max(len(f.Nodes)-maxFoldedNodes, 0))
+	}
+	d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
+	isOf := func(r v1alpha1.PodResult) bool {
+		return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == r.UID })
+	}
+	d.passed = slices.DeleteFunc(d.passed, isOf)
+}
+
+// allGone says that the API server has no pod of a batch any more.
+func (d *release) allGone(b *v1alpha1.ChangePod) bool {
+	return !slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return !d.Gone[types.UID(p.UID)] })
+}
+
+// addFolded notes the number of a batch that is to be removed.
+func (d *release) addFolded(number int32) *v1alpha1.FoldedBatches {
+	if d.status.Folded == nil {
+		d.status.Folded = &v1alpha1.FoldedBatches{}
+	}
+	d.folded = d.folded.with(number, number).bounded(func(first, last int32) bool {
+		return slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool { return first <= BatchNumber(&b) && BatchNumber(&b) <= last })
+	})
+	d.status.Folded.Numbers = d.folded.String()
+	return d.status.Folded
+}
+
+// pruneFolded forgets the batches that are gone, in a write that is made anyway.
+func (d *release) pruneFolded() {
+	f := d.status.Folded
+	if f == nil || len(f.Removing) == 0 || equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
+		return
+	}
+	known := func(batches []v1alpha1.FoldedBatch, uid string) bool {
+		return slices.ContainsFunc(batches, func(r v1alpha1.FoldedBatch) bool { return r.UID == uid })
+	}
+	f.Removing = slices.DeleteFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool {
+		before := d.Change.Status.Folded
+		return before != nil && known(before.Removing, r.UID) &&
+			!slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool { return string(b.UID) == r.UID })
+	})
+	if len(f.Removing) == 0 {
+		f.Removing = nil
+	}
+}
+
+// boundRecords removes the oldest records of releases that ended, whatever keeps this
+// one from succeeding: it has no pods, or the server refuses it. Their orders are
+// ended first, for at most one deadline.
+func (d *release) boundRecords() {
+	var over []*v1alpha1.ChangeWorkload
+	for i := range d.Others {
+		if o := &d.Others[i]; o.Spec.Release < d.Change.Spec.Release && !IsOpen(o.Status.Status) {
+			over = append(over, o)
+		}
+	}
+	slices.SortFunc(over, func(a, b *v1alpha1.ChangeWorkload) int {
+		return cmp.Or(cmp.Compare(b.Spec.Release, a.Spec.Release), cmp.Compare(a.Name, b.Name))
+	})
+	for _, o := range over[min(len(over), maxEnded):] {
+		due := time.Unix(o.Status.OrderEndDueTimeUnix, 0).Add(d.Settings.PostTimeout)
+		removed := slices.ContainsFunc(d.plan.Remove, func(r v1alpha1.ChangeWorkload) bool { return r.UID == o.UID })
+		if !removed && (!OrderIsOpen(&o.Status) || o.Status.OrderEnd != "" && !d.Now.Before(due)) {
+			d.plan.Remove = append(d.plan.Remove, *o)
+		}
+	}
+}

@@ -1,0 +1,247 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// replace lets other pods take the place of the first n.
+func (w *world) replace(t *testing.T, n int) *world {
+	t.Helper()
+	for range n {
+		next := w.in.Pods[len(w.in.Pods)-1]
+		number := w.made
+		w.made++
+		next.Name, next.UID = fmt.Sprintf("later-%d", number), types.UID(fmt.Sprintf("later-%d", number))
+		w.in.Pods = append(w.in.Pods[1:], next)
+		w.Settle(t)
+	}
+	return w
+}
+
+func (w *world) numbers() (n []int32) {
+	for i := range w.in.Batches {
+		n = append(n, BatchNumber(&w.in.Batches[i]))
+	}
+	slices.Sort(n)
+	return n
+}
+
+// TestReplacementsDoNotAccumulate: pods come and go, and what is kept does not grow;
+// counts, numbers and the state say all the same.
+func TestReplacementsDoNotAccumulate(t *testing.T) {
+	w := newWorld(2).Pods(2).Complete().Settle(t).replace(t, 200)
+	s := &w.in.Change.Status
+	if n := len(w.in.Batches); n != 2 {
+		t.Errorf("%d batches are left, want 2", n)
+	}
+	if s.PassCount != 202 || s.Batches != 202 || s.Status != v1alpha1.ChangeWorkloadSuccess || len(s.DefenseCheckPassPods) != 2 {
+		t.Errorf("%d passed, %d listed, last batch %d, %s", s.PassCount, len(s.DefenseCheckPassPods), s.Batches, s.Status)
+	}
+	if s.Folded.Numbers != "1-200" || len(s.Folded.Removing) > 2 {
+		t.Errorf("folded %s, removing %v", s.Folded.Numbers, s.Folded.Removing)
+	}
+	if got := w.numbers(); !slices.Equal(got, []int32{201, 202}) {
+		t.Errorf("batches %v", got)
+	}
+	before := s.PassCount
+	if w.replace(t, 1); s.PassCount != before+1 {
+		t.Errorf("%d passed after %d", s.PassCount, before)
+	}
+}
+
+// TestFold: what is folded, and what is not.
+func TestFold(t *testing.T) {
+	for name, test := range map[string]struct {
+		before func(*world) // the first pod goes
+		after  func(*world)
+		left   []int32
+		folded string
+		pass   int32
+	}{
+		"a batch whose pod is gone": {left: []int32{2, 3}, folded: "1", pass: 3},
+		"not one with a failed pod": {before: func(w *world) { w.Verdict("sleep-0", "fail") }, left: []int32{1, 2, 3}, pass: 2},
+		"not one whose pod exists, though the cache does not show it": {
+			before: func(w *world) { w.unseen = map[types.UID]bool{"pod-0": true} }, left: []int32{1, 2, 3}, pass: 3,
+		},
+		"not one that ended without a verdict just now": {
+			before: func(w *world) {
+				w.in.Batches[0].Status.Message, w.in.Batches[0].Status.UpdateTimeUnix = string(v1alpha1.ChangePodPostTimeout), w.in.Now.Unix()
+			},
+			left: []int32{1, 2, 3}, pass: 3,
+		},
+		"but later": {
+			before: func(w *world) {
+				w.in.Batches[0].Status.Message, w.in.Batches[0].Status.UpdateTimeUnix = string(v1alpha1.ChangePodPostTimeout), w.in.Now.Unix()
+			},
+			after: func(w *world) { w.Later(w.in.Settings.PostTimeout) },
+			left:  []int32{2, 3}, folded: "1", pass: 3,
+		},
+		"not one on which a verdict waits": {
+			before: func(w *world) {
+				w.in.Batches[0].Status.ChangePodID = "node-1"
+				w.in.Change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{Stage: v1alpha1.StagePost, CheckVerdict: v1alpha1.CheckVerdict{
+					NodeID: "node-1", Verdict: "fail", Delivered: "fail"}}}
+			},
+			left: []int32{1, 2, 3}, pass: 2, // the first fails
+		},
+		"one that the process did not come to remove counts once": {
+			before: func(w *world) { w.kept = true }, after: func(w *world) { w.replace(t, 1) },
+			left: []int32{1, 2, 3, 4}, folded: "1-2", pass: 4,
+		},
+		"one that fails before it is removed is not folded any more": {
+			before: func(w *world) { w.kept = true },
+			after:  func(w *world) { w.kept = false; w.Verdict("sleep-0", "fail") },
+			left:   []int32{1, 2, 3}, pass: 2,
+		},
+		"one that a cache still shows counts once, and its failure of long ago not": {
+			after: func(w *world) {
+				ghost := w.in.Batches[0].DeepCopy()
+				ghost.Name, ghost.UID, ghost.Spec.PodInfos[0].UID = ChangePodName("sleep", versionA, 1), "ghost", "pod-0"
+				w.replace(t, 1) // forgets what was removed
+				ghost.Status.PodResults = []v1alpha1.PodResult{{PodInfo: ghost.Spec.PodInfos[0], Verdict: "fail"}}
+				w.in.Batches = append(w.in.Batches, *ghost)
+			},
+			left: []int32{3, 4}, folded: "1-2", pass: 4,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(2).Pods(2).Complete().Settle(t)
+			if test.before != nil {
+				test.before(w)
+			}
+			w.replace(t, 1)
+			if test.after != nil {
+				test.after(w)
+				w.Settle(t)
+			}
+			s := &w.in.Change.Status
+			folded := ""
+			if s.Folded != nil {
+				folded = s.Folded.Numbers
+			}
+			if diff := cmp.Diff(test.left, w.numbers()); diff != "" || folded != test.folded || s.PassCount != test.pass {
+				t.Errorf("folded %q, want %q; %d passed, want %d; batches -want +got:\n%s", folded, test.folded, s.PassCount, test.pass, diff)
+			}
+		})
+	}
+}
+
+// TestFoldKeepsAttemptsApart: batches of attempts that are over go, whatever they say.
+func TestFoldKeepsAttemptsApart(t *testing.T) {
+	w := newWorld(2).Pods(2).Complete().Settle(t).replace(t, 3)
+	w.Verdict("later-2", "fail").Settle(t)
+	w.Release(2, versionB).Step()
+	w.Release(3, versionA).in.Change.Spec.Release = 3
+	w.Settle(t)
+	if s := &w.in.Change.Status; s.PassCount != 2 || s.Folded.Numbers != "1-3" || s.Batches != 7 {
+		t.Errorf("%d passed, folded %v, last batch %d", s.PassCount, s.Folded, s.Batches)
+	}
+	w.replace(t, 2)
+	if diff := cmp.Diff([]int32{8, 9}, w.numbers()); diff != "" {
+		t.Errorf("batches -want +got:\n%s", diff)
+	}
+	if s := &w.in.Change.Status; s.PassCount != 4 || s.Folded.Numbers != "1-7" {
+		t.Errorf("%d passed, folded %v", s.PassCount, s.Folded)
+	}
+}
+
+// TestLateVerdictOnFolded: it is recorded, and changes nothing.
+func TestLateVerdictOnFolded(t *testing.T) {
+	w := newWorld(1).Pods(1).Complete().Settle(t)
+	s := &w.in.Change.Status
+	s.OrderID, s.OrderStage, s.OrderNodeID = "order", v1alpha1.OrderEnded, "node-0"
+	w.in.Batches[0].Status.ChangePodID = "node-1"
+	w.replace(t, 1)
+	late := Delivered{OrderID: "order", NodeID: "node-1", Stage: v1alpha1.StagePost, Verdict: "fail"}
+	for _, want := range []Placement{PlacementStored, PlacementKnown} {
+		if got := PlaceOnRelease(&w.in.Change.Status, late, testNow); got != want {
+			t.Errorf("placed as %s, want %s", got, want)
+		}
+	}
+	w.Later(time.Minute).Settle(t)
+	if s := &w.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.Folded.Nodes[0].Verdict != "fail" || len(s.UnclaimedVerdicts) != 0 {
+		t.Errorf("%s, nodes %v, unclaimed %v", s.Status, s.Folded.Nodes, s.UnclaimedVerdicts)
+	}
+}
+
+// TestRecordsAreBounded: releases that never succeed with a pod leave ten records,
+// not one each; those whose order the server does not know the end of stay a while.
+func TestRecordsAreBounded(t *testing.T) {
+	for name, w := range map[string]*world{
+		"no pods":       newWorld(0).Complete(),
+		"refused order": newWorld(1).Pods(1).Status(v1alpha1.ChangeWorkloadFailed),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.Step()
+			if name == "refused order" {
+				w.Status(v1alpha1.ChangeWorkloadFailed)
+			}
+			w.Release(20, versionA).in.Change.Spec.Release = 20
+			w.in.Change.Status.ObservedRelease = 20
+			for i := range int64(15) {
+				o := change(fmt.Sprintf("%032d", i), i+1, v1alpha1.ChangeWorkloadCanceled)
+				o.UID = types.UID(fmt.Sprint(i))
+				w.in.Others = append(w.in.Others, o)
+			}
+			w.in.Others[14].Status.Status = v1alpha1.ChangeWorkloadRunning
+			w.in.Others[2].Status.OrderStage = v1alpha1.OrderPostWait
+			plan := DecideRelease(w.in)
+			var removed []int64
+			for i := range plan.Remove {
+				removed = append(removed, plan.Remove[i].Spec.Release)
+			}
+			if diff := cmp.Diff([]int64{4, 2, 1}, removed); diff != "" {
+				t.Errorf("removed -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	n := parseNumbers("7,nonsense,3-5,9-8")
+	for _, step := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, "3-5,7"},
+		{func() { n = n.with(6, 6) }, "3-7"},
+		{func() { n = n.without(5) }, "3-4,6-7"},
+		{func() { n = n.without(3).without(9) }, "4,6-7"},
+		{func() { n = n.with(1, 20) }, "1-20"},
+	} {
+		if step.change(); n.String() != step.want {
+			t.Errorf("got %s, want %s", n, step.want)
+		}
+	}
+	n = nil
+	for i := int32(1); i <= 1000; i += 2 {
+		n = n.with(i, i)
+	}
+	if n = n.bounded(func(first, _ int32) bool { return first == 2 }); len(n) != maxRanges || n.has(2) || !n.has(4) {
+		t.Errorf("%d ranges: %s", len(n), n)
+	}
+}

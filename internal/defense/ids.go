@@ -1,0 +1,104 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// The ids in a status are input: whoever may write the status of one record can
+// copy the ids of another one into it. The id of an order is recomputed from what
+// it is made of before anything is done with it; the record's UID is part of it,
+// which nobody chooses. The id of a node is the server's: it counts for a batch
+// only together with the order that the batch was started under.
+
+// ownOrderID is the id of the order of one attempt of a release; empty where the
+// release has no owner.
+func ownOrderID(cluster types.UID, change *v1alpha1.ChangeWorkload, release int64, attempt int32) string {
+	ref := metav1.GetControllerOf(change)
+	if ref == nil {
+		return ""
+	}
+	return OrderID(cluster, ref.UID, change.Spec.Reversion, release, attempt, change.UID)
+}
+
+// clusterOf reads the cluster out of the id of an order.
+func clusterOf(orderID string) types.UID {
+	cluster, _, _ := strings.Cut(orderID, "-")
+	return types.UID(cluster)
+}
+
+// OwnsOrder says that the order in the status of a release is its own, as far as
+// one cluster is concerned: an order of another one has the UID of a record there.
+func OwnsOrder(change *v1alpha1.ChangeWorkload) bool {
+	s := &change.Status
+	return s.OrderID != "" && s.OrderID == ownOrderID(clusterOf(s.OrderID), change, s.ObservedRelease, s.Attempt)
+}
+
+// OwnsNode says that the node in the status of a batch was started under the order
+// of the attempt that the batch is of.
+func OwnsNode(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
+	s := &batch.Status
+	return change.Namespace == batch.Namespace && metav1.IsControlledBy(batch, change) && s.ChangePodID != "" && s.OrderID != "" &&
+		s.OrderID == ownOrderID(clusterOf(s.OrderID), change, batch.Spec.Release, batch.Spec.Attempt)
+}
+
+// RepairOrder gives a release its own order again where its status names another
+// one: it is submitted, or, where it is to be ended, ended. There is no status where
+// nothing is wrong, or nothing is to be done about the order any more.
+func RepairOrder(in OrderInput, cluster types.UID) OrderPlan {
+	own := ownOrderID(cluster, in.Change, in.Change.Status.ObservedRelease, in.Change.Status.Attempt)
+	if s := &in.Change.Status; s.OrderID == own || own == "" || s.OrderID == "" || !OrderWaits(in.Change) {
+		return OrderPlan{}
+	}
+	o := &order{OrderInput: in, status: in.Change.Status.DeepCopy()}
+	foreign := o.status.OrderID
+	o.status.OrderID, o.status.OrderNodeID, o.status.OrderURL = own, "", ""
+	if o.status.OrderEnd == "" {
+		o.status.OrderStage = v1alpha1.OrderSubmitting
+	}
+	message := fmt.Sprintf("the status named order %s, which is not that of this release; it has its own again", cut(foreign))
+	o.event(v1alpha1.EventForeignID, message)
+	if o.status.OrderEnd == "" {
+		o.unaccepted(v1alpha1.EventForeignID, message)
+	}
+	return o.finishPlan()
+}
+
+// RepairBatch has a batch begin again whose status names a node that was not
+// started for it. There is no status where nothing is wrong.
+func RepairBatch(in BatchInput) BatchPlan {
+	s := &in.Batch.Status
+	if s.ChangePodID == "" || s.Status == v1alpha1.ChangePodExecuteDone || in.Change == nil || OwnsNode(in.Change, in.Batch) {
+		return BatchPlan{}
+	}
+	b := newBatch(in)
+	message := fmt.Sprintf("the status named node %s of order %s, which is not that of this batch: it is checked anew", cut(s.ChangePodID), cut(s.OrderID))
+	b.status.ChangePodID, b.status.OrderID, b.status.URL = "", "", ""
+	b.status.PreSubmitTime, b.status.PreSubmitTimeUnix, b.status.PostSubmitTime, b.status.PostSubmitTimeUnix = "", 0, "", 0
+	b.preWait(v1alpha1.EventForeignID, message)
+	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventForeignID,
+		Message: fmt.Sprintf("batch %d of version %s: %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, message)})
+	return b.finish()
+}

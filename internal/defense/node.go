@@ -1,0 +1,282 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// nodeStage is how far a node has come on AlterShield Server.
+type nodeStage int
+
+const (
+	// nodeIdle: nothing is to be done about it.
+	nodeIdle nodeStage = iota
+	// nodeToStart: its start is to be notified.
+	nodeToStart
+	// nodePre: its PRE check runs.
+	nodePre
+	// nodeToFinish: its PRE check is over, and its end is to be notified.
+	nodeToFinish
+	// nodePost: its POST check runs.
+	nodePost
+)
+
+// check is the PRE or the POST check of a node.
+type check struct {
+	// since is when it was submitted or, before that, first tried to be; zero
+	// when it was not tried.
+	since time.Time
+	limit time.Duration
+	// verdict is what the server delivered; nil for nothing.
+	verdict *v1alpha1.CheckVerdict
+}
+
+func (c *check) deadline(now time.Time) time.Time {
+	if c.since.IsZero() {
+		return now.Add(c.limit)
+	}
+	return c.since.Add(c.limit)
+}
+
+// overdue says that a check was tried to be submitted until its time was over.
+func (c *check) overdue(now time.Time) bool {
+	return !c.since.IsZero() && !now.Before(c.deadline(now))
+}
+
+// nothingToCheck explains a check that the server skips.
+const nothingToCheck = "the server said that there is nothing to check"
+
+// node is a check with a beginning, a deadline and a verdict, twice: its PRE
+// check begins with its start, and its POST check with its end. Batches are
+// nodes, and so are orders. The machine says what comes next; whose node it is
+// writes it down in words of its own.
+type node struct {
+	stage nodeStage
+	// id is the server's id of the node; empty while it has none. seed spreads
+	// the polls of many.
+	id, seed  string
+	pre, post check
+	// skipped: the server said at the start that there is nothing to check.
+	skipped bool
+	// held: its end must not be notified yet.
+	held bool
+	// early: nodePost is written before the end is notified, so that one write
+	// says both that the PRE check passed and that the POST check runs. Whether
+	// the end was notified is in the memory of the process; another one notifies
+	// it again, which the server refuses as done before.
+	early bool
+	// unconfirmed: an earlier try of the end may have been received.
+	unconfirmed bool
+	// doubted: the end was refused for so long that it was received before.
+	doubted bool
+}
+
+// turn is what becomes of a node.
+type turn struct {
+	to              turnKind
+	reason, message string
+	// answered: the server said so. Otherwise the check has no verdict.
+	answered bool
+}
+
+// turnKind is a way in which a node goes on.
+type turnKind int
+
+const (
+	// turnNone: it stays where it is.
+	turnNone turnKind = iota
+	// turnStarted: its PRE check runs.
+	turnStarted
+	// turnNotStarted: its start is tried again, for a reason.
+	turnNotStarted
+	// turnPreOver: its PRE check is over.
+	turnPreOver
+	// turnFinished: the server has its end, and its POST check runs.
+	turnFinished
+	// turnNotFinished: its end is tried again, for a reason.
+	turnNotFinished
+	// turnPostOver: its POST check is over.
+	turnPostOver
+)
+
+func (t turn) passed() bool {
+	return t.reason == v1alpha1.ReasonPassed || t.reason == v1alpha1.ReasonSkipped
+}
+
+// next says what becomes of a node by what is known now; where nothing does,
+// which call to make, or how long to wait.
+func (n *node) next(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
+	switch n.stage {
+	case nodeIdle:
+	case nodeToStart:
+		if calls.tried(CallStart) && n.pre.overdue(now) {
+			return turn{to: turnPreOver, reason: v1alpha1.ReasonSubmitFailed, message: "the PRE check could not be submitted within " + n.pre.limit.String()}, CallNone, 0
+		}
+		call, wait = calls.next(CallStart, now, n.pre.deadline(now))
+	case nodePre:
+		return n.await(now, calls, v1alpha1.StagePre)
+	case nodeToFinish:
+		switch {
+		case n.post.verdict != nil:
+			// The end was received, and the process died before it could store
+			// the answer.
+			return turn{to: turnFinished}, CallNone, 0
+		case n.held:
+			return turn{}, CallNone, 0
+		case n.id == "" && n.skipped:
+			return turn{to: turnPostOver, reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true}, CallNone, 0
+		case n.id == "":
+			// Its start was refused: there is nothing to end, as was told then.
+			return turn{to: turnPostOver, reason: v1alpha1.ReasonSubmitFailed, message: "the server has no node of it", answered: true}, CallNone, 0
+		}
+		return n.finish(now, calls)
+	case nodePost:
+		if n.post.verdict == nil && n.early && !calls.Ended {
+			return n.finish(now, calls)
+		}
+		return n.await(now, calls, v1alpha1.StagePost)
+	}
+	return turn{}, call, wait
+}
+
+// finish notifies the end of a node.
+func (n *node) finish(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
+	if calls.tried(CallFinish) && n.post.overdue(now) {
+		return turn{to: turnPostOver, reason: v1alpha1.ReasonSubmitFailed, message: "the POST check could not be submitted within " + n.post.limit.String()}, CallNone, 0
+	}
+	call, wait = calls.next(CallFinish, now, n.post.deadline(now))
+	return turn{}, call, wait
+}
+
+// mayBeFinished says that a refused end means that it was received before. The
+// server refuses so, too, for as long as it has not ended the PRE check itself;
+// the time distinguishes them.
+func (n *node) mayBeFinished(now time.Time) bool {
+	return n.unconfirmed || n.doubted || n.stage == nodePost && now.Sub(n.post.since) >= finishDoubt
+}
+
+// await waits for the verdict on a check that runs, asks for it from half of its
+// time on, and gives up when the time is over.
+func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (turn, Call, time.Duration) {
+	c, over, poll := &n.pre, turnPreOver, CallPollPre
+	if stage == v1alpha1.StagePost {
+		c, over, poll = &n.post, turnPostOver, CallPollPost
+	}
+	if v := c.verdict; v != nil {
+		t := turn{to: over, reason: v1alpha1.ReasonPassed, message: v.Message, answered: true}
+		if VerdictFails(v.Verdict) {
+			t.reason = v1alpha1.ReasonCheckFailed
+		}
+		return t, CallNone, 0
+	}
+	call, wait, timedOut := calls.await(poll, now, c.since, c.limit, n.seed)
+	if timedOut {
+		reason, message := timeoutOf(calls, stage, c.limit)
+		return turn{to: over, reason: reason, message: message}, CallNone, 0
+	}
+	return turn{}, call, wait
+}
+
+// said is what an answer of the server makes of a node.
+func (n *node) said(call Call, a Answer, now time.Time) turn {
+	switch {
+	case call == CallStart && n.stage == nodeToStart:
+		return afterStart(a)
+	case call == CallFinish && (n.stage == nodeToFinish || n.stage == nodePost && n.early):
+		return n.afterFinish(a, now)
+	case call == CallPollPre && n.stage == nodePre && a.Kind == AnswerDone:
+		return turn{to: turnPreOver, reason: v1alpha1.ReasonPassed, message: "the check passed, as the server said when asked", answered: true}
+	case call == CallPollPost && n.stage == nodePost && a.Kind == AnswerDone:
+		return turn{to: turnPostOver, reason: v1alpha1.ReasonPassed, message: "the check passed, as the server said when asked", answered: true}
+	default:
+		return turn{}
+	}
+}
+
+func afterStart(a Answer) turn {
+	switch a.Kind {
+	case AnswerDone, AnswerDuplicate:
+		return turn{to: turnStarted, answered: true}
+	case AnswerNoCheck:
+		return turn{to: turnPreOver, reason: v1alpha1.ReasonSkipped, message: a.Message, answered: true}
+	case AnswerDenied:
+		return turn{to: turnNotStarted, reason: v1alpha1.ReasonPermissionDenied, message: a.Message}
+	case AnswerIllegal:
+		return turn{to: turnNotStarted, reason: v1alpha1.ReasonNotConfigured, message: a.Message}
+	case AnswerRetry:
+		return turn{to: turnNotStarted, reason: v1alpha1.ReasonUnreachable, message: a.Message}
+	case AnswerUnsupported, AnswerRefused:
+		return turn{to: turnPreOver, reason: v1alpha1.ReasonRefused, message: a.Message}
+	default:
+		return turn{}
+	}
+}
+
+func (n *node) afterFinish(a Answer, now time.Time) turn {
+	switch a.Kind {
+	case AnswerDone, AnswerDuplicate:
+		return turn{to: turnFinished, answered: true}
+	case AnswerUnsupported:
+		if n.mayBeFinished(now) {
+			return turn{to: turnFinished}
+		}
+		return turn{to: turnNotFinished, reason: v1alpha1.ReasonNotYetAccepted, message: a.Message}
+	case AnswerNoCheck:
+		return turn{to: turnPostOver, reason: v1alpha1.ReasonSkipped, message: a.Message, answered: true}
+	case AnswerDenied:
+		return turn{to: turnNotFinished, reason: v1alpha1.ReasonPermissionDenied, message: a.Message}
+	case AnswerRetry:
+		reason := v1alpha1.ReasonUnreachable
+		if a.Unconfirmed || n.unconfirmed {
+			// Remembered until it is settled.
+			reason = v1alpha1.ReasonUnconfirmed
+		}
+		return turn{to: turnNotFinished, reason: reason, message: a.Message}
+	case AnswerIllegal, AnswerRefused:
+		return turn{to: turnPostOver, reason: v1alpha1.ReasonRefused, message: a.Message}
+	default:
+		return turn{}
+	}
+}
+
+// unconfirmed says that an earlier try may have been received.
+func unconfirmed(conditions []metav1.Condition, kind string) bool {
+	c := meta.FindStatusCondition(conditions, kind)
+	return c != nil && c.Reason == v1alpha1.ReasonUnconfirmed
+}
+
+// doubted says that the server has refused an end for long enough. It says so
+// of an end that it received before, and of one that comes before the PRE check
+// has ended there; where that has, the time distinguishes them.
+func doubted(conditions []metav1.Condition, kind string, now time.Time) bool {
+	c := meta.FindStatusCondition(conditions, kind)
+	return c != nil && c.Reason == v1alpha1.ReasonNotYetAccepted && now.Sub(c.LastTransitionTime.Time) >= finishDoubt
+}
+
+// unixOrZero is a time in seconds; none for 0.
+func unixOrZero(seconds int64) time.Time {
+	if seconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0)
+}

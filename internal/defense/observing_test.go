@@ -1,0 +1,195 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// observed makes the workload of a world only observed.
+func (w *world) observed() *world {
+	w.in.Settings.Observe, w.in.ObservedBy = true, "a test"
+	return w
+}
+
+// settled steps and checks until nothing changes any more, and lists the reasons
+// of the events of what would have been, and of a defense that changed.
+func (w *world) settled(t *testing.T) (reasons []string) {
+	t.Helper()
+	for range 20 {
+		before := w.stored.Paused
+		plan := w.Step()
+		w.Check()
+		for _, e := range slices.Concat(plan.Events, plan.ActionEvents) {
+			if strings.HasPrefix(e.Reason, "Would") || strings.HasPrefix(e.Reason, "Defense") {
+				reasons = append(reasons, e.Reason)
+			}
+		}
+		if plan.Status == nil && plan.Action == LeaveWorkload && len(plan.Batches) == 0 && before == w.stored.Paused {
+			return reasons
+		}
+	}
+	t.Fatal("does not settle")
+	return nil
+}
+
+func TestObserving(t *testing.T) {
+	type want struct {
+		status            v1alpha1.ChangeWorkloadStatusType
+		events            []string
+		suspended, paused bool
+		reasons           map[string]string // of conditions
+	}
+	off := func(w *world) { w.in.Settings.Observe, w.in.ObservedBy = false, "" }
+	fail := func(pod string) func(*world) { return func(w *world) { w.Verdict(pod, "fail") } }
+	success := map[string]string{v1alpha1.ConditionDefended: v1alpha1.ReasonObserving, v1alpha1.ConditionBlocked: ""}
+	for name, test := range map[string]struct {
+		world *world
+		then  []func(*world) // each followed by settling
+		want  want
+	}{
+		"a release that passes": {newWorld(2).Pods(2).Complete().observed(), nil,
+			want{status: v1alpha1.ChangeWorkloadSuccess, reasons: success}},
+		"one that fails": {newWorld(2).Pods(2).Complete().observed(), []func(*world){fail("sleep-0")},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend"}, reasons: map[string]string{
+				v1alpha1.ConditionBlocked: v1alpha1.ReasonObserving, v1alpha1.ConditionVerified: v1alpha1.ReasonPodFailed}}},
+		"one that fails under way": {newWorld(3).Pods(1).observed(), []func(*world){fail("sleep-0")},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend", "WouldHalt"}, reasons: map[string]string{
+				v1alpha1.ConditionProgressing: v1alpha1.ReasonRollingOut}}},
+		"each failure is told, once": {newWorld(2).Pods(2).Complete().observed(), []func(*world){fail("sleep-0"), fail("sleep-1"), func(*world) {}},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend", "WouldSuspend"}}},
+		"not what blocking off would not have done": {newWorld(1).Pods(1).Complete().observed(),
+			[]func(*world){func(w *world) { w.in.Settings.Blocking = false }, fail("sleep-0")},
+			want{status: v1alpha1.ChangeWorkloadSuspend}},
+		"self-healing would have rolled it back": {func() *world {
+			w := newWorld(1).Pods(1).Complete().observed()
+			w.in.Settings.SelfHealing = true
+			w.in.History = []Revision{{Name: "b", Version: versionB, Release: 1}}
+			return w
+		}(), []func(*world){fail("sleep-0")},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend", "WouldRollBack"}, reasons: map[string]string{
+				v1alpha1.ConditionRolledBack: v1alpha1.ReasonObserving}}},
+		"a pod that does not come up": {func() *world {
+			w := newWorld(2).Pods(1, unready).observed()
+			w.in.Workload.Rolling = true
+			w.in.Workload.OldRevisions = []OldRevision{{Name: "b", Version: versionB, Number: 1, Replicas: 1, Ready: 1}}
+			w.in.Pods[0].Created = testNow
+			w.in.Pods[0].Hang = &Hang{Reason: "ImagePullBackOff"}
+			return w
+		}(), []func(*world){func(w *world) { w.Later(time.Hour) }, func(w *world) { w.Later(time.Hour) }},
+			want{status: v1alpha1.ChangeWorkloadTimeOutPreThreshold, events: []string{"WouldRollBack"}, reasons: map[string]string{
+				v1alpha1.ConditionRolledBack: v1alpha1.ReasonObserving}}},
+		"a correction": {newWorld(1).Pods(1).Complete().observed(), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }},
+			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"WouldSuspend"}, reasons: map[string]string{
+				v1alpha1.ConditionBlocked: v1alpha1.ReasonCorrected}}},
+		"turned off, nothing is blocked retroactively": {newWorld(1).Pods(1).Complete().observed(), []func(*world){fail("sleep-0"), off},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend"}, reasons: map[string]string{
+				v1alpha1.ConditionBlocked: v1alpha1.ReasonObserving, v1alpha1.ConditionDefended: v1alpha1.ReasonInFull}}},
+		"turned off, the next failure blocks": {newWorld(2).Pods(2).Complete().observed(), []func(*world){fail("sleep-0"), off, fail("sleep-1")},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend"}, suspended: true}},
+		"a user's block stays, also after success": {newWorld(1).Pods(1).Complete().Suspended("").observed(), nil,
+			want{status: v1alpha1.ChangeWorkloadSuccess, suspended: true}},
+		"by the workload itself": {func() *world {
+			w := newWorld(1).Pods(1).Complete().observed()
+			w.in.Lowered = []string{"observe"}
+			return w
+		}(), []func(*world){func(*world) {}, func(w *world) { off(w); w.in.Lowered = nil }},
+			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"DefenseLowered", "DefenseRestored"}, reasons: map[string]string{
+				v1alpha1.ConditionDefended: v1alpha1.ReasonInFull}}},
+		"blocking off by the workload itself": {func() *world {
+			w := newWorld(1).Pods(1).Complete()
+			w.in.Settings.Blocking, w.in.Lowered = false, []string{"blocking"}
+			return w
+		}(), nil,
+			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"DefenseLowered"}, reasons: map[string]string{
+				v1alpha1.ConditionDefended: v1alpha1.ReasonLowered}}},
+		"defended": {newWorld(1).Pods(1).Complete(), nil, want{status: v1alpha1.ChangeWorkloadSuccess, reasons: map[string]string{
+			v1alpha1.ConditionDefended: ""}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := test.world
+			events := w.settled(t)
+			for _, then := range test.then {
+				then(w)
+				events = append(events, w.settled(t)...)
+			}
+			if diff := cmp.Diff(test.want.events, events); diff != "" {
+				t.Errorf("events, -want +got:\n%s", diff)
+			}
+			_, suspended := w.stored.Labels[v1alpha1.SuspendLabel]
+			if got := w.in.Change.Status.Status; got != test.want.status || suspended != test.want.suspended || w.stored.Paused != test.want.paused {
+				t.Errorf("%s, suspended %t, paused %t; want %s, %t, %t", got, suspended, w.stored.Paused,
+					test.want.status, test.want.suspended, test.want.paused)
+			}
+			for kind, reason := range test.want.reasons {
+				got := ""
+				if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, kind); c != nil {
+					got = c.Reason
+				}
+				if got != reason {
+					t.Errorf("condition %s has the reason %q, want %q", kind, got, reason)
+				}
+			}
+		})
+	}
+}
+
+func TestTakeBackWhileObserved(t *testing.T) {
+	own := &Workload{Version: versionA, Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.SuspendLabel: "1"},
+		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.SuspendedByAnnotation: versionA + " 1"}}
+	users := &Workload{Version: versionA, Labels: own.Labels, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"}}
+	halted := &Workload{Version: versionA, Paused: true, Labels: map[string]string{v1alpha1.VersionLabel: versionA},
+		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.HaltedAnnotation: versionA}}
+	open := []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)}
+	for name, test := range map[string]struct {
+		workload *Workload
+		observe  bool
+		want     bool
+	}{
+		"its own block":            {own, true, true},
+		"not while it is defended": {own, false, false},
+		"not a user's block":       {users, true, false},
+		"its own pause":            {halted, true, true},
+		"nothing":                  {&Workload{Version: versionA}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := DecideWorkload(WorkloadInput{Workload: test.workload, Enrolled: true, Observe: test.observe, Changes: open})
+			if plan.TakeBack != test.want {
+				t.Errorf("takes back %t, want %t", plan.TakeBack, test.want)
+			}
+		})
+	}
+}
+
+func TestVerdictObserved(t *testing.T) {
+	denied := AdmissionVerdict{Message: "deployment sleep is suspended", Warning: "releases are blocked"}
+	got := denied.Observed("a test")
+	if !got.Allowed || got.Message != "" || !strings.Contains(got.Warning, "deployment sleep is suspended") || !strings.Contains(got.Warning, "a test") {
+		t.Errorf("a denial became %+v", got)
+	}
+	if got := (AdmissionVerdict{Allowed: true}).Observed("a test"); got != (AdmissionVerdict{Allowed: true}) {
+		t.Errorf("what is allowed became %+v", got)
+	}
+}

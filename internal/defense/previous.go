@@ -1,0 +1,159 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// The part of a release that keeps what is known of the ones before it, after their
+// records are gone.
+
+const (
+	// maxPrevious, maxCorrections, maxImages, maxText and maxManager are the limits of the API.
+	maxPrevious    = 10
+	maxCorrections = 5
+	maxImages      = 10
+	maxText        = 512
+	maxManager     = 128
+)
+
+// evidenceOf is what is kept of the release a workload is at.
+func evidenceOf(w *Workload) (e v1alpha1.ReleaseEvidence) {
+	for _, image := range w.Images[:min(len(w.Images), maxImages)] {
+		e.Images = append(e.Images, cutAtRune(image, maxText))
+	}
+	e.ReleasedBy = cutAtRune(w.Annotations[v1alpha1.ReleasedByAnnotation], maxText)
+	if o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok && o.Version == w.RecordedVersion() {
+		e.OverriddenBy = cutAtRune(o.User, maxText)
+	}
+	return e
+}
+
+// correct notes who may have corrected the failure that has ended. The batches are
+// those of the API server: the cache keeps no managed fields.
+func (d *release) correct() {
+	d.needAll()
+	for i := range d.status.DefenseCheckFailPods {
+		pod := &d.status.DefenseCheckFailPods[i]
+		d.noteCorrection(pod.Pod, d.managerOf(pod))
+	}
+	if len(d.status.DefenseCheckFailPods) == 0 {
+		d.noteCorrection("", "")
+	}
+}
+
+func (d *release) noteCorrection(pod, manager string) {
+	c := v1alpha1.Correction{Pod: pod, FieldManager: cutAtRune(manager, maxManager), TimeUnix: d.Now.Unix()}
+	d.status.Corrections = append(d.status.Corrections, c)
+	d.status.Corrections = slices.Delete(d.status.Corrections, 0, max(len(d.status.Corrections)-maxCorrections, 0))
+}
+
+// managerOf is the field manager, other than the operator's own, that wrote the
+// status of the batch of a pod last.
+func (d *release) managerOf(pod *v1alpha1.PodResult) string {
+	var last *metav1.ManagedFieldsEntry
+	for i := range d.Batches {
+		b := &d.Batches[i]
+		if !d.ofAttempt(b) || !slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == pod.UID && p.Pod == pod.Pod }) {
+			continue
+		}
+		for j := range b.ManagedFields {
+			entry := &b.ManagedFields[j]
+			if entry.Subresource != "status" || entry.Manager == v1alpha1.FieldManager || entry.Time == nil {
+				continue
+			}
+			if last == nil || last.Time.Before(entry.Time) {
+				last = entry
+			}
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	return last.Manager
+}
+
+// keepPrevious brings the list of earlier releases up to date. What a record that is
+// there says is newer than what a list says of it.
+func (d *release) keepPrevious() {
+	known := map[int64]v1alpha1.PreviousRelease{}
+	keep := func(p v1alpha1.PreviousRelease) {
+		if p.Release < d.status.ObservedRelease {
+			known[p.Release] = p
+		}
+	}
+	for i := range d.Others {
+		for _, p := range d.Others[i].Status.PreviousReleases {
+			keep(p)
+		}
+	}
+	for _, p := range d.Change.Status.PreviousReleases {
+		keep(p)
+	}
+	for i := range d.Others {
+		if o := &d.Others[i]; o.Status.Attempt > 0 {
+			keep(previousOf(o))
+		}
+	}
+	if d.Change.Status.Attempt > 0 {
+		keep(previousOf(d.Change)) // an earlier attempt of this version
+	}
+	previous := make([]v1alpha1.PreviousRelease, 0, len(known))
+	for _, p := range known {
+		previous = append(previous, p)
+	}
+	slices.SortFunc(previous, func(a, b v1alpha1.PreviousRelease) int { return cmp.Compare(b.Release, a.Release) })
+	d.status.PreviousReleases = nil
+	if len(previous) > 0 {
+		d.status.PreviousReleases = previous[:min(len(previous), maxPrevious)]
+	}
+}
+
+// previousOf is what is kept of a release whose record is there.
+func previousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
+	s := &c.Status
+	p := v1alpha1.PreviousRelease{
+		Release: s.ObservedRelease, Version: c.Spec.Reversion, Status: s.Status,
+		StartTimeUnix: s.StartTimeUnix, UpdateTimeUnix: s.UpdateTimeUnix, ReleaseEvidence: s.ReleaseEvidence,
+	}
+	if len(s.DefenseCheckFailPods) > 0 {
+		first := s.DefenseCheckFailPods[0]
+		first.Message = cut(first.Message)
+		p.FailedPod = &first
+	}
+	for _, kind := range []string{v1alpha1.ConditionRolledBack, v1alpha1.ConditionVerified} {
+		c := meta.FindStatusCondition(s.Conditions, kind)
+		if c != nil && c.Status == rolledOrFailed[kind] {
+			p.Message = cut(c.Message)
+			break
+		}
+	}
+	return p
+}
+
+// rolledOrFailed is the status of a condition that says why a release ended badly.
+var rolledOrFailed = map[string]metav1.ConditionStatus{
+	v1alpha1.ConditionRolledBack: metav1.ConditionTrue,
+	v1alpha1.ConditionVerified:   metav1.ConditionFalse,
+}

@@ -1,0 +1,183 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// earlier is the record of an earlier release.
+func earlier(release int64, state v1alpha1.ChangeWorkloadStatusType, change ...func(*v1alpha1.ChangeWorkload)) v1alpha1.ChangeWorkload {
+	c := wrappers.MakeChangeWorkload("default", "earlier").Release(release).Obj()
+	c.Status.Attempt, c.Status.ObservedRelease, c.Status.Status = 1, release, state
+	for _, f := range change {
+		f(c)
+	}
+	return *c
+}
+
+func numbersOf(releases []v1alpha1.PreviousRelease) (numbers []int64) {
+	for i := range releases {
+		numbers = append(numbers, releases[i].Release)
+	}
+	return numbers
+}
+
+// TestKeepPrevious: what is known of earlier releases outlives their records.
+func TestKeepPrevious(t *testing.T) {
+	listing := func(numbers ...int64) func(*v1alpha1.ChangeWorkload) {
+		return func(c *v1alpha1.ChangeWorkload) {
+			for _, n := range numbers {
+				c.Status.PreviousReleases = append(c.Status.PreviousReleases, v1alpha1.PreviousRelease{Release: n, Status: v1alpha1.ChangeWorkloadSuccess})
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		others []v1alpha1.ChangeWorkload
+		want   []int64
+	}{
+		"none":                          {nil, nil},
+		"of a record that is there":     {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend)}, []int64{3}},
+		"and of those before it":        {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend, listing(2, 1))}, []int64{3, 2, 1}},
+		"each once":                     {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend, listing(2, 1)), earlier(2, v1alpha1.ChangeWorkloadSuccess, listing(1))}, []int64{3, 2, 1}},
+		"ten":                           {[]v1alpha1.ChangeWorkload{earlier(19, v1alpha1.ChangeWorkloadSuccess, listing(18, 17, 16, 15, 14, 13, 12, 11, 10, 9))}, []int64{19, 18, 17, 16, 15, 14, 13, 12, 11, 10}},
+		"not of one that never began":   {[]v1alpha1.ChangeWorkload{earlier(3, "", func(c *v1alpha1.ChangeWorkload) { c.Status.Attempt, c.Status.ObservedRelease = 0, 0 })}, nil},
+		"not of what is no earlier one": {[]v1alpha1.ChangeWorkload{earlier(21, v1alpha1.ChangeWorkloadSuspend)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1)
+			w.in.Change.Spec.Release = 20
+			w.Release(20, versionA).in.Others = test.others
+			w.Step()
+			if diff := cmp.Diff(test.want, numbersOf(w.in.Change.Status.PreviousReleases)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestKeepPreviousTellsHow: a release says of an earlier one who released it, how it
+// ended and why, whether its record is another's or its own of an earlier attempt.
+func TestKeepPreviousTellsHow(t *testing.T) {
+	begin := func(n int64) *world {
+		w := newWorld(1).Release(n, versionA)
+		w.in.Change.Spec.Release = n
+		w.in.Workload.Images = []string{"registry.example.com/web:2"}
+		w.in.Workload.Annotations[v1alpha1.ReleasedByAnnotation] = "deployer"
+		w.in.Workload.Annotations[v1alpha1.OverrideAnnotation] = versionA + " 7 oncall"
+		return w
+	}
+	failed := begin(1).Pods(1).Complete().Settle(t).Verdict("sleep-0", "unpass").Settle(t)
+	want := v1alpha1.PreviousRelease{
+		Release: 1, Version: versionA, Status: v1alpha1.ChangeWorkloadSuspend,
+		StartTimeUnix: testNow.Unix(), UpdateTimeUnix: testNow.Unix(), Message: "pod sleep-0: unpass: find error",
+		ReleaseEvidence: v1alpha1.ReleaseEvidence{Images: []string{"registry.example.com/web:2"}, ReleasedBy: "deployer", OverriddenBy: "oncall"},
+	}
+	same := failed.in.Change.DeepCopy()
+
+	again := begin(2)
+	again.in.Change.Status = *same.Status.DeepCopy()
+	again.Step()
+	other := begin(2)
+	record := *same
+	record.Name, record.UID = "other", "other"
+	other.in.Others = []v1alpha1.ChangeWorkload{record}
+	other.Step()
+	for name, w := range map[string]*world{"an earlier attempt": again, "another version": other} {
+		previous := w.in.Change.Status.PreviousReleases
+		if len(previous) != 1 {
+			t.Fatalf("%s: %d releases, want one", name, len(previous))
+		}
+		if previous[0].FailedPod == nil || previous[0].FailedPod.Pod != "sleep-0" {
+			t.Errorf("%s: no word of the pod that failed", name)
+		}
+		previous[0].FailedPod = nil
+		if diff := cmp.Diff(want, previous[0]); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+	}
+}
+
+// TestKeepPreviousFollows: an earlier release that ends later is known to have ended,
+// also after its record is gone.
+func TestKeepPreviousFollows(t *testing.T) {
+	w := newWorld(1).Release(2, versionA).Pods(1)
+	w.in.Change.Spec.Release = 2
+	w.in.Others = []v1alpha1.ChangeWorkload{earlier(1, v1alpha1.ChangeWorkloadRunning)}
+	w.Settle(t)
+	is := func(want v1alpha1.ChangeWorkloadStatusType) {
+		t.Helper()
+		if got := w.in.Change.Status.PreviousReleases; len(got) != 1 || got[0].Status != want {
+			t.Errorf("it knows %+v, want one that is %s", got, want)
+		}
+	}
+	is(v1alpha1.ChangeWorkloadRunning)
+	w.in.Others[0].Status.Status = v1alpha1.ChangeWorkloadCanceled
+	w.Settle(t)
+	is(v1alpha1.ChangeWorkloadCanceled)
+	w.in.Others = nil
+	w.Settle(t)
+	is(v1alpha1.ChangeWorkloadCanceled)
+}
+
+// TestCorrection: who may have corrected a verdict is kept.
+func TestCorrection(t *testing.T) {
+	for name, complete := range map[string]bool{"the release goes on": false, "it succeeds": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(2).Pods(1)
+			if complete {
+				w = newWorld(1).Pods(1).Complete()
+			}
+			w.Settle(t).Verdict("sleep-0", "unpass").Settle(t).Later(time.Minute).Verdict("sleep-0", "pass")
+			at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: testNow.Add(d)} }
+			for i := range w.in.Batches {
+				w.in.Batches[i].ManagedFields = []metav1.ManagedFieldsEntry{
+					{Manager: "simulator", Subresource: "status", Time: at(time.Second)},
+					{Manager: "kubectl-edit", Subresource: "status", Time: at(time.Minute)},
+					{Manager: "labeller", Time: at(time.Hour)},
+					{Manager: v1alpha1.FieldManager, Subresource: "status", Time: at(time.Hour)},
+				}
+			}
+			w.Step()
+			want := []v1alpha1.Correction{{Pod: "sleep-0", FieldManager: "kubectl-edit", TimeUnix: testNow.Add(time.Minute).Unix()}}
+			if diff := cmp.Diff(want, w.in.Change.Status.Corrections); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestEvidenceIsBounded: nothing that users choose makes the status too large.
+func TestEvidenceIsBounded(t *testing.T) {
+	w := newWorld(1).in.Workload
+	for range 100 {
+		w.Images = append(w.Images, strings.Repeat("i", 2000))
+	}
+	w.Annotations[v1alpha1.ReleasedByAnnotation] = strings.Repeat("é", 2000)
+	e := evidenceOf(w)
+	if len(e.Images) != maxImages || len(e.Images[0]) != maxText || len(e.ReleasedBy) > maxText {
+		t.Errorf("%d images of %d bytes, user of %d", len(e.Images), len(e.Images[0]), len(e.ReleasedBy))
+	}
+}

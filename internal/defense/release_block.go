@@ -1,0 +1,229 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// The block of a workload because of a release, and the halt of its rollout.
+
+// fail suspends the release. Each new failure blocks the workload, unless it is
+// blocked or blocking is off: a block is an act, so turning blocking on later,
+// or lifting the block by hand, is not undone.
+func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
+	d.leaveHistory()
+	isNew := before != v1alpha1.ChangeWorkloadSuspend || d.failedAnew()
+	if before != v1alpha1.ChangeWorkloadSuspend {
+		message := d.describeOrder()
+		if len(d.failed) > 0 {
+			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), describe(&d.failed[0]))
+		}
+		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, "ReleaseSuspended", message)
+	}
+	if d.Settings.Observe {
+		d.observeFailure(isNew)
+		return
+	}
+	if (isNew || d.blockDenied()) && d.Settings.Blocking {
+		d.plan.NeedsLive = !d.Live
+		if !d.Workload.blocked() {
+			d.plan.Action = BlockWorkload
+			d.halt()
+		}
+	}
+	if isNew && d.Settings.SelfHealing {
+		d.explainSelfHealing()
+	}
+	if isNew && !d.Settings.Blocking {
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled,
+			"the OpsConfigInfo blocking is turned off: releases of the workload go on")
+	}
+}
+
+// failedAnew says that a pod failed that had not when the status was written. Where
+// the status does not list all that had, their number has to do.
+func (d *release) failedAnew() bool {
+	if int(d.status.FailCount) > len(d.status.DefenseCheckFailPods) {
+		return len(d.failed) > int(d.status.FailCount)
+	}
+	return slices.ContainsFunc(d.failed, func(r v1alpha1.PodResult) bool {
+		return !slices.ContainsFunc(d.status.DefenseCheckFailPods, func(known v1alpha1.PodResult) bool {
+			return known.UID == r.UID && known.Pod == r.Pod
+		})
+	})
+}
+
+// halt pauses a rollout that is under way, together with the block. A pause of
+// the user's is left alone. A user who resumes the rollout has decided: no
+// failure after the one that blocked halts it again.
+func (d *release) halt() {
+	if !d.halts() {
+		return
+	}
+	d.plan.Halt = true
+	d.actionEvent(corev1.EventTypeWarning, "RolloutHalted", "the rollout is paused, because this version failed")
+}
+
+func (d *release) halts() bool {
+	return d.Settings.Halting && !d.Workload.Paused && !d.Workload.Rollout.Complete && !d.wasComplete()
+}
+
+// wasComplete says that the rollout was complete when it was last heard of, and
+// that nothing has been heard since: an annotation changed just now, say.
+func (d *release) wasComplete() bool {
+	c := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionProgressing)
+	return d.Workload.Rollout.Unobserved && d.Change.Status.ObservedRelease == d.Change.Spec.Release &&
+		c != nil && c.Reason == v1alpha1.ReasonRolloutComplete
+}
+
+// resume takes the operator's pause back that lifting the block did not: of an
+// older version, when this one passed the block or there is none any more, and
+// of this one, when nothing of it is failed and somebody else lifted the block.
+// Admission resumes in the request of the release, unless it was down.
+func (d *release) resume() {
+	w := d.Workload
+	halted := w.Annotations[v1alpha1.HaltedAnnotation]
+	if d.plan.Action != LeaveWorkload || !w.Paused || halted == "" {
+		return
+	}
+	o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation])
+	overrides := ok && o.Version == d.Change.Spec.Reversion
+	if halted == d.Change.Spec.Reversion && (w.blocked() || d.hasFailed()) ||
+		halted != d.Change.Spec.Reversion && w.blocked() && !overrides {
+		return
+	}
+	d.plan.NeedsLive = !d.Live
+	d.plan.Action, d.plan.Resume = ResumeWorkload, true
+	d.actionEvent(corev1.EventTypeNormal, "RolloutResumed", "the pause because of version "+halted+" has ended")
+}
+
+// blockedAtStart says that the workload has the block that it had when the attempt
+// began.
+func (d *release) blockedAtStart() bool {
+	value, blocked := d.Workload.Labels[v1alpha1.SuspendLabel]
+	return blocked && d.status.BlockAtStart != nil && *d.status.BlockAtStart == value
+}
+
+// ownBlock says that the workload is blocked because of this release.
+func (d *release) ownBlock() bool {
+	version, release, _ := parseBlockedBy(d.Workload)
+	return d.Workload.blocked() && version == d.Workload.RecordedVersion() && release == strconv.FormatInt(d.Workload.Release(), 10)
+}
+
+// parseBlockedBy reads which release the workload is blocked because of, and its
+// record. A block that an older build set names no record.
+func parseBlockedBy(w *Workload) (version, release, record string) {
+	fields := strings.Fields(w.Annotations[v1alpha1.SuspendedByAnnotation])
+	fields = append(fields, "", "", "")
+	return fields[0], fields[1], fields[2]
+}
+
+// remembersBlock says that the block is because of this very record. One made
+// later, because the first was deleted, knows nothing of the failure, so its
+// success must not lift the block.
+func (d *release) remembersBlock() bool {
+	if _, _, record := parseBlockedBy(d.Workload); record != "" {
+		return record == string(d.Change.UID)
+	}
+	since, err := strconv.ParseInt(d.Workload.Labels[v1alpha1.SuspendLabel], 10, 64)
+	return err != nil || d.Change.CreationTimestamp.Unix() <= since
+}
+
+func (d *release) lift(lift bool, why string) {
+	// While a workload is only observed, a block that somebody else set is not
+	// the operator's business.
+	if !lift || d.Settings.Observe && !hasOwnBlock(d.Workload) {
+		return
+	}
+	d.needAll()
+	d.plan.Action = LiftBlock
+	d.actionEvent(corev1.EventTypeNormal, "BlockLifted", why)
+	if d.Workload.haltedBy(d.Change.Spec.Reversion) {
+		d.plan.Resume = true
+		d.actionEvent(corev1.EventTypeNormal, "RolloutResumed", why)
+	}
+}
+
+// needAll asks for the block and the batches as the API server has them. What ends a
+// failure or a block is decided from nothing less: the release, and the block that
+// another process set, may be seen before the batch that failed is.
+func (d *release) needAll() {
+	d.plan.NeedsLive = !d.Live
+	d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
+}
+
+// explainBlock says whether this release blocks its workload. There is nothing
+// to say of one that never failed.
+func (d *release) explainBlock() {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
+	failed := d.hasFailed()
+	reason := v1alpha1.ReasonPodFailed
+	if len(d.failed) == 0 && failed {
+		reason = v1alpha1.ReasonOrderCheckFailed
+	}
+	switch {
+	case d.plan.Action == BlockWorkload, d.plan.Action != LiftBlock && d.ownBlock():
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, reason,
+			"releases of the workload are blocked; release a repair with the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
+	case failed && d.Workload.blocked():
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockedAlready,
+			"the workload is blocked because of an earlier release")
+	case failed && d.Settings.Observe:
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonObserving,
+			"releases of the workload go on, because it is only observed, by %s", d.ObservedBy)
+	case said == nil || failed && (said.Reason == v1alpha1.ReasonBlockingDisabled || said.Reason == v1alpha1.ReasonObserving):
+	case failed:
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "the block was lifted by hand")
+	case said.Status == metav1.ConditionTrue || said.Reason != v1alpha1.ReasonCorrected:
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonCorrected, "nothing of this release fails any more")
+	}
+}
+
+// explainSelfHealing says that a release that failed is to be rolled back, or why
+// it is not.
+func (d *release) explainSelfHealing() {
+	target, refusal := selfHealingTarget(d.Workload, d.History, d.Others, d.Now)
+	if refusal != "" {
+		d.refuseRollback(refusal)
+		return
+	}
+	if d.Settings.Observe {
+		d.wouldRollBack(target.Version, "it failed its verification")
+		return
+	}
+	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed,
+		"the release failed and is rolled back to version %s", target.Version)
+}
+
+// refuseRollback reports it once, even if the details change.
+func (d *release) refuseRollback(why string) {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
+	if said != nil && said.Reason == v1alpha1.ReasonRollbackRefused {
+		return
+	}
+	d.refuseAs(v1alpha1.ReasonRollbackRefused, why)
+}

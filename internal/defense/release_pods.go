@@ -1,0 +1,273 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// The pods of a release, and the batches they are put into.
+
+// sortPods puts every pod where it belongs. It returns how long until the next
+// pod is finished by time alone.
+func (d *release) sortPods() (wait time.Duration) {
+	d.batched = map[types.UID]bool{}
+	if d.status.Folded != nil {
+		d.folded = parseNumbers(d.status.Folded.Numbers)
+	}
+	batches := slices.Clone(d.Batches)
+	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int { return cmp.Compare(BatchNumber(&a), BatchNumber(&b)) })
+	for i := range batches {
+		b := &batches[i]
+		d.status.Batches = max(d.status.Batches, BatchNumber(b))
+		if !d.ofAttempt(b) || d.sortFolded(b) {
+			continue
+		}
+		for _, info := range b.Spec.PodInfos {
+			d.batched[types.UID(info.UID)] = true
+		}
+		if b.Status.Status != v1alpha1.ChangePodExecuteDone {
+			d.checking = append(d.checking, resultsOf(b.Spec.PodInfos)...)
+			continue
+		}
+		passed, failed := batchResults(b)
+		d.passed = append(d.passed, passed...)
+		d.failed = append(d.failed, failed...)
+	}
+
+	// A failure stays one when its batch was deleted: only a corrected verdict
+	// or another release undoes it.
+	for i := range d.status.DefenseCheckFailPods {
+		r := d.status.DefenseCheckFailPods[i]
+		if uid := types.UID(r.UID); uid != "" && !d.batched[uid] {
+			d.batched[uid] = true
+			d.failed = append(d.failed, r)
+		}
+	}
+
+	finishedBefore := map[string]bool{}
+	for i := range d.status.DefensePreparingPods {
+		finishedBefore[d.status.DefensePreparingPods[i].UID] = true
+	}
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		if d.batched[p.UID] {
+			continue
+		}
+		finished, left := p.Finished(FinishOf(d.Workload, d.Settings), d.Now)
+		if finished || finishedBefore[string(p.UID)] {
+			d.preparing = append(d.preparing, *p)
+		} else if left > 0 && (wait == 0 || left < wait) {
+			wait = left
+		}
+	}
+	slices.SortFunc(d.preparing, func(a, b Pod) int {
+		return cmp.Or(a.ReadySince.Compare(b.ReadySince), cmp.Compare(a.Name, b.Name))
+	})
+	return wait
+}
+
+// makeBatches makes as many full batches as there are pods for, and one of the
+// rest when nothing more is to be waited for.
+func (d *release) makeBatches() (made bool) {
+	size := int(max(d.Settings.BatchSize, 1))
+	for len(d.preparing) >= size {
+		d.makeBatch(size)
+		made = true
+	}
+	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete || d.overdue() && !d.timesOut(made)) {
+		d.makeBatch(len(d.preparing))
+		made = true
+	}
+	if made {
+		d.status.EntryTime, d.status.EntryTimeUnix = FormatTime(d.Now), d.Now.Unix()
+		d.plan.NeedsBatches = !d.LiveBatches && d.missesBatches()
+	}
+	return made
+}
+
+// missesBatches says that not every batch that the status mentions was seen: the
+// cache of batches is behind that of releases, or somebody removed one.
+func (d *release) missesBatches() bool {
+	seen := map[int32]bool{}
+	for i := range d.Batches {
+		if n := BatchNumber(&d.Batches[i]); n > 0 && n <= d.Change.Status.Batches && !d.folded.has(n) {
+			seen[n] = true
+		}
+	}
+	return len(seen)+d.folded.upTo(d.Change.Status.Batches) < int(d.Change.Status.Batches)
+}
+
+func (d *release) makeBatch(size int) {
+	d.status.Batches++
+	b := Batch{Number: d.status.Batches, Attempt: d.status.Attempt, Release: d.status.ObservedRelease}
+	for i := range d.preparing[:size] {
+		p := &d.preparing[i]
+		b.Pods = append(b.Pods, p.Info(d.Change.Spec.AppName))
+		d.batched[p.UID] = true
+	}
+	d.checking = append(d.checking, resultsOf(b.Pods)...)
+	d.preparing = d.preparing[size:]
+	perBatch := max(d.Settings.BatchSize, 1)
+	b.Total = max(b.Number, (d.Workload.Replicas+perBatch-1)/perBatch)
+	b.Last = d.allBatched()
+	d.plan.Batches = append(d.plan.Batches, b)
+}
+
+// allBatched says that every pod the workload is to have is there and in a
+// batch.
+func (d *release) allBatched() bool {
+	live := 0
+	for i := range d.Pods {
+		if !d.Pods[i].live() {
+			continue
+		}
+		if !d.batched[d.Pods[i].UID] {
+			return false
+		}
+		live++
+	}
+	return live == int(d.Workload.Replicas)
+}
+
+func (d *release) deadline() time.Time {
+	return time.Unix(d.status.EntryTimeUnix, 0).Add(d.Settings.Wait)
+}
+
+func (d *release) overdue() bool { return !d.Now.Before(d.deadline()) }
+
+// allPassed says that the rollout is complete, with every pod it is to have,
+// each of them seen, finished and passed.
+func (d *release) allPassed() bool {
+	if !d.Workload.Rollout.Complete || len(d.checking) > 0 || len(d.preparing) > 0 {
+		return false
+	}
+	passed := map[string]bool{}
+	for i := range d.passed {
+		passed[d.passed[i].UID] = true
+	}
+	live := 0
+	for i := range d.Pods {
+		if !d.Pods[i].live() {
+			continue
+		}
+		if !passed[string(d.Pods[i].UID)] {
+			return false
+		}
+		live++
+	}
+	return live == int(d.Workload.Replicas)
+}
+
+// waitsForRestarted says that a pod does not run at this moment, or was restarted
+// just now, and for how long. It may have been finished, and have passed, before it
+// began to crash: what crashes is Ready for a moment at each start, and its kubelet
+// tells of its end late. That makes no Success.
+func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		if !p.live() || p.steady(d.Now) {
+			continue
+		}
+		waits = true
+		if p.Ready {
+			left = max(left, p.bounded(p.RestartedAt, d.Now).Add(restartSettle).Sub(d.Now))
+		}
+	}
+	return waits, left
+}
+
+// waitsInVain says that fewer pods than a batch takes have finished within the
+// wait threshold, and others are still to come. A rollout that cannot move does not
+// count: it says so itself. What one replica has found another one, whose clock is
+// a little behind, does not take back.
+func (d *release) waitsInVain(made bool) bool {
+	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-clockTolerance))
+	if made || !d.orderPreOver() || d.Workload.Paused || d.Workload.Rollout.Stuck || !overdue {
+		return false
+	}
+	return len(d.preparing) > 0 || d.podsToCome()
+}
+
+// timesOut says that the state is to tell of that first: the pods that wait are
+// verified in the next turn.
+func (d *release) timesOut(made bool) bool {
+	return d.status.Status == v1alpha1.ChangeWorkloadRunning && d.waitsInVain(made)
+}
+
+func (d *release) describeWait() string {
+	if n := len(d.preparing); n > 0 {
+		return fmt.Sprintf("only %d of the %d pods of a batch finished within %s; they are verified at once", n, d.Settings.BatchSize, d.Settings.Wait)
+	}
+	return fmt.Sprintf("no pod finished for %s; the next one is verified at once", d.Settings.Wait)
+}
+
+// podsToCome says that not every pod the workload is to have is in a batch.
+func (d *release) podsToCome() bool {
+	live := 0
+	for i := range d.Pods {
+		if d.Pods[i].live() {
+			live++
+			if !d.batched[d.Pods[i].UID] {
+				return true
+			}
+		}
+	}
+	// Also while the workload says complete and its pods have not been seen; not
+	// while only old pods have yet to go.
+	return live < int(d.Workload.Replicas)
+}
+
+func bounded(results []v1alpha1.PodResult) (listed []v1alpha1.PodResult, count int32) {
+	for i := range results[:min(len(results), maxListed)] {
+		r := results[i]
+		r.Message = cut(r.Message)
+		listed = append(listed, r)
+	}
+	return listed, int32(len(results)) //nolint:gosec // a workload has far fewer pods
+}
+
+func resultsOf(infos []v1alpha1.PodInfo) []v1alpha1.PodResult {
+	results := make([]v1alpha1.PodResult, len(infos))
+	for i := range infos {
+		results[i].PodInfo = infos[i]
+	}
+	return results
+}
+
+// BatchNumber reads the number of a batch, from 1, out of its name; 0 for a name
+// that is none of ours.
+func BatchNumber(b *v1alpha1.ChangePod) int32 {
+	i := strings.LastIndex(b.Name, nameSeparator)
+	if i < 0 {
+		return 0
+	}
+	n, err := strconv.ParseInt(b.Name[i+len(nameSeparator):], 10, 32)
+	if err != nil || n < 1 {
+		return 0
+	}
+	return int32(n)
+}

@@ -1,0 +1,159 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// What the status of a release says of it.
+
+// explain fills the lists, counts and conditions.
+func (d *release) explain() {
+	s := d.status
+	s.UnclaimedVerdicts = d.unclaimed()
+	s.DefensePreparingPods = nil
+	for i := range d.preparing[:min(len(d.preparing), maxPreparing)] {
+		s.DefensePreparingPods = append(s.DefensePreparingPods, v1alpha1.PodResult{PodInfo: d.preparing[i].Info(d.Change.Spec.AppName)})
+	}
+	s.PreparingCount = int32(len(d.preparing)) //nolint:gosec // a workload has far fewer pods
+	s.DefenseCheckingPods, s.CheckingCount = bounded(d.checking)
+	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
+	s.PassCount += d.foldedCount()
+	s.DefenseCheckFailPods, s.FailCount = bounded(d.failed)
+
+	d.explainBlock()
+	d.explainProgress()
+	d.explainVerification()
+}
+
+// explainProgress says how far the rollout has come. Of a release that succeeded it
+// is over: what becomes of its pods later is told by PodsUnavailable.
+func (d *release) explainProgress() {
+	w := d.Workload
+	switch {
+	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
+	case w.Rollout.Complete || d.wasComplete():
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
+	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
+			"the operator paused the %s because this version failed: release a repair, correct the verdict, or resume it", w.Kind())
+	case w.Paused && !d.plan.Resume:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is paused; the release goes on when it is resumed", w.Kind())
+	case d.stuckOn != "":
+		d.becomeStuck("pods on node " + d.stuckOn + " do not come up")
+	case w.NotMade != nil:
+		d.becomeStuck(fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
+	case w.Rollout.Stuck:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "the rollout does not move: %s", w.Rollout.Message)
+	default:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "pods are being replaced")
+	}
+}
+
+// explainVerification says what the verification of the release came to. Pods that
+// come after its success are in the counts alone, until one fails.
+func (d *release) explainVerification() {
+	succeeded := d.status.Status == v1alpha1.ChangeWorkloadSuccess
+	switch {
+	case len(d.failed) > 0:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s", describe(&d.failed[0]))
+	case d.failedOrder() != nil:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonOrderCheckFailed, "%s", d.describeOrder())
+	case succeeded && d.passCount()+len(d.checking)+len(d.preparing) == 0:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "the release has no pods to verify; it lifts no block")
+	case succeeded && d.passCount() > 0:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "every pod of the release passed; pods that come later are verified, too")
+	case d.unsettled && d.allPassed():
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; one was restarted after that and has to run for a minute")
+	case d.allPassed():
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the order's POST check goes on")
+	default:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "verification goes on")
+	}
+}
+
+// becomeStuck says what keeps a rollout from moving, with an event, since somebody
+// has to do something about it.
+func (d *release) becomeStuck(why string) {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
+	if said == nil || said.Reason != v1alpha1.ReasonRolloutStuck {
+		d.event(corev1.EventTypeWarning, v1alpha1.ReasonRolloutStuck, why)
+	}
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "%s", why)
+}
+
+func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reason, message string) {
+	d.status.Status = state
+	d.status.UpdateTime, d.status.UpdateTimeUnix = FormatTime(d.Now), d.Now.Unix()
+	if reason != "" {
+		d.event(eventType, reason, message)
+	}
+}
+
+func (d *release) event(eventType, reason, message string) {
+	d.plan.Events = append(d.plan.Events, Event{Type: eventType, Reason: reason,
+		Message: fmt.Sprintf("version %s: %s", d.Change.Spec.Reversion, message)})
+}
+
+// actionEvent adds an event of the action on the workload.
+func (d *release) actionEvent(eventType, reason, message string) {
+	d.plan.ActionEvents = append(d.plan.ActionEvents, Event{Type: eventType, Reason: reason,
+		Message: fmt.Sprintf("version %s: %s", d.Change.Spec.Reversion, message)})
+}
+
+func (d *release) condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
+	conditions{&d.status.Conditions, d.Change.Generation, d.Now}.set(kind, status, reason, format, args...)
+}
+
+func describe(r *v1alpha1.PodResult) string {
+	s := fmt.Sprintf("pod %s: %s", r.Pod, r.Verdict)
+	if r.Message != "" {
+		s += ": " + cut(r.Message)
+	}
+	return s
+}
+
+func cut(message string) string {
+	if len(message) <= maxListedMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxListedMessage-len("...")], "") + "..."
+}
+
+// endConditions says of a release that ended that what was under way goes on no
+// more: its verification, or a block that was denied. Nothing is known of its pods.
+func (d *release) endConditions() {
+	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonBlockDenied {
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended before the workload could be blocked")
+	}
+	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionVerified); said != nil && said.Reason == v1alpha1.ReasonChecking {
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "the release ended before its verification ended")
+	}
+	// It speaks of pods that are being replaced.
+	if meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodsUnavailable) != nil {
+		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended")
+	}
+}

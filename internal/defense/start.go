@@ -1,0 +1,347 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// start is what is looked at to say whether a release comes up.
+type start struct {
+	now      time.Time
+	settings settings.Settings
+	workload *Workload
+	status   *v1alpha1.ChangeWorkloadStatus
+	// pods of the workload's current revision.
+	pods []Pod
+	// changes are the other ChangeWorkloads of the workload, at least.
+	changes []v1alpha1.ChangeWorkload
+	history []Revision
+	brake   Brake
+}
+
+// hanging is a pod that has hung for longer than it may, or pods that are not
+// made.
+type hanging struct {
+	// pod is nil for pods that are not made.
+	pod *Pod
+	// cause is what it hangs at.
+	cause *Hang
+	// since is from when on it has, and due when that was for too long.
+	since, due time.Time
+}
+
+// standstill is what keeps a release from coming up, and what follows from it.
+type standstill struct {
+	// first has hung for the longest beyond what it may, of count pods that have;
+	// nil when none has.
+	first *hanging
+	count int
+	// slow is one that has hung for longer than a pod that fails may, and may go
+	// on for some time.
+	slow *hanging
+	// moves: pods of the version came up just now.
+	moves bool
+	// tolerated says why what hangs is left alone, if it is; stuckOn is the node
+	// that all of it is on then.
+	tolerated, stuckOn string
+	// old or revision is where the release is rolled back to.
+	old      *OldRevision
+	revision *Revision
+	// refusal is why it is not rolled back although it should be; braked says
+	// that this is because of the brake.
+	refusal string
+	braked  bool
+	// wait is when to look again; 0 when nothing changes by time alone.
+	wait time.Duration
+}
+
+// judge says whether a release comes up. Whether its pods are verified does not
+// matter.
+func (s *start) judge() standstill {
+	if !s.settings.Rollback || !s.mayHang() {
+		return standstill{}
+	}
+	var all []hanging
+	out := standstill{}
+	out.wait, all = s.overdue(&out)
+	if len(all) == 0 {
+		return out
+	}
+	out.first = &all[0]
+	for i := range all {
+		out.count += all[i].pods(s.workload)
+	}
+	if left := s.progress(); left > 0 {
+		out.moves, out.wait = true, shortest(out.wait, left)
+		return out
+	}
+	if out.tolerated, out.stuckOn = s.tolerates(all, out.count); out.tolerated != "" {
+		out.wait = shortest(out.wait, lookAgain)
+		return out
+	}
+	s.target(&out)
+	return out
+}
+
+// mayHang says that a release is being rolled out, or that its Success is so
+// young that it counts when its pods begin to fail.
+func (s *start) mayHang() bool {
+	state := s.status.Status
+	return IsOpen(state) || state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadFailed ||
+		state == v1alpha1.ChangeWorkloadSuccess
+}
+
+// slowLimit is how long a pod may be slow; 0 for ever.
+func (s *start) slowLimit() time.Duration {
+	if s.workload.ProgressDeadline == 0 {
+		return 0
+	}
+	return max(s.settings.RollbackAfter, s.settings.RollbackSlow, s.workload.ProgressDeadline)
+}
+
+// overdue are the pods that have hung for longer than they may, in this attempt
+// of the release, the longest first; wait is how long until the next one does.
+func (s *start) overdue(out *standstill) (wait time.Duration, all []hanging) {
+	add := func(h hanging, limit time.Duration, slow bool) {
+		left := time.Duration(math.MaxInt64)
+		if limit > 0 {
+			h.due = h.since.Add(limit)
+			left = h.due.Sub(s.now)
+		}
+		if !s.counts(h.since, slow) {
+			return
+		}
+		if left > 0 {
+			if limit > 0 {
+				wait = shortest(wait, left)
+			}
+			toReport := h.since.Add(s.settings.RollbackAfter).Sub(s.now)
+			switch {
+			case !slow:
+			case toReport > 0:
+				wait = shortest(wait, toReport)
+			case out.slow == nil || h.since.Before(out.slow.since):
+				out.slow = &h
+			}
+			return
+		}
+		all = append(all, h)
+	}
+	for i := range s.pods {
+		p := &s.pods[i]
+		if !p.Hang.hangs(s.now) {
+			continue
+		}
+		limit, slow := s.settings.RollbackAfter, p.Hang.slow(s.now, s.settings.RollbackAfter)
+		if slow {
+			limit = s.slowLimit()
+		}
+		add(hanging{pod: p, cause: p.Hang, since: s.inAttempt(p.Hang.since(s.now, limit, s.failingSince()))}, limit, slow)
+	}
+	if n := s.workload.NotMade; n != nil && n.Count > 0 {
+		add(hanging{cause: n.hang(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
+	}
+	slices.SortStableFunc(all, func(a, b hanging) int { return a.due.Compare(b.due) })
+	return wait, all
+}
+
+// inAttempt gives a pod that was there before its time, too.
+func (s *start) inAttempt(since time.Time) time.Time {
+	return latest(since, time.Unix(s.status.StartTimeUnix, 0))
+}
+
+// counts says whether it matters that a pod hangs since then: after the Success
+// of its release only if it fails, and began to soon.
+func (s *start) counts(since time.Time, slow bool) bool {
+	return s.status.Status != v1alpha1.ChangeWorkloadSuccess ||
+		!slow && !since.After(time.Unix(s.status.UpdateTimeUnix, 0).Add(s.settings.RollbackAfter))
+}
+
+// failingSince is since when the release says that pods of it fail; zero when it
+// does not.
+func (s *start) failingSince() time.Time {
+	if c := meta.FindStatusCondition(s.status.Conditions, v1alpha1.ConditionPodsUnavailable); c != nil && c.Status == metav1.ConditionTrue {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+// pods is how many pods hang.
+func (h *hanging) pods(w *Workload) int {
+	if h.pod == nil {
+		return int(w.NotMade.Count)
+	}
+	return 1
+}
+
+// node is where it hangs; empty for nowhere.
+func (h *hanging) node() string {
+	if h.pod == nil {
+		return ""
+	}
+	return h.pod.Node
+}
+
+// uid is the pod's; empty for one that is not made.
+func (h *hanging) uid() types.UID {
+	if h.pod == nil {
+		return ""
+	}
+	return h.pod.UID
+}
+
+func (s *start) finish() Finish { return FinishOf(s.workload, s.settings) }
+
+// progress is for how long the release is left alone, because a pod of it came
+// up just now and is well.
+func (s *start) progress() (left time.Duration) {
+	for i := range s.pods {
+		p := &s.pods[i]
+		if p.Hang != nil && p.Hang.restarts >= crashes {
+			continue
+		}
+		if finished, _ := p.Finished(s.finish(), s.now); finished {
+			left = max(left, p.finishedAt(s.finish(), s.now).Add(s.settings.RollbackAfter).Sub(s.now))
+		}
+	}
+	return left
+}
+
+// tolerates says why what hangs is left alone, if it is. Until a pod of the
+// version has finished, nothing is.
+func (s *start) tolerates(all []hanging, count int) (why, node string) {
+	finished := s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0
+	var wellOn []string
+	for i := range s.pods {
+		if ok, _ := s.pods[i].Finished(s.finish(), s.now); ok {
+			finished = true
+		}
+		if s.pods[i].steady(s.now) {
+			wellOn = append(wellOn, s.pods[i].Node)
+		}
+	}
+	if !finished {
+		return "", ""
+	}
+	if n := s.tolerated(); count <= n {
+		return fmt.Sprintf("%d of %d pods may hang", n, s.workload.Replicas), ""
+	}
+	node = all[0].node()
+	elsewhere := func(h hanging) bool { return h.node() != node }
+	if node == "" || slices.ContainsFunc(all, elsewhere) || !slices.ContainsFunc(wellOn, func(on string) bool { return on != node && on != "" }) {
+		return "", ""
+	}
+	return "only pods on node " + node + " hang, and the version runs on other nodes", node
+}
+
+// tolerated is how many pods may hang once one has finished: a part of all, and
+// fewer than are replaced at a time.
+func (s *start) tolerated() int {
+	return tolerated(s.workload, s.settings)
+}
+
+func tolerated(w *Workload, s settings.Settings) int {
+	return max(min(int(w.Replicas)*s.RollbackTolerate/100, int(w.InFlight)-1), 0)
+}
+
+// target says where the release is rolled back to, or why it is not.
+func (s *start) target(out *standstill) {
+	q := ParseQuarantine(s.workload.Annotations, s.now)
+	if out.refusal = notByItself(s.workload, q); out.refusal == "" {
+		out.old, out.refusal = runningTarget(s.workload, q, s.changes)
+		if out.old == nil {
+			s.nothingReady(out, q)
+		}
+	}
+	if out.refusal != "" {
+		// What it depends on is seen through more than one watch.
+		out.wait = shortest(out.wait, lookAgain)
+		return
+	}
+	if why, left := braked(s.status, s.brake, s.settings, s.now); why != "" {
+		out.refusal, out.braked = why, true
+		out.wait = shortest(out.wait, left)
+	}
+}
+
+// nothingReady takes the newest version of the history where no pod of the
+// workload is Ready, so that nothing can be lost.
+func (s *start) nothingReady(out *standstill, q Quarantine) {
+	ready := int32(0)
+	for i := range s.pods {
+		if s.pods[i].steady(s.now) {
+			ready++
+		}
+	}
+	for i := range s.workload.OldRevisions {
+		ready += s.workload.OldRevisions[i].Ready
+	}
+	if ready > 0 {
+		out.refusal = fmt.Sprintf("%s; pods that are Ready: %d", out.refusal, ready)
+		return
+	}
+	if out.revision = provenSuccess(s.history, s.workload.Version, q, s.changes); out.revision == nil {
+		out.refusal += "; the history has no other successful version"
+		return
+	}
+	out.refusal = ""
+}
+
+// runningTarget is the older version a release is rolled back to when it does
+// not come up: the newest one that still runs healthily and is not itself known
+// to be bad. Else it says why there is none.
+func runningTarget(w *Workload, q Quarantine, changes []v1alpha1.ChangeWorkload) (target *OldRevision, refusal string) {
+	refusal = "no pods of an older version run"
+	if !w.Rolling {
+		return nil, refusal
+	}
+	olds := slices.Clone(w.OldRevisions)
+	slices.SortFunc(olds, func(a, b OldRevision) int { return cmp.Compare(b.Number, a.Number) })
+	for i := range olds {
+		switch old := &olds[i]; {
+		case old.Version == w.Version:
+		case q.Holds(old.Version) || knownBad(old.Version, changes):
+			refusal = fmt.Sprintf("version %s, whose pods still run, failed itself", old.Version)
+		case old.Ready < old.Replicas:
+			refusal = fmt.Sprintf("version %s, whose pods still run, is not healthy: %d of %d pods are ready", old.Version, old.Ready, old.Replicas)
+		default:
+			return old, ""
+		}
+	}
+	return nil, refusal
+}
+
+// knownBad says that a version failed, was rolled back, or that its pods failed soon
+// after it had succeeded.
+func knownBad(version string, changes []v1alpha1.ChangeWorkload) bool {
+	return slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool {
+		return c.Spec.Reversion == version && (c.Status.Status == v1alpha1.ChangeWorkloadSuspend || c.Status.Status == v1alpha1.ChangeWorkloadRollback ||
+			meta.IsStatusConditionFalse(c.Status.Conditions, v1alpha1.ConditionProven))
+	})
+}

@@ -1,0 +1,694 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+func ago(d time.Duration) time.Time { return testNow.Add(-d) }
+
+// TestFinished: Ready is not all, where it says only that a process was started.
+func TestFinished(t *testing.T) {
+	finish := Finish{MinReady: 5 * time.Second, Settle: 10 * time.Second}
+	ready := func(since time.Duration, change ...func(*Pod)) Pod {
+		p := Pod{Ready: true, Created: ago(time.Hour), ReadySince: ago(since)}
+		for _, c := range change {
+			c(&p)
+		}
+		return p
+	}
+	unprobed := func(p *Pod) { p.Unprobed = true }
+	started := func(since time.Duration) func(*Pod) { return func(p *Pod) { p.StartedAt = ago(since) } }
+	restarted := func(since time.Duration) func(*Pod) { return func(p *Pod) { p.RestartedAt = ago(since) } }
+	for name, test := range map[string]struct {
+		pod  Pod
+		wait time.Duration // 0 is finished, negative is not
+	}{
+		"ready for long enough":              {ready(5 * time.Second), 0},
+		"ready too short":                    {ready(3 * time.Second), 2 * time.Second},
+		"not ready":                          {Pod{}, -1},
+		"terminating":                        {ready(time.Minute, terminating), -1},
+		"no probe, started just now":         {ready(8*time.Second, unprobed), 2 * time.Second},
+		"no probe, settled":                  {ready(10*time.Second, unprobed), 0},
+		"no probe, a gate came later":        {ready(5*time.Second, unprobed, started(time.Minute)), 0},
+		"restarted, with a probe":            {ready(50*time.Second, restarted(55*time.Second)), 5 * time.Second},
+		"restarted long ago":                 {ready(time.Minute, restarted(time.Minute)), 0},
+		"a kubelet ten minutes behind":       {ready(0, func(p *Pod) { p.Created, p.ReadySince = ago(2*time.Second), ago(10*time.Minute) }), 3 * time.Second},
+		"a kubelet ten minutes ahead":        {ready(-10*time.Minute, func(p *Pod) { p.Created = ago(6 * time.Second) }), 0},
+		"a kubelet a second ahead":           {ready(-time.Second), 5 * time.Second},
+		"one ahead that restarted the pod":   {ready(10*time.Second, restarted(-10*time.Minute), func(p *Pod) { p.Created = ago(20 * time.Second) }), 40 * time.Second},
+		"no probe, and the release restarts": {ready(20*time.Second, unprobed, restarted(5*time.Second)), 55 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			finished, wait := test.pod.Finished(finish, testNow)
+			if finished != (test.wait == 0) || wait != max(test.wait, 0) {
+				t.Errorf("finished %t in %s, want in %s", finished, wait, test.wait)
+			}
+		})
+	}
+}
+
+// TestStartsOfPod: what is read off a pod of how its containers were started.
+func TestStartsOfPod(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	probed := corev1.Container{ReadinessProbe: &corev1.Probe{}}
+	runs := func(since time.Duration, restarts int32, last *corev1.ContainerStateTerminated) corev1.ContainerStatus {
+		return corev1.ContainerStatus{
+			State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(ago(since))}},
+			RestartCount: restarts, LastTerminationState: corev1.ContainerState{Terminated: last},
+		}
+	}
+	crash, node := &corev1.ContainerStateTerminated{ExitCode: 1}, &corev1.ContainerStateTerminated{ExitCode: 255, Reason: "Unknown"}
+	for name, test := range map[string]struct {
+		spec               corev1.PodSpec
+		inits, containers  []corev1.ContainerStatus
+		unprobed           bool
+		started, restarted time.Duration // ago; 0 is never
+	}{
+		"all probed":        {corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 0, nil)}, false, time.Minute, 0},
+		"one is not":        {corev1.PodSpec{Containers: []corev1.Container{probed, {}}}, nil, []corev1.ContainerStatus{runs(time.Minute, 0, nil), runs(time.Second, 0, nil)}, true, time.Second, 0},
+		"an init container": {corev1.PodSpec{InitContainers: []corev1.Container{{}}, Containers: []corev1.Container{probed}}, nil, nil, false, 0, 0},
+		"a sidecar": {corev1.PodSpec{InitContainers: []corev1.Container{{RestartPolicy: &always}}, Containers: []corev1.Container{probed}},
+			[]corev1.ContainerStatus{runs(time.Second, 2, crash)}, []corev1.ContainerStatus{runs(time.Minute, 0, nil)}, true, time.Second, time.Second},
+		"an init container that was restarted": {corev1.PodSpec{Containers: []corev1.Container{probed}},
+			[]corev1.ContainerStatus{{RestartCount: 3, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}, nil, false, 0, 0},
+		"its node was restarted": {corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 1, node)}, false, time.Minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := ObservePod(&corev1.Pod{Spec: test.spec, Status: corev1.PodStatus{InitContainerStatuses: test.inits, ContainerStatuses: test.containers}})
+			since := func(at time.Time) time.Duration {
+				if at.IsZero() {
+					return 0
+				}
+				return testNow.Sub(at)
+			}
+			if p.Unprobed != test.unprobed || since(p.StartedAt) != test.started || since(p.RestartedAt) != test.restarted {
+				t.Errorf("unprobed %t, started %s ago, restarted %s ago", p.Unprobed, since(p.StartedAt), since(p.RestartedAt))
+			}
+		})
+	}
+}
+
+// TestCauses: each is known once, failures first, and says what to do; so does
+// the page of the docs.
+func TestCauses(t *testing.T) {
+	seen, slow := map[string]bool{}, false
+	for _, c := range Causes() {
+		if seen[c.Reason] || c.Means == "" || c.Remedy == "" || slow && !c.Slow {
+			t.Errorf("%+v", c)
+		}
+		seen[c.Reason], slow = true, c.Slow
+		if isSlow(c.Reason) != c.Slow {
+			t.Errorf("%s is slow: %t", c.Reason, !c.Slow)
+		}
+	}
+	if !isSlow("SomethingNew") {
+		t.Error("what is not known counts as a failure")
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "causes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows, want []string
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "| `") {
+			rows = append(rows, strings.TrimSpace(line))
+		}
+	}
+	for _, c := range Causes() {
+		counts := "failure"
+		if c.Slow {
+			counts = "slow"
+		}
+		want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |", c.Reason, counts, c.Means, c.Remedy))
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("docs/causes.md -want +got:\n%s", diff)
+	}
+}
+
+// beginning is a release of ten replicas, of which some pods run well, and others
+// do not come up.
+func beginning(well, hanging int, change ...func(*start)) *start {
+	s := &start{
+		now: testNow, settings: settings.Default(),
+		workload: &Workload{
+			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Name: "sleep", Version: versionB, Replicas: 10, Rolling: true, InFlight: 5, ProgressDeadline: 10 * time.Minute,
+			Annotations:  map[string]string{v1alpha1.ReleaseAnnotation: "2"},
+			OldRevisions: []OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 5, Ready: 5}},
+		},
+		status:  &v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadRunning, StartTimeUnix: ago(time.Hour).Unix()},
+		history: []Revision{{Name: "a", Version: versionA, Release: 1}},
+	}
+	for i := range well {
+		s.pods = append(s.pods, Pod{Name: fmt.Sprint("well-", i), UID: types.UID(fmt.Sprint("w", i)), Node: fmt.Sprint("n", i),
+			Ready: true, Created: ago(time.Hour), ReadySince: ago(30 * time.Minute)})
+	}
+	for i := range hanging {
+		s.pods = append(s.pods, Pod{Name: fmt.Sprint("bad-", i), UID: types.UID(fmt.Sprint("b", i)), Node: "bad-node", Created: ago(15 * time.Minute),
+			Hang: &Hang{Container: "main", Reason: "ImagePullBackOff", created: ago(15 * time.Minute), begun: ago(3 * time.Minute), from: ago(3 * time.Minute)}})
+	}
+	if well > 0 {
+		s.status.PassCount = int32(well)
+	}
+	for _, c := range change {
+		c(s)
+	}
+	return s
+}
+
+func (s *start) eachHang(change func(*Hang)) {
+	for i := range s.pods {
+		if s.pods[i].Hang != nil {
+			change(s.pods[i].Hang)
+		}
+	}
+}
+
+func slowFor(d time.Duration, reason string) func(*start) {
+	return func(s *start) {
+		s.eachHang(func(h *Hang) { h.Slow, h.Reason, h.begun, h.from = true, reason, ago(d), ago(d) })
+	}
+}
+
+func onNodes(s *start) {
+	for i := range s.pods {
+		s.pods[i].Node = fmt.Sprint("n", i)
+	}
+}
+
+func succeeded(since time.Duration) func(*start) {
+	return func(s *start) {
+		s.status.Status, s.status.UpdateTimeUnix = v1alpha1.ChangeWorkloadSuccess, ago(since).Unix()
+		s.workload.OldRevisions = nil
+	}
+}
+
+func TestJudgeStart(t *testing.T) {
+	noOlds := func(s *start) { s.workload.OldRevisions = nil }
+	for name, test := range map[string]struct {
+		start *start
+		// want is what becomes of it, in short.
+		want string
+		wait time.Duration
+	}{
+		"all well":                          {beginning(5, 0), "", 0},
+		"fails":                             {beginning(0, 1), "running " + versionA, 0},
+		"fails for too short":               {beginning(0, 1, func(s *start) { s.eachHang(func(h *Hang) { h.begun = ago(90 * time.Second); h.from = h.begun }) }), "", 30 * time.Second},
+		"failed before, in another attempt": {beginning(0, 1, func(s *start) { s.status.StartTimeUnix = ago(time.Minute).Unix() }), "", time.Minute},
+		"a kubelet ten minutes behind": {beginning(0, 1, func(s *start) {
+			s.eachHang(func(h *Hang) { h.created, h.begun, h.from = ago(time.Minute), ago(11*time.Minute), ago(11*time.Minute) })
+		}), "", time.Minute},
+
+		"a node that comes after five minutes": {beginning(0, 5, slowFor(5*time.Minute, "Unschedulable")), "slow", 5 * time.Minute},
+		"a migration of four minutes":          {beginning(0, 5, slowFor(4*time.Minute, "PodInitializing")), "slow", 6 * time.Minute},
+		"a pull of three minutes":              {beginning(0, 5, slowFor(3*time.Minute, "ContainerCreating")), "slow", 7 * time.Minute},
+		"slow, not told yet":                   {beginning(0, 5, slowFor(time.Minute, "ContainerCreating")), "", time.Minute},
+		"slow for too long":                    {beginning(0, 5, slowFor(10*time.Minute, "ContainerCreating")), "running " + versionA, 0},
+		"slow, and may be for longer":          {beginning(0, 5, slowFor(10*time.Minute, "PodInitializing"), func(s *start) { s.settings.RollbackSlow = time.Hour }), "slow", 50 * time.Minute},
+		"slow, and the deadline is longer":     {beginning(0, 5, slowFor(10*time.Minute, "PodInitializing"), func(s *start) { s.workload.ProgressDeadline = time.Hour }), "slow", 50 * time.Minute},
+		"slow, without a deadline":             {beginning(0, 5, slowFor(time.Hour, "PodInitializing"), func(s *start) { s.workload.ProgressDeadline = 0 }), "slow", 0},
+
+		"one of ten hangs":                {beginning(9, 1, onNodes), "tolerated: 1 of 10 pods may hang", lookAgain},
+		"two of ten hang":                 {beginning(8, 2, onNodes), "running " + versionA, 0},
+		"one of ten, none was ever well":  {beginning(0, 1, onNodes), "running " + versionA, 0},
+		"one of ten, replaced one by one": {beginning(9, 1, onNodes, func(s *start) { s.workload.InFlight = 1 }), "tolerated: only pods on node n9 hang, and the version runs on other nodes, on n9", lookAgain},
+		"nothing is tolerated":            {beginning(8, 2, onNodes, func(s *start) { s.settings.RollbackTolerate = 0 }), "running " + versionA, 0},
+		"all on one node, others run":     {beginning(5, 5), "tolerated: only pods on node bad-node hang, and the version runs on other nodes, on bad-node", lookAgain},
+		"all on one node, nothing else":   {beginning(0, 5, func(s *start) { s.status.PassCount = 3 }), "running " + versionA, 0},
+		"all on no node": {beginning(5, 5, slowFor(time.Hour, "Unschedulable"), func(s *start) {
+			for i := range s.pods {
+				if s.pods[i].Hang != nil {
+					s.pods[i].Node = ""
+				}
+			}
+		}), "running " + versionA, 0},
+		"the only node that others run on": {beginning(1, 5, func(s *start) { s.pods[0].Node = "bad-node" }), "running " + versionA, 0},
+		"pods come up":                     {beginning(5, 5, onNodes, func(s *start) { s.pods[0].ReadySince = ago(50 * time.Second) }), "moves", 70 * time.Second},
+		"came up in a crash loop": {beginning(5, 5, onNodes, func(s *start) {
+			s.pods[0].ReadySince = ago(50 * time.Second)
+			s.pods[0].RestartedAt = ago(50 * time.Second)
+		}), "running " + versionA, 0},
+
+		"pods are not made": {beginning(0, 0, func(s *start) {
+			s.workload.NotMade = &NotMade{Count: 3, Since: ago(10 * time.Minute), Message: "exceeded quota"}
+		}), "running " + versionA, 0},
+		"pods have not been made of late": {beginning(0, 0, func(s *start) {
+			s.workload.NotMade = &NotMade{Count: 3, Since: ago(4 * time.Minute), Message: "exceeded quota"}
+		}), "slow", 6 * time.Minute},
+		"one is not made, one may hang": {beginning(9, 0, func(s *start) {
+			s.workload.NotMade = &NotMade{Count: 1, Since: ago(time.Hour), Message: "exceeded quota"}
+		}), "tolerated: 1 of 10 pods may hang", lookAgain},
+
+		"nothing is Ready: the history":    {beginning(0, 5, noOlds), "remembered " + versionA, 0},
+		"Recreate: the history":            {beginning(0, 10, noOlds, func(s *start) { s.workload.Rolling = false }), "remembered " + versionA, 0},
+		"pods are Ready: nothing is lost":  {beginning(5, 5, onNodes, noOlds), "refused: no pods of an older version run; pods that are Ready: 5", lookAgain},
+		"some old pods that are not Ready": {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready = 2 }), "refused: version " + versionA + ", whose pods still run, is not healthy: 2 of 5 pods are ready; pods that are Ready: 2", lookAgain},
+		"old pods that are not Ready":      {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready = 0 }), "remembered " + versionA, 0},
+		"Ready for a moment": {beginning(2, 5, onNodes, noOlds, func(s *start) {
+			for i := range 2 {
+				s.pods[i].RestartedAt, s.pods[i].ReadySince = ago(20*time.Second), ago(20*time.Second)
+			}
+		}), "remembered " + versionA, 0},
+		"nothing is Ready, no history":   {beginning(0, 5, noOlds, func(s *start) { s.history = nil }), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
+		"to a proven version":            {beginning(0, 5, noOlds, func(s *start) { s.history = append(s.history, Revision{Version: "c", Release: 7, Unproven: true}) }), "remembered " + versionA, 0},
+		"to an unproven one, if need be": {beginning(0, 5, noOlds, func(s *start) { s.history = []Revision{{Version: "c", Release: 7, Unproven: true}} }), "remembered c", 0},
+		"not to one that is known to be bad": {beginning(0, 5, noOlds, func(s *start) {
+			s.changes = []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)}
+		}), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
+		"not to one whose pods failed soon after its success": {beginning(0, 5, func(s *start) {
+			c := change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)
+			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFail}}
+			s.changes, s.history = []v1alpha1.ChangeWorkload{c}, nil
+		}), "refused: version " + versionA + ", whose pods still run, failed itself; pods that are Ready: 5", lookAgain},
+
+		"after the Success, at once":       {beginning(0, 10, succeeded(4*time.Minute)), "remembered " + versionA, 0},
+		"after the Success, later":         {beginning(0, 10, succeeded(20*time.Minute)), "", 0},
+		"after the Success, merely slow":   {beginning(0, 10, succeeded(11*time.Minute), slowFor(10*time.Minute, "NotReady")), "", 0},
+		"after the Success, some are well": {beginning(3, 7, succeeded(4*time.Minute), onNodes), "refused: no pods of an older version run; pods that are Ready: 3", lookAgain},
+		"after the Success, a crash loop that was up for long": {beginning(0, 10, succeeded(6*time.Minute), func(s *start) {
+			s.eachHang(func(h *Hang) {
+				h.Reason, h.restarts, h.lastRun, h.created, h.begun, h.from, h.downSince = reasonCrashLoop, 4, 90*time.Second, ago(time.Hour), ago(time.Hour), ago(10*time.Second), ago(10*time.Second)
+			})
+			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPodsUnavailable, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(ago(5 * time.Minute))}}
+		}), "remembered " + versionA, 0},
+
+		"turned off": {beginning(0, 5, func(s *start) { s.settings.Rollback = false }), "", 0},
+		"no room":    {beginning(0, 5, func(s *start) { s.brake = brakeOf(9, 8, 7, 6, 5) }), "braked", time.Minute},
+		"room again": {beginning(0, 5, func(s *start) { s.brake = brakeOf(30, 29, 9, 8, 7) }), "running " + versionA, 0},
+		"room again, the release was held": {beginning(0, 5, func(s *start) {
+			s.brake = brakeOf(15, 14, 13, 12, 11)
+			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonBrake, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
+		}), "braked", 2 * time.Minute},
+		"and has had its time": {beginning(0, 5, func(s *start) {
+			s.brake = brakeOf(17, 16, 15, 14, 13)
+			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonBrake, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
+		}), "running " + versionA, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			still := test.start.judge()
+			if got := summary(&still); got != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+			if still.wait != test.wait {
+				t.Errorf("looks again after %s, want %s", still.wait, test.wait)
+			}
+		})
+	}
+}
+
+func summary(s *standstill) string {
+	switch {
+	case s.braked:
+		return "braked"
+	case s.refusal != "":
+		return "refused: " + s.refusal
+	case s.stuckOn != "":
+		return "tolerated: " + s.tolerated + ", on " + s.stuckOn
+	case s.tolerated != "":
+		return "tolerated: " + s.tolerated
+	case s.moves:
+		return "moves"
+	case s.old != nil:
+		return "running " + s.old.Version
+	case s.revision != nil:
+		return "remembered " + s.revision.Version
+	case s.slow != nil:
+		return "slow"
+	default:
+		return ""
+	}
+}
+
+// brakeOf is a brake that let rollbacks through so many minutes ago.
+func brakeOf(minutes ...int) Brake {
+	var b Brake
+	for i, m := range minutes {
+		b.taken = append(b.taken, BrakeEntry{Time: ago(time.Duration(m) * time.Minute).Unix(), UID: types.UID(fmt.Sprint(i)), Release: 1})
+	}
+	return b
+}
+
+func TestBrake(t *testing.T) {
+	s := settings.Default()
+	b := ParseBrake("")
+	for i := range 5 {
+		var changed, ok bool
+		if b, changed, ok = b.Take(s, testNow.Add(time.Duration(i)*time.Minute), types.UID(fmt.Sprint(i)), 1); !ok || !changed {
+			t.Fatalf("no room for rollback %d", i+1)
+		}
+		b = ParseBrake(b.String())
+	}
+	now := testNow.Add(5 * time.Minute)
+	if _, _, ok := b.Take(s, now, "another", 1); ok {
+		t.Error("room for a sixth one")
+	}
+	if _, changed, ok := b.Take(s, now, "3", 1); !ok || changed {
+		t.Error("a rollback that was counted is counted again")
+	}
+	if _, _, ok := b.Take(s, now, "3", 2); ok {
+		t.Error("another release of the same workload counts as the same")
+	}
+	if _, _, ok := b.Take(s, testNow.Add(10*time.Minute), "another", 1); !ok {
+		t.Error("no room when the first one is over")
+	}
+	s.Brake = false
+	if _, _, ok := b.Take(s, now, "another", 1); !ok {
+		t.Error("the brake is off, and holds")
+	}
+	s.Brake = true
+	for i := range 1000 {
+		s.BrakeCount = 5000
+		b, _, _ = b.Take(s, now, types.UID(fmt.Sprint("u", i)), 1)
+	}
+	if len(b.taken) != maxBrakeEntries {
+		t.Errorf("%d entries are remembered", len(b.taken))
+	}
+	for _, bad := range []string{"no JSON", "{}", "[1]"} {
+		if got := ParseBrake(bad); len(got.taken) != 0 {
+			t.Errorf("%s is read as %v", bad, got)
+		}
+	}
+}
+
+// TestBrakeOfFailed: a release that failed its verification and does not come up,
+// either, waits for the brake as any other: it is told, once, and has time of its
+// own when there is room again.
+func TestBrakeOfFailed(t *testing.T) {
+	begin := func(t *testing.T, healing bool) *world {
+		t.Helper()
+		w := newWorld(3).Pods(1).Pods(2, unready)
+		w.in.Workload.Rolling, w.in.Workload.ProgressDeadline = true, 10*time.Minute
+		w.in.Workload.OldRevisions = []OldRevision{{Name: "b", Version: versionB, Number: 1, Replicas: 2, Ready: 2}}
+		w.in.History = []Revision{{Name: "b", Version: versionB}}
+		w.in.Settings.SelfHealing = healing
+		for i := 1; i < 3; i++ {
+			w.in.Pods[i].Hang = &Hang{Container: "main", Reason: "ErrImagePull", from: testNow, begun: testNow, created: testNow}
+		}
+		w.Step()
+		w.Check().Verdict("sleep-0", "fail").Step()
+		if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend {
+			t.Fatalf("the release is %s", w.in.Change.Status.Status)
+		}
+		w.Later(5 * time.Minute)
+		w.in.Brake = Brake{taken: []BrakeEntry{{Time: w.in.Now.Add(-8 * time.Minute).Unix()}}}
+		w.in.Settings.BrakeCount = 1
+		return w
+	}
+	due := func(w *world) bool {
+		plan := DecideRollback(RollbackInput{Now: w.in.Now, Settings: w.in.Settings, Workload: w.in.Workload, Enrolled: true,
+			Changes: []v1alpha1.ChangeWorkload{*w.in.Change}, Pods: w.in.Pods, History: w.in.History, Brake: w.in.Brake})
+		return plan.Rollback != nil
+	}
+	for name, healing := range map[string]bool{"self-healing": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t, healing)
+			var told []string
+			for range 3 {
+				for _, e := range w.Step().Events {
+					told = append(told, e.Reason)
+				}
+			}
+			if diff := cmp.Diff([]string{v1alpha1.ReasonBrake}, told); diff != "" {
+				t.Errorf("told -want +got:\n%s", diff)
+			}
+			if got := conditionReason(w, v1alpha1.ConditionRolledBack); got != v1alpha1.ReasonBrake || due(w) {
+				t.Errorf("RolledBack says %q, rolled back: %t", got, due(w))
+			}
+			w.Later(2 * time.Minute)
+			if w.Step(); due(w) {
+				t.Error("rolled back as soon as there is room")
+			}
+			w.Later(2*time.Minute + maxBackOff)
+			if w.Step(); !due(w) {
+				t.Error("not rolled back although its own time is over")
+			}
+		})
+	}
+	t.Run("comes up meanwhile", func(t *testing.T) {
+		w := begin(t, false)
+		w.Step()
+		w.in.Settings.SelfHealing = true // later than it failed
+		for i := range w.in.Pods {
+			w.in.Pods[i].Ready, w.in.Pods[i].Hang = true, nil
+		}
+		w.in.Workload.OldRevisions = nil
+		w.Later(time.Hour).Complete().Settle(t)
+		if got := conditionReason(w, v1alpha1.ConditionRolledBack); got != v1alpha1.ReasonRecovered || due(w) {
+			t.Errorf("RolledBack says %q, rolled back: %t", got, due(w))
+		}
+	})
+}
+
+// TestQuarantineTerm: it ends by itself, each time after twice as long.
+func TestQuarantineTerm(t *testing.T) {
+	s := makeScene()
+	now := testNow
+	var terms []time.Duration
+	for range 8 {
+		s.Now = now
+		s.Pods[1].Hang.from = now.Add(-time.Hour)
+		s.Pods[1].Hang.begun = s.Pods[1].Hang.from
+		plan := DecideRollback(s.RollbackInput)
+		if plan.Rollback == nil {
+			t.Fatalf("not rolled back: %+v", plan)
+		}
+		until, err := time.Parse(time.RFC3339, plan.Rollback.Why.Until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		terms = append(terms, until.Sub(now))
+		ParseQuarantine(s.Workload.Annotations, now).With(versionB, plan.Rollback.Why).Annotate(s.Workload.Annotations)
+		if q := ParseQuarantine(s.Workload.Annotations, until.Add(-time.Second)); !q.Holds(versionB) {
+			t.Error("over before its time")
+		}
+		if again := DecideRollback(s.RollbackInput); again.Rollback != nil {
+			t.Error("rolled back again while it is in quarantine")
+		}
+		if q := ParseQuarantine(s.Workload.Annotations, until); q.Holds(versionB) {
+			t.Error("not over")
+		}
+		// Somebody applies it again: a release like any other.
+		now = until
+		s.Workload.Annotations[v1alpha1.ReleaseAnnotation] = fmt.Sprint(s.Workload.Release() + 2)
+		s.Changes[0].Spec.Release, s.Changes[0].Status.ObservedRelease = s.Workload.Release(), s.Workload.Release()
+	}
+	s.Now = now
+	want := []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour, 24 * time.Hour, 24 * time.Hour, 24 * time.Hour}
+	if diff := cmp.Diff(want, terms); diff != "" {
+		t.Errorf("terms -want +got:\n%s", diff)
+	}
+	if got := s.Workload.Annotations[v1alpha1.QuarantinedAnnotation]; got != versionB {
+		t.Errorf("quarantined %q", got)
+	}
+	s.Settings.Quarantine = false
+	if plan := DecideRollback(s.RollbackInput); plan.Rollback.Why.Until != "" {
+		t.Errorf("with the setting off it ends at %s", plan.Rollback.Why.Until)
+	}
+	s.Settings.Quarantine = true
+	if plan := DecideRollback(s.state(v1alpha1.ChangeWorkloadSuspend).RollbackInput); plan.Rollback.Why.Until != "" || plan.Rollback.Why.Cause != v1alpha1.ReasonVerificationFailed {
+		t.Errorf("one that failed its verification: %+v", plan.Rollback.Why)
+	}
+}
+
+// TestProven: a version that succeeded is proven once it has run well for some
+// time, and leaves the history when its pods fail before.
+func TestProven(t *testing.T) {
+	begin := func(t *testing.T) *world {
+		w := newWorld(2).Pods(2).Complete()
+		w.in.Workload.AvailableSince, w.in.Workload.InFlight = testNow, 1
+		w.Settle(t)
+		w.in.History = []Revision{{Name: "a", Version: versionA, Release: 1, Unproven: true}}
+		if got := conditionReason(w, v1alpha1.ConditionProven); got != v1alpha1.ReasonProving {
+			t.Fatalf("Proven is %s after the Success", got)
+		}
+		return w
+	}
+	t.Run("ran well", func(t *testing.T) {
+		w := begin(t)
+		if again := DecideRelease(w.in).RequeueAfter; again != 2*time.Minute {
+			t.Errorf("looks again after %s", again)
+		}
+		w.Later(2 * time.Minute)
+		plan := w.Step()
+		if plan.Prove == nil || conditionReason(w, v1alpha1.ConditionProven) != v1alpha1.ReasonRanWell {
+			t.Errorf("not proven: %+v", plan)
+		}
+		w.in.History[0].Unproven = false
+		w.in.Pods[0].Ready = false
+		if plan := w.Step(); plan.Prove != nil || plan.Forget != nil {
+			t.Errorf("decided again: %+v", plan)
+		}
+	})
+	t.Run("not available all the time", func(t *testing.T) {
+		w := begin(t)
+		w.in.Workload.AvailableSince = testNow.Add(90 * time.Second)
+		w.Later(2 * time.Minute)
+		if plan := w.Step(); plan.Prove != nil || DecideRelease(w.in).RequeueAfter != 90*time.Second {
+			t.Errorf("proven: %+v", plan)
+		}
+	})
+	for name, fail := range map[string]func(*Pod){
+		"restarted": func(p *Pod) { p.RestartedAt = testNow.Add(20 * time.Second) },
+		"fails":     func(p *Pod) { p.Ready, p.Hang = false, &Hang{Reason: "OOMKilled", from: testNow.Add(20 * time.Second)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t)
+			w.Later(30 * time.Second)
+			fail(&w.in.Pods[0])
+			plan := w.Step()
+			if len(plan.Forget) != 1 || conditionReason(w, v1alpha1.ConditionProven) != v1alpha1.ReasonPodsFail {
+				t.Fatalf("stays in the history: %+v", plan)
+			}
+			w.in.History = nil
+			w.Later(time.Hour)
+			w.in.Pods[0].Ready, w.in.Pods[0].Hang = true, nil
+			if plan := w.Step(); plan.Remember || plan.Prove != nil {
+				t.Errorf("comes back: %+v", plan)
+			}
+		})
+	}
+	t.Run("tolerated", func(t *testing.T) {
+		w := begin(t)
+		w.in.Settings.RollbackTolerate, w.in.Workload.InFlight = 50, 2
+		w.in.Pods[0].RestartedAt = testNow.Add(20 * time.Second)
+		w.Later(2 * time.Minute)
+		if plan := w.Step(); plan.Prove == nil {
+			t.Errorf("not proven: %+v", plan)
+		}
+	})
+}
+
+// TestPodsUnavailable: pods that fail after the Success are told once, and so is
+// that they are well again, when that can be believed.
+func TestPodsUnavailable(t *testing.T) {
+	w := newWorld(1).Pods(1).Complete()
+	w.in.Workload.AvailableSince = testNow
+	w.Settle(t)
+	w.Later(time.Hour).Settle(t)
+	w.in.Pods[0].Ready = false
+	w.in.Pods[0].Hang = &Hang{Container: "main", Reason: reasonCrashLoop, restarts: 2, from: w.in.Now, created: testNow, begun: testNow}
+	var told []string
+	step := func() {
+		for _, e := range w.Step().Events {
+			told = append(told, e.Reason)
+		}
+	}
+	step()
+	since := conditionTime(w, v1alpha1.ConditionPodsUnavailable)
+	for range 5 { // it is Ready for a moment each time
+		w.Later(30 * time.Second)
+		w.in.Pods[0].Ready, w.in.Pods[0].RestartedAt = true, w.in.Now
+		w.in.Pods[0].Hang.ready, w.in.Pods[0].Hang.upSince = true, w.in.Now
+		step()
+		w.Later(30 * time.Second)
+		w.in.Pods[0].Ready, w.in.Pods[0].Hang.ready, w.in.Pods[0].RestartedAt = false, false, time.Time{}
+		step()
+	}
+	if got := conditionTime(w, v1alpha1.ConditionPodsUnavailable); !got.Equal(since) {
+		t.Errorf("unavailable since %s, want %s", got, since)
+	}
+	w.in.Pods[0].Ready, w.in.Pods[0].Hang, w.in.Pods[0].RestartedAt = true, nil, w.in.Now
+	w.Later(90 * time.Second)
+	step()
+	if conditionReason(w, v1alpha1.ConditionPodsUnavailable) != v1alpha1.ReasonPodsFail {
+		t.Error("well again after 90 s")
+	}
+	w.Later(30 * time.Second)
+	step()
+	if conditionReason(w, v1alpha1.ConditionPodsUnavailable) != v1alpha1.ReasonPodsAvailable {
+		t.Error("not well again after 2 minutes")
+	}
+	if diff := cmp.Diff([]string{v1alpha1.ConditionPodsUnavailable}, told); diff != "" {
+		t.Errorf("told -want +got:\n%s", diff)
+	}
+}
+
+func conditionTime(w *world, kind string) time.Time {
+	for _, c := range w.in.Change.Status.Conditions {
+		if c.Type == kind {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// TestExplainHang: what keeps a release from coming up is told in the order of its
+// weight, each once, with the cause that the events of the pod give.
+func TestExplainHang(t *testing.T) {
+	w := newWorld(1).Pods(1, unready)
+	w.in.Workload.Rolling, w.in.Workload.ProgressDeadline = true, 10*time.Minute
+	hang := &Hang{Container: "main", Reason: reasonContainerCreating, Slow: true, from: testNow, begun: testNow, created: testNow}
+	w.in.Pods[0].Hang = hang
+	w.Step()
+	w.Later(2 * time.Minute)
+	plan := DecideRelease(w.in)
+	if plan.NeedsCause == nil || plan.NeedsCause.UID != w.in.Pods[0].UID {
+		t.Fatalf("does not ask for the events of the pod: %+v", plan)
+	}
+	w.in.Causes = map[types.UID]string{w.in.Pods[0].UID: "FailedMount: configmap \"x\" not found"}
+	var told []string
+	for _, d := range []time.Duration{0, time.Minute, 7 * time.Minute, time.Minute} {
+		w.Later(d)
+		for _, e := range w.Step().Events {
+			if e.Reason != "WaitTimedOut" {
+				told = append(told, strings.TrimPrefix(e.Message, "version "+versionA+": "))
+			}
+		}
+	}
+	want := []string{
+		"pod sleep-0 does not come up: container main: ContainerCreating (for 2m0s): FailedMount: configmap \"x\" not found; " +
+			"not rolled back: it does not fail, and may take 10m0s in total",
+		"pod sleep-0 does not come up: container main: ContainerCreating (for 10m0s): FailedMount: configmap \"x\" not found; " +
+			"not rolled back: no pods of an older version run; the history has no other successful version",
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("told -want +got:\n%s", diff)
+	}
+}
+
+// TestNotMade: that pods are refused is told at once.
+func TestNotMade(t *testing.T) {
+	w := newWorld(3)
+	w.Step()
+	w.in.Workload.NotMade = &NotMade{Count: 3, Since: testNow, Message: "exceeded quota: pods"}
+	var told []string
+	for range 3 {
+		for _, e := range w.Step().Events {
+			told = append(told, e.Reason+": "+strings.TrimPrefix(e.Message, "version "+versionA+": "))
+		}
+	}
+	if diff := cmp.Diff([]string{"RolloutStuck: 3 of 3 pods cannot be created: exceeded quota: pods"}, told); diff != "" {
+		t.Errorf("told -want +got:\n%s", diff)
+	}
+}

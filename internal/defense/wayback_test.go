@@ -1,0 +1,332 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// makeFailed is makeBlocked because of release 4 of v1, with the history v0 and
+// v2; the request releases v2 again.
+func makeFailed() *admissionWrapper {
+	w := makeBlocked().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4").release()
+	w.Now = testNow
+	w.Past = &Past{
+		History: []Revision{{Name: "r0", Version: "v0", Release: 1}, {Name: "r2", Version: "v2", Release: 2}},
+		Changes: []v1alpha1.ChangeWorkload{{
+			Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "v1", Release: 4},
+			Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadSuspend, ObservedRelease: 4,
+				DefenseCheckFailPods: []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "sleep-1"}, Verdict: "unpass", Message: "find error"}}},
+		}},
+	}
+	return w
+}
+
+func (w *admissionWrapper) past(change func(*Past)) *admissionWrapper {
+	change(w.Past)
+	return w
+}
+
+func (w *admissionWrapper) state(s v1alpha1.ChangeWorkloadStatusType) *admissionWrapper {
+	return w.past(func(p *Past) { p.Changes[0].Status.Status = s })
+}
+
+// halted makes the workload paused by the operator because of a version.
+func (w *admissionWrapper) halted(version string) *admissionWrapper {
+	return w.paused(true, true).bothAnnotations(v1alpha1.HaltedAnnotation, version)
+}
+
+// unblocked takes the block away that makeFailed set.
+func (w *admissionWrapper) unblocked() *admissionWrapper {
+	for _, o := range []*AdmissionObject{&w.Old, &w.New} {
+		delete(o.Labels, v1alpha1.SuspendLabel)
+		delete(o.Annotations, v1alpha1.SuspendedByAnnotation)
+	}
+	return w
+}
+
+// mutated is the new object as mutation leaves it.
+func mutated(w *admissionWrapper) AdmissionObject {
+	o := w.New
+	o.Labels, o.Annotations, o.TemplateLabels = cloned(o.Labels), cloned(o.Annotations), cloned(o.TemplateLabels)
+	for _, c := range MutateAdmission(w.AdmissionRequest) {
+		m := map[AdmissionTarget]map[string]string{WorkloadLabel: o.Labels, WorkloadAnnotation: o.Annotations, TemplateLabel: o.TemplateLabels}[c.Target]
+		switch {
+		case c.Target == WorkloadPaused:
+			o.Paused = false
+		case c.Remove:
+			delete(m, c.Key)
+		default:
+			m[c.Key] = c.Value
+		}
+	}
+	return o
+}
+
+func TestWayBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		request *admissionWrapper
+		// denied says what validation answers after mutation; back that the request
+		// is a way back.
+		denied, back bool
+	}{
+		"to the last good version":         {request: makeFailed(), back: true},
+		"to an older one":                  {request: makeFailed().past(func(p *Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
+		"to a baseline":                    {request: makeFailed().past(func(p *Past) { p.History = []Revision{{Version: "v2", Release: BaselineRelease}} }), back: true},
+		"halted, too":                      {request: makeFailed().halted("v1"), back: true},
+		"halted, the block lifted by hand": {request: makeFailed().halted("v1").unblocked(), back: true},
+		"blocked by an earlier failure":    {request: makeFailed().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3"), back: true},
+		"to a version that never succeeded": {request: makeFailed().past(func(p *Past) {
+			p.History = p.History[:1]
+		}), denied: true},
+		"to one in quarantine":               {request: makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v2"), denied: true},
+		"while the release goes on":          {request: makeFailed().state(v1alpha1.ChangeWorkloadRunning), denied: true},
+		"after its success":                  {request: makeFailed().state(v1alpha1.ChangeWorkloadSuccess), denied: true},
+		"past a user's block":                {request: makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
+		"past a user's block, while halted":  {request: makeFailed().halted("v1").lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
+		"the caches do not say anything":     {request: makeFailed().unknown(), denied: true},
+		"the cache lacks the record":         {request: makeFailed().past(func(p *Past) { p.Changes = nil }), denied: true},
+		"the record is of an earlier one":    {request: makeFailed().past(func(p *Past) { p.Changes[0].Spec.Release = 3 }), denied: true},
+		"the record is not at this one yet":  {request: makeFailed().past(func(p *Past) { p.Changes[0].Status.ObservedRelease = 3 }), denied: true},
+		"the record goes":                    {request: makeFailed().past(func(p *Past) { p.Changes[0].DeletionTimestamp = &metav1.Time{Time: testNow} }), denied: true},
+		"with the block taken off":           {request: makeFailed().lose(v1alpha1.SuspendLabel), denied: true},
+		"by an override, which it is then":   {request: makeFailed().label(v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)},
+		"neither blocked nor halted":         {request: makeFailed().unblocked()},
+		"paused by a user, the block lifted": {request: makeFailed().unblocked().paused(true, true)},
+		"opted out":                          {request: makeFailed().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)},
+		"by the operator itself":             {request: makeFailed().own()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := test.request.AdmissionRequest
+			after.New = mutated(test.request)
+			if verdict := ValidateAdmission(after); verdict.Allowed == test.denied {
+				t.Errorf("%+v, want denied %t", verdict, test.denied)
+			}
+			if again := MutateAdmission(after); len(again) != 0 {
+				t.Errorf("mutated again: %+v", again)
+			}
+			if got := test.request.GoesBack(); got != test.back {
+				t.Errorf("way back %t, want %t", got, test.back)
+			}
+			why, held := ParseQuarantine(after.New.Annotations, testNow).Reason("v1")
+			if held != test.back {
+				t.Errorf("in quarantine %t, want %t", held, test.back)
+			}
+			if !test.back {
+				return
+			}
+			want := QuarantineReason{Time: "2026-03-04T05:06:07Z", Pod: "sleep-1", Cause: v1alpha1.ReasonVerificationFailed, Reason: "unpass", Message: "find error",
+				Release: 4, To: "v2", By: "jane"}
+			if diff := cmp.Diff(want, why); diff != "" {
+				t.Errorf("reason -want +got:\n%s", diff)
+			}
+			if _, halted := after.New.Annotations[v1alpha1.HaltedAnnotation]; after.New.Paused || halted {
+				t.Error("still halted")
+			}
+			// Without mutation it is none: nothing would resume the workload.
+			if test.request.Old.suspended() && ValidateAdmission(test.request.AdmissionRequest).Allowed {
+				t.Error("passes although mutation was down")
+			}
+		})
+	}
+}
+
+func (w *admissionWrapper) oldLoses(key string) *admissionWrapper {
+	delete(w.Old.Annotations, key)
+	return w
+}
+
+func (w *admissionWrapper) unknown() *admissionWrapper { w.Past = nil; return w }
+
+// The release that is left follows from the quarantine: it is rolled back, and who
+// did it is told.
+func TestWayBackEndsTheRelease(t *testing.T) {
+	w := newWorld(1).Pods(1).Complete().Settle(t)
+	w.Verdict("sleep-0", "unpass").Settle(t)
+	why := QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 1, To: versionB, By: "jane"}
+	ParseQuarantine(nil, testNow).With(versionA, why).Annotate(w.stored.Annotations)
+	w.Release(2, versionB)
+	plan := w.Step()
+	if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRollback || len(plan.Events) != 1 || plan.Events[0].Reason != "WentBack" ||
+		!strings.Contains(plan.Events[0].Message, "jane went back to version "+versionB) {
+		t.Errorf("%s, events %+v", w.in.Change.Status.Status, plan.Events)
+	}
+}
+
+func TestWaysOn(t *testing.T) {
+	const annotate = "kubectl annotate deployment sleep -n default altershield.defense.antgroup.com/rollback-to=last-success"
+	for name, test := range map[string]struct {
+		request *admissionWrapper
+		want    string
+	}{
+		"failed":            {makeFailed(), "or go back: apply a good version again (the last one is v2), or kubectl rollout undo to it, or " + annotate},
+		"halted":            {makeFailed().halted("v1"), "or go back: apply a good version again (the last one is v2), or " + annotate},
+		"a user's block":    {makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), "or go back: " + annotate},
+		"nothing to go to":  {makeFailed().past(func(p *Past) { p.History = nil }), ""},
+		"all in quarantine": {makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0,v2"), ""},
+		"nothing known":     {makeFailed().unknown(), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := test.request.AdmissionRequest
+			r.New.Version = "v3"
+			verdict := ValidateAdmission(r)
+			if verdict.Allowed || verdict.Ways != test.want {
+				t.Errorf("%+v\nwant %s", verdict, test.want)
+			}
+			if len(verdict.Ways) > 256 {
+				t.Errorf("%d characters", len(verdict.Ways))
+			}
+		})
+	}
+}
+
+func TestUnquarantine(t *testing.T) {
+	quarantined := func() *admissionWrapper {
+		w := makeUpdate()
+		q := ParseQuarantine(nil, testNow).With("v2", QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2}).With("v3", QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 3})
+		q.Annotate(w.Old.Annotations)
+		q.Annotate(w.New.Annotations)
+		return w
+	}
+	for name, test := range map[string]struct {
+		request  *admissionWrapper
+		held     []string
+		recorded string
+	}{
+		"one version":        {quarantined().annotation(v1alpha1.UnquarantineAnnotation, " v2"), []string{"v3"}, `{"asked":"v2","ended":["v2"],"user":"jane","resourceVersion":"77"}`},
+		"all":                {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "all"), nil, `{"asked":"all","ended":["v2","v3"],"user":"jane","resourceVersion":"77"}`},
+		"no such version":    {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "v9"), []string{"v2", "v3"}, `{"asked":"v9","user":"jane","resourceVersion":"77"}`},
+		"set while we slept": {quarantined().bothAnnotations(v1alpha1.UnquarantineAnnotation, "v2"), []string{"v3"}, `{"asked":"v2","ended":["v2"],"user":"unknown","resourceVersion":"77"}`},
+		"with a template":    {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "all").release(), []string{"v2", "v3"}, ""},
+		"a record is forged": {quarantined().annotation(v1alpha1.UnquarantinedAnnotation, `{"asked":"all","user":"root"}`), []string{"v2", "v3"}, ""},
+		"a record of before": {quarantined().annotation(v1alpha1.UnquarantinedAnnotation, `{"asked":"all","user":"root","resourceVersion":"76"}`), []string{"v2", "v3"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := mutated(test.request)
+			again := test.request.AdmissionRequest
+			again.New = after
+			if changes := MutateAdmission(again); len(changes) > 0 {
+				t.Error("called again for the same request it changes", changes)
+			}
+			if _, left := after.Annotations[v1alpha1.UnquarantineAnnotation]; left {
+				t.Error("not consumed")
+			}
+			if got := after.Annotations[v1alpha1.UnquarantinedAnnotation]; got != test.recorded {
+				t.Errorf("recorded %s, want %s", got, test.recorded)
+			}
+			q := ParseQuarantine(after.Annotations, testNow)
+			if diff := cmp.Diff(test.held, q.versions); diff != "" {
+				t.Errorf("in quarantine -want +got:\n%s", diff)
+			}
+			u, ok := ParseUnquarantined(test.recorded)
+			for _, version := range u.Ended {
+				if !q.overridden(version) {
+					t.Errorf("version %s does not count as overridden", version)
+				}
+			}
+			if ok && !strings.Contains(u.Describe(), u.User) {
+				t.Errorf("described as %q", u.Describe())
+			}
+		})
+	}
+	created := makeCreate().annotation(v1alpha1.UnquarantineAnnotation, "all").annotation(v1alpha1.UnquarantinedAnnotation, "x")
+	for key := range mutated(created).Annotations {
+		if key != v1alpha1.ReleaseAnnotation && key != v1alpha1.ReleasedByAnnotation {
+			t.Errorf("created with %s", key)
+		}
+	}
+}
+
+func TestWantsBaseline(t *testing.T) {
+	record := func(release int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
+		return v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA, Release: release}, Status: v1alpha1.ChangeWorkloadStatus{Status: state}}
+	}
+	for name, test := range map[string]struct {
+		release string
+		changes []v1alpha1.ChangeWorkload
+		history []Revision
+		keep    int
+		want    bool
+	}{
+		"first release, no record yet": {release: "1", keep: 10, want: true},
+		"first release, under way":     {release: "1", keep: 10, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadRunning)}, want: true},
+		"first release, remembered":    {release: "1", keep: 10, history: []Revision{{Version: versionB, Release: BaselineRelease}}},
+		// It may have been forgotten since, and must not come back.
+		"first release, ended":          {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess)}},
+		"first release, failed":         {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuspend)}},
+		"second release, no record yet": {release: "2", keep: 10, want: true},
+		"second release, before the first ended": {release: "2", keep: 10, want: true,
+			changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadCanceled), record(2, v1alpha1.ChangeWorkloadRunning)}},
+		"second release, and the first succeeded": {release: "2", keep: 10,
+			changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess), record(2, v1alpha1.ChangeWorkloadRunning)}},
+		"second release, and the first is remembered": {release: "2", keep: 10, history: []Revision{{Version: versionB, Release: 1}}},
+		"no release":     {release: "0", keep: 10},
+		"history is off": {release: "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1).stored
+			w.Annotations[v1alpha1.ReleaseAnnotation] = test.release
+			plan := DecideWorkload(WorkloadInput{Workload: w, Enrolled: true, Changes: test.changes, History: test.history, KeepHistory: test.keep})
+			if plan.Baseline != test.want {
+				t.Errorf("baseline %t, want %t", plan.Baseline, test.want)
+			}
+		})
+	}
+}
+
+// TestBaseline: what a workload was at before its first release is told from its
+// releases also after the second one.
+func TestBaseline(t *testing.T) {
+	old := func(name, version string) OldRevision { return OldRevision{Name: name, Version: version} }
+	stamped := func(name, version string) OldRevision {
+		return OldRevision{Name: name, Version: version, Stamped: true}
+	}
+	recorded := []v1alpha1.ChangeWorkload{{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "recorded"}}}
+	for name, test := range map[string]struct {
+		release string
+		others  []OldRevision
+		want    string
+	}{
+		"first release":                      {"1", []OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, of a stamped one":    {"1", []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, created":             {"1", nil, ""},
+		"first release, only the label":      {"1", []OldRevision{old("rs-1", versionA)}, ""},
+		"second release":                     {"2", []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, the first slipped":  {"2", []OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
+		"second release, it is gone":         {"2", []OldRevision{stamped("rs-2", "second")}, ""},
+		"third release, of several":          {"3", []OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"second release, undone to the same": {"2", []OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1).stored
+			w.Annotations[v1alpha1.ReleaseAnnotation] = test.release
+			got := ""
+			if r := Baseline(w, test.others, recorded); r != nil {
+				got = r.Name
+			}
+			if got != test.want {
+				t.Errorf("the baseline is %q, want %q", got, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,171 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package settings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// InForce is what is in force for a workload.
+type InForce struct {
+	Settings
+	// Problems are annotations of the workload that cannot be used, one line
+	// each with its remedy.
+	Problems []string
+	// Lowered are the settings by whose annotations the workload is defended
+	// less than it would be.
+	Lowered []string
+	// ObservedBy says what turned observing on; empty while it is off.
+	ObservedBy string
+}
+
+// FromObjects computes the settings in force from the objects of the operator's
+// namespace alone.
+func FromObjects(objects []v1alpha1.OpsConfigInfo) Settings {
+	return For(objects, nil, nil).Settings
+}
+
+// For computes what is in force for a workload with these annotations, from the
+// objects of the operator's namespace and those of the workload's: a workload's
+// own value comes before that of its namespace, and that before the operator's.
+func For(operator, namespace []v1alpha1.OpsConfigInfo, annotations map[string]string) InForce {
+	l := layers{in: InForce{Settings: Default()}, contents: map[string]string{}}
+	for i := range operator {
+		l.apply(&operator[i], Assess(&operator[i]), "the operator")
+	}
+	for i := range namespace {
+		o := &namespace[i]
+		l.apply(o, AssessOwn(o, operator), "the namespace")
+	}
+	l.annotate(operator, annotations)
+	if !l.in.Observe {
+		l.in.ObservedBy = ""
+	}
+	return l.in
+}
+
+// layers are settings in the making.
+type layers struct {
+	in InForce
+	// contents are those of the nearest objects that name one, for an
+	// annotation that only enables a setting.
+	contents map[string]string
+}
+
+func (l *layers) apply(o *v1alpha1.OpsConfigInfo, a Assessment, whose string) {
+	if a.InForce == nil {
+		return
+	}
+	_ = known[o.Name].apply(&l.in.Settings, *a.InForce) // assessed as valid
+	l.contents[o.Name] = a.InForce.Content
+	if o.Name == NameObserve {
+		l.in.ObservedBy = fmt.Sprintf("the OpsConfigInfo %q of %s", NameObserve, whose)
+	}
+}
+
+// Assessment says whether an object's spec is in force and what is.
+type Assessment struct {
+	// Accepted: spec is in force.
+	Accepted bool
+	// Reason and Message explain, with the remedy where spec is not accepted.
+	Reason, Message string
+	// InForce is the value of this object in force; nil when the object is
+	// ignored or never was valid.
+	InForce *v1alpha1.OpsConfigValue
+}
+
+// Assess judges one object of the operator's namespace.
+func Assess(o *v1alpha1.OpsConfigInfo) Assessment { return assess(o, "the default") }
+
+// AssessOwn judges one object of a namespace under defense, which has objects of
+// the operator's above it.
+func AssessOwn(o *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo) Assessment {
+	k, ok := known[o.Name]
+	switch {
+	case ok && k.ofCluster:
+		return Assessment{Reason: v1alpha1.ReasonOfCluster,
+			Message: fmt.Sprintf("metadata.name: the setting %q exists for the whole cluster only, so the object is ignored; set it in the operator's namespace", o.Name)}
+	case ok && locked(operator, o.Name):
+		return Assessment{Reason: v1alpha1.ReasonLocked,
+			Message: fmt.Sprintf("the OpsConfigInfo %q of the operator is locked and in force, so this one is ignored; "+
+				"delete this one, or have the other one unlocked", o.Name)}
+	default:
+		return assess(o, "the operator's")
+	}
+}
+
+// locked says that the operator's value of a setting cannot be overridden,
+// whatever it is.
+func locked(operator []v1alpha1.OpsConfigInfo, name string) bool {
+	return slices.ContainsFunc(operator, func(o v1alpha1.OpsConfigInfo) bool { return o.Name == name && o.Spec.Locked })
+}
+
+// assess judges an object; otherwise is what is in force without it.
+func assess(o *v1alpha1.OpsConfigInfo, otherwise string) Assessment {
+	k, ok := known[o.Name]
+	switch {
+	case !ok:
+		return Assessment{Reason: v1alpha1.ReasonUnknownName,
+			Message: fmt.Sprintf("metadata.name: no setting is named %q, so the object is ignored; delete it, or name it one of %s", o.Name, strings.Join(names(), ", "))}
+	case k.kind != o.Spec.Type:
+		a := lastValid(o, otherwise)
+		a.Reason = v1alpha1.ReasonTypeMismatch
+		a.Message = fmt.Sprintf("spec.type: the setting %q is of type %s, not %s; spec is ignored%s", o.Name, k.kind, o.Spec.Type, a.Message)
+		return a
+	}
+	value := v1alpha1.OpsConfigValue{Enable: o.Spec.Enable, Content: o.Spec.Content}
+	var scratch Settings
+	if err := k.apply(&scratch, value); err != nil {
+		a := lastValid(o, otherwise)
+		a.Reason = v1alpha1.ReasonInvalidContent
+		a.Message = fmt.Sprintf("spec.content: %v%s", err, a.Message)
+		return a
+	}
+	return Assessment{Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "spec is in force", InForce: &value}
+}
+
+// lastValid is the value in force for an object whose spec is not valid, and
+// words that say so.
+func lastValid(o *v1alpha1.OpsConfigInfo, otherwise string) Assessment {
+	if v := o.Status.InForce; v != nil {
+		var scratch Settings
+		if known[o.Name].apply(&scratch, *v) == nil {
+			return Assessment{InForce: v, Message: fmt.Sprintf("; the value in force is the last valid one, enable=%t content=%q", v.Enable, v.Content)}
+		}
+	}
+	return Assessment{Message: "; the value in force is " + otherwise}
+}
+
+// Lowers says that a value of a setting, in a namespace of its own, takes away
+// from the defense there.
+func Lowers(name string, value *v1alpha1.OpsConfigValue) bool {
+	if value == nil {
+		return false
+	}
+	switch name {
+	case NameBlocking, NameQuarantine:
+		return !value.Enable
+	case NameObserve:
+		return value.Enable
+	default:
+		return false
+	}
+}

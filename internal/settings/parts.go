@@ -1,0 +1,182 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Defaults of what consists of parts, which are also the examples of how each
+// is written.
+const (
+	timeoutsExample = "wait=60s,pre=120s,post=120s,settle=10s"
+	rollbackExample = "after=2m,slow=10m,tolerate=10%"
+	brakeExample    = "5/10m"
+)
+
+// Bounds of a quarantine and of the brake.
+const (
+	// MaxQuarantine is the longest time a version that never started is denied
+	// before it may be tried again.
+	MaxQuarantine = 24 * time.Hour
+	// MaxBrake bounds the rollbacks that are counted.
+	MaxBrake = 1000
+	// MaxBrakeWindow bounds the time they are counted for.
+	MaxBrakeWindow = 24 * time.Hour
+)
+
+// readParts reads a text such as "a=1,b=2" with the function of each part. A
+// part is named at most once.
+func readParts(content string, read map[string]func(text string) error) error {
+	left := maps.Clone(read)
+	for part := range strings.SplitSeq(content, ",") {
+		name, text, _ := strings.Cut(strings.TrimSpace(part), "=")
+		into, ok := left[name]
+		if !ok {
+			return fmt.Errorf("%q names an unknown part, or names a part twice; the parts are %s, each at most once",
+				part, strings.Join(slices.Sorted(maps.Keys(read)), ", "))
+		}
+		if err := into(text); err != nil {
+			return fmt.Errorf("%q: %w", part, err)
+		}
+		delete(left, name)
+	}
+	return nil
+}
+
+// atLeastOneSecond reads a duration with its unit.
+func atLeastOneSecond(into *time.Duration) func(string) error {
+	return func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < time.Second {
+			return errors.New("not a duration of at least 1s")
+		}
+		*into = d
+		return nil
+	}
+}
+
+// zeroOr reads a duration that may be 0, with or without a unit.
+func zeroOr(into *time.Duration) func(string) error {
+	return func(text string) error {
+		if d, err := time.ParseDuration(text); err == nil && d == 0 {
+			*into = 0
+			return nil
+		}
+		if err := atLeastOneSecond(into)(text); err != nil {
+			return errors.New("neither 0 nor a duration of at least 1s")
+		}
+		return nil
+	}
+}
+
+// percent reads a share such as "10%".
+func percent(into *int) func(string) error {
+	return func(text string) error {
+		digits, ok := strings.CutSuffix(text, "%")
+		n, err := strconv.ParseUint(digits, 10, 32)
+		if err != nil || n > 100 || !ok && n != 0 {
+			return errors.New("not a share of the replicas from 0% to 100%")
+		}
+		*into = int(n)
+		return nil
+	}
+}
+
+func applyTimeouts(s *Settings, v v1alpha1.OpsConfigValue) error {
+	if !v.Enable {
+		return readTimeouts(s, timeoutsExample)
+	}
+	return readTimeouts(s, v.Content)
+}
+
+// readTimeouts reads the thresholds that a text names; others stay.
+func readTimeouts(s *Settings, content string) error {
+	read := *s
+	err := readParts(content, map[string]func(string) error{
+		"wait": atLeastOneSecond(&read.Wait), "pre": atLeastOneSecond(&read.PreTimeout), "post": atLeastOneSecond(&read.PostTimeout),
+		"settle": zeroOr(&read.Settle),
+	})
+	if err != nil {
+		return fmt.Errorf("%w; write it as in %q", err, timeoutsExample)
+	}
+	*s = read
+	return nil
+}
+
+func applyRollback(s *Settings, v v1alpha1.OpsConfigValue) error {
+	if v.Enable {
+		return readRollback(s, v.Content)
+	}
+	s.Rollback = false
+	return nil
+}
+
+// readRollback turns rollbacks on and reads the thresholds that a text names;
+// others stay. A text that is a duration is the first of them.
+func readRollback(s *Settings, content string) error {
+	read := *s
+	read.Rollback = true
+	var err error
+	if strings.Contains(content, "=") {
+		err = readParts(content, map[string]func(string) error{
+			"after": atLeastOneSecond(&read.RollbackAfter), "slow": atLeastOneSecond(&read.RollbackSlow),
+			"tolerate": percent(&read.RollbackTolerate),
+		})
+	} else if err = atLeastOneSecond(&read.RollbackAfter)(content); err != nil {
+		err = fmt.Errorf("%q: %w", content, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; write it as in \"2m\" or %q", err, rollbackExample)
+	}
+	*s = read
+	return nil
+}
+
+func applyQuarantine(s *Settings, v v1alpha1.OpsConfigValue) error {
+	limit := time.Hour
+	if v.Enable {
+		if err := atLeastOneSecond(&limit)(v.Content); err != nil || limit > MaxQuarantine {
+			return fmt.Errorf("%q is not a time for which a version is denied; write a duration from 1s to 24h, as in \"1h\"", v.Content)
+		}
+	}
+	s.Quarantine, s.QuarantineFor = v.Enable, limit
+	return nil
+}
+
+func applyBrake(s *Settings, v v1alpha1.OpsConfigValue) error {
+	count, window := 5, 10*time.Minute
+	if v.Enable {
+		number, duration, _ := strings.Cut(v.Content, "/")
+		n, err := strconv.ParseUint(number, 10, 32)
+		if err != nil || n < 1 || n > MaxBrake || atLeastOneSecond(&window)(duration) != nil || window > MaxBrakeWindow {
+			return fmt.Errorf("%q is not a number of rollbacks (1 to %d) and the time they are counted for (1s to 24h); write it as in %q",
+				v.Content, MaxBrake, brakeExample)
+		}
+		count = int(n)
+	}
+	s.Brake, s.BrakeCount, s.BrakeWindow = v.Enable, count, window
+	return nil
+}

@@ -1,0 +1,341 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/identity"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+)
+
+// Workers of the controllers that call AlterShield Server: waiting for it
+// dominates.
+const Workers = 32
+
+// maxServerCalls is how many calls to AlterShield Server may be under way at
+// once: less than there are workers, so that a server that answers nothing
+// leaves some for what has its verdict already.
+const maxServerCalls = Workers * 3 / 4
+
+// operatorUser stands for the operator where the server wants to know who.
+const operatorUser = "altershield-operator"
+
+// ServerOptions say how AlterShield Server is reached, and what the operator is
+// registered with there.
+type ServerOptions struct {
+	// URL of the server; empty for none.
+	URL string
+	// Tokens sign the calls.
+	Tokens altershield.TokenSource
+	altershield.Registration
+}
+
+// Connect prepares the connection to AlterShield Server; nil when there is none.
+// It does not call the server: one that is down must not keep the operator from
+// starting.
+func Connect(ctx context.Context, config *rest.Config, o ServerOptions) (*Server, error) {
+	if o.URL == "" {
+		return nil, nil
+	}
+	cluster, err := identity.Cluster(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	c, err := altershield.New(altershield.Options{
+		URL: o.URL, Platform: o.Platform, Tokens: o.Tokens, OnCall: metrics.ServerCall,
+		RateLimit: altershield.RateLimit{InFlight: maxServerCalls},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Server{Client: c, Cluster: cluster, Tenant: o.Tenant, Scene: o.Scene, Phase: o.Phase, TargetType: o.TargetType}, nil
+}
+
+// Server is AlterShield Server, as releases are reported to it.
+type Server struct {
+	Client *altershield.Client
+	// Cluster is the UID of the namespace kube-system; it makes ids of orders
+	// unique among clusters.
+	Cluster types.UID
+	// Tenant, Scene, Phase and TargetType are what is registered with the
+	// server.
+	Tenant, Scene, Phase, TargetType string
+}
+
+// Connection returns the client, and the cluster as the server knows it; nil
+// without a server.
+func (s *Server) Connection() (*altershield.Client, types.UID) {
+	if s == nil {
+		return nil, ""
+	}
+	return s.Client, s.Cluster
+}
+
+// base is what all calls about the order of a release say. It stays the same
+// whatever becomes of the annotations of the namespace.
+func (s *Server) base(change *v1alpha1.ChangeWorkload) altershield.Base {
+	return altershield.Base{
+		TenantCode: cmp.Or(change.Status.OrderTenant, s.Tenant), ChangeSceneKey: s.Scene, BizExecOrderID: change.Status.OrderID, Platform: s.Client.Platform(),
+	}
+}
+
+// phase that a release is in.
+func (s *Server) phase(change *v1alpha1.ChangeWorkload) string {
+	return cmp.Or(change.Status.OrderPhase, s.Phase)
+}
+
+// maxTenant bounds the tenant code that a namespace names.
+const maxTenant = 128
+
+// OrderOf is what the annotations of a namespace say of its orders. Each problem
+// is one line; what the flags say applies then.
+func OrderOf(ns *metav1.PartialObjectMetadata) (tenant, phase string, problems []string) {
+	tenant, phase = strings.TrimSpace(ns.Annotations[v1alpha1.TenantAnnotation]), strings.TrimSpace(ns.Annotations[v1alpha1.PhaseAnnotation])
+	if len(tenant) > maxTenant {
+		problems = append(problems, fmt.Sprintf("annotation %s of the namespace: it is longer than %d bytes; --altershield-tenant applies",
+			v1alpha1.TenantAnnotation, maxTenant))
+		tenant = ""
+	}
+	if phase != "" && !slices.Contains(altershield.Phases(), phase) {
+		problems = append(problems, fmt.Sprintf("annotation %s of the namespace: %q is not one of %s; --altershield-phase applies",
+			v1alpha1.PhaseAnnotation, altershield.Cut(phase, maxTenant), strings.Join(altershield.Phases(), ", ")))
+		phase = ""
+	}
+	return tenant, phase, problems
+}
+
+// released is what an order says of a release, beside its record.
+type released struct {
+	namespace, workload, kind string
+	images, oldImages         []string
+	by                        string
+}
+
+// orderParams are the parameters of an order (changeParamJson).
+type orderParams struct {
+	Cluster   string   `json:"cluster"`
+	Namespace string   `json:"namespace"`
+	Kind      string   `json:"kind"`
+	Workload  string   `json:"workload"`
+	Version   string   `json:"version"`
+	Attempt   int32    `json:"attempt"`
+	Images    []string `json:"images,omitempty"`
+	OldImages []string `json:"oldImages,omitempty"`
+}
+
+// orderRequest is the order of a release.
+func (s *Server) orderRequest(change *v1alpha1.ChangeWorkload, r released) altershield.SubmitOrderRequest {
+	return altershield.SubmitOrderRequest{
+		Base: s.base(change),
+		Order: altershield.Release{
+			Title:     fmt.Sprintf("Release %s of %s %s/%s", change.Spec.Reversion, r.kind, r.namespace, r.workload),
+			Namespace: r.namespace, Name: r.workload, App: change.Spec.AppName, User: r.by,
+			Phase: s.phase(change), TargetType: s.TargetType,
+			Parameters: orderParams{
+				Cluster: string(s.Cluster), Namespace: r.namespace, Kind: r.kind, Workload: r.workload,
+				Version: change.Spec.Reversion, Attempt: change.Status.Attempt, Images: r.images, OldImages: r.oldImages,
+			},
+		}.Order(),
+	}
+}
+
+// submit submits the order of a release.
+func (s *Server) submit(ctx context.Context, change *v1alpha1.ChangeWorkload, r released) defense.Answer {
+	result, err := s.Client.SubmitOrder(ctx, s.orderRequest(change, r))
+	a := answerOf(err)
+	if result != nil {
+		a.URL = link(result.URL)
+	}
+	return a
+}
+
+func (s *Server) startOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, r released, now time.Time) defense.Answer {
+	return started(s.Client.StartOrder(ctx, altershield.StartOrderRequest{
+		Base:  s.base(change),
+		Start: altershield.Start{Executor: altershield.CutUser(r.by), StartTime: altershield.MillisOf(now), ReturnRuleWhenCheckFail: true},
+	}))
+}
+
+// startKnown starts a node of an order the server should know. When it says
+// that it does not, it may have forgotten the order: that is submitted once
+// more, and only then it is the step that is not configured.
+func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload, about released, known defense.Calls, start func() defense.Answer) defense.Answer {
+	a := start()
+	if a.Kind != defense.AnswerIllegal || known.Call == defense.CallStart && known.Last == defense.AnswerIllegal {
+		return a
+	}
+	switch again := s.submit(ctx, change, about); again.Kind {
+	case defense.AnswerDone, defense.AnswerDuplicate:
+		return start()
+	default:
+		return a
+	}
+}
+
+// batchRequest is the start of a batch.
+func (s *Server) batchRequest(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) altershield.StartBatchRequest {
+	number := int(defense.BatchNumber(batch))
+	total, last := max(int(batch.Spec.TotalBatches), number), altershield.BatchTag(batch.Spec.Last)
+	request := altershield.StartBatchRequest{
+		Base:                        s.base(change),
+		Start:                       altershield.Start{Executor: operatorUser, StartTime: altershield.MillisOf(now), ReturnRuleWhenCheckFail: true},
+		BatchNo:                     number - 1,
+		TotalBatchNum:               total,
+		TotalBatchNumInChangePhase:  total,
+		IsLastBatchTag:              last,
+		IsLastBatchInChangePhaseTag: last,
+		ChangePhase:                 s.phase(change),
+		EffectiveTargetType:         s.TargetType,
+		EffectiveTargetLocations:    locations(batch),
+		ExtInfo:                     map[string]any{"namespace": batch.Namespace, "version": change.Spec.Reversion, "pods": batch.Spec.PodInfos},
+	}
+	return request
+}
+
+func (s *Server) startBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) defense.Answer {
+	return started(s.Client.StartBatch(ctx, s.batchRequest(change, batch, now)))
+}
+
+// results are what the end of a batch or an order says of its pods
+// (changeResultJsn). The duration, in seconds, is since the batch was made, or
+// since the order was accepted.
+type results struct {
+	Batch           int32 `json:"batch,omitempty"`
+	Pods            int   `json:"pods,omitempty"`
+	Verified        int32 `json:"verified"`
+	Passed          int32 `json:"passed"`
+	Failed          int32 `json:"failed"`
+	Checking        int32 `json:"checking"`
+	DurationSeconds int64 `json:"durationSeconds"`
+}
+
+func resultsOf(change *v1alpha1.ChangeWorkload, since int64, now time.Time) results {
+	st := &change.Status
+	return results{
+		Verified: st.PassCount + st.FailCount, Passed: st.PassCount, Failed: st.FailCount, Checking: st.CheckingCount,
+		DurationSeconds: max(now.Unix()-since, 0),
+	}
+}
+
+func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) defense.Answer {
+	r := resultsOf(change, batch.Spec.CreateTimeUnix, now)
+	r.Batch, r.Pods = defense.BatchNumber(batch), len(batch.Spec.PodInfos)
+	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
+		Base: s.base(change), NodeID: batch.Status.ChangePodID, Success: true,
+		Msg:              fmt.Sprintf("pods released: %d", len(batch.Spec.PodInfos)),
+		ChangeResultJSON: altershield.JSONText(r), FinishTime: altershield.MillisOf(now),
+	})
+	return answerOf(err)
+}
+
+func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, now time.Time) defense.Answer {
+	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
+		Base: s.base(change), NodeID: change.Status.OrderNodeID, Success: true,
+		Msg:              fmt.Sprintf("pods released and verified: %d", change.Status.PassCount),
+		ChangeResultJSON: altershield.JSONText(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
+	})
+	return answerOf(err)
+}
+
+func (s *Server) endOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, now time.Time) defense.Answer {
+	return answerOf(s.Client.EndOrder(ctx, altershield.EndOrderRequest{
+		Base: s.base(change), FinishState: altershield.FinishState(change.Status.OrderEnd),
+		Msg:              "the release is " + string(change.Status.Status),
+		ChangeResultJSON: altershield.JSONText(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
+	}))
+}
+
+// poll asks whether a check has passed.
+func (s *Server) poll(ctx context.Context, change *v1alpha1.ChangeWorkload, nodeID string, stage altershield.Stage) defense.Answer {
+	result, err := s.Client.RetrieveCheck(ctx, altershield.RetrieveCheckRequest{Base: s.base(change), NodeID: nodeID, DefenseStage: stage})
+	if err != nil {
+		return answerOf(err)
+	}
+	if result.Outcome() == altershield.PollPassed {
+		return defense.Answer{Kind: defense.AnswerDone}
+	}
+	return defense.Answer{Kind: defense.AnswerNotPassed}
+}
+
+func started(result *altershield.NodeResult, err error) defense.Answer {
+	a := answerOf(err)
+	if result != nil {
+		a.NodeID, a.SkipCheck, a.URL = result.NodeID, result.SkipCheck, link(result.URL)
+	}
+	return a
+}
+
+// answerOf says what the error of a call means for who called.
+func answerOf(err error) defense.Answer {
+	if err == nil {
+		return defense.Answer{Kind: defense.AnswerDone}
+	}
+	a := defense.Answer{Message: err.Error(), Unconfirmed: altershield.IsAmbiguous(err)}
+	a.After, _ = altershield.RetryAfter(err)
+	switch {
+	case errors.Is(err, altershield.ErrThrottled):
+		a.Kind = defense.AnswerThrottled
+	case altershield.IsDuplicate(err):
+		a.Kind = defense.AnswerDuplicate
+	case altershield.IsNoCheck(err):
+		a.Kind = defense.AnswerNoCheck
+	case altershield.IsNotSupported(err):
+		a.Kind = defense.AnswerUnsupported
+	case altershield.IsIllegalArgument(err):
+		a.Kind = defense.AnswerIllegal
+	case altershield.ClassOf(err) == altershield.ClassHuman:
+		a.Kind = defense.AnswerDenied
+	case altershield.ClassOf(err) == altershield.ClassGiveUp:
+		a.Kind = defense.AnswerRefused
+	default:
+		a.Kind = defense.AnswerRetry
+	}
+	return a
+}
+
+// locations are the pods of a batch as the server names targets.
+func locations(batch *v1alpha1.ChangePod) []string {
+	names := make([]string, len(batch.Spec.PodInfos))
+	for i := range batch.Spec.PodInfos {
+		names[i] = batch.Spec.PodInfos[i].Pod
+	}
+	return names
+}
+
+// maxLink is the longest link that is kept.
+const maxLink = 2048
+
+func link(url string) string {
+	if len(url) > maxLink {
+		return ""
+	}
+	return url
+}

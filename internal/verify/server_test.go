@@ -1,0 +1,301 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+const serverVersion = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+var serverNow = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+func newTestServer(t *testing.T, o simulator.Options) (*Server, *simulator.Simulator) {
+	t.Helper()
+	o.Token = "a-token-of-the-tests"
+	sim := simulator.New(o)
+	if err := sim.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sim.Shutdown)
+	c, err := altershield.New(altershield.Options{URL: sim.URL(), Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{o.Token}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return &Server{Client: c, Cluster: "cluster-uid", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd, TargetType: altershield.DefaultTargetType}, sim
+}
+
+func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
+	change := &v1alpha1.ChangeWorkload{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web--x--" + serverVersion},
+		Spec:       v1alpha1.ChangeWorkloadSpec{AppName: "shop", ServiceName: "web", Reversion: serverVersion, CreateTimeUnix: serverNow.Unix() - 60},
+		Status: v1alpha1.ChangeWorkloadStatus{
+			Status: v1alpha1.ChangeWorkloadSuccess, Attempt: 1, PassCount: 3, FailCount: 1, CheckingCount: 2,
+			OrderStatus: v1alpha1.OrderStatus{
+				OrderID:  defense.OrderID("cluster-uid", "web-uid", serverVersion, 1, 1, "change-uid"),
+				OrderEnd: v1alpha1.FinishSuccess, OrderSubmitTimeUnix: serverNow.Unix() - 60,
+			},
+		},
+	}
+	batch := &v1alpha1.ChangePod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: change.Name + "--x--3"},
+		Spec: v1alpha1.ChangePodSpec{TotalBatches: 5, Last: true, CreateTimeUnix: serverNow.Unix() - 5,
+			PodInfos: []v1alpha1.PodInfo{{Pod: "web-1", IP: "10.0.0.1"}, {Pod: "web-2"}}},
+	}
+	return change, batch
+}
+
+// TestOrderOf: what a namespace says of its orders, and that all calls about an
+// order say the same.
+func TestOrderOf(t *testing.T) {
+	s, sim := newTestServer(t, simulator.Options{})
+	for name, test := range map[string]struct {
+		tenant, phase         string
+		wantTenant, wantPhase string // of the order
+		problem               string // what it names
+	}{
+		"nothing":    {"", "", altershield.DefaultTenant, altershield.PhaseProd, ""},
+		"both":       {" team-a ", altershield.PhasePre, "team-a", altershield.PhasePre, ""},
+		"no phase":   {"team-a", "production", "team-a", altershield.PhaseProd, `"production" is not one of`},
+		"too long":   {strings.Repeat("a", 129), "", altershield.DefaultTenant, altershield.PhaseProd, "longer than 128"},
+		"both wrong": {strings.Repeat("a", 129), "x", altershield.DefaultTenant, altershield.PhaseProd, "--altershield-phase applies"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := &metav1.PartialObjectMetadata{}
+			ns.Annotations = map[string]string{v1alpha1.TenantAnnotation: test.tenant, v1alpha1.PhaseAnnotation: test.phase}
+			tenant, phase, problems := OrderOf(ns)
+			if said := strings.Join(problems, "; "); (said == "") != (test.problem == "") || !strings.Contains(said, test.problem) {
+				t.Errorf("problems %q, want %q", said, test.problem)
+			}
+			change, batch := testRelease()
+			change.Status.OrderID += "-" + strings.ReplaceAll(name, " ", "-")
+			change.Status.OrderTenant, change.Status.OrderPhase = tenant, phase
+			if a := s.submit(t.Context(), change, released{namespace: "ns", workload: "web", by: "jane"}); a.Kind != defense.AnswerDone {
+				t.Fatalf("submit: %+v", a)
+			}
+			var order altershield.SubmitOrderRequest
+			requests := sim.Journal().Requests(altershield.ActionSubmitOrder)
+			if err := requests[len(requests)-1].Decode(&order); err != nil {
+				t.Fatal(err)
+			}
+			started := s.batchRequest(change, batch, serverNow)
+			got := []string{order.TenantCode, order.ChangePhases[0], started.TenantCode, started.ChangePhase}
+			if diff := cmp.Diff([]string{test.wantTenant, test.wantPhase, test.wantTenant, test.wantPhase}, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestServerReportsARelease(t *testing.T) {
+	s, sim := newTestServer(t, simulator.Options{})
+	change, batch := testRelease()
+	about := released{namespace: "ns", workload: "web", kind: "deployment", by: "jane", images: []string{"i:2"}, oldImages: []string{"i:1"}}
+	ctx := t.Context()
+	for name, a := range map[string]defense.Answer{"submit": s.submit(ctx, change, about)} {
+		if a.Kind != defense.AnswerDone || a.URL == "" {
+			t.Fatalf("%s: %+v", name, a)
+		}
+	}
+	if again := s.submit(ctx, change, about); again.Kind != defense.AnswerDuplicate {
+		t.Errorf("submitted again: %+v", again)
+	}
+	order := s.startOrder(ctx, change, about, serverNow)
+	started := s.startBatch(ctx, change, batch, serverNow)
+	if order.NodeID == "" || started.NodeID == "" || order.NodeID == started.NodeID {
+		t.Fatalf("nodes %q and %q", order.NodeID, started.NodeID)
+	}
+	change.Status.OrderNodeID, batch.Status.ChangePodID = order.NodeID, started.NodeID
+	finish := func() defense.Answer { return s.finishBatch(ctx, change, batch, serverNow) }
+	a := finish()
+	for deadline := time.Now().Add(10 * time.Second); a.Kind == defense.AnswerUnsupported && time.Now().Before(deadline); a = finish() {
+		// The PRE check of the simulator is about to end.
+		continue
+	}
+	if a.Kind != defense.AnswerDone {
+		t.Fatalf("finish: %+v", a)
+	}
+	if a := s.endOrder(ctx, change, serverNow); a.Kind != defense.AnswerDone {
+		t.Fatalf("end: %+v", a)
+	}
+
+	var submitted altershield.SubmitOrderRequest
+	var batchStart altershield.StartBatchRequest
+	var finished altershield.FinishNodeRequest
+	var end altershield.EndOrderRequest
+	journal := sim.Journal()
+	if err := errors.Join(journal.Requests(altershield.ActionSubmitOrder)[0].Decode(&submitted), journal.Requests(altershield.ActionStartBatch)[0].Decode(&batchStart),
+		journal.Requests(altershield.ActionFinishNode).Accepted()[0].Decode(&finished), journal.Requests(altershield.ActionEndOrder)[0].Decode(&end)); err != nil {
+		t.Fatal(err)
+	}
+	for name, diff := range map[string]string{
+		"parameters": cmp.Diff(`{"cluster":"cluster-uid","namespace":"ns","kind":"deployment","workload":"web","version":"`+serverVersion+`","attempt":1,"images":["i:2"],"oldImages":["i:1"]}`, submitted.ChangeParamJSON),
+		"title":      cmp.Diff("Release "+serverVersion+" of deployment ns/web", submitted.ChangeTitle),
+		"creator":    cmp.Diff("jane", submitted.Creator),
+		"apps":       cmp.Diff([]string{"shop"}, submitted.ChangeApps),
+		"contents":   cmp.Diff([]altershield.ChangeContent{{ContentType: altershield.ContentType{TypeName: "paas.pod"}, InstanceName: "ns/web"}}, submitted.ChangeContents),
+		"numbers":    cmp.Diff([]int{2, 5, 5}, []int{batchStart.BatchNo, batchStart.TotalBatchNum, batchStart.TotalBatchNumInChangePhase}),
+		"tags":       cmp.Diff([]string{"last", "last"}, []string{batchStart.IsLastBatchTag, batchStart.IsLastBatchInChangePhaseTag}),
+		"locations":  cmp.Diff([]string{"web-1", "web-2"}, batchStart.EffectiveTargetLocations),
+		"results":    cmp.Diff(`{"batch":3,"pods":2,"verified":4,"passed":3,"failed":1,"checking":2,"durationSeconds":5}`, finished.ChangeResultJSON),
+		"success":    cmp.Diff(true, finished.Success),
+		"end":        cmp.Diff([]string{"SUCCESS", `{"verified":4,"passed":3,"failed":1,"checking":2,"durationSeconds":60}`}, []string{string(end.FinishState), end.ChangeResultJSON}),
+	} {
+		if diff != "" {
+			t.Errorf("%s -want +got:\n%s", name, diff)
+		}
+	}
+}
+
+// TestServerForgotTheOrder: 101 may mean that the order is not known, or that
+// the step is not configured.
+func TestServerForgotTheOrder(t *testing.T) {
+	change, batch := testRelease()
+	about := released{namespace: "ns", workload: "web", kind: "deployment", by: operatorUser}
+	for name, test := range map[string]struct {
+		options         simulator.Options
+		known           defense.Calls
+		want            defense.AnswerKind
+		starts, submits int
+	}{
+		"forgotten":             {simulator.Options{}, defense.Calls{}, defense.AnswerDone, 2, 1},
+		"not configured":        {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, defense.Calls{}, defense.AnswerIllegal, 2, 1},
+		"not configured, again": {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, defense.Calls{Call: defense.CallStart, Last: defense.AnswerIllegal}, defense.AnswerIllegal, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, sim := newTestServer(t, test.options)
+			a := s.startKnown(t.Context(), change, about, test.known, func() defense.Answer { return s.startBatch(t.Context(), change, batch, serverNow) })
+			journal := sim.Journal()
+			starts, submits := len(journal.Requests(altershield.ActionStartBatch)), len(journal.Requests(altershield.ActionSubmitOrder))
+			if a.Kind != test.want || starts != test.starts || submits != test.submits {
+				t.Errorf("%s after %d starts and %d submissions; want %s, %d, %d", a.Kind, starts, submits, test.want, test.starts, test.submits)
+			}
+		})
+	}
+}
+
+func TestServerPolls(t *testing.T) {
+	s, sim := newTestServer(t, simulator.Options{})
+	sim.Script(simulator.Script{Never: true})
+	change, batch := testRelease()
+	s.submit(t.Context(), change, released{namespace: "ns", workload: "web", kind: "deployment", by: operatorUser})
+	started := s.startBatch(t.Context(), change, batch, serverNow)
+	if a := s.poll(t.Context(), change, started.NodeID, altershield.StagePre); a.Kind != defense.AnswerNotPassed {
+		t.Errorf("a check that runs: %+v", a)
+	}
+	if a := s.poll(t.Context(), change, "another", altershield.StagePre); a.Kind != defense.AnswerUnsupported {
+		t.Errorf("a node that is none: %+v", a)
+	}
+}
+
+func TestAnswerOf(t *testing.T) {
+	refusal := func(code altershield.ResultCode, class altershield.Class) error {
+		return &altershield.Error{Action: altershield.ActionStartBatch, Code: code, Class: class, HTTPStatus: 200}
+	}
+	for name, test := range map[string]struct {
+		err  error
+		want defense.AnswerKind
+	}{
+		"none":         {nil, defense.AnswerDone},
+		"throttled":    {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrThrottled}, defense.AnswerThrottled},
+		"breaker open": {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrBreakerOpen}, defense.AnswerRetry},
+		"transport":    {&altershield.Error{Class: altershield.ClassRetry, Err: errors.New("reset")}, defense.AnswerRetry},
+		"anything":     {errors.New("something"), defense.AnswerRetry},
+		"101":          {refusal("101", altershield.ClassGiveUp), defense.AnswerIllegal},
+		"102":          {refusal("102", altershield.ClassHuman), defense.AnswerDenied},
+		"no token":     {&altershield.Error{Class: altershield.ClassHuman, Err: altershield.ErrNoToken}, defense.AnswerDenied},
+		"103":          {refusal("103", altershield.ClassGiveUp), defense.AnswerUnsupported},
+		"104":          {refusal("104", altershield.ClassRetry), defense.AnswerRetry},
+		"105":          {refusal("105", altershield.ClassGiveUp), defense.AnswerRefused},
+		"106":          {refusal("106", altershield.ClassGiveUp), defense.AnswerDuplicate},
+		"151":          {refusal("151", altershield.ClassGiveUp), defense.AnswerNoCheck},
+		"HTTP 400":     {&altershield.Error{Class: altershield.ClassGiveUp, HTTPStatus: 400}, defense.AnswerRefused},
+		"wrapped":      {fmt.Errorf("call: %w", refusal("106", altershield.ClassGiveUp)), defense.AnswerDuplicate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := answerOf(test.err); got.Kind != test.want {
+				t.Errorf("%v is %s, want %s", test.err, got.Kind, test.want)
+			}
+		})
+	}
+}
+
+func TestCallMemory(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(serverNow)
+	m := newCallMemory(clock, nil)
+	key := types.NamespacedName{Namespace: "ns", Name: "batch"}
+	retry := defense.Answer{Kind: defense.AnswerRetry}
+	for range 20 {
+		m.remember(key, "uid", defense.CallStart, retry)
+	}
+	c := m.recall(key, "uid")
+	if wait := c.NotBefore.Sub(serverNow); c.Failures != 20 || wait < 15*time.Second || wait > 30*time.Second {
+		t.Errorf("%d failures, next try in %s, want 20 and 15 s to 30 s", c.Failures, wait)
+	}
+	if c := m.recall(key, "another"); c.Failures != 0 || c.Started != serverNow {
+		t.Errorf("of another object of that name: %+v", c)
+	}
+	m.forget(key)
+	if c := m.recall(key, "uid"); c.Failures != 0 {
+		t.Errorf("forgotten, and yet %+v", c)
+	}
+}
+
+func TestEndedOrders(t *testing.T) {
+	e := newEndedOrders()
+	told := 0
+	tell := func(kind defense.AnswerKind) func() defense.Answer {
+		return func() defense.Answer { told++; return defense.Answer{Kind: kind} }
+	}
+	steps := []struct {
+		tell defense.AnswerKind
+		want defense.AnswerKind
+		told int
+	}{
+		{defense.AnswerRetry, defense.AnswerRetry, 1},
+		{defense.AnswerDone, defense.AnswerDone, 2},
+		{defense.AnswerDone, defense.AnswerDuplicate, 2},
+	}
+	for i, step := range steps {
+		if got := e.end("order", tell(step.tell)); got.Kind != step.want || told != step.told {
+			t.Errorf("step %d: %s after %d calls, want %s after %d", i, got.Kind, told, step.want, step.told)
+		}
+	}
+	var inside defense.Answer
+	e.end("another", func() defense.Answer {
+		inside = e.end("another", tell(defense.AnswerDone))
+		return defense.Answer{Kind: defense.AnswerDone}
+	})
+	if inside.Kind != defense.AnswerThrottled || told != 2 {
+		t.Errorf("while it is being told: %s, want to come back later", inside.Kind)
+	}
+}

@@ -1,0 +1,106 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package verify holds the verifiers, which say whether pods, or a release as a
+// whole, are good. Each is a [Provider]; the reconcilers know no other way to
+// ask.
+package verify
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// Provider verifies. What it knows of a check is in the status of the subject:
+// it is idempotent, and another process goes on where one died.
+type Provider interface {
+	// Name of the check in status.checks.
+	Name() string
+	// Next takes the check of a subject one step on. It returns when there is
+	// something to write, or to wait for; it does not sleep. What cannot be
+	// repeated is done only once its intent is in the status.
+	Next(ctx context.Context, s Subject) (Step, error)
+	// Forget drops what this process remembers of a subject, which is gone or
+	// needs nothing any more.
+	Forget(key types.NamespacedName)
+}
+
+// Subject is what is verified: a batch of pods, or a release as a whole.
+type Subject struct {
+	// Workload that is released; nil when it is gone.
+	Workload *defense.Workload
+	// Settings in force for it.
+	Settings settings.Settings
+	// Release is the record of the release.
+	Release *v1alpha1.ChangeWorkload
+	// Batch is nil for the release as a whole.
+	Batch *v1alpha1.ChangePod
+	// Defended says that the workload is there and under defense. Nothing is
+	// written about one that is not.
+	Defended bool
+	// Others are the names of the other checks of the subject.
+	Others []string
+}
+
+// Key is the name of the object whose status has the check.
+func (s *Subject) Key() types.NamespacedName {
+	if s.Batch != nil {
+		return types.NamespacedName{Namespace: s.Batch.Namespace, Name: s.Batch.Name}
+	}
+	return types.NamespacedName{Namespace: s.Release.Namespace, Name: s.Release.Name}
+}
+
+// Step is what one step of a check came to.
+type Step struct {
+	// Write decides what is to be written, of the subject as it is by then; nil
+	// when there is nothing to write.
+	Write func(s Subject) Decision
+	// Lasting: what was done cannot be undone, so that a change of the subject
+	// meanwhile does not stand in its way. Written is called once it is written,
+	// or is not to be any more, and what cannot be written now comes again with
+	// the next step.
+	Lasting bool
+	Written func()
+	// After says when to look again, where nothing is to be written; 0 for when
+	// something happens.
+	After time.Duration
+}
+
+// Decision is what is to be written about a subject.
+type Decision struct {
+	// Void: the subject is another one by now, and nothing is to be written.
+	Void bool
+	// Batch or Release is the new status of the subject; nil when it stays.
+	Batch   *v1alpha1.ChangePodStatus
+	Release *v1alpha1.ChangeWorkloadStatus
+	// Events to emit once it is written.
+	Events []defense.Event
+}
+
+// Names are the names of providers.
+func Names(providers []Provider) []string {
+	names := make([]string, len(providers))
+	for i, p := range providers {
+		names[i] = p.Name()
+	}
+	return names
+}

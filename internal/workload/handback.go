@@ -1,0 +1,114 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// HandBack gives the fields of the pod template, found at this path, that a rollback
+// made the operator's back to the field manager that applies the workload server-side,
+// so that the next apply neither conflicts with the operator nor leaves what
+// only the restored template has. Of several that apply the template it is the
+// one with most of its fields. due is false when there is nothing to give, or
+// nobody to give it to.
+//
+// The version label of the template stays the operator's: no manifest has it, and
+// without it all pods would restart.
+func HandBack(entries []metav1.ManagedFieldsEntry, at Path) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
+	if !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return ownsTemplate(&e, at) }) {
+		return nil, false, nil
+	}
+	given := fieldpath.NewSet()
+	left := make([]metav1.ManagedFieldsEntry, 0, len(entries))
+	to, most := -1, 0
+	var receives *fieldpath.Set
+	for i := range entries {
+		entry := *entries[i].DeepCopy()
+		set, template, err := templateFields(&entry, at)
+		if err != nil {
+			return nil, false, err
+		}
+		switch {
+		case ownsTemplate(&entry, at):
+			given = given.Union(template)
+			if set = set.Difference(template); set.Empty() {
+				continue
+			}
+			if entry.FieldsV1, err = encode(set); err != nil {
+				return nil, false, err
+			}
+		case entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" && template.Size() > most:
+			to, most, receives = len(left), template.Size(), set
+		}
+		left = append(left, entry)
+	}
+	if given.Empty() || to < 0 {
+		return nil, false, nil
+	}
+	left[to].FieldsV1, err = encode(receives.Union(given))
+	return left, err == nil, err
+}
+
+// ownsTemplate says that an entry is of the operator's writes of a template. It
+// may do so without need, for the version label.
+func ownsTemplate(entry *metav1.ManagedFieldsEntry, at Path) bool {
+	return entry.Manager == v1alpha1.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == "" &&
+		entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:`+at[len(at)-1]+`"`))
+}
+
+// templateFields reads all fields of an entry, and those of the pod template among
+// them, the version label aside.
+func templateFields(entry *metav1.ManagedFieldsEntry, at Path) (all, template *fieldpath.Set, err error) {
+	all, template = fieldpath.NewSet(), fieldpath.NewSet()
+	if entry.FieldsV1 == nil {
+		return all, template, nil
+	}
+	if err := all.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())); err != nil {
+		return nil, nil, fmt.Errorf("read the fields of manager %s: %w", entry.Manager, err)
+	}
+	prefix := fieldPath(at)
+	versionLabel := fieldPath(at.Join("metadata", "labels", v1alpha1.VersionLabel))
+	for path := range all.All() {
+		if len(path) > len(prefix) && path[:len(prefix)].Equals(prefix) && !path.Equals(versionLabel) {
+			template.Insert(path.Copy())
+		}
+	}
+	return all, template, nil
+}
+
+func fieldPath(p Path) (path fieldpath.Path) {
+	for i := range p {
+		path = append(path, fieldpath.PathElement{FieldName: &p[i]})
+	}
+	return path
+}
+
+func encode(set *fieldpath.Set) (*metav1.FieldsV1, error) {
+	data, err := set.ToJSON()
+	if err != nil {
+		return nil, fmt.Errorf("write managed fields: %w", err)
+	}
+	return metav1.NewFieldsV1(string(data)), nil
+}

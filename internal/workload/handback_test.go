@@ -1,0 +1,131 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// What an API server of 1.36.3 made of a server-side apply by flux, and of a
+// rollback after it: the older template had another image and label, a variable and
+// a container more.
+const (
+	appliedFields = `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{"f:metadata":{"f:labels":{"f:app":{}}},
+		"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{".":{},"f:name":{}}}}}}}`
+	rolledBackFields = `{"f:spec":{"f:template":{"f:metadata":{"f:labels":{"f:test":{}}},"f:spec":{"f:containers":{
+		"k:{\"name\":\"main\"}":{"f:env":{"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{}},
+		"k:{\"name\":\"old\"}":{".":{},"f:image":{},"f:imagePullPolicy":{},"f:name":{}}}}}}}`
+	givenBackFields = `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{"f:metadata":{"f:labels":{"f:app":{},"f:test":{}}},
+		"f:spec":{"f:containers":{
+		"k:{\"name\":\"main\"}":{".":{},"f:name":{},"f:env":{"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{}},
+		"k:{\"name\":\"old\"}":{".":{},"f:image":{},"f:imagePullPolicy":{},"f:name":{}}}}}}}`
+	versionFields = `{"f:spec":{"f:template":{"f:metadata":{"f:labels":{"f:` + v1alpha1.VersionLabel + `":{}}}}}}`
+	keyFields     = `{"f:metadata":{"f:labels":{"f:altershield.defense.antgroup.com/suspend":{}}}}`
+)
+
+func managed(manager string, operation metav1.ManagedFieldsOperationType, fields string) metav1.ManagedFieldsEntry {
+	return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, APIVersion: "apps/v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
+}
+
+func ownFields(fields string) metav1.ManagedFieldsEntry {
+	return managed(v1alpha1.FieldManager, metav1.ManagedFieldsOperationUpdate, fields)
+}
+
+func applierFields(manager, fields string) metav1.ManagedFieldsEntry {
+	return managed(manager, metav1.ManagedFieldsOperationApply, fields)
+}
+
+func TestHandBack(t *testing.T) {
+	status := applierFields("prober", rolledBackFields)
+	status.Subresource = "status"
+	both := func(a, b string) string { // of labels of the template and of the workload
+		return `{"f:metadata":` + a + `,"f:spec":` + b + `}`
+	}
+	for name, test := range map[string]struct {
+		entries, want []metav1.ManagedFieldsEntry // nothing is not due
+	}{
+		"to the one who applies": {
+			[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), ownFields(rolledBackFields)},
+			[]metav1.ManagedFieldsEntry{applierFields("flux", givenBackFields)},
+		},
+		"what is ours stays": {
+			[]metav1.ManagedFieldsEntry{ownFields(both(`{"f:labels":{"f:x":{}}}`, `{"f:paused":{},"f:template":{"f:metadata":{"f:labels":{"f:test":{},"f:`+v1alpha1.VersionLabel+`":{}}}}}`)), applierFields("flux", appliedFields)},
+			[]metav1.ManagedFieldsEntry{ownFields(both(`{"f:labels":{"f:x":{}}}`, `{"f:paused":{},"f:template":{"f:metadata":{"f:labels":{"f:`+v1alpha1.VersionLabel+`":{}}}}}`)),
+				applierFields("flux", `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{"f:metadata":{"f:labels":{"f:app":{},"f:test":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{".":{},"f:name":{}}}}}}}`)},
+		},
+		"to the one with most of the template": {
+			[]metav1.ManagedFieldsEntry{applierFields("scaler", `{"f:spec":{"f:template":{"f:metadata":{"f:annotations":{"f:a":{}}}}}}`), applierFields("flux", appliedFields), status, ownFields(rolledBackFields),
+				managed("kubectl-set", metav1.ManagedFieldsOperationUpdate, rolledBackFields)},
+			[]metav1.ManagedFieldsEntry{applierFields("scaler", `{"f:spec":{"f:template":{"f:metadata":{"f:annotations":{"f:a":{}}}}}}`), applierFields("flux", givenBackFields), status,
+				managed("kubectl-set", metav1.ManagedFieldsOperationUpdate, rolledBackFields)},
+		},
+		"nobody applies":              {[]metav1.ManagedFieldsEntry{managed("kubectl-client-side-apply", metav1.ManagedFieldsOperationUpdate, appliedFields), ownFields(rolledBackFields)}, nil},
+		"who applies has no template": {[]metav1.ManagedFieldsEntry{applierFields("flux", `{"f:spec":{"f:replicas":{}}}`), ownFields(rolledBackFields)}, nil},
+		"never rolled back":           {[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), ownFields(keyFields)}, nil},
+		"only the version label":      {[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), ownFields(versionFields)}, nil},
+		"somebody of our name":        {[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), applierFields(v1alpha1.FieldManager, rolledBackFields)}, nil},
+		"nothing is managed":          {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, due, err := HandBack(test.entries, templatePath)
+			if err != nil || due != (test.want != nil) {
+				t.Fatalf("due %t, %v", due, err)
+			}
+			if diff := cmp.Diff(readable(t, test.want), readable(t, got)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if _, again, err := HandBack(got, templatePath); again || err != nil {
+				t.Errorf("due again: %t, %v", again, err)
+			}
+			// What the cache keeps of it is that it is due.
+			u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{}}}}
+			u.SetGroupVersionKind(Deployment{}.GroupVersionKind())
+			u.SetManagedFields(test.entries)
+			trimmed, err := trimDeployment(u)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept, ok := trimmed.(*unstructured.Unstructured)
+			if !ok {
+				t.Fatalf("trimmed to %T", trimmed)
+			}
+			w, _, err := observeDeployment(kept)
+			if err != nil || w.HandBack != due {
+				t.Errorf("observed %+v, %v, want due %t", w, err, due)
+			}
+		})
+	}
+	if _, _, err := HandBack([]metav1.ManagedFieldsEntry{applierFields("flux", `{"f:spec":7}`), ownFields(rolledBackFields)}, templatePath); err == nil {
+		t.Error("fields that cannot be read are taken for none")
+	}
+}
+
+// readable are entries with their fields as text of one form.
+func readable(t *testing.T, entries []metav1.ManagedFieldsEntry) map[string]any {
+	t.Helper()
+	m := map[string]any{}
+	for i := range entries {
+		m[entries[i].Manager+" "+string(entries[i].Operation)+" "+entries[i].Subresource] = decodeMap(t, entries[i].FieldsV1.GetRawString())
+	}
+	return m
+}

@@ -1,0 +1,75 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Names of the indexes by which the controllers look objects up.
+const (
+	// IndexByOwner indexes pods, revisions, ChangeWorkloads and ChangePods by
+	// the UID of their controller, and what is remembered by that of its workload.
+	IndexByOwner = "controller-uid"
+	// IndexByOrder indexes ChangeWorkloads by the ids of their orders.
+	IndexByOrder = "order-id"
+	// IndexByNode indexes ChangePods and ChangeWorkloads by their ids on the server.
+	IndexByNode = "node-id"
+)
+
+// OwnerUID is the IndexByOwner of an object.
+func OwnerUID(o client.Object) []string {
+	if ref := metav1.GetControllerOf(o); ref != nil {
+		return []string{string(ref.UID)}
+	}
+	return nil
+}
+
+// HistoryOf is the IndexByOwner of a ControllerRevision: the workload whose version it
+// remembers, if it is the operator's.
+func HistoryOf(o client.Object) []string {
+	if uid := Remembers(o); uid != "" {
+		return []string{string(uid)}
+	}
+	return nil
+}
+
+// OrderOf is the IndexByOrder of a ChangeWorkload.
+func OrderOf(o client.Object) []string {
+	if c, ok := o.(*v1alpha1.ChangeWorkload); ok && c.Status.OrderID != "" {
+		return []string{c.Status.OrderID}
+	}
+	return nil
+}
+
+// NodeOf is the IndexByNode of a ChangePod or of a ChangeWorkload.
+func NodeOf(o client.Object) []string {
+	node := ""
+	switch o := o.(type) {
+	case *v1alpha1.ChangePod:
+		node = o.Status.ChangePodID
+	case *v1alpha1.ChangeWorkload:
+		node = o.Status.OrderNodeID
+	}
+	if node == "" {
+		return nil
+	}
+	return []string{node}
+}

@@ -1,0 +1,125 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package workload keeps what differs from one kind of workload to the next
+// behind one interface: how to read it, which pods are of its current template,
+// how far its rollout is. The controllers know workloads only through it.
+package workload
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// Kind is one kind of workload: how it is observed, and how it is changed.
+type Kind interface {
+	Control
+
+	// GroupVersionKind of the workload.
+	GroupVersionKind() schema.GroupVersionKind
+	// Resource is what requests call workloads of this kind: the plural in lower case.
+	Resource() string
+	// TemplatePath is where in a workload its pod template is.
+	TemplatePath() Path
+	// Object returns an empty workload, as it is kept in the cache.
+	Object() client.Object
+	// ObjectList returns an empty list of workloads.
+	ObjectList() client.ObjectList
+	// Secondary are the objects by which the pods of a workload are found.
+	Secondary() []Secondary
+	// Transforms trim workloads and secondary objects before they enter the cache.
+	Transforms() map[client.Object]cache.TransformFunc
+	// Get observes a workload; nil when there is none of that name.
+	Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error)
+	// Pods observes the pods of the workload's current template.
+	Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error)
+	// PodLabels are the labels of pods that it reads; they stay in the cache.
+	PodLabels() []string
+	// IsCurrent says that a pod of the workload is of its current template.
+	IsCurrent(w *defense.Workload, pod metav1.Object) bool
+	// Paused reads off a workload, as the API server sent it, whether it is paused.
+	Paused(stored *unstructured.Unstructured) (bool, error)
+	// RevisionTemplate reads the pod template of an earlier revision, as the
+	// workload had it, with its version; nil when the revision is gone.
+	RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error)
+	// Revisions observes the earlier revisions of the workload that are still there,
+	// whether they have pods or not, the newest first.
+	Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error)
+	// Images lists the container images of the workload's current template, and
+	// of the one before it.
+	Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error)
+	// OwnerOfPod finds the workload that owns a pod; ok is false when the pod
+	// belongs to no workload of this kind.
+	OwnerOfPod(ctx context.Context, r client.Reader, pod metav1.Object) (owner Owner, ok bool, err error)
+}
+
+// Control changes workloads of one kind: operations of a JSON patch, with tests
+// that let it apply only to what was observed. Whose release it is, the patch they
+// become part of tests.
+type Control interface {
+	// Halt stops the rollout of a workload that runs: where a user stopped it
+	// meanwhile, it does not apply.
+	Halt(w *defense.Workload) []Op
+	// Resume lets go on what Halt stopped. Where a user let it go on already, there
+	// is nothing to change. Of the workload it reads the labels, the annotations and
+	// whether it is paused.
+	Resume(w *defense.Workload) []Op
+	// Restore sets the pod template back.
+	Restore(template map[string]any) []Op
+}
+
+// Template reads the pod template off a workload of a kind, as the API server sent it.
+func Template(k Kind, stored *unstructured.Unstructured) (map[string]any, error) {
+	path := k.TemplatePath()
+	template, ok, err := unstructured.NestedMap(stored.Object, path...)
+	if err != nil || !ok {
+		return nil, fmt.Errorf("%s %s/%s has no %s: %w",
+			strings.ToLower(k.GroupVersionKind().Kind), stored.GetNamespace(), stored.GetName(), path, err)
+	}
+	return template, nil
+}
+
+// Op is one operation of a JSON patch.
+type Op struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// Secondary is a kind of object between a workload and its pods, such as a
+// Deployment's ReplicaSet.
+type Secondary struct {
+	// Object is an empty one, as it is kept in the cache.
+	Object client.Object
+	// OwnerOf finds the workload that owns one.
+	OwnerOf func(metav1.Object) (owner Owner, ok bool)
+}
+
+// Owner is the workload that owns an object.
+type Owner struct {
+	Key Key
+	UID types.UID
+}

@@ -1,0 +1,170 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// TrimPod drops from a pod on its way into the cache whatever no decision
+// reads: all pods of the cluster are kept, because namespaces are enrolled at
+// run time, so each must be small.
+func (r *Registry) TrimPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              pod.Name,
+			Namespace:         pod.Namespace,
+			UID:               pod.UID,
+			ResourceVersion:   pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp,
+			DeletionTimestamp: pod.DeletionTimestamp,
+			OwnerReferences:   controllerOnly(pod.OwnerReferences),
+			Labels:            only(pod.Labels, r.podLabels),
+		},
+		Spec:   corev1.PodSpec{Hostname: pod.Spec.Hostname, NodeName: pod.Spec.NodeName},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, StartTime: pod.Status.StartTime},
+	}
+	observed := defense.ObservePod(pod)
+	if observed.Unprobed {
+		trimmed.Spec.Containers = unprobed
+	}
+	hangs := observed.Hang != nil
+	trimmed.Status.Conditions = trimConditions(pod.Status.Conditions, hangs)
+	switch {
+	case hangs:
+		trimmed.Status.InitContainerStatuses = trimContainers(pod.Status.InitContainerStatuses)
+		trimmed.Status.ContainerStatuses = trimContainers(pod.Status.ContainerStatuses)
+	case observed.Unprobed && observed.Ready && observed.StartedAt.Before(observed.ReadySince.Add(-time.Second)):
+		// Of most pods the one time says the other.
+		trimmed.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(observed.StartedAt)}},
+		}}
+	}
+	return trimmed, nil
+}
+
+// unprobed stands for the containers of a pod one of which has no readiness probe.
+// All pods share it: nobody writes to what is in the cache.
+var unprobed = []corev1.Container{{}}
+
+// trimConditions keeps whether a pod is Ready and since when, and of one that
+// hangs how far it came.
+func trimConditions(conditions []corev1.PodCondition, hangs bool) []corev1.PodCondition {
+	var trimmed []corev1.PodCondition
+	for i := range conditions {
+		c := conditions[i]
+		c.LastProbeTime, c.ObservedGeneration, c.Message = metav1.Time{}, 0, defense.Brief(c.Message)
+		switch c.Type {
+		case corev1.PodReady:
+			if !hangs {
+				c.Reason, c.Message = "", ""
+			}
+		case corev1.PodScheduled, corev1.PodInitialized:
+			if !hangs {
+				continue
+			}
+		default:
+			continue
+		}
+		trimmed = append(trimmed, c)
+	}
+	return trimmed
+}
+
+func trimContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	trimmed := make([]corev1.ContainerStatus, len(statuses))
+	for i := range statuses {
+		s := &statuses[i]
+		trimmed[i] = corev1.ContainerStatus{
+			Name: s.Name, State: trimState(&s.State), LastTerminationState: trimState(&s.LastTerminationState),
+			Ready: s.Ready, Started: s.Started, RestartCount: s.RestartCount,
+		}
+	}
+	return trimmed
+}
+
+// trimState keeps of the state of a container what says why it fails, briefly:
+// in an outage all pods of a cluster may.
+func trimState(s *corev1.ContainerState) (trimmed corev1.ContainerState) {
+	if w := s.Waiting; w != nil {
+		trimmed.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: defense.Brief(w.Message)}
+	}
+	if r := s.Running; r != nil {
+		trimmed.Running = &corev1.ContainerStateRunning{StartedAt: r.StartedAt}
+	}
+	if t := s.Terminated; t != nil {
+		trimmed.Terminated = &corev1.ContainerStateTerminated{
+			ExitCode: t.ExitCode, Reason: t.Reason, Message: defense.Brief(t.Message), StartedAt: t.StartedAt, FinishedAt: t.FinishedAt,
+		}
+	}
+	return trimmed
+}
+
+// TrimNamespace keeps of a namespace's annotations only those that go into its
+// orders, and of its managed fields the entries that tell since when it is
+// enrolled.
+func TrimNamespace(obj any) (any, error) {
+	ns, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return obj, nil
+	}
+	maps.DeleteFunc(ns.Annotations, func(key, _ string) bool {
+		return key != v1alpha1.TenantAnnotation && key != v1alpha1.PhaseAnnotation
+	})
+	kept := ns.ManagedFields[:0:0]
+	for i := range ns.ManagedFields {
+		if defense.OwnsEnrolment(&ns.ManagedFields[i]) {
+			kept = append(kept, ns.ManagedFields[i])
+		}
+	}
+	ns.ManagedFields = kept
+	return ns, nil
+}
+
+func controllerOnly(refs []metav1.OwnerReference) []metav1.OwnerReference {
+	for i := range refs {
+		if refs[i].Controller != nil && *refs[i].Controller {
+			return []metav1.OwnerReference{refs[i]}
+		}
+	}
+	return nil
+}
+
+// only keeps the labels of these keys.
+func only(labels map[string]string, keys []string) map[string]string {
+	var kept map[string]string
+	for _, key := range keys {
+		if v, ok := labels[key]; ok {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = v
+		}
+	}
+	return kept
+}

@@ -1,0 +1,110 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Key names a workload. It is what the controllers of workloads are asked for:
+// one queue serves all kinds.
+type Key struct {
+	schema.GroupKind
+	types.NamespacedName
+}
+
+// String names the workload in logs.
+func (k Key) String() string { return k.GroupKind.String() + " " + k.NamespacedName.String() }
+
+// KeyOf is the key of the workload that an owner reference of an object in this
+// namespace names.
+func KeyOf(namespace string, ref *metav1.OwnerReference) Key {
+	return Key{
+		GroupKind:      schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind(),
+		NamespacedName: types.NamespacedName{Namespace: namespace, Name: ref.Name},
+	}
+}
+
+// Registry holds the kinds of workloads that are defended. Nobody else lists them:
+// which kind a workload is of, its own key, the owner of its records or the owners
+// of its pods say.
+type Registry struct {
+	kinds []Kind
+	// podLabels stay on the pods in the cache.
+	podLabels []string
+}
+
+// Defended holds the kinds that the operator defends.
+func Defended() *Registry { return NewRegistry(Deployment{}) }
+
+// NewRegistry holds these kinds. That two are the same is a mistake in the program.
+func NewRegistry(kinds ...Kind) *Registry {
+	r := &Registry{podLabels: []string{v1alpha1.VersionLabel, v1alpha1.OperateFinishedLabel}}
+	for _, k := range kinds {
+		gk := k.GroupVersionKind().GroupKind()
+		if _, there := r.Of(gk); there {
+			panic(fmt.Sprintf("the kind %s is registered twice", gk))
+		}
+		r.kinds = append(r.kinds, k)
+		r.podLabels = append(r.podLabels, k.PodLabels()...)
+	}
+	return r
+}
+
+// Kinds lists the kinds.
+func (r *Registry) Kinds() []Kind { return slices.Clone(r.kinds) }
+
+// Of finds a kind; ok is false when workloads of it are not defended.
+func (r *Registry) Of(gk schema.GroupKind) (k Kind, ok bool) {
+	i := slices.IndexFunc(r.kinds, func(k Kind) bool { return k.GroupVersionKind().GroupKind() == gk })
+	if i < 0 {
+		return nil, false
+	}
+	return r.kinds[i], true
+}
+
+// OwnerOf finds the workload that owns a record of it; ok is false when none does
+// whose kind is defended.
+func (r *Registry) OwnerOf(o metav1.Object) (owner Owner, ok bool) {
+	ref := metav1.GetControllerOf(o)
+	if ref == nil {
+		return Owner{}, false
+	}
+	owner = Owner{Key: KeyOf(o.GetNamespace(), ref), UID: ref.UID}
+	_, ok = r.Of(owner.Key.GroupKind)
+	return owner, ok
+}
+
+// OwnerOfPod finds the workload that owns a pod, through whatever is between
+// them; ok is false when none does whose kind is defended.
+func (r *Registry) OwnerOfPod(ctx context.Context, reader client.Reader, pod metav1.Object) (owner Owner, ok bool, err error) {
+	for _, k := range r.kinds {
+		if owner, ok, err = k.OwnerOfPod(ctx, reader, pod); ok || err != nil {
+			return owner, ok, err
+		}
+	}
+	return Owner{}, false, nil
+}

@@ -1,0 +1,182 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// TestTrimPod: what is observed of a pod in the cache is what is observed of the
+// pod, whatever it is at.
+func TestTrimPod(t *testing.T) {
+	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	at := func(ago time.Duration) metav1.Time { return metav1.NewTime(now.Add(-ago)) }
+	crash := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", StartedAt: at(50 * time.Second), FinishedAt: at(40 * time.Second)}}
+	states := map[string]corev1.ContainerStatus{
+		"runs":      {State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(30 * time.Second)}}, Ready: true},
+		"restarted": {State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(30 * time.Second)}}, Ready: true, RestartCount: 3, LastTerminationState: crash},
+		"crashed":   {State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}, RestartCount: 3, LastTerminationState: crash},
+		"pulls":     {State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}},
+	}
+	probes := map[string]*corev1.Probe{"probed": {}, "unprobed": nil}
+	for state, status := range states {
+		for probed, probe := range probes {
+			for _, ready := range []time.Duration{0, 29 * time.Second, 10 * time.Second} { // 0 is not
+				pod := &corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Name: "sleep-1", Namespace: "default", UID: "1", CreationTimestamp: at(time.Minute)},
+					Spec:       corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "main", ReadinessProbe: probe}}},
+					Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{status},
+						Conditions: []corev1.PodCondition{
+							{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: at(59 * time.Second)},
+							{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, LastTransitionTime: at(45 * time.Second)},
+							{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "ContainersNotReady", LastTransitionTime: at(20 * time.Second)},
+						}},
+				}
+				started := at(58 * time.Second)
+				pod.Status.StartTime = &started
+				if ready > 0 {
+					pod.Status.Conditions[2] = corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at(ready)}
+				}
+				t.Run(fmt.Sprint(state, " ", probed, " ", ready), func(t *testing.T) {
+					trimmed, err := Defended().TrimPod(pod.DeepCopy())
+					if err != nil {
+						t.Fatal(err)
+					}
+					cached, ok := trimmed.(*corev1.Pod)
+					if !ok {
+						t.Fatalf("trimmed to a %T", trimmed)
+					}
+					full, kept := defense.ObservePod(pod), defense.ObservePod(cached)
+					for _, minReady := range []time.Duration{0, 15 * time.Second} {
+						finish := defense.Finish{MinReady: minReady, Settle: 32 * time.Second}
+						finished, wait := full.Finished(finish, now)
+						if f, w := kept.Finished(finish, now); f != finished || (w-wait).Abs() > time.Second {
+							t.Errorf("in the cache finished %t in %s, want %t in %s", f, w, finished, wait)
+						}
+					}
+					// Where it is about the same as ReadySince, or has no use, it is left out.
+					full.StartedAt, kept.StartedAt = time.Time{}, time.Time{}
+					if diff := cmp.Diff(full, kept, cmp.AllowUnexported(defense.Hang{})); diff != "" {
+						t.Errorf("in the cache -want +got:\n%s", diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestTrimNamespace: what goes into the orders of a namespace stays.
+func TestTrimNamespace(t *testing.T) {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.Annotations = map[string]string{v1alpha1.TenantAnnotation: "team-a", v1alpha1.PhaseAnnotation: "pre_phase", "someone/else": "x"}
+	trimmed, err := TrimNamespace(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{v1alpha1.TenantAnnotation: "team-a", v1alpha1.PhaseAnnotation: "pre_phase"}
+	if got, ok := trimmed.(*metav1.PartialObjectMetadata); !ok || !maps.Equal(got.Annotations, want) {
+		t.Errorf("got %+v", trimmed)
+	}
+}
+
+// TestRevisions: the other revisions come the newest first, and the cache still
+// tells which of them were released under defense.
+func TestRevisions(t *testing.T) {
+	template := func(image string, labels map[string]any) map[string]any {
+		return map[string]any{
+			"metadata": map[string]any{"labels": labels},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "main", "image": image}}},
+		}
+	}
+	const deployed = "2026-03-04T05:06:07Z"
+	owner := []any{map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "web-uid", "controller": true}}
+	deployment := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment",
+		"metadata": map[string]any{"namespace": "default", "name": "web", "uid": "web-uid", "creationTimestamp": deployed},
+		"spec":     map[string]any{"template": template("third", map[string]any{"app": "web", v1alpha1.VersionLabel: "v3"})},
+	}}
+	objects := []client.Object{}
+	add := func(o *unstructured.Unstructured, trim cache.TransformFunc) {
+		trimmed, err := trim(o)
+		object, ok := trimmed.(client.Object)
+		if err != nil || !ok {
+			t.Fatalf("trimmed to a %T: %v", trimmed, err)
+		}
+		objects = append(objects, object)
+	}
+	add(deployment, trimDeployment)
+	for _, rs := range []struct {
+		name, image, number, created string
+		stamped                      bool
+	}{
+		{"web-0", "another's", "9", "2026-03-04T05:06:06Z", false},
+		{"web-1", "first", "1", deployed, false},
+		{"web-2", "second", "2", deployed, true},
+		{"web-3", "third", "3", deployed, true},
+		{"web-4", "not numbered", "", deployed, true},
+	} {
+		labels := map[string]any{"app": "web", appsv1.DefaultDeploymentUniqueLabelKey: rs.name}
+		if rs.stamped {
+			labels[v1alpha1.VersionLabel] = "v" + rs.number
+		}
+		annotations := map[string]any{}
+		if rs.number != "" {
+			annotations[revisionAnnotation] = rs.number
+		}
+		add(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apps/v1", "kind": "ReplicaSet",
+			"metadata": map[string]any{"namespace": "default", "name": rs.name, "uid": rs.name, "creationTimestamp": rs.created,
+				"annotations": annotations, "ownerReferences": owner},
+			"spec": map[string]any{"template": template(rs.image, labels)},
+		}}, trimReplicaSet)
+	}
+	// Without the types, which do not have what the cache keeps of a template.
+	scheme := runtime.NewScheme()
+	for _, kind := range []schema.GroupVersionKind{replicaSetKind, Deployment{}.GroupVersionKind()} {
+		scheme.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
+		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &unstructured.UnstructuredList{})
+	}
+	r := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(newUnstructured(replicaSetKind), IndexByOwner, OwnerUID).Build()
+	got, err := Deployment{}.Revisions(t.Context(), r, &defense.Workload{Namespace: "default", Name: "web", UID: "web-uid"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []defense.OldRevision{
+		{Name: "web-2", UID: "web-2", Version: Version(template("second", map[string]any{"app": "web"})), Number: 2, Stamped: true},
+		{Name: "web-1", UID: "web-1", Version: Version(template("first", map[string]any{"app": "web"})), Number: 1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("revisions -want +got:\n%s", diff)
+	}
+}

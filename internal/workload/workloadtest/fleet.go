@@ -1,0 +1,177 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package workloadtest has a made-up kind of workload, for tests that show that what
+// is said of workloads is said of all kinds.
+package workloadtest
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// Fleet is a kind of workload whose pods it owns itself, whose template is at
+// spec.crew, and that is halted by spec.anchored.
+type Fleet struct{}
+
+var _ workload.Kind = Fleet{}
+
+const anchored = "/spec/anchored"
+
+// GroupVersionKind implements workload.Kind.
+func (Fleet) GroupVersionKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Fleet"}
+}
+
+// Resource implements workload.Kind.
+func (Fleet) Resource() string { return "fleets" }
+
+// TemplatePath implements workload.Kind.
+func (Fleet) TemplatePath() workload.Path { return workload.Path{"spec", "crew"} }
+
+// Object implements workload.Kind.
+func (f Fleet) Object() client.Object {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(f.GroupVersionKind())
+	return o
+}
+
+// ObjectList implements workload.Kind.
+func (f Fleet) ObjectList() client.ObjectList {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(f.GroupVersionKind().GroupVersion().WithKind("FleetList"))
+	return list
+}
+
+// Secondary implements workload.Kind.
+func (Fleet) Secondary() []workload.Secondary { return nil }
+
+// Transforms implements workload.Kind.
+func (Fleet) Transforms() map[client.Object]cache.TransformFunc { return nil }
+
+// Get implements workload.Kind.
+func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(f.GroupVersionKind())
+	if err := r.Get(ctx, key, o); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	template, err := workload.Template(f, o)
+	if err != nil {
+		return nil, err
+	}
+	var fleet FleetObject
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &fleet); err != nil {
+		return nil, err
+	}
+	w := &defense.Workload{
+		GVK: f.GroupVersionKind(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+		Labels: o.GetLabels(), Annotations: o.GetAnnotations(), Deleting: o.GetDeletionTimestamp() != nil,
+		Version: workload.Version(template), Stamp: fleet.Spec.Crew.Labels[v1alpha1.VersionLabel], Replicas: fleet.Spec.Ships, Paused: fleet.Spec.Anchored,
+	}
+	if s := &fleet.Status; s.ObservedGeneration < fleet.Generation {
+		w.Rollout.Unobserved = true
+	} else {
+		w.RevisionUID = types.UID(s.Revision)
+		w.Rollout.Complete = s.Manned == w.Replicas && s.Ready == w.Replicas && s.Total == w.Replicas
+	}
+	return w, nil
+}
+
+// Pods implements workload.Kind.
+func (f Fleet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+	var list corev1.PodList
+	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(w.UID)}); err != nil {
+		return nil, err
+	}
+	var pods []defense.Pod
+	for i := range list.Items {
+		if f.IsCurrent(w, &list.Items[i]) {
+			pods = append(pods, defense.ObservePod(&list.Items[i]))
+		}
+	}
+	return pods, nil
+}
+
+// PodLabels implements workload.Kind.
+func (Fleet) PodLabels() []string { return []string{CrewLabel} }
+
+// IsCurrent implements workload.Kind.
+func (Fleet) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
+	return metav1.GetControllerOf(pod) != nil && metav1.GetControllerOf(pod).UID == w.UID &&
+		w.RevisionUID != "" && pod.GetLabels()[CrewLabel] == string(w.RevisionUID)
+}
+
+// Paused implements workload.Kind.
+func (Fleet) Paused(stored *unstructured.Unstructured) (bool, error) {
+	anchored, _, err := unstructured.NestedBool(stored.Object, "spec", "anchored")
+	return anchored, err
+}
+
+// RevisionTemplate implements workload.Kind.
+func (Fleet) RevisionTemplate(context.Context, client.Reader, string, *defense.OldRevision) (map[string]any, string, error) {
+	return nil, "", nil
+}
+
+// Revisions implements workload.Kind.
+func (Fleet) Revisions(context.Context, client.Reader, *defense.Workload) ([]defense.OldRevision, error) {
+	return nil, nil
+}
+
+// Images implements workload.Kind.
+func (Fleet) Images(context.Context, client.Reader, *defense.Workload) (current, previous []string, err error) {
+	return nil, nil, nil
+}
+
+// OwnerOfPod implements workload.Kind.
+func (f Fleet) OwnerOfPod(_ context.Context, _ client.Reader, pod metav1.Object) (workload.Owner, bool, error) {
+	ref := metav1.GetControllerOf(pod)
+	if ref == nil {
+		return workload.Owner{}, false, nil
+	}
+	owner := workload.Owner{Key: workload.KeyOf(pod.GetNamespace(), ref), UID: ref.UID}
+	return owner, owner.Key.GroupKind == f.GroupVersionKind().GroupKind(), nil
+}
+
+// Halt implements workload.Control.
+func (Fleet) Halt(*defense.Workload) []workload.Op {
+	return []workload.Op{{Op: "test", Path: anchored}, {Op: "add", Path: anchored, Value: true}}
+}
+
+// Resume implements workload.Control.
+func (Fleet) Resume(w *defense.Workload) []workload.Op {
+	if !w.Paused {
+		return []workload.Op{{Op: "test", Path: anchored}}
+	}
+	return []workload.Op{{Op: "test", Path: anchored, Value: true}, {Op: "remove", Path: anchored}}
+}
+
+// Restore implements workload.Control.
+func (Fleet) Restore(template map[string]any) []workload.Op {
+	return []workload.Op{{Op: "replace", Path: "/spec/crew", Value: template}}
+}

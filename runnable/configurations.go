@@ -1,0 +1,218 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package runnable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/certificates"
+)
+
+// A list or watch is allowed by name, too, when it selects that name. Only
+// creating cannot be restricted to it. To create a configuration anew is more
+// than to keep one, but no more than to rewrite it.
+
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,verbs=create
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
+
+const (
+	// recreateAfter is for how long a configuration has to be missing before
+	// it is made again: an operator that is being uninstalled has ended by
+	// then, and does not leave behind a webhook that nobody serves.
+	recreateAfter = 30 * time.Second
+	// adoptAgain is when to try again to own a configuration after a refusal.
+	adoptAgain = time.Hour
+	// writesEvery and writesAtOnce keep a quarrel with somebody who writes the
+	// opposite from becoming a storm. Certificates that live for seconds need
+	// more.
+	writesEvery  = 5 * time.Second
+	writesAtOnce = 10
+)
+
+// configurations reads and writes the webhook configurations. What they have to
+// be depends on where the certificate is from.
+type configurations struct {
+	o       CertificatesOptions
+	wanted  []certificates.Configuration
+	client  client.Client
+	elected <-chan struct{}
+	writes  *rate.Limiter
+	// missing are those that are, and since when.
+	missing map[string]time.Time
+	// adoptAfter is when to try again what was refused.
+	adoptAfter time.Time
+	// wrote says that the API server was written to since it was reset.
+	wrote bool
+}
+
+// configuration is one of them: as it is meant to be, and as it is.
+type configuration struct {
+	name string
+	want certificates.Configuration
+	// live is nil when there is none.
+	live *unstructured.Unstructured
+}
+
+// prepare reads what the configurations have to be.
+func (c *configurations) prepare() error {
+	var err error
+	c.wanted, err = certificates.NewConfigurations(c.o.Configurations, c.o.Mutating, c.o.Validating, certificates.Target{
+		Namespace: c.o.Namespace, Service: c.o.Service, Port: c.o.ServicePort,
+	})
+	return err
+}
+
+// read gives the configurations, and an error for those that cannot be read.
+func (c *configurations) read(ctx context.Context) ([]configuration, error) {
+	var all []configuration
+	var unseen error
+	for _, want := range c.wanted {
+		live := want.Object()
+		next := configuration{name: live.GetKind() + " " + live.GetName(), want: want}
+		err := c.client.Get(ctx, client.ObjectKeyFromObject(live), live)
+		if client.IgnoreNotFound(err) != nil {
+			unseen = errors.Join(unseen, fmt.Errorf("read webhook configuration %s: %w", live.GetName(), err))
+		}
+		if err == nil {
+			next.live = live
+		}
+		all = append(all, next)
+	}
+	return all, unseen
+}
+
+// leads says whether this replica is the leader. One that stops being it ends.
+func (c *configurations) leads() bool {
+	select {
+	case <-c.elected:
+		return true
+	default:
+		return false
+	}
+}
+
+// overdue notes that a configuration is missing, and says whether it is time, and
+// for this replica, to make it again.
+func (c *configurations) overdue(name string, now time.Time) bool {
+	since, known := c.missing[name]
+	if !known {
+		c.missing[name] = now
+		c.o.Log.Info("a webhook configuration is missing", "configuration", name)
+	}
+	return c.leads() && known && now.Sub(since) >= c.o.RecreateAfter
+}
+
+// create makes a configuration that somebody removed. It is the namespace's, and
+// goes with it.
+func (c *configurations) create(ctx context.Context, object *unstructured.Unstructured, name string) error {
+	ns, err := c.namespace(ctx)
+	if err != nil || ns == nil || ns.DeletionTimestamp != nil {
+		return err
+	}
+	if err := c.mayWrite(c.writes); err != nil {
+		return err
+	}
+	certificates.Adopt(object, ns.Name, ns.UID)
+	if err := c.client.Create(ctx, object); err != nil {
+		return fmt.Errorf("create %s: %w", name, err)
+	}
+	c.wrote = true
+	delete(c.missing, name)
+	c.o.Log.Info("made a webhook configuration that was missing", "configuration", name)
+	return nil
+}
+
+// update writes next if it is changed or, on the leader, if nobody owns it: then
+// it becomes the namespace's, as one that is made here. Without that it would be
+// left behind when only the namespace is deleted, and deny releases that nobody
+// can allow any more.
+func (c *configurations) update(ctx context.Context, of configuration, next *unstructured.Unstructured, changed bool) error {
+	if of.live.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	adopted, unread := c.adopt(ctx, next)
+	if !changed && !adopted {
+		return unread
+	}
+	if err := c.mayWrite(c.writes); err != nil {
+		return err
+	}
+	// Refused if it is no longer as it was before the Secret was read.
+	err := c.client.Update(ctx, next)
+	if apierrors.IsForbidden(err) && adopted {
+		// Where owners are guarded (OwnerReferencesPermissionEnforcement), only
+		// who may delete an object gives it one. The rest goes without.
+		c.adoptAfter = c.o.Clock.Now().Add(adoptAgain)
+		c.o.Log.Info("the namespace cannot be made an owner of the webhook configurations: give the manager the right to delete them, "+
+			"or delete them by hand when uninstalling", "configuration", of.name, "cause", err.Error())
+		if !changed {
+			return nil
+		}
+		next.SetOwnerReferences(of.live.GetOwnerReferences())
+		err = c.client.Update(ctx, next)
+	}
+	if err != nil {
+		return fmt.Errorf("update %s: %w", of.name, err)
+	}
+	c.wrote = true
+	c.o.Log.Info("updated a webhook configuration", "configuration", of.name)
+	return unread
+}
+
+// adopt makes the namespace, on the leader, an owner of a configuration, and says
+// whether that changes it.
+func (c *configurations) adopt(ctx context.Context, u *unstructured.Unstructured) (bool, error) {
+	if !c.leads() || c.o.Clock.Now().Before(c.adoptAfter) {
+		return false, nil
+	}
+	ns, err := c.namespace(ctx)
+	if ns == nil {
+		return false, err
+	}
+	return certificates.Adopt(u, ns.Name, ns.UID), nil
+}
+
+// namespace of the operator; nil when it cannot be read, or is not there.
+func (c *configurations) namespace(ctx context.Context) (*metav1.PartialObjectMetadata, error) {
+	ns := partial(corev1.SchemeGroupVersion.WithKind("Namespace"), "", c.o.Namespace)
+	if err := c.client.Get(ctx, client.ObjectKeyFromObject(ns), ns); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read the operator's namespace: %w", err)
+	}
+	return ns, nil
+}
+
+// mayWrite keeps the rate of writes bounded.
+func (c *configurations) mayWrite(writes *rate.Limiter) error {
+	if !writes.AllowN(c.o.Clock.Now(), 1) {
+		return errors.New("too many writes: does another program write the webhooks' Secret or configurations, too?")
+	}
+	return nil
+}

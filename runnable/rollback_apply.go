@@ -1,0 +1,196 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package runnable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// observeLive reads a pod from the API server: a rollback because of it must not
+// be decided on a view that is behind.
+func (s *RollbackScanner) observeLive(ctx context.Context, in defense.RollbackInput, pod string) (defense.RollbackInput, error) {
+	var live corev1.Pod
+	err := s.Live.Get(ctx, types.NamespacedName{Namespace: in.Workload.Namespace, Name: pod}, &live)
+	if client.IgnoreNotFound(err) != nil {
+		return in, fmt.Errorf("get pod %s: %w", pod, err)
+	}
+	pods := make([]defense.Pod, 0, len(in.Pods))
+	for i := range in.Pods {
+		switch {
+		case in.Pods[i].Name != pod:
+			pods = append(pods, in.Pods[i])
+		case err == nil && live.UID == in.Pods[i].UID:
+			pods = append(pods, defense.ObservePod(&live))
+		}
+	}
+	in.Pods = pods
+	return in, nil
+}
+
+// apply carries a plan out. What has changed since it was decided makes it
+// fail, with an error that [cluster.Settle] knows.
+func (s *RollbackScanner) apply(ctx context.Context, in defense.RollbackInput, plan defense.RollbackPlan) error {
+	change, err := cluster.CurrentRelease(in.Workload, in.Changes), s.carryOut(ctx, in.Workload, plan)
+	if err == nil && change != nil && plan.Rollback == nil {
+		return s.NoteAccepted(ctx, change, cluster.ActRollBack)
+	}
+	return s.ReportDenied(ctx, in.Workload, change, err)
+}
+
+func (s *RollbackScanner) carryOut(ctx context.Context, w *defense.Workload, plan defense.RollbackPlan) error {
+	switch {
+	case plan.Rollback != nil:
+		if err := s.explain(ctx, w, plan.Rollback); err != nil {
+			return err
+		}
+		err := s.rollBack(ctx, w, plan.Rollback)
+		if refused := (*cluster.RefusedError)(nil); errors.As(err, &refused) && w.Annotations[v1alpha1.RollbackToAnnotation] != "" {
+			return s.refuse(ctx, w, refused.Why)
+		}
+		return err
+	case plan.Refusal != "":
+		return s.refuse(ctx, w, plan.Refusal)
+	default:
+		return nil
+	}
+}
+
+// explain reads why a pod waits where its status does not say, before that is
+// written down.
+func (s *RollbackScanner) explain(ctx context.Context, w *defense.Workload, rb *defense.Rollback) error {
+	if rb.NeedsCause == nil {
+		return nil
+	}
+	cause, err := s.CauseOf(ctx, w.Namespace, rb.NeedsCause.UID)
+	rb.Why.Message = cause
+	return err
+}
+
+// refuse consumes a request that is not carried out, and says why.
+func (s *RollbackScanner) refuse(ctx context.Context, w *defense.Workload, why string) error {
+	request := w.Annotations[v1alpha1.RollbackToAnnotation]
+	p := cluster.PatchRevision(w)
+	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
+	if err := s.PatchWorkload(ctx, p, cluster.ActRollBack); err != nil {
+		return err
+	}
+	log.FromContext(ctx).Info("refused to roll a workload back", "to", request, "cause", why)
+	message := fmt.Sprintf("the rollback to %s that the annotation %s asked for is refused: %s",
+		defense.Brief(request), v1alpha1.RollbackToAnnotation, why)
+	s.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonRollbackRefused, Message: message}, "Rollback")
+	return nil
+}
+
+// rollBack sets the template of a workload back, in one write on the very state
+// it was decided on: a user's change comes first, whatever it is of.
+func (s *RollbackScanner) rollBack(ctx context.Context, w *defense.Workload, rb *defense.Rollback) error {
+	kind, err := s.KindOf(w)
+	if err != nil {
+		return err
+	}
+	template, err := s.templateOf(ctx, kind, w, rb)
+	if err != nil {
+		return err
+	}
+	if !rb.Asked() {
+		if err := s.TakeBrake(ctx, w); err != nil {
+			return err
+		}
+	}
+	p := cluster.PatchRevision(w)
+	p.Restore(kind, template)
+	p.Resume(kind)
+	if applied, err := s.lastApplied(ctx, kind, w, template); err != nil {
+		return err
+	} else if applied != "" {
+		p.SetAnnotation(corev1.LastAppliedConfigAnnotation, applied)
+	}
+	p.SetAnnotation(v1alpha1.ChangeCauseAnnotation, rb.ChangeCause())
+	p.SetQuarantine(defense.ParseQuarantine(w.Annotations, s.Clock.Now()).With(rb.From, rb.Why))
+	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
+	// Admission does the same; this is for when it is down.
+	p.SetLabel(v1alpha1.VersionLabel, rb.To)
+	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(defense.NextRelease(w.Release()), 10))
+	p.SetAnnotation(v1alpha1.ReleasedByAnnotation, v1alpha1.FieldManager)
+	p.DropLabel(v1alpha1.DefenseStatusLabel)
+	if w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue {
+		p.SetAnnotation(v1alpha1.OverrideStaleAnnotation, "true")
+	}
+	if err := s.PatchWorkload(ctx, p, cluster.ActRollBack); err != nil {
+		return err
+	}
+	metrics.RolledBack(rb.Why.Cause)
+	log.FromContext(ctx).Info("rolled a workload back", "from", rb.From, "to", rb.To, "cause", rb.Why.String())
+	return nil
+}
+
+// lastApplied is what kubectl apply is to believe it applied last; empty where it
+// never did. The cache does not have it.
+func (s *RollbackScanner) lastApplied(ctx context.Context, kind workload.Kind, w *defense.Workload, template map[string]any) (string, error) {
+	stored, err := s.Stored(ctx, w)
+	if err != nil {
+		return "", err
+	}
+	if stored == nil || stored.GetResourceVersion() != w.ResourceVersion {
+		return "", apierrors.NewConflict(schema.GroupResource{Resource: w.Kind()}, w.Name, errors.New("it changed"))
+	}
+	abandoned, err := workload.Template(kind, stored)
+	if err != nil {
+		return "", err
+	}
+	applied, _ := workload.LastApplied(stored.GetAnnotations(), kind.TemplatePath(), template, abandoned)
+	return applied, nil
+}
+
+// templateOf reads the template a rollback goes to.
+func (s *RollbackScanner) templateOf(ctx context.Context, kind workload.Kind, w *defense.Workload, rb *defense.Rollback) (map[string]any, error) {
+	var template map[string]any
+	var version string
+	var err error
+	if rb.Old != nil {
+		template, version, err = kind.RevisionTemplate(ctx, s.Live, w.Namespace, rb.Old)
+	} else {
+		template, version, err = s.RememberedTemplate(ctx, w, rb.History)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case template == nil:
+		return nil, apierrors.NewNotFound(appsv1.Resource("controllerrevisions"), rb.To)
+	case version != rb.To:
+		return nil, &cluster.RefusedError{Why: fmt.Sprintf("the template in the history for version %s has version %s", rb.To, version)}
+	default:
+		return template, nil
+	}
+}

@@ -1,0 +1,103 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+// harmless are errors that are no defects of the operator: what libraries log on
+// their own account, and what a busy machine causes.
+var harmless = []struct {
+	// texts are all in the line.
+	texts []string
+	// whenStopped: only at the end of a manager that was told to stop.
+	whenStopped bool
+	why         string
+}{
+	{[]string{"Failed to update lease", "the object has been modified"}, false, "client-go lost a race for the lease: another replica has it now, which is what elections are for"},
+	{[]string{"Error initially creating lease lock", "already exists"}, false, "the same when there is no lease yet"},
+	{[]string{"store a verdict; it is polled for instead", "context deadline exceeded"}, false,
+		"the API server of a busy machine took longer than a callback may; that the verdict counts all the same is what the observer checks"},
+	{[]string{"error received after stop sequence was engaged"}, false, "controller-runtime tells of a leader that is none any more"},
+	{[]string{`context canceled"`}, true, "requests that were under way when the manager was told to stop"},
+}
+
+// errorsIn returns the errors among the lines of a manager's log that are the
+// operator's.
+func errorsIn(lines []string) []string {
+	stopped := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, `"msg":"Stopping and waiting for `) })
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		if !strings.Contains(line, `"level":"error"`) {
+			return true
+		}
+		for _, h := range harmless {
+			said := func(text string) bool { return strings.Contains(line, text) }
+			if (stopped || !h.whenStopped) && !slices.ContainsFunc(h.texts, func(text string) bool { return !said(text) }) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// expectNoErrors checks that a manager has told of no error. One that was never
+// started has told nothing.
+func expectNoErrors(path string) {
+	GinkgoHelper()
+	lines, err := readLines(path)
+	if !os.IsNotExist(err) {
+		Expect(err).NotTo(HaveOccurred())
+	}
+	Expect(errorsIn(lines)).To(BeEmpty(), "errors in the log of a manager, %s", path)
+}
+
+func readLines(path string) ([]string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var lines []string
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 16<<20)
+	for s.Scan() {
+		lines = append(lines, s.Text())
+	}
+	return lines, s.Err()
+}
+
+// loggedAt is when a line was written; zero where it does not say.
+func loggedAt(line string) time.Time {
+	var said struct{ TS string }
+	if json.Unmarshal([]byte(line), &said) != nil {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, said.TS)
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}

@@ -1,0 +1,362 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/test/observer"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// world is a control plane with the operator on it, and who watches both.
+type world struct {
+	kubectlPath, kubeconfig, kubectlCache string
+	api                                   client.Client
+	// watcher judges all that happens.
+	watcher judge
+	// logs are the logs of managers, which may tell why a spec failed.
+	logs func() []string
+
+	// What follows is there only in the process whose control plane it is.
+	cluster  *controlplane.ControlPlane
+	observer *observer.Observer
+	// manager is the stand-alone one, where there is one.
+	manager *controlplane.Manager
+	// own: no other process uses this world.
+	own bool
+	// clean are logs that must hold no errors at the end.
+	clean []string
+
+	// mu guards what the invariants need to know of the current spec; a verdict
+	// that is acknowledged after its end counts for the next one.
+	mu sync.Mutex
+	// namespaces it made.
+	namespaces []string
+	// unfinished says why it leaves releases that do not end.
+	unfinished string
+	// delivered are the verdicts that were acknowledged.
+	delivered []observer.Delivered
+	// journal is that of the world's AlterShield Server, where there is one.
+	journal func() string
+}
+
+// inSharedWorld is where specs live that keep to namespaces of their own. It is for
+// the first line of a container.
+func inSharedWorld() *world {
+	shared.judgeSpecs()
+	return shared
+}
+
+// inOwnWorld gives a container, which is Ordered, a control plane of its own with a
+// stand-alone manager. There, settings may change and managers stop.
+func inOwnWorld() *world {
+	w := inWorldWithoutManager()
+	BeforeAll(func(ctx SpecContext) {
+		Expect(w.manager.Start(ctx)).To(Succeed())
+	}, NodeTimeout(patience))
+	return w
+}
+
+// inWorldWithoutManager is a world of a container's own where no manager was
+// started yet.
+func inWorldWithoutManager() *world {
+	w := &world{own: true}
+	BeforeAll(func(ctx SpecContext) {
+		w.start(ctx)
+		w.manager = w.install(ctx, controlplane.ManagerOptions{})
+		w.observe(time.Time{})
+		DeferCleanup(func() {
+			for _, path := range w.clean {
+				expectNoErrors(path)
+			}
+		})
+		DeferCleanup(func() error { return w.manager.Stop() })
+	}, NodeTimeout(10*time.Minute))
+	w.judgeSpecs()
+	return w
+}
+
+// start starts the control plane, until the end of the container or suite.
+func (w *world) start(ctx context.Context) {
+	GinkgoHelper()
+	binDir, err := controlplane.Build(ctx, root, GinkgoWriter)
+	Expect(err).NotTo(HaveOccurred())
+	c, err := controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Out: GinkgoWriter, AuditPolicy: observer.AuditPolicy(managerUser)})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() error { return c.Stop() })
+	w.use(c)
+}
+
+// use makes a control plane that of the world.
+func (w *world) use(c *controlplane.ControlPlane) {
+	GinkgoHelper()
+	w.cluster = c
+	w.kubectlPath, w.kubeconfig, w.kubectlCache = c.Kubectl(), c.Kubeconfig(), filepath.Join(c.Dir(), "kubectl-cache")
+	w.api = clientOf(c.Kubeconfig())
+	w.logs = func() []string { return w.clean }
+}
+
+// install prepares a manager whose log must hold no errors.
+func (w *world) install(ctx context.Context, o controlplane.ManagerOptions) *controlplane.Manager {
+	GinkgoHelper()
+	o.Root = root
+	m, err := w.cluster.InstallManager(ctx, o)
+	Expect(err).NotTo(HaveOccurred())
+	// The specs of a world roll back more than any cluster would.
+	brake := wrappers.MakeOpsConfigInfo(controlplane.ManagerNamespace, "brake", v1alpha1.TypeBrake).Off("5/10m").Obj()
+	Expect(client.IgnoreAlreadyExists(w.api.Create(ctx, brake))).To(Succeed())
+	if !slices.Contains(w.clean, m.LogPath()) {
+		w.clean = append(w.clean, m.LogPath())
+	}
+	return m
+}
+
+// observe judges all that happens on the control plane, which has the operator's
+// kinds, since some time.
+func (w *world) observe(since time.Time) {
+	GinkgoHelper()
+	o, err := observer.Start(observer.Options{
+		Config: w.cluster.RESTConfig(), AuditLog: w.cluster.AuditLog(), Since: since, Operator: managerUser, OperatorNamespace: controlplane.ManagerNamespace,
+	})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(o.Stop)
+	w.observer, w.watcher = o, ownJudge{o}
+}
+
+// clientOf is a client for a control plane that knows the operator's kinds.
+func clientOf(kubeconfig string) client.Client {
+	GinkgoHelper()
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	Expect(err).NotTo(HaveOccurred())
+	config.QPS, config.Timeout = -1, time.Minute
+	made, err := client.New(config, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	return made
+}
+
+// judgeSpecs checks of each spec of a container what must hold whatever it does.
+func (w *world) judgeSpecs() {
+	BeforeEach(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.namespaces, w.unfinished = nil, ""
+	})
+	JustAfterEach(w.judgeSpec, NodeTimeout(2*patience))
+	AfterEach(func(ctx SpecContext) {
+		if CurrentSpecReport().Failed() {
+			w.explain(ctx)
+		}
+	}, NodeTimeout(patience))
+}
+
+func (w *world) judgeSpec(ctx context.Context) {
+	if w.watcher == nil { // the world did not come about
+		return
+	}
+	w.mu.Lock()
+	delivered, namespaces, unfinished := w.delivered, w.namespaces, w.unfinished
+	w.delivered = nil
+	w.mu.Unlock()
+	if w.own {
+		namespaces = nil // all of them
+	} else if len(namespaces) == 0 {
+		return
+	}
+	// What was acknowledged by then is stored by now.
+	w.expectInvariants(ctx, namespaces...)
+	Expect(w.watcher.CheckDelivered(delivered)).To(BeEmpty(), "violated invariants")
+	if CurrentSpecReport().Failed() || unfinished != "" {
+		return
+	}
+	Eventually(func(g Gomega) {
+		g.Expect(w.watcher.Settle(ctx)).To(Succeed())
+		g.Expect(w.watcher.Unfinished(w.namespaces)).To(BeEmpty(), "a release does not end, see leaveUnfinished")
+	}).WithContext(ctx).Should(Succeed())
+	w.expectInvariants(ctx, namespaces...)
+}
+
+// expectInvariants fails the spec in which an invariant was violated, in some
+// namespaces or, where none is named, anywhere.
+func (w *world) expectInvariants(ctx context.Context, namespaces ...string) {
+	GinkgoHelper()
+	Expect(w.watcher.Settle(ctx)).To(Succeed())
+	Expect(w.watcher.Violations(namespaces...)).To(BeEmpty(), "violated invariants")
+}
+
+// leaveUnfinished says that a spec ends while releases of its own cannot.
+func (w *world) leaveUnfinished(why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unfinished = why
+	AddReportEntry("leaves releases unfinished", why)
+}
+
+// acknowledged keeps the verdicts whose callbacks were acknowledged, for the end
+// of the spec. It is told of each entry of a simulator's journal.
+func (w *world) acknowledged(e simulator.Entry) {
+	if e.Callback == nil || e.Answer == nil || !e.Answer.Success || e.Callback.CheckType == altershield.CheckAction {
+		return
+	}
+	r := &e.Callback.Request
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.delivered = append(w.delivered, observer.Delivered{
+		Order: e.Order, Node: e.Node, Stage: v1alpha1.CheckStage(r.Stage), OfOrder: e.Callback.CheckType == altershield.CheckOrder,
+		Verdict: string(r.Verdict.Verdict), Said: e.Answer.Msg,
+	})
+}
+
+// explain reports what there is to know of a spec that failed: what its
+// namespaces hold, what was told of it, what the managers said.
+func (w *world) explain(ctx context.Context) {
+	w.mu.Lock()
+	namespaces, journal := slices.Clone(w.namespaces), w.journal
+	w.mu.Unlock()
+	if journal != nil {
+		AddReportEntry("server journal", endOf(journal()), ReportEntryVisibilityFailureOrVerbose)
+	}
+	for _, ns := range namespaces {
+		for name, args := range map[string][]string{
+			"pods":      {"get", "replicasets,pods", "-o", "wide"},
+			"events":    {"get", "events", "--sort-by=.lastTimestamp"},
+			"workloads": {"get", "deployments", "-o", "yaml"},
+			"releases":  {"get", "changeworkloads,changepods", "-o", "yaml"},
+		} {
+			out, err := w.tryKubectl(ctx, append([]string{"-n", ns}, args...)...)
+			if err != nil {
+				out += err.Error()
+			}
+			AddReportEntry(ns+" "+name, endOf(out), ReportEntryVisibilityFailureOrVerbose)
+		}
+	}
+	if w.logs == nil {
+		return
+	}
+	began := CurrentSpecReport().StartTime
+	for _, path := range w.logs() {
+		lines, err := readLines(path)
+		if err != nil {
+			continue // it was never started
+		}
+		AddReportEntry(path, endOf(strings.Join(about(lines, began, namespaces, w.own), "\n")), ReportEntryVisibilityFailureOrVerbose)
+	}
+}
+
+// endOf keeps reports readable: the end of what is long.
+func endOf(text string) string {
+	const most = 20_000
+	if len(text) > most {
+		return "[...]" + text[len(text)-most:]
+	}
+	return text
+}
+
+// about are the lines of a manager's log from since some time that concern some
+// namespaces, and its errors.
+func about(lines []string, since time.Time, namespaces []string, all bool) []string {
+	return slices.DeleteFunc(lines, func(line string) bool {
+		if at := loggedAt(line); !at.IsZero() && at.Before(since) {
+			return true
+		}
+		concerns := func(ns string) bool { return strings.Contains(line, ns) }
+		return !all && !slices.ContainsFunc(namespaces, concerns) && !strings.Contains(line, `"level":"error"`)
+	})
+}
+
+// kubectlCmd is a kubectl command run as the administrator.
+func (w *world) kubectlCmd(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, w.kubectlPath, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig, "KUBECACHEDIR="+w.kubectlCache)
+	return cmd
+}
+
+// kubectl runs a command that must succeed.
+func (w *world) kubectl(ctx context.Context, args ...string) string {
+	GinkgoHelper()
+	out, err := w.tryKubectl(ctx, args...)
+	Expect(err).NotTo(HaveOccurred(), "kubectl %s\n%s", strings.Join(args, " "), out)
+	return out
+}
+
+func (w *world) tryKubectl(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	out, err := w.kubectlCmd(ctx, args...).CombinedOutput()
+	return string(out), err
+}
+
+// withoutManager does something while the manager is down.
+func (w *world) withoutManager(ctx context.Context, do func()) {
+	GinkgoHelper()
+	Expect(w.manager.Stop()).To(Succeed())
+	defer func() {
+		GinkgoHelper()
+		Expect(w.manager.Start(ctx)).To(Succeed())
+	}()
+	do()
+}
+
+// managerWrites counts the managers' writes in a namespace.
+func (w *world) managerWrites(namespace string) int {
+	GinkgoHelper()
+	return len(w.writesIn(namespace))
+}
+
+// writesIn are the managers' writes in a namespace, of some resource only where one
+// is named.
+func (w *world) writesIn(namespace string, resource ...string) []observer.Request {
+	GinkgoHelper()
+	writes, err := w.watcher.WritesIn(namespace)
+	Expect(err).NotTo(HaveOccurred())
+	return slices.DeleteFunc(writes, func(r observer.Request) bool { return len(resource) > 0 && !slices.Contains(resource, r.Resource) })
+}
+
+// resting waits until no more is written for a while, of which writes is the count
+// so far.
+func resting(ctx context.Context, writes func() int, quiet time.Duration) {
+	GinkgoHelper()
+	before, since := writes(), time.Now()
+	Eventually(func() time.Duration {
+		if n := writes(); n != before {
+			before, since = n, time.Now()
+		}
+		return time.Since(since)
+	}).WithContext(ctx).WithPolling(500 * time.Millisecond).Should(BeNumerically(">=", quiet))
+}

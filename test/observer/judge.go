@@ -1,0 +1,101 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Judge says the same as an Observer of a history that somebody tells it, who
+// knows of each version when it was made and by whom. It is not safe for
+// concurrent use.
+type Judge struct {
+	world     *world
+	namespace string
+	// newest is the last version that was told.
+	newest uint64
+}
+
+// NewJudge makes a judge of an empty cluster, where the operator runs in a
+// namespace of its own.
+func NewJudge(operatorNamespace string) *Judge {
+	return &Judge{world: newWorld(), namespace: operatorNamespace}
+}
+
+// Version judges a version of an object, or its end. Versions are numbered in
+// the order they were made in. Kinds that no invariant is about are ignored.
+func (j *Judge) Version(number uint64, at time.Time, o client.Object, deleted bool, by Writer) []Violation {
+	kind := kindOfObject(o)
+	if kind == "" {
+		return nil
+	}
+	j.newest = number
+	e := event{
+		kind: kind, rv: number, seen: at, uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), deleted: deleted,
+	}
+	if copied, ok := o.DeepCopyObject().(client.Object); ok && !deleted {
+		e.object = factsOf(copied)
+	}
+	return j.world.apply(e, by)
+}
+
+// Request judges a request of the operator that was carried out, or refused for
+// want of rights, in the state the cluster was in before. body is what it sent.
+func (j *Judge) Request(r Request, body []byte) []Violation {
+	r.rv, r.body = j.newest, body
+	return j.world.checkRequest(&r, j.namespace)
+}
+
+// Delivered says which acknowledged verdicts are not stored.
+func (j *Judge) Delivered(delivered []Delivered) []Violation {
+	var violations []Violation
+	for _, d := range delivered {
+		violations = append(violations, j.world.checkDelivered(d)...)
+	}
+	return violations
+}
+
+// Unfinished says what is yet to happen to the workloads of some namespaces.
+func (j *Judge) Unfinished(namespaces []string, at time.Time) []string {
+	return j.world.unfinished(namespaces, at)
+}
+
+// kindOfObject is empty for kinds that no invariant is about.
+func kindOfObject(o client.Object) string {
+	switch o.(type) {
+	case *corev1.Namespace:
+		return kindNamespace
+	case *appsv1.Deployment:
+		return kindDeployment
+	case *appsv1.ReplicaSet:
+		return kindReplicaSet
+	case *corev1.Pod:
+		return kindPod
+	case *v1alpha1.ChangeWorkload:
+		return kindRelease
+	case *v1alpha1.ChangePod:
+		return kindBatch
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,153 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package walkthrough
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Player plays steps on a cluster, in order.
+type Player struct {
+	// Client is what is looked through. It reads the kinds of the operator,
+	// Deployments, pods and events.
+	Client client.Reader
+	// Namespace is where the story takes place.
+	Namespace string
+	// Kubectl runs a command in Namespace and at the root of the repository,
+	// where the samples are, and returns what it printed. It fails as the
+	// command does.
+	Kubectl func(ctx context.Context, args ...string) (string, error)
+	// Begin is told each step before it is played, Note what is to be said to
+	// those who read along, Progress how far a sight is. None is needed.
+	Begin    func(step Step)
+	Note     func(text string)
+	Progress func(p Progress)
+	// Restless: the manager may be killed at any moment. What needs a calm one
+	// is left out, and a denial may be another one for a while.
+	Restless bool
+
+	scene *scene
+}
+
+// Progress is how far something is that is waited for.
+type Progress struct {
+	What    string
+	Now     string
+	Elapsed time.Duration
+	// Over: it is not waited for any more.
+	Over bool
+}
+
+// Play plays steps. Those of one story are played by one player.
+func (p *Player) Play(ctx context.Context, steps ...Step) error {
+	if p.scene == nil {
+		p.scene = &scene{client: p.Client, namespace: p.Namespace}
+	}
+	for _, step := range steps {
+		if p.Begin != nil {
+			p.Begin(step)
+		}
+		for _, act := range step.Acts {
+			if err := p.act(ctx, act); err != nil {
+				return fmt.Errorf("step %q: %w", step.Title, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Player) act(ctx context.Context, act Act) error {
+	switch {
+	case act.Calm && p.Restless:
+		return nil
+	case act.Sight != nil:
+		return p.watch(ctx, act)
+	case act.Note != "":
+		if p.Note != nil {
+			p.Note(act.Note)
+		}
+		return nil
+	case act.Denied && p.Restless:
+		var last error
+		err := wait.PollUntilContextTimeout(ctx, interval, patience, true, func(ctx context.Context) (bool, error) {
+			last = p.run(ctx, act)
+			return last == nil, nil
+		})
+		return errors.Join(err, last)
+	default:
+		return p.run(ctx, act)
+	}
+}
+
+// run types a command and holds what it prints against what it has to.
+func (p *Player) run(ctx context.Context, act Act) error {
+	words, err := p.scene.words(ctx)
+	if err != nil {
+		return err
+	}
+	args := make([]string, len(act.Kubectl))
+	for i, arg := range act.Kubectl {
+		args[i] = words.Replace(arg)
+	}
+	typed := "kubectl " + strings.Join(args, " ")
+	out, err := p.Kubectl(ctx, args...)
+	switch {
+	case act.Denied && err == nil:
+		return fmt.Errorf("%s was not denied: %s", typed, out)
+	case !act.Denied && err != nil:
+		return fmt.Errorf("%s: %w: %s", typed, err, out)
+	}
+	for _, text := range act.Prints {
+		if text = words.Replace(text); !strings.Contains(out, text) {
+			return fmt.Errorf("%s does not print %q, but: %s", typed, text, out)
+		}
+	}
+	return nil
+}
+
+// watch waits for a sight.
+func (p *Player) watch(ctx context.Context, act Act) error {
+	began := time.Now()
+	progress := Progress{What: act.Sight.What}
+	tell := func() {
+		progress.Elapsed = time.Since(began)
+		if p.Progress != nil {
+			p.Progress(progress)
+		}
+	}
+	err := wait.PollUntilContextTimeout(ctx, interval, act.Within, true, func(ctx context.Context) (bool, error) {
+		now, seen, err := act.Sight.look(p.scene, ctx)
+		if now != "" {
+			progress.Now = now
+		}
+		tell()
+		return seen, err
+	})
+	progress.Over = true
+	tell()
+	if err != nil {
+		return fmt.Errorf("waited for %s, at last %q: %w", progress.What, progress.Now, err)
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package walkthrough
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// look says whether something is to be seen, and how far it is. An error ends
+// the story.
+type look func(s *scene, ctx context.Context) (progress string, seen bool, err error)
+
+// scene is the namespace of a story, and what the story has come upon so far.
+type scene struct {
+	client    client.Reader
+	namespace string
+
+	pod       string // that is failed
+	good, bad string // versions before and of the release that never starts
+}
+
+// words are what stands in commands for what is known only now.
+func (s *scene) words(ctx context.Context) (*strings.Replacer, error) {
+	if s.pod == "" {
+		batch := &v1alpha1.ChangePod{}
+		if err := client.IgnoreNotFound(s.get(ctx, FirstRelease+"--x--1", batch)); err != nil {
+			return nil, err
+		}
+		if len(batch.Spec.PodInfos) > 0 {
+			s.pod = batch.Spec.PodInfos[0].Pod
+		}
+	}
+	return strings.NewReplacer(Namespace, s.namespace, FailedPod, cmp.Or(s.pod, FailedPod), badVersion, cmp.Or(s.bad, badVersion)), nil
+}
+
+func (s *scene) get(ctx context.Context, name string, object client.Object) error {
+	return s.client.Get(ctx, types.NamespacedName{Namespace: s.namespace, Name: name}, object)
+}
+
+// releases are all there are, by name.
+func (s *scene) releases(ctx context.Context) (map[string]*v1alpha1.ChangeWorkload, error) {
+	var list v1alpha1.ChangeWorkloadList
+	err := s.client.List(ctx, &list, client.InNamespace(s.namespace))
+	releases := map[string]*v1alpha1.ChangeWorkload{}
+	for i := range list.Items {
+		releases[list.Items[i].Name] = &list.Items[i]
+	}
+	return releases, err
+}
+
+func (s *scene) deployment(ctx context.Context) (*appsv1.Deployment, error) {
+	d := &appsv1.Deployment{}
+	err := s.get(ctx, "sleep", d)
+	return d, err
+}
+
+// stateOf is what the state of a release is called: empty is that of a new one.
+func stateOf(c *v1alpha1.ChangeWorkload) string {
+	if c == nil {
+		return "not there"
+	}
+	return cmp.Or(string(c.Status.Status), "Init")
+}
+
+func (s *scene) verified(ctx context.Context) (string, bool, error) {
+	releases, err := s.releases(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	var batches v1alpha1.ChangePodList
+	if err := s.client.List(ctx, &batches, client.InNamespace(s.namespace)); err != nil {
+		return "", false, err
+	}
+	var done []string
+	for i := range batches.Items {
+		b := &batches.Items[i]
+		if b.Spec.ChangeWorkloadID == FirstRelease && b.Status.Status == v1alpha1.ChangePodExecuteDone && len(b.Spec.PodInfos) == 1 {
+			done = append(done, strings.TrimPrefix(b.Name, FirstRelease+"--x--"))
+		}
+	}
+	slices.Sort(done)
+	first := releases[FirstRelease]
+	return fmt.Sprintf("%s, %d of 5 batches done", stateOf(first), len(done)),
+		stateOf(first) == "Success" && slices.Equal(done, []string{"1", "2", "3", "4", "5"}), nil
+}
+
+func (s *scene) suspended(ctx context.Context) (string, bool, error) {
+	releases, err := s.releases(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	d, err := s.deployment(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	first := releases[FirstRelease]
+	failed := first != nil && len(first.Status.DefenseCheckFailPods) == 1 && first.Status.DefenseCheckFailPods[0].Pod == s.pod &&
+		first.Status.DefenseCheckFailPods[0].Message == "find error"
+	return stateOf(first), stateOf(first) == "Suspend" && failed && len(d.Labels[v1alpha1.SuspendLabel]) == len("1700000000"), nil
+}
+
+// told waits for the event: it is written after what it tells of.
+func (s *scene) told(ctx context.Context) (string, bool, error) {
+	var events corev1.EventList
+	if err := s.client.List(ctx, &events, client.InNamespace(s.namespace)); err != nil {
+		return "", false, err
+	}
+	said := slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+		return e.Reason == "ReleaseSuspended" && e.InvolvedObject.Kind == "Deployment" && strings.Contains(e.Message, s.pod)
+	})
+	return fmt.Sprintf("%d events", len(events.Items)), said, nil
+}
+
+func (s *scene) bothListed(ctx context.Context) (string, bool, error) {
+	releases, err := s.releases(ctx)
+	return fmt.Sprintf("%d listed", len(releases)), releases[FirstRelease] != nil && releases[RepairRelease] != nil, err
+}
+
+func (s *scene) repaired(ctx context.Context) (string, bool, error) {
+	releases, err := s.releases(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	d, err := s.deployment(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	_, blocked := d.Labels[v1alpha1.SuspendLabel]
+	_, override := d.Labels[v1alpha1.IgnoredSuspendLabel] // it is used up
+	state := stateOf(releases[RepairRelease])
+	return fmt.Sprintf("%s, %d listed", state, len(releases)), state == "Success" && len(releases) == 1 && !blocked && !override, nil
+}
+
+func (s *scene) goesOn(ctx context.Context) (string, bool, error) {
+	releases, err := s.releases(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	d, err := s.deployment(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	state := stateOf(releases["sleep--x--"+d.Labels[v1alpha1.VersionLabel]])
+	return fmt.Sprintf("%s, %d listed", state, len(releases)), len(releases) == 1 && releases[RepairRelease] == nil && state == "Success" &&
+		d.Labels[v1alpha1.DefenseStatusLabel] == v1alpha1.DefenseStatusProcessed, nil
+}
+
+// stuck also learns which version is good and which is not.
+func (s *scene) stuck(ctx context.Context) (string, bool, error) {
+	d, err := s.deployment(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	var pods corev1.PodList
+	if err := s.client.List(ctx, &pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": "sleep"}); err != nil {
+		return "", false, err
+	}
+	running, hanging := map[string]int{}, map[string]int{}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		switch version := p.Labels[v1alpha1.VersionLabel]; {
+		case p.DeletionTimestamp != nil:
+		case isReady(p):
+			running[version]++
+			s.good = version
+		case cannotPull(p):
+			hanging[version]++
+		}
+	}
+	s.bad = d.Labels[v1alpha1.VersionLabel]
+	return fmt.Sprintf("%d run, %d cannot pull their image", running[s.good], hanging[s.bad]),
+		s.good != s.bad && running[s.good] == 4 && hanging[s.bad] == 3, nil
+}
+
+func isReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func cannotPull(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Waiting != nil && strings.Contains(c.State.Waiting.Reason, "Pull")
+	})
+}
+
+func (s *scene) restored(ctx context.Context) (string, bool, error) {
+	d, err := s.deployment(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	releases, err := s.releases(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	good, bad := stateOf(releases["sleep--x--"+s.good]), stateOf(releases["sleep--x--"+s.bad])
+	status := &d.Status
+	rolledOut := status.ObservedGeneration >= d.Generation && status.UpdatedReplicas == 5 && status.Replicas == 5 && status.AvailableReplicas == 5
+	_, blocked := d.Labels[v1alpha1.SuspendLabel]
+	quarantined := slices.Contains(strings.Split(d.Annotations[v1alpha1.QuarantinedAnnotation], ","), s.bad)
+	back := d.Labels[v1alpha1.VersionLabel] == s.good && !blocked && !d.Spec.Paused
+	return fmt.Sprintf("%s, %d of 5 pods available, the bad release is %s", good, status.AvailableReplicas, bad),
+		good == "Success" && bad == "Rollback" && rolledOut && back && quarantined, nil
+}
+
+// interval is how often is looked: what is there for seconds must not be missed.
+const interval = 50 * time.Millisecond

@@ -1,0 +1,257 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
+	"github.com/traas-stack/altershield-operator/webhooks"
+)
+
+// hook is a webhook, as its configuration says.
+type hook struct{ name, path string }
+
+// hooks are the webhooks of one kind of workload.
+type hooks struct{ mutate, block, quarantine hook }
+
+// hooksOf finds the webhooks that are asked about a resource.
+func hooksOf(kinds *workload.Registry, resource schema.GroupResource) (found hooks) {
+	asked := func(rules []admissionregistrationv1.RuleWithOperations) bool {
+		return slices.Contains(rules[0].APIGroups, resource.Group) && slices.Contains(rules[0].Resources, resource.Resource)
+	}
+	for _, configuration := range webhooks.Configurations(kinds) {
+		switch c := configuration.(type) {
+		case *admissionregistrationv1.MutatingWebhookConfiguration:
+			for _, h := range c.Webhooks {
+				if asked(h.Rules) {
+					found.mutate = hook{h.Name, *h.ClientConfig.Service.Path}
+				}
+			}
+		case *admissionregistrationv1.ValidatingWebhookConfiguration:
+			for _, h := range c.Webhooks {
+				switch {
+				case !asked(h.Rules):
+				case *h.FailurePolicy == admissionregistrationv1.Fail:
+					found.block = hook{h.Name, *h.ClientConfig.Service.Path}
+				default:
+					found.quarantine = hook{h.Name, *h.ClientConfig.Service.Path}
+				}
+			}
+		}
+	}
+	return found
+}
+
+// templateIn is the pod template of a workload; nil of all else.
+func templateIn(o client.Object) *corev1.PodTemplateSpec {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		return &o.Spec.Template
+	case *workloadtest.FleetObject:
+		return &o.Spec.Crew
+	default:
+		return nil
+	}
+}
+
+// admission has a write of a workload go through the webhooks of a process
+// that runs, as an API server does with their configuration. With none, the
+// block holds, and all else passes.
+func (w *World) admission(ctx context.Context, before, after client.Object, fieldManager string) (client.Object, error) {
+	ns, ok := w.api.objects[key{"Namespace", "", after.GetNamespace()}]
+	gvk := gvkOf(after)
+	if _, defended := w.kinds.Of(gvk.GroupKind()); !defended || !ok || ns.GetLabels()[v1alpha1.EnrolledLabel] != v1alpha1.EnrolledValue {
+		return stripped(after), nil
+	}
+	hooks, ok := w.hooks[gvk.GroupKind()]
+	if !ok {
+		hooks = hooksOf(w.kinds, resourceOf(after))
+		w.hooks[gvk.GroupKind()] = hooks
+	}
+	request := reviewOf(writerOf(ctx).user, before, after, fieldManager)
+	alive := w.alive()
+	if len(alive) == 0 {
+		after = stripped(after)
+		if blocked(before, after) {
+			return nil, apierrors.NewInternalError(fmt.Errorf(`failed calling webhook %q: connection refused`, hooks.block.name))
+		}
+		return after, nil
+	}
+	p := alive[0]
+	review := p.review(hooks.mutate.path, request)
+	if !review.Allowed {
+		return nil, denied(hooks.mutate.name, review)
+	}
+	if len(review.Patch) > 0 {
+		operations, err := jsonpatch.DecodePatch(review.Patch)
+		if err != nil {
+			return nil, err
+		}
+		changed, err := operations.Apply(request.Object.Raw)
+		if err != nil {
+			return nil, err
+		}
+		made, err := scheme.New(gvk)
+		if err != nil {
+			return nil, err
+		}
+		after = asObject(made)
+		if err := json.Unmarshal(changed, after); err != nil {
+			return nil, err
+		}
+	}
+	after = stripped(after)
+	if before == nil {
+		return after, nil
+	}
+	request = reviewOf(request.UserInfo.Username, before, after, fieldManager)
+	if blocked(before, after) {
+		if review := p.review(hooks.block.path, request); !review.Allowed {
+			return nil, denied(hooks.block.name, review)
+		}
+	}
+	if before.GetAnnotations()[v1alpha1.QuarantinedAnnotation] != "" && released(before, after) && !defense.OptedOut(after.GetLabels()) {
+		if review := p.review(hooks.quarantine.path, request); !review.Allowed {
+			return nil, denied(hooks.quarantine.name, review)
+		}
+	}
+	return after, nil
+}
+
+// stripped is a workload without the field whose feature is off. An API server
+// takes it off between the webhooks that change objects and those that judge them.
+func stripped(o client.Object) client.Object {
+	if templateIn(o).Spec.SchedulingGroup == nil {
+		return o
+	}
+	o = asObject(o.DeepCopyObject())
+	templateIn(o).Spec.SchedulingGroup = nil
+	return o
+}
+
+// blocked says what the match conditions of the block's webhook do: a blocked
+// workload would be released, or its block taken off, by nobody who may.
+func blocked(before, after client.Object) bool {
+	if before == nil {
+		return false
+	}
+	old, labels := before.GetLabels(), after.GetLabels()
+	_, suspended := old[v1alpha1.SuspendLabel]
+	overridden := labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && before.GetAnnotations()[v1alpha1.OverrideStaleAnnotation] == ""
+	changes := released(before, after) || old[v1alpha1.SuspendLabel] != labels[v1alpha1.SuspendLabel]
+	return suspended && changes && !overridden && !defense.OptedOut(labels)
+}
+
+func released(before, after client.Object) bool {
+	return !equality.Semantic.DeepEqual(templateIn(before), templateIn(after))
+}
+
+func reviewOf(user string, before, after client.Object, fieldManager string) *admissionv1.AdmissionRequest {
+	options, err := json.Marshal(map[string]string{"fieldManager": fieldManager})
+	if err != nil {
+		panic(err) // it is a map of strings
+	}
+	gvk, resource := gvkOf(after), resourceOf(after)
+	r := &admissionv1.AdmissionRequest{
+		UID: types.UID("review"), Kind: metav1.GroupVersionKind(gvk),
+		Resource:  metav1.GroupVersionResource{Group: resource.Group, Version: gvk.Version, Resource: resource.Resource},
+		Namespace: after.GetNamespace(), Name: after.GetName(), Operation: admissionv1.Create,
+		UserInfo: authenticationv1.UserInfo{Username: user}, Object: runtime.RawExtension{Raw: textOf(after)}, Options: runtime.RawExtension{Raw: options},
+	}
+	if before != nil {
+		r.Operation, r.OldObject = admissionv1.Update, runtime.RawExtension{Raw: textOf(before)}
+	}
+	return r
+}
+
+// review asks a webhook of this process.
+func (p *Process) review(path string, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	body, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"}, Request: request,
+	})
+	if err != nil {
+		panic(err) // it is an API type
+	}
+	r := httptest.NewRequestWithContext(p.ctx, http.MethodPost, path, bytes.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	answer := httptest.NewRecorder()
+	p.webhooks[path].ServeHTTP(answer, r)
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(answer.Body.Bytes(), &review); err != nil || review.Response == nil {
+		panic(fmt.Sprintf("the webhook %s answered %s", path, answer.Body))
+	}
+	return review.Response
+}
+
+func denied(webhook string, r *admissionv1.AdmissionResponse) error {
+	status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden}
+	if r.Result != nil {
+		status.Message = fmt.Sprintf("admission webhook %q denied the request: %s", webhook, r.Result.Message)
+	}
+	return &apierrors.StatusError{ErrStatus: status}
+}
+
+// setDefaults sets what an API server does and something here reads.
+func setDefaults(d *appsv1.Deployment) {
+	if d.Spec.Replicas == nil {
+		one := int32(1)
+		d.Spec.Replicas = &one
+	}
+	if d.Spec.Strategy.Type == "" {
+		d.Spec.Strategy.Type = appsv1.RollingUpdateDeploymentStrategyType
+	}
+	if d.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType && d.Spec.Strategy.RollingUpdate == nil {
+		surge, unavailable := intstr.FromString("25%"), intstr.FromString("25%")
+		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable}
+	}
+	if d.Spec.ProgressDeadlineSeconds == nil {
+		deadline := int32(600)
+		d.Spec.ProgressDeadlineSeconds = &deadline
+	}
+	if d.Spec.RevisionHistoryLimit == nil {
+		limit := int32(10)
+		d.Spec.RevisionHistoryLimit = &limit
+	}
+	if d.Spec.Template.Spec.RestartPolicy == "" {
+		d.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	}
+}

@@ -1,0 +1,612 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
+	"github.com/traas-stack/altershield-operator/test/observer"
+)
+
+var (
+	scheme = newScheme()
+	mapper = testrestmapper.TestOnlyStaticRESTMapper(scheme)
+)
+
+// newScheme knows what the operator does, and Fleets.
+func newScheme() *runtime.Scheme {
+	s := controllers.NewScheme()
+	workloadtest.AddToScheme(s)
+	return s
+}
+
+// key names an object.
+type key struct{ kind, namespace, name string }
+
+func keyOf(o client.Object) key { return key{kindOf(o), o.GetNamespace(), o.GetName()} }
+
+func kindOf(o runtime.Object) string { return gvkOf(o).Kind }
+
+// change is one version of an object, or its end.
+type change struct {
+	seq int
+	at  time.Time
+	key key
+	// object is as it became, or as it was last when it is deleted.
+	object  client.Object
+	deleted bool
+}
+
+// writer says who makes a request.
+type writer struct {
+	user     string
+	operator bool
+}
+
+type writerKey struct{}
+
+func as(ctx context.Context, w writer) context.Context {
+	return context.WithValue(ctx, writerKey{}, w)
+}
+
+func writerOf(ctx context.Context) writer {
+	w, _ := ctx.Value(writerKey{}).(writer)
+	return w
+}
+
+// api is the API server: the fake client, and what it lacks.
+type api struct {
+	client client.WithWatch
+	// objects are the newest versions, history all of them in order.
+	objects map[key]client.Object
+	history history
+	// kinds are the objects by kind, owned those by the UID of their controller.
+	kinds map[string]map[key]client.Object
+	owned map[types.UID]map[key]client.Object
+	uids  int
+	// creates and deletes count by kind.
+	creates, deletes map[string]int
+	judge            *observer.Judge
+	violations       []observer.Violation
+	// admit is admission of workloads; before is nil where there is none yet.
+	admit func(ctx context.Context, before, after client.Object, fieldManager string) (client.Object, error)
+}
+
+func newAPI() *api {
+	a := &api{objects: map[key]client.Object{}, kinds: map[string]map[key]client.Object{}, owned: map[types.UID]map[key]client.Object{}, creates: map[string]int{}, deletes: map[string]int{}, judge: observer.NewJudge(OperatorNamespace)}
+	store := fake.NewClientBuilder().
+		WithScheme(scheme).
+		WithRESTMapper(mapper).
+		// Without managed fields, which nothing here reads and which take most of the time.
+		WithObjectTracker(clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())).
+		WithGlobalResourceVersionCounter().
+		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}, &v1alpha1.OpsConfigInfo{}, &workloadtest.FleetObject{}).
+		// What an API server selects events by; nobody tells any here, so far.
+		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string {
+			return []string{string(o.(*corev1.Event).InvolvedObject.UID)} //nolint:errcheck // the kind says so
+		}).
+		WithIndex(&corev1.Event{}, "type", func(o client.Object) []string {
+			return []string{o.(*corev1.Event).Type} //nolint:errcheck // the kind says so
+		}).
+		Build()
+	a.client = interceptor.NewClient(store, interceptor.Funcs{
+		Create: a.create, Update: a.update, Patch: a.patch, Delete: a.delete,
+		SubResourceUpdate: a.updateStatus, SubResourcePatch: a.patchStatus,
+	})
+	return a
+}
+
+// typed is a copy of an object as its Go type.
+func typed(o client.Object) (client.Object, error) {
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		made, err := scheme.New(u.GroupVersionKind())
+		if err != nil {
+			return nil, err
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, made); err != nil {
+			return nil, err
+		}
+		return asObject(made), nil
+	}
+	return asObject(o.DeepCopyObject()), nil
+}
+
+func asObject(o runtime.Object) client.Object {
+	object, ok := o.(client.Object)
+	if !ok {
+		panic(fmt.Sprintf("%T is no object", o))
+	}
+	return object
+}
+
+// into writes what is stored into the object of a request.
+func into(stored, o client.Object) error {
+	data, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		gvk := u.GroupVersionKind()
+		u.Object = map[string]any{}
+		if err := json.Unmarshal(data, &u.Object); err != nil {
+			return err
+		}
+		u.SetGroupVersionKind(gvk)
+		return nil
+	}
+	if p, ok := o.(*metav1.PartialObjectMetadata); ok {
+		return json.Unmarshal(data, p)
+	}
+	setObject(o, stored)
+	return nil
+}
+
+// stored is the newest version of an object; an error when there is none.
+func (a *api) stored(o client.Object) (client.Object, error) {
+	if s, ok := a.objects[keyOf(o)]; ok {
+		return s, nil
+	}
+	return nil, apierrors.NewNotFound(resourceOf(o), o.GetName())
+}
+
+func resourceOf(o runtime.Object) schema.GroupResource {
+	gvk := gvkOf(o)
+	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		panic(err)
+	}
+	return mapping.Resource.GroupResource()
+}
+
+func gvkOf(o runtime.Object) schema.GroupVersionKind {
+	gvk, err := apiutil.GVKForObject(o, scheme)
+	if err != nil {
+		panic(err) // the scheme has all kinds the operator reads and writes
+	}
+	return gvk
+}
+
+// setObject writes a copy of an object into another one of its Go type.
+func setObject(to, from client.Object) {
+	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from.DeepCopyObject()).Elem())
+}
+
+func (a *api) create(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+	var options client.CreateOptions
+	options.ApplyOptions(opts)
+	made, err := typed(o)
+	if err != nil {
+		return err
+	}
+	if _, taken := a.objects[keyOf(made)]; taken {
+		return apierrors.NewAlreadyExists(resourceOf(o), o.GetName())
+	}
+	a.uids++
+	made.SetUID(types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", a.uids)))
+	made.SetResourceVersion("")
+	made.SetGeneration(1)
+	made.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
+	dropStatus(made)
+	if d, ok := made.(*appsv1.Deployment); ok {
+		setDefaults(d)
+	}
+	if templateIn(made) != nil {
+		if made, err = a.admit(ctx, nil, made, options.FieldManager); err != nil {
+			return err
+		}
+	}
+	managed := made.GetManagedFields()
+	if err := c.Create(ctx, made); err != nil {
+		return err
+	}
+	made.SetManagedFields(managed) // the fake client dropped them
+	a.creates[kindOf(made)]++
+	a.record(ctx, made, false, request{"create", "", whole(made)})
+	return into(made, o)
+}
+
+// dropStatus is what an API server does with the status of a new object.
+func dropStatus(o client.Object) {
+	switch o := o.(type) {
+	case *v1alpha1.ChangeWorkload:
+		o.Status = v1alpha1.ChangeWorkloadStatus{}
+	case *v1alpha1.ChangePod:
+		o.Status = v1alpha1.ChangePodStatus{}
+	case *v1alpha1.OpsConfigInfo:
+		o.Status = v1alpha1.OpsConfigInfoStatus{}
+	case *workloadtest.FleetObject:
+		o.Status = workloadtest.FleetStatus{}
+	}
+}
+
+func (a *api) update(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+	var options client.UpdateOptions
+	options.ApplyOptions(opts)
+	next, err := typed(o)
+	if err != nil {
+		return err
+	}
+	if err := a.put(ctx, c, next, options.FieldManager, request{"update", "", whole(next)}); err != nil {
+		return err
+	}
+	return into(a.objects[keyOf(next)], o)
+}
+
+// put stores a new version of an object that is there.
+func (a *api) put(ctx context.Context, c client.WithWatch, next client.Object, fieldManager string, r request) error {
+	before, err := a.stored(next)
+	if err != nil {
+		return err
+	}
+	if err := preconditions(before, next); err != nil {
+		return err
+	}
+	next.SetUID(before.GetUID())
+	next.SetCreationTimestamp(before.GetCreationTimestamp())
+	next.SetGeneration(before.GetGeneration())
+	keepStatus(before, next)
+	if templateIn(next) != nil {
+		if next, err = a.admit(ctx, before, next, fieldManager); err != nil {
+			return err
+		}
+	}
+	if specChanged(before, next) {
+		next.SetGeneration(before.GetGeneration() + 1)
+	}
+	if same(before, next) {
+		a.judgeRequest(ctx, before, r)
+		return nil
+	}
+	next.SetResourceVersion(before.GetResourceVersion())
+	managed := next.GetManagedFields()
+	if err := c.Update(ctx, next); err != nil {
+		return err
+	}
+	next.SetManagedFields(managed) // the fake client dropped them
+	a.record(ctx, next, false, r)
+	return nil
+}
+
+func preconditions(before, next client.Object) error {
+	if uid := next.GetUID(); uid != "" && uid != before.GetUID() {
+		// As an API server says it, which begins with a capital letter.
+		return apierrors.NewConflict(resourceOf(before), before.GetName(),
+			fmt.Errorf("%s failed: UID in precondition: %s, UID in object meta: %s", "Precondition", uid, before.GetUID()))
+	}
+	if version := next.GetResourceVersion(); version != "" && version != before.GetResourceVersion() {
+		return apierrors.NewConflict(resourceOf(before), before.GetName(), errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+	}
+	return nil
+}
+
+// same says that a write changes nothing: then there is no new version.
+func same(before, after client.Object) bool {
+	b, a := asObject(before.DeepCopyObject()), asObject(after.DeepCopyObject())
+	for _, o := range []client.Object{b, a} {
+		o.SetResourceVersion("")
+		o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	return equality.Semantic.DeepEqual(b, a)
+}
+
+func keepStatus(before, after client.Object) {
+	switch b := before.(type) {
+	case *v1alpha1.ChangeWorkload:
+		after.(*v1alpha1.ChangeWorkload).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
+	case *v1alpha1.ChangePod:
+		after.(*v1alpha1.ChangePod).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
+	case *v1alpha1.OpsConfigInfo:
+		after.(*v1alpha1.OpsConfigInfo).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
+	case *appsv1.Deployment:
+		after.(*appsv1.Deployment).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
+	case *workloadtest.FleetObject:
+		after.(*workloadtest.FleetObject).Status = b.Status //nolint:errcheck // it has the same kind
+	}
+}
+
+// keepAllButStatus makes an object one of which only the status is new.
+func keepAllButStatus(before, after client.Object) client.Object {
+	kept := asObject(before.DeepCopyObject())
+	keepStatus(after, kept)
+	switch a := after.(type) {
+	case *appsv1.ReplicaSet:
+		kept.(*appsv1.ReplicaSet).Status = a.Status //nolint:errcheck // it has the same kind
+	case *corev1.Pod:
+		kept.(*corev1.Pod).Status = a.Status //nolint:errcheck // it has the same kind
+	}
+	return kept
+}
+
+func specChanged(before, after client.Object) bool {
+	spec := func(o client.Object) any {
+		switch o := o.(type) {
+		case *appsv1.Deployment:
+			return o.Spec
+		case *appsv1.ReplicaSet:
+			return o.Spec
+		case *v1alpha1.ChangeWorkload:
+			return o.Spec
+		case *v1alpha1.ChangePod:
+			return o.Spec
+		case *v1alpha1.OpsConfigInfo:
+			return o.Spec
+		case *workloadtest.FleetObject:
+			return o.Spec
+		default:
+			return nil
+		}
+	}
+	return !equality.Semantic.DeepEqual(spec(before), spec(after))
+}
+
+func (a *api) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	var options client.PatchOptions
+	options.ApplyOptions(opts)
+	next, data, err := a.patched(o, patch)
+	if err != nil {
+		return err
+	}
+	if err := a.put(ctx, c, next, options.FieldManager, request{"patch", "", sent(data)}); err != nil {
+		return err
+	}
+	return into(a.objects[keyOf(next)], o)
+}
+
+// patched is what a patch makes of the stored object.
+func (a *api) patched(o client.Object, patch client.Patch) (client.Object, []byte, error) {
+	data, err := patch.Data(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	before, err := a.stored(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	current := textOf(before)
+	var text []byte
+	switch patch.Type() {
+	case types.MergePatchType:
+		text, err = jsonpatch.MergePatch(current, data)
+	case types.JSONPatchType:
+		var operations jsonpatch.Patch
+		if operations, err = jsonpatch.DecodePatch(data); err == nil {
+			text, err = operations.Apply(current)
+		}
+		if err != nil {
+			// As an API server says it of a test that failed.
+			return nil, nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", resourceOf(before), before.GetName(), err.Error(), 0, false)
+		}
+	default:
+		err = fmt.Errorf("patches of type %s are not known here", patch.Type())
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	made, err := scheme.New(gvkOf(before))
+	if err != nil {
+		return nil, nil, err
+	}
+	next := asObject(made)
+	if err := json.Unmarshal(text, next); err != nil {
+		return nil, nil, apierrors.NewBadRequest(err.Error())
+	}
+	return next, data, nil
+}
+
+func (a *api) updateStatus(ctx context.Context, c client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	next, err := typed(o)
+	if err != nil {
+		return err
+	}
+	return a.putStatus(ctx, c, o, next, request{"update", "status", whole(next)})
+}
+
+func (a *api) patchStatus(ctx context.Context, c client.Client, _ string, o client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	next, data, err := a.patched(o, patch)
+	if err != nil {
+		return err
+	}
+	return a.putStatus(ctx, c, o, next, request{"patch", "status", sent(data)})
+}
+
+func (a *api) putStatus(ctx context.Context, c client.Client, o, next client.Object, r request) error {
+	before, err := a.stored(next)
+	if err != nil {
+		return err
+	}
+	if err := preconditions(before, next); err != nil {
+		return err
+	}
+	next = keepAllButStatus(before, next)
+	if same(before, next) {
+		a.judgeRequest(ctx, before, r)
+		return into(before, o)
+	}
+	next.SetResourceVersion(before.GetResourceVersion())
+	if err := c.Status().Update(ctx, next); err != nil {
+		return err
+	}
+	a.record(ctx, next, false, r)
+	return into(next, o)
+}
+
+func (a *api) delete(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+	var options client.DeleteOptions
+	options.ApplyOptions(opts)
+	before, err := a.stored(o)
+	if err != nil {
+		return err
+	}
+	if p := options.Preconditions; p != nil && p.UID != nil && *p.UID != before.GetUID() {
+		return apierrors.NewConflict(resourceOf(o), o.GetName(), errors.New("the UID in the precondition does not match"))
+	}
+	if p := options.Preconditions; p != nil && p.ResourceVersion != nil && *p.ResourceVersion != before.GetResourceVersion() {
+		return apierrors.NewConflict(resourceOf(o), o.GetName(), errors.New("the ResourceVersion in the precondition does not match"))
+	}
+	if err := c.Delete(ctx, asObject(before.DeepCopyObject())); err != nil {
+		return err
+	}
+	a.deletes[kindOf(before)]++
+	a.record(ctx, before, true, request{"delete", "", sent(nil)})
+	return nil
+}
+
+// request is how a version came about.
+type request struct {
+	verb, subresource string
+	// body is what was sent.
+	body func() []byte
+}
+
+func sent(data []byte) func() []byte { return func() []byte { return data } }
+
+func whole(o client.Object) func() []byte { return func() []byte { return textOf(o) } }
+
+// record adds a version to the history, and has it judged.
+func (a *api) record(ctx context.Context, o client.Object, deleted bool, r request) {
+	o = asObject(o.DeepCopyObject())
+	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	k := keyOf(o)
+	c := change{seq: a.history.end() + 1, at: time.Now(), key: k, object: o, deleted: deleted}
+	a.history.add(c)
+	a.keep(c)
+	by := observer.Other
+	if writerOf(ctx).operator {
+		by = observer.Operator
+	}
+	a.violations = append(a.violations, a.judge.Version(uint64(c.seq), c.at, o, deleted, by)...)
+	a.judgeRequest(ctx, o, r)
+}
+
+// keep makes a version the newest one of its object.
+func (a *api) keep(c change) {
+	if before, ok := a.objects[c.key]; ok {
+		if owner := metav1.GetControllerOfNoCopy(before); owner != nil {
+			drop(a.owned, owner.UID, c.key)
+		}
+	}
+	if c.deleted {
+		delete(a.objects, c.key)
+		drop(a.kinds, c.key.kind, c.key)
+		return
+	}
+	a.objects[c.key] = c.object
+	file(a.kinds, c.key.kind, c.key, c.object)
+	if owner := metav1.GetControllerOfNoCopy(c.object); owner != nil {
+		file(a.owned, owner.UID, c.key, c.object)
+	}
+}
+
+// file files an object under what it is looked for by, and drop takes it out.
+func file[B, K comparable](files map[B]map[K]client.Object, by B, k K, o client.Object) {
+	if files[by] == nil {
+		files[by] = map[K]client.Object{}
+	}
+	files[by][k] = o
+}
+
+func drop[B, K comparable](files map[B]map[K]client.Object, by B, k K) {
+	delete(files[by], k)
+	if len(files[by]) == 0 {
+		delete(files, by)
+	}
+}
+
+// judgeRequest has the observer judge a request of the operator. Fleets it does not
+// know.
+func (a *api) judgeRequest(ctx context.Context, o client.Object, r request) {
+	if _, fleet := o.(*workloadtest.FleetObject); fleet || !writerOf(ctx).operator {
+		return
+	}
+	a.violations = append(a.violations, a.judge.Request(observer.Request{
+		Verb: r.verb, Group: resourceOf(o).Group, Resource: resourceOf(o).Resource, Subresource: r.subresource,
+		URI: "/" + resourceOf(o).String() + "/" + o.GetNamespace() + "/" + o.GetName(), Namespace: o.GetNamespace(), Name: o.GetName(),
+		Code: http.StatusOK, Received: time.Now(),
+	}, r.body())...)
+}
+
+func textOf(o client.Object) []byte {
+	data, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // it is an API type
+	}
+	return data
+}
+
+// list returns the objects of a kind in a namespace, by name; of all namespaces
+// when it is empty. They must not be written to.
+func list[T client.Object](a *api, kind, namespace string) []T {
+	return among[T](a.kinds[kind], namespace)
+}
+
+// ownedBy returns the objects of a type that an object controls, as list does.
+func ownedBy[T client.Object](a *api, owner client.Object) []T {
+	return among[T](a.owned[owner.GetUID()], owner.GetNamespace())
+}
+
+func among[T client.Object](objects map[key]client.Object, namespace string) []T {
+	var found []T
+	for k, o := range objects {
+		if t, ok := o.(T); ok && (namespace == "" || k.namespace == namespace) {
+			found = append(found, t)
+		}
+	}
+	slices.SortFunc(found, func(x, y T) int {
+		return cmp.Or(strings.Compare(x.GetNamespace(), y.GetNamespace()), strings.Compare(x.GetName(), y.GetName()))
+	})
+	return found
+}
+
+// numberOf reads a number an object has as text; 0 when there is none.
+func numberOf(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,265 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// FaultKind is what goes wrong.
+type FaultKind string
+
+// What goes wrong at a write or, where said, at a call to AlterShield Server.
+const (
+	// NoFault: nothing does.
+	NoFault FaultKind = ""
+	// DiesBefore: the process dies, and the write is not carried out.
+	DiesBefore FaultKind = "dies before"
+	// DiesAfter: the process dies, and the write was carried out. Also at a call.
+	DiesAfter FaultKind = "dies after"
+	// AnswerLost: the write is carried out, and its answer does not arrive. Also at
+	// a call.
+	AnswerLost FaultKind = "the answer is lost of"
+	// Repeated: the write is carried out twice, and the second answer counts.
+	Repeated FaultKind = "repeated is"
+	// Fails500 and the others: the write is not carried out, with that answer.
+	Fails500 FaultKind = "500 to"
+	Fails429 FaultKind = "429 to"
+	Fails504 FaultKind = "504 to"
+	// Conflicts: somebody else was faster.
+	Conflicts FaultKind = "409 to"
+	// Forbids and Rejects: a policy of somebody else refuses the write, once.
+	Forbids FaultKind = "403 to"
+	Rejects FaultKind = "422 to"
+)
+
+// Fault is what goes wrong, once.
+type Fault struct {
+	Kind FaultKind
+	// At is the number of the write, from 1.
+	At int
+	// OfCalls: it counts the calls to AlterShield Server.
+	OfCalls bool
+}
+
+func (f Fault) String() string {
+	what := "write"
+	if f.OfCalls {
+		what = "call"
+	}
+	return fmt.Sprintf("%s %s %d", f.Kind, what, f.At)
+}
+
+// processClient reads from the cache of its process.
+type processClient struct {
+	client.WithWatch
+	process *Process
+}
+
+// Get implements client.Client.
+func (c *processClient) Get(ctx context.Context, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	p := c.process
+	if err := p.enter(ctx, false); err != nil {
+		return err
+	}
+	return p.cache.Get(ctx, k, o, opts...)
+}
+
+// List implements client.Client.
+func (c *processClient) List(ctx context.Context, l client.ObjectList, opts ...client.ListOption) error {
+	p := c.process
+	if err := p.enter(ctx, false); err != nil {
+		return err
+	}
+	return p.cache.List(ctx, l, opts...)
+}
+
+func (p *Process) getLive(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if err := p.enter(ctx, true); err != nil {
+		return err
+	}
+	return c.Get(ctx, k, o, opts...)
+}
+
+func (p *Process) listLive(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+	if err := p.enter(ctx, true); err != nil {
+		return err
+	}
+	return c.List(ctx, l, opts...)
+}
+
+func (p *Process) create(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+	return p.write(ctx, "create", o, func(ctx context.Context, o client.Object) error {
+		return c.Create(ctx, o, append([]client.CreateOption{fieldOwner}, opts...)...)
+	})
+}
+
+func (p *Process) update(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+	return p.write(ctx, "update", o, func(ctx context.Context, o client.Object) error {
+		return c.Update(ctx, o, append([]client.UpdateOption{fieldOwner}, opts...)...)
+	})
+}
+
+func (p *Process) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	name := "patch"
+	if kindOf(o) == "Deployment" {
+		name = nameOfPatch(o, patch)
+	}
+	return p.write(ctx, name, o, func(ctx context.Context, o client.Object) error {
+		return c.Patch(ctx, o, patch, append([]client.PatchOption{fieldOwner}, opts...)...)
+	})
+}
+
+func (p *Process) delete(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+	return p.write(ctx, "delete", o, func(ctx context.Context, o client.Object) error { return c.Delete(ctx, o, opts...) })
+}
+
+func (p *Process) updateStatus(ctx context.Context, c client.Client, _ string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	return p.write(ctx, "update status of", o, func(ctx context.Context, o client.Object) error {
+		return c.Status().Update(ctx, o, append([]client.SubResourceUpdateOption{fieldOwner}, opts...)...)
+	})
+}
+
+func (p *Process) patchStatus(ctx context.Context, c client.Client, _ string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	return p.write(ctx, "patch status of", o, func(ctx context.Context, o client.Object) error {
+		return c.Status().Patch(ctx, o, patch, append([]client.SubResourcePatchOption{fieldOwner}, opts...)...)
+	})
+}
+
+// write counts a write of the operator, and makes it.
+func (p *Process) write(ctx context.Context, verb string, o client.Object, carryOut func(context.Context, client.Object) error) error {
+	defer p.hearDate()
+	if err := p.enter(ctx, true); err != nil {
+		return err
+	}
+	w := p.world
+	name := fmt.Sprintf("%s %s %s", verb, kindOf(o), o.GetName())
+	w.written[verb+" "+kindOf(o)]++
+	if !w.forgets {
+		w.writes = append(w.writes, name)
+	}
+	kind := NoFault
+	if w.fault.Kind != NoFault && !w.fault.OfCalls && len(w.writes) == w.fault.At {
+		kind = w.fault.Kind
+		w.hit = name
+	}
+	w.did("the operator writes: %s", name)
+	w.note("[%d] write %d: %s %s", p.number, len(w.writes), name, kind)
+	ctx = as(ctx, writer{user: Operator, operator: true})
+	do := func() error { return p.carryOut(ctx, o, name, kind, carryOut) }
+	if w.broken != nil {
+		return w.broken(name, do)
+	}
+	return do()
+}
+
+// carryOut makes a write, or what a fault makes of it.
+func (p *Process) carryOut(ctx context.Context, o client.Object, name string, kind FaultKind, carryOut func(context.Context, client.Object) error) error {
+	w := p.world
+	if p.dead {
+		return errDead
+	}
+	if err := refusal(kind, resourceOf(o), o.GetName()); err != nil {
+		return err
+	}
+	switch kind {
+	case DiesBefore:
+		p.die()
+		return errDead
+	case Repeated:
+		if err := carryOut(ctx, asObject(o.DeepCopyObject())); err != nil {
+			w.note("[%d] first time: %v", p.number, err)
+		}
+	default:
+	}
+	err := carryOut(ctx, o)
+	if err != nil {
+		w.note("[%d] answer: %v", p.number, err)
+	}
+	switch kind {
+	case DiesAfter:
+		p.die()
+		return errDead
+	case AnswerLost:
+		return fmt.Errorf("%s: %w", name, context.DeadlineExceeded)
+	default:
+		return err
+	}
+}
+
+// nameOfPatch says what a patch of a Deployment is for.
+func nameOfPatch(o client.Object, patch client.Patch) string {
+	data, err := patch.Data(o)
+	if err != nil {
+		return "patch"
+	}
+	var operations []struct{ Op, Path string }
+	if json.Unmarshal(data, &operations) != nil {
+		return "patch"
+	}
+	does := map[string]bool{}
+	for _, operation := range operations {
+		does[operation.Op+" "+strings.ReplaceAll(operation.Path, "~1", "/")] = true
+	}
+	switch {
+	case does["replace /spec/template"]:
+		return "roll back"
+	case does["add /metadata/labels/"+v1alpha1.SuspendLabel]:
+		return "block"
+	case does["remove /metadata/labels/"+v1alpha1.SuspendLabel]:
+		return "lift the block of"
+	case does["add /metadata/labels/"+v1alpha1.DefenseStatusLabel]:
+		return "acknowledge"
+	case does["add /metadata/labels/"+v1alpha1.VersionLabel]:
+		return "record"
+	default:
+		return "patch"
+	}
+}
+
+// refusal is the answer to a write that is not carried out.
+func refusal(kind FaultKind, resource schema.GroupResource, name string) error {
+	switch kind {
+	case Fails500:
+		return apierrors.NewInternalError(fmt.Errorf("etcdserver: leader changed"))
+	case Fails429:
+		return apierrors.NewTooManyRequests("too many requests, please try again later", 1)
+	case Fails504:
+		return apierrors.NewTimeoutError("request did not complete within the allowed timeout", 0)
+	case Conflicts:
+		return apierrors.NewConflict(resource, name, fmt.Errorf("the object has been modified"))
+	case Forbids:
+		return &apierrors.StatusError{ErrStatus: apierrors.NewForbidden(resource, name, fmt.Errorf(`admission webhook "policy.example.com" denied the request`)).ErrStatus}
+	case Rejects:
+		err := apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, name, field.ErrorList{field.Forbidden(field.NewPath("metadata"), "not by this policy")})
+		err.ErrStatus.Code = http.StatusUnprocessableEntity
+		return err
+	default:
+		return nil
+	}
+}

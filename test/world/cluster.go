@@ -1,0 +1,481 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
+)
+
+// How pods behave, by the prefix of their image.
+const (
+	// BadImage cannot be pulled.
+	BadImage = "bad"
+	// NeverReady runs and is never ready.
+	NeverReady = "never-ready"
+)
+
+const (
+	// startTakes is how long a pod takes to become ready.
+	startTakes = time.Second
+	// collectEvery is how long garbage collection takes for what it is to look at
+	// after it has just removed something. Without that, an operator that has not
+	// heard yet of the end of an owner would make again, for ever and in no time,
+	// what is removed in no time.
+	collectEvery       = time.Second
+	revisionAnnotation = "deployment.kubernetes.io/revision"
+	hashLabel          = appsv1.DefaultDeploymentUniqueLabelKey
+)
+
+// cluster is a model of what else runs: the deployment controller, the kubelets
+// and garbage collection. It does what they do as far as the operator can tell,
+// in the order of names.
+type cluster struct {
+	api *api
+	// seen is the last entry of the history it acted on; next when it has to act
+	// although nothing changed.
+	seen int
+	next time.Time
+	pods int
+	// collected is when garbage collection last removed something.
+	collected time.Time
+	// progress is when a rollout last came on.
+	progress map[types.UID]time.Time
+	// kubelets are there where the world has nodes. Else every pod starts at once, or
+	// does what its image is called.
+	kubelets *kubelets
+	// bounded: there are no more pods than quota.
+	bounded bool
+	quota   int
+}
+
+func newCluster(a *api, o Options) *cluster {
+	c := &cluster{api: a, progress: map[types.UID]time.Time{}}
+	if o.Nodes > 0 {
+		c.kubelets = newKubelets(o)
+	}
+	return c
+}
+
+// due is when it has to act although nothing changed; zero when never.
+func (c *cluster) due() time.Time { return c.next }
+
+func (c *cluster) at(t time.Time) {
+	if c.next.IsZero() || t.Before(c.next) {
+		c.next = t
+	}
+}
+
+// step acts on what has changed; false when there is nothing to do.
+func (c *cluster) step() bool {
+	now := time.Now()
+	if c.seen == c.api.history.end() && (c.next.IsZero() || now.Before(c.next)) {
+		return false
+	}
+	before := c.api.history.end()
+	c.seen, c.next = before, time.Time{}
+	c.collect()
+	c.runPods(list[*corev1.Pod](c.api, "Pod", ""))
+	for _, d := range list[*appsv1.Deployment](c.api, "Deployment", "") {
+		c.roll(d)
+	}
+	for _, rs := range list[*appsv1.ReplicaSet](c.api, "ReplicaSet", "") {
+		c.replicate(rs)
+	}
+	for _, d := range list[*appsv1.Deployment](c.api, "Deployment", "") {
+		c.writeStatus(d)
+	}
+	for _, f := range list[*workloadtest.FleetObject](c.api, "Fleet", "") {
+		c.sail(f)
+	}
+	return c.api.history.end() != before
+}
+
+func (c *cluster) ctx() context.Context {
+	return as(context.Background(), writer{user: "system:serviceaccount:kube-system:deployment-controller"})
+}
+
+// must is for writes that nobody stands in the way of.
+func must(err error) {
+	if err != nil {
+		panic(fmt.Sprintf("the cluster: %v", err))
+	}
+}
+
+// collect removes what lost its owner.
+func (c *cluster) collect() {
+	there := map[types.UID]bool{}
+	for _, o := range c.api.objects {
+		there[o.GetUID()] = true
+	}
+	var lost []client.Object
+	for _, o := range c.api.objects {
+		refs := o.GetOwnerReferences()
+		if len(refs) > 0 && !slices.ContainsFunc(refs, func(ref metav1.OwnerReference) bool { return there[ref.UID] }) {
+			lost = append(lost, o)
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	if again := c.collected.Add(collectEvery); time.Now().Before(again) {
+		c.at(again)
+		return
+	}
+	c.collected = time.Now()
+	slices.SortFunc(lost, func(a, b client.Object) int {
+		return strings.Compare(kindOf(a)+"/"+a.GetName(), kindOf(b)+"/"+b.GetName())
+	})
+	for _, o := range lost {
+		must(c.api.client.Delete(c.ctx(), asObject(o.DeepCopyObject())))
+	}
+}
+
+func (c *cluster) runPods(pods []*corev1.Pod) {
+	if c.kubelets != nil {
+		c.kubelets.forget(pods)
+	}
+	for _, pod := range pods {
+		if c.kubelets != nil {
+			c.kubelets.run(c, pod)
+		} else {
+			c.runPod(pod)
+		}
+	}
+}
+
+// runPod starts a pod.
+func (c *cluster) runPod(pod *corev1.Pod) {
+	image := pod.Spec.Containers[0].Image
+	started := pod.CreationTimestamp.Add(startTakes)
+	if time.Now().Before(started) {
+		c.at(started)
+		return
+	}
+	next := pod.DeepCopy()
+	next.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(started)},
+	}, ContainerStatuses: []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(started)}}}}}
+	switch {
+	case strings.HasPrefix(image, BadImage):
+		next.Status.Phase, next.Status.PodIP = corev1.PodPending, ""
+		next.Status.Conditions[1].Status, next.Status.Conditions[1].Reason = corev1.ConditionFalse, "ContainersNotReady"
+		next.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image " + image},
+		}}
+	case strings.HasPrefix(image, NeverReady):
+		next.Status.Conditions[1].Status, next.Status.Conditions[1].Reason = corev1.ConditionFalse, "ContainersNotReady"
+		next.Status.ContainerStatuses[0].Ready = false
+	}
+	if !equality.Semantic.DeepEqual(pod.Status, next.Status) {
+		must(c.api.client.Status().Update(c.ctx(), next))
+	}
+}
+
+func (c *cluster) owned(d *appsv1.Deployment) []*appsv1.ReplicaSet {
+	return ownedBy[*appsv1.ReplicaSet](c.api, d)
+}
+
+func (c *cluster) podsOf(rs *appsv1.ReplicaSet) []*corev1.Pod {
+	return ownedBy[*corev1.Pod](c.api, rs)
+}
+
+func templateOf(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	t = t.DeepCopy()
+	delete(t.Labels, hashLabel)
+	return t
+}
+
+// roll is the deployment controller.
+func (c *cluster) roll(d *appsv1.Deployment) {
+	var current *appsv1.ReplicaSet
+	var old []*appsv1.ReplicaSet
+	newest := int64(0)
+	for _, rs := range c.owned(d) {
+		newest = max(newest, numberOf(rs.Annotations[revisionAnnotation]))
+		if current == nil && equality.Semantic.DeepEqual(templateOf(&rs.Spec.Template), templateOf(&d.Spec.Template)) {
+			current = rs
+		} else {
+			old = append(old, rs)
+		}
+	}
+	slices.SortFunc(old, func(a, b *appsv1.ReplicaSet) int {
+		return int(numberOf(a.Annotations[revisionAnnotation]) - numberOf(b.Annotations[revisionAnnotation]))
+	})
+	if d.Spec.Paused {
+		if current != nil && totalOf(old) == 0 {
+			c.scale(current, *d.Spec.Replicas)
+		}
+		return
+	}
+	if current == nil || newest > numberOf(current.Annotations[revisionAnnotation]) {
+		c.revise(d, current, newest+1)
+		return
+	}
+	if d.Annotations[revisionAnnotation] != current.Annotations[revisionAnnotation] {
+		next := d.DeepCopy()
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, revisionAnnotation, current.Annotations[revisionAnnotation])
+		must(c.api.client.Update(c.ctx(), next))
+		return
+	}
+	if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		c.recreate(d, current, old)
+	} else {
+		c.rollOver(d, current, old)
+	}
+	c.cleanUp(d, old)
+}
+
+// revise makes the ReplicaSet of the template the newest one.
+func (c *cluster) revise(d *appsv1.Deployment, current *appsv1.ReplicaSet, number int64) {
+	c.progress[d.UID] = time.Now()
+	if current != nil {
+		next := current.DeepCopy()
+		next.Annotations[revisionAnnotation] = strconv.FormatInt(number, 10)
+		must(c.api.client.Update(c.ctx(), next))
+		return
+	}
+	template := templateOf(&d.Spec.Template)
+	sum := fnv.New32a()
+	_, _ = sum.Write(textOf(&corev1.PodTemplate{Template: *template})) // it never fails
+	hash := fmt.Sprintf("%08x", sum.Sum32())
+	if template.Labels == nil {
+		template.Labels = map[string]string{}
+	}
+	template.Labels[hashLabel] = hash
+	yes, none := true, int32(0)
+	selector := d.Spec.Selector.DeepCopy()
+	selector.MatchLabels[hashLabel] = hash
+	must(c.api.client.Create(c.ctx(), &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: d.Namespace, Name: d.Name + "-" + hash, Labels: maps.Clone(template.Labels),
+			Annotations:     map[string]string{revisionAnnotation: strconv.FormatInt(number, 10)},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID, Controller: &yes}},
+		},
+		Spec: appsv1.ReplicaSetSpec{Replicas: &none, MinReadySeconds: d.Spec.MinReadySeconds, Selector: selector, Template: *template},
+	}))
+}
+
+func totalOf(sets []*appsv1.ReplicaSet) (total int32) {
+	for _, rs := range sets {
+		total += *rs.Spec.Replicas
+	}
+	return total
+}
+
+func (c *cluster) scale(rs *appsv1.ReplicaSet, replicas int32) {
+	if *rs.Spec.Replicas == replicas {
+		return
+	}
+	next := rs.DeepCopy()
+	next.Spec.Replicas = &replicas
+	must(c.api.client.Update(c.ctx(), next))
+}
+
+func (c *cluster) recreate(d *appsv1.Deployment, current *appsv1.ReplicaSet, old []*appsv1.ReplicaSet) {
+	left := 0
+	for _, rs := range old {
+		c.scale(rs, 0)
+		left += len(c.podsOf(rs))
+	}
+	if left == 0 {
+		c.scale(current, *d.Spec.Replicas)
+	}
+}
+
+// rollOver replaces pods within surge and unavailability.
+func (c *cluster) rollOver(d *appsv1.Deployment, current *appsv1.ReplicaSet, old []*appsv1.ReplicaSet) {
+	replicas := *d.Spec.Replicas
+	surge := scaled(d.Spec.Strategy.RollingUpdate.MaxSurge, replicas, true)
+	unavailable := scaled(d.Spec.Strategy.RollingUpdate.MaxUnavailable, replicas, false)
+	if surge == 0 && unavailable == 0 {
+		unavailable = 1
+	}
+	total := totalOf(old) + *current.Spec.Replicas
+	switch have := *current.Spec.Replicas; {
+	case have > replicas:
+		c.scale(current, replicas)
+		return
+	case have < replicas && total < replicas+surge:
+		c.scale(current, have+min(replicas-have, replicas+surge-total))
+		return
+	}
+	// What is not available goes first, and is no loss.
+	available := c.available(current)
+	for _, rs := range old {
+		available += c.available(rs)
+	}
+	spare := total - (replicas - unavailable) - (*current.Spec.Replicas - c.available(current))
+	for _, rs := range old {
+		if idle := min(*rs.Spec.Replicas-c.available(rs), spare); idle > 0 {
+			c.scale(rs, *rs.Spec.Replicas-idle)
+			return
+		}
+	}
+	for _, rs := range old {
+		if gone := min(*rs.Spec.Replicas, available-(replicas-unavailable)); gone > 0 {
+			c.scale(rs, *rs.Spec.Replicas-gone)
+			return
+		}
+	}
+}
+
+func scaled(v *intstr.IntOrString, of int32, up bool) int32 {
+	if v == nil {
+		return 0
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(v, int(of), up)
+	must(err)
+	return int32(n)
+}
+
+// cleanUp keeps as many old ReplicaSets as the Deployment says.
+func (c *cluster) cleanUp(d *appsv1.Deployment, old []*appsv1.ReplicaSet) {
+	idle := slices.DeleteFunc(old, func(rs *appsv1.ReplicaSet) bool { return *rs.Spec.Replicas > 0 || len(c.podsOf(rs)) > 0 })
+	for len(idle) > int(*d.Spec.RevisionHistoryLimit) {
+		must(c.api.client.Delete(c.ctx(), idle[0].DeepCopy()))
+		idle = idle[1:]
+	}
+}
+
+func readySince(pod *corev1.Pod) (time.Time, bool) {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return condition.LastTransitionTime.Time, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// available counts the pods that were ready for long enough.
+func (c *cluster) available(rs *appsv1.ReplicaSet) (n int32) {
+	for _, pod := range c.podsOf(rs) {
+		since, ready := readySince(pod)
+		switch from := since.Add(time.Duration(rs.Spec.MinReadySeconds) * time.Second); {
+		case !ready:
+		case time.Now().Before(from):
+			c.at(from)
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// replicate is the ReplicaSet controller.
+func (c *cluster) replicate(rs *appsv1.ReplicaSet) {
+	pods := c.podsOf(rs)
+	why := ""
+	for missing := int(*rs.Spec.Replicas) - len(pods); missing > 0; missing-- {
+		if why = c.refusal(rs.Namespace); why != "" {
+			break
+		}
+		c.pods++
+		yes := true
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: rs.Namespace, Name: fmt.Sprintf("%s-%05d", rs.Name, c.pods), Labels: maps.Clone(rs.Spec.Template.Labels), Annotations: maps.Clone(rs.Spec.Template.Annotations),
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: rs.Name, UID: rs.UID, Controller: &yes}},
+			},
+			Spec: *rs.Spec.Template.Spec.DeepCopy(),
+		}
+		must(c.api.client.Create(c.ctx(), pod))
+		c.at(time.Now().Add(startTakes))
+	}
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		_, readyA := readySince(a)
+		_, readyB := readySince(b)
+		switch {
+		case readyA == readyB:
+			return strings.Compare(b.Name, a.Name) // the newest go first
+		case readyB:
+			return -1
+		default:
+			return 1
+		}
+	})
+	for i := 0; i < len(pods)-int(*rs.Spec.Replicas); i++ {
+		must(c.api.client.Delete(c.ctx(), pods[i].DeepCopy()))
+	}
+	rs, ok := c.api.objects[keyOf(rs)].(*appsv1.ReplicaSet)
+	if !ok {
+		return
+	}
+	next := rs.DeepCopy()
+	next.Status = appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation, AvailableReplicas: c.available(rs), Conditions: refused(rs.Status.Conditions, why)}
+	for _, pod := range c.podsOf(rs) {
+		next.Status.Replicas++
+		if _, ready := readySince(pod); ready {
+			next.Status.ReadyReplicas++
+		}
+	}
+	if !equality.Semantic.DeepEqual(rs.Status, next.Status) {
+		must(c.api.client.Status().Update(c.ctx(), next))
+	}
+}
+
+// writeStatus writes the status of a Deployment.
+func (c *cluster) writeStatus(d *appsv1.Deployment) {
+	next := d.DeepCopy()
+	s := appsv1.DeploymentStatus{ObservedGeneration: d.Generation}
+	for _, rs := range c.owned(d) {
+		s.Replicas += rs.Status.Replicas
+		s.ReadyReplicas += rs.Status.ReadyReplicas
+		s.AvailableReplicas += rs.Status.AvailableReplicas
+		if equality.Semantic.DeepEqual(templateOf(&rs.Spec.Template), templateOf(&d.Spec.Template)) {
+			s.UpdatedReplicas += rs.Status.Replicas
+		}
+	}
+	s.UnavailableReplicas = max(0, s.Replicas-s.AvailableReplicas)
+	before := d.Status
+	before.Conditions = nil
+	if !equality.Semantic.DeepEqual(before, s) {
+		c.progress[d.UID] = time.Now()
+	}
+	if complete := s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas; !complete && !d.Spec.Paused {
+		stuck := c.progress[d.UID].Add(time.Duration(*d.Spec.ProgressDeadlineSeconds) * time.Second)
+		if time.Now().Before(stuck) {
+			c.at(stuck)
+		} else {
+			s.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", Message: "the rollout does not come on"}}
+		}
+	}
+	if c.kubelets != nil {
+		s.Conditions = append(s.Conditions, available(d, s.AvailableReplicas))
+	}
+	next.Status = s
+	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
+		must(c.api.client.Status().Update(c.ctx(), next))
+	}
+}

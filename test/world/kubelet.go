@@ -1,0 +1,530 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Image is what becomes of the pods of an image, on the nodes of a world that has
+// some. The zero value is on every node, is ready at once and runs for ever.
+type Image struct {
+	// Missing: no registry has it.
+	Missing bool
+	// Pull is how long a node takes to pull it; zero where every node has it.
+	Pull time.Duration
+	// Ready is how long a container of it runs before it is ready.
+	Ready time.Duration
+	// Straggler is how long that takes in the first pod that is made of it.
+	Straggler time.Duration
+	// Ends is how long it runs, for ever when it is zero: as an init container it has
+	// done its work then; else it crashes, each time it is started.
+	Ends time.Duration
+}
+
+// What the parts of a cluster take, or wait for, where nobody changed it.
+const (
+	// seenAfter is how long a kubelet takes to see a pod.
+	seenAfter = time.Second
+	// pullFails is how long a pull takes that fails, shown how long a failure is
+	// reported before its back-off is.
+	pullFails = 15 * time.Second
+	shown     = time.Second
+	// firstBackOff is doubled each time, up to maxBackOff, and forgotten when a
+	// container has run for backOffForgotten.
+	firstBackOff     = 10 * time.Second
+	maxBackOff       = 5 * time.Minute
+	backOffForgotten = 10 * time.Minute
+	// notReadyAfter is how long a node is not heard of before its pods count as not
+	// ready, evictedAfter how long before they are removed.
+	notReadyAfter = 40 * time.Second
+	evictedAfter  = notReadyAfter + 5*time.Minute
+)
+
+// kubelets are nodes, with the scheduler, and what the kubelets make of pods.
+type kubelets struct {
+	images map[string]Image
+	nodes  []*node
+	// room is for how many pods there is on a node; no limit when it is 0.
+	room int
+	// registryGone: no image can be pulled.
+	registryGone bool
+	lives        map[types.UID]*life
+	// made counts pods by image.
+	made map[string]int
+}
+
+type node struct {
+	name string
+	// down is since when it is.
+	down time.Time
+	// cutOff: it reaches no registry.
+	cutOff bool
+	has    map[string]bool
+}
+
+// life is what a kubelet knows of a pod.
+type life struct {
+	node            *node
+	scheduled, seen time.Time
+	// init and main are its containers, one after the other; most have no init.
+	init, main *container
+	// lost: its node is not heard of.
+	lost bool
+}
+
+// container is one of a pod, and what it does.
+type container struct {
+	name, image string
+	is          Image
+	init        bool
+	doing       doing
+	// next is when it does something else.
+	next time.Time
+	// tries are the failed pulls, until is how long the next one waits.
+	tries int
+	until time.Time
+	// started and ended are of its last run, backOffs how often it was backed off.
+	started, ended time.Time
+	restarts       int32
+	backOffs       int
+	last           *corev1.ContainerStateTerminated
+}
+
+type doing int
+
+const (
+	waiting doing = iota
+	pulling
+	failed
+	backingOff
+	running
+	crashed
+	crashLooping
+	done
+)
+
+func newKubelets(o Options) *kubelets {
+	k := &kubelets{images: o.Images, room: o.NodeRoom, lives: map[types.UID]*life{}, made: map[string]int{}}
+	for range o.Nodes {
+		k.add()
+	}
+	return k
+}
+
+func (k *kubelets) add() {
+	k.nodes = append(k.nodes, &node{name: fmt.Sprintf("node-%d", len(k.nodes)+1), has: map[string]bool{}})
+}
+
+// run does what is due for a pod, and writes what has become of it.
+func (k *kubelets) run(c *cluster, pod *corev1.Pod) {
+	now := time.Now()
+	l, ok := k.lives[pod.UID]
+	if !ok {
+		l = k.begin(pod)
+		k.lives[pod.UID] = l
+	}
+	if l.node == nil {
+		k.schedule(l, now)
+	}
+	if n := l.node; n != nil && !n.down.IsZero() {
+		gone := n.down.Add(evictedAfter)
+		if !now.Before(gone) {
+			must(c.api.client.Delete(c.ctx(), pod.DeepCopy()))
+			return
+		}
+		l.lost = !now.Before(n.down.Add(notReadyAfter))
+		c.at(gone)
+		if !l.lost {
+			c.at(n.down.Add(notReadyAfter))
+		}
+	} else if n != nil {
+		k.live(c, l, now)
+	}
+	next := pod.DeepCopy()
+	if l.node != nil && pod.Spec.NodeName == "" {
+		next.Spec.NodeName = l.node.name
+		must(c.api.client.Update(c.ctx(), next))
+	}
+	next.Status = l.status(&pod.Status, now)
+	if !equality.Semantic.DeepEqual(pod.Status, next.Status) {
+		must(c.api.client.Status().Update(c.ctx(), next))
+	}
+}
+
+func (k *kubelets) begin(pod *corev1.Pod) *life {
+	l := &life{}
+	of := func(c *corev1.Container, init bool) *container {
+		return &container{name: c.Name, image: c.Image, is: k.images[c.Image], init: init}
+	}
+	l.main = of(&pod.Spec.Containers[0], false)
+	if len(pod.Spec.InitContainers) > 0 {
+		l.init = of(&pod.Spec.InitContainers[0], true)
+	}
+	k.made[l.main.image]++
+	if k.made[l.main.image] == 1 {
+		l.main.is.Ready = max(l.main.is.Ready, l.main.is.Straggler)
+	}
+	return l
+}
+
+// schedule puts a pod on the node with the fewest, of those that are heard of.
+func (k *kubelets) schedule(l *life, now time.Time) {
+	pods := map[*node]int{}
+	for _, other := range k.lives {
+		pods[other.node]++
+	}
+	fits := slices.DeleteFunc(slices.Clone(k.nodes), func(n *node) bool {
+		return !n.down.IsZero() && !now.Before(n.down.Add(notReadyAfter)) || k.room > 0 && pods[n] >= k.room
+	})
+	if len(fits) > 0 {
+		l.node, l.scheduled = slices.MinFunc(fits, func(a, b *node) int { return cmp.Compare(pods[a], pods[b]) }), now
+	}
+}
+
+// live does what is due for a pod on a node that runs.
+func (k *kubelets) live(c *cluster, l *life, now time.Time) {
+	l.lost = false
+	if l.seen.IsZero() {
+		if see := l.scheduled.Add(seenAfter); now.Before(see) {
+			c.at(see)
+			return
+		}
+		l.seen = now
+	}
+	for _, one := range []*container{l.init, l.main} {
+		if one == nil {
+			continue
+		}
+		for k.advance(l.node, one, now) {
+		}
+		if at := one.due(); !at.IsZero() {
+			c.at(at)
+		}
+		if one.doing != done {
+			return
+		}
+	}
+}
+
+// advance lets a container do what is due; false when nothing is.
+func (k *kubelets) advance(n *node, c *container, now time.Time) bool {
+	if at := c.due(); at.IsZero() && c.doing != waiting || now.Before(at) {
+		return false
+	}
+	switch c.doing {
+	case waiting, backingOff:
+		if c.is.Pull == 0 && !c.is.Missing || n.has[c.image] {
+			c.start(now)
+			break
+		}
+		c.doing, c.next = pulling, now.Add(c.is.Pull)
+		if k.registryGone || n.cutOff || c.is.Missing {
+			c.next = now.Add(pullFails)
+		}
+	case pulling:
+		if !k.registryGone && !n.cutOff && !c.is.Missing {
+			n.has[c.image] = true
+			c.start(now)
+			break
+		}
+		c.tries++
+		c.doing, c.next, c.until = failed, now.Add(shown), now.Add(backOff(c.tries))
+	case failed:
+		c.doing, c.next = backingOff, c.until
+	case running:
+		return c.stop(now)
+	case crashed, crashLooping:
+		if again := c.ended.Add(backOff(c.backOffs)); now.Before(again) {
+			c.doing, c.next = crashLooping, again
+			break
+		}
+		c.restarts++
+		c.backOffs++
+		c.start(now)
+	case done:
+		return false
+	}
+	return true
+}
+
+// backOff is how long a kubelet waits before it tries again after so many tries.
+func backOff(tries int) time.Duration {
+	if tries == 0 {
+		return 0
+	}
+	wait := firstBackOff
+	for range tries - 1 {
+		wait = min(2*wait, maxBackOff)
+	}
+	return wait
+}
+
+// due is when a container does something else; zero when never.
+func (c *container) due() time.Time {
+	switch {
+	case c.doing == done:
+		return time.Time{}
+	case c.doing != running:
+		return c.next
+	}
+	ready := c.started.Add(c.is.Ready)
+	switch {
+	case time.Now().Before(ready) && (c.is.Ends == 0 || c.is.Ready < c.is.Ends):
+		return ready
+	case c.is.Ends > 0:
+		return c.started.Add(c.is.Ends)
+	default:
+		return time.Time{}
+	}
+}
+
+func (c *container) start(now time.Time) { c.doing, c.started = running, now }
+
+// stop ends a run whose time is over; false when it is not.
+func (c *container) stop(now time.Time) bool {
+	if c.is.Ends == 0 || now.Before(c.started.Add(c.is.Ends)) {
+		return false
+	}
+	c.ended = now
+	if c.init {
+		c.doing = done
+		return true
+	}
+	if c.ended.Sub(c.started) >= backOffForgotten {
+		c.backOffs = 0
+	}
+	c.doing, c.next = crashed, now.Add(shown)
+	c.last = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", StartedAt: stamp(c.started), FinishedAt: stamp(now)}
+	return true
+}
+
+// reboot is what a kubelet makes of a container that ran when its node stopped.
+func (c *container) reboot(now time.Time) {
+	switch c.doing {
+	case running:
+		c.last = &corev1.ContainerStateTerminated{ExitCode: 255, Reason: "Unknown", StartedAt: stamp(c.started), FinishedAt: stamp(now)}
+		c.restarts++
+		c.start(now)
+	case pulling:
+		c.doing = waiting
+	default:
+	}
+}
+
+func (c *container) ready(now time.Time) bool {
+	return c.doing == done || c.doing == running && !now.Before(c.started.Add(c.is.Ready))
+}
+
+// status is what a kubelet reports of a container.
+func (c *container) status(now time.Time, initialized bool) corev1.ContainerStatus {
+	s := corev1.ContainerStatus{Name: c.name, Image: c.image, RestartCount: c.restarts, Ready: c.ready(now)}
+	wait := func(reason, message string) {
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: message}
+	}
+	switch c.doing {
+	case running:
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(c.started)}
+	case done:
+		s.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: stamp(c.started), FinishedAt: stamp(c.ended)}
+	case crashed:
+		s.State.Terminated = c.last
+	case crashLooping:
+		wait("CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s", backOff(c.backOffs), c.name))
+	case failed:
+		wait("ErrImagePull", fmt.Sprintf("failed to pull image %q: no such host", c.image))
+	case waiting, pulling, backingOff:
+		switch {
+		case c.tries > 0:
+			wait("ImagePullBackOff", fmt.Sprintf("Back-off pulling image %q", c.image))
+		case initialized:
+			wait("ContainerCreating", "")
+		default:
+			wait("PodInitializing", "")
+		}
+	}
+	if c.doing != crashed {
+		s.LastTerminationState.Terminated = c.last
+	}
+	started := c.doing == running
+	s.Started = &started
+	return s
+}
+
+// status is what the scheduler and the kubelet report of a pod.
+func (l *life) status(before *corev1.PodStatus, now time.Time) corev1.PodStatus {
+	s := corev1.PodStatus{Phase: corev1.PodPending}
+	is := func(kind corev1.PodConditionType, holds bool, unless, message string) {
+		c := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue}
+		if !holds {
+			c.Status, c.Reason, c.Message = corev1.ConditionFalse, unless, message
+		}
+		s.Conditions = append(s.Conditions, c)
+	}
+	switch {
+	case l.lost: // its node's controller says so, of what the kubelet said last
+		s = *before.DeepCopy()
+		s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+		is(corev1.PodReady, false, "NodeNotReady", "")
+	case l.node == nil:
+		is(corev1.PodScheduled, false, corev1.PodReasonUnschedulable, "no node has room: too many pods")
+	case l.seen.IsZero():
+		is(corev1.PodScheduled, true, "", "")
+	default:
+		s.StartTime = new(stamp(l.seen))
+		if l.init != nil {
+			s.InitContainerStatuses = []corev1.ContainerStatus{l.init.status(now, true)}
+		}
+		s.ContainerStatuses = []corev1.ContainerStatus{l.main.status(now, l.init == nil)}
+		if !l.main.started.IsZero() {
+			s.Phase, s.PodIP = corev1.PodRunning, "10.0.0.1"
+		}
+		is(corev1.PodScheduled, true, "", "")
+		is(corev1.PodInitialized, l.init == nil || l.init.doing == done, "ContainersNotInitialized", "")
+		is(corev1.PodReady, l.main.ready(now), "ContainersNotReady", "")
+	}
+	for i := range s.Conditions {
+		c := &s.Conditions[i]
+		c.LastTransitionTime = stamp(now)
+		for _, old := range before.Conditions {
+			if old.Type == c.Type && old.Status == c.Status {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+		}
+	}
+	return s
+}
+
+// stamp is a time as an API server keeps it.
+func stamp(at time.Time) metav1.Time { return metav1.NewTime(at).Rfc3339Copy() }
+
+// forget drops what is known of pods that are gone.
+func (k *kubelets) forget(pods []*corev1.Pod) {
+	there := map[types.UID]bool{}
+	for _, pod := range pods {
+		there[pod.UID] = true
+	}
+	for uid := range k.lives {
+		if !there[uid] {
+			delete(k.lives, uid)
+		}
+	}
+}
+
+// change changes the nodes; what follows from it does at once.
+func (w *World) change(what string, change func(k *kubelets)) {
+	w.note("cluster: %s", what)
+	change(w.cluster.kubelets)
+	w.cluster.at(time.Now())
+}
+
+// SetRegistry says whether images can be pulled.
+func (w *World) SetRegistry(there bool) {
+	w.change(fmt.Sprintf("the registry is there: %t", there), func(k *kubelets) { k.registryGone = !there })
+}
+
+// SetImage changes what becomes of the pods of an image that are made from now on.
+func (w *World) SetImage(name string, is Image) {
+	w.change("image "+name+" changes", func(k *kubelets) {
+		k.images = maps.Clone(k.images)
+		k.images[name] = is
+	})
+}
+
+// AddNode adds a node.
+func (w *World) AddNode() { w.change("a node comes", (*kubelets).add) }
+
+// CutOff says whether a node reaches a registry.
+func (w *World) CutOff(number int, cutOff bool) {
+	w.change(fmt.Sprintf("node %d is cut off: %t", number, cutOff), func(k *kubelets) { k.nodes[number-1].cutOff = cutOff })
+}
+
+// KillNode stops a node, as a power failure does.
+func (w *World) KillNode(number int) {
+	w.change(fmt.Sprintf("node %d dies", number), func(k *kubelets) { k.nodes[number-1].down = time.Now() })
+}
+
+// BootNode starts a node that was stopped.
+func (w *World) BootNode(number int) {
+	w.change(fmt.Sprintf("node %d comes back", number), func(k *kubelets) {
+		n := k.nodes[number-1]
+		n.down = time.Time{}
+		for _, l := range k.lives {
+			for _, c := range []*container{l.init, l.main} {
+				if l.node == n && c != nil {
+					c.reboot(time.Now())
+				}
+			}
+		}
+	})
+}
+
+// SetQuota bounds how many pods there may be, or takes the bound away.
+func (w *World) SetQuota(bounded bool, pods int) {
+	w.note("cluster: quota %t of %d pods", bounded, pods)
+	w.cluster.bounded, w.cluster.quota = bounded, pods
+	w.cluster.at(time.Now())
+}
+
+// refusal says why no more pods may be made; empty when they may.
+func (c *cluster) refusal(namespace string) string {
+	if used := len(list[*corev1.Pod](c.api, "Pod", namespace)); c.bounded && used >= c.quota {
+		return fmt.Sprintf("pods are forbidden: exceeded quota: pods, requested: pods=1, used: pods=%d, limited: pods=%d", used, c.quota)
+	}
+	return ""
+}
+
+// refused is the condition of a ReplicaSet whose pods are refused.
+func refused(before []appsv1.ReplicaSetCondition, why string) []appsv1.ReplicaSetCondition {
+	if why == "" {
+		return nil
+	}
+	if len(before) > 0 {
+		return before
+	}
+	return []appsv1.ReplicaSetCondition{{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
+		Message: why, LastTransitionTime: stamp(time.Now())}}
+}
+
+// available is the condition of a Deployment that says whether enough of its pods
+// are.
+func available(d *appsv1.Deployment, n int32) appsv1.DeploymentCondition {
+	missing := int32(0)
+	if r := d.Spec.Strategy.RollingUpdate; r != nil {
+		missing = scaled(r.MaxUnavailable, *d.Spec.Replicas, false)
+	}
+	c := appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, LastTransitionTime: stamp(time.Now())}
+	if n >= *d.Spec.Replicas-missing {
+		c.Status = corev1.ConditionTrue
+	}
+	for _, old := range d.Status.Conditions {
+		if old.Type == c.Type && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return c
+}

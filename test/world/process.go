@@ -1,0 +1,333 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/recorder"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	observed "github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/servertime"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/routers"
+	"github.com/traas-stack/altershield-operator/runnable"
+	"github.com/traas-stack/altershield-operator/webhooks"
+)
+
+// Process is one manager of the operator.
+type Process struct {
+	world  *World
+	number int
+	cache  *processCache
+	client client.Client
+	live   client.Reader
+	// lag is how far the cache is behind, by kind.
+	lag map[string]time.Duration
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	// dead is guarded by the world's lock.
+	dead bool
+	died time.Time
+	// running are its goroutines.
+	running   sync.WaitGroup
+	runnables []manager.Runnable
+	webhooks  map[string]http.Handler
+	callbacks *routers.Server
+	clock     *servertime.Clock
+}
+
+// newProcess starts a manager. Only the scheduler may.
+func (w *World) newProcess(number int, lag map[string]time.Duration) *Process {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Process{
+		world: w, number: number, lag: lag, webhooks: map[string]http.Handler{},
+		ctx: ctx, cancel: cancel,
+	}
+	if err := p.setUp(); err != nil {
+		panic(err)
+	}
+	for _, r := range p.runnables {
+		p.running.Go(func() {
+			if err := r.Start(withRunnable(ctx, r)); err != nil && ctx.Err() == nil {
+				panic(err)
+			}
+		})
+	}
+	synctest.Wait()
+	w.all = append(w.all, p)
+	return p
+}
+
+// withRunnable names what is no controller, and so has no reconciles.
+func withRunnable(ctx context.Context, r manager.Runnable) context.Context {
+	if _, ok := r.(*runnable.Defaults); ok {
+		return withTask(ctx, "defaults")
+	}
+	return ctx
+}
+
+// machinesAhead is how far the clocks of the machines are ahead of the API
+// server's, on which one process after the other runs.
+var machinesAhead = []time.Duration{0, 5 * time.Minute, -5 * time.Minute}
+
+// machineClock is the clock of a machine.
+type machineClock struct{ ahead time.Duration }
+
+func (c machineClock) Now() time.Time                  { return time.Now().Add(c.ahead) }
+func (c machineClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// hearDate is what an answer of the API server says of the time.
+func (p *Process) hearDate() { p.clock.Observe(time.Now().UTC().Format(http.TimeFormat)) }
+
+// setUp is what main does, but for what belongs to a machine: sockets, files,
+// certificates and the lease.
+func (p *Process) setUp() error {
+	w := p.world
+	kinds := w.kinds
+	o := controllers.Options{Spread: func() float64 { return 0.5 }}
+	if w.server != nil {
+		server, err := w.server.connect(p)
+		if err != nil {
+			return err
+		}
+		o.Server = server
+	}
+	p.cache = newCache(w.api, controllers.CacheOptions(kinds, OperatorNamespace))
+	p.live = interceptor.NewClient(w.api.client, interceptor.Funcs{Get: p.getLive, List: p.listLive})
+	p.client = &processClient{WithWatch: interceptor.NewClient(w.api.client, interceptor.Funcs{
+		Create: p.create, Update: p.update, Patch: p.patch, Delete: p.delete, SubResourceUpdate: p.updateStatus, SubResourcePatch: p.patchStatus,
+	}), process: p}
+	mgr := &processManager{process: p}
+	p.clock = servertime.New(machineClock{ahead: machinesAhead[len(w.all)%len(machinesAhead)]})
+	p.hearDate()
+	c := observed.New(mgr, observed.Options{Namespace: OperatorNamespace, Clock: p.clock, Kinds: kinds})
+	if err := controllers.Setup(p.ctx, mgr, c, o); err != nil {
+		return err
+	}
+	return errors.Join(
+		webhooks.SetupWithManager(mgr, webhooks.Options{Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForce, Past: c.Past}),
+		routers.SetupWithManager(mgr, routers.Options{
+			Address: ":0", Tokens: altershield.StaticTokens{token}, Clock: c.Clock, View: c.View, Rollbacks: c, Log: mgr.GetLogger(),
+		}),
+		(&runnable.RollbackScanner{Cluster: c}).SetupWithManager(mgr),
+		mgr.Add(&runnable.Defaults{Client: p.client, Namespace: OperatorNamespace, Log: mgr.GetLogger()}),
+	)
+}
+
+// serve hands a request to the callback address.
+func (p *Process) serve(r *http.Request) *httptest.ResponseRecorder {
+	answer := httptest.NewRecorder()
+	// The handler begins what it does with its lifetime, which has the task here.
+	p.callbacks.Handler(context.WithValue(p.ctx, taskKey{}, r.Context().Value(taskKey{}))).ServeHTTP(answer, r)
+	return answer
+}
+
+// processManager is a manager, as far as the operator asks for one: what it does
+// not ask for panics.
+type processManager struct {
+	ctrl.Manager
+	process *Process
+}
+
+// Add implements manager.Manager.
+func (m *processManager) Add(r manager.Runnable) error {
+	if s, ok := r.(*routers.Server); ok {
+		m.process.callbacks = s // no socket here
+		return nil
+	}
+	useQueue(r)
+	m.process.runnables = append(m.process.runnables, r)
+	return nil
+}
+
+// useQueue gives a controller a queue without metrics: those have a ticker, and
+// minutes pass in no time here.
+func useQueue(r manager.Runnable) {
+	v := reflect.ValueOf(r)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return
+	}
+	field := v.Elem().FieldByName("NewQueue")
+	for _, newQueue := range []reflect.Value{reflect.ValueOf(newQueue[reconcile.Request]), reflect.ValueOf(newQueue[workload.Key])} {
+		if field.IsValid() && newQueue.Type().AssignableTo(field.Type()) {
+			field.Set(newQueue)
+		}
+	}
+}
+
+func newQueue[R comparable](_ string, limiter workqueue.TypedRateLimiter[R]) workqueue.TypedRateLimitingInterface[R] {
+	return workqueue.NewTypedRateLimitingQueue(limiter)
+}
+
+// Elected implements manager.Manager.
+func (m *processManager) Elected() <-chan struct{} {
+	elected := make(chan struct{})
+	close(elected)
+	return elected
+}
+
+// AddHealthzCheck implements manager.Manager.
+func (m *processManager) AddHealthzCheck(string, healthz.Checker) error { return nil }
+
+// AddReadyzCheck implements manager.Manager.
+func (m *processManager) AddReadyzCheck(string, healthz.Checker) error { return nil }
+
+// GetLogger implements manager.Manager.
+func (m *processManager) GetLogger() logr.Logger {
+	return logr.New(&logSink{world: m.process.world, process: m.process.number})
+}
+
+// GetControllerOptions implements manager.Manager.
+func (m *processManager) GetControllerOptions() config.Controller {
+	again := true
+	return config.Controller{SkipNameValidation: &again}
+}
+
+// GetCache implements manager.Manager.
+func (m *processManager) GetCache() cache.Cache { return m.process.cache }
+
+// GetFieldIndexer implements manager.Manager.
+func (m *processManager) GetFieldIndexer() client.FieldIndexer { return m.process.cache }
+
+// GetScheme implements manager.Manager.
+func (m *processManager) GetScheme() *runtime.Scheme { return scheme }
+
+// GetRESTMapper implements manager.Manager.
+func (m *processManager) GetRESTMapper() meta.RESTMapper { return mapper }
+
+// GetClient implements manager.Manager.
+func (m *processManager) GetClient() client.Client { return m.process.client }
+
+// GetAPIReader implements manager.Manager.
+func (m *processManager) GetAPIReader() client.Reader { return m.process.live }
+
+// GetEventRecorder implements manager.Manager.
+func (m *processManager) GetEventRecorder(string) recorder.EventRecorder {
+	return &eventRecorder{process: m.process}
+}
+
+// GetWebhookServer implements manager.Manager.
+func (m *processManager) GetWebhookServer() webhook.Server { return &webhookServer{process: m.process} }
+
+// webhookServer takes the webhooks; there is no socket.
+type webhookServer struct {
+	webhook.Server
+	process *Process
+}
+
+// Register implements webhook.Server.
+func (s *webhookServer) Register(path string, h http.Handler) { s.process.webhooks[path] = h }
+
+// eventRecorder keeps what users are told.
+type eventRecorder struct {
+	recorder.EventRecorder
+	process *Process
+}
+
+// Eventf implements events.EventRecorder.
+func (r *eventRecorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string, args ...any) {
+	name := ""
+	if o, err := meta.Accessor(regarding); err == nil {
+		name = o.GetName()
+	}
+	w := r.process.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.forgets {
+		return
+	}
+	w.events = append(w.events, Event{Name: name, Reason: reason, Message: fmt.Sprintf(note, args...)})
+}
+
+// logSink keeps the log, and knows what a logger was made for.
+type logSink struct {
+	world   *World
+	process int
+	values  []any
+}
+
+// Init implements logr.LogSink.
+func (s *logSink) Init(logr.RuntimeInfo) {}
+
+// Enabled implements logr.LogSink.
+func (s *logSink) Enabled(int) bool { return s.world.verbose }
+
+// Info implements logr.LogSink.
+func (s *logSink) Info(_ int, message string, values ...any) { s.log(message, nil, values) }
+
+// Error implements logr.LogSink.
+func (s *logSink) Error(err error, message string, values ...any) {
+	s.world.mu.Lock()
+	s.world.errors = append(s.world.errors, fmt.Sprintf("%s: %s: %v", s.name(), message, err))
+	s.world.mu.Unlock()
+	s.log(message, err, values)
+}
+
+func (s *logSink) log(message string, err error, values []any) {
+	if !s.world.verbose {
+		return
+	}
+	s.world.note("[%d] %s: %s %v %v", s.process, s.name(), message, err, values)
+}
+
+// WithValues implements logr.LogSink.
+func (s *logSink) WithValues(values ...any) logr.LogSink {
+	return &logSink{world: s.world, process: s.process, values: append(append([]any{}, s.values...), values...)}
+}
+
+// WithName implements logr.LogSink.
+func (s *logSink) WithName(string) logr.LogSink { return s }
+
+// name says which controller works on which object.
+func (s *logSink) name() string {
+	var parts []string
+	for i := 0; i+1 < len(s.values); i += 2 {
+		switch s.values[i] {
+		case "controller", "namespace", "name":
+			parts = append(parts, fmt.Sprint(s.values[i+1]))
+		case "changeworkload":
+			parts = append(parts, fmt.Sprint(s.values[i+1]))
+		}
+	}
+	return strings.Join(parts, " ")
+}

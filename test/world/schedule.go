@@ -1,0 +1,382 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+)
+
+// errDead is what a process that died gets for whatever it still tries.
+var errDead = errors.New("this process is dead")
+
+// task is a goroutine of a process that waits to be let on.
+type task struct {
+	// id tells one reconcile, or one callback, from the next; name says what it is
+	// about.
+	id, name string
+	process  *Process
+	resume   chan error
+}
+
+type taskKey struct{}
+
+// withTask names a goroutine that is no reconcile.
+func withTask(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, taskKey{}, id)
+}
+
+// taskOf says which task a context is of; empty for what runs as part of another,
+// as the mapping of events to requests does.
+func taskOf(ctx context.Context) (id, name string) {
+	if id, ok := ctx.Value(taskKey{}).(string); ok {
+		return id, id
+	}
+	if id := controller.ReconcileIDFromContext(ctx); id != "" {
+		name := ""
+		if l, err := logr.FromContext(ctx); err == nil {
+			if s, ok := l.GetSink().(*logSink); ok {
+				name = s.name()
+			}
+		}
+		return string(id), name
+	}
+	return "", ""
+}
+
+// enter waits until the goroutine may go on. One that may goes on until it ends or
+// waits for time to pass, unless the world picks anew at each step.
+func (p *Process) enter(ctx context.Context, step bool) error {
+	w := p.world
+	id, name := taskOf(ctx)
+	w.mu.Lock()
+	switch {
+	case p.dead:
+		w.mu.Unlock()
+		return errDead
+	case id == "", id == w.running && (!step || w.random == nil):
+		w.mu.Unlock()
+		return nil
+	}
+	t := &task{id: id, name: name, process: p, resume: make(chan error)}
+	w.waiting = append(w.waiting, t)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	return <-t.resume
+}
+
+// die ends a process at this very point.
+func (p *Process) die() {
+	p.world.mu.Lock()
+	p.dead = true
+	p.world.mu.Unlock()
+	p.cancel()
+}
+
+// let lets one task go on until it waits again or ends.
+func (w *World) let(t *task, err error) {
+	w.did("%s goes on", cmp.Or(t.name, t.id))
+	w.mu.Lock()
+	w.running = t.id
+	w.waiting = slices.DeleteFunc(w.waiting, func(other *task) bool { return other == t })
+	w.mu.Unlock()
+	t.resume <- err
+	synctest.Wait()
+	w.mu.Lock()
+	w.running = ""
+	w.mu.Unlock()
+}
+
+// step lets one thing happen; false when nothing can before time passes. It ends
+// the story when so much happens at once that it would never end.
+func (w *World) step() bool {
+	if !w.happen() {
+		return false
+	}
+	if time.Since(w.busySince) >= time.Second {
+		w.busySince, w.busySteps = time.Now(), 0
+	}
+	if most := w.forAll(maxStepsAtOnce); w.busySteps >= most {
+		w.Failf("%d steps within a second: it goes round in circles; the last ones were:\n%s", most, strings.Join(w.last, "\n"))
+	}
+	w.busySteps++
+	return true
+}
+
+// forAll is a number for all Deployments.
+func (w *World) forAll(forOne int) int { return forOne * max(1, len(w.api.kinds["Deployment"])) }
+
+// did notes a step, for the case that there are too many of them.
+func (w *World) did(format string, args ...any) {
+	if w.busySteps < w.forAll(maxStepsAtOnce)-lastSteps {
+		return
+	}
+	w.last = append(w.last, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+	w.last = w.last[max(0, len(w.last)-lastSteps):]
+}
+
+// happen lets one thing happen; false when nothing can before time passes.
+func (w *World) happen() bool {
+	synctest.Wait()
+	if w.bury() {
+		return true
+	}
+	tasks := w.tasks()
+	if w.random != nil {
+		return w.anyStep(tasks)
+	}
+	for _, p := range w.alive() {
+		if p.see() {
+			w.did("process %d sees what happened", p.number)
+			return true
+		}
+	}
+	if len(tasks) > 0 {
+		w.let(tasks[0], nil)
+		return true
+	}
+	return w.clusterStep()
+}
+
+// clusterStep lets the cluster act.
+func (w *World) clusterStep() bool {
+	before := w.api.history.end()
+	if !w.cluster.step() {
+		return false
+	}
+	for _, c := range w.api.history.from(before) {
+		w.did("the cluster writes %s %s", c.key.kind, c.key.name)
+	}
+	return true
+}
+
+// anyStep lets something happen that the seed chooses.
+func (w *World) anyStep(tasks []*task) bool {
+	var steps []func()
+	for _, p := range w.alive() {
+		for _, i := range p.cache.all() {
+			if i.ready(p.lag[i.kind]) {
+				steps = append(steps, i.see)
+			}
+		}
+	}
+	for _, t := range tasks {
+		steps = append(steps, func() { w.let(t, nil) })
+	}
+	// The cluster has its turn among all others.
+	if len(steps) == 0 || w.random.IntN(len(steps)+1) == 0 {
+		if w.clusterStep() {
+			return true
+		}
+	}
+	if len(steps) == 0 {
+		return false
+	}
+	steps[w.random.IntN(len(steps))]()
+	return true
+}
+
+// tasks are those that wait, in a fixed order.
+func (w *World) tasks() []*task {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	tasks := slices.Clone(w.waiting)
+	slices.SortStableFunc(tasks, func(a, b *task) int {
+		return cmp.Or(cmp.Compare(a.process.number, b.process.number), cmp.Compare(a.name, b.name))
+	})
+	return tasks
+}
+
+// bury ends what is left of processes that died, and starts others in their
+// place after a while.
+func (w *World) bury() bool {
+	for _, t := range w.tasks() {
+		if t.process.dead {
+			w.let(t, errDead)
+			return true
+		}
+	}
+	for i, p := range w.processes {
+		if p.dead && !w.down && time.Since(w.diedAt(p)) >= restartAfter {
+			w.processes[i] = w.newProcess(p.number, p.lag)
+			return true
+		}
+	}
+	return false
+}
+
+// diedAt notes when a process was first found dead.
+func (w *World) diedAt(p *Process) time.Time {
+	if p.died.IsZero() {
+		p.died = time.Now()
+	}
+	return p.died
+}
+
+// see lets a cache see all it may.
+func (p *Process) see() (seen bool) {
+	for _, i := range p.cache.all() {
+		for i.ready(p.lag[i.kind]) {
+			i.see()
+			seen = true
+		}
+	}
+	return seen
+}
+
+// forget drops what everybody has seen, in a world that forgets.
+func (w *World) forget() {
+	if !w.forgets {
+		return
+	}
+	seen := w.cluster.seen
+	for _, p := range w.alive() {
+		for _, i := range p.cache.all() {
+			i.pending()
+			seen = min(seen, i.next)
+		}
+	}
+	w.api.history.forget(seen)
+}
+
+// pass lets time pass until something may happen, at most until an instant.
+func (w *World) pass(until time.Time) {
+	w.forget()
+	next := until
+	for _, at := range w.appointments() {
+		if at.Before(next) {
+			next = at
+		}
+	}
+	timer := time.NewTimer(time.Until(next))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.wake:
+	}
+}
+
+// appointments are when something happens by itself that is in nobody's queue.
+func (w *World) appointments() (at []time.Time) {
+	if due := w.cluster.due(); !due.IsZero() {
+		at = append(at, due)
+	}
+	for _, p := range w.processes {
+		if p.dead && !w.down {
+			at = append(at, w.diedAt(p).Add(restartAfter))
+			continue
+		}
+		if p.dead {
+			continue
+		}
+		for _, i := range p.cache.all() {
+			if c, ok := i.pending(); ok {
+				at = append(at, c.at.Add(p.lag[i.kind]))
+			}
+		}
+	}
+	return at
+}
+
+// failure is why a story did not go on; it ends the telling.
+type failure struct{ why string }
+
+// Error implements error, for the sake of one that ends no telling.
+func (f failure) Error() string { return f.why }
+
+// Failf ends the story: it did not go as it should.
+func (w *World) Failf(format string, args ...any) {
+	panic(failure{fmt.Sprintf(format, args...)})
+}
+
+// Until lets things happen until a condition holds.
+func (w *World) Until(what string, holds func() bool) {
+	deadline := time.Now().Add(patience)
+	for steps := 0; ; steps++ {
+		if holds() {
+			return
+		}
+		if steps > w.forAll(maxSteps) {
+			w.Failf("gave up waiting until %s: too much happens", what)
+		}
+		if w.step() {
+			continue
+		}
+		if !time.Now().Before(deadline) {
+			w.Failf("gave up waiting until %s", what)
+		}
+		w.pass(deadline)
+	}
+}
+
+// Rest lets things happen until nothing has been written for a while that is
+// longer than every wait of the operator.
+func (w *World) Rest() {
+	deadline := time.Now().Add(patience)
+	since, written := time.Now(), w.api.history.end()
+	for steps := 0; ; steps++ {
+		if steps > w.forAll(maxSteps) {
+			w.Failf("it does not come to rest: too much happens")
+		}
+		if w.api.history.end() != written {
+			since, written = time.Now(), w.api.history.end()
+		}
+		if w.step() {
+			continue
+		}
+		if time.Since(since) >= quiet {
+			return
+		}
+		if !time.Now().Before(deadline) {
+			w.Failf("it does not come to rest: there are still writes")
+		}
+		w.pass(since.Add(quiet))
+	}
+}
+
+// For lets things happen for some time.
+func (w *World) For(d time.Duration) {
+	end := time.Now().Add(d)
+	for time.Now().Before(end) {
+		if !w.step() {
+			w.pass(end)
+		}
+	}
+}
+
+// alive are the processes that run.
+func (w *World) alive() []*Process {
+	var alive []*Process
+	for _, p := range w.processes {
+		if !p.dead {
+			alive = append(alive, p)
+		}
+	}
+	return alive
+}

@@ -1,0 +1,411 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/test/observer"
+)
+
+// Story is what users do, and what must come of it.
+type Story struct {
+	Name    string
+	Options Options
+	// Tell acts, and waits until what must come has come. It fails by Failf, and
+	// must not look at what a fault may change: how often something was written,
+	// or when.
+	Run func(w *World)
+	// Moving: users act while pods come and go, so how many were verified before
+	// they did is a matter of time. How often something was made and removed is not
+	// compared then, only how it ends.
+	Moving bool
+	// Pending says what happens today at some faults although it must not, by the
+	// text of the fault and its write: a defect that is known. A fault in here that
+	// does no harm is a failure, too.
+	Pending map[string]string
+}
+
+// Ending is how a story ended.
+type Ending struct {
+	// Writes and Calls are the operator's.
+	Writes, Calls []string
+	// State is all that is left, without what differs from one run to the next.
+	State string
+	// Counts are what was made and removed.
+	Counts string
+	// Hit is what the fault was at; empty when the story has no such write.
+	Hit string
+	// Problem is why the story did not go on; empty when it did.
+	Problem string
+	// Violations are the invariants that did not hold, Errors what the operator
+	// logged as such.
+	Violations, Errors []string
+	// Undelivered: a failing verdict was sent while no replica could accept it.
+	// The server sends it once, so the story may end as if there was none.
+	Undelivered bool
+	// Log is there with Options.Verbose.
+	Log string
+}
+
+// Play tells a story once.
+func Play(t *testing.T, s Story, o Options) (e Ending) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		w := New(o)
+		defer func() { e.Log = w.Log() }()
+		defer w.Close()
+		e.Problem = w.run(s)
+		e.Writes, e.Calls, e.Hit = w.writes, w.calls, w.hit
+		e.State, e.Counts, e.Undelivered = w.state(), w.counts(), w.Undelivered()
+		e.Errors = w.errors
+		if w.server != nil && e.Problem == "" {
+			w.api.violations = append(w.api.violations, w.api.judge.Delivered(w.server.acknowledged())...)
+		}
+		for _, v := range w.api.violations {
+			e.Violations = append(e.Violations, v.String())
+		}
+		if e.Problem == "" {
+			for _, open := range w.api.judge.Unfinished([]string{Namespace}, time.Now()) {
+				e.Violations = append(e.Violations, "L1: "+open)
+			}
+		}
+	})
+	return e
+}
+
+// Bench tells a story in a benchmark, which has no bubble itself, and fails it where
+// the story does not go well. Time in there is not real: a [Watch] measures it.
+func Bench(b *testing.B, s Story) {
+	b.Helper()
+	told, problem := false, ""
+	var violations []observer.Violation
+	tell := func(t *testing.T) {
+		if told {
+			return // tests are repeated as benchmarks are
+		}
+		told = true
+		synctest.Test(t, func(*testing.T) {
+			w := New(s.Options)
+			defer w.Close()
+			problem = w.run(s)
+			violations = w.api.violations
+		})
+	}
+	all := func(string, string) (bool, error) { return true, nil }
+	if !testing.RunTests(all, []testing.InternalTest{{Name: b.Name(), F: tell}}) || problem != "" || len(violations) > 0 {
+		b.Fatalf("%s: %s %v", s.Name, problem, violations)
+	}
+}
+
+// run runs a story to its end, and waits until nothing happens any more.
+func (w *World) run(s Story) (problem string) {
+	defer func() {
+		if p := recover(); p != nil {
+			f, ok := p.(failure)
+			if !ok {
+				panic(p)
+			}
+			problem = f.why
+		}
+	}()
+	s.Run(w)
+	w.Rest()
+	return ""
+}
+
+// What differs from one run to the next, in texts.
+var (
+	differs = []struct {
+		is *regexp.Regexp
+		as string
+	}{
+		{regexp.MustCompile(`[0-9a-f]{8}-0000-4000-8000-\d{12}`), "UID"},
+		{regexp.MustCompile(`(-[0-9a-f]{8})-\d{5}\b`), "$1-POD"},
+		{regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?`), "TIME"},
+		// An order's id has the UID of its release, and ends with when it was begun.
+		{regexp.MustCompile(`\bcluster-\w{32}-(\w{32}-\d+-\d+)-\w{8}\b`), "cluster-UID-$1-BEGUN"},
+		// Whether the answer to a submission that was accepted arrived.
+		{regexp.MustCompile(`(,? as the server said)? when asked`), ""},
+		{regexp.MustCompile(`AlterShield Server has the order already`), "AlterShield Server accepted the order"},
+		{regexp.MustCompile(`\b(node|order)-\d+-\d{6}\b`), "$1-ID"},
+		{regexp.MustCompile(`(quarantined|override|suspend|operate-finished|rollback-requested)(-reported)?": "\d+"`), `$1$2": "NUMBER"`},
+		{regexp.MustCompile(`(override": "[0-9a-f]{32}) \d+ `), "$1 VERSION "},
+	}
+	dropped = []string{"uid", "resourceVersion", "creationTimestamp", "generation", "observedGeneration", "managedFields", "lastTransitionTime", "startedAt", "time", "timeUnix", "orderUrl", "folded", "blockAtStart"}
+)
+
+// state is all that is left in the namespace, by kind and name.
+func (w *World) state() string {
+	var parts []string
+	for k, o := range w.api.objects {
+		if k.namespace != Namespace {
+			continue
+		}
+		if c, ok := o.(*v1alpha1.ChangeWorkload); ok {
+			o = w.withoutRepeated(c)
+		}
+		if b, ok := o.(*v1alpha1.ChangePod); ok && w.foldable(b) {
+			continue
+		}
+		var content any
+		must(json.Unmarshal(textOf(o), &content))
+		text, err := json.MarshalIndent(scrub(content), "", " ")
+		must(err)
+		for _, d := range differs {
+			text = d.is.ReplaceAll(text, []byte(d.as))
+		}
+		parts = append(parts, k.kind+"\n"+string(text))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\n")
+}
+
+// foldable says that a batch may be folded by now, or later: when that happens is a
+// matter of time. So is how many pods of an earlier attempt are left.
+func (w *World) foldable(b *v1alpha1.ChangePod) bool {
+	for _, c := range list[*v1alpha1.ChangeWorkload](w.api, "ChangeWorkload", Namespace) {
+		if metav1.IsControlledBy(b, c) && b.Spec.Attempt < c.Status.Attempt {
+			return !defense.BatchFails(b)
+		}
+	}
+	if b.Status.Status != v1alpha1.ChangePodExecuteDone || defense.BatchFails(b) {
+		return false
+	}
+	return !slices.ContainsFunc(b.Spec.PodInfos, func(info v1alpha1.PodInfo) bool {
+		return slices.ContainsFunc(w.Pods(), func(p *corev1.Pod) bool { return string(p.UID) == info.UID })
+	})
+}
+
+// withoutRepeated drops the verdicts on the nodes of starts that were repeated,
+// when nobody knew that they had been received, and that say what is known of a
+// batch: the server makes another node each time, and checks both.
+func (w *World) withoutRepeated(c *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
+	c = c.DeepCopy()
+	batches := w.Batches(c)
+	c.Status.UnclaimedVerdicts = slices.DeleteFunc(c.Status.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool {
+		known := slices.ContainsFunc(batches, func(b *v1alpha1.ChangePod) bool { return b.Status.ChangePodID == u.NodeID })
+		return !known && u.NodeID != c.Status.OrderNodeID && slices.ContainsFunc(batches, func(b *v1alpha1.ChangePod) bool {
+			v := b.Status.PreVerdict
+			if u.Stage == v1alpha1.StagePost {
+				v = b.Status.PostVerdict
+			}
+			return v != nil && v.Verdict == u.Verdict && v.Message == u.Message
+		})
+	})
+	return c
+}
+
+// scrub drops times, and what numbers the versions of objects.
+func scrub(content any) any {
+	switch c := content.(type) {
+	case map[string]any:
+		dropChance(c)
+		for k, v := range c {
+			if strings.HasSuffix(k, "Verdict") && passes(v) {
+				delete(c, k)
+				continue
+			}
+			if k == "unclaimedVerdicts" {
+				c[k] = slices.DeleteFunc(scrub(v).([]any), passes) //nolint:errcheck // it is a list
+				if len(c[k].([]any)) == 0 {                        //nolint:errcheck // it is a list
+					delete(c, k)
+				}
+				continue
+			}
+			if slices.Contains(dropped, k) || strings.HasSuffix(k, "Time") || strings.HasSuffix(k, "TimeUnix") {
+				delete(c, k)
+			} else {
+				c[k] = scrub(v)
+			}
+		}
+	case []any:
+		for i := range c {
+			c[i] = scrub(c[i])
+		}
+		c = slices.DeleteFunc(c, isRepeated)
+		content = c
+		// Conditions are in the order they were first told in.
+		slices.SortStableFunc(c, func(a, b any) int { return strings.Compare(typeOf(a), typeOf(b)) })
+	}
+	return content
+}
+
+// dropChance drops conditions of a release whose end is a matter of time: whether
+// a passing verdict on its order came before the release was replaced, whether a
+// workload whose block was denied was blocked before it was rolled back, and whether
+// the pods of a release that succeeded were seen to go before that was.
+func dropChance(status map[string]any) {
+	conditions, _ := status["conditions"].([]any)
+	status["conditions"] = slices.DeleteFunc(conditions, func(condition any) bool {
+		m, _ := condition.(map[string]any)
+		switch status["status"] {
+		case string(v1alpha1.ChangeWorkloadRollback), string(v1alpha1.ChangeWorkloadCanceled):
+			return m["type"] == v1alpha1.ConditionBlocked ||
+				m["type"] == v1alpha1.ConditionOrderPreChecked && m["status"] != "False"
+		case string(v1alpha1.ChangeWorkloadSuccess):
+			return m["type"] == v1alpha1.ConditionVerified && m["status"] != "False"
+		default:
+			return false
+		}
+	})
+	if len(conditions) == 0 {
+		delete(status, "conditions")
+	}
+}
+
+// passes says that a verdict does: whether it was delivered, or asked for, or had
+// to wait for its node to be known, is a matter of time.
+func passes(verdict any) bool {
+	m, _ := verdict.(map[string]any)
+	return m["verdict"] == "pass"
+}
+
+// isRepeated says that a condition is about a call or a write that was repeated and
+// succeeded.
+func isRepeated(condition any) bool {
+	m, _ := condition.(map[string]any)
+	repeated := m["type"] == v1alpha1.ConditionSubmitted || m["type"] == v1alpha1.ConditionWritesAccepted
+	return repeated && m["status"] == "True"
+}
+
+// typeOf is the type of a condition; empty for all else.
+func typeOf(content any) string {
+	m, _ := content.(map[string]any)
+	t, _ := m["type"].(string)
+	return t
+}
+
+// counts are what the operator made and removed, and what the server was told.
+func (w *World) counts() string {
+	var lines []string
+	for verb, counts := range map[string]map[string]int{"made": w.api.creates, "removed": w.api.deletes} {
+		for _, kind := range []string{"ChangeWorkload", "ChangePod", "ControllerRevision", "OpsConfigInfo"} {
+			lines = append(lines, fmt.Sprintf("%s %s: %d", verb, kind, counts[kind]))
+		}
+	}
+	if w.server != nil {
+		for _, action := range []altershield.Action{altershield.ActionSubmitOrder, altershield.ActionEndOrder} {
+			orders := map[string]bool{}
+			for _, entry := range w.server.Journal().Requests(action).Accepted() {
+				orders[entry.Order] = true
+			}
+			lines = append(lines, fmt.Sprintf("%s: %d orders", action, len(orders)))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// Problems says what is wrong with an ending, compared with how it must be; empty
+// when nothing is.
+func (s *Story) Problems(reference, e *Ending) string {
+	var found []string
+	switch {
+	case e.Problem != "":
+		found = append(found, e.Problem)
+	case e.Undelivered && !reference.Undelivered:
+	default:
+		if diff := cmp.Diff(reference.State, e.State); diff != "" {
+			found = append(found, "it ends in another state, -want +got:\n"+diff)
+		}
+		if diff := cmp.Diff(reference.Counts, e.Counts); diff != "" && !s.Moving {
+			found = append(found, "other numbers were made or removed, -want +got:\n"+diff)
+		}
+	}
+	for _, v := range e.Violations {
+		if !slices.Contains(reference.Violations, v) {
+			found = append(found, v)
+		}
+	}
+	return strings.Join(found, "\n")
+}
+
+// Reference tells a story without a fault. It must go well.
+func Reference(t *testing.T, s Story) Ending {
+	t.Helper()
+	e := Play(t, s, s.Options)
+	if e.Problem != "" || len(e.Violations) > 0 {
+		t.Fatalf("without any fault: %s\n%s", e.Problem, strings.Join(e.Violations, "\n"))
+	}
+	return e
+}
+
+// Found is what a fault did that it must not.
+type Found struct {
+	Fault Fault
+	// At is the write or call it was at.
+	At string
+	// What is what it did, Log what happened, with Options.Verbose.
+	What, Log string
+}
+
+// Sweep tells a story again for each write, or call to AlterShield Server, that
+// the reference made, with each of some faults at it, and returns what ended
+// otherwise.
+func Sweep(t *testing.T, s Story, reference *Ending, faults ...Fault) (found []Found) {
+	t.Helper()
+	for _, f := range faults {
+		o := s.Options
+		o.Fault = f
+		e := Play(t, s, o)
+		if e.Hit == "" {
+			found = append(found, Found{Fault: f, What: "the story has no such write any more: it is not told in the same order each time", Log: e.Log})
+			continue
+		}
+		what := s.Problems(reference, &e)
+		if why, pending := s.Pending[fmt.Sprintf("%s %s", f.Kind, e.Hit)]; pending {
+			if what != "" {
+				continue
+			}
+			what = "this does no harm any more, though it is expected to: " + why
+		}
+		if what != "" {
+			found = append(found, Found{Fault: f, At: e.Hit, What: what, Log: e.Log})
+		}
+	}
+	return found
+}
+
+// Faults are all combinations of some kinds and the writes, or calls, of a
+// reference.
+func Faults(reference *Ending, ofCalls bool, kinds ...FaultKind) (faults []Fault) {
+	n := len(reference.Writes)
+	if ofCalls {
+		n = len(reference.Calls)
+	}
+	for at := 1; at <= n; at++ {
+		for _, kind := range kinds {
+			faults = append(faults, Fault{Kind: kind, At: at, OfCalls: ofCalls})
+		}
+	}
+	return faults
+}

@@ -1,0 +1,180 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package webhooks
+
+import (
+	"encoding/json"
+	"maps"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// update is a change of a Deployment: labels and annotations of what is stored
+// and of what the request would store.
+type update struct {
+	oldLabels, oldAnnotations, labels, annotations map[string]string
+	release                                        bool
+}
+
+// raw is the change as API servers send it.
+func (u update) raw(t *testing.T) (before, after string) {
+	t.Helper()
+	marshal := func(labels, annotations map[string]string) string {
+		metadata, err := json.Marshal(map[string]any{
+			"name": "sleep", "namespace": "default", "resourceVersion": "77", "labels": labels, "annotations": annotations,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(metadata)
+	}
+	template := sleepLabels
+	if u.release {
+		template = repairLabels
+	}
+	return manifest(marshal(u.oldLabels, u.oldAnnotations), sleepLabels), manifest(marshal(u.labels, u.annotations), template)
+}
+
+// updates are all changes of what the webhooks decide by.
+func updates() []update {
+	all := []update{{}, {release: true}}
+	// vary makes one change per value of each; no value is a key that is not there.
+	vary := func(keys func(u *update) *map[string]string, key string, values ...string) {
+		var more []update
+		for _, u := range all {
+			for _, value := range values {
+				with := u
+				changed := keys(&with)
+				*changed = maps.Clone(*changed)
+				if *changed == nil {
+					*changed = map[string]string{}
+				}
+				(*changed)[key] = value
+				more = append(more, with)
+			}
+		}
+		all = append(all, more...)
+	}
+	oldLabels := func(u *update) *map[string]string { return &u.oldLabels }
+	oldAnnotations := func(u *update) *map[string]string { return &u.oldAnnotations }
+	labels := func(u *update) *map[string]string { return &u.labels }
+	annotations := func(u *update) *map[string]string { return &u.annotations }
+	vary(oldLabels, v1alpha1.SuspendLabel, "1764000000")
+	vary(oldLabels, v1alpha1.IgnoredSuspendLabel, "true", "yes")
+	vary(oldAnnotations, v1alpha1.OverrideStaleAnnotation, "true")
+	vary(oldAnnotations, v1alpha1.QuarantinedAnnotation, repairVersion)
+	vary(labels, v1alpha1.SuspendLabel, "1764000000", "1764000001")
+	vary(labels, v1alpha1.IgnoredSuspendLabel, "true", "yes")
+	vary(labels, v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)
+	vary(annotations, v1alpha1.OverrideAnnotation, repairVersion+" 77 jane", repairVersion+" 76 jane", "nonsense")
+	return all
+}
+
+// matcher is how an API server decides whether to call a webhook.
+func matcher(t *testing.T, kind workload.Kind, name string) matchconditions.Matcher {
+	t.Helper()
+	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	for _, hook := range validatingConfiguration(workload.NewRegistry(kind)).Webhooks {
+		if hook.Name == name {
+			return webhook.NewValidatingWebhookAccessor(name, "validating", &hook).GetCompiledMatcher(compiler)
+		}
+	}
+	t.Fatalf("there is no webhook %s", name)
+	return nil
+}
+
+// matches asks it.
+func matches(t *testing.T, of workload.Kind, m matchconditions.Matcher, before, after []byte) bool {
+	t.Helper()
+	var objects [2]runtime.Object
+	for i, raw := range [][]byte{before, after} {
+		// As an API server has them: what is empty is not there.
+		u := &unstructured.Unstructured{}
+		objects[i] = u
+		if of == deployments {
+			objects[i] = &appsv1.Deployment{}
+		}
+		if err := json.Unmarshal(raw, objects[i]); err != nil {
+			t.Fatal(err)
+		}
+		if of != deployments {
+			u.SetLabels(u.GetLabels())
+			u.SetAnnotations(u.GetAnnotations())
+		}
+	}
+	kind := of.GroupVersionKind()
+	attributes, err := admission.NewVersionedAttributes(admission.NewAttributesRecord(
+		objects[1], objects[0], kind, "default", "sleep", kind.GroupVersion().WithResource(of.Resource()), "", admission.Update, nil, false,
+		&user.DefaultInfo{Name: "jane"},
+	), kind, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := m.Match(t.Context(), attributes, nil, nil)
+	if result.Error != nil {
+		t.Fatalf("%s\nbecame\n%s\n%v", before, after, result.Error)
+	}
+	return result.Matches
+}
+
+// testMatchConditions evaluates the match conditions as an API server does: what
+// defense denies is asked about, and nothing is that it would not deny. Only of a
+// quarantine the webhook knows more: whether the block or an override decides.
+func testMatchConditions(t *testing.T, k kindOfTest) {
+	block, quarantine := matcher(t, k, k.words.Replace("vdeployment.kb.io")), matcher(t, k, k.words.Replace("qdeployment.kb.io"))
+	blocked, held := 0, 0
+	for _, u := range updates() {
+		before, after := u.raw(t)
+		req := k.of(makeRequest(before, after))
+		request, _, _, err := read(&req, &Options{}, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		denies := !defense.ValidateAdmission(request).Allowed
+		if got := matches(t, k.Kind, block, req.OldObject.Raw, req.Object.Raw); got != denies {
+			t.Errorf("the block denies: %t, its webhook is called: %t\n%+v", denies, got, u)
+		}
+		asks := !defense.ValidateQuarantine(request).Allowed
+		got := matches(t, k.Kind, quarantine, req.OldObject.Raw, req.Object.Raw)
+		if asks && !got || got && !request.NeedsOverride() {
+			t.Errorf("the quarantine denies: %t, its webhook is called: %t\n%+v", asks, got, u)
+		}
+		if denies {
+			blocked++
+		}
+		if asks {
+			held++
+		}
+	}
+	if blocked == 0 || held == 0 {
+		t.Errorf("%d changes denied by the block, %d by the quarantine: the test tests nothing", blocked, held)
+	}
+	t.Logf("%d changes: %d denied by the block, %d by the quarantine", len(updates()), blocked, held)
+}

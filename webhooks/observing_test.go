@@ -1,0 +1,105 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// observing reads settings as they are for a workload whose annotation turns
+// observing on, in the namespace of the test.
+func observing(_ context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
+	if namespace != "default" {
+		return settings.InForce{}, errors.New("asked for the wrong namespace")
+	}
+	return settings.For(nil, nil, annotations), nil
+}
+
+// annotatedWith adds an annotation to what released returns.
+func annotatedWith(object, key, value string) string {
+	return strings.Replace(object, `"annotations":{`, `"annotations":{"`+key+`":"`+value+`",`, 1)
+}
+
+func TestObserving(t *testing.T) {
+	const observe = v1alpha1.SettingAnnotationPrefix + settings.NameObserve
+	o := Options{Self: self, Log: logr.Discard(), Settings: observing}
+	blind := o
+	blind.Settings = func(context.Context, string, map[string]string) (settings.InForce, error) {
+		return settings.InForce{}, errors.New("no cache")
+	}
+	unset := Options{Self: self, Log: logr.Discard()}
+
+	suspended := released(labelled(v1alpha1.SuspendLabel, "1"))
+	repaired := func(object string) string { return strings.Replace(object, `"test":"123"`, `"test":"1234"`, 1) }
+	quarantined := annotatedWith(released(""), v1alpha1.QuarantinedAnnotation, repairVersion)
+	for name, test := range map[string]struct {
+		handler       admission.Handler
+		before, after string
+		allowed       bool
+		warning       string // what it names
+	}{
+		"a block denies":             {newValidating(o, deployments), suspended, repaired(suspended), false, "blocked"},
+		"while observed it does not": {newValidating(o, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), true, "deployment sleep is suspended"},
+		"as soon as not observed":    {newValidating(o, deployments), annotatedWith(suspended, observe, "enabled"), repaired(suspended), false, "blocked"},
+		"without settings it does":   {newValidating(blind, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, "blocked"},
+		"unless it knows none":       {newValidating(unset, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, "blocked"},
+		"a quarantine denies":        {newQuarantine(o, deployments), quarantined, repaired(quarantined), false, ""},
+		"while observed not":         {newQuarantine(o, deployments), quarantined, repaired(annotatedWith(quarantined, observe, "enabled")), true, "was rolled back"},
+		"nothing to deny":            {newValidating(o, deployments), suspended, annotatedWith(suspended, observe, "enabled"), true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := review(t, test.handler, makeRequest(test.before, test.after))
+			warnings := strings.Join(got.Warnings, "; ")
+			if got.Allowed != test.allowed || (warnings == "") != (test.warning == "") || !strings.Contains(warnings, test.warning) {
+				t.Errorf("allowed %t, warnings %q, %+v; want %t, %q", got.Allowed, warnings, got.Result, test.allowed, test.warning)
+			}
+		})
+	}
+}
+
+// TestObservingTheAdmissionCheck sees to it that the server is asked, and that
+// its answer denies nothing.
+func TestObservingTheAdmissionCheck(t *testing.T) {
+	for name, test := range map[string]struct {
+		observe bool
+		warns   string
+	}{"defended": {false, ""}, "observed": {true, "it would have been denied: deployment sleep: version"}} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeChecker{
+				answer:   func(context.Context, Question) (Answer, error) { return Answer{Explanation: "a freeze"}, nil },
+				settings: func(s *settings.Settings) error { s.Observe = test.observe; return nil },
+			}
+			got := review(t, newMutating(f.options(), deployments), makeRequest(released(""), strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)))
+			if got.Allowed != test.observe || len(f.asked()) != 1 {
+				t.Errorf("allowed %t after %d questions", got.Allowed, len(f.asked()))
+			}
+			if test.observe && (!slices.ContainsFunc(got.Warnings, func(w string) bool { return strings.Contains(w, test.warns) }) || len(got.Patch) == 0) {
+				t.Errorf("warnings %q, patch %s; want a warning with %q, and a record", got.Warnings, got.Patch, test.warns)
+			}
+		})
+	}
+}

@@ -1,0 +1,43 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package webhooks
+
+import (
+	"context"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// pastTimeout bounds the reading of the past, which waits while the cache starts.
+const pastTimeout = 500 * time.Millisecond
+
+// observePast adds the past to a request whose answer depends on it. Where it
+// is not known, the request is not a way back.
+func (o *Options) observePast(ctx context.Context, r *defense.AdmissionRequest, stored *object) {
+	if o.Past == nil || stored == nil || !r.NeedsPast() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, pastTimeout)
+	defer cancel()
+	past, err := o.Past(ctx, r.Namespace, stored.uid)
+	if err != nil {
+		o.Log.Error(err, "a way back cannot be recognized, because the releases of a workload are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+		return
+	}
+	r.Past = &past
+}

@@ -1,0 +1,298 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package webhooks serves admission of workloads, of each kind that is defended at
+// paths of its own. It is thin: it reads a request, asks package defense, and answers
+// with a minimal patch or a verdict. Where the admission check is on, it also asks
+// AlterShield Server.
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// Options configures the webhooks.
+type Options struct {
+	// Kinds of workloads that are defended.
+	Kinds *workload.Registry
+	// Self is the user name the operator runs under, as the API server sees it.
+	// By this and by the field manager admission recognizes the operator's own
+	// requests.
+	Self string
+	// Clock is that of the API server, by which quarantines end; by default that of
+	// this machine.
+	Clock clock.PassiveClock
+	// Log takes the errors that the API server does not show to users.
+	Log logr.Logger
+	// Checker is asked before a release while the setting admission is on. Nil
+	// turns the admission check off, whatever the setting says.
+	Checker Checker
+	// Settings reads what is in force for a workload with these annotations in
+	// a namespace; required with a Checker.
+	Settings func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
+	// Past reads what is known of the releases of a workload, by namespace and UID,
+	// from a cache. Nil, or an error: no request is a way back.
+	Past func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error)
+	// Pod is this replica's own, if it is one.
+	Pod types.NamespacedName
+}
+
+func (o *Options) now() time.Time {
+	if o.Clock == nil {
+		return clock.RealClock{}.Now()
+	}
+	return o.Clock.Now()
+}
+
+// SetupWithManager registers the webhooks at the manager's webhook server.
+func SetupWithManager(mgr ctrl.Manager, o Options) error {
+	if o.Checker != nil && o.Settings == nil {
+		return errors.New("the admission check needs the settings")
+	}
+	server := mgr.GetWebhookServer()
+	ending := isEnding(mgr.GetClient(), o.Pod)
+	for _, kind := range o.Kinds.Kinds() {
+		for path, h := range map[string]handler{
+			pathOf(mutate, kind): newMutating(o, kind), pathOf(validate, kind): newValidating(o, kind), pathOf(quarantine, kind): newQuarantine(o, kind),
+		} {
+			server.Register(path, leaving(ending, &admission.Webhook{Handler: h}))
+		}
+	}
+	return nil
+}
+
+// handler answers requests for workloads of one kind; failed says what an error or a
+// panic comes to.
+type handler struct {
+	kind workload.Kind
+	// name of the webhook in metrics.
+	name   string
+	answer answerer
+	failed func(req *admission.Request, err error) admission.Response
+}
+
+// Handle implements admission.Handler.
+func (h handler) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
+	if !concerns(&req, h.kind) {
+		return admission.Allowed("")
+	}
+	var failure error
+	defer func() {
+		// controller-runtime would make it an error answer, which denies.
+		if p := recover(); p != nil {
+			failure = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		if failure != nil {
+			response = h.failed(&req, failure)
+		}
+		metrics.Admission(h.name, decision(&response, failure))
+	}()
+	response, failure = h.answer(ctx, &req)
+	return response
+}
+
+// decision is what a request came to, for metrics.
+func decision(response *admission.Response, failure error) string {
+	switch {
+	case failure != nil:
+		return "failed"
+	case !response.Allowed:
+		return "denied"
+	case len(response.Patches) > 0:
+		return "changed"
+	default:
+		return "unchanged"
+	}
+}
+
+// concerns says whether a request writes a workload of this kind itself. The rules ask
+// for nothing else; an installation may have changed them.
+func concerns(req *admission.Request, kind workload.Kind) bool {
+	return req.Resource.Group == kind.GroupVersionKind().Group && req.Resource.Resource == kind.Resource() && req.SubResource == "" &&
+		(req.Operation == admissionv1.Create || req.Operation == admissionv1.Update)
+}
+
+func newMutating(o Options, kind workload.Kind) handler {
+	check := newGate(o)
+	return handler{
+		kind: kind,
+		name: mutate,
+		answer: func(ctx context.Context, req *admission.Request) (admission.Response, error) {
+			request, stored, object, err := read(req, &o, kind)
+			if err != nil {
+				return admission.Response{}, err
+			}
+			response := admission.Allowed("")
+			if object.deleting {
+				return response, nil
+			}
+			o.observePast(ctx, &request, stored)
+			response.Patches = patch(object, defense.MutateAdmission(request))
+			if check == nil || !mustAsk(req, &request) {
+				return response, nil
+			}
+			denial, warning := check.pass(ctx, question(req, &request, stored, object), request.New.Annotations)
+			switch {
+			case denial != "":
+				return admission.Denied(denial), nil
+			case warning != "":
+				return response.WithWarnings(warning), nil
+			default:
+				return response, nil
+			}
+		},
+		// The controller notices a release that passed unseen; a denied
+		// request would be somebody's outage.
+		failed: func(req *admission.Request, err error) admission.Response {
+			o.Log.Error(err, "admitted a workload without mutating it, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
+			return admission.Allowed("")
+		},
+	}
+}
+
+func newValidating(o Options, kind workload.Kind) handler {
+	return handler{
+		kind:   kind,
+		name:   validate,
+		answer: judge(&o, kind, defense.ValidateAdmission),
+		failed: func(req *admission.Request, err error) admission.Response {
+			o.Log.Error(err, "a workload cannot be validated", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
+			return admission.Errored(http.StatusInternalServerError, fmt.Errorf("cannot validate %s %s", strings.ToLower(req.Kind.Kind), req.Name))
+		},
+	}
+}
+
+// newQuarantine is of the releases of versions that were rolled back. It is not
+// a block: if it fails, they pass, and this is reported later.
+func newQuarantine(o Options, kind workload.Kind) handler {
+	return handler{
+		kind:   kind,
+		name:   quarantine,
+		answer: judge(&o, kind, defense.ValidateQuarantine),
+		failed: func(req *admission.Request, err error) admission.Response {
+			o.Log.Error(err, "admitted a workload without checking its quarantine, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
+			return admission.Allowed("")
+		},
+	}
+}
+
+// answerer answers a request, or says why it cannot.
+type answerer func(context.Context, *admission.Request) (admission.Response, error)
+
+// judge answers with a verdict on a request. A workload that is only observed is
+// denied nothing.
+func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest) defense.AdmissionVerdict) answerer {
+	return func(ctx context.Context, req *admission.Request) (admission.Response, error) {
+		request, stored, object, err := read(req, o, kind)
+		if err != nil {
+			return admission.Response{}, err
+		}
+		o.observePast(ctx, &request, stored)
+		verdict := decide(request)
+		if verdict.Allowed || object.deleting {
+			return admission.Allowed(""), nil
+		}
+		if by := observedBy(ctx, o, &request); by != "" {
+			metrics.Observed(v1alpha1.EventWouldDeny)
+			return admission.Allowed("").WithWarnings(verdict.Observed(by).Warning), nil
+		}
+		warnings := slices.DeleteFunc([]string{verdict.Warning, verdict.Ways}, func(w string) bool { return w == "" })
+		return admission.Denied(verdict.Message).WithWarnings(warnings...), nil
+	}
+}
+
+// observedBy says what makes the workload of a request only observed, if
+// something does, with the annotations that the request gives it. Where that is
+// not known it is defended.
+func observedBy(ctx context.Context, o *Options, r *defense.AdmissionRequest) string {
+	if o.Settings == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
+	defer cancel()
+	s, err := o.Settings(ctx, r.Namespace, r.New.Annotations)
+	if err != nil {
+		o.Log.Error(err, "treating a workload as defended, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+		return ""
+	}
+	return s.ObservedBy
+}
+
+// read makes a request one that defense decides on. It also returns the object
+// that is stored, nil when it is being created, and the one that would be.
+func read(req *admission.Request, o *Options, kind workload.Kind) (request defense.AdmissionRequest, stored, changed *object, err error) {
+	own, err := isOwn(req, o.Self)
+	if err != nil {
+		return request, nil, nil, err
+	}
+	request = defense.AdmissionRequest{
+		Operation: defense.AdmissionOperation(req.Operation),
+		Now:       o.now(),
+		Own:       own,
+		Kind:      strings.ToLower(req.Kind.Kind),
+		Namespace: req.Namespace,
+		Name:      req.Name,
+		User:      req.UserInfo.Username,
+	}
+	if changed, err = parse(req.Object.Raw, kind); err != nil {
+		return request, nil, nil, fmt.Errorf("object: %w", err)
+	}
+	request.New = changed.AdmissionObject
+	if req.Operation == admissionv1.Update {
+		if stored, err = parse(req.OldObject.Raw, kind); err != nil {
+			return request, nil, nil, fmt.Errorf("old object: %w", err)
+		}
+		request.Old = stored.AdmissionObject
+	}
+	return request, stored, changed, nil
+}
+
+// isOwn says whether the operator sent a request. The user alone is not enough:
+// on a developer's machine both are the same.
+func isOwn(req *admission.Request, self string) (bool, error) {
+	if self == "" || req.UserInfo.Username != self || len(req.Options.Raw) == 0 {
+		return false, nil
+	}
+	// CreateOptions, UpdateOptions and PatchOptions agree on this field.
+	var options struct {
+		FieldManager string `json:"fieldManager"`
+	}
+	if err := json.Unmarshal(req.Options.Raw, &options); err != nil {
+		return false, fmt.Errorf("options: %w", err)
+	}
+	return options.FieldManager == v1alpha1.FieldManager, nil
+}
