@@ -556,6 +556,7 @@ var _ = Describe("with AlterShield Server, at the edges", Ordered, SpecPriority(
 					batch.Status.ChangePodID, altershield.DefaultScene, change.Status.OrderID, verdict)
 			}
 			url := managers()[0].CallbackAddress() + callbackPath
+			w.restful(ctx, ns) // what the release has still to tell
 			writes := w.managerWrites(ns)
 			pid := managers()[0].PID()
 			rss := memoryOf(pid)
