@@ -310,6 +310,27 @@ func TestBehind(t *testing.T) {
 	}
 }
 
+// TestEnrolledJustBefore: a workload is created right after its namespace is enrolled,
+// when neither admission nor the operator's cache knows of that yet. It is a release
+// all the same, and not a baseline that was there before.
+func TestEnrolledJustBefore(t *testing.T) {
+	story := world.Story{
+		Name:    "create right after enrolling",
+		Options: world.Options{Unenrolled: true, Verbose: *verbose, Lag: map[string]time.Duration{"Namespace": 3 * time.Second}},
+		Run: func(w *world.World) {
+			w.Rest()
+			w.Unseen(func() {
+				w.Enrol(true)
+				create(w, web(2))
+			})
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+		},
+	}
+	if e := world.Play(t, story, story.Options); e.Problem != "" {
+		t.Errorf("%s\n%s", e.Problem, e.Log)
+	}
+}
+
 // TestCallsOnceWhileBehind: a manager whose cache does not show what it wrote itself
 // calls AlterShield Server no second time for that.
 func TestCallsOnceWhileBehind(t *testing.T) {

@@ -127,7 +127,9 @@ func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, 
 	in = defense.WorkloadInput{Now: r.Clock.Now(), Workload: w, Enrolled: ns.Enrolled}
 	key := workload.Key{GroupKind: w.GVK.GroupKind(), NamespacedName: types.NamespacedName{Namespace: w.Namespace, Name: w.Name}}
 	if !in.Enrolled {
-		r.unenrolled.Store(key, sighting{uid: w.UID, version: w.Version})
+		if err := r.sight(ctx, key, w); err != nil {
+			return in, err
+		}
 	} else {
 		seen, _ := r.unenrolled.Load(key)
 		if s, ok := seen.(sighting); ok && s.uid == w.UID {
@@ -147,6 +149,33 @@ func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, 
 	in.KeepHistory, in.Observe = set.History, set.Observe
 	return in, err
 }
+
+// sight remembers with which version a workload outside of the defense was seen. The
+// cache of namespaces may be behind that of workloads: that its namespace is not
+// enrolled is believed of a young revision only from the API server. What is older than
+// the enrolment its times tell.
+func (r *WorkloadReconciler) sight(ctx context.Context, key workload.Key, w *defense.Workload) error {
+	now := sighting{uid: w.UID, version: w.Version}
+	if seen, ok := r.unenrolled.Load(key); ok && seen == now {
+		return nil
+	}
+	if w.RevisionCreated.IsZero() || r.Clock.Since(w.RevisionCreated) < youngRevision {
+		ns := cluster.NamespaceObject()
+		err := r.Live.Get(ctx, types.NamespacedName{Name: w.Namespace}, ns)
+		switch {
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("get namespace %s: %w", w.Namespace, err)
+		case err != nil || defense.NamespaceEnrolled(ns.Name, ns.Labels):
+			return nil // the cache will say so, too
+		}
+	}
+	r.unenrolled.Store(key, now)
+	return nil
+}
+
+// youngRevision is how old a revision is at most whose namespace may have been enrolled
+// before it was made, although the cache does not show that yet.
+const youngRevision = time.Minute
 
 // defendedSince is the later of the enrolment of the namespace and of the
 // installation of the operator, which is when its first setting was created.

@@ -338,6 +338,16 @@ func (w *World) Set(name string, enable bool, content string) {
 	must(w.api.client.Update(w.user(), next))
 }
 
+// Unseen does something that admission does not see, as when the API server's own view
+// of the namespace is from before it was enrolled.
+func (w *World) Unseen(do func()) {
+	w.Alive()
+	admit := w.api.admit
+	w.api.admit = func(_ context.Context, _, after client.Object, _ string) (client.Object, error) { return stripped(after), nil }
+	defer func() { w.api.admit = admit }()
+	do()
+}
+
 // Enrol puts the namespace under defense, or takes it out.
 func (w *World) Enrol(enrol bool) {
 	ns := w.api.objects[key{"Namespace", "", Namespace}].DeepCopyObject().(*corev1.Namespace) //nolint:errcheck // the kind says so
