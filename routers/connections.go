@@ -21,17 +21,22 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"sync"
 )
 
 // connections is a listener that bounds how many connections are open at once.
-// When there are as many, the oldest stranger gives way to the new one: one
-// that has delivered no authenticated request yet. So a silent or slow client
-// keeps nobody out: a valid request is recognized within milliseconds. New
-// connections wait only when there are no strangers. Safe for concurrent use.
+// When there are as many, a stranger gives way to the new one: a connection that has
+// delivered no authenticated request yet, the oldest one of the source that has most
+// of them; of sources that have authenticated before only when there are no others.
+// So neither a silent or slow client nor one with many connections keeps others out: a
+// valid request is recognized within milliseconds. New connections wait only when
+// there are no strangers. Safe for concurrent use.
 type connections struct {
 	net.Listener
 	max int
+	// known says that a source has authenticated before.
+	known func(source netip.Addr) bool
 	// gaveWay is called for each stranger that was closed.
 	gaveWay func(remote net.Addr)
 
@@ -40,23 +45,25 @@ type connections struct {
 	// closed.
 	changed *sync.Cond
 	open    int
-	// strangers among those that are open, of *connection, the oldest first.
-	strangers *list.List
+	// strangers among those that are open, of *connection, by source, the oldest
+	// first.
+	strangers map[netip.Addr]*list.List
 	closed    bool
 }
 
 // connection is one of connections.
 type connection struct {
 	net.Conn
-	of *connections
+	of     *connections
+	source netip.Addr
 	// stranger is its place among strangers, nil when it is none; ended is
 	// whether it counts no more. Both are guarded by connections.mu.
 	stranger *list.Element
 	ended    bool
 }
 
-func newConnections(l net.Listener, limit int, gaveWay func(net.Addr)) *connections {
-	c := &connections{Listener: l, max: limit, gaveWay: gaveWay, strangers: list.New()}
+func newConnections(l net.Listener, limit int, known func(netip.Addr) bool, gaveWay func(net.Addr)) *connections {
+	c := &connections{Listener: l, max: limit, known: known, gaveWay: gaveWay, strangers: map[netip.Addr]*list.List{}}
 	c.changed = sync.NewCond(&c.mu)
 	return c
 }
@@ -67,7 +74,7 @@ func (l *connections) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{Conn: accepted, of: l}
+	c := &connection{Conn: accepted, of: l, source: sourceOf(accepted.RemoteAddr().String())}
 	if left := l.admit(c); left != nil {
 		l.gaveWay(left.RemoteAddr())
 		// It ends for whoever reads it.
@@ -83,16 +90,35 @@ func (l *connections) admit(c *connection) (left *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.open >= l.max && !l.closed {
-		if oldest := l.strangers.Front(); oldest != nil {
-			left = oldest.Value.(*connection) //nolint:errcheck // the list holds nothing else
+		if left = l.leaving(); left != nil {
 			l.remove(left)
 			continue
 		}
 		l.changed.Wait()
 	}
 	l.open++
-	c.stranger = l.strangers.PushBack(c)
+	if l.strangers[c.source] == nil {
+		l.strangers[c.source] = list.New()
+	}
+	c.stranger = l.strangers[c.source].PushBack(c)
 	return left
+}
+
+// leaving is the stranger that has to give way; nil when there is none. The lock is
+// held.
+func (l *connections) leaving() *connection {
+	var of *list.List
+	ofKnown := false
+	for source, strangers := range l.strangers {
+		known := l.known(source)
+		if of == nil || ofKnown && !known || ofKnown == known && strangers.Len() > of.Len() {
+			of, ofKnown = strangers, known
+		}
+	}
+	if of == nil {
+		return nil
+	}
+	return of.Front().Value.(*connection) //nolint:errcheck // the list holds nothing else
 }
 
 // remove counts a connection out, once. The lock is held.
@@ -108,9 +134,14 @@ func (l *connections) remove(c *connection) {
 
 // know takes a connection from the strangers. The lock is held.
 func (l *connections) know(c *connection) {
-	if c.stranger != nil {
-		l.strangers.Remove(c.stranger)
-		c.stranger = nil
+	if c.stranger == nil {
+		return
+	}
+	of := l.strangers[c.source]
+	of.Remove(c.stranger)
+	c.stranger = nil
+	if of.Len() == 0 {
+		delete(l.strangers, c.source)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func isOpen(client net.Conn) bool {
 func TestConnections(t *testing.T) {
 	p := &pipes{accept: make(chan net.Conn, 1)}
 	left := 0
-	l := newConnections(p, 3, func(net.Addr) { left++ })
+	l := newConnections(p, 3, func(netip.Addr) bool { return false }, func(net.Addr) { left++ })
 	type pair struct {
 		client net.Conn
 		server *connection
@@ -141,5 +142,45 @@ func TestConnections(t *testing.T) {
 	}
 	if !receive(t, drained, "the connections to end") {
 		t.Error("not drained with no connection open")
+	}
+}
+
+// from is a connection of a source.
+type from struct {
+	net.Conn
+	source string
+}
+
+func (c from) RemoteAddr() net.Addr { return address(c.source + ":1") }
+
+type address string
+
+func (a address) Network() string { return "tcp" }
+func (a address) String() string  { return string(a) }
+
+// TestConnectionsOfManySources: of too many connections one of the source with most of
+// them gives way, and one of a source that has authenticated last.
+func TestConnectionsOfManySources(t *testing.T) {
+	p := &pipes{accept: make(chan net.Conn, 1)}
+	var left []string
+	isKnown := func(source netip.Addr) bool { return source == sourceOf("192.0.2.9:1") }
+	l := newConnections(p, 4, isKnown, func(remote net.Addr) { left = append(left, remote.String()) })
+	accept := func(source string) {
+		client, server := net.Pipe()
+		t.Cleanup(func() { client.Close() })
+		p.accept <- from{server, source}
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, source := range []string{"192.0.2.9", "192.0.2.9", "192.0.2.9", "192.0.2.1"} {
+		accept(source)
+	}
+	accept("192.0.2.2") // in place of that of .1: those of .9 are known
+	accept("192.0.2.9") // in place of that of .2
+	accept("192.0.2.3") // only known ones are left
+	accept("192.0.2.4")
+	if diff := cmp.Diff([]string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.9:1", "192.0.2.3:1"}, left); diff != "" {
+		t.Errorf("gave way (-want +got):\n%s", diff)
 	}
 }

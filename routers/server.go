@@ -20,8 +20,9 @@ limitations under the License.
 // What arrives is untrusted until its signature has been verified over the raw
 // bytes. Until then a request may cost little: its rate, size and time and the
 // number of connections are limited, and nothing of it is parsed. And it may not
-// be in the way of what is true: the slots to handle requests are for verified
-// ones, and of too many connections those give way that delivered none.
+// be in the way of what is true: what a source that has authenticated may send is its
+// own, the slots to handle requests are for verified ones, and of too many
+// connections those give way that delivered none, of the source with most of them.
 package routers
 
 import (
@@ -41,7 +42,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -87,15 +87,14 @@ type Options struct {
 
 // limits bound what requests may cost.
 type limits struct {
-	// connections open at once, one request each. When there are more, the oldest
-	// that has delivered no authenticated request gives way. Each may have a body
+	// connections open at once, one request each. When there are more, one that has
+	// delivered no authenticated request gives way. Each may have a body
 	// in memory: connections times body is the most that bodies take, and has to
 	// leave room for the caches within the memory limit of the manager.
 	connections int
-	// rate of requests per second, of all clients together, and how many may
-	// come at once.
-	rate  rate.Limit
-	burst int
+	// each is the budget of requests of a source that has authenticated, stranger
+	// that of another one, and strangers that of all others together.
+	each, stranger, strangers budget
 	// body is the largest body that is read, in bytes; header that of all
 	// headers together.
 	body   int64
@@ -129,9 +128,10 @@ func defaultLimits() limits {
 		// 128 MiB of bodies at most, where the default limit is 512 MiB.
 		connections: 512,
 		// A large release draws hundreds of callbacks at once, and each is sent
-		// only once.
-		rate:       1000,
-		burst:      4000,
+		// only once. The first one that is verified makes its source known.
+		each:       budget{rate: 1000, burst: 4000},
+		stranger:   budget{rate: 100, burst: 500},
+		strangers:  budget{rate: 500, burst: 2000},
 		body:       256 << 10,
 		header:     16 << 10,
 		inFlight:   64,
@@ -151,8 +151,8 @@ type Server struct {
 	opts   Options
 	limits limits
 
-	requests *rate.Limiter
-	replays  *replayCache
+	sources *sources
+	replays *replayCache
 	// slots has one element per request that is handled.
 	slots chan struct{}
 	// refusals, noise and panics are what others can cause at will, so each has
@@ -190,7 +190,7 @@ func newServer(o Options, l limits) (*Server, error) {
 	return &Server{
 		opts:      o,
 		limits:    l,
-		requests:  rate.NewLimiter(l.rate, l.burst),
+		sources:   newSources(l, o.Clock),
 		replays:   newReplayCache(l.replays, o.Clock),
 		slots:     make(chan struct{}, l.inFlight),
 		refusals:  newRationedLog(o.Log, o.Clock),
@@ -295,7 +295,7 @@ func (s *Server) listen(ctx context.Context) (*connections, error) {
 	s.address = listener.Addr()
 	s.mu.Unlock()
 	close(s.listening)
-	return newConnections(listener, s.limits.connections, func(remote net.Addr) {
+	return newConnections(listener, s.limits.connections, s.sources.isKnown, func(remote net.Addr) {
 		s.noise.info("a connection without a signed request gave way to a new one", "remote", remote.String())
 	}), nil
 }
@@ -391,9 +391,9 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 // limited bounds rate and size of requests, the cheapest test first.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.requests.AllowN(s.opts.Clock.Now(), 1) {
+		if cause := s.sources.allow(sourceOf(r.RemoteAddr)); cause != "" {
 			s.count(r, ResultLimited)
-			s.refusals.info("refused a request", "cause", "too many requests per second", "remote", r.RemoteAddr)
+			s.refusals.info("refused a request", "cause", cause, "remote", r.RemoteAddr)
 			w.Header().Set("Retry-After", "1")
 			writeJSON(w, http.StatusTooManyRequests, altershield.CallbackResponse{Retry: true, Msg: "too many requests"})
 			return
@@ -409,6 +409,7 @@ func (s *Server) limited(next http.Handler) http.Handler {
 // admitted handles an authenticated request once there is a slot for it, or
 // answers that there was none in time.
 func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func()) {
+	s.sources.authenticated(sourceOf(r.RemoteAddr))
 	if c := connectionOf(r.Context()); c != nil {
 		c.authenticated()
 	}

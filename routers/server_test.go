@@ -188,21 +188,101 @@ func TestPaths(t *testing.T) {
 }
 
 func TestRateLimit(t *testing.T) {
-	f := newFixture(t, func(f *fixture) { f.limits.rate, f.limits.burst = 1, 3 })
+	f := newFixture(t, func(f *fixture) {
+		f.limits.each, f.limits.stranger, f.limits.strangers = budget{1, 2}, budget{1, 3}, budget{1, 4}
+	})
 	h := f.handler(t)
+	from := func(address string, r *http.Request) *http.Request {
+		r.RemoteAddr = address
+		return r
+	}
+	live := func(address string) *httptest.ResponseRecorder {
+		return serve(h, from(address, httptest.NewRequest(http.MethodPost, LiveTestPath, nil)))
+	}
+	hello := func(address string) {
+		t.Helper()
+		expect(t, live(address), http.StatusOK, `{"code":0,"message":"Hello world"}`)
+	}
+	tooMany := func(w *httptest.ResponseRecorder) {
+		t.Helper()
+		expect(t, w, http.StatusTooManyRequests, `{"success":false,"retry":true,"msg":"too many requests"}`)
+		if got := w.Header().Get("Retry-After"); got != "1" {
+			t.Errorf("Retry-After: %q, want 1", got)
+		}
+	}
+	const a, b, known = "192.0.2.1:1", "192.0.2.2:1", "[::ffff:192.0.2.3]:1"
+	verdict := func(after time.Duration) *httptest.ResponseRecorder {
+		return serve(h, from(known, signed(passed, tokenA, testNow.Add(after))))
+	}
+	const recorded = `{"success":true,"retry":false,"msg":"recorded"}`
+	// The first verdict makes its source known: it spends what is its own from then on.
+	expect(t, verdict(0), http.StatusOK, recorded)
 	for range 3 {
-		expect(t, serve(h, httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
+		hello(a)
 	}
-	w := serve(h, signed(passed, tokenA, testNow))
-	expect(t, w, http.StatusTooManyRequests, `{"success":false,"retry":true,"msg":"too many requests"}`)
-	if got := w.Header().Get("Retry-After"); got != "1" {
-		t.Errorf("Retry-After: %q, want 1", got)
+	tooMany(live(a)) // it has spent what is its own
+	tooMany(live("192.0.2.1:2"))
+	tooMany(live(b)) // and with the first verdict what all strangers have
+	for i := range 2 {
+		expect(t, verdict(time.Duration(i+1)*time.Millisecond), http.StatusOK, recorded)
 	}
-	if diff := cmp.Diff([]string{ResultLimited}, f.reported()); diff != "" {
+	tooMany(verdict(3 * time.Millisecond))
+	if diff := cmp.Diff([]string{"recorded", "recorded", "recorded", ResultLimited}, f.reported()); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
 	f.clock.SetTime(testNow.Add(time.Second))
-	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
+	hello(a)
+	tooMany(live(a))
+	tooMany(live(b))
+	expect(t, verdict(4*time.Millisecond), http.StatusOK, recorded)
+	// It is forgotten in time.
+	f.clock.SetTime(testNow.Add(knownFor + 2*time.Second))
+	if f.server.sources.isKnown(sourceOf(known)) {
+		t.Errorf("%s is known after %s", known, knownFor)
+	}
+}
+
+// TestFlood: one source sends ten times what a source may, while verdicts come from
+// another. None of them is lost, whichever is known.
+func TestFlood(t *testing.T) {
+	const verdicts = 100
+	f := newFixture(t)
+	h := f.handler(t)
+	flood := func() {
+		r := signed(passed, tokenB, testNow)
+		r.RemoteAddr = "192.0.2.1:1"
+		serve(h, r)
+	}
+	each := 10 * (f.limits.stranger.burst + int(f.limits.stranger.rate)) / verdicts
+	for i := range verdicts {
+		for range each {
+			flood()
+		}
+		r := signed(passed, tokenA, testNow.Add(time.Duration(i)*time.Millisecond))
+		r.RemoteAddr = "192.0.2.2:1"
+		if w := serve(h, r); w.Code != http.StatusOK {
+			t.Fatalf("verdict %d: %d %s", i, w.Code, w.Body)
+		}
+	}
+	if got := f.records(); got != verdicts {
+		t.Errorf("%d verdicts were stored, want %d", got, verdicts)
+	}
+}
+
+func TestSourceOf(t *testing.T) {
+	for remote, want := range map[string]string{
+		"192.0.2.1:80":              "192.0.2.1",
+		"[::ffff:192.0.2.1]:80":     "192.0.2.1",
+		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::",
+		"[fe80::1%eth0]:80":         "fe80::",
+		"pipe":                      "invalid IP",
+		"name:80":                   "invalid IP",
+		"":                          "invalid IP",
+	} {
+		if got := sourceOf(remote).String(); got != want {
+			t.Errorf("sourceOf(%q) = %s, want %s", remote, got, want)
+		}
+	}
 }
 
 // TestRequestsAtOnce: one more than there are slots for waits in vain, and may
