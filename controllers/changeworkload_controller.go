@@ -464,6 +464,10 @@ func count(e defense.Event) {
 		}
 	case v1alpha1.ReasonBrake:
 		metrics.Braked()
+	case v1alpha1.EventOptedOut:
+		metrics.LeftWhileHeld(metrics.LeftByOptingOut)
+	case v1alpha1.EventVerdictCorrected:
+		metrics.VerdictsCorrected()
 	case v1alpha1.EventWentBack:
 		metrics.WentBack()
 	case v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny:

@@ -64,7 +64,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		batchWorkers = verify.Workers
 	}
 	setups := map[string]func(ctrl.Manager) error{
-		"workload":       (&WorkloadReconciler{Cluster: c}).SetupWithManager,
+		"workload":       newWorkloadReconciler(c).SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": (&ChangeWorkloadReconciler{Cluster: c, clusterUID: clusterUID}).SetupWithManager,
 		"changepod":      newChangePodReconciler(c, batchWorkers, server).SetupWithManager,

@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	lru "k8s.io/apimachinery/pkg/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +52,29 @@ type WorkloadReconciler struct {
 	// seen with. It only spares baselines a doubt that their times leave, so
 	// that it is gone after a restart does no harm.
 	unenrolled sync.Map // workload.Key -> sighting
+	// held are the workloads whose releases were kept back when they were seen last,
+	// and deleted those of them that are gone, for a day. Both are in memory only: of
+	// what is deleted while no leader is there, only the audit log of the API server
+	// tells.
+	held    sync.Map // workload.Key -> heldWorkload
+	deleted *lru.LRUExpireCache
+}
+
+const (
+	// maxDeleted is how many deleted workloads are remembered, and deletedFor for how
+	// long: whoever creates one of them again does so soon.
+	maxDeleted = 10_000
+	deletedFor = 24 * time.Hour
+)
+
+// heldWorkload is a workload whose releases are kept back.
+type heldWorkload struct {
+	workload defense.Workload
+	by       defense.Held
+}
+
+func newWorkloadReconciler(c *cluster.Cluster) *WorkloadReconciler {
+	return &WorkloadReconciler{Cluster: c, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock)}
 }
 
 // sighting is a workload with the version of its template.
@@ -93,17 +117,69 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	}
 	if w == nil {
 		r.unenrolled.Delete(key)
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, r.tellDeleted(ctx, key, nil)
 	}
 	ns, err := r.Namespace(ctx, w.Namespace)
 	if err != nil || ns.Ending() {
 		return ctrl.Result{}, err
 	}
+	if err := r.tellDeleted(ctx, key, w); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.seeHeld(ns, key, w)
 	in, err := r.observe(ctx, ns, w)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	return cluster.Settle(ctx, ctrl.Result{}, r.denied(ctx, in, r.apply(ctx, w, in.Changes, defense.DecideWorkload(in))))
+}
+
+// seeHeld remembers a workload while its releases are kept back.
+func (r *WorkloadReconciler) seeHeld(ns cluster.Namespace, key workload.Key, w *defense.Workload) {
+	by := defense.HeldBy(w.Labels, w.Annotations, r.Clock.Now())
+	if !ns.Enrolled || defense.OptedOut(w.Labels) || !by.Any() {
+		r.held.Delete(key)
+		return
+	}
+	of := defense.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
+	r.held.Store(key, heldWorkload{workload: of, by: by})
+}
+
+// tellDeleted tells of a workload that is gone while its releases were kept back, and
+// of the next one of its name: neither the block nor the quarantine survives that.
+func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, now *defense.Workload) error {
+	if last, ok := r.held.Load(key); ok {
+		was := last.(heldWorkload) //nolint:errcheck // the map holds nothing else
+		if now != nil && now.UID == was.workload.UID {
+			return nil
+		}
+		ns, err := r.Namespace(ctx, key.Namespace)
+		if err != nil {
+			return err
+		}
+		r.held.Delete(key)
+		if ns.Meta == nil || ns.Ending() {
+			return nil // with its namespace
+		}
+		r.deleted.Add(key, was, deletedFor)
+		metrics.LeftWhileHeld(metrics.LeftByDeletion)
+		log.FromContext(ctx).Info("somebody deleted a workload while releases of it were kept back", "workload", key, "while", was.by.String())
+		r.Event(&was.workload, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
+			Message: fmt.Sprintf("the %s was deleted while %s", was.workload.Kind(), was.by)}, "Delete")
+	}
+	last, ok := r.deleted.Get(key)
+	if !ok || now == nil {
+		return nil
+	}
+	was := last.(heldWorkload) //nolint:errcheck // the cache holds nothing else
+	r.deleted.Remove(key)
+	if now.UID == was.workload.UID {
+		return nil
+	}
+	log.FromContext(ctx).Info("somebody created a workload again that was deleted while releases of it were kept back", "workload", key, "user", now.ReleasedBy())
+	r.Event(now, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventCreatedAgain,
+		Message: fmt.Sprintf("%s created the %s again, which was deleted while %s: neither block nor quarantine survives that", now.ReleasedBy(), now.Kind(), was.by)}, "Create")
+	return nil
 }
 
 // denied tells whether what was written was denied. Of a workload that left the
@@ -256,13 +332,39 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) 
 	}
 	p.DropAnnotation(v1alpha1.OverrideStaleAnnotation)
 	p.Resume(kind)
+	left, err := r.leftUnseen(ctx, w)
+	if err != nil {
+		return err
+	}
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
-	// No event: of a workload that left the defense this was the last write, and
-	// of one that is only observed its release says so.
+	if left != nil {
+		r.Event(w, nil, *left, "OptOut")
+		metrics.LeftWhileHeld(metrics.LeftByOptingOut)
+	}
+	// No other event: in a namespace that left the defense this was the last write,
+	// the release tells of one that admission saw, and of what is only observed.
 	log.FromContext(ctx).Info("lifted the block of a workload that left the defense, or is only observed")
 	return nil
+}
+
+// leftUnseen is the event of a workload that was opted out past admission while it was
+// blocked, by the field manager that did; nil where admission saw it, whose user the
+// release tells.
+func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *defense.Workload) (*defense.Event, error) {
+	if o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation]); !defense.OptedOut(w.Labels) || ok && o.Release == w.Release() {
+		return nil, nil
+	}
+	stored, err := r.Stored(ctx, w)
+	if err != nil || stored == nil {
+		return nil, err
+	}
+	who := "a field manager that is not known"
+	if manager := defense.LabelOwner(stored.GetManagedFields(), v1alpha1.DefenseLabel); manager != "" {
+		who = "field manager " + manager
+	}
+	return &defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: defense.DescribeOptOut(who, v1alpha1.WhileBlocked)}, nil
 }
 
 // record writes on the workload what admission would have written, never on its

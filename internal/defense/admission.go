@@ -128,7 +128,7 @@ func restoredAnnotations() []string {
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackRequestedAnnotation,
 		v1alpha1.UnquarantinedAnnotation,
-		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation,
+		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation,
 	}
 }
 
@@ -136,16 +136,18 @@ func restoredAnnotations() []string {
 // order. Applied to its own result for the same request it changes nothing, as
 // the API server may ask again after other webhooks.
 func MutateAdmission(r AdmissionRequest) []AdmissionChange {
-	if OptedOut(r.New.Labels) {
-		return nil
-	}
 	want := AdmissionObject{
 		Labels:         cloned(r.New.Labels),
 		Annotations:    cloned(r.New.Annotations),
 		TemplateLabels: cloned(r.New.TemplateLabels),
 		Paused:         r.New.Paused,
 	}
+	optedOut := OptedOut(r.New.Labels)
 	switch {
+	case optedOut && (r.Own || r.Operation != AdmissionUpdate):
+		return nil
+	case optedOut:
+		r.mutateOptedOut(&want)
 	case r.Operation == AdmissionCreate:
 		r.mutateCreated(&want)
 	case r.Operation != AdmissionUpdate:
@@ -275,6 +277,7 @@ func (r *AdmissionRequest) release(want *AdmissionObject) {
 		strconv.FormatInt(NextRelease(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])), 10)
 	delete(want.Labels, v1alpha1.DefenseStatusLabel)
 	delete(want.Annotations, v1alpha1.SettingsAlteredAnnotation)
+	delete(want.Annotations, v1alpha1.OptedOutAnnotation) // it was about the release before
 	r.releasedBy(want)
 }
 

@@ -350,6 +350,32 @@ func admissionTests() map[string]admissionTest {
 		},
 		"blocked: release while opting out": {
 			request: makeBlocked().release().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
+			want:    []AdmissionChange{setAnnotation(v1alpha1.OptedOutAnnotation, "4 -62135596800 Blocked jane")},
+		},
+		"blocked: opted out before": {
+			request: makeBlocked().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).annotation("a", "b"),
+		},
+		"blocked: the operator takes its block back after opting out": {
+			request: makeBlocked().own().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedByAnnotation),
+		},
+		"in quarantine: opting out, and losing what is known": {
+			request: makeUpdate().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0").lose(v1alpha1.QuarantinedAnnotation).
+				label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
+			want: []AdmissionChange{
+				setAnnotation(v1alpha1.OptedOutAnnotation, "4 -62135596800 Quarantined jane"), setAnnotation(v1alpha1.QuarantinedAnnotation, "v0"),
+			},
+		},
+		"opting out: what is known of an earlier time goes": {
+			request: makeUpdate().bothAnnotations(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall").label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
+			want:    []AdmissionChange{dropAnnotation(v1alpha1.OptedOutAnnotation)},
+		},
+		"opted out: what the operator wrote stays as it is": {
+			request: makeUpdate().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).bothAnnotations(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall").
+				lose(v1alpha1.OptedOutAnnotation).annotation(v1alpha1.ReleaseAnnotation, "100").annotation(v1alpha1.HaltedAnnotation, "v1"),
+			want: []AdmissionChange{
+				dropAnnotation(v1alpha1.HaltedAnnotation), setAnnotation(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall"),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "4"),
+			},
 		},
 		"blocked: suspend lost": {
 			request:           makeBlocked().lose(v1alpha1.SuspendLabel),

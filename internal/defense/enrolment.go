@@ -309,6 +309,25 @@ func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
 
 // OwnsEnrolment says whether an entry of managed fields owns EnrolledLabel.
 func OwnsEnrolment(entry *metav1.ManagedFieldsEntry) bool {
+	return ownsLabel(entry, v1alpha1.EnrolledLabel)
+}
+
+// LabelOwner is the field manager that wrote a label last; empty when that is not
+// known.
+func LabelOwner(fields []metav1.ManagedFieldsEntry, label string) string {
+	var last *metav1.ManagedFieldsEntry
+	for i := range fields {
+		if f := &fields[i]; ownsLabel(f, label) && (last == nil || last.Time.Before(f.Time)) {
+			last = f
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	return last.Manager
+}
+
+func ownsLabel(entry *metav1.ManagedFieldsEntry, label string) bool {
 	if entry.FieldsV1 == nil {
 		return false
 	}
@@ -320,6 +339,6 @@ func OwnsEnrolment(entry *metav1.ManagedFieldsEntry) bool {
 	if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned); err != nil {
 		return false // no evidence
 	}
-	_, ok := owned.Metadata.Labels["f:"+v1alpha1.EnrolledLabel]
+	_, ok := owned.Metadata.Labels["f:"+label]
 	return ok
 }

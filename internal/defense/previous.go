@@ -18,8 +18,11 @@ package defense
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -50,17 +53,42 @@ func evidenceOf(w *Workload) (e v1alpha1.ReleaseEvidence) {
 	return e
 }
 
-// correct notes who may have corrected the failure that has ended. The batches are
-// those of the API server: the cache keeps no managed fields.
+// maxCorrectionsTold is how many corrections one event names.
+const maxCorrectionsTold = 3
+
+// correct notes, and tells, who may have corrected failing verdicts: of pods that fail
+// no more, or, when nothing of the release does and it had no such pod, of its order.
+// The batches are those of the API server: the cache keeps no managed fields, and may
+// show a batch from before it failed.
 func (d *release) correct() {
+	var told []string
+	note := func(pod, manager, what string) {
+		d.noteCorrection(pod, manager)
+		told = append(told, what+" by field manager "+cmp.Or(manager, UnknownUser))
+	}
+	for i := range d.Change.Status.DefenseCheckFailPods {
+		pod := &d.Change.Status.DefenseCheckFailPods[i]
+		if slices.ContainsFunc(d.failed, func(r v1alpha1.PodResult) bool { return r.UID == pod.UID && r.Pod == pod.Pod }) {
+			continue
+		}
+		note(pod.Pod, d.managerOf(pod), "of pod "+pod.Pod)
+	}
+	if len(d.Change.Status.DefenseCheckFailPods) == 0 && !d.hasFailed() {
+		note("", "", "of the order")
+	}
+	if len(told) == 0 {
+		return
+	}
 	d.needAll()
-	for i := range d.status.DefenseCheckFailPods {
-		pod := &d.status.DefenseCheckFailPods[i]
-		d.noteCorrection(pod.Pod, d.managerOf(pod))
+	more := ""
+	if n := len(told) - maxCorrectionsTold; n > 0 {
+		more = fmt.Sprintf(", and %d more", n)
 	}
-	if len(d.status.DefenseCheckFailPods) == 0 {
-		d.noteCorrection("", "")
+	message := "the failing verdict was corrected: " + strings.Join(told[:min(len(told), maxCorrectionsTold)], ", ") + more
+	if !d.hasFailed() {
+		message += "; nothing of this release fails any more"
 	}
+	d.event(corev1.EventTypeWarning, v1alpha1.EventVerdictCorrected, message)
 }
 
 func (d *release) noteCorrection(pod, manager string) {

@@ -160,12 +160,103 @@ func TestCorrection(t *testing.T) {
 					{Manager: v1alpha1.FieldManager, Subresource: "status", Time: at(time.Hour)},
 				}
 			}
-			w.Step()
+			plan := w.Step()
 			want := []v1alpha1.Correction{{Pod: "sleep-0", FieldManager: "kubectl-edit", TimeUnix: testNow.Add(time.Minute).Unix()}}
 			if diff := cmp.Diff(want, w.in.Change.Status.Corrections); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
+			told := eventsOf(plan, v1alpha1.EventVerdictCorrected)
+			if len(told) != 1 || !strings.Contains(told[0], "of pod sleep-0 by field manager kubectl-edit; nothing of this release fails any more") {
+				t.Errorf("told %q", told)
+			}
 		})
+	}
+}
+
+// TestCorrectionOfSome: it is kept and told that some of the verdicts that failed were
+// corrected, while others stay.
+func TestCorrectionOfSome(t *testing.T) {
+	w := newWorld(3).Pods(3).Settle(t).Verdict("sleep-0", "unpass").Verdict("sleep-1", "unpass").Settle(t)
+	plan := w.Verdict("sleep-1", "pass").Step()
+	want := []v1alpha1.Correction{{Pod: "sleep-1", TimeUnix: testNow.Unix()}}
+	if diff := cmp.Diff(want, w.in.Change.Status.Corrections); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if told := eventsOf(plan, v1alpha1.EventVerdictCorrected); len(told) != 1 || !strings.HasSuffix(told[0], "of pod sleep-1 by field manager unknown") {
+		t.Errorf("told %q", told)
+	}
+	if got := w.in.Change.Status.Status; got != v1alpha1.ChangeWorkloadSuspend {
+		t.Errorf("the release is %s", got)
+	}
+	plan = w.Step()
+	if told := eventsOf(plan, v1alpha1.EventVerdictCorrected); len(told) > 0 {
+		t.Errorf("told again: %q", told)
+	}
+}
+
+func eventsOf(plan ReleasePlan, reason string) (messages []string) {
+	for _, e := range plan.Events {
+		if e.Reason == reason {
+			messages = append(messages, e.Message)
+		}
+	}
+	return messages
+}
+
+// TestOptOut: that a user opted a blocked workload out is kept and told once, and by
+// the releases after it.
+func TestOptOut(t *testing.T) {
+	for name, back := range map[string]bool{"before it is seen": false, "and in again": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1).Release(4, versionA)
+			w.in.Change.Spec.Release = 4
+			w.Pods(1).Complete().Settle(t).Verdict("sleep-0", "unpass").Settle(t)
+			w.in.Workload.Annotations[v1alpha1.OptedOutAnnotation] = "4 1700000000 Blocked jane doe"
+			if !back {
+				w.in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
+			}
+			plan := w.Step()
+			want := &v1alpha1.OptOut{User: "jane doe", While: v1alpha1.WhileBlocked, TimeUnix: 1700000000}
+			if diff := cmp.Diff(want, w.in.Change.Status.OptedOut); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if told := eventsOf(plan, v1alpha1.EventOptedOut); len(told) != 1 || !strings.Contains(told[0], "jane doe opted the workload out") {
+				t.Errorf("told %q", told)
+			}
+			plan = w.Step()
+			if told := eventsOf(plan, v1alpha1.EventOptedOut); len(told) > 0 {
+				t.Errorf("told again: %q", told)
+			}
+			if diff := cmp.Diff(want, previousOf(w.in.Change).OptedOut); diff != "" {
+				t.Errorf("previous releases: -want +got:\n%s", diff)
+			}
+		})
+	}
+	t.Run("of another release", func(t *testing.T) {
+		w := newWorld(1).Release(4, versionA)
+		w.in.Change.Spec.Release = 4
+		w.in.Workload.Annotations[v1alpha1.OptedOutAnnotation] = "3 1700000000 Blocked jane"
+		w.Pods(1).Settle(t)
+		if w.in.Change.Status.OptedOut != nil {
+			t.Error("it is noted")
+		}
+	})
+}
+
+func TestParseOptOut(t *testing.T) {
+	for value, want := range map[string]bool{
+		"4 1700000000 Blocked jane":      true,
+		"4 1700000000 Quarantined a b c": true,
+		"4 1700000000 Quarantined ":      true,
+		"4 1700000000 Sleeping jane":     false,
+		"4 soon Blocked jane":            false,
+		"4 1700000000 Blocked":           false,
+		"":                               false,
+	} {
+		o, ok := ParseOptOut(value)
+		if ok != want || ok && o.String() != value {
+			t.Errorf("ParseOptOut(%q) = %v, %t, want %t", value, o, ok, want)
+		}
 	}
 }
 

@@ -188,11 +188,15 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 	case standingUnclear:
 		return ReleasePlan{}
 	case standingCurrent:
+		d.noteOptOut()
 		d.follow()
 		d.boundRecords()
 		if d.status.Attempt > 0 {
 			d.keepPrevious()
 		}
+	case standingLeft:
+		d.noteOptOut()
+		d.cancel(standing)
 	default:
 		d.cancel(standing)
 	}
@@ -445,7 +449,7 @@ func (d *release) judge(made bool) {
 
 	case before == v1alpha1.ChangeWorkloadSuspend:
 		d.correct()
-		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "VerdictCorrected", "nothing of this release fails any more; the release goes on")
+		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 		d.lift(d.ownBlock(), "the failing verdict was corrected")
 
 	case before == v1alpha1.ChangeWorkloadSuccess:

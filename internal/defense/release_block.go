@@ -37,6 +37,9 @@ import (
 func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 	d.leaveHistory()
 	isNew := before != v1alpha1.ChangeWorkloadSuspend || d.failedAnew()
+	if before == v1alpha1.ChangeWorkloadSuspend {
+		d.correct() // of some of its pods
+	}
 	if before != v1alpha1.ChangeWorkloadSuspend {
 		message := d.describeOrder()
 		if len(d.failed) > 0 {

@@ -64,6 +64,14 @@ var (
 		Name: "altershield_overrides_total",
 		Help: "Releases that passed a block by the label ignored-suspend.",
 	})
+	leftWhileHeld = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_left_while_blocked_total",
+		Help: "Workloads that left the defense while their releases were blocked or versions of them were in quarantine, by how: opted-out or deleted.",
+	}, []string{"how"})
+	verdictsCorrected = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "altershield_verdicts_corrected_total",
+		Help: "Times that failing verdicts of a release were corrected.",
+	})
 	rollbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_rollbacks_total",
 		Help: "Releases that the operator rolled back, by cause: NeverStarted, VerificationFailed or Requested. Not the ways back of users.",
@@ -109,8 +117,21 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, webhookCertificateExpiry)
+	metrics.Registry.MustRegister(leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, webhookCertificateExpiry)
 }
+
+// How a workload left the defense while its releases were kept back.
+const (
+	LeftByOptingOut = "opted-out"
+	LeftByDeletion  = "deleted"
+)
+
+// LeftWhileHeld counts a workload that left the defense while its releases were kept
+// back.
+func LeftWhileHeld(how string) { leftWhileHeld.WithLabelValues(how).Inc() }
+
+// VerdictsCorrected counts failing verdicts that were corrected.
+func VerdictsCorrected() { verdictsCorrected.Inc() }
 
 // ServerCall counts a call to AlterShield Server.
 func ServerCall(c altershield.Call) {

@@ -38,6 +38,9 @@ func init() {
 	} {
 		callbacks.WithLabelValues(outcome)
 	}
+	for _, how := range []string{LeftByOptingOut, LeftByDeletion} {
+		leftWhileHeld.WithLabelValues(how)
+	}
 	for _, kind := range []string{"order", "node"} {
 		foreignIDs.WithLabelValues(kind)
 	}

@@ -319,12 +319,39 @@ type ReleaseEvidence struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	OverriddenBy string `json:"overriddenBy,omitempty"`
-	// Corrections are the last five times that its failure was corrected.
+	// OptedOut is the last time that a user opted the workload out of the defense
+	// while this release, or versions in quarantine, blocked releases of it.
+	// +optional
+	OptedOut *OptOut `json:"optedOut,omitempty"`
+	// Corrections are the last five failing verdicts that were corrected.
 	// +optional
 	// +kubebuilder:validation:MaxItems=5
 	// +listType=atomic
 	Corrections []Correction `json:"corrections,omitempty"`
 }
+
+// OptOut is one time that a user opted a workload out of the defense.
+type OptOut struct {
+	// User who did, as admission saw it. Empty when admission did not.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	User string `json:"user,omitempty"`
+	// While says what the workload was: Blocked or Quarantined.
+	// +kubebuilder:validation:Enum=Blocked;Quarantined
+	While OptOutWhile `json:"while"`
+	// TimeUnix is when, as Unix time in seconds.
+	TimeUnix int64 `json:"timeUnix"`
+}
+
+// OptOutWhile is what a workload was when a user opted it out.
+type OptOutWhile string
+
+const (
+	// WhileBlocked: its releases were blocked.
+	WhileBlocked OptOutWhile = "Blocked"
+	// WhileQuarantined: versions of it were in quarantine.
+	WhileQuarantined OptOutWhile = "Quarantined"
+)
 
 // Correction is a failing verdict that was changed to one that passes.
 type Correction struct {

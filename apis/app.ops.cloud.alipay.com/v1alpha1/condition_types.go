@@ -137,6 +137,16 @@ const (
 	// EventForeignID means that the status of a record named an order or a node
 	// of another record. Also the reason of conditions.
 	EventForeignID = "ForeignID"
+	// EventOptedOut means that a user opted a workload out of the defense while
+	// releases of it were blocked, or versions of it were in quarantine.
+	EventOptedOut = "OptedOut"
+	// EventDeletedWhileBlocked means that somebody deleted such a workload, and
+	// EventCreatedAgain that one of its name was created after that.
+	EventDeletedWhileBlocked = "DeletedWhileBlocked"
+	EventCreatedAgain        = "CreatedAgain"
+	// EventVerdictCorrected means that failing verdicts were changed to ones that
+	// pass.
+	EventVerdictCorrected = "VerdictCorrected"
 	// EventDefenseLowered means that a setting of a namespace or of a workload
 	// lowers the defense, or that everything is only observed.
 	EventDefenseLowered = "DefenseLowered"

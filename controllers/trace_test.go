@@ -1,0 +1,146 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/world"
+)
+
+// TestTrace: whoever gets around a block, in a way that is allowed, is told of.
+func TestTrace(t *testing.T) {
+	const optOut = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":"` + v1alpha1.DefenseDisabled + `"}}}`
+	const optIn = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":null}}}`
+	begin := func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		block(w)
+	}
+	told := func(w *world.World, reason string, parts ...string) {
+		w.Until("an event "+reason+" says "+strings.Join(parts, " ... "), func() bool {
+			return slices.ContainsFunc(w.Events(), func(e world.Event) bool {
+				return e.Name == "web" && e.Reason == reason &&
+					!slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Message, part) })
+			})
+		})
+	}
+	once := func(w *world.World, reason string) {
+		count := 0
+		for _, e := range w.Events() {
+			if e.Name == "web" && e.Reason == reason {
+				count++
+			}
+		}
+		if count != 1 {
+			w.Failf("%d events %s: %v", count, reason, w.Events())
+		}
+	}
+	free := func(w *world.World) {
+		w.Until("the block is taken back", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
+	}
+	for _, story := range []world.Story{
+		{Name: "opt out while blocked", Run: func(w *world.World) {
+			begin(w)
+			patch(w, optOut)
+			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "blocked")
+			free(w)
+			w.Rest()
+			patch(w, optIn)
+			release(w, "second")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			once(w, v1alpha1.EventOptedOut)
+			previous := w.Change("web").Status.PreviousReleases
+			if len(previous) != 1 || previous[0].OptedOut == nil || previous[0].OptedOut.User != world.User || previous[0].OptedOut.While != v1alpha1.WhileBlocked {
+				w.Failf("the next release knows of %+v", previous)
+			}
+		}},
+		{Name: "opt out while blocked, and in again at once", Run: func(w *world.World) {
+			begin(w)
+			patch(w, optOut)
+			patch(w, optIn)
+			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "blocked")
+			w.Rest()
+			once(w, v1alpha1.EventOptedOut)
+		}},
+		{Name: "opt out with versions in quarantine", Run: func(w *world.World) {
+			hang(w)
+			before := w.Deployment("web").Annotations[v1alpha1.QuarantinedAnnotation]
+			patch(w, optOut)
+			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "quarantine")
+			patch(w, `{"metadata":{"annotations":{"`+v1alpha1.QuarantinedAnnotation+`":null}}}`)
+			patch(w, optIn)
+			w.Rest()
+			once(w, v1alpha1.EventOptedOut)
+			if got := w.Deployment("web").Annotations[v1alpha1.QuarantinedAnnotation]; got == "" || got != before {
+				w.Failf("in quarantine is %q, was %q", got, before)
+			}
+			if err := w.Patch("web", imagePatch(world.BadImage)); err == nil {
+				w.Failf("a version was released that is in quarantine")
+			}
+		}},
+		{Name: "opt out past admission", Run: func(w *world.World) {
+			begin(w)
+			w.Unseen(func() { patch(w, optOut) })
+			told(w, v1alpha1.EventOptedOut, "field manager", "blocked")
+			free(w)
+			w.Rest()
+			once(w, v1alpha1.EventOptedOut)
+		}},
+		{Name: "opt out while nothing is kept back", Run: func(w *world.World) {
+			create(w, web(2))
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			patch(w, optOut)
+			w.Rest()
+			if slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventOptedOut }) {
+				w.Failf("an event says so: %v", w.Events())
+			}
+		}},
+		{Name: "delete while blocked, and create again", Run: func(w *world.World) {
+			begin(w)
+			must(w, w.Delete(w.Deployment("web")))
+			told(w, v1alpha1.EventDeletedWhileBlocked, "its releases were blocked")
+			create(w, web(2))
+			told(w, v1alpha1.EventCreatedAgain, world.User+" created the deployment again", "its releases were blocked")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			once(w, v1alpha1.EventDeletedWhileBlocked)
+			once(w, v1alpha1.EventCreatedAgain)
+		}},
+		{Name: "correct a verdict", Run: func(w *world.World) {
+			begin(w)
+			verdict(w, "pass")
+			told(w, v1alpha1.EventVerdictCorrected, "of pod ", "by field manager")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			once(w, v1alpha1.EventVerdictCorrected)
+			release(w, "second")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			if previous := w.Change("web").Status.PreviousReleases; len(previous) != 1 || len(previous[0].Corrections) != 1 {
+				w.Failf("the next release knows of %+v", previous)
+			}
+		}},
+	} {
+		t.Run(story.Name, func(t *testing.T) {
+			t.Parallel()
+			if e := world.Play(t, story, world.Options{Verbose: *verbose}); e.Problem != "" {
+				t.Errorf("%s\n%s", e.Problem, e.Log)
+			}
+		})
+	}
+}
