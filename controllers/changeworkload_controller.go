@@ -29,6 +29,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	lru "k8s.io/apimachinery/pkg/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,6 +53,17 @@ type ChangeWorkloadReconciler struct {
 	*cluster.Cluster
 	// clusterUID identifies the cluster to AlterShield Server; empty without one.
 	clusterUID types.UID
+	// wrote is when the status of a release was written, by the UID of the release,
+	// for as long as that matters.
+	wrote *lru.LRUExpireCache
+}
+
+// maxWrote is of how many releases it is remembered at once that their status was
+// written just now. One that is forgotten is written more often.
+const maxWrote = 10_000
+
+func newChangeWorkloadReconciler(c *cluster.Cluster, clusterUID types.UID) *ChangeWorkloadReconciler {
+	return &ChangeWorkloadReconciler{Cluster: c, clusterUID: clusterUID, wrote: lru.NewLRUExpireCacheWithClock(maxWrote, c.Clock)}
 }
 
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changeworkloads/status,verbs=update
@@ -171,6 +183,9 @@ func (r *ChangeWorkloadReconciler) observe(
 	ctx context.Context, ns cluster.Namespace, change *v1alpha1.ChangeWorkload,
 ) (in defense.ReleaseInput, current bool, err error) {
 	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID}
+	if at, ok := r.wrote.Get(change.UID); ok {
+		in.WroteAt = at.(time.Time) //nolint:errcheck // the cache holds nothing else
+	}
 	var problems []string
 	if ns.Meta != nil && r.clusterUID != "" {
 		in.Tenant, in.Phase, problems = verify.OrderOf(ns.Meta)
@@ -303,6 +318,7 @@ func (r *ChangeWorkloadReconciler) apply(
 		if err := r.UpdateStatus(ctx, updated); err != nil {
 			return err
 		}
+		r.wrote.Add(change.UID, r.Clock.Now(), defense.CountsEvery)
 	}
 	r.report(ctx, change, updated, w, plan.Events)
 	if denied != nil {

@@ -109,7 +109,7 @@ func rollFleetBack(w *world.World) {
 	first := w.Fleet("web").Labels[v1alpha1.VersionLabel]
 
 	crew(w, "second", "")
-	w.Until("a pod passed", func() bool { c := changeOfFleet(w); return c != nil && c.Status.PassCount > 0 })
+	w.Until("a batch is done", func() bool { return batchDone(w, changeOfFleet(w)) })
 	judge(w, changeOfFleet(w), "unpass")
 	w.Until("it is blocked and anchored", func() bool { return fleetLabelled(w, v1alpha1.SuspendLabel) && w.Fleet("web").Spec.Anchored })
 	judge(w, changeOfFleet(w), "pass")

@@ -66,7 +66,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	setups := map[string]func(ctrl.Manager) error{
 		"workload":       newWorkloadReconciler(c).SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
-		"changeworkload": (&ChangeWorkloadReconciler{Cluster: c, clusterUID: clusterUID}).SetupWithManager,
+		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
 		"changepod":      newChangePodReconciler(c, batchWorkers, server).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
 	}

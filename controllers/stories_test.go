@@ -131,7 +131,7 @@ var stories = []world.Story{
 		create(w, slow(3))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		release(w, "second")
-		w.Until("a pod passed", func() bool { return w.Change("web") != nil && w.Change("web").Status.PassCount > 0 })
+		w.Until("a batch is done", func() bool { return batchDone(w, w.Change("web")) })
 		release(w, "third")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
@@ -261,7 +261,7 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		first := version(w)
 		release(w, "second")
-		w.Until("a pod passed", func() bool { return w.Change("web") != nil && w.Change("web").Status.PassCount > 0 })
+		w.Until("a batch is done", func() bool { return batchDone(w, w.Change("web")) })
 		verdict(w, "unpass")
 		w.Until("it is back", func() bool { return version(w) == first })
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -321,7 +321,7 @@ var serverStories = []world.Story{
 		create(w, slow(3))
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
 		release(w, "second")
-		w.Until("a pod passed", func() bool { return w.Change("web") != nil && w.Change("web").Status.PassCount > 0 })
+		w.Until("a batch is done", func() bool { return batchDone(w, w.Change("web")) })
 		release(w, "third")
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
@@ -574,12 +574,22 @@ func block(w *world.World) {
 	w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
 }
 
+// batchDone says that the first batch of a release is done. The release itself may tell
+// of it later.
+func batchDone(w *world.World, c *v1alpha1.ChangeWorkload) bool {
+	if c == nil {
+		return false
+	}
+	batches := w.Batches(c)
+	return len(batches) > 0 && batches[0].Status.Status == v1alpha1.ChangePodExecuteDone
+}
+
 // failInFlight fails a release while its pods are replaced.
 func failInFlight(w *world.World, d *appsv1.Deployment) {
 	create(w, d)
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	release(w, "second")
-	w.Until("a pod passed", func() bool { return w.Change("web") != nil && w.Change("web").Status.PassCount > 0 })
+	w.Until("a batch is done", func() bool { return batchDone(w, w.Change("web")) })
 	block(w)
 }
 

@@ -217,8 +217,8 @@ func TestGoesRoundInCircles(t *testing.T) {
 	o := world.Options{Broken: func() func(string, func() error) error {
 		return func(write string, carryOut func() error) error {
 			err := carryOut()
-			if strings.HasPrefix(write, "create ChangePod") {
-				for _, b := range world.List[*v1alpha1.ChangePod](told, "ChangePod") {
+			if strings.HasPrefix(write, "create ChangeWorkload") {
+				for _, b := range world.List[*v1alpha1.ChangeWorkload](told, "ChangeWorkload") {
 					err = errors.Join(err, told.Delete(b))
 				}
 			}
@@ -226,7 +226,7 @@ func TestGoesRoundInCircles(t *testing.T) {
 		}
 	}}
 	e := world.Play(t, story, o)
-	for _, want := range []string{"goes round in circles", "the operator writes: create ChangePod"} {
+	for _, want := range []string{"goes round in circles", "the operator writes: create ChangeWorkload"} {
 		if !strings.Contains(e.Problem, want) {
 			t.Errorf("it says nothing of %q: %s", want, e.Problem)
 		}

@@ -70,6 +70,9 @@ type ReleaseInput struct {
 	// Live says that the workload's labels and annotations were read from the
 	// API server, not from a cache that may be behind.
 	Live bool
+	// WroteAt is when this process last wrote the status of the release; zero when it
+	// did not, or long ago.
+	WroteAt time.Time
 	// Cluster identifies the cluster to AlterShield Server; empty when none is
 	// configured.
 	Cluster types.UID
@@ -517,12 +520,42 @@ func (d *release) requeueIn(podWait time.Duration) {
 	d.plan.RequeueAfter = shortest(shortest(shortest(again, d.removeIn), d.proveIn), d.settleIn)
 }
 
-// finish leaves out a status write that would change nothing.
+// CountsEvery is how often the status of a release is written at most while only its
+// counts and lists of pods change.
+const CountsEvery = 3 * time.Second
+
+// finish leaves out a status write that would change nothing, and puts off one that
+// would tell only of more pods.
 func (d *release) finish() ReleasePlan {
 	d.pruneFolded()
-	if !equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
-		d.status.ObservedGeneration = d.Change.Generation
-		d.plan.Status = d.status
+	if equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
+		return d.plan
 	}
+	if wait := d.countsWait(); wait > 0 {
+		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, wait)
+		return d.plan
+	}
+	d.status.ObservedGeneration = d.Change.Generation
+	d.plan.Status = d.status
 	return d.plan
+}
+
+// countsWait is how long a status write may wait, because pods come one by one: it
+// tells of more of them, and of nothing else. What is left out of the status in the
+// meantime is known from the pods and the batches themselves. The name of a batch is
+// taken once it is made, so the pods of one that is not seen yet get into no other.
+func (d *release) countsWait() time.Duration {
+	left := d.WroteAt.Add(CountsEvery).Sub(d.Now)
+	if d.WroteAt.IsZero() || left <= 0 || left > CountsEvery || d.plan.Action != LeaveWorkload ||
+		len(d.plan.Events)+len(d.plan.ActionEvents) > 0 || d.plan.Remember || d.plan.Prove != nil {
+		return 0
+	}
+	rest, was := *d.status, &d.Change.Status
+	rest.Batches, rest.EntryTime, rest.EntryTimeUnix = was.Batches, was.EntryTime, was.EntryTimeUnix
+	rest.DefensePreparingPods, rest.DefenseCheckingPods, rest.DefenseCheckPassPods = was.DefensePreparingPods, was.DefenseCheckingPods, was.DefenseCheckPassPods
+	rest.PreparingCount, rest.CheckingCount, rest.PassCount = was.PreparingCount, was.CheckingCount, was.PassCount
+	if !equality.Semantic.DeepEqual(&rest, was) {
+		return 0
+	}
+	return left
 }

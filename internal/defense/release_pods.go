@@ -42,6 +42,10 @@ func (d *release) sortPods() (wait time.Duration) {
 	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int { return cmp.Compare(BatchNumber(&a), BatchNumber(&b)) })
 	for i := range batches {
 		b := &batches[i]
+		if made := min(b.Spec.CreateTimeUnix, d.Now.Unix()); d.ofAttempt(b) && BatchNumber(b) > d.status.Batches && made > d.status.EntryTimeUnix {
+			// The status does not tell of it yet.
+			d.status.EntryTime, d.status.EntryTimeUnix = FormatTime(time.Unix(made, 0)), made
+		}
 		d.status.Batches = max(d.status.Batches, BatchNumber(b))
 		if !d.ofAttempt(b) || d.sortFolded(b) {
 			continue

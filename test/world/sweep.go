@@ -159,6 +159,7 @@ var (
 		{regexp.MustCompile(`\b(node|order)-\d+-\d{6}\b`), "$1-ID"},
 		{regexp.MustCompile(`(quarantined|override|suspend|operate-finished|rollback-requested)(-reported)?": "\d+"`), `$1$2": "NUMBER"`},
 		{regexp.MustCompile(`(override": "[0-9a-f]{32}) \d+ `), "$1 VERSION "},
+		{regexp.MustCompile(`(opted-out": "\d+) \d+ `), "$1 SECONDS "},
 	}
 	dropped = []string{"uid", "resourceVersion", "creationTimestamp", "generation", "observedGeneration", "managedFields", "lastTransitionTime", "startedAt", "time", "timeUnix", "orderUrl", "folded", "blockAtStart"}
 )
