@@ -46,24 +46,28 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// ChangeWorkloadReconciler carries releases on: it is the only one to write the
-// status of a ChangeWorkload, to make its batches, and to set and lift the
-// block of its workload.
+// ChangeWorkloadReconciler carries releases on: it is the only one to make their
+// batches, to set and lift the block of their workloads, and to move the state of a
+// release, but for the step to Running, which is written together with the order that
+// was accepted.
 type ChangeWorkloadReconciler struct {
 	*cluster.Cluster
 	// clusterUID identifies the cluster to AlterShield Server; empty without one.
 	clusterUID types.UID
-	// wrote is when the status of a release was written, by the UID of the release,
-	// for as long as that matters.
-	wrote *lru.LRUExpireCache
+	// putOff is since when a write of the status of a release is put off, by the UID of
+	// the release.
+	putOff *lru.LRUExpireCache
 }
 
-// maxWrote is of how many releases it is remembered at once that their status was
-// written just now. One that is forgotten is written more often.
-const maxWrote = 10_000
+const (
+	// maxPutOff is of how many releases that is remembered at once, and putOffFor for
+	// how long. One that is forgotten is put off anew.
+	maxPutOff = 10_000
+	putOffFor = time.Hour
+)
 
 func newChangeWorkloadReconciler(c *cluster.Cluster, clusterUID types.UID) *ChangeWorkloadReconciler {
-	return &ChangeWorkloadReconciler{Cluster: c, clusterUID: clusterUID, wrote: lru.NewLRUExpireCacheWithClock(maxWrote, c.Clock)}
+	return &ChangeWorkloadReconciler{Cluster: c, clusterUID: clusterUID, putOff: lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock)}
 }
 
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changeworkloads/status,verbs=update
@@ -74,7 +78,10 @@ func newChangeWorkloadReconciler(c *cluster.Cluster, clusterUID types.UID) *Chan
 func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("changeworkload").
-		For(&v1alpha1.ChangeWorkload{})
+		// A release begins, or a check of its order fails.
+		For(&v1alpha1.ChangeWorkload{}, builder.WithPredicates(predicate.NewPredicateFuncs(urgent))).
+		// It gets on.
+		Watches(&v1alpha1.ChangeWorkload{}, gathered(func(client.Object) time.Duration { return gatherBatches }, itself))
 	for _, kind := range r.Kinds.Kinds() {
 		// A rollout gets on, another release comes, a user blocks, overrides, resumes or opts out.
 		b = b.Watches(kind.Object(), gathered(podUrgency, r.changesOfWorkload))
@@ -183,8 +190,8 @@ func (r *ChangeWorkloadReconciler) observe(
 	ctx context.Context, ns cluster.Namespace, change *v1alpha1.ChangeWorkload,
 ) (in defense.ReleaseInput, current bool, err error) {
 	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID}
-	if at, ok := r.wrote.Get(change.UID); ok {
-		in.WroteAt = at.(time.Time) //nolint:errcheck // the cache holds nothing else
+	if since, ok := r.putOff.Get(change.UID); ok {
+		in.PutOffSince = since.(time.Time) //nolint:errcheck // the cache holds nothing else
 	}
 	var problems []string
 	if ns.Meta != nil && r.clusterUID != "" {
@@ -318,7 +325,10 @@ func (r *ChangeWorkloadReconciler) apply(
 		if err := r.UpdateStatus(ctx, updated); err != nil {
 			return err
 		}
-		r.wrote.Add(change.UID, r.Clock.Now(), defense.CountsEvery)
+		r.putOff.Remove(change.UID)
+	}
+	if _, ok := r.putOff.Get(change.UID); plan.PutOff && !ok {
+		r.putOff.Add(change.UID, r.Clock.Now(), putOffFor)
 	}
 	r.report(ctx, change, updated, w, plan.Events)
 	if denied != nil {
@@ -457,17 +467,22 @@ func (r *ChangeWorkloadReconciler) report(
 	if before.Status.Attempt != after.Status.Attempt {
 		log.FromContext(ctx).Info("release started", "attempt", after.Status.Attempt, "order", after.Status.OrderID)
 	}
-	if before.Status.Status != after.Status.Status {
-		metrics.ReleaseEntered(stateName(after.Status.Status))
-		log.FromContext(ctx).Info("release changed state",
-			"from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
-	}
+	reportState(ctx, before, after)
 	if w == nil {
 		return
 	}
 	for _, e := range events {
 		count(e)
 		r.Event(w, after, e, "Verify")
+	}
+}
+
+// reportState logs and counts a change of the state of a release, after it was written.
+func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
+	if before.Status.Status != after.Status.Status {
+		metrics.ReleaseEntered(stateName(after.Status.Status))
+		log.FromContext(ctx).Info("release changed state",
+			"from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
 	}
 }
 

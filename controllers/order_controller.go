@@ -21,6 +21,7 @@ import (
 	"context"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -113,9 +114,12 @@ func (r *OrderReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWo
 }
 
 // emit reports what became of an order, after it was written.
-func (r *OrderReconciler) emit(ctx context.Context, _, after verify.Subject, events []defense.Event) {
+func (r *OrderReconciler) emit(ctx context.Context, before, after verify.Subject, events []defense.Event) {
+	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
-		log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
+		if e.Type == corev1.EventTypeWarning {
+			log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
+		}
 		if e.Reason == defense.EventOrderCheckMissing {
 			metrics.OrderCheckMissing()
 		}

@@ -142,6 +142,19 @@ func batchUrgency(o client.Object) time.Duration {
 
 func podUrgency(client.Object) time.Duration { return gatherPods }
 
+// urgent says that a release is not under way, or that a check of its order fails: that
+// is acted on at once. What is written of it step by step, the steps of its order for
+// one, is looked at together.
+func urgent(o client.Object) bool {
+	change, ok := o.(*v1alpha1.ChangeWorkload)
+	return ok && !defense.IsUnderWay(change)
+}
+
+// itself maps an object to its own request.
+func itself(_ context.Context, o client.Object) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
+}
+
 // podChanged lets through what moves a release: pods that come and go, become
 // ready or cease to be.
 func podChanged() predicate.Predicate {

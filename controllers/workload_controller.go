@@ -58,9 +58,17 @@ type WorkloadReconciler struct {
 	// tells.
 	held    sync.Map // workload.Key -> heldWorkload
 	deleted *lru.LRUExpireCache
+	// processed is the resource version at which a workload was last told that it has
+	// its ChangeWorkload, by its UID.
+	processed *lru.LRUExpireCache
 }
 
 const (
+	// maxProcessed is for how many workloads that is remembered, and processedFor for
+	// how long: the cache shows what was written within moments.
+	maxProcessed = 10_000
+	processedFor = time.Minute
+
 	// maxDeleted is how many deleted workloads are remembered, and deletedFor for how
 	// long: whoever creates one of them again does so soon.
 	maxDeleted = 10_000
@@ -74,7 +82,7 @@ type heldWorkload struct {
 }
 
 func newWorkloadReconciler(c *cluster.Cluster) *WorkloadReconciler {
-	return &WorkloadReconciler{Cluster: c, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock)}
+	return &WorkloadReconciler{Cluster: c, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock), processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock)}
 }
 
 // sighting is a workload with the version of its template.
@@ -445,7 +453,7 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Worklo
 // emits an event of an override once.
 func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workload, plan defense.WorkloadPlan) error {
 	once := plan.Override != nil || plan.Resumed || plan.Unquarantined != nil || plan.Unquarantine != ""
-	if !plan.Processed && !once {
+	if !once && (!plan.Processed || w.ResourceVersion == r.processedAt(w.UID)) {
 		return nil
 	}
 	p := cluster.PatchRelease(w)
@@ -475,6 +483,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
+	r.processed.Add(w.UID, w.ResourceVersion, processedFor)
 	r.emitUnquarantined(ctx, w, ended)
 	if o := plan.Override; o != nil {
 		metrics.Overridden()
@@ -483,6 +492,14 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 			Message: fmt.Sprintf("version %s: %s passed the block or the quarantine with the label %s", o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
 	}
 	return nil
+}
+
+// processedAt is the resource version at which a workload was last told that it has its
+// ChangeWorkload: while the cache shows that one, it need not be told again.
+func (r *WorkloadReconciler) processedAt(uid types.UID) string {
+	at, _ := r.processed.Get(uid)
+	version, _ := at.(string)
+	return version
 }
 
 // emitUnquarantined emits an event of a quarantine that a user ended.

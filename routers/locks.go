@@ -37,14 +37,14 @@ type objectLock struct {
 	users int
 }
 
-// lock waits for an object. waited says that somebody else had it.
-func (l *objectLocks) lock(ctx context.Context, uid types.UID) (unlock func(), waited bool, err error) {
+// lock waits for an object.
+func (l *objectLocks) lock(ctx context.Context, uid types.UID) (unlock func(), err error) {
 	l.mu.Lock()
 	if l.held == nil {
 		l.held = map[types.UID]*objectLock{}
 	}
-	o, waited := l.held[uid]
-	if !waited {
+	o, held := l.held[uid]
+	if !held {
 		o = &objectLock{slot: make(chan struct{}, 1)}
 		l.held[uid] = o
 	}
@@ -52,10 +52,10 @@ func (l *objectLocks) lock(ctx context.Context, uid types.UID) (unlock func(), w
 	l.mu.Unlock()
 	select {
 	case o.slot <- struct{}{}:
-		return func() { <-o.slot; l.leave(uid, o) }, waited, nil
+		return func() { <-o.slot; l.leave(uid, o) }, nil
 	case <-ctx.Done():
 		l.leave(uid, o)
-		return nil, waited, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 

@@ -46,7 +46,7 @@ const (
 	// callback may be faster than the write of the answer to the submission
 	// that caused it, and two writes at once cost a third. It is short, because a
 	// server that waits for one answer sends no other callback meanwhile.
-	nodeWait = 200 * time.Millisecond
+	nodeWait = time.Second
 	// nodeLook is between two looks meanwhile.
 	nodeLook = 10 * time.Millisecond
 	// conflictWait is between two tries to put a verdict into an object that another
@@ -295,17 +295,16 @@ func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorklo
 // as it has become when it changed meanwhile.
 func store(ctx context.Context, v *Verdicts, object client.Object, put func() defense.Placement) (defense.Placement, error) {
 	uid := object.GetUID()
-	unlock, waited, err := v.locks.lock(ctx, uid)
+	unlock, err := v.locks.lock(ctx, uid)
 	if err != nil {
 		return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
 	}
 	defer unlock()
-	read := waited // whoever had the lock has changed the object
 	for {
-		if read {
-			if err := v.Live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil || object.GetUID() != uid {
-				return defense.PlacementGone, client.IgnoreNotFound(err)
-			}
+		// Not as the cache has it: what the submission wrote that the verdict answers
+		// is a moment old, and a write that conflicts costs more than a read.
+		if err := v.Live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil || object.GetUID() != uid {
+			return defense.PlacementGone, client.IgnoreNotFound(err)
 		}
 		placement := put()
 		if placement != defense.PlacementStored {
@@ -320,7 +319,6 @@ func store(ctx context.Context, v *Verdicts, object client.Object, put func() de
 		case !apierrors.IsConflict(err):
 			return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
 		}
-		read = true
 		select {
 		case <-ctx.Done():
 			return "", fmt.Errorf("store the verdict in %s, which changes all the time: %w", object.GetName(), ctx.Err())

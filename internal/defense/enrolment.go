@@ -275,6 +275,15 @@ func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
 	}
 }
 
+// IsUnderWay says that a release has begun, has not ended, and that no check of its
+// order fails.
+func IsUnderWay(c *v1alpha1.ChangeWorkload) bool {
+	s := &c.Status
+	return s.Attempt > 0 && s.ObservedRelease == c.Spec.Release && IsOpen(s.Status) && len(s.UnclaimedVerdicts) == 0 &&
+		(s.OrderPreVerdict == nil || !VerdictFails(s.OrderPreVerdict.Verdict)) &&
+		(s.OrderPostVerdict == nil || !VerdictFails(s.OrderPostVerdict.Verdict))
+}
+
 // IsVerified says whether pods of a release in this state are verified: until
 // it ends, and also after Success and while it is suspended, because pods come
 // later too.

@@ -70,9 +70,9 @@ type ReleaseInput struct {
 	// Live says that the workload's labels and annotations were read from the
 	// API server, not from a cache that may be behind.
 	Live bool
-	// WroteAt is when this process last wrote the status of the release; zero when it
-	// did not, or long ago.
-	WroteAt time.Time
+	// PutOffSince is since when this process has put off writing the status; zero when
+	// it has not.
+	PutOffSince time.Time
 	// Cluster identifies the cluster to AlterShield Server; empty when none is
 	// configured.
 	Cluster types.UID
@@ -149,8 +149,10 @@ type ReleasePlan struct {
 	Halt, Resume bool
 	// ActionEvents are the events of Action, emitted when it is done.
 	ActionEvents []Event
-	// Status is set when it is to be written.
+	// Status is set when it is to be written. PutOff says that it is to be written
+	// later.
 	Status *v1alpha1.ChangeWorkloadStatus
+	PutOff bool
 	// Remember the template of this version as the newest that succeeded, Prove
 	// that it ran well, and Forget others.
 	Remember bool
@@ -370,6 +372,8 @@ func (d *release) startAttempt() {
 	if d.status.Attempt > 1 {
 		message = fmt.Sprintf("%s, attempt %d of this version", message, d.status.Attempt)
 	}
+	d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "verification goes on")
+	d.explainProgress()
 	state := v1alpha1.ChangeWorkloadRunning
 	if d.Cluster != "" {
 		state = v1alpha1.ChangeWorkloadInit
@@ -520,9 +524,9 @@ func (d *release) requeueIn(podWait time.Duration) {
 	d.plan.RequeueAfter = shortest(shortest(shortest(again, d.removeIn), d.proveIn), d.settleIn)
 }
 
-// CountsEvery is how often the status of a release is written at most while only its
+// CountsPutOff is how long a write of the status of a release is put off while only its
 // counts and lists of pods change.
-const CountsEvery = 3 * time.Second
+const CountsPutOff = 3 * time.Second
 
 // finish leaves out a status write that would change nothing, and puts off one that
 // would tell only of more pods.
@@ -531,7 +535,8 @@ func (d *release) finish() ReleasePlan {
 	if equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
 		return d.plan
 	}
-	if wait := d.countsWait(); wait > 0 {
+	if wait := d.putOff(); wait > 0 {
+		d.plan.PutOff = true
 		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, wait)
 		return d.plan
 	}
@@ -540,13 +545,16 @@ func (d *release) finish() ReleasePlan {
 	return d.plan
 }
 
-// countsWait is how long a status write may wait, because pods come one by one: it
+// putOff is how long a status write may wait, because pods come one by one: it
 // tells of more of them, and of nothing else. What is left out of the status in the
 // meantime is known from the pods and the batches themselves. The name of a batch is
 // taken once it is made, so the pods of one that is not seen yet get into no other.
-func (d *release) countsWait() time.Duration {
-	left := d.WroteAt.Add(CountsEvery).Sub(d.Now)
-	if d.WroteAt.IsZero() || left <= 0 || left > CountsEvery || d.plan.Action != LeaveWorkload ||
+func (d *release) putOff() time.Duration {
+	left := CountsPutOff
+	if !d.PutOffSince.IsZero() {
+		left = d.PutOffSince.Add(CountsPutOff).Sub(d.Now)
+	}
+	if left <= 0 || left > CountsPutOff || d.plan.Action != LeaveWorkload ||
 		len(d.plan.Events)+len(d.plan.ActionEvents) > 0 || d.plan.Remember || d.plan.Prove != nil {
 		return 0
 	}

@@ -102,7 +102,7 @@ func (d *release) makeBatches() (made bool) {
 		d.makeBatch(size)
 		made = true
 	}
-	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete || d.overdue() && !d.timesOut(made)) {
+	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete && !d.podsToFinish() || d.overdue() && !d.timesOut(made)) {
 		d.makeBatch(len(d.preparing))
 		made = true
 	}
@@ -139,6 +139,25 @@ func (d *release) makeBatch(size int) {
 	b.Total = max(b.Number, (d.Workload.Replicas+perBatch-1)/perBatch)
 	b.Last = d.allBatched()
 	d.plan.Batches = append(d.plan.Batches, b)
+}
+
+// podsToFinish says that a pod of the workload is still to finish, or is not seen yet.
+func (d *release) podsToFinish() bool {
+	waiting := map[types.UID]bool{}
+	for i := range d.preparing {
+		waiting[d.preparing[i].UID] = true
+	}
+	live := 0
+	for i := range d.Pods {
+		if !d.Pods[i].live() {
+			continue
+		}
+		if uid := d.Pods[i].UID; !d.batched[uid] && !waiting[uid] {
+			return true
+		}
+		live++
+	}
+	return live < int(d.Workload.Replicas)
 }
 
 // allBatched says that every pod the workload is to have is there and in a

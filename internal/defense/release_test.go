@@ -59,7 +59,7 @@ type world struct {
 }
 
 func newWorld(replicas int32) *world {
-	w := &world{in: ReleaseInput{
+	w := &world{in: ReleaseInput{PutOffSince: testNow.Add(-CountsPutOff),
 		Now:      testNow,
 		Settings: settings.Default(),
 		Enrolled: true,
@@ -1064,5 +1064,86 @@ func TestDecideReleaseBoundsItsObject(t *testing.T) {
 		if len(p.Message) > maxListedMessage || !strings.HasSuffix(p.Message, "...") {
 			t.Fatalf("message of %d bytes is not cut: %q", len(p.Message), p.Message)
 		}
+	}
+}
+
+// TestPutOff: that more pods get on is written after a while, and everything else at
+// once. What was put off is not lost.
+func TestPutOff(t *testing.T) {
+	begun := func() *world {
+		w := newWorld(3).Pods(1).Settle(t)
+		w.in.PutOffSince = time.Time{}
+		return w
+	}
+	more := begun().Pods(1)
+	plan := DecideRelease(more.in)
+	if !plan.PutOff || plan.Status != nil || len(plan.Batches) != 1 || plan.RequeueAfter != CountsPutOff {
+		t.Errorf("one more pod: %d batches, put off %t for %s", len(plan.Batches), plan.PutOff, plan.RequeueAfter)
+	}
+	more.in.PutOffSince = more.in.Now.Add(-time.Second)
+	if plan = DecideRelease(more.in); !plan.PutOff || plan.RequeueAfter != CountsPutOff-time.Second {
+		t.Errorf("a second later: put off %t for %s", plan.PutOff, plan.RequeueAfter)
+	}
+	for name, since := range map[string]time.Duration{"when the time is over": -CountsPutOff, "when the clock went back": time.Minute} {
+		more.in.PutOffSince = more.in.Now.Add(since)
+		if plan = DecideRelease(more.in); plan.PutOff || plan.Status == nil || plan.Status.Batches != 2 {
+			t.Errorf("%s: put off %t", name, plan.PutOff)
+		}
+	}
+
+	for name, w := range map[string]*world{
+		"a pod fails":             begun().Verdict("sleep-0", "unpass"),
+		"the rollout is paused":   begun().Paused(),
+		"another release":         begun().Release(9, versionA),
+		"the workload opted out":  begun().optedOut(),
+		"all that is left passed": newWorld(1).Pods(1).Complete().verdictless(t),
+	} {
+		if plan := DecideRelease(w.in); plan.PutOff {
+			t.Errorf("%s: it is put off", name)
+		}
+	}
+}
+
+func (w *world) optedOut() *world {
+	w.in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
+	return w
+}
+
+// verdictless is a release whose only batch is done, which it does not know yet.
+func (w *world) verdictless(t *testing.T) *world {
+	t.Helper()
+	w.Step()
+	w.in.PutOffSince = time.Time{}
+	for i := range w.in.Batches {
+		w.in.Batches[i].Status.Status = v1alpha1.ChangePodExecuteDone
+	}
+	return w
+}
+
+// TestPodsToFinish: the rest of a rollout that is complete waits for its pods that have
+// still to finish, or are not seen yet.
+func TestPodsToFinish(t *testing.T) {
+	unready := func(p *Pod) { p.Ready = false }
+	for name, test := range map[string]struct {
+		world *world
+		want  int
+	}{
+		"all are finished":       {newWorld(3).BatchSize(5).Pods(3).Complete(), 1},
+		"one has to finish":      {newWorld(3).BatchSize(5).Pods(2).Pods(1, unready).Complete(), 0},
+		"one is not seen":        {newWorld(3).BatchSize(5).Pods(2).Complete(), 0},
+		"a full batch is there":  {newWorld(3).BatchSize(2).Pods(2).Pods(1, unready).Complete(), 1},
+		"the wait is over":       {newWorld(3).BatchSize(5).Pods(2).Pods(1, unready).Complete(), 1},
+		"the rollout is not yet": {newWorld(3).BatchSize(5).Pods(3), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := test.world
+			w.Settle(t)
+			if name == "the wait is over" {
+				w.Later(w.in.Settings.Wait).Settle(t)
+			}
+			if got := len(w.in.Batches); got != test.want {
+				t.Errorf("%d batches, want %d", got, test.want)
+			}
+		})
 	}
 }
