@@ -21,7 +21,6 @@ import (
 	"context"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -117,9 +116,7 @@ func (r *OrderReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWo
 func (r *OrderReconciler) emit(ctx context.Context, before, after verify.Subject, events []defense.Event) {
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
-		if e.Type == corev1.EventTypeWarning {
-			log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
-		}
+		log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
 		if e.Reason == defense.EventOrderCheckMissing {
 			metrics.OrderCheckMissing()
 		}

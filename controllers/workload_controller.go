@@ -58,16 +58,17 @@ type WorkloadReconciler struct {
 	// tells.
 	held    sync.Map // workload.Key -> heldWorkload
 	deleted *lru.LRUExpireCache
-	// processed is the resource version at which a workload was last told that it has
-	// its ChangeWorkload, by its UID.
+	// processed is the release that a workload was told of just now that it has its
+	// ChangeWorkload, by its UID.
 	processed *lru.LRUExpireCache
 }
 
 const (
 	// maxProcessed is for how many workloads that is remembered, and processedFor for
-	// how long: the cache shows what was written within moments.
+	// how long: the cache shows what was written within moments. Then it is looked at
+	// again.
 	maxProcessed = 10_000
-	processedFor = time.Minute
+	processedFor = 2 * time.Second
 
 	// maxDeleted is how many deleted workloads are remembered, and deletedFor for how
 	// long: whoever creates one of them again does so soon.
@@ -139,7 +140,11 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	return cluster.Settle(ctx, ctrl.Result{}, r.denied(ctx, in, r.apply(ctx, w, in.Changes, defense.DecideWorkload(in))))
+	plan, again := defense.DecideWorkload(in), ctrl.Result{}
+	if plan.Processed {
+		again.RequeueAfter = processedFor
+	}
+	return cluster.Settle(ctx, again, r.denied(ctx, in, r.apply(ctx, w, in.Changes, plan)))
 }
 
 // seeHeld remembers a workload while its releases are kept back.
@@ -245,12 +250,11 @@ func (r *WorkloadReconciler) sight(ctx context.Context, key workload.Key, w *def
 	}
 	if w.RevisionCreated.IsZero() || r.Clock.Since(w.RevisionCreated) < youngRevision {
 		ns := cluster.NamespaceObject()
-		err := r.Live.Get(ctx, types.NamespacedName{Name: w.Namespace}, ns)
-		switch {
-		case client.IgnoreNotFound(err) != nil:
+		if err := r.Live.Get(ctx, types.NamespacedName{Name: w.Namespace}, ns); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("get namespace %s: %w", w.Namespace, err)
-		case err != nil || defense.NamespaceEnrolled(ns.Name, ns.Labels):
-			return nil // the cache will say so, too
+		}
+		if ns.Name == "" || defense.NamespaceEnrolled(ns.Name, ns.Labels) {
+			return nil // it is gone, or enrolled: the cache will say so, too
 		}
 	}
 	r.unenrolled.Store(key, now)
@@ -453,7 +457,7 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Worklo
 // emits an event of an override once.
 func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workload, plan defense.WorkloadPlan) error {
 	once := plan.Override != nil || plan.Resumed || plan.Unquarantined != nil || plan.Unquarantine != ""
-	if !once && (!plan.Processed || w.ResourceVersion == r.processedAt(w.UID)) {
+	if !once && (!plan.Processed || r.processedJustNow(w)) {
 		return nil
 	}
 	p := cluster.PatchRelease(w)
@@ -483,7 +487,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
-	r.processed.Add(w.UID, w.ResourceVersion, processedFor)
+	r.processed.Add(w.UID, w.Release(), processedFor)
 	r.emitUnquarantined(ctx, w, ended)
 	if o := plan.Override; o != nil {
 		metrics.Overridden()
@@ -494,12 +498,10 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 	return nil
 }
 
-// processedAt is the resource version at which a workload was last told that it has its
-// ChangeWorkload: while the cache shows that one, it need not be told again.
-func (r *WorkloadReconciler) processedAt(uid types.UID) string {
-	at, _ := r.processed.Get(uid)
-	version, _ := at.(string)
-	return version
+// processedJustNow says that a workload was told so, which its cache may not show yet.
+func (r *WorkloadReconciler) processedJustNow(w *defense.Workload) bool {
+	release, ok := r.processed.Get(w.UID)
+	return ok && release == w.Release()
 }
 
 // emitUnquarantined emits an event of a quarantine that a user ended.

@@ -19,7 +19,12 @@ package routers
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
+	"runtime/debug"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
@@ -90,7 +95,11 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 		}
 		if err != nil {
 			s.count(r, ResultFailed)
-			log.Error(err, "store a verdict; it is polled for instead")
+			if s.keepTrying(lifetime, c, log) {
+				log.Info("could not store a verdict in time, and keeps trying", "cause", err.Error())
+			} else {
+				log.Error(err, "store a verdict; it is polled for instead")
+			}
 			writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: "the verdict could not be stored"})
 			return false
 		}
@@ -104,6 +113,42 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 		writeJSON(w, http.StatusOK, altershield.CallbackResponse{Success: true, Msg: string(outcome)})
 		return true
 	}
+}
+
+// keepTrying stores a verdict after its request was answered: the server sends each only
+// once, and an API server that is too slow now is not so for ever. It says whether
+// there is a place for that.
+func (s *Server) keepTrying(lifetime context.Context, c *altershield.Callback, log logr.Logger) bool {
+	select {
+	case s.late <- struct{}{}:
+	default:
+		return false
+	}
+	go func() {
+		defer func() {
+			<-s.late
+			if p := recover(); p != nil {
+				s.panics.err(fmt.Errorf("panic: %v", p), "store a verdict late", "stack", string(debug.Stack()))
+			}
+		}()
+		ctx, cancel := context.WithTimeout(lifetime, s.limits.lateRecord)
+		defer cancel()
+		backoff := wait.Backoff{Duration: s.limits.lateEvery, Factor: 2, Jitter: 0.5, Cap: s.limits.lateRecord / 4, Steps: math.MaxInt32}
+		err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+			once, cancel := context.WithTimeout(ctx, s.limits.record)
+			defer cancel()
+			outcome, err := s.opts.Recorder.Record(once, c)
+			if err != nil || !outcome.known() {
+				return false, nil
+			}
+			log.Info("stored a verdict late", "outcome", outcome)
+			return true, nil
+		})
+		if err != nil && lifetime.Err() == nil {
+			log.Error(err, "store a verdict; it is polled for instead")
+		}
+	}()
+	return true
 }
 
 func (o Outcome) known() bool {

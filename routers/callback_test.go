@@ -25,6 +25,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -198,4 +199,47 @@ func TestRecordingEndsWithTheServer(t *testing.T) {
 func TestLiveTest(t *testing.T) {
 	f := newFixture(t, func(f *fixture) { f.opts.Tokens = nil })
 	expect(t, serve(f.handler(t), httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
+}
+
+// TestStoredLate: a verdict that could not be stored while its request lasted is stored
+// later, because the server does not send it again; and given up in time.
+func TestStoredLate(t *testing.T) {
+	var tries atomic.Int32
+	stored := make(chan struct{})
+	f := newFixture(t, func(f *fixture) {
+		f.limits.lateEvery, f.limits.late = time.Millisecond, 1
+		f.record = func(context.Context, *altershield.Callback) (Outcome, error) {
+			switch tries.Add(1) {
+			case 1, 2:
+				return "", errors.New("the API server is slow")
+			case 3:
+				close(stored)
+			}
+			return OutcomeRecorded, nil
+		}
+	})
+	h := f.handler(t)
+	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusServiceUnavailable, `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
+	receive(t, stored, "the verdict to be stored")
+	for range 1000 { // until its place is free
+		if log := f.log(); strings.Contains(log, "stored a verdict late") {
+			return
+		}
+		time.Sleep(patience / 1000)
+	}
+	t.Error("the log does not tell of it")
+}
+
+// TestNoPlaceToStoreLate: more verdicts than there are places for are given up at once.
+func TestNoPlaceToStoreLate(t *testing.T) {
+	f := newFixture(t, func(f *fixture) {
+		f.limits.late = 0
+		f.record = func(context.Context, *altershield.Callback) (Outcome, error) {
+			return "", errors.New("the API server is slow")
+		}
+	})
+	expect(t, serve(f.handler(t), signed(passed, tokenA, testNow)), http.StatusServiceUnavailable, `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
+	if log := f.log(); !strings.Contains(log, "it is polled for instead") {
+		t.Errorf("log %q", log)
+	}
 }

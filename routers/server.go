@@ -112,6 +112,10 @@ type limits struct {
 	// record bounds the storing of one verdict, from when its request arrived; the
 	// server gives up after 6 s.
 	record time.Duration
+	// late is how many verdicts are tried to be stored at once after their requests
+	// were answered, each for lateRecord, first after lateEvery.
+	late                  int
+	lateRecord, lateEvery time.Duration
 	// list bounds the listing of suspended workloads.
 	list time.Duration
 	// shutdown is how long connections that are open may take when the manager
@@ -140,6 +144,9 @@ func defaultLimits() limits {
 		read:       4 * time.Second,
 		write:      15 * time.Second,
 		record:     5 * time.Second,
+		late:       1000,
+		lateRecord: 2 * time.Minute,
+		lateEvery:  time.Second,
 		list:       5 * time.Second,
 		shutdown:   2 * time.Second,
 		replays:    20_000,
@@ -155,6 +162,8 @@ type Server struct {
 	replays *replayCache
 	// slots has one element per request that is handled.
 	slots chan struct{}
+	// late has one element per verdict that is stored after its request.
+	late chan struct{}
 	// refusals, noise and panics are what others can cause at will, so each has
 	// a ration of the log.
 	refusals, noise, panics *rationedLog
@@ -193,6 +202,7 @@ func newServer(o Options, l limits) (*Server, error) {
 		sources:   newSources(l, o.Clock),
 		replays:   newReplayCache(l.replays, o.Clock),
 		slots:     make(chan struct{}, l.inFlight),
+		late:      make(chan struct{}, l.late),
 		refusals:  newRationedLog(o.Log, o.Clock),
 		noise:     newRationedLog(o.Log, o.Clock),
 		panics:    newRationedLog(o.Log, o.Clock),

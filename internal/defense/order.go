@@ -121,7 +121,6 @@ func (d *release) followOrder() {
 	case orderAccepted(s.OrderStage):
 		// An older build wrote one without the other.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
-		d.plan.Events = append(d.plan.Events, orderAcceptedEvent(d.Change, s.OrderID))
 	case d.Cluster == "":
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, "ReleaseUndefended",
 			"no AlterShield Server is configured any more; the release goes on without its checks")
@@ -133,11 +132,6 @@ func (d *release) followOrder() {
 		// Batches are waited for from now on.
 		s.EntryTime, s.EntryTimeUnix = FormatTime(d.Now), d.Now.Unix()
 	}
-}
-
-func orderAcceptedEvent(c *v1alpha1.ChangeWorkload, orderID string) Event {
-	return Event{Type: corev1.EventTypeNormal, Reason: "OrderAccepted",
-		Message: fmt.Sprintf("version %s: AlterShield Server accepted the order %s", c.Spec.Reversion, orderID)}
 }
 
 // undefended says that the server had its time to accept the order, and was
@@ -584,7 +578,6 @@ func (o *order) submitted(a Answer) {
 			s.Status = v1alpha1.ChangeWorkloadRunning
 			s.UpdateTime, s.UpdateTimeUnix = FormatTime(o.Now), o.Now.Unix()
 			s.EntryTime, s.EntryTimeUnix = FormatTime(o.Now), o.Now.Unix()
-			o.plan.Events = append(o.plan.Events, orderAcceptedEvent(o.Change, s.OrderID))
 		}
 	}
 	switch a.Kind {

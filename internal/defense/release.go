@@ -380,6 +380,7 @@ func (d *release) startAttempt() {
 		d.status.OrderID = OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease, d.status.Attempt, d.Change.UID)
 		d.status.OrderTenant, d.status.OrderPhase = d.Tenant, d.Phase
 		d.status.OrderStage = v1alpha1.OrderSubmitting
+		message += "; its order is " + d.status.OrderID
 	}
 	d.enter(state, corev1.EventTypeNormal, "ReleaseStarted", message)
 	release, altered, _ := strings.Cut(d.Workload.Annotations[v1alpha1.SettingsAlteredAnnotation], " ")

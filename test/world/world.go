@@ -343,7 +343,9 @@ func (w *World) Set(name string, enable bool, content string) {
 func (w *World) Unseen(do func()) {
 	w.Alive()
 	admit := w.api.admit
-	w.api.admit = func(_ context.Context, _, after client.Object, _ string) (client.Object, error) { return stripped(after), nil }
+	w.api.admit = func(_ context.Context, _, after client.Object, _ string) (client.Object, error) {
+		return stripped(after), nil
+	}
 	defer func() { w.api.admit = admit }()
 	do()
 }

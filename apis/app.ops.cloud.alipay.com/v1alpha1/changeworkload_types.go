@@ -347,9 +347,9 @@ type OptOut struct {
 type OptOutWhile string
 
 const (
-	// WhileBlocked: its releases were blocked.
+	// WhileBlocked means that its releases were blocked.
 	WhileBlocked OptOutWhile = "Blocked"
-	// WhileQuarantined: versions of it were in quarantine.
+	// WhileQuarantined means that versions of it were in quarantine.
 	WhileQuarantined OptOutWhile = "Quarantined"
 )
 
