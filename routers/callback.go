@@ -134,7 +134,12 @@ func (s *Server) keepTrying(lifetime context.Context, c *altershield.Callback, l
 		ctx, cancel := context.WithTimeout(lifetime, s.limits.lateRecord)
 		defer cancel()
 		backoff := wait.Backoff{Duration: s.limits.lateEvery, Factor: 2, Jitter: 0.5, Cap: s.limits.lateRecord / 4, Steps: math.MaxInt32}
+		first := true
 		err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+			if first { // it was tried just now
+				first = false
+				return false, nil
+			}
 			once, cancel := context.WithTimeout(ctx, s.limits.record)
 			defer cancel()
 			outcome, err := s.opts.Recorder.Record(once, c)

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
@@ -221,13 +222,10 @@ func TestStoredLate(t *testing.T) {
 	h := f.handler(t)
 	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusServiceUnavailable, `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
 	receive(t, stored, "the verdict to be stored")
-	for range 1000 { // until its place is free
-		if log := f.log(); strings.Contains(log, "stored a verdict late") {
-			return
-		}
-		time.Sleep(patience / 1000)
+	told := func(context.Context) (bool, error) { return strings.Contains(f.log(), "stored a verdict late"), nil }
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, told); err != nil {
+		t.Error("the log does not tell of it:", err)
 	}
-	t.Error("the log does not tell of it")
 }
 
 // TestNoPlaceToStoreLate: more verdicts than there are places for are given up at once.
