@@ -133,13 +133,9 @@ func (s *Server) keepTrying(lifetime context.Context, c *altershield.Callback, l
 		}()
 		ctx, cancel := context.WithTimeout(lifetime, s.limits.lateRecord)
 		defer cancel()
-		backoff := wait.Backoff{Duration: s.limits.lateEvery, Factor: 2, Jitter: 0.5, Cap: s.limits.lateRecord / 4, Steps: math.MaxInt32}
-		first := true
-		err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
-			if first { // it was tried just now
-				first = false
-				return false, nil
-			}
+		backoff := wait.Backoff{Duration: s.limits.lateEvery, Factor: 2, Jitter: 0.5, Cap: s.limits.lateMost, Steps: math.MaxInt32}
+		// Not ExponentialBackoff: that ends where the wait reaches its cap.
+		err := backoff.DelayFunc().Until(ctx, false, true, func(ctx context.Context) (bool, error) {
 			once, cancel := context.WithTimeout(ctx, s.limits.record)
 			defer cancel()
 			outcome, err := s.opts.Recorder.Record(once, c)

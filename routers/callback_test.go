@@ -208,12 +208,12 @@ func TestStoredLate(t *testing.T) {
 	var tries atomic.Int32
 	stored := make(chan struct{})
 	f := newFixture(t, func(f *fixture) {
-		f.limits.lateEvery, f.limits.late = time.Millisecond, 1
+		f.limits.lateEvery, f.limits.lateMost, f.limits.late = time.Millisecond, 2*time.Millisecond, 1
 		f.record = func(context.Context, *altershield.Callback) (Outcome, error) {
-			switch tries.Add(1) {
-			case 1, 2:
+			// For longer than until the wait has become as long as it may.
+			if n := tries.Add(1); n < 8 {
 				return "", errors.New("the API server is slow")
-			case 3:
+			} else if n == 8 {
 				close(stored)
 			}
 			return OutcomeRecorded, nil

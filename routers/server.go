@@ -113,9 +113,10 @@ type limits struct {
 	// server gives up after 6 s.
 	record time.Duration
 	// late is how many verdicts are tried to be stored at once after their requests
-	// were answered, each for lateRecord, first after lateEvery.
-	late                  int
-	lateRecord, lateEvery time.Duration
+	// were answered, each for lateRecord, first after lateEvery and then after waits
+	// that double up to lateMost.
+	late                            int
+	lateRecord, lateEvery, lateMost time.Duration
 	// list bounds the listing of suspended workloads.
 	list time.Duration
 	// shutdown is how long connections that are open may take when the manager
@@ -147,6 +148,7 @@ func defaultLimits() limits {
 		late:       1000,
 		lateRecord: 2 * time.Minute,
 		lateEvery:  time.Second,
+		lateMost:   10 * time.Second,
 		list:       5 * time.Second,
 		shutdown:   2 * time.Second,
 		replays:    20_000,
