@@ -80,16 +80,16 @@ func (h Held) while() v1alpha1.OptOutWhile {
 	return v1alpha1.WhileQuarantined
 }
 
-// String is h in a sentence that begins with "while".
+// String is h as it follows the word "while".
 func (h Held) String() string {
 	var parts []string
 	if h.Blocked {
 		parts = append(parts, "its releases were blocked")
 	}
 	if len(h.Quarantine) > 0 {
-		parts = append(parts, strings.Join(h.Quarantine, ", ")+" in quarantine")
+		parts = append(parts, "versions of it were in quarantine ("+strings.Join(h.Quarantine, ", ")+")")
 	}
-	return strings.Join(parts, ", with ")
+	return strings.Join(parts, " and ")
 }
 
 // mutateOptedOut keeps what the operator wrote on a workload, so that opting in again
@@ -129,8 +129,9 @@ func (d *release) noteOptOut() {
 
 // DescribeOptOut tells who opted a workload out while releases of it were kept back.
 func DescribeOptOut(who string, while v1alpha1.OptOutWhile) string {
+	what := "versions of it were in quarantine"
 	if while == v1alpha1.WhileBlocked {
-		return fmt.Sprintf("%s opted the workload out of the defense while its releases were blocked; the block is lifted", who)
+		what = "its releases were blocked"
 	}
-	return fmt.Sprintf("%s opted the workload out of the defense while versions of it were in quarantine", who)
+	return fmt.Sprintf("%s opted the workload out of the defense while %s", who, what)
 }

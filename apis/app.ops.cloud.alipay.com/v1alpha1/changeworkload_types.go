@@ -319,8 +319,8 @@ type ReleaseEvidence struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	OverriddenBy string `json:"overriddenBy,omitempty"`
-	// OptedOut is the last time that a user opted the workload out of the defense
-	// while this release, or versions in quarantine, blocked releases of it.
+	// OptedOut is the last time that a user opted the workload out of the defense, at
+	// this release, while the workload was blocked or versions of it were in quarantine.
 	// +optional
 	OptedOut *OptOut `json:"optedOut,omitempty"`
 	// Corrections are the last five failing verdicts that were corrected.
@@ -332,7 +332,7 @@ type ReleaseEvidence struct {
 
 // OptOut is one time that a user opted a workload out of the defense.
 type OptOut struct {
-	// User who did, as admission saw it. Empty when admission did not.
+	// User who did, as admission saw it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	User string `json:"user,omitempty"`

@@ -160,9 +160,9 @@ const (
 	UnquarantinedAnnotation = "altershield.defense.antgroup.com/unquarantined"
 	// OptedOutAnnotation records the last time that a user opted the workload out of
 	// the defense while its releases were blocked or versions of it were in
-	// quarantine: resource version of the workload it was decided on, Unix time
-	// (seconds), "blocked" or "quarantined", and user, separated by single spaces.
-	// Admission writes it.
+	// quarantine: number of the release the workload was at, Unix time (seconds),
+	// "Blocked" or "Quarantined", and user, separated by single spaces. Admission
+	// writes it.
 	OptedOutAnnotation = "altershield.defense.antgroup.com/opted-out"
 	// RollbackRequestedAnnotation holds the time, in Unix milliseconds, of the
 	// last rollback that was requested over HTTP, so that none is repeated.
