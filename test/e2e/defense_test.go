@@ -56,6 +56,32 @@ var _ = Describe("enrolment", func() {
 		}).WithContext(ctx).Should(Succeed())
 	})
 
+	It("tells who gets around a block", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		for _, name := range []string{"web", "other"} {
+			w.create(ctx, sleeper(ns, name))
+			w.block(ctx, ns, name)
+		}
+		By("opting out")
+		w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.EventOptedOut))
+			d := w.getDeployment(ctx, g, ns, "web")
+			g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
+			g.Expect(d.Annotations).To(HaveKey(v1alpha1.OptedOutAnnotation))
+			out := w.currentChange(ctx, g, ns, "web").Status.OptedOut
+			g.Expect(out).To(HaveField("While", v1alpha1.WhileBlocked))
+			g.Expect(out).To(HaveField("User", Not(BeEmpty())))
+		}).WithContext(ctx).Should(Succeed())
+		By("deleting, and creating again")
+		w.kubectl(ctx, "-n", ns, "delete", "deployment", "other")
+		w.create(ctx, sleeper(ns, "other"))
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "other")).To(ContainElements(v1alpha1.EventDeletedWhileBlocked, v1alpha1.EventCreatedAgain))
+		}).WithContext(ctx).Should(Succeed())
+		w.verified(ctx, ns, "other")
+	})
+
 	It("leaves other namespaces alone", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, false)
 		w.create(ctx, sleeper(ns, "free").Replicas(2))
