@@ -178,8 +178,9 @@ func blockConditions(kind workload.Kind) []admissionregistrationv1.MatchConditio
 	notUsedUp := value(newAnnotations, v1alpha1.OverrideAnnotation) + ".split(' ')[?1].orValue('') != oldObject.metadata.resourceVersion"
 	return []admissionregistrationv1.MatchCondition{
 		{Name: "suspended", Expression: has(oldLabels, v1alpha1.SuspendLabel)},
+		// The label may be empty, so its presence counts, too.
 		{Name: "released-or-resumed", Expression: templateChanged(kind) + " || " +
-			value(newLabels, v1alpha1.SuspendLabel) + " != " + value(oldLabels, v1alpha1.SuspendLabel)},
+			optional(newLabels, v1alpha1.SuspendLabel) + " != " + optional(oldLabels, v1alpha1.SuspendLabel)},
 		{Name: "neither-overridden-nor-opted-out", Expression: strings.Join([]string{
 			"!(" + override + " && !(" + stale + "))", notUsedUp, notOptedOut(),
 		}, " && ")},
@@ -203,8 +204,11 @@ func notOptedOut() string {
 // has says in CEL that a key is there.
 func has(keys, key string) string { return fmt.Sprintf("'%s' in %s.orValue({})", key, keys) }
 
+// optional is in CEL the value of a key, or none where it is not there.
+func optional(keys, key string) string { return fmt.Sprintf("%s['%s']", keys, key) }
+
 // value is in CEL the value of a key; empty where it is not there.
-func value(keys, key string) string { return fmt.Sprintf("%s['%s'].orValue('')", keys, key) }
+func value(keys, key string) string { return optional(keys, key) + ".orValue('')" }
 
 // isValue says in CEL that a key has a value.
 func isValue(keys, key, want string) string { return fmt.Sprintf("%s == '%s'", value(keys, key), want) }

@@ -86,11 +86,12 @@ func updates() []update {
 	oldAnnotations := func(u *update) *map[string]string { return &u.oldAnnotations }
 	labels := func(u *update) *map[string]string { return &u.labels }
 	annotations := func(u *update) *map[string]string { return &u.annotations }
-	vary(oldLabels, v1alpha1.SuspendLabel, "1764000000")
+	// A user may set a block without a value.
+	vary(oldLabels, v1alpha1.SuspendLabel, "1764000000", "")
 	vary(oldLabels, v1alpha1.IgnoredSuspendLabel, "true", "yes")
 	vary(oldAnnotations, v1alpha1.OverrideStaleAnnotation, "true")
 	vary(oldAnnotations, v1alpha1.QuarantinedAnnotation, repairVersion)
-	vary(labels, v1alpha1.SuspendLabel, "1764000000", "1764000001")
+	vary(labels, v1alpha1.SuspendLabel, "1764000000", "1764000001", "")
 	vary(labels, v1alpha1.IgnoredSuspendLabel, "true", "yes")
 	vary(labels, v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)
 	vary(annotations, v1alpha1.OverrideAnnotation, repairVersion+" 77 jane", repairVersion+" 76 jane", "nonsense")

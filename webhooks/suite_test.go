@@ -463,6 +463,19 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+meta("labels", v1alpha1.SuspendLabel, "1")+"}"))).To(beDenied("kept"))
 		})
 
+		It("refuses to lose a block that has no value", func(ctx SpecContext) {
+			d := patched(ctx, create(ctx, "empty"), "{"+meta("labels", v1alpha1.SuspendLabel, "")+"}")
+			seen(ctx, d, v1alpha1.SuspendLabel)
+			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":null}}}`))).To(beDenied("empty"))
+			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{"metadata":{"labels":null}}`))).To(beDenied("empty"))
+			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+meta("labels", v1alpha1.SuspendLabel, "1")+"}"))).To(beDenied("empty"))
+			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).To(beDenied("empty"))
+			scale(ctx, d, 2)
+			Expect(patched(ctx, d, "{"+meta("labels", "a", "b")+"}").Labels).To(HaveKeyWithValue(v1alpha1.SuspendLabel, ""))
+			unblock := fmt.Sprintf(`{"metadata":{"labels":{%q:null,%q:"true"}}}`, v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel)
+			Expect(patched(ctx, d, unblock).Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
+		})
+
 		It("lets everything else pass", func(ctx SpecContext) {
 			d := blocked(ctx, "usable")
 			scale(ctx, d, 2)

@@ -175,9 +175,10 @@ func blocked(before, after client.Object) bool {
 		return false
 	}
 	old, labels := before.GetLabels(), after.GetLabels()
-	_, suspended := old[v1alpha1.SuspendLabel]
+	since, suspended := old[v1alpha1.SuspendLabel]
+	now, still := labels[v1alpha1.SuspendLabel]
 	overridden := labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && before.GetAnnotations()[v1alpha1.OverrideStaleAnnotation] == ""
-	changes := released(before, after) || old[v1alpha1.SuspendLabel] != labels[v1alpha1.SuspendLabel]
+	changes := released(before, after) || !still || now != since
 	return suspended && changes && !overridden && !defense.OptedOut(labels)
 }
 
