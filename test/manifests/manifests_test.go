@@ -73,29 +73,30 @@ func TestHardening(t *testing.T) {
 			}
 			anti := pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
 			for what, ok := range map[string]bool{
-				"two replicas":                   *d.Spec.Replicas == 2,
-				"no replica is missed":           *d.Spec.Strategy.RollingUpdate.MaxUnavailable == intstr.FromInt32(0),
-				"service account":                pod.ServiceAccountName == managerName,
-				"priority":                       pod.PriorityClassName == "system-cluster-critical",
-				"no service links":               pod.EnableServiceLinks != nil && !*pod.EnableServiceLinks,
-				"no host":                        !pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
-				"not root":                       *pod.SecurityContext.RunAsNonRoot && *pod.SecurityContext.RunAsUser > 0 && *c.SecurityContext.RunAsNonRoot,
-				"seccomp":                        pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
-				"read-only root":                 *c.SecurityContext.ReadOnlyRootFilesystem,
-				"no privilege":                   !*c.SecurityContext.AllowPrivilegeEscalation,
-				"no capability":                  cmp.Equal(c.SecurityContext.Capabilities, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
-				"requests":                       !c.Resources.Requests.Cpu().IsZero() && !c.Resources.Requests.Memory().IsZero(),
-				"memory limit, no CPU limit":     !c.Resources.Limits.Memory().IsZero() && c.Resources.Limits.Cpu().IsZero(),
-				"the runtime knows the limit":    limit.Cmp(*c.Resources.Limits.Memory()) < 0 && limit.Cmp(*c.Resources.Requests.Memory()) > 0,
-				"liveness":                       probes(c.LivenessProbe, "/healthz"),
-				"startup":                        probes(c.StartupProbe, "/healthz"),
-				"readiness":                      probes(c.ReadinessProbe, "/readyz"),
-				"endpoints go before the server": sleep >= 10,
-				"time to end":                    grace >= sleep+30,
-				"spread over zones":              spread[corev1.LabelTopologyZone],
-				"spread over nodes":              spread[corev1.LabelHostname],
-				"apart":                          len(anti) == 1 && selects(anti[0].PodAffinityTerm.LabelSelector, d.Spec.Template.Labels) == nil,
-				"selects its pods":               selects(d.Spec.Selector, d.Spec.Template.Labels) == nil,
+				"two replicas":                         *d.Spec.Replicas == 2,
+				"no replica is missed":                 *d.Spec.Strategy.RollingUpdate.MaxUnavailable == intstr.FromInt32(0),
+				"service account":                      pod.ServiceAccountName == managerName,
+				"priority":                             pod.PriorityClassName == "system-cluster-critical",
+				"replaced soon, when its node is gone": leaves(pod.Tolerations, corev1.TaintNodeUnreachable) && leaves(pod.Tolerations, corev1.TaintNodeNotReady),
+				"no service links":                     pod.EnableServiceLinks != nil && !*pod.EnableServiceLinks,
+				"no host":                              !pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
+				"not root":                             *pod.SecurityContext.RunAsNonRoot && *pod.SecurityContext.RunAsUser > 0 && *c.SecurityContext.RunAsNonRoot,
+				"seccomp":                              pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
+				"read-only root":                       *c.SecurityContext.ReadOnlyRootFilesystem,
+				"no privilege":                         !*c.SecurityContext.AllowPrivilegeEscalation,
+				"no capability":                        cmp.Equal(c.SecurityContext.Capabilities, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
+				"requests":                             !c.Resources.Requests.Cpu().IsZero() && !c.Resources.Requests.Memory().IsZero(),
+				"memory limit, no CPU limit":           !c.Resources.Limits.Memory().IsZero() && c.Resources.Limits.Cpu().IsZero(),
+				"the runtime knows the limit":          limit.Cmp(*c.Resources.Limits.Memory()) < 0 && limit.Cmp(*c.Resources.Requests.Memory()) > 0,
+				"liveness":                             probes(c.LivenessProbe, "/healthz"),
+				"startup":                              probes(c.StartupProbe, "/healthz"),
+				"readiness":                            probes(c.ReadinessProbe, "/readyz"),
+				"endpoints go before the server":       sleep >= 10,
+				"time to end":                          grace >= sleep+30,
+				"spread over zones":                    spread[corev1.LabelTopologyZone],
+				"spread over nodes":                    spread[corev1.LabelHostname],
+				"apart":                                len(anti) == 1 && selects(anti[0].PodAffinityTerm.LabelSelector, d.Spec.Template.Labels) == nil,
+				"selects its pods":                     selects(d.Spec.Selector, d.Spec.Template.Labels) == nil,
 			} {
 				if !ok {
 					t.Errorf("missing: %s", what)
@@ -103,6 +104,15 @@ func TestHardening(t *testing.T) {
 			}
 		})
 	}
+}
+
+// leaves says that a pod with these tolerations leaves a node with a taint within half
+// a minute, but not at once.
+func leaves(tolerations []corev1.Toleration, taint string) bool {
+	i := slices.IndexFunc(tolerations, func(t corev1.Toleration) bool {
+		return t.Key == taint && t.Operator == corev1.TolerationOpExists && t.Effect == corev1.TaintEffectNoExecute
+	})
+	return i >= 0 && tolerations[i].TolerationSeconds != nil && *tolerations[i].TolerationSeconds >= 10 && *tolerations[i].TolerationSeconds <= 30
 }
 
 func probes(p *corev1.Probe, path string) bool {
