@@ -186,13 +186,21 @@ func (d *release) endBefore() bool {
 	return left <= 0
 }
 
-// failedOrder is the failing verdict on the order itself, or on a node of it
-// that no batch is known by; nil when there is none.
-func (d *release) failedOrder() *v1alpha1.CheckVerdict {
+// failedOrderCheck is the failing verdict on the order itself; nil when there is none.
+func (d *release) failedOrderCheck() *v1alpha1.CheckVerdict {
 	for _, v := range []*v1alpha1.CheckVerdict{d.status.OrderPreVerdict, d.status.OrderPostVerdict} {
 		if v != nil && VerdictFails(v.Verdict) {
 			return v
 		}
+	}
+	return nil
+}
+
+// failedOrder is the failing verdict on the order itself, or on a node of it
+// that no batch is known by; nil when there is none.
+func (d *release) failedOrder() *v1alpha1.CheckVerdict {
+	if v := d.failedOrderCheck(); v != nil {
+		return v
 	}
 	for i := range d.status.UnclaimedVerdicts {
 		if u := &d.status.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) && d.orphaned(u) {

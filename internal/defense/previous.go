@@ -57,7 +57,7 @@ func evidenceOf(w *Workload) (e v1alpha1.ReleaseEvidence) {
 const maxCorrectionsTold = 3
 
 // correct notes, and tells, who may have corrected failing verdicts: of pods that fail
-// no more, or, when nothing of the release does and it had no such pod, of its order.
+// no more, and of the order.
 // The batches are those of the API server: the cache keeps no managed fields, and may
 // show a batch from before it failed.
 func (d *release) correct() {
@@ -73,7 +73,7 @@ func (d *release) correct() {
 		}
 		note(pod.Pod, d.managerOf(pod), "of pod "+pod.Pod)
 	}
-	if len(d.Change.Status.DefenseCheckFailPods) == 0 && !d.hasFailed() {
+	if d.orderCorrected() {
 		note("", "", "of the order")
 	}
 	if len(told) == 0 {
@@ -89,6 +89,13 @@ func (d *release) correct() {
 		message += "; nothing of this release fails any more"
 	}
 	d.event(corev1.EventTypeWarning, v1alpha1.EventVerdictCorrected, message)
+}
+
+// orderCorrected says that the order of a release that is suspended fails no more. An
+// older build did not write that it did: there it has to be what suspended the release.
+func (d *release) orderCorrected() bool {
+	return d.Change.Status.OrderFailed && d.failedOrderCheck() == nil ||
+		len(d.Change.Status.DefenseCheckFailPods) == 0 && !d.hasFailed()
 }
 
 func (d *release) noteCorrection(pod, manager string) {

@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +194,79 @@ func TestCorrectionOfSome(t *testing.T) {
 		t.Errorf("told again: %q", told)
 	}
 }
+
+// TestCorrectionOfTheOrder: that the verdict on the order was corrected is told, also
+// while pods of the release fail, and with those that are corrected at the same time.
+func TestCorrectionOfTheOrder(t *testing.T) {
+	older := func(w *world) { w.in.Change.Status.OrderFailed = false }
+	for name, test := range map[string]struct {
+		pods   []string
+		before func(*world)
+		change func(*world)
+		want   string
+	}{
+		"alone": {nil, nil, (*world).correctOrder,
+			"of the order by field manager unknown; nothing of this release fails any more"},
+		"alone, in an object of an older build": {nil, older, (*world).correctOrder,
+			"of the order by field manager unknown; nothing of this release fails any more"},
+		"while a pod fails": {[]string{"sleep-0"}, nil, (*world).correctOrder,
+			"of the order by field manager unknown"},
+		"with one of two pods": {[]string{"sleep-0", "sleep-1"}, nil, func(w *world) { w.Verdict("sleep-1", "pass").correctOrder() },
+			"of pod sleep-1 by field manager unknown, of the order by field manager unknown"},
+		"with all pods": {[]string{"sleep-0"}, nil, func(w *world) { w.Verdict("sleep-0", "pass").correctOrder() },
+			"of pod sleep-0 by field manager unknown, of the order by field manager unknown; nothing of this release fails any more"},
+		"not when only the pods are": {[]string{"sleep-0"}, nil, func(w *world) { w.Verdict("sleep-0", "pass") },
+			"of pod sleep-0 by field manager unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(2).Pods(2).Settle(t)
+			for _, pod := range test.pods {
+				w.Verdict(pod, "unpass")
+			}
+			w.in.Change.Status.OrderPostVerdict = &v1alpha1.CheckVerdict{Verdict: "fail"}
+			w.Settle(t)
+			if test.before != nil {
+				test.before(w)
+			}
+			test.change(w)
+			told := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected)
+			want := "version " + versionA + ": the failing verdict was corrected: " + test.want
+			if diff := cmp.Diff([]string{want}, told); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if told := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected); len(told) > 0 {
+				t.Errorf("told again: %q", told)
+			}
+			var noted []string
+			for _, c := range w.in.Change.Status.Corrections {
+				noted = append(noted, c.Pod)
+			}
+			if want := strings.Contains(test.want, "of the order"); slices.Contains(noted, "") != want {
+				t.Errorf("corrections of %q, of the order: want %t", noted, want)
+			}
+		})
+	}
+}
+
+// TestClaimedIsNotCorrected: a failing verdict of a node that becomes known is the
+// batch's from then on; nobody corrected it.
+func TestClaimedIsNotCorrected(t *testing.T) {
+	w := newWorld(2).Pods(1).Settle(t)
+	w.in.Change.Status.OrderNodeID, w.in.Change.Status.OrderStage = "order-node", v1alpha1.OrderPostFinish
+	w.in.Change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{Stage: v1alpha1.StagePost, CheckVerdict: v1alpha1.CheckVerdict{NodeID: "node", Verdict: "fail"}}}
+	w.Settle(t)
+	if got := w.in.Change.Status.Status; got != v1alpha1.ChangeWorkloadSuspend {
+		t.Fatalf("the release is %s", got)
+	}
+	w.in.Batches[0].Status.ChangePodID = "node"
+	w.Verdict("sleep-0", "unpass")
+	if told := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected); len(told) > 0 {
+		t.Errorf("told %q", told)
+	}
+}
+
+// correctOrder is what somebody does who corrects the verdict on the order.
+func (w *world) correctOrder() { w.in.Change.Status.OrderPostVerdict.Verdict = VerdictPass }
 
 func eventsOf(plan ReleasePlan, reason string) (messages []string) {
 	for _, e := range plan.Events {

@@ -42,6 +42,7 @@ func (d *release) explain() {
 	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
 	s.PassCount += d.foldedCount()
 	s.DefenseCheckFailPods, s.FailCount = bounded(d.failed)
+	s.OrderFailed = d.failedOrderCheck() != nil
 
 	d.explainBlock()
 	d.explainProgress()

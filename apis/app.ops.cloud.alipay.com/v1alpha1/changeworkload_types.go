@@ -291,6 +291,12 @@ type OrderStatus struct {
 	// verdict suspends the release. Correct it to let the release go on.
 	// +optional
 	OrderPostVerdict *CheckVerdict `json:"orderPostVerdict,omitempty"`
+	// OrderFailed says that the verdict on a check of the order itself was a failing
+	// one when the operator wrote this status, so that a correction is noticed. Objects
+	// of older versions do not have it: of them a correction is noticed when nothing
+	// else failed.
+	// +optional
+	OrderFailed bool `json:"orderFailed,omitempty"`
 	// OrderEnd is how the order is to end on the server; empty while it goes
 	// on.
 	// +optional
