@@ -56,7 +56,7 @@ type WorkloadReconciler struct {
 	// and deleted those of them that are gone, for a day. Both are in memory only: of
 	// what is deleted while no leader is there, only the audit log of the API server
 	// tells.
-	held    sync.Map // workload.Key -> heldWorkload
+	held    sync.Map // workload.Key -> *defense.HeldWorkload
 	deleted *lru.LRUExpireCache
 	// processed is the release that a workload was told of just now that it has its
 	// ChangeWorkload, by its UID.
@@ -75,12 +75,6 @@ const (
 	maxDeleted = 10_000
 	deletedFor = 24 * time.Hour
 )
-
-// heldWorkload is a workload whose releases are kept back.
-type heldWorkload struct {
-	workload defense.Workload
-	by       defense.Held
-}
 
 func newWorkloadReconciler(c *cluster.Cluster) *WorkloadReconciler {
 	return &WorkloadReconciler{Cluster: c, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock), processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock)}
@@ -155,43 +149,41 @@ func (r *WorkloadReconciler) seeHeld(ns cluster.Namespace, key workload.Key, w *
 		return
 	}
 	of := defense.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
-	r.held.Store(key, heldWorkload{workload: of, by: by})
+	r.held.Store(key, &defense.HeldWorkload{Workload: of, By: by})
 }
 
 // tellDeleted tells of a workload that is gone while its releases were kept back, and
-// of the next one of its name: neither the block nor the quarantine survives that.
+// of the next one of its name.
 func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, now *defense.Workload) error {
+	in := defense.DeletionInput{Now: now}
 	if last, ok := r.held.Load(key); ok {
-		was := last.(heldWorkload) //nolint:errcheck // the map holds nothing else
-		if now != nil && now.UID == was.workload.UID {
-			return nil
-		}
+		in.Held = last.(*defense.HeldWorkload) //nolint:errcheck // the map holds nothing else
 		ns, err := r.Namespace(ctx, key.Namespace)
 		if err != nil {
 			return err
 		}
+		in.NamespaceEnding = ns.Ending()
+	}
+	if last, ok := r.deleted.Get(key); ok {
+		in.Deleted = last.(*defense.HeldWorkload) //nolint:errcheck // the cache holds nothing else
+	}
+	plan := defense.DecideDeletion(in)
+	if plan.ForgetHeld {
 		r.held.Delete(key)
-		if ns.Meta == nil || ns.Ending() {
-			return nil // with its namespace
-		}
-		r.deleted.Add(key, was, deletedFor)
+	}
+	if plan.Deleted != nil {
+		r.deleted.Add(key, in.Held, deletedFor)
 		metrics.LeftWhileHeld(metrics.LeftByDeletion)
-		log.FromContext(ctx).Info("somebody deleted a workload while releases of it were kept back", "workload", key, "while", was.by.String())
-		r.Event(&was.workload, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
-			Message: fmt.Sprintf("the %s was deleted while %s", was.workload.Kind(), was.by)}, "Delete")
+		log.FromContext(ctx).Info("somebody deleted a workload while releases of it were kept back", "workload", key, "while", in.Held.By.String())
+		r.Event(&in.Held.Workload, nil, *plan.Deleted, "Delete")
 	}
-	last, ok := r.deleted.Get(key)
-	if !ok || now == nil {
-		return nil
+	if plan.ForgetDeleted {
+		r.deleted.Remove(key)
 	}
-	was := last.(heldWorkload) //nolint:errcheck // the cache holds nothing else
-	r.deleted.Remove(key)
-	if now.UID == was.workload.UID {
-		return nil
+	if plan.CreatedAgain != nil {
+		log.FromContext(ctx).Info("somebody created a workload again that was deleted while releases of it were kept back", "workload", key, "user", now.ReleasedBy())
+		r.Event(now, nil, *plan.CreatedAgain, "Create")
 	}
-	log.FromContext(ctx).Info("somebody created a workload again that was deleted while releases of it were kept back", "workload", key, "user", now.ReleasedBy())
-	r.Event(now, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventCreatedAgain,
-		Message: fmt.Sprintf("%s created the %s again, which was deleted while %s: neither block nor quarantine survives that", now.ReleasedBy(), now.Kind(), was.by)}, "Create")
 	return nil
 }
 

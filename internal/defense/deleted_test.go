@@ -1,0 +1,88 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+func TestDecideDeletion(t *testing.T) {
+	of := func(uid types.UID) *Workload {
+		return &Workload{GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "default", Name: "web", UID: uid,
+			Annotations: map[string]string{v1alpha1.ReleasedByAnnotation: "jane"}}
+	}
+	held := func(uid types.UID, by Held) *HeldWorkload { return &HeldWorkload{Workload: *of(uid), By: by} }
+	blocked, quarantined := Held{Blocked: true}, Held{Quarantine: []string{"bad"}}
+	const (
+		whileBlocked     = "its releases were blocked"
+		whileQuarantined = "versions of it were in quarantine (bad)"
+		gone             = "the deployment was deleted while "
+		again            = "jane created the deployment again, which was deleted while "
+		lost             = ": neither block nor quarantine survives that"
+	)
+	for name, test := range map[string]struct {
+		in                        DeletionInput
+		forgetHeld, forgetDeleted bool
+		deleted, again            string
+	}{
+		"nothing is known":                         {},
+		"one that was free is there":               {in: DeletionInput{Now: of("a")}},
+		"it is there":                              {in: DeletionInput{Held: held("a", blocked), Now: of("a")}},
+		"it is there, its namespace is going":      {in: DeletionInput{Held: held("a", blocked), Now: of("a"), NamespaceEnding: true}},
+		"it is there, another one was deleted":     {in: DeletionInput{Held: held("b", blocked), Deleted: held("a", blocked), Now: of("b")}},
+		"gone":                                     {in: DeletionInput{Held: held("a", blocked)}, forgetHeld: true, deleted: gone + whileBlocked},
+		"gone, from quarantine":                    {in: DeletionInput{Held: held("a", quarantined)}, forgetHeld: true, deleted: gone + whileQuarantined},
+		"gone with its namespace":                  {in: DeletionInput{Held: held("a", blocked), NamespaceEnding: true}, forgetHeld: true},
+		"gone with its namespace, like one before": {in: DeletionInput{Held: held("b", blocked), Deleted: held("a", blocked), NamespaceEnding: true}, forgetHeld: true},
+		"gone, like one before":                    {in: DeletionInput{Held: held("b", quarantined), Deleted: held("a", blocked)}, forgetHeld: true, deleted: gone + whileQuarantined},
+		"seen only when it is there again": {in: DeletionInput{Held: held("a", blocked), Now: of("b")}, forgetHeld: true, forgetDeleted: true,
+			deleted: gone + whileBlocked, again: again + whileBlocked + lost},
+		"seen only when it is there again, after another one": {in: DeletionInput{Held: held("b", quarantined), Deleted: held("a", blocked), Now: of("c")}, forgetHeld: true, forgetDeleted: true,
+			deleted: gone + whileQuarantined, again: again + whileQuarantined + lost},
+		"still gone":          {in: DeletionInput{Deleted: held("a", blocked)}},
+		"created again":       {in: DeletionInput{Deleted: held("a", blocked), Now: of("b")}, forgetDeleted: true, again: again + whileBlocked + lost},
+		"it was there always": {in: DeletionInput{Deleted: held("a", blocked), Now: of("a")}, forgetDeleted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want DeletionPlan
+			want.ForgetHeld, want.ForgetDeleted = test.forgetHeld, test.forgetDeleted
+			if test.deleted != "" {
+				want.Deleted = &Event{Type: "Warning", Reason: v1alpha1.EventDeletedWhileBlocked, Message: test.deleted}
+			}
+			if test.again != "" {
+				want.CreatedAgain = &Event{Type: "Warning", Reason: v1alpha1.EventCreatedAgain, Message: test.again}
+			}
+			if diff := cmp.Diff(want, DecideDeletion(test.in)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	t.Run("by somebody unknown", func(t *testing.T) {
+		now := of("b")
+		now.Annotations = nil
+		plan := DecideDeletion(DeletionInput{Deleted: held("a", blocked), Now: now})
+		if plan.CreatedAgain == nil || plan.CreatedAgain.Message != UnknownUser+" created the deployment again, which was deleted while "+whileBlocked+lost {
+			t.Errorf("told %+v", plan.CreatedAgain)
+		}
+	})
+}
