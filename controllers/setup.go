@@ -21,14 +21,10 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/verify"
@@ -48,6 +44,9 @@ type Options struct {
 	// Spread spreads the tries of calls to it, by a number from 0 up to 1; chance
 	// when nil.
 	Spread func() float64
+	// MetricsTogether gives one number for all namespaces where there could be one
+	// for each.
+	MetricsTogether bool
 }
 
 // Setup adds all controllers to the manager.
@@ -55,7 +54,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	if err := fillCaches(ctx, mgr, c.Kinds); err != nil {
 		return err
 	}
-	if err := metrics.BlockedWorkloads(func() float64 { return blockedWorkloads(ctx, c.View) }); err != nil {
+	if err := metrics.BlockedWorkloads(func() (map[string]int, error) { return blockedWorkloads(ctx, c.View) }, !o.MetricsTogether); err != nil {
 		return fmt.Errorf("register the metric of blocked workloads: %w", err)
 	}
 	_, clusterUID := o.Server.Connection()
@@ -80,18 +79,4 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		}
 	}
 	return nil
-}
-
-// blockedWorkloads counts the workloads that are blocked, in the cache.
-func blockedWorkloads(ctx context.Context, v cluster.View) float64 {
-	blocked := 0
-	for _, kind := range v.Kinds.Kinds() {
-		list := kind.ObjectList()
-		err := v.Cached.List(ctx, list, client.HasLabels{v1alpha1.SuspendLabel}, client.UnsafeDisableDeepCopy)
-		if err != nil {
-			return math.NaN()
-		}
-		blocked += meta.LenList(list)
-	}
-	return float64(blocked)
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
@@ -57,7 +58,27 @@ func (v View) Namespace(ctx context.Context, name string) (Namespace, error) {
 		}
 		return Namespace{}, fmt.Errorf("get namespace %s: %w", name, err)
 	}
+	return v.namespaceOf(ns), nil
+}
+
+// EnrolledNamespaces are the names of the namespaces under defense.
+func (v View) EnrolledNamespaces(ctx context.Context) ([]string, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	if err := v.Cached.List(ctx, list, client.HasLabels{v1alpha1.EnrolledLabel}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	var names []string
+	for i := range list.Items {
+		if ns := &list.Items[i]; v.namespaceOf(ns).Enrolled {
+			names = append(names, ns.Name)
+		}
+	}
+	return names, nil
+}
+
+func (v View) namespaceOf(ns *metav1.PartialObjectMetadata) Namespace {
 	n := Namespace{Meta: ns}
-	n.Enrolled = !n.Ending() && name != v.Operator && defense.NamespaceEnrolled(name, ns.Labels)
-	return n, nil
+	n.Enrolled = !n.Ending() && ns.Name != v.Operator && defense.NamespaceEnrolled(ns.Name, ns.Labels)
+	return n
 }

@@ -15,12 +15,10 @@ limitations under the License.
 */
 
 // Package metrics has the operator's own metrics. Their labels are bounded: none
-// of them names an object.
+// of them names an object, except namespaces under defense, which may be turned off.
 package metrics
 
 import (
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -208,22 +206,4 @@ func Admission(webhook, decision string) { admissions.WithLabelValues(webhook, d
 // WebhookCertificate records when the served certificate expires.
 func WebhookCertificate(notAfter time.Time) {
 	webhookCertificateExpiry.WithLabelValues().Set(float64(notAfter.Unix()))
-}
-
-var (
-	// blockedWorkloads counts the workloads that are blocked; nil before anybody can.
-	blockedWorkloads         atomic.Pointer[func() float64]
-	registerBlockedWorkloads = sync.OnceValue(func() error {
-		return metrics.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "altershield_blocked_workloads",
-			Help: "Workloads whose releases are blocked now.",
-		}, func() float64 { return (*blockedWorkloads.Load())() }))
-	})
-)
-
-// BlockedWorkloads lets a function count the workloads that are blocked, whenever
-// the metrics are read. Of several managers in one process the last one's counts.
-func BlockedWorkloads(count func() float64) error {
-	blockedWorkloads.Store(&count)
-	return registerBlockedWorkloads()
 }

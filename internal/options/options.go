@@ -62,6 +62,8 @@ type Options struct {
 	// MetricsAddress and HealthAddress are where metrics and probes are
 	// served; "0" turns either off.
 	MetricsAddress, HealthAddress string
+	// MetricsByNamespace gives gauges about workloads for each namespace under defense.
+	MetricsByNamespace bool
 	// WebhookPort is where the webhooks are served.
 	WebhookPort int
 	// Certificates are those of the webhooks.
@@ -131,6 +133,8 @@ func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
 	fs.BoolVar(&o.LeaderElect, "leader-elect", false, "elect one replica that decides; all replicas serve webhooks")
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", "0",
 		"`address` metrics are served on over TLS, to authorized clients, as in :8443; 0 turns them off")
+	fs.BoolVar(&o.MetricsByNamespace, "metrics-by-namespace", true,
+		"count blocked workloads for each namespace under defense; false gives one number for all, where there are very many namespaces")
 	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081",
 		"`address` /healthz and /readyz are served on; 0 turns them off")
 	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit, and exit")

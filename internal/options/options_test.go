@@ -45,13 +45,14 @@ func TestParse(t *testing.T) {
 		check        func(*Options) bool
 	}{
 		"defaults": {check: func(o *Options) bool {
-			return o.Namespace == "altershieldoperator-system" && !o.LeaderElect && o.HealthAddress == ":8081" && o.WebhookPort == 9443 && o.MetricsAddress == "0"
+			return o.Namespace == "altershieldoperator-system" && !o.LeaderElect && o.HealthAddress == ":8081" && o.WebhookPort == 9443 && o.MetricsAddress == "0" && o.MetricsByNamespace
 		}},
 		"namespace of the pod": {podNamespace: "ours", check: func(o *Options) bool {
 			return o.Namespace == "ours" && o.Pod.Namespace == "ours" && o.Pod.Name == "manager-1"
 		}},
 		"flag before pod":     {args: []string{"--namespace=mine"}, podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "mine" }},
 		"leader election":     {args: []string{"--leader-elect"}, check: func(o *Options) bool { return o.LeaderElect }},
+		"metrics together":    {args: []string{"--metrics-by-namespace=false"}, check: func(o *Options) bool { return !o.MetricsByNamespace }},
 		"other certificate":   {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.Certificates.CertName == "other.crt" }},
 		"no such certificate": {args: []string{"--webhook-cert-name=none.crt"}, wantErr: []string{"--webhook-cert-name", "none.crt"}},
 		"no such directory":   {args: []string{"--webhook-cert-path=/none"}, wantErr: []string{"--webhook-cert-path", "/none"}},

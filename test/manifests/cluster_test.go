@@ -376,6 +376,7 @@ func (c *cluster) testManager(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	c.kubectl(t, "create", "namespace", "monitoring")
+	c.kubectl(t, "label", "namespace", "monitoring", "admission-webhook-altershield=enabled")
 	token := func(account string) string {
 		c.kubectl(t, "-n", "monitoring", "create", "serviceaccount", account)
 		return strings.TrimSpace(c.kubectl(t, "-n", "monitoring", "create", "token", account))
@@ -389,13 +390,14 @@ func (c *cluster) testManager(t *testing.T) {
 	}
 	prometheus := token("prometheus-k8s")
 	var metrics string
-	eventually(t, "the manager leads", time.Minute, func() bool {
+	eventually(t, "the manager leads, and knows what is enrolled", time.Minute, func() bool {
 		status, body := request(t, url, prometheus, nil)
 		if status != http.StatusOK {
 			t.Fatalf("metrics for Prometheus: %d %s", status, body)
 		}
 		metrics = body
-		return strings.Contains(body, `leader_election_master_status{name="altershield-operator"} 1`)
+		return strings.Contains(body, `leader_election_master_status{name="altershield-operator"} 1`) &&
+			strings.Contains(body, `altershield_blocked_workloads{workload_namespace="monitoring"} 0`)
 	})
 	for _, a := range alerts(t) {
 		for _, name := range metricsIn(a.Expr) {

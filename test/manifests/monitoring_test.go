@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,7 @@ import (
 
 	// Each registers metrics of its own; the webhooks' come with the first.
 	_ "github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
 	operatormetrics "github.com/traas-stack/altershield-operator/internal/metrics"
 	_ "github.com/traas-stack/altershield-operator/webhooks"
 )
@@ -109,27 +111,154 @@ func TestMetricsIn(t *testing.T) {
 	}
 }
 
-// registered are the metrics of the manager, with the labels of each.
-func registered(t *testing.T) map[string]bool {
+// metric is one of the manager's, as it is registered.
+type metric struct {
+	name   string
+	labels []string
+}
+
+var (
+	descName   = regexp.MustCompile(`fqName: "([^"]+)"`)
+	descLabels = regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
+)
+
+// metricsOf are the metrics of the manager.
+func metricsOf(t *testing.T) (found []metric) {
 	t.Helper()
-	if err := operatormetrics.BlockedWorkloads(func() float64 { return 0 }); err != nil {
+	if err := operatormetrics.BlockedWorkloads(func() (map[string]int, error) { return map[string]int{"shop": 0}, nil }, true); err != nil {
 		t.Fatal(err)
 	}
 	registry, ok := metrics.Registry.(prometheus.Collector)
 	if !ok {
 		t.Fatal("the registry does not say what it has")
 	}
-	names := map[string]bool{}
 	descs := make(chan *prometheus.Desc)
 	go func() { registry.Describe(descs); close(descs) }()
-	name := regexp.MustCompile(`fqName: "([^"]+)"`)
 	for d := range descs {
-		n := name.FindStringSubmatch(d.String())[1]
+		m := metric{name: descName.FindStringSubmatch(d.String())[1]}
+		labels := descLabels.FindStringSubmatch(d.String())
+		if labels == nil {
+			t.Fatalf("no labels in %s", d)
+		}
+		m.labels = strings.FieldsFunc(labels[1], func(r rune) bool { return r == ',' })
+		slices.Sort(m.labels)
+		found = append(found, m)
+	}
+	return found
+}
+
+// registered are the names of the series of the manager.
+func registered(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	for _, m := range metricsOf(t) {
 		for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
-			names[n+suffix] = true
+			names[m.name+suffix] = true
 		}
 	}
 	return names
+}
+
+// once lets each metric have a series, so that its type is known.
+func once() {
+	operatormetrics.ServerCall(altershield.Call{Action: altershield.ActionStartBatch, Attempts: 1})
+	operatormetrics.ReleaseEntered("Running")
+	operatormetrics.VerdictStored("PRE", false)
+	operatormetrics.VerdictTook("PRE", time.Second)
+	operatormetrics.StaleRead("ChangePod")
+	operatormetrics.DefenseLowered("blocking", operatormetrics.LevelOperator)
+	operatormetrics.WebhookCertificate(time.Unix(1, 0))
+}
+
+// row is a row of the table in docs/operations.md: what has to be said of a metric.
+type row struct{ kind, labels, unit, meaning string }
+
+// documented is that table, by metric.
+func documented(t *testing.T) map[string]row {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(repository(t), "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(data), "\n### Metrics\n")
+	if !ok {
+		t.Fatal("docs/operations.md has no section Metrics")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := map[string]row{}
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if name := strings.Trim(strings.TrimSpace(cells[0]), "`"); strings.HasPrefix(name, "altershield_") && len(cells) == 5 {
+			rows[name] = row{strings.TrimSpace(cells[1]), cells[2], strings.TrimSpace(cells[3]), strings.TrimSpace(cells[4])}
+		}
+	}
+	return rows
+}
+
+// labelIn finds the names of labels in a cell: `name`, or `name`: `value`, `value`; and so on.
+var labelIn = regexp.MustCompile("(?:^|;)\\s*`([a-z_]+)`")
+
+// Every metric is documented as it is registered, and nothing else is.
+func TestMetricsDocumented(t *testing.T) {
+	once()
+	rows := documented(t)
+	own := map[string]bool{}
+	for _, m := range metricsOf(t) {
+		if !strings.HasPrefix(m.name, "altershield_") {
+			continue
+		}
+		own[m.name] = true
+		row, ok := rows[m.name]
+		if !ok {
+			t.Errorf("docs/operations.md: %s is missing", m.name)
+			continue
+		}
+		var labels []string
+		for _, l := range labelIn.FindAllStringSubmatch(row.labels, -1) {
+			labels = append(labels, l[1])
+		}
+		slices.Sort(labels)
+		if !slices.Equal(labels, m.labels) {
+			t.Errorf("docs/operations.md: %s has the labels %v, not %v", m.name, m.labels, labels)
+		}
+		if row.unit == "" || row.meaning == "" {
+			t.Errorf("docs/operations.md: %s has no unit, or no meaning", m.name)
+		}
+	}
+	for name := range rows {
+		if !own[name] {
+			t.Errorf("docs/operations.md: there is no %s", name)
+		}
+	}
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if kind := strings.ToLower(f.GetType().String()); own[f.GetName()] && rows[f.GetName()].kind != kind {
+			t.Errorf("docs/operations.md: %s is a %s", f.GetName(), kind)
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				checkValue(t, f.GetName(), l.GetName(), l.GetValue(), rows[f.GetName()].labels)
+			}
+		}
+		delete(own, f.GetName())
+	}
+	for name := range own {
+		t.Errorf("%s has no series here: add it to once", name)
+	}
+}
+
+// checkValue: where the values of a label are listed, each series has one of them.
+func checkValue(t *testing.T, metric, label, value, cell string) {
+	t.Helper()
+	for part := range strings.SplitSeq(cell, ";") {
+		name, values, listed := strings.Cut(part, ":")
+		if listed && strings.Contains(name, "`"+label+"`") && !strings.Contains(values, "`"+value+"`") {
+			t.Errorf("docs/operations.md: %s has %s=%q, too", metric, label, value)
+		}
+	}
 }
 
 // Alerts and dashboard are about metrics that there are, of this operator only.

@@ -1,0 +1,71 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// TestBlockedWorkloads: each namespace under defense has a number, also if it is 0. A
+// label that blocks nothing does not count.
+func TestBlockedWorkloads(t *testing.T) {
+	going := wrappers.MakeNamespace("going").Enrolled().Obj()
+	going.DeletionTimestamp, going.Finalizers = &metav1.Time{Time: metav1.Now().Time}, []string{"test/going"}
+	view := func(failing bool) cluster.View {
+		api := fake.NewClientBuilder().WithScheme(NewScheme()).WithObjects(
+			going, wrappers.MakeNamespace("shop").Enrolled().Obj(), wrappers.MakeNamespace("quiet").Enrolled().Obj(),
+			wrappers.MakeNamespace("outside").Obj(), wrappers.MakeNamespace("other").Label(v1alpha1.EnrolledLabel, "disabled").Obj(),
+			wrappers.MakeNamespace("kube-system").Enrolled().Obj(), wrappers.MakeNamespace("operator").Enrolled().Obj(),
+			wrappers.MakeDeployment("shop", "cart").Suspended().Obj(),
+			wrappers.MakeDeployment("shop", "pay").Label(v1alpha1.SuspendLabel, "").Obj(),
+			wrappers.MakeDeployment("shop", "left").Suspended().Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj(),
+			wrappers.MakeDeployment("shop", "free").Obj(),
+			wrappers.MakeDeployment("outside", "web").Suspended().Obj(),
+			wrappers.MakeDeployment("operator", "web").Suspended().Obj(),
+			wrappers.MakeDeployment("going", "web").Suspended().Obj(),
+		).WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, namespaces := list.(*metav1.PartialObjectMetadataList); failing && !namespaces {
+				return errors.New("the cache is not there")
+			}
+			return c.List(ctx, list, opts...)
+		}}).Build()
+		return cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}
+	}
+	got, err := blockedWorkloads(t.Context(), view(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int{"shop": 2, "quiet": 0}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got, err := blockedWorkloads(t.Context(), view(true)); err == nil || got != nil {
+		t.Errorf("counted %v, %v where nothing can be read", got, err)
+	}
+}

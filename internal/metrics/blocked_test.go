@@ -1,0 +1,94 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package metrics
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestBlockedWorkloads(t *testing.T) {
+	counted := func() (map[string]int, error) { return map[string]int{"shop": 2, "quiet": 0}, nil }
+	unknown := func() (map[string]int, error) { return nil, errors.New("the cache is not there") }
+	for name, test := range map[string]struct {
+		count       CountBlocked
+		byNamespace bool
+		want        map[string]float64
+	}{
+		"by namespace":                   {counted, true, map[string]float64{"shop": 2, "quiet": 0}},
+		"by namespace, nothing enrolled": {func() (map[string]int, error) { return map[string]int{}, nil }, true, map[string]float64{}},
+		"by namespace, not known":        {unknown, true, map[string]float64{}},
+		"together":                       {counted, false, map[string]float64{"": 2}},
+		"together, nothing enrolled":     {func() (map[string]int, error) { return map[string]int{}, nil }, false, map[string]float64{"": 0}},
+		"together, not known":            {unknown, false, map[string]float64{"": math.Inf(1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registry := prometheus.NewPedanticRegistry()
+			if err := registry.Register(newBlockedWorkloads(test.count, test.byNamespace)); err != nil {
+				t.Fatal(err)
+			}
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]float64{}
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					namespace := ""
+					for _, l := range m.GetLabel() {
+						if l.GetName() != NamespaceLabel {
+							t.Errorf("a label %s", l.GetName())
+						}
+						namespace = l.GetValue()
+					}
+					got[namespace] = m.GetGauge().GetValue()
+					if math.IsNaN(got[namespace]) {
+						got[namespace] = math.Inf(1) // which is comparable
+					}
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestBlockedWorkloadsAgain: a second manager of the process takes over; one that
+// disagrees on the labels is refused.
+func TestBlockedWorkloadsAgain(t *testing.T) {
+	of := func(n int) CountBlocked {
+		return func() (map[string]int, error) { return map[string]int{"shop": n}, nil }
+	}
+	registry := prometheus.NewRegistry()
+	for n := range 2 {
+		if err := registerBlocked(registry, newBlockedWorkloads(of(n), true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 || families[0].GetMetric()[0].GetGauge().GetValue() != 1 {
+		t.Errorf("%v, %v, want the count of the second", families, err)
+	}
+	if err := registerBlocked(registry, newBlockedWorkloads(of(2), false)); err == nil {
+		t.Error("one metric with two sets of labels")
+	}
+}
