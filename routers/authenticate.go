@@ -236,7 +236,7 @@ func (s *Server) signedQuery(next http.HandlerFunc) http.Handler {
 // the log has the cause.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, cause error) {
 	s.count(r, ResultRefused)
-	s.refusals.info("refused a request", "cause", cause.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)
+	s.refusals.Info("refused a request", "cause", cause.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)
 	writeJSON(w, http.StatusUnauthorized, altershield.CallbackResponse{Msg: "refused"})
 }
 
@@ -247,6 +247,6 @@ func (s *Server) refuseUnread(w http.ResponseWriter, r *http.Request, err error)
 		return
 	}
 	s.count(r, ResultIncomplete)
-	s.refusals.info("refused a request", "cause", "the body did not arrive: "+err.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)
+	s.refusals.Info("refused a request", "cause", "the body did not arrive: "+err.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)
 	writeJSON(w, http.StatusBadRequest, altershield.CallbackResponse{Retry: true, Msg: "the body did not arrive"})
 }

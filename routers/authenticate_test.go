@@ -32,6 +32,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/ration"
 )
 
 type brokenTokens struct{}
@@ -244,8 +245,8 @@ func TestRefusalsDoNotFillTheLog(t *testing.T) {
 	for range 100 {
 		expect(t, serve(h, signed(passed, tokenB, testNow)), http.StatusUnauthorized, refusedBody)
 	}
-	if lines := strings.Count(f.log(), "\n") + 1; lines != logBurst {
-		t.Errorf("%d lines at once, want %d", lines, logBurst)
+	if lines := strings.Count(f.log(), "\n") + 1; lines != ration.Burst {
+		t.Errorf("%d lines at once, want %d", lines, ration.Burst)
 	}
 	f.clock.SetTime(testNow.Add(time.Second))
 	for range 2 {

@@ -128,7 +128,7 @@ func (s *Server) keepTrying(lifetime context.Context, c *altershield.Callback, l
 		defer func() {
 			<-s.late
 			if p := recover(); p != nil {
-				s.panics.err(fmt.Errorf("panic: %v", p), "store a verdict late", "stack", string(debug.Stack()))
+				s.panics.Error(fmt.Errorf("panic: %v", p), "store a verdict late", "stack", string(debug.Stack()))
 			}
 		}()
 		ctx, cancel := context.WithTimeout(lifetime, s.limits.lateRecord)

@@ -31,12 +31,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	stdlog "log"
 	"net"
 	"net/http"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -49,6 +47,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/connections"
+	"github.com/traas-stack/altershield-operator/internal/ration"
 )
 
 // Files of Options.CertPath, as a mounted Secret of type kubernetes.io/tls has
@@ -168,7 +168,7 @@ type Server struct {
 	late chan struct{}
 	// refusals, noise and panics are what others can cause at will, so each has
 	// a ration of the log.
-	refusals, noise, panics *rationedLog
+	refusals, noise, panics *ration.Log
 
 	// listening is closed once address is known.
 	listening chan struct{}
@@ -205,9 +205,9 @@ func newServer(o Options, l limits) (*Server, error) {
 		replays:   newReplayCache(l.replays, o.Clock),
 		slots:     make(chan struct{}, l.inFlight),
 		late:      make(chan struct{}, l.late),
-		refusals:  newRationedLog(o.Log, o.Clock),
-		noise:     newRationedLog(o.Log, o.Clock),
-		panics:    newRationedLog(o.Log, o.Clock),
+		refusals:  ration.NewLog(o.Log, o.Clock),
+		noise:     ration.NewLog(o.Log, o.Clock),
+		panics:    ration.NewLog(o.Log, o.Clock),
 		listening: make(chan struct{}),
 	}, nil
 }
@@ -276,10 +276,10 @@ func (s *Server) Start(ctx context.Context) error {
 // drain waits for the requests that are under way. Not server.Shutdown: that
 // leaves a request unanswered which is read only after it began, and a verdict is
 // sent only once.
-func (s *Server) drain(lifetime context.Context, open *connections) {
+func (s *Server) drain(lifetime context.Context, open *connections.Listener) {
 	grace, cancel := context.WithTimeout(lifetime, s.limits.shutdown)
 	defer cancel()
-	if !open.drain(grace) {
+	if !open.Drain(grace) {
 		s.opts.Log.Info("gave up on requests that did not end in time", "timeout", s.limits.shutdown.String())
 	}
 }
@@ -297,7 +297,7 @@ func (s *Server) watchCertificates() (*certwatcher.CertWatcher, error) {
 	return certs, nil
 }
 
-func (s *Server) listen(ctx context.Context) (*connections, error) {
+func (s *Server) listen(ctx context.Context) (*connections.Listener, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", s.opts.Address)
 	if err != nil {
@@ -307,9 +307,9 @@ func (s *Server) listen(ctx context.Context) (*connections, error) {
 	s.address = listener.Addr()
 	s.mu.Unlock()
 	close(s.listening)
-	return newConnections(listener, s.limits.connections, s.sources.isKnown, func(remote net.Addr) {
-		s.noise.info("a connection without a signed request gave way to a new one", "remote", remote.String())
-	}), nil
+	return connections.New(listener, connections.Options{Max: s.limits.connections, Known: s.sources.isKnown, GaveWay: func(remote net.Addr) {
+		s.noise.Info("a connection without a signed request gave way to a new one", "remote", remote.String())
+	}}), nil
 }
 
 func (s *Server) httpServer(lifetime context.Context) *http.Server {
@@ -324,22 +324,14 @@ func (s *Server) httpServer(lifetime context.Context) *http.Server {
 		ReadTimeout:                  s.limits.read,
 		WriteTimeout:                 s.limits.write,
 		MaxHeaderBytes:               s.limits.header,
-		ErrorLog:                     stdlog.New(noiseWriter{s.noise}, "", 0),
-		ConnContext:                  withConnection,
+		ErrorLog:                     s.noise.Std(),
+		ConnContext:                  connections.With,
 	}
 	// One request per connection. One that is kept alive stays with this pod after
 	// its endpoint is gone, and whatever is written to it when the pod ends is
 	// lost, where the server sends a verdict only once.
 	server.SetKeepAlivesEnabled(false)
 	return server
-}
-
-// noiseWriter takes what net/http logs, failed TLS handshakes for the most part.
-type noiseWriter struct{ log *rationedLog }
-
-func (w noiseWriter) Write(p []byte) (int, error) {
-	w.log.info("a connection failed", "cause", strings.TrimSpace(string(p)))
-	return len(p), nil
 }
 
 // Addr is the address that is listened on; nil before Start does.
@@ -403,9 +395,9 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 // limited bounds rate and size of requests, the cheapest test first.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if cause := s.sources.allow(sourceOf(r.RemoteAddr)); cause != "" {
+		if cause := s.sources.allow(connections.SourceOf(r.RemoteAddr)); cause != "" {
 			s.count(r, ResultLimited)
-			s.refusals.info("refused a request", "cause", cause, "remote", r.RemoteAddr)
+			s.refusals.Info("refused a request", "cause", cause, "remote", r.RemoteAddr)
 			w.Header().Set("Retry-After", "1")
 			writeJSON(w, http.StatusTooManyRequests, altershield.CallbackResponse{Retry: true, Msg: "too many requests"})
 			return
@@ -421,9 +413,9 @@ func (s *Server) limited(next http.Handler) http.Handler {
 // admitted handles an authenticated request once there is a slot for it, or
 // answers that there was none in time.
 func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func()) {
-	s.sources.authenticated(sourceOf(r.RemoteAddr))
-	if c := connectionOf(r.Context()); c != nil {
-		c.authenticated()
+	s.sources.authenticated(connections.SourceOf(r.RemoteAddr))
+	if c := connections.Of(r.Context()); c != nil {
+		c.Delivered()
 	}
 	if !acquire(r.Context(), s.slots, s.limits.slotWait) {
 		s.refuseBusy(w, r, "too many requests at once")
@@ -436,7 +428,7 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func())
 // refuseBusy answers a request that would have had to wait for too long.
 func (s *Server) refuseBusy(w http.ResponseWriter, r *http.Request, cause string) {
 	s.count(r, ResultLimited)
-	s.refusals.info("refused a request", "cause", cause, "remote", r.RemoteAddr)
+	s.refusals.Info("refused a request", "cause", cause, "remote", r.RemoteAddr)
 	w.Header().Set("Retry-After", "1")
 	writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: cause})
 }
@@ -462,7 +454,7 @@ func acquire(ctx context.Context, slots chan<- struct{}, wait time.Duration) boo
 
 func (s *Server) refuseOversized(w http.ResponseWriter, r *http.Request) {
 	s.count(r, ResultOversized)
-	s.refusals.info("refused a request", "cause", fmt.Sprintf("the body has more than %d bytes", s.limits.body), "remote", r.RemoteAddr)
+	s.refusals.Info("refused a request", "cause", fmt.Sprintf("the body has more than %d bytes", s.limits.body), "remote", r.RemoteAddr)
 	writeJSON(w, http.StatusRequestEntityTooLarge, altershield.CallbackResponse{Msg: "the body is too large"})
 }
 
@@ -472,7 +464,7 @@ func (s *Server) recovered(next http.Handler) http.Handler {
 		defer func() {
 			if p := recover(); p != nil {
 				s.count(r, ResultFailed)
-				s.panics.err(fmt.Errorf("panic: %v", p), "handle a request", "remote", r.RemoteAddr, "stack", string(debug.Stack()))
+				s.panics.Error(fmt.Errorf("panic: %v", p), "handle a request", "remote", r.RemoteAddr, "stack", string(debug.Stack()))
 				writeJSON(w, http.StatusInternalServerError, altershield.CallbackResponse{Retry: true, Msg: "internal error"})
 			}
 		}()

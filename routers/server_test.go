@@ -39,7 +39,9 @@ import (
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/connections"
 	"github.com/traas-stack/altershield-operator/internal/pki"
+	"github.com/traas-stack/altershield-operator/internal/ration"
 )
 
 // start runs the server until stop, which returns what Start did.
@@ -237,7 +239,7 @@ func TestRateLimit(t *testing.T) {
 	expect(t, verdict(4*time.Millisecond), http.StatusOK, recorded)
 	// It is forgotten in time.
 	f.clock.SetTime(testNow.Add(knownFor + 2*time.Second))
-	if f.server.sources.isKnown(sourceOf(known)) {
+	if f.server.sources.isKnown(connections.SourceOf(known)) {
 		t.Errorf("%s is known after %s", known, knownFor)
 	}
 }
@@ -266,22 +268,6 @@ func TestFlood(t *testing.T) {
 	}
 	if got := f.records(); got != verdicts {
 		t.Errorf("%d verdicts were stored, want %d", got, verdicts)
-	}
-}
-
-func TestSourceOf(t *testing.T) {
-	for remote, want := range map[string]string{
-		"192.0.2.1:80":              "192.0.2.1",
-		"[::ffff:192.0.2.1]:80":     "192.0.2.1",
-		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::",
-		"[fe80::1%eth0]:80":         "fe80::",
-		"pipe":                      "invalid IP",
-		"name:80":                   "invalid IP",
-		"":                          "invalid IP",
-	} {
-		if got := sourceOf(remote).String(); got != want {
-			t.Errorf("sourceOf(%q) = %s, want %s", remote, got, want)
-		}
 	}
 }
 
@@ -522,7 +508,7 @@ func TestStrangersGiveWay(t *testing.T) {
 					t.Errorf("answer %d, want 200", resp.StatusCode)
 				}
 			}
-			if log := f.log(); !strings.Contains(log, "gave way to a new one") || strings.Count(log, "\n") > 3*logBurst {
+			if log := f.log(); !strings.Contains(log, "gave way to a new one") || strings.Count(log, "\n") > 3*ration.Burst {
 				t.Errorf("log %q, want a ration of what gave way", log)
 			}
 		})
@@ -809,14 +795,14 @@ func TestTLS(t *testing.T) {
 	}
 	// Failed handshakes are anybody's to cause, so the log has a ration of them.
 	f.log()
-	for range 3 * logBurst {
+	for range 3 * ration.Burst {
 		conn := dial(t, address)
 		write(t, conn, "no handshake at all\r\n\r\n")
 		if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") {
 			t.Error(err)
 		}
 	}
-	if lines := strings.Count(f.log(), "a connection failed"); lines > logBurst {
-		t.Errorf("%d lines of failed handshakes, want at most %d", lines, logBurst)
+	if lines := strings.Count(f.log(), "a connection failed"); lines > ration.Burst {
+		t.Errorf("%d lines of failed handshakes, want at most %d", lines, ration.Burst)
 	}
 }

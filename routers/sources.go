@@ -17,7 +17,6 @@ limitations under the License.
 package routers
 
 import (
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -35,9 +34,6 @@ const (
 	// maxStrangers is how many other sources have a limit of their own at once.
 	maxStrangers = 4096
 	strangerFor  = time.Minute
-	// sourceBits is how much of an IPv6 address is one source: who has one address
-	// has all of its subnet.
-	sourceBits = 64
 )
 
 // budget is how many requests per second are let through, and how many may come at
@@ -116,24 +112,4 @@ func (s *sources) isKnown(source netip.Addr) bool {
 	defer s.mu.Unlock()
 	_, ok := s.known.Get(source)
 	return ok
-}
-
-// sourceOf is the source of an address as host:port. Addresses that are none are one
-// source together.
-func sourceOf(remote string) netip.Addr {
-	host, _, err := net.SplitHostPort(remote)
-	if err != nil {
-		return netip.Addr{}
-	}
-	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		return netip.Addr{}
-	}
-	addr = addr.Unmap().WithZone("")
-	if addr.Is6() {
-		if subnet, err := addr.Prefix(sourceBits); err == nil {
-			return subnet.Addr()
-		}
-	}
-	return addr
 }

@@ -14,13 +14,14 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package routers
+package connections
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"testing"
@@ -65,14 +66,14 @@ func isOpen(client net.Conn) bool {
 func TestConnections(t *testing.T) {
 	p := &pipes{accept: make(chan net.Conn, 1)}
 	left := 0
-	l := newConnections(p, 3, func(netip.Addr) bool { return false }, func(net.Addr) { left++ })
+	l := New(p, Options{Max: 3, GaveWay: func(net.Addr) { left++ }})
 	type pair struct {
 		client net.Conn
-		server *connection
+		server *Connection
 	}
 	take := func(client net.Conn) pair {
 		conn, err := l.Accept()
-		server, ok := conn.(*connection)
+		server, ok := conn.(*Connection)
 		if err != nil || !ok {
 			panic(fmt.Sprintf("Accept() = %T, %v", conn, err))
 		}
@@ -90,12 +91,12 @@ func TestConnections(t *testing.T) {
 		}
 	}
 	a, b, c := accept(), accept(), accept()
-	a.server.authenticated()
+	a.server.Delivered()
 	expectOpen("up to the limit", []pair{a, b, c}, true, true, true)
 	d := accept()
 	expectOpen("after one more", []pair{a, b, c, d}, true, false, true, true)
 	// Counted out already; so what it does later changes nothing.
-	b.server.authenticated()
+	b.server.Delivered()
 	b.server.Close()
 	b.server.Close()
 	e := accept()
@@ -103,8 +104,8 @@ func TestConnections(t *testing.T) {
 	if left != 2 {
 		t.Errorf("%d gave way, want 2", left)
 	}
-	d.server.authenticated()
-	e.server.authenticated()
+	d.server.Delivered()
+	e.server.Delivered()
 
 	// With no stranger left a new one waits for a place.
 	accepted := make(chan pair, 1)
@@ -116,7 +117,7 @@ func TestConnections(t *testing.T) {
 	}
 	a.server.Close()
 	f := receive(t, accepted, "the place that became free")
-	f.server.authenticated()
+	f.server.Delivered()
 
 	// It waits no more when the listener is closed: no other will come.
 	last := p.dial()
@@ -132,16 +133,28 @@ func TestConnections(t *testing.T) {
 
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if l.drain(soon) {
+	if l.Drain(soon) {
 		t.Error("drained with four connections open")
 	}
 	drained := make(chan bool, 1)
-	go func() { drained <- l.drain(t.Context()) }()
+	go func() { drained <- l.Drain(t.Context()) }()
 	for _, p := range []pair{d, e, f, g} {
 		p.server.Close()
 	}
 	if !receive(t, drained, "the connections to end") {
 		t.Error("not drained with no connection open")
+	}
+}
+
+// receive waits for what must come.
+func receive[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(time.Minute):
+		t.Fatalf("gave up waiting for %s", what)
+		panic("unreachable")
 	}
 }
 
@@ -163,8 +176,8 @@ func (a address) String() string  { return string(a) }
 func TestConnectionsOfManySources(t *testing.T) {
 	p := &pipes{accept: make(chan net.Conn, 1)}
 	var left []string
-	isKnown := func(source netip.Addr) bool { return source == sourceOf("192.0.2.9:1") }
-	l := newConnections(p, 4, isKnown, func(remote net.Addr) { left = append(left, remote.String()) })
+	isKnown := func(source netip.Addr) bool { return source == SourceOf("192.0.2.9:1") }
+	l := New(p, Options{Max: 4, Known: isKnown, GaveWay: func(remote net.Addr) { left = append(left, remote.String()) }})
 	accept := func(source string) {
 		client, server := net.Pipe()
 		t.Cleanup(func() { client.Close() })
@@ -182,5 +195,116 @@ func TestConnectionsOfManySources(t *testing.T) {
 	accept("192.0.2.4")
 	if diff := cmp.Diff([]string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.9:1", "192.0.2.3:1"}, left); diff != "" {
 		t.Errorf("gave way (-want +got):\n%s", diff)
+	}
+}
+
+// sourced makes a listener whose connections are from the sources that are given to
+// accept. It also tells which gave way, by name.
+func sourced(t *testing.T, o Options) (accept func(source string) *Connection, left func() []string) {
+	t.Helper()
+	p := &pipes{accept: make(chan net.Conn, 1)}
+	var names []string
+	o.GaveWay = func(remote net.Addr) { names = append(names, remote.String()) }
+	l := New(p, o)
+	return func(source string) *Connection {
+			t.Helper()
+			client, server := net.Pipe()
+			t.Cleanup(func() { client.Close() })
+			p.accept <- from{server, source}
+			close(p.accept) // one that is refused is no reason to wait for another
+			conn, err := l.Accept()
+			p.accept = make(chan net.Conn, 1)
+			if errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return From(conn)
+		}, func() []string {
+			defer func() { names = nil }()
+			return names
+		}
+}
+
+// request lets a connection deliver a request, which is then answered.
+func request(c *Connection) {
+	c.Changed(http.StateActive)
+	c.Delivered()
+	c.Changed(http.StateIdle)
+}
+
+// TestIdleGiveWay: connections that are idle between requests give way after those that
+// delivered none: of the source with most of them, the one that was used longest ago.
+func TestIdleGiveWay(t *testing.T) {
+	accept, left := sourced(t, Options{Max: 6})
+	expect := func(when string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, left()); diff != "" {
+			t.Errorf("gave way %s (-want +got):\n%s", when, diff)
+		}
+	}
+	server := accept("192.0.2.1")
+	request(server)
+	silent := accept("192.0.2.2")
+	first, second, third := accept("192.0.2.3"), accept("192.0.2.3"), accept("192.0.2.3")
+	for _, c := range []*Connection{first, second, third} {
+		request(c)
+	}
+	busy := accept("192.0.2.3")
+	busy.Delivered()
+	expect("up to the limit")
+	request(accept("192.0.2.4"))
+	expect("while one is silent", "192.0.2.2:1")
+	silent.Changed(http.StateIdle) // it counts no more
+	// It begins a request, so it is not the next any more.
+	first.Changed(http.StateActive)
+	request(accept("192.0.2.4"))
+	if !second.ended || first.ended || third.ended {
+		t.Errorf("ended: first %t, second %t, third %t; want the second", first.ended, second.ended, third.ended)
+	}
+	expect("of the idle", "192.0.2.3:1")
+	busy.Changed(http.StateIdle)
+	for _, c := range []*Connection{first, third, busy, server} {
+		c.Delivered()
+	}
+	// Two idle ones of .4 are left; the one that has waited longer goes.
+	request(accept("192.0.2.5"))
+	expect("of the rest", "192.0.2.4:1")
+	request(accept("192.0.2.6"))
+	expect("of as many each", "192.0.2.4:1")
+}
+
+// TestPerSource: of a source with too many connections its own give way, and when all of
+// them are in requests, the new one does. Others do not wait for it.
+func TestPerSource(t *testing.T) {
+	accept, left := sourced(t, Options{Max: 6, PerSource: 2})
+	expect := func(when string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, left()); diff != "" {
+			t.Errorf("gave way %s (-want +got):\n%s", when, diff)
+		}
+	}
+	other := accept("192.0.2.1")
+	a, b := accept("192.0.2.9"), accept("192.0.2.9")
+	expect("up to the limit")
+	request(b)
+	c := accept("192.0.2.9")
+	expect("one that is silent", "192.0.2.9:1")
+	if !a.ended || b.ended {
+		t.Errorf("ended: silent %t, idle %t", a.ended, b.ended)
+	}
+	b.Delivered()
+	c.Delivered()
+	if d := accept("192.0.2.9"); d != nil {
+		t.Error("one more than the source may have was accepted")
+	}
+	expect("all in requests", "192.0.2.9:1")
+	if accept("192.0.2.2") == nil || other.ended {
+		t.Error("others are kept out")
+	}
+	c.Close()
+	if accept("192.0.2.9") == nil {
+		t.Error("the place that became free is not given")
 	}
 }

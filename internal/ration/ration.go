@@ -14,9 +14,12 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package routers
+// Package ration bounds what is logged of what strangers can cause at will.
+package ration
 
 import (
+	stdlog "log"
+	"strings"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -26,14 +29,15 @@ import (
 
 // A line per second is enough to see what goes on; metrics have the numbers.
 const (
-	logRate  = rate.Limit(1)
-	logBurst = 10
+	lineRate = rate.Limit(1)
+	// Burst is how many lines there may be at once.
+	Burst = 10
 )
 
-// rationedLog logs what anybody who reaches the address can cause, so that they
+// Log logs what anybody who reaches the address can cause, so that they
 // can't fill the disk. Each line says how many were left out before it. Safe
 // for concurrent use.
-type rationedLog struct {
+type Log struct {
 	log   logr.Logger
 	clock clock.PassiveClock
 
@@ -42,24 +46,27 @@ type rationedLog struct {
 	suppressed int
 }
 
-func newRationedLog(log logr.Logger, c clock.PassiveClock) *rationedLog {
-	return &rationedLog{log: log, clock: c, limiter: rate.NewLimiter(logRate, logBurst)}
+// NewLog rations a log.
+func NewLog(log logr.Logger, c clock.PassiveClock) *Log {
+	return &Log{log: log, clock: c, limiter: rate.NewLimiter(lineRate, Burst)}
 }
 
-func (l *rationedLog) info(msg string, keysAndValues ...any) {
+// Info logs a line, unless there were too many.
+func (l *Log) Info(msg string, keysAndValues ...any) {
 	if log, ok := l.next(); ok {
 		log.Info(msg, keysAndValues...)
 	}
 }
 
-func (l *rationedLog) err(err error, msg string, keysAndValues ...any) {
+// Error logs an error, unless there were too many.
+func (l *Log) Error(err error, msg string, keysAndValues ...any) {
 	if log, ok := l.next(); ok {
 		log.Error(err, msg, keysAndValues...)
 	}
 }
 
 // next gives the logger for the next line; not ok when there is to be none.
-func (l *rationedLog) next() (log logr.Logger, ok bool) {
+func (l *Log) next() (log logr.Logger, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.limiter.AllowN(l.clock.Now(), 1) {
@@ -72,4 +79,14 @@ func (l *rationedLog) next() (log logr.Logger, ok bool) {
 		l.suppressed = 0
 	}
 	return log, true
+}
+
+// Std is a logger for net/http: failed TLS handshakes for the most part.
+func (l *Log) Std() *stdlog.Logger { return stdlog.New(writer{l}, "", 0) }
+
+type writer struct{ log *Log }
+
+func (w writer) Write(p []byte) (int, error) {
+	w.log.Info("a connection failed", "cause", strings.TrimSpace(string(p)))
+	return len(p), nil
 }
