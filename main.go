@@ -32,7 +32,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -133,8 +132,8 @@ func newManager(config *rest.Config, o *options.Options, kinds *workload.Registr
 		Scheme: controllers.NewScheme(),
 		Cache:  controllers.CacheOptions(kinds, o.Namespace),
 		Client: controllers.ClientOptions(),
-		WebhookServer: webhook.NewServer(webhook.Options{
-			Port: o.WebhookPort, TLSOpts: tlsOptions,
+		WebhookServer: webhooks.NewServer(webhooks.ServerOptions{
+			Port: o.WebhookPort, TLSOptions: tlsOptions, Log: ctrl.Log.WithName("webhooks"),
 			CertDir: o.Certificates.Dir, CertName: o.Certificates.CertName, KeyName: o.Certificates.KeyName,
 		}),
 		Metrics: metricsserver.Options{

@@ -42,7 +42,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -153,8 +152,9 @@ func startServer() {
 	mgr, err := ctrl.NewManager(testEnv.Config, ctrl.Options{
 		Logger:  GinkgoLogr,
 		Metrics: metricsserver.Options{BindAddress: "0"},
-		WebhookServer: webhook.NewServer(webhook.Options{
-			Host: options.LocalServingHost, Port: options.LocalServingPort, CertDir: options.LocalServingCertDir,
+		WebhookServer: NewServer(ServerOptions{
+			Host: options.LocalServingHost, Port: options.LocalServingPort, Log: GinkgoLogr,
+			CertDir: options.LocalServingCertDir, CertName: "tls.crt", KeyName: "tls.key",
 		}),
 	})
 	Expect(err).NotTo(HaveOccurred())
