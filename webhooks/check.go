@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Checker says whether a version may be released.
@@ -56,6 +57,12 @@ type Question struct {
 	// OldVersion and OldImages are empty when the workload is being created.
 	Version, OldVersion string
 	Images, OldImages   []string
+
+	// of is the kind, and uid that of the workload that the request says is stored:
+	// empty when it is being created. What is known of it is standing.
+	of       workload.Kind
+	uid      types.UID
+	standing Known
 }
 
 // Answer to a Question.

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -34,6 +35,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/ration"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -76,8 +78,9 @@ func question(req *admission.Request, r *defense.AdmissionRequest, stored, chang
 		Version: r.New.Version, OldVersion: r.Old.Version,
 		Images: workload.Images(changed.template),
 	}
+	q.of = changed.kind
 	if stored != nil {
-		q.OldImages = workload.Images(stored.template)
+		q.OldImages, q.uid = workload.Images(stored.template), stored.uid
 	}
 	return q
 }
@@ -86,8 +89,12 @@ func question(req *admission.Request, r *defense.AdmissionRequest, stored, chang
 type gate struct {
 	checker  Checker
 	settings func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
+	known    func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error)
 	log      logr.Logger
 	memory   *memory
+	budgets  *budgets
+	// noise is what forged requests can cause at will.
+	noise *ration.Log
 }
 
 // newGate returns nil where there is nobody to ask.
@@ -95,7 +102,14 @@ func newGate(o Options) *gate {
 	if o.Checker == nil {
 		return nil
 	}
-	return &gate{checker: o.Checker, settings: o.Settings, log: o.Log, memory: newMemory(clock.RealClock{})}
+	by := o.Clock
+	if by == nil {
+		by = clock.RealClock{}
+	}
+	return &gate{
+		checker: o.Checker, settings: o.Settings, known: o.Known, log: o.Log, memory: newMemory(clock.RealClock{}),
+		budgets: newBudgets(defaultBudgets(), by), noise: ration.NewLog(o.Log, clock.RealClock{}),
+	}
 }
 
 // pass asks about a release of a workload with these annotations, if the setting
@@ -115,6 +129,9 @@ func (g *gate) pass(ctx context.Context, q Question, annotations map[string]stri
 	if !s.AdmissionCheck {
 		return "", ""
 	}
+	if q.standing = g.standing(ctx, q); q.standing == NotEnrolled {
+		return "", ""
+	}
 	denial, warning = g.ask(logr.NewContext(ctx, log), s.Settings, q)
 	if denial != "" && s.Observe {
 		metrics.Observed(v1alpha1.EventWouldDeny)
@@ -127,7 +144,7 @@ func (g *gate) pass(ctx context.Context, q Question, annotations map[string]stri
 func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial, warning string) {
 	checkCtx, cancel := context.WithTimeout(ctx, s.AdmissionTimeout)
 	defer cancel()
-	answer, repeated, err := g.memory.ask(checkCtx, q, g.checker.Check)
+	answer, repeated, err := g.memory.ask(checkCtx, q, g.check)
 	prefix := fmt.Sprintf("%s %s: version %s may not be released: ", q.Kind, q.Name, q.Version)
 	switch {
 	case err == nil && answer.Passes:
@@ -136,7 +153,11 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 		g.memory.forget(q)
 		return prefix + answer.Explanation, ""
 	}
-	if !repeated && !errors.Is(ctx.Err(), context.Canceled) {
+	limited := errors.Is(err, errTooManyQuestions)
+	if limited {
+		g.noise.Info("AlterShield Server was not asked about a release: too many questions", "kind", q.Kind, "namespace", q.Namespace, "name", q.Name, "limit", err.Error())
+	}
+	if !repeated && !limited && !errors.Is(ctx.Err(), context.Canceled) {
 		logr.FromContextOrDiscard(ctx).Info("AlterShield Server did not say whether a version may be released",
 			"denied", s.SilenceFails, "limit", s.AdmissionTimeout.String(), "cause", err.Error())
 	}
@@ -147,6 +168,31 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 			`or turn off the OpsConfigInfo "admission" or "silence"`, ""
 	}
 	return "", problem + "; released without its check"
+}
+
+// check asks the server, as far as there is a budget for it.
+func (g *gate) check(ctx context.Context, q Question) (Answer, error) {
+	answered, err := g.budgets.spend(q)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer answered()
+	return g.checker.Check(ctx, q)
+}
+
+// standing says what is known of the workload of a question.
+func (g *gate) standing(ctx context.Context, q Question) Known {
+	if g.known == nil {
+		return Unknown
+	}
+	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
+	defer cancel()
+	known, err := g.known(ctx, q.of, q.Namespace, q.Name, q.uid)
+	if err != nil {
+		g.noise.Error(err, "it is not known whether a workload is there", "kind", q.Kind, "namespace", q.Namespace, "name", q.Name)
+		return Unknown
+	}
+	return known
 }
 
 func (g *gate) inForce(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
@@ -160,6 +206,8 @@ func (g *gate) inForce(ctx context.Context, namespace string, annotations map[st
 func describe(err error, limit time.Duration) string {
 	var refusal *altershield.Error
 	switch {
+	case errors.Is(err, errTooManyQuestions):
+		return "AlterShield Server is not asked: " + err.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("AlterShield Server gave no answer in %s", limit)
 	case errors.As(err, &refusal) && refusal.Code != "":
@@ -195,8 +243,12 @@ func callKey(q Question) string {
 	return strings.Join([]string{"call", string(q.RequestUID), q.Version}, "\x00")
 }
 
+// attemptKey has all that the server is told, so that nobody gets the answer to what
+// somebody else made up.
 func attemptKey(q Question) string {
-	return strings.Join([]string{"attempt", q.Kind, q.Namespace, q.Name, q.Release, q.OldVersion, q.Version, q.User}, "\x00")
+	return strings.Join(append([]string{
+		"attempt", q.Kind, q.Namespace, q.Name, string(q.uid), q.App, q.Release, q.OldVersion, q.Version, q.User,
+	}, q.OldImages...), "\x00")
 }
 
 // ask asks a question unless it was asked; then it returns, or waits for, what

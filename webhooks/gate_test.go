@@ -31,6 +31,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -248,7 +249,7 @@ func TestQuestions(t *testing.T) {
 				t.Fatal(err)
 			}
 			tt.want.Version = o.Version
-			if diff := cmp.Diff([]Question{tt.want}, f.asked()); diff != "" {
+			if diff := cmp.Diff([]Question{tt.want}, f.asked(), cmpopts.IgnoreUnexported(Question{})); diff != "" {
 				t.Error("(-want +got):\n", diff)
 			}
 		})

@@ -67,6 +67,10 @@ type Options struct {
 	// Past reads what is known of the releases of a workload, by namespace and UID,
 	// from a cache. Nil, or an error: no request is a way back.
 	Past func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error)
+	// Known says from a cache what is known of a workload that is to be released, by the
+	// UID that the request names, which is empty when it is being created. Nil knows of
+	// none.
+	Known func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error)
 	// Pod is this replica's own, if it is one.
 	Pod types.NamespacedName
 }

@@ -1,0 +1,175 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// Known is what is known of the workload that a request is about. API servers do not
+// authenticate to webhooks, so a request may be made up by anybody.
+type Known int
+
+const (
+	// Unknown may be new, or made up.
+	Unknown Known = iota
+	// NotEnrolled is in a namespace that is not under defense: API servers do not ask
+	// about it.
+	NotEnrolled
+	// Stored is in a namespace under defense, and has the UID that the request names.
+	Stored
+)
+
+// KnownBy reads what is known from a cache.
+func KnownBy(v cluster.View) func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error) {
+	return func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error) {
+		ns, err := v.Namespace(ctx, namespace)
+		switch {
+		case err != nil:
+			return Unknown, err
+		case !ns.Enrolled:
+			return NotEnrolled, nil
+		case uid == "":
+			return Unknown, nil
+		}
+		stored := kind.Object()
+		err = v.Cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, stored)
+		if client.IgnoreNotFound(err) != nil {
+			return Unknown, fmt.Errorf("get %s/%s: %w", namespace, name, err)
+		}
+		if err != nil || stored.GetUID() != uid {
+			return Unknown, nil
+		}
+		return Stored, nil
+	}
+}
+
+// errTooManyQuestions says that the server is not asked, because it was asked so often.
+var errTooManyQuestions = errors.New("too many questions")
+
+// budget is how many questions per second are asked, how many at once after a pause, and
+// how many may be without an answer.
+type budget struct {
+	rate            rate.Limit
+	burst, inFlight int
+}
+
+// budgetSizes bound the questions about one workload that is stored, about all such
+// together, about the others of one namespace, and about all others together. Together
+// they leave half of the calls to the server to the orders and batches of releases.
+type budgetSizes struct{ workload, workloads, namespace, others budget }
+
+func defaultBudgets() budgetSizes {
+	return budgetSizes{
+		workload:  budget{rate: rate.Every(2 * time.Second), burst: 10, inFlight: 2},
+		workloads: budget{rate: 80, burst: 160, inFlight: 24},
+		namespace: budget{rate: 2, burst: 20, inFlight: 4},
+		others:    budget{rate: 10, burst: 40, inFlight: 8},
+	}
+}
+
+const (
+	// maxBudgets is for how many workloads and namespaces budgets are kept at once, each
+	// for budgetFor since it was used last: by then it is whole again.
+	maxBudgets = 20_000
+	budgetFor  = 5 * time.Minute
+)
+
+// purse is what is left of a budget.
+type purse struct {
+	size     budget
+	limiter  *rate.Limiter
+	inFlight int
+}
+
+func newPurse(size budget) *purse {
+	return &purse{size: size, limiter: rate.NewLimiter(size.rate, size.burst)}
+}
+
+// holds says that there is one more question in it.
+func (p *purse) holds(now time.Time) bool {
+	return p.inFlight < p.size.inFlight && p.limiter.TokensAt(now) >= 1
+}
+
+func (p *purse) take(now time.Time) {
+	p.inFlight++
+	p.limiter.AllowN(now, 1)
+}
+
+// budgets keep requests that somebody makes up from using up the calls to the server. A
+// workload has a budget of its own, and what nobody knows has another one than the
+// releases of workloads that are there. Safe for concurrent use.
+type budgets struct {
+	sizes budgetSizes
+	clock clock.PassiveClock
+
+	mu                sync.Mutex
+	each              *cache.LRUExpireCache // string -> *purse
+	workloads, others *purse
+}
+
+func newBudgets(sizes budgetSizes, c clock.PassiveClock) *budgets {
+	return &budgets{
+		sizes: sizes, clock: c, each: cache.NewLRUExpireCacheWithClock(maxBudgets, c),
+		workloads: newPurse(sizes.workloads), others: newPurse(sizes.others),
+	}
+}
+
+// spend takes a question out of its budgets, or says which of them is used up. Answered
+// is to be called when there is an answer, or none is waited for any more.
+func (b *budgets) spend(q Question) (answered func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.clock.Now()
+	all, size, about, key := b.others, b.sizes.namespace, "new workloads of this namespace", "namespace\x00"+q.Namespace
+	if q.standing == Stored {
+		all, size, about, key = b.workloads, b.sizes.workload, "this workload", "workload\x00"+string(q.uid)
+	}
+	own := newPurse(size)
+	if known, ok := b.each.Get(key); ok {
+		own = known.(*purse) //nolint:errcheck // the cache holds nothing else
+	}
+	// The time to keep it begins anew.
+	b.each.Add(key, own, budgetFor)
+	switch {
+	case !own.holds(now):
+		return nil, fmt.Errorf("%w about %s", errTooManyQuestions, about)
+	case !all.holds(now):
+		return nil, fmt.Errorf("%w", errTooManyQuestions)
+	}
+	own.take(now)
+	all.take(now)
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		own.inFlight--
+		all.inFlight--
+	}, nil
+}

@@ -1,0 +1,204 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// forged is a release of a workload, of which there is another version each time.
+func forged(name, uid string, n int) admission.Request {
+	object := func(test string) string {
+		return manifest(fmt.Sprintf(`{"name":%q,"namespace":"default","uid":%q,"resourceVersion":"77"}`, name, uid), fmt.Sprintf(`{"app":"sleep","test":%q}`, test))
+	}
+	req := makeRequest(object("123"), object(fmt.Sprint("forged-", n)))
+	req.UID, req.Name = types.UID(fmt.Sprint(name, uid, n)), name
+	return req
+}
+
+// created is a workload that is made up.
+func created(name string) admission.Request {
+	req := makeRequest("", manifest(fmt.Sprintf(`{"name":%q,"namespace":"default"}`, name), sleepLabels))
+	req.UID, req.Name = types.UID(name), name
+	return req
+}
+
+// TestForgedReviews: requests that somebody makes up use up neither the calls to the
+// server nor the budget of other workloads.
+func TestForgedReviews(t *testing.T) {
+	const many = 1000
+	sizes := defaultBudgets()
+	for name, test := range map[string]struct {
+		forged func(n int) admission.Request
+		known  Known
+		most   int
+	}{
+		"for one workload":               {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, Stored, sizes.workload.burst},
+		"for one that is not there":      {func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) }, Unknown, sizes.namespace.burst},
+		"for many that are not there":    {func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) }, Unknown, sizes.namespace.burst},
+		"that create":                    {func(n int) admission.Request { return created(fmt.Sprint("new-", n)) }, Unknown, sizes.namespace.burst},
+		"where nothing is under defense": {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, NotEnrolled, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeChecker{}
+			o := f.options()
+			o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+			o.Known = func(_ context.Context, _ workload.Kind, _, name string, _ types.UID) (Known, error) {
+				if name == "other" {
+					return Stored, nil
+				}
+				return test.known, nil
+			}
+			h := newMutating(o, deployments)
+			for n := range many {
+				if answer := h.Handle(t.Context(), test.forged(n)); !answer.Allowed {
+					t.Fatalf("denied: %v", answer.Result)
+				}
+			}
+			if asked := len(f.asked()); asked != test.most {
+				t.Errorf("the server was asked %d times, want %d", asked, test.most)
+			}
+			before := len(f.asked())
+			answer := h.Handle(t.Context(), forged("other", "other-uid", 0))
+			if len(f.asked()) != before+1 || len(answer.Warnings) > 0 {
+				t.Errorf("another workload is not asked about: %v", answer.Warnings)
+			}
+		})
+	}
+}
+
+// TestTooManyQuestions: who is not asked about is told, and treated as without an answer.
+func TestTooManyQuestions(t *testing.T) {
+	f := &fakeChecker{}
+	o := f.options()
+	o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+	o.Known = func(context.Context, workload.Kind, string, string, types.UID) (Known, error) { return Stored, nil }
+	h := newMutating(o, deployments)
+	var last admission.Response
+	for n := range 100 {
+		last = h.Handle(t.Context(), forged("victim", "uid", n))
+	}
+	want := "AlterShield Server is not asked: too many questions about this workload; released without its check"
+	if len(last.Warnings) != 1 || last.Warnings[0] != want {
+		t.Errorf("warnings %q, want %q", last.Warnings, want)
+	}
+}
+
+func TestBudgets(t *testing.T) {
+	c := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+	b := newBudgets(budgetSizes{
+		workload: budget{1, 2, 2}, workloads: budget{1, 3, 10}, namespace: budget{1, 2, 1}, others: budget{1, 3, 10},
+	}, c)
+	stored := func(uid string) Question { return Question{Namespace: "ns", uid: types.UID(uid), standing: Stored} }
+	unknown := func(namespace string) Question { return Question{Namespace: namespace} }
+	spend := func(q Question, want string) func() {
+		t.Helper()
+		answered, err := b.spend(q)
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("refused: %v", err)
+		case want != "" && (!errors.Is(err, errTooManyQuestions) || !strings.HasSuffix(err.Error(), want)):
+			t.Errorf("%v, want %q", err, want)
+		}
+		return answered
+	}
+	const mine, all, new = "about this workload", "too many questions", "about new workloads of this namespace"
+	spend(stored("a"), "")()
+	spend(stored("a"), "")()
+	spend(stored("a"), mine)
+	spend(stored("b"), "")()
+	spend(stored("b"), all)
+	// What nobody knows is another matter.
+	waiting := spend(unknown("ns"), "")
+	spend(unknown("ns"), new) // one is without an answer
+	waiting()
+	spend(unknown("ns"), "")()
+	spend(unknown("ns"), new)
+	spend(unknown("other"), "")()
+	spend(unknown("other"), all)
+	c.SetTime(c.Now().Add(time.Second))
+	spend(stored("a"), "")()
+	spend(stored("b"), all)
+	c.SetTime(c.Now().Add(time.Hour))
+	first, second := spend(stored("a"), ""), spend(stored("a"), "")
+	c.SetTime(c.Now().Add(time.Minute))
+	spend(stored("a"), mine) // both are without an answer
+	first()
+	second()
+	spend(stored("a"), "")()
+}
+
+func TestKnownBy(t *testing.T) {
+	api := fake.NewClientBuilder().WithObjects(
+		wrappers.MakeNamespace("shop").Enrolled().Obj(), wrappers.MakeNamespace("free").Obj(),
+		wrappers.MakeDeployment("shop", "cart").UID("cart-uid").Obj(), wrappers.MakeDeployment("free", "web").UID("web-uid").Obj(),
+	).Build()
+	known := KnownBy(cluster.View{Cached: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"})
+	for _, test := range []struct {
+		namespace, name, uid string
+		want                 Known
+	}{
+		{"shop", "cart", "cart-uid", Stored},
+		{"shop", "cart", "another", Unknown},
+		{"shop", "cart", "", Unknown},
+		{"shop", "none", "cart-uid", Unknown},
+		{"free", "web", "web-uid", NotEnrolled},
+		{"none", "web", "web-uid", NotEnrolled},
+	} {
+		if got, err := known(t.Context(), workload.Deployment{}, test.namespace, test.name, types.UID(test.uid)); err != nil || got != test.want {
+			t.Errorf("%s/%s %s: %v, %v, want %v", test.namespace, test.name, test.uid, got, err, test.want)
+		}
+	}
+}
+
+// TestAnswerIsForItsQuestion: nobody gets an answer to what somebody else made up about
+// the same release.
+func TestAnswerIsForItsQuestion(t *testing.T) {
+	f := &fakeChecker{answer: func(_ context.Context, q Question) (Answer, error) { return Answer{Passes: q.App == "forged"}, nil }}
+	o := f.options()
+	o.Log = logr.Discard()
+	h := newMutating(o, deployments)
+	label := func(app string) admission.Request {
+		object := func(test string) string {
+			return manifest(`{"name":"sleep","namespace":"default","uid":"uid","labels":{"app":"`+app+`"}}`, `{"app":"sleep","test":"`+test+`"}`)
+		}
+		req := makeRequest(object("123"), object("1234"))
+		req.UID = types.UID(app)
+		return req
+	}
+	if !h.Handle(t.Context(), label("forged")).Allowed {
+		t.Fatal("the forged request is denied")
+	}
+	if h.Handle(t.Context(), label("sleep")).Allowed {
+		t.Error("the release passes by the answer to a forged request")
+	}
+}
