@@ -94,6 +94,7 @@ func run(ctx context.Context, o *options.Options) error {
 	kinds := workload.Defended()
 	certificates := runnable.NewCertificates(runnable.CertificatesOptions{
 		Certificates: o.Certificates, Configurations: webhooks.Configurations(kinds), Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"), OnServe: metrics.WebhookCertificate,
+		OnMissing: metrics.WebhookConfigurationMissing,
 	})
 	mgr, err := newManager(config, o, kinds, certificates.TLSOptions())
 	if err != nil {

@@ -67,6 +67,9 @@ type CertificatesOptions struct {
 	RecreateAfter time.Duration
 	Clock         clock.WithTicker
 	Log           logr.Logger
+	// OnMissing is called with the kind of each webhook configuration, and whether it is
+	// missing, whenever they are looked at. May be nil.
+	OnMissing func(kind string, missing bool)
 	// OnServe is called with the time when the served certificate expires.
 	OnServe func(notAfter time.Time)
 }
@@ -95,6 +98,7 @@ type Certificates struct {
 	source certificateSource
 	// made is the source if certificates are made here, and nil otherwise.
 	made    *madeCertificates
+	report  *missingReport
 	changes cache.Cache
 	changed chan struct{}
 	// logged is the last problem that was logged.
@@ -114,7 +118,7 @@ func NewCertificates(o CertificatesOptions) *Certificates {
 	if o.RecreateAfter == 0 {
 		o.RecreateAfter = recreateAfter
 	}
-	c := &Certificates{configurations: &configurations{o: o, missing: map[string]time.Time{}}, changed: make(chan struct{}, 1)}
+	c := &Certificates{configurations: &configurations{o: o, missing: map[string]time.Time{}, refused: map[string]bool{}}, changed: make(chan struct{}, 1)}
 	if o.Dir != "" {
 		c.source = newCertificateFiles(c.configurations)
 		return c
@@ -150,6 +154,7 @@ func (c *Certificates) SetupWithManager(ctx context.Context, mgr ctrl.Manager) e
 		return fmt.Errorf("watch the certificates of the webhooks: %w", err)
 	}
 	c.elected = mgr.Elected()
+	c.report = &missingReport{client: mgr.GetClient(), recorder: mgr.GetEventRecorder("altershield-operator"), namespace: c.o.Namespace, clock: c.o.Clock}
 	if err := mgr.Add(c); err != nil || c.made == nil {
 		return err
 	}
@@ -250,6 +255,10 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 		if err = c.source.ensure(ctx); err == nil || !isOutdated(err) {
 			break
 		}
+	}
+	// One that may still be made again is not told, and says nothing of what was.
+	if lasting := c.lasting(); err == nil && c.report != nil && c.leads() && len(lasting) == len(c.missing) {
+		err = c.report.tell(ctx, lasting)
 	}
 	switch {
 	case err == nil:

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -33,12 +34,12 @@ import (
 )
 
 // A list or watch is allowed by name, too, when it selects that name. Only
-// creating cannot be restricted to it. To create a configuration anew is more
-// than to keep one, but no more than to rewrite it.
+// creating cannot be restricted to it: who may create any configuration may have any
+// webhook called for any request. So that right is no part of the role; an
+// installation may add it (config/samples/restore).
 
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration,verbs=get;list;watch;update
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration,verbs=get;list;watch;update
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,verbs=create
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 const (
@@ -48,6 +49,8 @@ const (
 	recreateAfter = 30 * time.Second
 	// adoptAgain is when to try again to own a configuration after a refusal.
 	adoptAgain = time.Hour
+	// createAgain is when to try again to make one after a refusal.
+	createAgain = time.Minute
 	// writesEvery and writesAtOnce keep a quarrel with somebody who writes the
 	// opposite from becoming a storm. Certificates that live for seconds need
 	// more.
@@ -65,8 +68,10 @@ type configurations struct {
 	writes  *rate.Limiter
 	// missing are those that are, and since when.
 	missing map[string]time.Time
-	// adoptAfter is when to try again what was refused.
-	adoptAfter time.Time
+	// adoptAfter and createAfter are when to try again what was refused.
+	adoptAfter, createAfter time.Time
+	// refused are those that may not be made again, logged once.
+	refused map[string]bool
 	// wrote says that the API server was written to since it was reset.
 	wrote bool
 }
@@ -101,6 +106,10 @@ func (c *configurations) read(ctx context.Context) ([]configuration, error) {
 		}
 		if err == nil {
 			next.live = live
+			delete(c.refused, next.name)
+		}
+		if c.o.OnMissing != nil && client.IgnoreNotFound(err) == nil {
+			c.o.OnMissing(live.GetKind(), err != nil)
 		}
 		all = append(all, next)
 	}
@@ -128,6 +137,19 @@ func (c *configurations) overdue(name string, now time.Time) bool {
 	return c.leads() && known && now.Sub(since) >= c.o.RecreateAfter
 }
 
+// lasting are the configurations that have been missing for longer than it takes to
+// make them again.
+func (c *configurations) lasting() []string {
+	var names []string
+	for name, since := range c.missing {
+		if c.o.Clock.Since(since) >= c.o.RecreateAfter {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // create makes a configuration that somebody removed. It is the namespace's, and
 // goes with it.
 func (c *configurations) create(ctx context.Context, object *unstructured.Unstructured, name string) error {
@@ -135,13 +157,26 @@ func (c *configurations) create(ctx context.Context, object *unstructured.Unstru
 	if err != nil || ns == nil || ns.DeletionTimestamp != nil {
 		return err
 	}
+	if c.o.Clock.Now().Before(c.createAfter) {
+		return nil
+	}
 	if err := c.mayWrite(c.writes); err != nil {
 		return err
 	}
 	certificates.Adopt(object, ns.Name, ns.UID)
-	if err := c.client.Create(ctx, object); err != nil {
+	err = c.client.Create(ctx, object)
+	if apierrors.IsForbidden(err) {
+		c.createAfter = c.o.Clock.Now().Add(createAgain)
+		if !c.refused[name] {
+			c.refused[name] = true
+			c.o.Log.Error(err, "a webhook configuration is missing, and the manager may not make it again", "configuration", name, "remedy", remedy)
+		}
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
+	delete(c.refused, name)
 	c.wrote = true
 	delete(c.missing, name)
 	c.o.Log.Info("made a webhook configuration that was missing", "configuration", name)

@@ -109,6 +109,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	operatorConfig = user.Config()
 	installRoles(ctx, filepath.Join(root, "config", "rbac", "role.yaml"))
+	installRoles(ctx, filepath.Join(root, "config", "samples", "restore", "role.yaml"))
 
 	// Without a network for services, the API server finds this one by name.
 	balancer = newLoadBalancer()
@@ -141,7 +142,7 @@ func installRoles(ctx context.Context, path string) {
 		Expect(yaml.Unmarshal(document, role)).To(Succeed())
 		Expect(admin.Create(ctx, role)).To(Succeed())
 		Expect(admin.Create(ctx, &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: "operator"}, Subjects: subjects,
+			ObjectMeta: metav1.ObjectMeta{Name: role.Name}, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind.Kind, Name: role.Name},
 		})).To(Succeed())
 	}

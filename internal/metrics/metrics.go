@@ -112,10 +112,14 @@ var (
 		Name: "altershield_webhook_certificate_expiry_seconds",
 		Help: "When the certificate that the webhooks are served with expires, in Unix time.",
 	}, nil)
+	configurationsMissing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "altershield_webhook_configuration_missing",
+		Help: "1 while a webhook configuration of the operator is missing, else 0, by kind.",
+	}, []string{"kind"})
 )
 
 func init() {
-	metrics.Registry.MustRegister(leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, webhookCertificateExpiry)
+	metrics.Registry.MustRegister(leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, webhookCertificateExpiry, configurationsMissing)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -206,4 +210,13 @@ func Admission(webhook, decision string) { admissions.WithLabelValues(webhook, d
 // WebhookCertificate records when the served certificate expires.
 func WebhookCertificate(notAfter time.Time) {
 	webhookCertificateExpiry.WithLabelValues().Set(float64(notAfter.Unix()))
+}
+
+// WebhookConfigurationMissing records whether a webhook configuration is missing.
+func WebhookConfigurationMissing(kind string, missing bool) {
+	value := 0.0
+	if missing {
+		value = 1
+	}
+	configurationsMissing.WithLabelValues(kind).Set(value)
 }

@@ -168,6 +168,7 @@ func once() {
 	operatormetrics.StaleRead("ChangePod")
 	operatormetrics.DefenseLowered("blocking", operatormetrics.LevelOperator)
 	operatormetrics.WebhookCertificate(time.Unix(1, 0))
+	operatormetrics.WebhookConfigurationMissing("MutatingWebhookConfiguration", false)
 }
 
 // row is a row of the table in docs/operations.md: what has to be said of a metric.

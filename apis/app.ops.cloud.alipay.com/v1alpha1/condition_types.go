@@ -317,6 +317,15 @@ const (
 	// ConditionAccepted is True when the object's spec is in force. While it
 	// is False, the last valid value (status.inForce) stays in force.
 	ConditionAccepted = "Accepted"
+	// ConditionWebhooksConfigured of the operator's own `blocking` is False while a
+	// webhook configuration of the operator stays missing: no block holds then. It is
+	// absent where none ever did.
+	ConditionWebhooksConfigured = "WebhooksConfigured"
+	// ReasonConfigured and ReasonConfigurationMissing are its reasons, and
+	// EventWebhookConfigurationMissing the event of the latter.
+	ReasonConfigured                 = "Configured"
+	ReasonConfigurationMissing       = "ConfigurationMissing"
+	EventWebhookConfigurationMissing = "WebhookConfigurationMissing"
 	// ReasonInForce means spec is valid and in force.
 	ReasonInForce = "InForce"
 	// ReasonInvalidContent means spec.content cannot be used; the message names

@@ -1,0 +1,92 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package runnable
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// remedy is for webhook configurations that are missing.
+const remedy = "apply the manifests of the operator again (kubectl apply -f quick-start.yaml), " +
+	"or let the manager make them again (kubectl apply -k config/samples/restore)"
+
+// missingReport tells of webhook configurations that stay missing, by a condition of the
+// setting blocking: without them no block holds. It is the leader's.
+type missingReport struct {
+	// client reads from the cache.
+	client    client.Client
+	recorder  events.EventRecorder
+	namespace string
+	clock     clock.PassiveClock
+	// told is what was written; nil before anything was.
+	told *string
+}
+
+// tell writes what is missing. A condition is there only once something was.
+func (m *missingReport) tell(ctx context.Context, missing []string) error {
+	message := ""
+	if len(missing) > 0 {
+		message = strings.Join(missing, " and ") + ": missing; no release is denied or checked at admission: " + remedy
+	}
+	if m.told != nil && *m.told == message {
+		return nil
+	}
+	setting := &v1alpha1.OpsConfigInfo{}
+	if err := m.client.Get(ctx, types.NamespacedName{Namespace: m.namespace, Name: settings.NameBlocking}, setting); err != nil {
+		return client.IgnoreNotFound(err) // it is made at the start, and then told
+	}
+	said := meta.FindStatusCondition(setting.Status.Conditions, v1alpha1.ConditionWebhooksConfigured)
+	if (said != nil || message != "") && (said == nil || (said.Status == metav1.ConditionFalse) != (message != "") || message != "" && said.Message != message) {
+		if err := m.write(ctx, setting, message); err != nil {
+			return err
+		}
+	}
+	m.told = &message
+	return nil
+}
+
+func (m *missingReport) write(ctx context.Context, setting *v1alpha1.OpsConfigInfo, message string) error {
+	updated := setting.DeepCopy()
+	condition := metav1.Condition{
+		Type: v1alpha1.ConditionWebhooksConfigured, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonConfigured,
+		Message: "both webhook configurations are there", ObservedGeneration: setting.Generation, LastTransitionTime: metav1.NewTime(m.clock.Now()),
+	}
+	if message != "" {
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonConfigurationMissing, message
+	}
+	meta.SetStatusCondition(&updated.Status.Conditions, condition)
+	if err := m.client.Status().Update(ctx, updated); err != nil {
+		return fmt.Errorf("update status of opsconfiginfo %s/%s: %w", setting.Namespace, setting.Name, err)
+	}
+	if message != "" {
+		m.recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventWebhookConfigurationMissing, "Configure", "%s", message)
+	}
+	return nil
+}
