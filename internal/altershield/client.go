@@ -579,9 +579,10 @@ func decode[T any](action Action, a *answer, tokens []string, check func(*T) err
 		e.Success, e.Domain = &success, a.body
 	}
 	if !*e.Success {
+		class := classOfRefusal(e.ResultCode, e.Msg)
 		return nil, &Error{
-			Action: action, Class: classOfCode(e.ResultCode), Code: e.ResultCode, HTTPStatus: a.status,
-			Msg: excerpt([]byte(e.Msg), tokens), Ambiguous: ambiguousCode(e.ResultCode),
+			Action: action, Class: class, Code: e.ResultCode, HTTPStatus: a.status,
+			Msg: excerpt([]byte(causeOf(e.Msg)), tokens), Ambiguous: ambiguousRefusal(e.ResultCode, class),
 		}
 	}
 	domain := new(T)

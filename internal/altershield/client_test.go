@@ -18,6 +18,7 @@ package altershield
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -147,27 +148,69 @@ func TestRequestIsSignedAsSent(t *testing.T) {
 	}
 }
 
+// mybatis is what the server says of an error of its database: the cause twice,
+// and between it, all of the SQL.
+func mybatis(cause string) string {
+	return "\n### Error updating database.  Cause: " + cause + "\n### The error may exist in URL [jar:file:/home/admin/altershield.jar!/mybatis/exe/mapper/ExeChangeOrderMapper.xml]" +
+		"\n### The error may involve com.alipay.altershield.change.exe.dal.mapper.ExeChangeOrderMapper.insert-Inline\n### The error occurred while setting parameters" +
+		"\n### SQL: insert into altershield_exe_change_order (" + strings.Repeat("a_column_of_many, ", 100) + ") values (" + strings.Repeat("?, ", 100) + ")" +
+		"\n### Cause: " + cause + "\n; nested exception is " + cause
+}
+
 // TestErrorClasses: what each answer means.
 func TestErrorClasses(t *testing.T) {
 	refusal := func(code string) http.HandlerFunc {
 		return answering(200, `{"success":false,"resultCode":"`+code+`","msg":"why `+token1+`\n","domain":null}`)
 	}
-	type is struct{ Duplicate, NotSupported, Illegal, NoCheck, Ambiguous bool }
+	saying := func(code, msg string) http.HandlerFunc {
+		text, err := json.Marshal(msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answering(200, `{"success":false,"resultCode":"`+code+`","msg":`+string(text)+`,"domain":null}`)
+	}
+	type is struct{ Duplicate, NotSupported, Illegal, NoCheck, Unprocessable, Ambiguous bool }
 	tests := map[string]struct {
 		handler   http.HandlerFunc
 		wantClass Class
 		wantIs    is
 		wantText  string
 	}{
-		"000":                {handler: answering(200, okAnswer)},
-		"101":                {refusal("101"), ClassGiveUp, is{Illegal: true}, `result code 101 "why [token]"`},
-		"102":                {refusal("102"), ClassHuman, is{}, "result code 102"},
-		"103":                {refusal("103"), ClassGiveUp, is{NotSupported: true}, "result code 103"},
-		"104":                {refusal("104"), ClassRetry, is{}, "result code 104"},
-		"105":                {refusal("105"), ClassGiveUp, is{}, "result code 105"},
-		"106":                {refusal("106"), ClassGiveUp, is{Duplicate: true}, "result code 106"},
-		"151":                {refusal("151"), ClassGiveUp, is{NoCheck: true}, "result code 151"},
-		"901":                {refusal("901"), ClassRetry, is{Ambiguous: true}, "result code 901"},
+		"000": {handler: answering(200, okAnswer)},
+		"101": {refusal("101"), ClassGiveUp, is{Illegal: true}, `result code 101 "why [token]"`},
+		"102": {saying("102", "authentication request fail"), ClassHuman, is{}, `result code 102 "authentication request fail"`},
+		"102, something failed while it authenticated": {
+			saying("102", "authentication request fail Could not get JDBC Connection"), ClassRetry, is{}, "Could not get JDBC Connection",
+		},
+		"102, part of the server was not loaded": {
+			saying("102", "authentication request fail Invalid bound statement (not found): MetaChangePlatformMapper.getTokenByPlatform"), ClassRetry, is{}, "Invalid bound statement",
+		},
+		"103": {refusal("103"), ClassGiveUp, is{NotSupported: true}, "result code 103"},
+		"104": {refusal("104"), ClassRetry, is{}, "result code 104"},
+		"105": {refusal("105"), ClassGiveUp, is{}, "result code 105"},
+		"106": {refusal("106"), ClassGiveUp, is{Duplicate: true}, "result code 106"},
+		"151": {refusal("151"), ClassGiveUp, is{NoCheck: true}, "result code 151"},
+		"901": {refusal("901"), ClassRetry, is{Ambiguous: true}, "result code 901"},
+		"901, a value is too long": {
+			saying("901", mybatis("com.mysql.cj.jdbc.exceptions.MysqlDataTruncation: Data truncation: Data too long for column 'creator' at row 1")),
+			ClassGiveUp, is{Unprocessable: true},
+			`result code 901 "com.mysql.cj.jdbc.exceptions.MysqlDataTruncation: Data truncation: Data too long for column 'creator' at row 1"`,
+		},
+		"901, a value is missing": {
+			saying("901", mybatis("java.sql.SQLIntegrityConstraintViolationException: Column 'change_content_ref' cannot be null")),
+			ClassGiveUp, is{Unprocessable: true}, "Column 'change_content_ref' cannot be null",
+		},
+		"901, a value is missing, and its column is not named": {
+			saying("901", mybatis("java.sql.SQLException: Field 'change_phases' doesn't have a default value")),
+			ClassGiveUp, is{Unprocessable: true}, "Field 'change_phases'",
+		},
+		"901, the database is away": {
+			saying("901", mybatis("com.mysql.cj.jdbc.exceptions.CommunicationsException: Communications link failure")),
+			ClassRetry, is{Ambiguous: true}, "Communications link failure",
+		},
+		"901, the words are those of a user": {
+			saying("901", mybatis("java.net.SocketTimeoutException: Read timed out")+" Data too long for column"), ClassRetry, is{Ambiguous: true}, "Read timed out",
+		},
 		"998":                {refusal("998"), ClassRetry, is{Ambiguous: true}, "result code 998"},
 		"unknown code":       {refusal("777"), ClassRetry, is{Ambiguous: true}, "result code 777"},
 		"false without code": {answering(200, `{"success":false}`), ClassRetry, is{Ambiguous: true}, "HTTP 200"},
@@ -198,14 +241,14 @@ func TestErrorClasses(t *testing.T) {
 			if got := ClassOf(err); got != tc.wantClass {
 				t.Errorf("class %q, want %q: %v", got, tc.wantClass, err)
 			}
-			got := is{IsDuplicate(err), IsNotSupported(err), IsIllegalArgument(err), IsNoCheck(err), IsAmbiguous(err)}
+			got := is{IsDuplicate(err), IsNotSupported(err), IsIllegalArgument(err), IsNoCheck(err), IsUnprocessable(err), IsAmbiguous(err)}
 			if diff := cmp.Diff(tc.wantIs, got); diff != "" {
 				t.Errorf("predicates of %v (-want +got):\n%s", err, diff)
 			}
 			if err == nil {
 				return
 			}
-			if text := err.Error(); !strings.Contains(text, tc.wantText) || !strings.Contains(text, string(ActionStartBatch)) ||
+			if text := err.Error(); !strings.Contains(text, tc.wantText) || strings.Contains(text, "insert into") || !strings.Contains(text, string(ActionStartBatch)) ||
 				strings.Contains(text, token1) || strings.ContainsAny(text, "\n") || len(text) > 2000 {
 				t.Errorf("error %q, want %q and the action", text, tc.wantText)
 			}

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 )
@@ -48,6 +49,9 @@ var (
 	ErrNotSupported = errors.New("not supported in this state")
 	// ErrIllegalArgument: also an unknown order, scene or step (101).
 	ErrIllegalArgument = errors.New("illegal argument")
+	// ErrUnprocessable: the server's database cannot hold what the request says, now
+	// or later (some of 901).
+	ErrUnprocessable = errors.New("unprocessable")
 	// ErrBreakerOpen: the server failed repeatedly and is left alone for a while;
 	// nothing was sent.
 	ErrBreakerOpen = errors.New("the circuit breaker is open")
@@ -66,7 +70,8 @@ type Error struct {
 	Code ResultCode
 	// HTTPStatus is 0 when there was no answer.
 	HTTPStatus int
-	// Msg is the server's message, cut to one short line.
+	// Msg is the server's message, cut to one short line: of several KB of SQL the
+	// cause only.
 	Msg string
 	// RetryAfter is when to try again at the earliest; 0 leaves it to the caller.
 	RetryAfter time.Duration
@@ -107,6 +112,8 @@ func (e *Error) Is(target error) bool {
 		return target == ErrNotSupported
 	case CodeIllegalArgument:
 		return target == ErrIllegalArgument
+	case CodeUnexpected:
+		return target == ErrUnprocessable && e.Class == ClassGiveUp
 	default:
 		return false
 	}
@@ -123,6 +130,10 @@ func IsNotSupported(err error) bool { return errors.Is(err, ErrNotSupported) }
 // IsIllegalArgument reports 101: a request the server refuses, but also an
 // order, scene or step that it does not know.
 func IsIllegalArgument(err error) bool { return errors.Is(err, ErrIllegalArgument) }
+
+// IsUnprocessable reports that the server failed at the request, and will again
+// however often it is repeated.
+func IsUnprocessable(err error) bool { return errors.Is(err, ErrUnprocessable) }
 
 // IsNoCheck reports that no check is configured for this step (151, 152): there
 // is nothing to wait for.
@@ -160,6 +171,41 @@ func RetryAfter(err error) (time.Duration, bool) {
 	return 0, false
 }
 
+// classOfRefusal classifies a refusal of the application by its code and its whole
+// message.
+func classOfRefusal(code ResultCode, msg string) Class {
+	switch {
+	case code == CodePermissionDenied && strings.TrimSpace(msg) != MsgPermissionDenied:
+		return ClassRetry
+	case code == CodeUnexpected && permanent(msg):
+		return ClassGiveUp
+	default:
+		return classOfCode(code)
+	}
+}
+
+// permanent says of the message of an unexpected end (901) that the database
+// refused a value: one that is too long for its column, say, or missing.
+func permanent(msg string) bool {
+	cause := strings.ToLower(causeOf(msg))
+	return slices.ContainsFunc([]string{
+		"data truncation", "data too long for column", "incorrect string value", "cannot be null", "doesn't have a default value",
+	}, func(words string) bool { return strings.Contains(cause, words) })
+}
+
+// causeOf leaves out what comes with the cause where the server's database fails:
+// names of files, and all of the SQL.
+func causeOf(msg string) string {
+	const mark = "### Cause:"
+	_, cause, found := strings.Cut(msg, mark)
+	if !found {
+		return msg
+	}
+	said, _, _ := strings.Cut(msg, "###")
+	cause, _, _ = strings.Cut(strings.TrimSpace(cause), "\n")
+	return strings.TrimSpace(strings.TrimSpace(said) + " " + strings.TrimSpace(cause))
+}
+
 // classOfCode classifies a refusal of the application.
 func classOfCode(code ResultCode) Class {
 	switch code {
@@ -176,14 +222,15 @@ func classOfCode(code ResultCode) Class {
 	}
 }
 
-// ambiguousCode reports whether a refusal may follow a request that was carried
-// out. Only an unexpected end on the server leaves that open.
-func ambiguousCode(code ResultCode) bool {
+// ambiguousRefusal reports whether a refusal may follow a request that was carried
+// out. Only an unexpected end on the server leaves that open; what it could not
+// authenticate, for whatever reason, it did not carry out.
+func ambiguousRefusal(code ResultCode, class Class) bool {
 	switch code {
 	case CodeAccessLimit, CodePermissionDenied:
 		return false
 	default:
-		return classOfCode(code) == ClassRetry
+		return class == ClassRetry
 	}
 }
 

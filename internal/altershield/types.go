@@ -54,7 +54,7 @@ type ResultCode string
 const (
 	CodeSuccess          ResultCode = "000"
 	CodeIllegalArgument  ResultCode = "101" // also: order, scene or step not found
-	CodePermissionDenied ResultCode = "102" // bad signature or unknown platform
+	CodePermissionDenied ResultCode = "102" // see MsgPermissionDenied
 	CodeNotSupported     ResultCode = "103" // not in this state, or node not found
 	CodeAccessLimit      ResultCode = "104"
 	CodeNotFound         ResultCode = "105"
@@ -68,6 +68,11 @@ const (
 	CodeUnexpected       ResultCode = "901"
 	CodeSystem           ResultCode = "998"
 )
+
+// MsgPermissionDenied is all that the server says of a request that it does not
+// accept because of its platform or its signature. It answers 102 also where
+// something fails while it authenticates, and says more then.
+const MsgPermissionDenied = "authentication request fail"
 
 // Stage is one of the two checks of a node.
 type Stage string

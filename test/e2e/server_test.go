@@ -396,7 +396,7 @@ var _ = Describe("with an AlterShield Server that fails", Ordered, SpecPriority(
 		w.shortTimeouts(ctx, time.Second, time.Second)
 		ns := w.newNamespace(ctx, true)
 		w.leaveUnfinished("the order is denied, which only a human can mend")
-		sim().Fault(simulator.Fault{Action: altershield.ActionSubmitOrder, Code: altershield.CodePermissionDenied, Msg: "permission denied"})
+		sim().Fault(simulator.Fault{Action: altershield.ActionSubmitOrder, Code: altershield.CodePermissionDenied, Msg: altershield.MsgPermissionDenied})
 		w.create(ctx, sleeper(ns, "web"))
 		w.rolledOut(ctx, ns, "web")
 		Eventually(func(g Gomega) {

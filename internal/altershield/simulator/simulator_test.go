@@ -653,7 +653,7 @@ func TestSignatureAndPlatform(t *testing.T) {
 		}
 	})
 	t.Run("unknown platform", func(t *testing.T) {
-		e := newEnv(t, func(o *simulator.Options) { o.SkipSignature, o.Platform = true, "other" })
+		e := newEnv(t, func(o *simulator.Options) { o.Platform = "other" })
 		_, err := e.client.SubmitOrder(e.ctx, order)
 		e.refused(err, as.CodePermissionDenied)
 	})
