@@ -70,6 +70,9 @@ const (
 	AnswerUnsupported AnswerKind = "Unsupported"
 	// AnswerNoCheck means that there is nothing to check.
 	AnswerNoCheck AnswerKind = "NoCheck"
+	// AnswerUnprocessable means that the server failed at the request, and will
+	// again however often it is repeated.
+	AnswerUnprocessable AnswerKind = "Unprocessable"
 	// AnswerRefused means refused for good.
 	AnswerRefused AnswerKind = "Refused"
 )
@@ -143,7 +146,7 @@ func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
 	switch a.Kind {
 	case AnswerRetry:
 		c.NotBefore = now.Add(backoff(time.Second << min(c.Failures-1, 10)))
-	case AnswerDenied, AnswerIllegal:
+	case AnswerDenied, AnswerIllegal, AnswerUnprocessable:
 		c.NotBefore = now.Add(humanRetry)
 	case AnswerUnsupported:
 		// Often at first, since the server ends the PRE check at any moment.

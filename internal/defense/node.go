@@ -225,7 +225,7 @@ func afterStart(a Answer) turn {
 		return turn{to: turnNotStarted, reason: v1alpha1.ReasonNotConfigured, message: a.Message}
 	case AnswerRetry:
 		return turn{to: turnNotStarted, reason: v1alpha1.ReasonUnreachable, message: a.Message}
-	case AnswerUnsupported, AnswerRefused:
+	case AnswerUnsupported, AnswerRefused, AnswerUnprocessable:
 		return turn{to: turnPreOver, reason: v1alpha1.ReasonRefused, message: a.Message}
 	default:
 		return turn{}
@@ -252,7 +252,7 @@ func (n *node) afterFinish(a Answer, now time.Time) turn {
 			reason = v1alpha1.ReasonUnconfirmed
 		}
 		return turn{to: turnNotFinished, reason: reason, message: a.Message}
-	case AnswerIllegal, AnswerRefused:
+	case AnswerIllegal, AnswerRefused, AnswerUnprocessable:
 		return turn{to: turnPostOver, reason: v1alpha1.ReasonRefused, message: a.Message}
 	default:
 		return turn{}

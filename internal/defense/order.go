@@ -126,7 +126,7 @@ func (d *release) followOrder() {
 			"no AlterShield Server is configured any more; the release goes on without its checks")
 	case s.OrderStage == v1alpha1.OrderSubmitting && d.undefended():
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, "ReleaseUndefended",
-			fmt.Sprintf("AlterShield Server did not accept the order within %s; the release goes on without its checks", d.Settings.PreTimeout))
+			notAccepted(s, d.Settings.PreTimeout)+"; the release goes on without its checks")
 	}
 	if waits && s.Status == v1alpha1.ChangeWorkloadRunning {
 		// Batches are waited for from now on.
@@ -449,14 +449,32 @@ func (o *order) submit() {
 	}
 	deadline := time.Unix(s.EntryTimeUnix, 0).Add(o.Settings.PreTimeout)
 	if s.Status == v1alpha1.ChangeWorkloadInit && s.OrderStage == v1alpha1.OrderSubmitting && o.Settings.SilenceFails &&
-		o.Calls.tried(CallSubmit) && !o.Now.Before(deadline) && s.OrderPreVerdict == nil {
-		s.OrderPreVerdict = silence(o.Now, "AlterShield Server did not accept the order within "+o.Settings.PreTimeout.String())
+		(o.Calls.tried(CallSubmit) || o.unprocessable()) && !o.Now.Before(deadline) && s.OrderPreVerdict == nil {
+		s.OrderPreVerdict = silence(o.Now, notAccepted(s, o.Settings.PreTimeout))
 		return
+	}
+	if s.Status != v1alpha1.ChangeWorkloadInit && o.unprocessable() {
+		return // it had its time, and no try will do better
 	}
 	o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallSubmit, o.Now, time.Time{})
 	if left := deadline.Sub(o.Now); s.Status == v1alpha1.ChangeWorkloadInit && left > 0 && o.plan.Call == CallNone {
 		o.plan.RequeueAfter = min(o.plan.RequeueAfter, left)
 	}
+}
+
+// unprocessable says that the server failed at the order, and always will.
+func (o *order) unprocessable() bool {
+	c := meta.FindStatusCondition(o.status.Conditions, v1alpha1.ConditionOrderAccepted)
+	return c != nil && c.Reason == v1alpha1.ReasonUnprocessable
+}
+
+// notAccepted says that the server did not accept the order in its time, and why.
+func notAccepted(s *v1alpha1.ChangeWorkloadStatus, limit time.Duration) string {
+	said := "AlterShield Server did not accept the order within " + limit.String()
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionOrderAccepted); c != nil && c.Message != "" {
+		said += " (" + c.Message + ")"
+	}
+	return said
 }
 
 // claim takes the verdicts that arrived before their node was known: those on
@@ -604,6 +622,8 @@ func (o *order) submitted(a Answer) {
 		// over long ago, and a human who repairs the registration may restart
 		// the server for it.
 		o.unaccepted(v1alpha1.ReasonUnreachable, a.Message)
+	case AnswerUnprocessable:
+		o.unaccepted(v1alpha1.ReasonUnprocessable, a.Message)
 	case AnswerIllegal, AnswerUnsupported, AnswerNoCheck, AnswerRefused:
 		s.OrderStage = v1alpha1.OrderRefused
 		o.unaccepted(v1alpha1.ReasonRefused, a.Message)

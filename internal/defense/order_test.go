@@ -244,7 +244,52 @@ func count(journal []string, entry string) (n int) {
 	return n
 }
 
+func unprocessableAnswer() *Answer {
+	return &Answer{Kind: AnswerUnprocessable, Message: "Data too long for column 'creator'"}
+}
+
 func retryAnswer() *Answer { return &Answer{Kind: AnswerRetry, Message: "connection refused"} }
+
+// TestUnprocessableOrder: of an order that the server can never process, a process
+// that began later knows as much as the one that asked.
+func TestUnprocessableOrder(t *testing.T) {
+	for name, test := range map[string]struct {
+		status       v1alpha1.ChangeWorkloadStatusType
+		age          time.Duration
+		silenceFails bool
+		wantCall     Call
+		wantVerdict  bool
+	}{
+		"while there is time":                 {v1alpha1.ChangeWorkloadInit, time.Second, false, CallSubmit, false},
+		"while there is time, silence fails":  {v1alpha1.ChangeWorkloadInit, time.Second, true, CallSubmit, false},
+		"the time is over, silence fails":     {v1alpha1.ChangeWorkloadInit, time.Hour, true, CallNone, true},
+		"undefended":                          {v1alpha1.ChangeWorkloadRunning, time.Hour, false, CallNone, false},
+		"undefended, within the time it took": {v1alpha1.ChangeWorkloadRunning, time.Second, false, CallNone, false},
+		"done, with pods that came later":     {v1alpha1.ChangeWorkloadSuccess, time.Hour, false, CallNone, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(2)
+			change := d.in.Change
+			change.Status.Status, change.Status.CheckingCount = test.status, 1
+			change.Status.OrderID, change.Status.OrderStage, change.Status.EntryTimeUnix = "order", v1alpha1.OrderSubmitting, testNow.Add(-test.age).Unix()
+			change.Status.ObservedRelease = change.Spec.Release
+			in := OrderInput{Now: testNow, Settings: d.in.Settings, Change: change, Defended: true, Calls: Calls{Started: testNow}}
+			in.Settings.SilenceFails = test.silenceFails
+			if said := AnswerOrder(in, CallSubmit, *unprocessableAnswer()); said.Status == nil {
+				t.Fatal("nothing was noted")
+			} else {
+				change.Status = *said.Status
+			}
+			plan := DecideOrder(in)
+			if verdict := plan.Status != nil && plan.Status.OrderPreVerdict != nil; plan.Call != test.wantCall || verdict != test.wantVerdict {
+				t.Errorf("call %q, verdict %t; want %q, %t", plan.Call, verdict, test.wantCall, test.wantVerdict)
+			}
+			if test.wantVerdict && !strings.Contains(plan.Status.OrderPreVerdict.Message, "Data too long for column 'creator'") {
+				t.Errorf("the verdict %q does not say the cause", plan.Status.OrderPreVerdict.Message)
+			}
+		})
+	}
+}
 
 func TestOrderOfARelease(t *testing.T) {
 	ofTwo := []string{"Submit order", "Start order", "Start 1", "Start 2", "Finish 1", "Finish 2", "Finish order", "End order"}
@@ -351,6 +396,30 @@ func TestOrderOfARelease(t *testing.T) {
 			limit:  5 * time.Minute,
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true, messages: []string{"PreFailed", "PreFailed"}, failed: 2,
 				calls: map[string]int{"Submit order": 30}},
+		},
+		"the server can never process the order: undefended, and left alone": {
+			server: server{answer: func(call string) *Answer { return unprocessableAnswer() }},
+			limit:  time.Hour,
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderSubmitting, messages: []string{"PreFailed", "PreFailed"},
+				calls: map[string]int{"Submit order": 3}, reasons: map[string]string{v1alpha1.ConditionOrderAccepted: v1alpha1.ReasonUnprocessable}},
+		},
+		"the server can never process the order, and silence fails": {
+			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
+			server: server{answer: func(call string) *Answer { return unprocessableAnswer() }},
+			limit:  time.Hour,
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true, messages: []string{"PreFailed", "PreFailed"}, failed: 2,
+				calls: map[string]int{"Submit order": 3}, reasons: map[string]string{v1alpha1.ConditionOrderAccepted: v1alpha1.ReasonUnprocessable}},
+		},
+		"the server can never process a batch": {
+			server: server{answer: func(call string) *Answer {
+				if call == "Start 1" || call == "Finish 2" {
+					return unprocessableAnswer()
+				}
+				return nil
+			}},
+			limit: time.Hour,
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PostFailed"},
+				calls: map[string]int{"Start 1": 1, "Finish 2": 1}},
 		},
 		"batches cannot be started": {
 			server: server{answer: func(call string) *Answer {

@@ -330,7 +330,7 @@ func logCall(ctx context.Context, call defense.Call, a defense.Answer, order str
 		l.V(1).Info("called AlterShield Server")
 	case defense.AnswerDone, defense.AnswerDuplicate:
 		l.Info("called AlterShield Server", "node", a.NodeID)
-	case defense.AnswerRetry, defense.AnswerDenied, defense.AnswerIllegal, defense.AnswerUnsupported, defense.AnswerNoCheck, defense.AnswerRefused:
+	case defense.AnswerRetry, defense.AnswerDenied, defense.AnswerIllegal, defense.AnswerUnsupported, defense.AnswerNoCheck, defense.AnswerUnprocessable, defense.AnswerRefused:
 		l.Info("AlterShield Server did not do as it was asked", "message", a.Message)
 	}
 }

@@ -311,6 +311,8 @@ func answerOf(err error) defense.Answer {
 		a.Kind = defense.AnswerUnsupported
 	case altershield.IsIllegalArgument(err):
 		a.Kind = defense.AnswerIllegal
+	case altershield.IsUnprocessable(err):
+		a.Kind = defense.AnswerUnprocessable
 	case altershield.ClassOf(err) == altershield.ClassHuman:
 		a.Kind = defense.AnswerDenied
 	case altershield.ClassOf(err) == altershield.ClassGiveUp:

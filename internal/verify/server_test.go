@@ -238,6 +238,8 @@ func TestAnswerOf(t *testing.T) {
 		"105":          {refusal("105", altershield.ClassGiveUp), defense.AnswerRefused},
 		"106":          {refusal("106", altershield.ClassGiveUp), defense.AnswerDuplicate},
 		"151":          {refusal("151", altershield.ClassGiveUp), defense.AnswerNoCheck},
+		"901":          {refusal("901", altershield.ClassRetry), defense.AnswerRetry},
+		"901 for ever": {refusal("901", altershield.ClassGiveUp), defense.AnswerUnprocessable},
 		"HTTP 400":     {&altershield.Error{Class: altershield.ClassGiveUp, HTTPStatus: 400}, defense.AnswerRefused},
 		"wrapped":      {fmt.Errorf("call: %w", refusal("106", altershield.ClassGiveUp)), defense.AnswerDuplicate},
 	} {

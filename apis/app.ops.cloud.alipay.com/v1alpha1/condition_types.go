@@ -262,6 +262,10 @@ const (
 	ReasonNotConfigured = "NotConfigured"
 	// ReasonRefused means the server refused; the message says why.
 	ReasonRefused = "Refused"
+	// ReasonUnprocessable means the server failed at what was submitted and will
+	// again, whose message says why: its database cannot hold a value. The operator
+	// tries each minute until the time for it is over, and not after that.
+	ReasonUnprocessable = "Unprocessable"
 	// ReasonNotYetAccepted means the server did not take the end of a node,
 	// which it does not while the node's PRE check runs; it is tried again.
 	ReasonNotYetAccepted = "NotYetAccepted"
