@@ -129,7 +129,7 @@ func (c *serverCheck) Check(ctx context.Context, q Question) (Answer, error) {
 	}
 	verdict := *result.Verdict
 	verdict.Msg = altershield.Cut(verdict.Msg, maxExplained)
-	verdict.URL = cmp.Or(verdict.URL, result.URL)
+	verdict.URL = cmp.Or(altershield.Link(verdict.URL), result.URL)
 	return Answer{Explanation: verdict.Explanation()}, nil
 }
 

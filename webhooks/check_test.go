@@ -111,7 +111,7 @@ func TestServerCheck(t *testing.T) {
 		},
 		"fails without a reason of its own": {
 			prepare:    script(simulator.Script{Verdict: altershield.VerdictFail}),
-			wantDenied: denied + "http://altershield.example/node/",
+			wantDenied: denied + "simulated-rule: simulated failure",
 		},
 		"fails at length": {
 			prepare:    script(simulator.Script{Verdict: altershield.VerdictFail, Msg: strings.Repeat("x", 5000), URL: "http://altershield.example/why"}),

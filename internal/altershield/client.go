@@ -236,16 +236,6 @@ func (c *Client) RetrieveCheck(ctx context.Context, r RetrieveCheckRequest) (*Po
 	return post[PollResult](ctx, c, ActionRetrieveCheck, &r, nil)
 }
 
-// ResubmitStart repeats the PRE check of a node.
-func (c *Client) ResubmitStart(ctx context.Context, r ResubmitStartRequest) (*NodeResult, error) {
-	return post[NodeResult](ctx, c, ActionResubmitStart, &r, nil)
-}
-
-// SkipCheck skips a check; the server refuses every later call on the node.
-func (c *Client) SkipCheck(ctx context.Context, r SkipCheckRequest) (*SkipCheckResult, error) {
-	return post[SkipCheckResult](ctx, c, ActionSkipCheck, &r, nil)
-}
-
 // EndOrder ends an order.
 func (c *Client) EndOrder(ctx context.Context, r EndOrderRequest) error {
 	_, err := post[struct{}](ctx, c, ActionEndOrder, &r, nil)

@@ -323,14 +323,6 @@ func TestQuickRetry(t *testing.T) {
 			_, err := c.FinishNode(ctx, FinishNodeRequest{Base: testBase(), NodeID: "n"})
 			return err
 		}, 1},
-		"resubmit": {func(ctx context.Context, c *Client) error {
-			_, err := c.ResubmitStart(ctx, ResubmitStartRequest{Base: testBase(), NodeID: "n"})
-			return err
-		}, 1},
-		"skip": {func(ctx context.Context, c *Client) error {
-			_, err := c.SkipCheck(ctx, SkipCheckRequest(node))
-			return err
-		}, 1},
 		"synchronous": {func(ctx context.Context, c *Client) error {
 			_, err := c.SubmitAndStart(ctx, SubmitAndStartRequest{Base: testBase(), Order: testOrder().Order, Executor: "a"})
 			return err

@@ -92,8 +92,6 @@ func TestValidate(t *testing.T) {
 			wantFields: []string{"nodeId", "msg", "serviceResult", "changeResultJsn"},
 		},
 		"poll without a stage": {request: RetrieveCheckRequest{Base: testBase(), NodeID: "n"}, wantFields: []string{"defenseStage"}},
-		"skip without a stage": {request: SkipCheckRequest{Base: testBase(), NodeID: "n"}, wantFields: []string{"defenseStage"}},
-		"resubmit":             {request: ResubmitStartRequest{Base: testBase()}, wantFields: []string{"nodeId"}},
 		"end":                  {request: EndOrderRequest{Base: testBase(), FinishState: "DONE"}, wantFields: []string{"finishState"}},
 		"synchronous":          {request: SubmitAndStartRequest{Base: testBase(), Order: testOrder().Order}, wantFields: []string{"executor"}},
 	}

@@ -20,6 +20,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"unicode"
 )
@@ -144,8 +145,8 @@ func (v Verdict) Explanation() string {
 	if msg := line(v.Msg); msg != "" {
 		parts = append(parts, msg)
 	}
-	if url := line(v.URL); url != "" {
-		parts = append(parts, url)
+	if link := Link(v.URL); link != "" {
+		parts = append(parts, link)
 	}
 	if line(v.Msg) == "" {
 		parts = append(parts, v.explainRules()...)
@@ -199,6 +200,20 @@ func line(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
+// maxLink is the longest link that is shown or kept.
+const maxLink = 2048
+
+// Link is what the server calls a URL, where it is one that a user can open; else
+// empty. A stock server gives the bare id of an order.
+func Link(s string) string {
+	s = strings.TrimSpace(s)
+	u, err := url.Parse(s)
+	if err != nil || len(s) > maxLink || strings.ContainsFunc(s, unicode.IsSpace) || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return ""
+	}
+	return s
+}
+
 // PollOutcome is the result of a poll.
 type PollOutcome string
 
@@ -217,7 +232,6 @@ const (
 type PollResult struct {
 	Finished bool     `json:"finished"`
 	Verdict  *Verdict `json:"verdict"`
-	URL      string   `json:"url"`
 }
 
 // Outcome reads the answer. A stock server says finished also while the check

@@ -83,6 +83,29 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// TestLink: what the server calls a URL is shown only where it is a link.
+func TestLink(t *testing.T) {
+	for given, want := range map[string]string{
+		"https://altershield.example/order/1":  "https://altershield.example/order/1",
+		" http://altershield.example ":         "http://altershield.example",
+		"20261121012471000000000018XX06R25Q11": "",
+		"":                                     "",
+		"/order/1":                             "",
+		"http:///order":                        "",
+		"javascript:alert(1)":                  "",
+		"ftp://altershield.example/order":      "",
+		"http://altershield.example/a b":       "",
+		"http://altershield.example/" + strings.Repeat("x", 2048): "",
+	} {
+		if got := Link(given); got != want {
+			t.Errorf("Link(%.40q) = %q, want %q", given, got, want)
+		}
+		if got := (Verdict{Verdict: VerdictFail, Msg: "no", URL: given}).Explanation(); strings.Contains(got, ";") != (want != "") {
+			t.Errorf("explanation %q, with the link %q", got, want)
+		}
+	}
+}
+
 func TestExplanationIsBounded(t *testing.T) {
 	v := Verdict{Verdict: VerdictFail, Msg: strings.Repeat("é\x00", 5000)}
 	if got := v.Explanation(); len(got) > maxExplanation || strings.ContainsRune(got, 0) {

@@ -172,7 +172,7 @@ func (s *Server) submit(ctx context.Context, change *v1alpha1.ChangeWorkload, r 
 	result, err := s.Client.SubmitOrder(ctx, s.orderRequest(change, r))
 	a := answerOf(err)
 	if result != nil {
-		a.URL = link(result.URL)
+		a.URL = altershield.Link(result.URL)
 	}
 	return a
 }
@@ -288,7 +288,7 @@ func (s *Server) poll(ctx context.Context, change *v1alpha1.ChangeWorkload, node
 func started(result *altershield.NodeResult, err error) defense.Answer {
 	a := answerOf(err)
 	if result != nil {
-		a.NodeID, a.SkipCheck, a.URL = result.NodeID, result.SkipCheck, link(result.URL)
+		a.NodeID, a.SkipCheck, a.URL = result.NodeID, result.SkipCheck, altershield.Link(result.URL)
 	}
 	return a
 }
@@ -330,14 +330,4 @@ func locations(batch *v1alpha1.ChangePod) []string {
 		names[i] = batch.Spec.PodInfos[i].Pod
 	}
 	return names
-}
-
-// maxLink is the longest link that is kept.
-const maxLink = 2048
-
-func link(url string) string {
-	if len(url) > maxLink {
-		return ""
-	}
-	return url
 }

@@ -121,10 +121,9 @@ func TestServerReportsARelease(t *testing.T) {
 	change, batch := testRelease()
 	about := released{namespace: "ns", workload: "web", kind: "deployment", by: "jane", images: []string{"i:2"}, oldImages: []string{"i:1"}}
 	ctx := t.Context()
-	for name, a := range map[string]defense.Answer{"submit": s.submit(ctx, change, about)} {
-		if a.Kind != defense.AnswerDone || a.URL == "" {
-			t.Fatalf("%s: %+v", name, a)
-		}
+	// A stock server calls the bare id a URL.
+	if a := s.submit(ctx, change, about); a.Kind != defense.AnswerDone || a.URL != "" {
+		t.Fatalf("submitted: %+v", a)
 	}
 	if again := s.submit(ctx, change, about); again.Kind != defense.AnswerDuplicate {
 		t.Errorf("submitted again: %+v", again)

@@ -96,8 +96,6 @@ func (t *Narrator) request(e simulator.Entry) string {
 		return t.node(e) + " finished"
 	case *altershield.RetrieveCheckRequest:
 		return fmt.Sprintf("%s %s: asked for the verdict", t.node(e), r.DefenseStage)
-	case *altershield.ResubmitStartRequest:
-		return t.node(e) + ": start repeated"
 	case *altershield.EndOrderRequest:
 		return fmt.Sprintf("order ended: %s", r.FinishState)
 	default:

@@ -74,7 +74,6 @@ func TestLine(t *testing.T) {
 		{slow, "default/web 01234567", "request   batch 2/3 started: b -> outage: LostReply"},
 		{request("o1", "n3", batch(3, "c", "d", "e", "f", "g")), "default/web 01234567", "request   batch 3/3 started: c, d, e and 2 more"},
 		{refused(request("o1", "n1", &altershield.FinishNodeRequest{}), altershield.CodeNotSupported, ""), "default/web 01234567", "request   batch 1/3 finished -> refused, 103"},
-		{request("o1", "n1", &altershield.ResubmitStartRequest{}), "default/web 01234567", "request   batch 1/3: start repeated"},
 		{request("o1", "n2", &altershield.RetrieveCheckRequest{DefenseStage: altershield.StagePost}), "default/web 01234567", "request   batch 2/3 POST: asked for the verdict"},
 		{unreadable, "default/web 01234567", "request   submitChangeExecBatchStartNotify -> HTTP 400"},
 		{callback("o1", "n2", altershield.StagePost, fail, "200", taken), "default/web 01234567", "callback  batch 2/3 POST: fail (error rate: above 1 %)"},

@@ -97,7 +97,7 @@ func (s *Simulator) compose(c check, timedOut bool) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := c.node
-	if s.nodes[n.id] != n || n.state == skipped {
+	if s.nodes[n.id] != n {
 		return nil, false
 	}
 	data, err := json.Marshal(map[string]any{

@@ -469,10 +469,6 @@ func decodeRequest(action altershield.Action, content []byte) any {
 		return decodeAs[altershield.FinishNodeRequest](content)
 	case altershield.ActionRetrieveCheck:
 		return decodeAs[altershield.RetrieveCheckRequest](content)
-	case altershield.ActionResubmitStart:
-		return decodeAs[altershield.ResubmitStartRequest](content)
-	case altershield.ActionSkipCheck:
-		return decodeAs[altershield.SkipCheckRequest](content)
 	case altershield.ActionEndOrder:
 		return decodeAs[altershield.EndOrderRequest](content)
 	case altershield.ActionSubmitAndStart:

@@ -218,7 +218,7 @@ func TestReleaseOfTwoBatches(t *testing.T) {
 	e.waitCallback(order.NodeID, as.StagePre, 1)
 	for _, pod := range []string{"pod-1", "pod-2"} {
 		batch := e.startBatch("o1", pod)
-		if batch.SkipCheck || batch.URL == "" {
+		if batch.SkipCheck || batch.URL != "" {
 			t.Errorf("start answered %+v", batch)
 		}
 		e.waitCallback(batch.NodeID, as.StagePre, 1)
@@ -455,26 +455,6 @@ func TestTrap9PreCallbackAfterFinishPasses(t *testing.T) {
 	}
 }
 
-// TestTrap10SkippedCheck: every later call on the node fails with 101.
-func TestTrap10SkippedCheck(t *testing.T) {
-	e := newEnv(t, nil)
-	e.sim.Script(simulator.Script{Never: true})
-	e.submit("o1")
-	batch := e.startBatch("o1", "pod-1")
-	skip := as.SkipCheckRequest{Base: base("o1"), NodeID: batch.NodeID, DefenseStage: as.StagePre}
-	if r, err := e.client.SkipCheck(e.ctx, skip); err != nil || !r.CheckFinished {
-		t.Fatalf("skip: %+v, %v", r, err)
-	}
-	_, again := e.client.SkipCheck(e.ctx, skip)
-	_, _, poll := e.poll("o1", batch.NodeID, as.StagePre)
-	_, resubmit := e.client.ResubmitStart(e.ctx, as.ResubmitStartRequest{Base: base("o1"), NodeID: batch.NodeID})
-	for name, err := range map[string]error{"skip": again, "poll": poll, "resubmit": resubmit, "finish": e.finish("o1", batch.NodeID)} {
-		if !as.IsIllegalArgument(err) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // TestTrap11Synchronous: only on a G1 scene, with an order id of its own.
 func TestTrap11Synchronous(t *testing.T) {
 	e := newEnv(t, nil)
@@ -512,8 +492,7 @@ func TestTrap12EndOfOrderStoresNothing(t *testing.T) {
 	e.waitCallback(e.startBatch("o1", "pod-1").NodeID, as.StagePre, 1)
 }
 
-// TestPolling: finished and failed while it runs, passed once it passed;
-// resubmission tells a running PRE check from a failed one.
+// TestPolling: finished and failed while it runs, passed once it passed.
 func TestPolling(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	e := newEnv(t, func(o *simulator.Options) { o.Clock = clock })
@@ -521,34 +500,25 @@ func TestPolling(t *testing.T) {
 	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre}, Verdict: as.VerdictFail, Delay: time.Minute, Times: 1})
 	e.submit("o1")
 	node := e.startBatch("o1", "pod-1").NodeID
-	resubmit := as.ResubmitStartRequest{Base: base("o1"), NodeID: node}
 
 	_, raw, err := e.poll("o1", node, as.StagePre)
 	if err != nil || !raw.Finished || raw.Verdict.Verdict != as.VerdictFail || raw.Outcome() != as.PollNotPassedYet {
 		t.Errorf("poll of a running check: %+v, %v", raw, err)
-	}
-	if _, err := e.client.ResubmitStart(e.ctx, resubmit); !as.IsNotSupported(err) {
-		t.Errorf("resubmission while it runs: %v", err)
 	}
 	e.step(clock, time.Minute)
 	if failed := e.waitCallback(node, as.StagePre, 1); failed[0].Callback.Request.Verdict.Passes() {
 		t.Errorf("first PRE callback: %s", failed[0])
 	}
 	e.expectPoll("o1", node, as.StagePre, as.PollNotPassedYet)
-	if _, err := e.client.ResubmitStart(e.ctx, resubmit); err != nil {
-		t.Errorf("resubmission after it failed: %v", err)
-	}
+	node = e.startBatch("o1", "pod-2").NodeID
 	e.step(clock, time.Minute)
-	if second := e.waitCallback(node, as.StagePre, 2); !second[1].Callback.Request.Verdict.Passes() {
-		t.Errorf("second PRE callback: %s", second[1])
+	if passed := e.waitCallback(node, as.StagePre, 1); !passed[0].Callback.Request.Verdict.Passes() {
+		t.Errorf("second PRE callback: %s", passed[0])
 	}
 	e.expectPoll("o1", node, as.StagePre, as.PollPassed)
 	e.expectPoll("o1", node, as.StagePost, as.PollNotPassedYet)
 	if err := e.finish("o1", node); err != nil {
 		t.Fatal(err)
-	}
-	if _, err := e.client.ResubmitStart(e.ctx, resubmit); !as.IsNotSupported(err) {
-		t.Errorf("resubmission past PRE: %v", err)
 	}
 	_, _, err = e.poll("o1", "unknown", as.StagePre)
 	if !as.IsNotSupported(err) {

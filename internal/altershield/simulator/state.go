@@ -42,7 +42,6 @@ const (
 	preEnded
 	postRunning
 	postEnded
-	skipped
 )
 
 // node is the order's own node or a batch.
@@ -98,7 +97,7 @@ func (s *Simulator) handle(ctx context.Context, action altershield.Action, conte
 		if refusal != nil {
 			return refused(refusal)
 		}
-		return success(map[string]any{"orderId": o.id, "url": "http://altershield.example/order/" + o.id})
+		return success(map[string]any{"orderId": o.id, "url": o.id})
 	case altershield.ActionStartOrder, altershield.ActionStartBatch:
 		return s.start(action, body)
 	case altershield.ActionEndOrder:
@@ -117,20 +116,10 @@ func (s *Simulator) handleNode(action altershield.Action, body map[string]any) r
 	switch {
 	case n == nil:
 		return refused(notSupported("node not found, nodeId:%s", textOf(body, "nodeId")))
-	case n.state == skipped:
-		return refused(illegal("unknown node state"))
-	}
-	switch action {
-	case altershield.ActionFinishNode:
+	case action == altershield.ActionFinishNode:
 		return s.finish(n, body)
-	case altershield.ActionRetrieveCheck:
-		return s.retrieve(n, altershield.Stage(textOf(body, "defenseStage")))
-	case altershield.ActionResubmitStart:
-		return s.resubmit(n)
 	default:
-		n.state = skipped
-		n.run++
-		return success(map[string]any{"checkFinished": true, "blockRuleExeIds": []string{}})
+		return s.retrieve(n, altershield.Stage(textOf(body, "defenseStage")))
 	}
 }
 
@@ -198,7 +187,7 @@ func (s *Simulator) finish(n *node, body map[string]any) reply {
 	case postEnded:
 		// Accepted, and starts nothing.
 		return r
-	case preEnded, skipped:
+	case preEnded:
 	}
 	if locations := textsOf(body, "effectiveTargetLocations"); len(locations) > 0 {
 		n.locations = locations
@@ -207,21 +196,6 @@ func (s *Simulator) finish(n *node, body map[string]any) reply {
 	n.run++
 	r.checks = []check{{node: n, stage: altershield.StagePost, run: n.run, script: s.scriptOf(n, altershield.StagePost)}}
 	return r
-}
-
-// resubmit repeats the PRE check; with the lock held.
-func (s *Simulator) resubmit(n *node) reply {
-	if n.state != preEnded {
-		return refused(notSupported("node %s does not support this operation in its state", n.id))
-	}
-	n.state = preRunning
-	n.run++
-	n.passed[altershield.StagePre] = false
-	return reply{
-		code:   altershield.CodeSuccess,
-		domain: nodeAnswer(n, false),
-		checks: []check{{node: n, stage: altershield.StagePre, run: n.run, script: s.scriptOf(n, altershield.StagePre)}},
-	}
 }
 
 // retrieve answers a poll: always finished, and a failure until the check has
@@ -235,7 +209,7 @@ func (s *Simulator) retrieve(n *node, stage altershield.Stage) reply {
 	return success(map[string]any{
 		"finished": ended || !s.opts.PollsTellRunning,
 		"verdict":  map[string]any{"verdict": verdict, "allFinish": true, "checkPass": n.passed[stage]},
-		"url":      urlOf(n),
+		"url":      n.order.id,
 	})
 }
 
@@ -260,7 +234,7 @@ func (s *Simulator) submitAndStart(ctx context.Context, body map[string]any) rep
 	n.state = preEnded
 	n.passed[altershield.StagePre] = script.passes() && !timedOut
 	r := success(map[string]any{
-		"nodeId": n.id, "orderId": n.order.id, "url": urlOf(n),
+		"nodeId": n.id, "orderId": n.order.id, "url": n.order.id,
 		"verdict": verdictOf(n, script, !timedOut),
 	})
 	r.node = n.id
@@ -286,10 +260,8 @@ func (s *Simulator) submitSync(body map[string]any) (*node, Script, *refusal) {
 }
 
 func nodeAnswer(n *node, skipCheck bool) map[string]any {
-	return map[string]any{"nodeId": n.id, "skipCheck": skipCheck, "url": urlOf(n)}
+	return map[string]any{"nodeId": n.id, "skipCheck": skipCheck, "url": ""}
 }
-
-func urlOf(n *node) string { return "http://altershield.example/node/" + n.id }
 
 // newID makes an id; with the lock held.
 func (s *Simulator) newID(prefix string) string {

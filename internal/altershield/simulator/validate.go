@@ -116,8 +116,6 @@ var (
 			{name: "extensionInfo", kind: anything},
 		}),
 		altershield.ActionRetrieveCheck: fields(baseFields, nodeFields, stageFields),
-		altershield.ActionResubmitStart: fields(baseFields, nodeFields),
-		altershield.ActionSkipCheck:     fields(baseFields, nodeFields, stageFields),
 		altershield.ActionEndOrder: fields(baseFields, []field{
 			{name: "finishState", required: true, oneOf: []string{"SUCCESS", "ROLLBACK", "CANCEL"}},
 			{name: "changeResultJsn", kind: jsonText},
