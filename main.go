@@ -112,7 +112,7 @@ func run(ctx context.Context, o *options.Options) error {
 			Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{Registration: o.Registration, Cluster: string(clusterUID)}),
 		}),
 		routers.SetupWithManager(mgr, routers.Options{
-			Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, View: c.View, Clock: c.Clock,
+			Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, StandAlone: server == nil, View: c.View, Clock: c.Clock,
 			Rollbacks: c, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
 		}),
 		certificates.SetupWithManager(ctx, mgr),
@@ -124,7 +124,7 @@ func run(ctx context.Context, o *options.Options) error {
 	); err != nil {
 		return err
 	}
-	ctrl.Log.Info("starting", "version", version, "commit", commit, "identity", self, "namespace", o.Namespace, "server", o.ServerURL)
+	ctrl.Log.Info("starting", append([]any{"version", version, "commit", commit, "identity", self}, o.Summary()...)...)
 	return mgr.Start(ctx)
 }
 

@@ -40,8 +40,13 @@ const (
 // Causes of a refusal, for the log only: the client does not get them.
 var (
 	errWrongSign = errors.New("the signature is wrong: another token, or altered content")
+	errNoToken   = errors.New("no token is configured")
 	errReplayed  = errors.New("the signature was used before, or expired while the request was read")
 )
+
+// noToken is told to whoever asks where no request can be verified. That is no secret,
+// and nothing that the one who asks can try again.
+const noToken = "this address serves signed requests only, and the operator has no token to verify them: set --altershield-token-file"
 
 // claim is what the headers of a request say of its signature.
 type claim struct {
@@ -56,7 +61,7 @@ type claim struct {
 // hashing. Its errors quote nothing of the request.
 func (s *Server) observeClaim(r *http.Request) (*claim, error) {
 	if s.opts.Tokens == nil {
-		return nil, errors.New("no token is configured")
+		return nil, errNoToken
 	}
 	tokens, err := s.opts.Tokens.Tokens()
 	if err != nil {
@@ -233,11 +238,18 @@ func (s *Server) signedQuery(next http.HandlerFunc) http.Handler {
 }
 
 // refuse is the one answer to whatever is wrong with the authentication. Only
-// the log has the cause.
+// the log has the cause, but where it is the operator's: there is no token.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, cause error) {
 	s.count(r, ResultRefused)
 	s.refusals.Info("refused a request", "cause", cause.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)
-	writeJSON(w, http.StatusUnauthorized, altershield.CallbackResponse{Msg: "refused"})
+	switch {
+	case !errors.Is(cause, errNoToken):
+		writeJSON(w, http.StatusUnauthorized, altershield.CallbackResponse{Msg: "refused"})
+	case r.URL.Path == altershield.CallbackPath:
+		writeJSON(w, http.StatusUnauthorized, altershield.CallbackResponse{Msg: noToken})
+	default:
+		writeJSON(w, http.StatusUnauthorized, codeAnswer{http.StatusUnauthorized, noToken})
+	}
 }
 
 // refuseUnread answers a request whose body was too large or did not arrive.

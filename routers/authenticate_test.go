@@ -17,6 +17,7 @@ limitations under the License.
 package routers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -30,9 +31,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/ration"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 type brokenTokens struct{}
@@ -52,6 +55,52 @@ func TestSignatureVector(t *testing.T) {
 	expect(t, send(`{"a":1} `), http.StatusUnauthorized, refusedBody)
 	// Authentic, though no callback.
 	expect(t, send(`{"a":1}`), http.StatusBadRequest, `{"success":false,"retry":false,"msg":"changeCheckType is \"\""}`)
+}
+
+// TestNoTokenIsSaid: without a token nothing can be signed, and who asks is told what
+// is missing.
+func TestNoTokenIsSaid(t *testing.T) {
+	const missing = "this address serves signed requests only, and the operator has no token to verify them: set --altershield-token-file"
+	body := `{"code":401,"message":"` + missing + `"}`
+	for name, test := range map[string]struct {
+		request *http.Request
+		want    string
+	}{
+		"callback":     {signed(passed, tokenA, testNow), `{"success":false,"retry":false,"msg":"` + missing + `"}`},
+		"suspend list": {signedGet("", "{}", tokenA, testNow), body},
+		"rollback":     {signedPut(`{"namespace":"shop","deploymentName":"web"}`, testNow), body},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, func(f *fixture) { f.opts.Tokens, f.opts.StandAlone = nil, true })
+			expect(t, serve(f.handler(t), test.request), http.StatusUnauthorized, test.want)
+			if said := f.log(); !strings.Contains(said, "no token is configured") {
+				t.Errorf("log %q", said)
+			}
+			if f.records() != 0 {
+				t.Error("it was recorded")
+			}
+		})
+	}
+}
+
+// TestStandAlone: a token is all that signed requests need, of a server or not.
+func TestStandAlone(t *testing.T) {
+	newest := func(f *fixture) {
+		f.opts.StandAlone, f.opts.View = true, viewOf(newClient(t, interceptor.Funcs{}))
+		f.request = func(workload.Key, string, time.Time) (string, error) { return "v1", nil }
+	}
+	rollback := signedPut(`{"namespace":"shop","deploymentName":"web"}`, testNow)
+	expect(t, serve(newFixture(t, newest).handler(t), rollback), http.StatusAccepted, `{"code":202,"message":"deployment shop/web is rolled back to version v1"}`)
+	list := signedGet("", "{}", tokenA, testNow)
+	expect(t, serve(newFixture(t, newest).handler(t), list), http.StatusOK, `{"code":200,"message":"suspended deployments: 0","deployments":[]}`)
+	expect(t, serve(newFixture(t, newest).handler(t), signed(passed, tokenB, testNow)), http.StatusUnauthorized, refusedBody)
+	// An order of a server that is no longer configured may be known yet.
+	expect(t, serve(newFixture(t, newest).handler(t), signed(passed, tokenA, testNow)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
+	unknown := newFixture(t, newest, func(f *fixture) {
+		f.record = func(context.Context, *altershield.Callback) (Outcome, error) { return OutcomeUnknown, nil }
+	})
+	expect(t, serve(unknown.handler(t), signed(passed, tokenA, testNow)), http.StatusOK,
+		`{"success":false,"retry":false,"msg":"order unknown: the operator runs without AlterShield Server"}`)
 }
 
 // TestRefusals: whatever is wrong with the authentication, the answer is the
@@ -104,7 +153,6 @@ func TestRefusals(t *testing.T) {
 		"timestamp that is huge": {request: stamp(strings.Repeat("9", 1000)), wantLog: "not Unix milliseconds"},
 		"altered body":           {body: strings.Replace(passed, "pass", "fail", 1), wantLog: "signature is wrong"},
 		"body with a newline":    {body: passed + "\n", wantLog: "signature is wrong"},
-		"no token configured":    {options: func(o *Options) { o.Tokens = nil }, wantLog: "no token is configured"},
 		"no token yet":           {options: func(o *Options) { o.Tokens = brokenTokens{} }, wantLog: "the file is empty"},
 		"empty token": {options: func(o *Options) { o.Tokens = altershield.StaticTokens{""} },
 			request: set(altershield.HeaderSign, altershield.Sign(altershield.Timestamp(testNow), []byte(passed), "")), wantLog: "signature is wrong"},

@@ -106,6 +106,10 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 		s.count(r, string(outcome))
 		if outcome == OutcomeUnknown {
 			log.Info("got a verdict on an order that is not known")
+			if s.opts.StandAlone {
+				writeJSON(w, http.StatusOK, altershield.CallbackResponse{Msg: "order unknown: the operator runs without AlterShield Server"})
+				return true
+			}
 			writeJSON(w, http.StatusOK, altershield.CallbackResponse{Retry: true, Msg: "order unknown"})
 			return false
 		}

@@ -69,6 +69,9 @@ type Options struct {
 	// Tokens by which signatures are verified. Without it, and while it gives
 	// none, all but LiveTestPath is refused.
 	Tokens altershield.TokenSource
+	// StandAlone: no AlterShield Server is configured. Signed requests of others are
+	// served all the same.
+	StandAlone bool
 	// Recorder stores verdicts.
 	Recorder Recorder
 	// Rollbacks takes requests for rollbacks.

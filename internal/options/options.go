@@ -73,7 +73,8 @@ type Options struct {
 	CallbackAddress, CallbackCertPath string
 	// ServerURL of AlterShield Server; empty for stand-alone.
 	ServerURL string
-	// TokenFile has the token shared with the server; empty for none.
+	// TokenFile has the token shared with the server, and that requests over HTTP are
+	// signed with, also stand-alone; empty for none.
 	TokenFile string
 	altershield.Registration
 	// PrintVersion and end.
@@ -166,10 +167,11 @@ func (o *Options) bindServer(fs *flag.FlagSet) {
 	fs.StringVar(&o.CallbackCertPath, "callback-cert-path", "",
 		"`directory` of tls.crt and tls.key the callback address is served with, read again when they change; empty serves HTTP")
 	fs.StringVar(&o.ServerURL, "altershield-url", "",
-		"`URL` of AlterShield Server, as in http://altershield:8080; empty means stand-alone, without checks")
+		"`URL` of AlterShield Server, as in http://altershield:8080; empty means stand-alone, without its checks")
 	fs.StringVar(&o.TokenFile, "altershield-token-file", "",
 		"`file` with the token shared with AlterShield Server, of at least "+strconv.Itoa(altershield.MinToken)+
-			" bytes; two lines during a rotation, the first signs; read again when it changes; without a token no callback is accepted")
+			" bytes; two lines during a rotation, the first signs; read again when it changes; without a token no callback and no other "+
+			"request over HTTP is accepted, stand-alone as well")
 	fs.StringVar(&o.Platform, "altershield-platform", altershield.DefaultPlatform,
 		"`platform` the operator is registered as at AlterShield Server")
 	fs.StringVar(&o.Scene, "altershield-scene", altershield.DefaultScene, "`key` of the registered scene of generation G2")
@@ -287,7 +289,23 @@ func (o *Options) validateServer() error {
 	return nil
 }
 
-// Tokens are those shared with AlterShield Server; nil when there is no file of
+// Summary is what the first line of the log says, in pairs: which server there is, and
+// which requests over HTTP are served.
+func (o *Options) Summary() []any {
+	server, requests := o.ServerURL, "callbacks, suspend list and rollback, signed"
+	if server == "" {
+		server, requests = "none: stand-alone", "suspend list and rollback, signed"
+	}
+	switch {
+	case o.CallbackAddress == "0":
+		requests = "none: --callback-bind-address is 0"
+	case o.TokenFile == "":
+		requests = "liveTest only: without --altershield-token-file all others are refused"
+	}
+	return []any{"namespace", o.Namespace, "server", server, "requests", requests}
+}
+
+// Tokens are those shared with AlterShield Server, and with whoever else sends requests; nil when there is no file of
 // them. It is logged when the file turns bad, and when it is good again.
 func (o *Options) Tokens(log logr.Logger) altershield.TokenSource {
 	if o.TokenFile == "" {

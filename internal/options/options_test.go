@@ -25,7 +25,30 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 )
+
+// TestSummary: the first line of the log says what is served, and whether signed.
+func TestSummary(t *testing.T) {
+	const url, token = "http://altershield:8080", "/etc/altershield/token"
+	for name, test := range map[string]struct {
+		options                  Options
+		wantServer, wantRequests string
+	}{
+		"stand-alone":               {Options{CallbackAddress: ":8080"}, "none: stand-alone", "liveTest only: without --altershield-token-file all others are refused"},
+		"stand-alone with a token":  {Options{CallbackAddress: ":8080", TokenFile: token}, "none: stand-alone", "suspend list and rollback, signed"},
+		"a server":                  {Options{CallbackAddress: ":8080", TokenFile: token, ServerURL: url}, url, "callbacks, suspend list and rollback, signed"},
+		"a server, without a token": {Options{CallbackAddress: ":8080", ServerURL: url}, url, "liveTest only: without --altershield-token-file all others are refused"},
+		"turned off":                {Options{CallbackAddress: "0", TokenFile: token, ServerURL: url}, url, "none: --callback-bind-address is 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.options.Namespace = "ours"
+			if diff := cmp.Diff([]any{"namespace", "ours", "server", test.wantServer, "requests", test.wantRequests}, test.options.Summary()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
 
 func TestParse(t *testing.T) {
 	certs := t.TempDir()
@@ -84,6 +107,7 @@ func TestParse(t *testing.T) {
 				o.Tenant == "default" && o.Phase == "prod_phase" && o.TargetType == "paas.pod" && o.CallbackAddress == ":8080"
 		}},
 		"no server":             {check: func(o *Options) bool { return o.ServerURL == "" && o.Tokens(logr.Discard()) == nil }},
+		"token, stand-alone":    {args: []string{"--altershield-token-file=" + token}, check: func(o *Options) bool { return o.ServerURL == "" && o.Tokens(logr.Discard()) != nil }},
 		"callbacks off":         {args: []string{"--callback-bind-address=0"}, check: func(o *Options) bool { return o.CallbackAddress == "0" }},
 		"callbacks with TLS":    {args: []string{"--callback-cert-path=" + certs}, check: func(o *Options) bool { return o.CallbackCertPath == certs }},
 		"callback address":      {args: []string{"--callback-bind-address=8080"}, wantErr: []string{"--callback-bind-address", "host:port"}},
