@@ -23,8 +23,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -66,13 +68,21 @@ func main() {
 		fmt.Printf("altershield-operator %s (commit %s)\n", version, commit)
 		return
 	case err == nil:
-		ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.Log)))
+		logTo(zap.New(zap.UseFlagOptions(&o.Log)))
+		ctrl.Log.Info("starting", append([]any{"version", version, "commit", commit}, o.Summary()...)...)
 		err = run(ctrl.SetupSignalHandler(), o)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "altershield-operator:", err)
 		os.Exit(1)
 	}
+}
+
+// logTo makes a logger that of the manager, and of what writes to the standard one:
+// the servers of webhooks and metrics tell there of TLS handshakes that fail.
+func logTo(l logr.Logger) {
+	ctrl.SetLogger(l)
+	slog.SetDefault(slog.New(logr.ToSlogHandler(l.WithName("http"))))
 }
 
 func run(ctx context.Context, o *options.Options) error {
@@ -124,7 +134,7 @@ func run(ctx context.Context, o *options.Options) error {
 	); err != nil {
 		return err
 	}
-	ctrl.Log.Info("starting", append([]any{"version", version, "commit", commit, "identity", self}, o.Summary()...)...)
+	ctrl.Log.Info("running as", "identity", self)
 	return mgr.Start(ctx)
 }
 
