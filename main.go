@@ -36,6 +36,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/identity"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
@@ -128,6 +129,7 @@ func run(ctx context.Context, o *options.Options) error {
 		certificates.SetupWithManager(ctx, mgr),
 		(&runnable.RollbackScanner{Cluster: c}).SetupWithManager(mgr),
 		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
+		askServer(mgr, c, client, o),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("webhooks", mgr.GetWebhookServer().StartedChecker()),
 		mgr.AddReadyzCheck("caches", controllers.CachesSynced(mgr)),
@@ -136,6 +138,18 @@ func run(ctx context.Context, o *options.Options) error {
 	}
 	ctrl.Log.Info("running as", "identity", self)
 	return mgr.Start(ctx)
+}
+
+// askServer adds what is about AlterShield Server, whether anything is released or
+// not.
+func askServer(mgr ctrl.Manager, c *cluster.Cluster, server *altershield.Client, o *options.Options) error {
+	if server == nil {
+		return nil
+	}
+	return mgr.Add(&runnable.Heartbeat{
+		Ask: server.Heartbeat, Pod: o.Pod, Live: mgr.GetAPIReader(), Client: mgr.GetClient(), Recorder: c.Recorder,
+		Clock: clock.RealClock{}, Log: ctrl.Log.WithName("server"),
+	})
 }
 
 func newManager(config *rest.Config, o *options.Options, kinds *workload.Registry, tlsOptions []func(*tls.Config)) (ctrl.Manager, error) {

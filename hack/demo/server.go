@@ -106,6 +106,9 @@ func (s *server) failBatch(number int) {
 // entry is told of each entry of the journal. That of a batch's start comes
 // before its checks begin, so a verdict can still be scripted for it.
 func (s *server) entry(e simulator.Entry) {
+	if e.Action == altershield.ActionHeartbeat {
+		return
+	}
 	s.logMu.Lock()
 	fmt.Fprintln(s.log, s.narrator.Line(e))
 	s.logMu.Unlock()

@@ -178,6 +178,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if c.journal {
 		narrator := journal.NewNarrator()
 		options.OnEntry = func(e simulator.Entry) {
+			if e.Action == altershield.ActionHeartbeat {
+				return
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			fmt.Fprintln(out, narrator.Line(e))

@@ -253,16 +253,23 @@ func (c *Client) SubmitAndStart(ctx context.Context, r SubmitAndStartRequest) (*
 	})
 }
 
-// Heartbeat asks the server for its global switches, to see whether it is
-// there.
-func (c *Client) Heartbeat(ctx context.Context) (HeartbeatResult, error) {
-	result, err := do[HeartbeatResult](ctx, c, call{
-		action: ActionHeartbeat, method: http.MethodGet, path: PathHeartbeat, content: QueryContent(nil),
-	}, nil)
+// Heartbeat asks the server for its global switches, to see whether it works: any
+// error says that it does not, or not for us. It is no call about a release: the
+// circuit breaker neither holds it back nor learns from it, the limits do not count
+// it, and it is not reported to Options.OnCall.
+func (c *Client) Heartbeat(ctx context.Context) error {
+	tokens, err := c.tokens.Tokens()
 	if err != nil {
-		return nil, err
+		return &Error{Action: ActionHeartbeat, Class: ClassHuman, Err: err}
 	}
-	return *result, nil
+	got, _, err := c.attempt(ctx, call{
+		action: ActionHeartbeat, method: http.MethodGet, path: PathHeartbeat, content: QueryContent(nil),
+	}, tokens)
+	if err != nil {
+		return err
+	}
+	_, err = decode[map[string]json.RawMessage](ActionHeartbeat, got, tokens, nil)
+	return err
 }
 
 func hasNodeID(r *NodeResult) error {
@@ -561,12 +568,7 @@ func decode[T any](action Action, a *answer, tokens []string, check func(*T) err
 		return nil, foreign("%v", describeJSON(err))
 	}
 	if e.Success == nil {
-		if action != ActionHeartbeat {
-			return nil, foreign("no field success")
-		}
-		// The switches may come without an envelope.
-		success := true
-		e.Success, e.Domain = &success, a.body
+		return nil, foreign("no field success")
 	}
 	if !*e.Success {
 		class := classOfRefusal(e.ResultCode, e.Msg)

@@ -139,7 +139,7 @@ func TestRequestIsSignedAsSent(t *testing.T) {
 		}
 	}
 
-	if _, err := c.Heartbeat(t.Context()); err != nil {
+	if err := c.Heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got.Method != http.MethodGet || got.URL.Path != "/prefix/openapi/v1/heartbeat/config" ||
@@ -308,9 +308,8 @@ func TestQuickRetry(t *testing.T) {
 		call         func(context.Context, *Client) error
 		wantAttempts int
 	}{
-		"submit":    {func(ctx context.Context, c *Client) error { _, err := c.SubmitOrder(ctx, testOrder()); return err }, 2},
-		"poll":      {func(ctx context.Context, c *Client) error { _, err := c.RetrieveCheck(ctx, node); return err }, 2},
-		"heartbeat": {func(ctx context.Context, c *Client) error { _, err := c.Heartbeat(ctx); return err }, 2},
+		"submit": {func(ctx context.Context, c *Client) error { _, err := c.SubmitOrder(ctx, testOrder()); return err }, 2},
+		"poll":   {func(ctx context.Context, c *Client) error { _, err := c.RetrieveCheck(ctx, node); return err }, 2},
 		"end": {func(ctx context.Context, c *Client) error {
 			return c.EndOrder(ctx, EndOrderRequest{Base: testBase(), FinishState: FinishCancel})
 		}, 2},
@@ -538,10 +537,68 @@ func TestRetryAfterHeader(t *testing.T) {
 	}
 }
 
-func TestHeartbeatWithoutEnvelope(t *testing.T) {
-	c := newTestClient(t, answering(200, `{"a":true,"b":false}`), nil)
-	got, err := c.Heartbeat(t.Context())
-	if err != nil || len(got) != 2 {
-		t.Errorf("heartbeat %v, %v", got, err)
+// TestHeartbeat: what it finds, and that it is in nobody's way.
+func TestHeartbeat(t *testing.T) {
+	const good = `{"success":true,"resultCode":"000","msg":"success","domain":{"OPSCLOUD_CLIENT_SWITCH_CHG_SRV_CHECK":"true","OPSCLOUD_CLIENT_SWITCH_OFF_CHANGE_SCENE_KEYS":""}}`
+	for name, test := range map[string]struct {
+		handler http.HandlerFunc
+		want    Class
+		said    string
+	}{
+		"works":             {answering(200, good), "", ""},
+		"denied":            {answering(200, `{"success":false,"resultCode":"102","msg":"authentication request fail"}`), ClassHuman, "102"},
+		"errors only":       {answering(200, `{"success":false,"resultCode":"102","msg":"authentication request fail Invalid bound statement (not found)"}`), ClassRetry, "Invalid bound statement"},
+		"another service":   {answering(200, `{"status":"UP"}`), ClassRetry, "no field success"},
+		"connection lost":   {hijacked(""), ClassRetry, "EOF"},
+		"no such path":      {answering(404, `{"status":404}`), ClassGiveUp, "HTTP 404"},
+		"not there for now": {answering(503, ``), ClassRetry, "HTTP 503"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var heartbeats, calls atomic.Int32
+			c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/prefix"+PathHeartbeat {
+					heartbeats.Add(1)
+					test.handler(w, r)
+					return
+				}
+				fmt.Fprint(w, okAnswer)
+			}, func(o *Options) {
+				o.Clock = clocktesting.NewFakePassiveClock(time.Now())
+				o.Breaker.Failures, o.RateLimit = 2, RateLimit{PerSecond: 1, Burst: 1}
+				o.OnCall = func(Call) { calls.Add(1) }
+			})
+			for range 5 {
+				if err := c.Heartbeat(t.Context()); ClassOf(err) != test.want || err != nil && !strings.Contains(err.Error(), test.said) {
+					t.Errorf("heartbeat: %v, want %s: %s", err, test.want, test.said)
+				}
+			}
+			if heartbeats.Load() < 5 || calls.Load() != 0 || c.Breaker() != BreakerClosed {
+				t.Errorf("%d heartbeats, %d calls reported, breaker %s", heartbeats.Load(), calls.Load(), c.Breaker())
+			}
+			if _, err := c.StartBatch(t.Context(), testBatch()); err != nil {
+				t.Errorf("a call about a release after them: %v", err)
+			}
+		})
 	}
+	t.Run("with an open breaker", func(t *testing.T) {
+		c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/prefix"+PathHeartbeat {
+				fmt.Fprint(w, good)
+				return
+			}
+			w.WriteHeader(http.StatusBadGateway)
+		}, func(o *Options) { o.Breaker.Failures = 1 })
+		if _, err := c.StartBatch(t.Context(), testBatch()); err == nil {
+			t.Fatal("no error")
+		}
+		if err := c.Heartbeat(t.Context()); err != nil || c.Breaker() != BreakerOpen {
+			t.Errorf("heartbeat: %v; breaker %s", err, c.Breaker())
+		}
+	})
+	t.Run("without a token", func(t *testing.T) {
+		c := newTestClient(t, answering(200, good), func(o *Options) { o.Tokens = StaticTokens{} })
+		if err := c.Heartbeat(t.Context()); ClassOf(err) != ClassHuman || !errors.Is(err, ErrNoToken) {
+			t.Errorf("heartbeat: %v", err)
+		}
+	})
 }

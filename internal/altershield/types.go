@@ -17,7 +17,6 @@ limitations under the License.
 package altershield
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
@@ -455,7 +454,3 @@ type SubmitAndStartResult struct {
 	// Verdict is never nil in an answer the client returns without an error.
 	Verdict *Verdict `json:"verdict"`
 }
-
-// HeartbeatResult are the server's global switches. They say nothing about one
-// platform; that the call succeeded is what counts.
-type HeartbeatResult map[string]json.RawMessage

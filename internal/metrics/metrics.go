@@ -108,6 +108,14 @@ var (
 		Help: "Reads of objects that the operator had written and its cache did not show yet; the API server was asked. By kind: ChangeWorkload or ChangePod.",
 	}, []string{"kind"})
 	// A vector without labels has no value, and is no false alarm, until it is set.
+	serverUp = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "altershield_server_up",
+		Help: "Whether AlterShield Server answered the last heartbeat of this replica without an error: 1 or 0. Not there without a server.",
+	}, nil)
+	serverLastAnswer = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "altershield_server_last_answer_timestamp_seconds",
+		Help: "When AlterShield Server last answered a heartbeat of this replica without an error, in Unix time.",
+	}, nil)
 	webhookCertificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_webhook_certificate_expiry_seconds",
 		Help: "When the certificate that the webhooks are served with expires, in Unix time.",
@@ -119,7 +127,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, webhookCertificateExpiry, configurationsMissing)
+	metrics.Registry.MustRegister(leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -145,6 +153,17 @@ func ServerCall(c altershield.Call) {
 	if c.Attempts > 0 {
 		serverSeconds.WithLabelValues(string(c.Action)).Observe(c.Duration.Seconds())
 	}
+}
+
+// ServerHeartbeat records whether AlterShield Server answered a heartbeat as it
+// should, at this time.
+func ServerHeartbeat(answered bool, at time.Time) {
+	if !answered {
+		serverUp.WithLabelValues().Set(0)
+		return
+	}
+	serverUp.WithLabelValues().Set(1)
+	serverLastAnswer.WithLabelValues().Set(float64(at.Unix()))
 }
 
 // Callback counts a request to the callback address.

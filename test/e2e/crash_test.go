@@ -99,11 +99,13 @@ func (w *world) newCrasher() *crasher {
 	return c
 }
 
-// newServerCrasher makes a proxy before AlterShield Server; all requests are
-// counted.
+// newServerCrasher makes a proxy before AlterShield Server; all requests but
+// heartbeats are counted.
 func newServerCrasher(target string) *crasher {
 	GinkgoHelper()
-	c := &crasher{counts: func(r *http.Response, _ string) (string, bool) { return r.Request.URL.Path, true }}
+	c := &crasher{counts: func(r *http.Response, _ string) (string, bool) {
+		return r.Request.URL.Path, r.Request.URL.Path != altershield.PathHeartbeat
+	}}
 	c.server = c.proxy(target, http.DefaultTransport)
 	c.server.Start()
 	return c

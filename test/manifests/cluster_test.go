@@ -347,7 +347,10 @@ func (c *cluster) testManager(t *testing.T) {
 	}
 	address := freeAddress(t)
 	manager, err := c.InstallManager(t.Context(), controlplane.ManagerOptions{
-		Root: c.root, Args: []string{"--leader-elect=true", "--metrics-bind-address=" + address},
+		Root: c.root, Args: []string{
+			"--leader-elect=true", "--metrics-bind-address=" + address,
+			"--altershield-url=http://127.0.0.1:1", // where nothing answers
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -390,14 +393,14 @@ func (c *cluster) testManager(t *testing.T) {
 	}
 	prometheus := token("prometheus-k8s")
 	var metrics string
-	eventually(t, "the manager leads, and knows what is enrolled", time.Minute, func() bool {
+	eventually(t, "the manager leads, and knows what is enrolled, and that the server is down", time.Minute, func() bool {
 		status, body := request(t, url, prometheus, nil)
 		if status != http.StatusOK {
 			t.Fatalf("metrics for Prometheus: %d %s", status, body)
 		}
 		metrics = body
 		return strings.Contains(body, `leader_election_master_status{name="altershield-operator"} 1`) &&
-			strings.Contains(body, `altershield_blocked_workloads{workload_namespace="monitoring"} 0`)
+			strings.Contains(body, `altershield_blocked_workloads{workload_namespace="monitoring"} 0`) && strings.Contains(body, "\naltershield_server_up 0\n")
 	})
 	for _, a := range alerts(t) {
 		for _, name := range metricsIn(a.Expr) {

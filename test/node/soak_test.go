@@ -183,6 +183,9 @@ func soak() {
 			g.Expect(used.ReadFile(cluster.AuditLog())).To(Succeed())
 			unused, missing := observer.Compare(roles, used)
 			g.Expect(missing).To(BeEmpty(), "rights the manager lacks")
+			unused = slices.DeleteFunc(unused, func(right string) bool { // with a server only, which this installation has none of
+				return strings.HasSuffix(right, ": patch pods/status")
+			})
 			g.Expect(unused).To(BeEmpty(), "rights nothing uses")
 		}).WithContext(ctx).WithTimeout(15 * time.Second).WithPolling(time.Second).Should(Succeed())
 		kubectl(ctx, "-n", operatorNamespace, "set", "env", operator, "KUBE_FEATURE_WatchListClient-")

@@ -277,6 +277,24 @@ const (
 	ReasonOrderNotAccepted = "OrderNotAccepted"
 )
 
+// The condition of the operator's own pods about AlterShield Server, and its
+// reasons beside Unreachable and PermissionDenied. A pod without it has no server,
+// or does not know yet.
+const (
+	// ConditionServerHealthy is True when AlterShield Server answers the heartbeats
+	// of this replica, and False when it has not twice in a row.
+	ConditionServerHealthy = "app.ops.cloud.alipay.com/ServerHealthy"
+	// ReasonAnswers means the server answers.
+	ReasonAnswers = "Answers"
+	// ReasonAnswersWithErrors means the server is there and answers with errors of
+	// its own.
+	ReasonAnswersWithErrors = "AnswersWithErrors"
+	// EventServerUnhealthy and EventServerHealthy are the events, on such a pod, of
+	// a change of it.
+	EventServerUnhealthy = "ServerUnhealthy"
+	EventServerHealthy   = "ServerHealthy"
+)
+
 // Reasons of verdicts, of the conditions Checked, OrderPreChecked,
 // OrderPostChecked and Verified.
 const (

@@ -76,7 +76,7 @@ func (s *Simulator) handle(ctx context.Context, action altershield.Action, conte
 	}
 	if action == altershield.ActionHeartbeat {
 		// Two global switches. Their names are not the operator's business.
-		return success(map[string]bool{"openApiEnabled": true, "callbackEnabled": true})
+		return success(map[string]string{"OPSCLOUD_CLIENT_SWITCH_CHG_SRV_CHECK": "true", "OPSCLOUD_CLIENT_SWITCH_OFF_CHANGE_SCENE_KEYS": ""})
 	}
 	body, refusal := validate(action, content)
 	if refusal != nil {

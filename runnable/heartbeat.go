@@ -1,0 +1,169 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package runnable
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/verify"
+)
+
+// heartbeatEvery is between two heartbeats, and up to heartbeatSpread more. It is no
+// flag: half a minute costs the server nothing, and is soon enough for an alert that
+// waits for minutes.
+const (
+	heartbeatEvery  = 30 * time.Second
+	heartbeatSpread = 6 * time.Second
+)
+
+// +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=pods/status,verbs=patch
+
+// Heartbeat asks AlterShield Server all the time whether it works, so that a dead one
+// is known before the next release: as a metric, and as a condition of the pod this
+// runs in, with an event when it changes.
+//
+// Every replica asks. Each asks the server at admission, may be the leader a moment
+// later, and may be the one on a node that does not reach it.
+//
+// The condition is on the operator's own pod since it is about the two: no workload,
+// release or setting is unhealthy because the server is. It goes with the pod, so
+// that nothing stale is left where a server is taken out of the configuration.
+type Heartbeat struct {
+	// Ask the server; any error says that it does not work.
+	Ask func(ctx context.Context) error
+	// Pod that this runs in; without a name there is none to tell.
+	Pod types.NamespacedName
+	// Live reads the pod, which caches keep little of; Client writes its status.
+	Live   client.Reader
+	Client client.Client
+	// Recorder of the events.
+	Recorder events.EventRecorder
+	Clock    clock.Clock
+	Log      logr.Logger
+	// Spread is a number from 0 up to 1; chance when nil.
+	Spread func() float64
+
+	health verify.Health
+	// told is the reason that was told last.
+	told string
+}
+
+var (
+	_ manager.Runnable               = &Heartbeat{}
+	_ manager.LeaderElectionRunnable = &Heartbeat{}
+)
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (h *Heartbeat) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (h *Heartbeat) Start(ctx context.Context) error {
+	spread := h.Spread
+	if spread == nil {
+		spread = rand.Float64
+	}
+	for {
+		h.beat(ctx)
+		timer := h.Clock.NewTimer(heartbeatEvery + time.Duration(spread()*float64(heartbeatSpread)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C():
+		}
+	}
+}
+
+// beat asks once, and tells what is new.
+func (h *Heartbeat) beat(ctx context.Context) {
+	err := h.Ask(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	metrics.ServerHeartbeat(err == nil, h.Clock.Now())
+	h.health = h.health.After(err)
+	if h.health.Reason == "" || h.health.Reason == h.told {
+		return
+	}
+	if err := h.tell(ctx); err != nil {
+		h.Log.Info("could not write down how AlterShield Server is; trying again with the next heartbeat", "cause", err.Error())
+		return
+	}
+	if h.told != "" || !h.health.Healthy() {
+		h.Log.Info("the health of AlterShield Server changed", "healthy", h.health.Healthy(), "reason", h.health.Reason, "message", h.health.Message)
+	}
+	h.told = h.health.Reason
+}
+
+// tell writes the condition, where it is not there from an earlier container of the
+// pod.
+func (h *Heartbeat) tell(ctx context.Context) error {
+	if h.Pod.Name == "" {
+		return nil
+	}
+	var pod corev1.Pod
+	if err := h.Live.Get(ctx, h.Pod, &pod); err != nil {
+		return fmt.Errorf("get pod %s: %w", h.Pod, err)
+	}
+	before := pod.DeepCopy()
+	wanted := corev1.PodCondition{
+		Type: v1alpha1.ConditionServerHealthy, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(h.Clock.Now()),
+		Reason: h.health.Reason, Message: h.health.Message,
+	}
+	if h.health.Healthy() {
+		wanted.Status = corev1.ConditionTrue
+	}
+	was := corev1.ConditionUnknown
+	if i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == wanted.Type }); i < 0 {
+		pod.Status.Conditions = append(pod.Status.Conditions, wanted)
+	} else {
+		c := &pod.Status.Conditions[i]
+		if was = c.Status; was == wanted.Status {
+			wanted.LastTransitionTime = c.LastTransitionTime
+		}
+		if was == wanted.Status && c.Reason == wanted.Reason {
+			return nil
+		}
+		*c = wanted
+	}
+	// Of this condition only: the kubelet writes others.
+	if err := h.Client.Status().Patch(ctx, &pod, client.StrategicMergeFrom(before)); err != nil {
+		return fmt.Errorf("patch the status of pod %s: %w", h.Pod, err)
+	}
+	switch {
+	case !h.health.Healthy():
+		h.Recorder.Eventf(&pod, nil, corev1.EventTypeWarning, v1alpha1.EventServerUnhealthy, "AskServer", "%s", h.health.Message)
+	case was == corev1.ConditionFalse:
+		h.Recorder.Eventf(&pod, nil, corev1.EventTypeNormal, v1alpha1.EventServerHealthy, "AskServer", "%s", h.health.Message)
+	}
+	return nil
+}
