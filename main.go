@@ -141,15 +141,17 @@ func run(ctx context.Context, o *options.Options) error {
 }
 
 // askServer adds what is about AlterShield Server, whether anything is released or
-// not.
+// not; without one there is little.
 func askServer(mgr ctrl.Manager, c *cluster.Cluster, server *altershield.Client, o *options.Options) error {
+	note := &runnable.AdmissionNote{InForce: c.InForce, Namespace: o.Namespace, Log: ctrl.Log.WithName("webhooks")}
 	if server == nil {
-		return nil
+		return mgr.Add(note)
 	}
-	return mgr.Add(&runnable.Heartbeat{
+	note.Scene = o.AdmissionScene
+	return errors.Join(mgr.Add(note), mgr.Add(&runnable.Heartbeat{
 		Ask: server.Heartbeat, Pod: o.Pod, Live: mgr.GetAPIReader(), Client: mgr.GetClient(), Recorder: c.Recorder,
 		Clock: clock.RealClock{}, Log: ctrl.Log.WithName("server"),
-	})
+	}))
 }
 
 func newManager(config *rest.Config, o *options.Options, kinds *workload.Registry, tlsOptions []func(*tls.Config)) (ctrl.Manager, error) {
