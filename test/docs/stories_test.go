@@ -103,6 +103,7 @@ var stories = map[string]told{
 			{command: "k get --raw /api/v1/namespaces/altershieldoperator-system/pods/POD:8081/proxy/readyz?verbose", skip: needsPods},
 			{command: `k logs -l control-plane=controller-manager --tail=-1 | grep '"level":"error"'`, skip: needsPods},
 			{command: "k logs -l control-plane=controller-manager --tail=-1 | grep 'did not do as it was asked'", skip: needsPods},
+			{command: "k describe pods -l control-plane=controller-manager | grep -E '^Name:|ServerUnhealthy'", skip: needsPods},
 			{command: "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend", before: (*story).block},
 			{
 				command: "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend",
@@ -266,6 +267,10 @@ var stories = map[string]told{
 				},
 			},
 			{command: "curl -s -X POST http://<operator>/openapi/altershield/liveTest", fill: callbacks},
+			{
+				command: `kubectl -n altershieldoperator-system get pods -l control-plane=controller-manager -o custom-columns='POD:.metadata.name,HEALTHY:.status.conditions[?(@.type=="app.ops.cloud.alipay.com/ServerHealthy")].status,MESSAGE:.status.conditions[?(@.type=="app.ops.cloud.alipay.com/ServerHealthy")].message'`,
+				skip:    needsPods,
+			},
 			{command: "kubectl get cwl -o wide", before: (*story).fresh},
 			{
 				command: `ts=$(date +%s%3N); curl -s "http://<operator>/openapi/altershield/suspend/deployment?namespace=default" -H "X-AlterShield-Platform: kubernetes" -H "X-AlterShield-Timestamp: $ts" -H "X-AlterShield-Sign: $(sign "$(head -1 token)" $ts '{"namespace":"default"}')"`,
