@@ -336,6 +336,7 @@ func (r StartBatchRequest) Validate() error {
 	c.oneOf("changePhase", r.ChangePhase, phases...)
 	c.required("effectiveTargetType", r.EffectiveTargetType)
 	c.locations("effectiveTargetLocations", r.EffectiveTargetLocations)
+	c.jsonValue("extInfo", r.ExtInfo)
 	return c.err()
 }
 
@@ -381,6 +382,7 @@ func (r FinishNodeRequest) Validate() error {
 	c.limit("msg", r.Msg, MaxMsg, "cut it with Cut")
 	c.jsonText("serviceResult", r.ServiceResult)
 	c.jsonText("changeResultJsn", r.ChangeResultJSON)
+	c.jsonValue("effectiveTargetLocations", r.EffectiveTargetLocations)
 	return c.err()
 }
 

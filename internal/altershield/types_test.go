@@ -18,6 +18,7 @@ package altershield
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,40 @@ func testBatch() StartBatchRequest {
 func with[T any](r T, change func(*T)) T {
 	change(&r)
 	return r
+}
+
+// jsonOf is JSON text of so many bytes.
+func jsonOf(size int) string { return `"` + strings.Repeat("a", size-2) + `"` }
+
+// manyPods are names of pods, all of one length.
+func manyPods(count, length int) []string {
+	names := make([]string, count)
+	for i := range names {
+		names[i] = fmt.Sprintf("%0*d", length, i)
+	}
+	return names
+}
+
+func TestFit(t *testing.T) {
+	for name, test := range map[string]struct {
+		list  []string
+		limit int
+		want  int
+	}{
+		"none":          {nil, 10, 0},
+		"all":           {[]string{"a", "b"}, 10, 2},
+		"one too many":  {[]string{"a", "b", "c"}, 13, 2},
+		"not one":       {[]string{strings.Repeat("a", 100)}, 50, 0},
+		"thousands":     {manyPods(5000, 253), 48 << 10, 191},
+		"escapes count": {[]string{"<<<", "a"}, 23, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Fit(test.list, test.limit)
+			if data := JSONText(got); len(got) != test.want || len(got) > 0 && len(data) > test.limit {
+				t.Errorf("%d of %d in %d bytes, want %d in at most %d", len(got), len(test.list), len(data), test.want, test.limit)
+			}
+		})
+	}
 }
 
 func TestValidate(t *testing.T) {
@@ -86,14 +121,28 @@ func TestValidate(t *testing.T) {
 		"batch with wrong tag":    {request: with(testBatch(), func(r *StartBatchRequest) { r.IsLastBatchTag = "" }), wantFields: []string{"isLastBatchTag"}},
 		"executor of a batch":     {request: with(testBatch(), func(r *StartBatchRequest) { r.Executor = long(128) })},
 		"executor of an order":    {request: StartOrderRequest{Base: testBase(), Start: Start{Executor: long(57)}}, wantFields: []string{"executor"}},
-		"finish":                  {request: FinishNodeRequest{Base: testBase(), NodeID: "n", Msg: long(16384)}},
+		"finish":                  {request: FinishNodeRequest{Base: testBase(), NodeID: "n", Msg: long(4048)}},
 		"finish over the limit": {
-			request:    FinishNodeRequest{Base: testBase(), Msg: long(16385), ServiceResult: "x", ChangeResultJSON: "{"},
+			request:    FinishNodeRequest{Base: testBase(), Msg: long(4049), ServiceResult: "x", ChangeResultJSON: "{"},
 			wantFields: []string{"nodeId", "msg", "serviceResult", "changeResultJsn"},
 		},
-		"poll without a stage": {request: RetrieveCheckRequest{Base: testBase(), NodeID: "n"}, wantFields: []string{"defenseStage"}},
-		"end":                  {request: EndOrderRequest{Base: testBase(), FinishState: "DONE"}, wantFields: []string{"finishState"}},
-		"synchronous":          {request: SubmitAndStartRequest{Base: testBase(), Order: testOrder().Order}, wantFields: []string{"executor"}},
+		// Such a value is stored in one column, and a longer one fails there each time.
+		"JSON at the limit": {request: with(testOrder(), func(r *SubmitOrderRequest) { r.ChangeParamJSON = jsonOf(65535) })},
+		"JSON over the limit": {
+			request: with(testBatch(), func(r *StartBatchRequest) {
+				r.EffectiveTargetLocations, r.ExtInfo = manyPods(2000, 34), map[string]any{"pods": manyPods(2000, 34)}
+			}),
+			wantFields: []string{"effectiveTargetLocations", "extInfo"},
+		},
+		"as many pods as the server takes": {request: with(testBatch(), func(r *StartBatchRequest) { r.EffectiveTargetLocations = manyPods(1500, 34) })},
+		"JSON text over the limit": {
+			request:    FinishNodeRequest{Base: testBase(), NodeID: "n", ServiceResult: jsonOf(65536), ChangeResultJSON: jsonOf(65536), EffectiveTargetLocations: manyPods(2000, 34)},
+			wantFields: []string{"serviceResult", "changeResultJsn", "effectiveTargetLocations"},
+		},
+		"parameters over the limit": {request: with(testOrder(), func(r *SubmitOrderRequest) { r.ChangeParamJSON = jsonOf(65536) }), wantFields: []string{"changeParamJson"}},
+		"poll without a stage":      {request: RetrieveCheckRequest{Base: testBase(), NodeID: "n"}, wantFields: []string{"defenseStage"}},
+		"end":                       {request: EndOrderRequest{Base: testBase(), FinishState: "DONE"}, wantFields: []string{"finishState"}},
+		"synchronous":               {request: SubmitAndStartRequest{Base: testBase(), Order: testOrder().Order}, wantFields: []string{"executor"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

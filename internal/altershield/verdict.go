@@ -67,6 +67,8 @@ type Rule struct {
 	URL     string       `json:"url,omitempty"`
 	Verdict VerdictValue `json:"verdict,omitempty"`
 	Ignored bool         `json:"ignored,omitempty"`
+	// Stage is the check that the rule belongs to.
+	Stage Stage `json:"stage,omitempty"`
 }
 
 func (r Rule) fails() bool { return r.Verdict != "" && !r.Verdict.passes() && !r.Ignored }
@@ -109,6 +111,7 @@ func (r *Rule) UnmarshalJSON(data []byte) error {
 	lenient(fields, "url", &r.URL)
 	lenient(fields, "verdict", &r.Verdict)
 	lenient(fields, "ignored", &r.Ignored)
+	lenient(fields, "stage", &r.Stage)
 	return nil
 }
 

@@ -73,6 +73,26 @@ func (s *Simulator) run(c check) {
 		return
 	}
 	s.send(c, content)
+	if timedOut && !c.script.Never && s.wait(s.ctx, c.script.Delay-delay) {
+		s.endLate(c)
+	}
+}
+
+// endLate takes the result of a check that had timed out. There is no second
+// callback. A PRE check that failed while the POST check runs fails that.
+func (s *Simulator) endLate(c check) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := c.node
+	if s.nodes[n.id] != n {
+		return
+	}
+	if n.run == c.run {
+		n.passed[c.stage] = c.script.passes()
+	}
+	if c.stage == altershield.StagePre && n.state == postRunning && !c.script.passes() {
+		n.preFailedLate = true
+	}
 }
 
 // end ends a check, unless the node is gone or beyond it.
@@ -82,7 +102,7 @@ func (s *Simulator) end(c check, timedOut bool) bool {
 	if s.nodes[c.node.id] != c.node || c.node.run != c.run {
 		return false
 	}
-	c.node.passed[c.stage] = c.script.passes() && !timedOut
+	c.node.passed[c.stage] = c.script.passes() && !timedOut && !c.node.preFailedLate
 	if c.stage == altershield.StagePre {
 		c.node.state = preEnded
 	} else {
@@ -100,6 +120,12 @@ func (s *Simulator) compose(c check, timedOut bool) ([]byte, bool) {
 	if s.nodes[n.id] != n {
 		return nil, false
 	}
+	verdict := verdictOf(n, c, n.run == c.run && !timedOut)
+	if n.preFailedLate && c.stage == altershield.StagePost && n.run == c.run {
+		// Trap: its rules are those of this check, and passed.
+		verdict["verdict"], verdict["checkPass"] = altershield.VerdictFail, false
+		verdict["rules"] = writeRules([]altershield.Rule{{ID: "rule-2", Name: "simulated-rule", Verdict: "PASS", Stage: c.stage}})
+	}
 	data, err := json.Marshal(map[string]any{
 		"changeCheckType": n.checkType,
 		"callbackRequest": map[string]any{
@@ -107,7 +133,7 @@ func (s *Simulator) compose(c check, timedOut bool) ([]byte, bool) {
 			"changeSceneKey":   n.scene,
 			"bizExecOrderId":   n.order.bizID,
 			"defenseStageEnum": c.stage,
-			"verdict":          verdictOf(n, c.script, n.run == c.run && !timedOut),
+			"verdict":          verdict,
 		},
 	})
 	if err != nil {
@@ -119,12 +145,13 @@ func (s *Simulator) compose(c check, timedOut bool) ([]byte, bool) {
 // verdictOf writes a verdict as a stock server does: outcome, allFinish, the
 // computed checkPass, and rules; more only where scripted. Null fields are left
 // out.
-func verdictOf(n *node, script Script, counts bool) map[string]any {
+func verdictOf(n *node, c check, counts bool) map[string]any {
 	if !counts {
-		return map[string]any{"verdict": altershield.VerdictPass, "allFinish": true, "checkPass": true}
+		return map[string]any{"verdict": altershield.VerdictPass, "allFinish": true, "checkPass": true, "rules": []any{}}
 	}
+	script := c.script
 	verdict := map[string]any{
-		"verdict": script.verdict(), "allFinish": true, "checkPass": script.passes(), "rules": rulesOf(n, script),
+		"verdict": script.verdict(), "allFinish": true, "checkPass": script.passes(), "rules": rulesOf(n, c),
 	}
 	if script.Msg != "" {
 		verdict["msg"] = script.Msg
@@ -138,20 +165,25 @@ func verdictOf(n *node, script Script, counts bool) map[string]any {
 	return verdict
 }
 
-func rulesOf(n *node, script Script) []map[string]any {
-	rules := script.Rules
-	if rules == nil && !script.passes() {
+func rulesOf(n *node, c check) []map[string]any {
+	rules := c.script.Rules
+	if rules == nil && !c.script.passes() {
 		subject := "order " + n.order.bizID
 		if len(n.locations) > 0 {
 			subject = fmt.Sprint(n.locations)
 		}
-		rules = []altershield.Rule{{ID: "rule-1", Name: "simulated-rule", Msg: "simulated failure of " + subject, Verdict: "FAIL"}}
+		rules = []altershield.Rule{{ID: "rule-1", Name: "simulated-rule", Msg: "simulated failure of " + subject, Verdict: "FAIL", Stage: c.stage}}
 	}
+	return writeRules(rules)
+}
+
+func writeRules(rules []altershield.Rule) []map[string]any {
 	out := make([]map[string]any, 0, len(rules))
 	for _, rule := range rules {
 		fields := map[string]any{"status": "SUCCESS", "ignored": rule.Ignored, "allowIgnore": true}
 		for name, value := range map[string]string{
 			"ruleExeId": rule.ID, "name": rule.Name, "msg": rule.Msg, "url": rule.URL, "verdict": string(rule.Verdict),
+			"stage": string(rule.Stage),
 		} {
 			if value != "" {
 				fields[name] = value

@@ -350,6 +350,19 @@ func (e *env) step(clock *clocktesting.FakeClock, d time.Duration) {
 	clock.Step(d)
 }
 
+func (e *env) until(what string, done func() bool) {
+	e.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-e.ctx.Done():
+			e.Fatal("never: " + what)
+		}
+	}
+}
+
 // TestTrap3AmbiguousFinish: received, the reply lost; the repetition is refused,
 // which means received.
 func TestTrap3AmbiguousFinish(t *testing.T) {
@@ -538,6 +551,75 @@ func TestTimeoutOnTheServer(t *testing.T) {
 	e.expectPoll("o1", node, as.StagePre, as.PollNotPassedYet)
 }
 
+// TestResultAfterTheTimeout: a check that timed out is polled as what it came to
+// later, and there is no second callback.
+func TestResultAfterTheTimeout(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	e := newEnv(t, func(o *simulator.Options) { o.CheckTimeout, o.Clock = time.Minute, clock })
+	e.sim.Script(simulator.Script{Delay: 2 * time.Minute})
+	e.submit("o1")
+	node := e.startBatch("o1", "pod-1").NodeID
+	e.step(clock, time.Minute)
+	e.waitCallback(node, as.StagePre, 1)
+	e.expectPoll("o1", node, as.StagePre, as.PollNotPassedYet)
+	e.step(clock, time.Minute)
+	for got := as.PollNotPassedYet; got != as.PollPassed; {
+		var err error
+		if got, _, err = e.poll("o1", node, as.StagePre); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(e.sim.Journal().Callbacks()); n != 1 {
+		t.Errorf("%d callbacks, want 1", n)
+	}
+}
+
+// TestLatePreFailure: a PRE check that timed out, and fails while the POST check
+// runs, fails that, with rules that passed.
+func TestLatePreFailure(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Now())
+	e := newEnv(t, func(o *simulator.Options) { o.CheckTimeout, o.Clock = time.Minute, clock })
+	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePost}, Delay: 40 * time.Second})
+	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre}, Verdict: as.VerdictFail, Delay: 70 * time.Second})
+	e.submit("o1")
+	node := e.startBatch("o1", "pod-1").NodeID
+	e.step(clock, time.Minute)
+	if c := e.waitCallback(node, as.StagePre, 1)[0].Callback.Request.Verdict; !c.Passes() || len(c.Rules) != 0 {
+		t.Errorf("the PRE check that timed out: %+v", c)
+	}
+	if err := e.finish("o1", node); err != nil {
+		t.Fatal(err)
+	}
+	// The late end of the one check, and the end of the other.
+	e.until("both checks wait", func() bool { return clock.Waiters() == 2 })
+	e.step(clock, 10*time.Second)
+	e.until("the PRE check failed", func() bool { return e.sim.PreFailedLate(node) })
+	e.step(clock, 30*time.Second)
+	c := e.waitCallback(node, as.StagePost, 1)[0].Callback.Request
+	if c.Verdict.Passes() || len(c.Verdict.Rules) != 1 || c.Verdict.Rules[0].Verdict != "PASS" || c.Verdict.Rules[0].Stage != as.StagePost {
+		t.Errorf("the POST check: %+v", c.Verdict)
+	}
+}
+
+// TestLongMessage: the end is taken, and its check does not run.
+func TestLongMessage(t *testing.T) {
+	for length, want := range map[int]bool{4048: false, 4049: true} {
+		e := newEnv(t, func(o *simulator.Options) { o.CheckTimeout = time.Millisecond })
+		e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePost}, Verdict: as.VerdictFail})
+		e.submit("o1")
+		node := e.startBatch("o1", "pod-1").NodeID
+		e.waitCallback(node, as.StagePre, 1)
+		body := `{"tenantCode":"default","changeSceneKey":"` + as.DefaultScene + `","bizExecOrderId":"o1","platform":"kubernetes","nodeId":"` + node +
+			`","msg":"` + strings.Repeat("é", length) + `"}`
+		if got := e.raw(as.ActionFinishNode, body, body); !strings.Contains(got, `"000"`) {
+			t.Fatalf("%d characters: %s", length, got)
+		}
+		if c := e.waitCallback(node, as.StagePost, 1)[0].Callback.Request.Verdict; c.Passes() != want {
+			t.Errorf("%d characters: the check that fails passes: %t, want %t", length, c.Passes(), want)
+		}
+	}
+}
+
 // TestPollsOfAServerThatTells is not a stock server's way, but the protocol's.
 func TestPollsOfAServerThatTells(t *testing.T) {
 	e := newEnv(t, func(o *simulator.Options) { o.PollsTellRunning = true })
@@ -700,6 +782,10 @@ func TestValidation(t *testing.T) {
 		"over the limit":             {as.ActionSubmitOrder, strings.Replace(order("a", ""), `"o2"`, `"`+strings.Repeat("é", 65)+`"`, 1), `"101","msg":"bizExecOrderId is longer`},
 		"creator over the column":    {as.ActionSubmitOrder, order(strings.Repeat("a", 57), ""), `"901","msg":"Data too long`},
 		"creator over the limit":     {as.ActionSubmitOrder, order(strings.Repeat("a", 129), ""), `"101","msg":"creator is longer`},
+		"targets over the column":    {as.ActionStartBatch, batch(numbers + `,"effectiveTargetLocations":["` + strings.Repeat("p", 65532) + `"]`), `"901","msg":"Data too long`},
+		"targets that fit":           {as.ActionStartBatch, batch(numbers + `,"effectiveTargetLocations":["` + strings.Repeat("p", 65531) + `"]`), `"000"`},
+		"extensions over the column": {as.ActionStartBatch, batch(numbers + `,"extInfo":{"k":"` + strings.Repeat("p", 65535) + `"}`), `"901","msg":"Data too long`},
+		"parameters over the column": {as.ActionSubmitOrder, strings.Replace(order("a", ""), `"{}"`, `"[`+strings.Repeat(" ", 65534)+`]"`, 1), `"901","msg":"Data too long`},
 		"parameters not JSON":        {as.ActionSubmitOrder, strings.Replace(order("a", ""), `"{}"`, `"{"`, 1), `"101","msg":"changeParamJson is not json`},
 		"unknown stage is no enum":   {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n","defenseStage":"LATER"}`, `400 {`},
 		"no stage":                   {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n"}`, `"101"`},

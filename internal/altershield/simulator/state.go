@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
@@ -57,6 +58,9 @@ type node struct {
 	run int
 	// passed are the checks that passed; timeout does not.
 	passed map[altershield.Stage]bool
+	// preFailedLate: the PRE check had timed out, and failed while the POST check
+	// ran: that fails then, whatever it finds.
+	preFailedLate bool
 }
 
 // check is one check of a node under way.
@@ -194,7 +198,12 @@ func (s *Simulator) finish(n *node, body map[string]any) reply {
 	}
 	n.state = postRunning
 	n.run++
-	r.checks = []check{{node: n, stage: altershield.StagePost, run: n.run, script: s.scriptOf(n, altershield.StagePost)}}
+	script := s.scriptOf(n, altershield.StagePost)
+	if utf8.RuneCountInString(textOf(body, "msg")) > msgColumn {
+		// Trap: the message is accepted, and the check never starts because of it.
+		script.Never, script.Early = true, false
+	}
+	r.checks = []check{{node: n, stage: altershield.StagePost, run: n.run, script: script}}
 	return r
 }
 
@@ -235,7 +244,7 @@ func (s *Simulator) submitAndStart(ctx context.Context, body map[string]any) rep
 	n.passed[altershield.StagePre] = script.passes() && !timedOut
 	r := success(map[string]any{
 		"nodeId": n.id, "orderId": n.order.id, "url": n.order.id,
-		"verdict": verdictOf(n, script, !timedOut),
+		"verdict": verdictOf(n, check{node: n, stage: altershield.StagePre, script: script}, !timedOut),
 	})
 	r.node = n.id
 	return r

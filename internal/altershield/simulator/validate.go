@@ -52,6 +52,8 @@ type field struct {
 	// column is what the database holds, where that is less than max: longer
 	// values end as an unexpected exception.
 	column int
+	// json: it is kept as JSON, in a column that holds 65,535 bytes.
+	json bool
 	// oneOf are the accepted values.
 	oneOf []string
 	// enum: another value can't even be read.
@@ -75,7 +77,7 @@ var (
 		{name: "changeScenarioCode", required: true, oneOf: []string{"XX", "00", "01", "10", "12", "13", "30"}},
 		{name: "changePhases", kind: texts, required: true, oneOf: phases},
 		{name: "changeContents", kind: objects, required: true},
-		{name: "changeParamJson", kind: jsonText, required: true},
+		{name: "changeParamJson", kind: jsonText, required: true, json: true},
 		{name: "changeApps", kind: texts},
 		{name: "planStartTime", kind: date},
 	}
@@ -95,8 +97,8 @@ var (
 		{name: "isLastBatchInChangePhaseTag", oneOf: []string{"last", "not_last"}},
 		{name: "changePhase", required: true, oneOf: phases},
 		{name: "effectiveTargetType", required: true},
-		{name: "effectiveTargetLocations", kind: texts, required: true},
-		{name: "extInfo", kind: anything},
+		{name: "effectiveTargetLocations", kind: texts, required: true, json: true},
+		{name: "extInfo", kind: anything, json: true},
 	}
 	nodeFields  = []field{{name: "nodeId", required: true}}
 	stageFields = []field{{name: "defenseStage", required: true, oneOf: []string{"PRE", "POST"}, enum: true}}
@@ -108,11 +110,11 @@ var (
 		altershield.ActionFinishNode: fields(baseFields, nodeFields, []field{
 			{name: "success", kind: boolean},
 			{name: "msg", max: 16384},
-			{name: "serviceResult", kind: jsonText},
+			{name: "serviceResult", kind: jsonText, json: true},
 			{name: "changeResultJsn", kind: jsonText},
 			{name: "finishTime", kind: date},
 			{name: "effectiveTargetType"},
-			{name: "effectiveTargetLocations", kind: texts},
+			{name: "effectiveTargetLocations", kind: texts, json: true},
 			{name: "extensionInfo", kind: anything},
 		}),
 		altershield.ActionRetrieveCheck: fields(baseFields, nodeFields, stageFields),
@@ -167,7 +169,35 @@ func validate(action altershield.Action, content []byte) (map[string]any, *refus
 			return body, r
 		}
 	}
+	// What does not fit into its column fails when it is stored.
+	for _, f := range fieldsOf[action] {
+		if f.json && sizeOf(body[f.name]) > jsonColumn {
+			return body, &refusal{code: altershield.CodeUnexpected, msg: fmt.Sprintf("Data too long for column '%s'", f.name)}
+		}
+	}
 	return body, nil
+}
+
+const (
+	// jsonColumn is what a column of JSON holds, in bytes.
+	jsonColumn = 65535
+	// msgColumn is what the column of a node's message holds, in characters.
+	msgColumn = 4048
+)
+
+// sizeOf is the size of a value as it is stored: JSON that comes as text is
+// stored as that text.
+func sizeOf(value any) int {
+	if text, ok := value.(string); ok {
+		return len(text)
+	}
+	var stored bytes.Buffer
+	encoder := json.NewEncoder(&stored)
+	encoder.SetEscapeHTML(false)
+	if encoder.Encode(value) != nil {
+		return 0
+	}
+	return stored.Len() - len("\n")
 }
 
 func (f field) readable(value any) bool {
