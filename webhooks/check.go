@@ -104,6 +104,9 @@ const (
 	maxExplained = 768
 	// maxImages and maxImage bound the images that are sent to the server.
 	maxImages, maxImage = 100, 512
+	// maxImagesJSON bounds each of the two lists, a part of what a column of the
+	// server holds.
+	maxImagesJSON = 24 << 10
 )
 
 // serverCheck asks AlterShield Server with one synchronous call.
@@ -190,5 +193,5 @@ func bounded(images []string) []string {
 	for _, image := range images[:min(len(images), maxImages)] {
 		list = append(list, altershield.Cut(image, maxImage))
 	}
-	return list
+	return altershield.Fit(list, maxImagesJSON)
 }

@@ -251,6 +251,7 @@ func TestServerCheckLimits(t *testing.T) {
 	for i := range q.Images {
 		q.Images[i] = long
 	}
+	q.OldImages = q.Images
 	for name, q := range map[string]Question{"long": q, "empty": {Namespace: "a", Name: "b", App: "b", Version: sleepVersion, User: " "}} {
 		t.Run(name, func(t *testing.T) {
 			check, ok := NewServerCheck(new(altershield.Client), ServerCheckOptions{

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -51,6 +52,35 @@ func evidenceOf(w *Workload) (e v1alpha1.ReleaseEvidence) {
 		e.OverriddenBy = cutAtRune(o.User, maxText)
 	}
 	return e
+}
+
+// What a release can get past by an override.
+const (
+	OverrodeBlock      = "block"
+	OverrodeQuarantine = "quarantine"
+)
+
+// Overridden is what a release got past, and by whose request.
+type Overridden struct {
+	By     string   `json:"by"`
+	Passed []string `json:"passed"`
+}
+
+// OverrideOf is the override that the current attempt of a release used; nil when
+// it used none. The workload may be gone, or have gone on.
+func OverrideOf(change *v1alpha1.ChangeWorkload, w *Workload) *Overridden {
+	s := &change.Status
+	if s.OverriddenBy == "" {
+		return nil
+	}
+	o := &Overridden{By: s.OverriddenBy}
+	if s.BlockAtStart != nil {
+		o.Passed = append(o.Passed, OverrodeBlock)
+	}
+	if s.BlockAtStart == nil || w != nil && ParseQuarantine(w.Annotations, time.Time{}).overriddenBy(change.Spec.Reversion) == o.By {
+		o.Passed = append(o.Passed, OverrodeQuarantine)
+	}
+	return o
 }
 
 // maxCorrectionsTold is how many corrections one event names.

@@ -346,3 +346,36 @@ func TestEvidenceIsBounded(t *testing.T) {
 		t.Errorf("%d images of %d bytes, user of %d", len(e.Images), len(e.Images[0]), len(e.ReleasedBy))
 	}
 }
+
+func TestOverrideOf(t *testing.T) {
+	quarantine := func(by string) *Workload {
+		q := ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: versionA}, testNow).Override(versionA, by)
+		w := &Workload{}
+		w.Annotations = map[string]string{}
+		q.Annotate(w.Annotations)
+		return w
+	}
+	since := "1700000000"
+	block := &since
+	for name, test := range map[string]struct {
+		by      string
+		blocked *string
+		w       *Workload
+		want    *Overridden
+	}{
+		"none":                              {"", block, quarantine("jane"), nil},
+		"a block":                           {"jane", block, &Workload{}, &Overridden{"jane", []string{OverrodeBlock}}},
+		"a block, and the workload is gone": {"jane", block, nil, &Overridden{"jane", []string{OverrodeBlock}}},
+		"a quarantine":                      {"jane", nil, quarantine("jane"), &Overridden{"jane", []string{OverrodeQuarantine}}},
+		"both":                              {"jane", block, quarantine("jane"), &Overridden{"jane", []string{OverrodeBlock, OverrodeQuarantine}}},
+		"a quarantine that another passed":  {"jane", block, quarantine("joe"), &Overridden{"jane", []string{OverrodeBlock}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := &v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA}}
+			change.Status.OverriddenBy, change.Status.BlockAtStart = test.by, test.blocked
+			if diff := cmp.Diff(test.want, OverrideOf(change, test.w)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

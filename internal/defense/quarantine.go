@@ -134,7 +134,9 @@ func (q Quarantine) With(version string, reason QuarantineReason) Quarantine {
 }
 
 // overridden says that somebody ended the quarantine of a version by an override.
-func (q Quarantine) overridden(version string) bool { return q.reasons[version].Overridden != "" }
+func (q Quarantine) overridden(version string) bool { return q.overriddenBy(version) != "" }
+
+func (q Quarantine) overriddenBy(version string) string { return q.reasons[version].Overridden }
 
 // restored says that the release a workload is at was made by a rollback.
 func (q Quarantine) restored(w *Workload) bool {

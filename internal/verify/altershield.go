@@ -277,7 +277,9 @@ func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.
 
 // observeReleased observes what an order says of a release.
 func observeReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWorkload, w *defense.Workload) (released, error) {
-	about := released{namespace: change.Namespace, workload: change.Spec.ServiceName, kind: kindOf(change), by: operatorUser}
+	about := released{
+		namespace: change.Namespace, workload: change.Spec.ServiceName, kind: kindOf(change), by: operatorUser, override: defense.OverrideOf(change, w),
+	}
 	if w == nil || w.Release() != change.Spec.Release || w.Version != change.Spec.Reversion {
 		// It has moved on.
 		return about, nil

@@ -137,6 +137,7 @@ type released struct {
 	namespace, workload, kind string
 	images, oldImages         []string
 	by                        string
+	override                  *defense.Overridden
 }
 
 // orderParams are the parameters of an order (changeParamJson).
@@ -149,10 +150,25 @@ type orderParams struct {
 	Attempt   int32    `json:"attempt"`
 	Images    []string `json:"images,omitempty"`
 	OldImages []string `json:"oldImages,omitempty"`
+	// ImagesLeftOut counts those of both lists for which there was no room.
+	ImagesLeftOut int `json:"imagesLeftOut,omitempty"`
+	// Override is there when the release got past a block or a quarantine. The
+	// order says so here, and is no emergency: for one the server skips all rules.
+	Override *defense.Overridden `json:"override,omitempty"`
 }
+
+const (
+	// maxTargets and maxPods bound what a batch says of its pods, and maxImages
+	// each list of images, in bytes of JSON: each is a part of what a column of the
+	// server holds, [altershield.MaxJSON].
+	maxTargets = 60 << 10
+	maxPods    = 56 << 10
+	maxImages  = 24 << 10
+)
 
 // orderRequest is the order of a release.
 func (s *Server) orderRequest(change *v1alpha1.ChangeWorkload, r released) altershield.SubmitOrderRequest {
+	images, oldImages := altershield.Fit(r.images, maxImages), altershield.Fit(r.oldImages, maxImages)
 	return altershield.SubmitOrderRequest{
 		Base: s.base(change),
 		Order: altershield.Release{
@@ -161,7 +177,8 @@ func (s *Server) orderRequest(change *v1alpha1.ChangeWorkload, r released) alter
 			Phase: s.phase(change), TargetType: s.TargetType,
 			Parameters: orderParams{
 				Cluster: string(s.Cluster), Namespace: r.namespace, Kind: r.kind, Workload: r.workload,
-				Version: change.Spec.Reversion, Attempt: change.Status.Attempt, Images: r.images, OldImages: r.oldImages,
+				Version: change.Spec.Reversion, Attempt: change.Status.Attempt, Images: images, OldImages: oldImages,
+				ImagesLeftOut: len(r.images) - len(images) + len(r.oldImages) - len(oldImages), Override: r.override,
 			},
 		}.Order(),
 	}
@@ -204,7 +221,8 @@ func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload
 func (s *Server) batchRequest(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) altershield.StartBatchRequest {
 	number := int(defense.BatchNumber(batch))
 	total, last := max(int(batch.Spec.TotalBatches), number), altershield.BatchTag(batch.Spec.Last)
-	request := altershield.StartBatchRequest{
+	targets, extInfo := podsOf(change, batch)
+	return altershield.StartBatchRequest{
 		Base:                        s.base(change),
 		Start:                       altershield.Start{Executor: operatorUser, StartTime: altershield.MillisOf(now), ReturnRuleWhenCheckFail: true},
 		BatchNo:                     number - 1,
@@ -214,10 +232,25 @@ func (s *Server) batchRequest(change *v1alpha1.ChangeWorkload, batch *v1alpha1.C
 		IsLastBatchInChangePhaseTag: last,
 		ChangePhase:                 s.phase(change),
 		EffectiveTargetType:         s.TargetType,
-		EffectiveTargetLocations:    locations(batch),
-		ExtInfo:                     map[string]any{"namespace": batch.Namespace, "version": change.Spec.Reversion, "pods": batch.Spec.PodInfos},
+		EffectiveTargetLocations:    targets,
+		ExtInfo:                     extInfo,
 	}
-	return request
+}
+
+// podsOf is what the start of a batch says of its pods: their names, and in extInfo
+// all that is known of them. Of many pods it is the first ones, and how many they
+// are.
+func podsOf(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) (targets []string, extInfo map[string]any) {
+	names := make([]string, len(batch.Spec.PodInfos))
+	for i := range batch.Spec.PodInfos {
+		names[i] = batch.Spec.PodInfos[i].Pod
+	}
+	targets, pods := altershield.Fit(names, maxTargets), altershield.Fit(batch.Spec.PodInfos, maxPods)
+	extInfo = map[string]any{"namespace": batch.Namespace, "version": change.Spec.Reversion, "pods": pods}
+	if len(pods) < len(names) || len(targets) < len(names) {
+		extInfo["podCount"], extInfo["podsLeftOut"], extInfo["targetsLeftOut"] = len(names), len(names)-len(pods), len(names)-len(targets)
+	}
+	return targets, extInfo
 }
 
 func (s *Server) startBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) defense.Answer {
@@ -321,13 +354,4 @@ func answerOf(err error) defense.Answer {
 		a.Kind = defense.AnswerRetry
 	}
 	return a
-}
-
-// locations are the pods of a batch as the server names targets.
-func locations(batch *v1alpha1.ChangePod) []string {
-	names := make([]string, len(batch.Spec.PodInfos))
-	for i := range batch.Spec.PodInfos {
-		names[i] = batch.Spec.PodInfos[i].Pod
-	}
-	return names
 }

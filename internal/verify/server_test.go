@@ -17,6 +17,7 @@ limitations under the License.
 package verify
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -172,6 +173,89 @@ func TestServerReportsARelease(t *testing.T) {
 		if diff != "" {
 			t.Errorf("%s -want +got:\n%s", name, diff)
 		}
+	}
+}
+
+// TestManyPods: the server accepts a batch of thousands of pods, and an order of many
+// images, and what is left out is counted.
+func TestManyPods(t *testing.T) {
+	for name, test := range map[string]struct {
+		pods, length              int
+		targets, extInfo, leftOut bool // what is cut, and said to be
+	}{
+		"few":                     {200, 40, false, false, false},
+		"long names":              {200, 253, false, true, true},
+		"more than a batch holds": {5000, 63, true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, sim := newTestServer(t, simulator.Options{})
+			change, batch := testRelease()
+			about := released{namespace: "ns", workload: "web", by: "jane", images: make([]string, 200)}
+			for i := range about.images {
+				about.images[i] = strings.Repeat("i", 500)
+			}
+			batch.Spec.PodInfos = nil
+			for i := range test.pods {
+				pod := fmt.Sprintf("%0*d", test.length, i)
+				batch.Spec.PodInfos = append(batch.Spec.PodInfos, v1alpha1.PodInfo{
+					App: "shop", WorkSpace: "ns", Namespace: "ns", Pod: pod, HostName: "node-" + pod[test.length-20:], IP: "10.200.200.200", UID: "01234567-0123-0123-0123-0123456789ab",
+				})
+			}
+			if a := s.submit(t.Context(), change, about); a.Kind != defense.AnswerDone {
+				t.Fatalf("submit: %+v", a)
+			}
+			if a := s.startBatch(t.Context(), change, batch, serverNow); a.Kind != defense.AnswerDone {
+				t.Fatalf("start: %+v", a)
+			}
+			var order altershield.SubmitOrderRequest
+			var start altershield.StartBatchRequest
+			if err := errors.Join(sim.Journal().Requests(altershield.ActionSubmitOrder)[0].Decode(&order), sim.Journal().Requests(altershield.ActionStartBatch)[0].Decode(&start)); err != nil {
+				t.Fatal(err)
+			}
+			var params orderParams
+			if err := json.Unmarshal([]byte(order.ChangeParamJSON), &params); err != nil || len(params.Images) == 0 || len(params.Images)+params.ImagesLeftOut != 200 {
+				t.Errorf("%d images, %d left out, %v", len(params.Images), params.ImagesLeftOut, err)
+			}
+			pods, _ := start.ExtInfo["pods"].([]any)
+			number := func(key string) int { n, _ := start.ExtInfo[key].(float64); return int(n) }
+			if cut := len(start.EffectiveTargetLocations) < test.pods; cut != test.targets || len(start.EffectiveTargetLocations) == 0 {
+				t.Errorf("%d targets of %d", len(start.EffectiveTargetLocations), test.pods)
+			}
+			if cut := len(pods) < test.pods; cut != test.extInfo || len(pods) == 0 {
+				t.Errorf("%d pods of %d in extInfo", len(pods), test.pods)
+			}
+			want := []int{0, 0, 0}
+			if test.leftOut {
+				want = []int{test.pods, test.pods - len(pods), test.pods - len(start.EffectiveTargetLocations)}
+			}
+			if diff := cmp.Diff(want, []int{number("podCount"), number("podsLeftOut"), number("targetsLeftOut")}); diff != "" {
+				t.Errorf("counts -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestOverrideIsNoEmergency: an override is named in the parameters, and in no
+// other way: for an emergency the server skips its rules.
+func TestOverrideIsNoEmergency(t *testing.T) {
+	s, sim := newTestServer(t, simulator.Options{})
+	sim.Script(simulator.Script{Match: simulator.Match{Stage: altershield.StagePre}, Never: true})
+	change, batch := testRelease()
+	about := released{namespace: "ns", workload: "web", by: "jane", override: &defense.Overridden{By: "jane", Passed: []string{defense.OverrodeBlock}}}
+	s.submit(t.Context(), change, about)
+	s.startOrder(t.Context(), change, about, serverNow)
+	s.startBatch(t.Context(), change, batch, serverNow)
+	for _, r := range sim.Journal() {
+		if strings.Contains(string(r.Body), "emergency") {
+			t.Errorf("%s: %s", r.Action, r.Body)
+		}
+	}
+	var order altershield.SubmitOrderRequest
+	if err := sim.Journal().Requests(altershield.ActionSubmitOrder)[0].Decode(&order); err != nil {
+		t.Fatal(err)
+	}
+	if order.ChangeScenarioCode != altershield.ScenarioDefault || !strings.Contains(order.ChangeParamJSON, `"override":{"by":"jane","passed":["block"]}`) {
+		t.Errorf("scenario %s, parameters %s", order.ChangeScenarioCode, order.ChangeParamJSON)
 	}
 }
 
