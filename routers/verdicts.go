@@ -81,6 +81,7 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 		Stage:   v1alpha1.CheckStage(r.Stage),
 		Verdict: strings.ToLower(altershield.Cut(string(r.Verdict.Verdict), 64)),
 		Message: r.Verdict.Explanation(),
+		LatePre: r.LatePre(),
 	}
 	placement, err := v.place(ctx, delivered)
 	switch placement {

@@ -68,6 +68,30 @@ func verdictCallback(node string, stage altershield.Stage, verdict altershield.V
 	}}
 }
 
+// TestLatePreFailureIsRecorded: a POST verdict that fails although its rules passed
+// is stored as the failure of the PRE check that it is.
+func TestLatePreFailureIsRecorded(t *testing.T) {
+	for verdict, want := range map[altershield.VerdictValue]string{
+		"FAIL": "error rate: too high",
+		"PASS": "the PRE check failed after it had been let pass: the server gave no reason",
+	} {
+		callback := verdictCallback("batch-node", altershield.StagePost, altershield.VerdictFail)
+		callback.Request.Verdict.Rules[0].Verdict = verdict
+		c := newClient(t, interceptor.Funcs{}, verdictObjects(nil)...)
+		v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+		if got, err := v.Record(t.Context(), callback); got != OutcomeRecorded || err != nil {
+			t.Fatalf("outcome %q, error %v", got, err)
+		}
+		var batch v1alpha1.ChangePod
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "batch"}, &batch); err != nil {
+			t.Fatal(err)
+		}
+		if got := batch.Status.PostVerdict; got == nil || got.Message != want || got.LatePre != (verdict == "PASS") {
+			t.Errorf("with a rule that says %s: %+v, want message %q", verdict, got, want)
+		}
+	}
+}
+
 // TestVerdictsOfCopies: ids of another release in a status get no verdict, and keep
 // none from whoever it is for.
 func TestVerdictsOfCopies(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -55,6 +56,19 @@ type CallbackRequest struct {
 	BizExecOrderID string  `json:"bizExecOrderId"`
 	Verdict        Verdict `json:"verdict"`
 	Stage          Stage   `json:"defenseStageEnum"`
+}
+
+// LatePre says that a failing POST verdict is in truth that of the PRE check: the
+// server let that pass at its own timeout, its result came after the end was
+// notified, and overwrote the one of the POST check. No rule of the POST check
+// accounts for the failure then.
+func (r *CallbackRequest) LatePre() bool {
+	if r.Stage != StagePost || r.Verdict.Passes() || len(r.Verdict.Rules) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(r.Verdict.Rules, func(rule Rule) bool {
+		return rule.Stage != StagePre && !rule.Verdict.passes() && !rule.Ignored
+	})
 }
 
 // CallbackResponse answers a callback.

@@ -121,3 +121,29 @@ func FuzzParseCallback(f *testing.F) {
 		}
 	})
 }
+
+func TestLatePre(t *testing.T) {
+	for name, test := range map[string]struct {
+		stage   Stage
+		verdict VerdictValue
+		rules   []Rule
+		want    bool
+	}{
+		"every rule passed":            {StagePost, VerdictFail, []Rule{{Verdict: "PASS", Stage: StagePost}, {Verdict: "pass"}}, true},
+		"the rules of the PRE check":   {StagePost, VerdictFail, []Rule{{Verdict: "FAIL", Stage: StagePre}, {Verdict: "PASS", Stage: StagePost}}, true},
+		"a rule of its own failed":     {StagePost, VerdictFail, []Rule{{Verdict: "PASS", Stage: StagePre}, {Verdict: "FAIL", Stage: StagePost}}, false},
+		"a rule of no known stage":     {StagePost, VerdictFail, []Rule{{Verdict: "FAIL"}}, false},
+		"a rule that says nothing":     {StagePost, VerdictFail, []Rule{{Name: "r", Stage: StagePost}}, false},
+		"the failure of it is ignored": {StagePost, VerdictFail, []Rule{{Verdict: "FAIL", Stage: StagePost, Ignored: true}}, true},
+		"no rules":                     {StagePost, VerdictFail, nil, false},
+		"it passed":                    {StagePost, VerdictPass, []Rule{{Verdict: "PASS"}}, false},
+		"the PRE check":                {StagePre, VerdictFail, []Rule{{Verdict: "FAIL", Stage: StagePre}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := CallbackRequest{Stage: test.stage, Verdict: Verdict{Verdict: test.verdict, Rules: test.rules}}
+			if got := r.LatePre(); got != test.want {
+				t.Errorf("%t, want %t", got, test.want)
+			}
+		})
+	}
+}

@@ -161,7 +161,7 @@ func (v Verdict) Explanation() string {
 }
 
 // explainRules lists the failing rules; where none is marked as failing, all
-// that say anything.
+// that say anything and are not marked as passing.
 func (v Verdict) explainRules() []string {
 	if v.Passes() {
 		return nil
@@ -183,7 +183,7 @@ func (v Verdict) explainRules() []string {
 		case text == "":
 		case rule.fails():
 			failing = append(failing, text)
-		case !rule.Ignored:
+		case !rule.Ignored && !rule.Verdict.passes():
 			others = append(others, text)
 		}
 	}

@@ -54,6 +54,7 @@ func TestVerdict(t *testing.T) {
 			json:            `{"verdict":"fail","url":"http://x/1","rules":[{"name":"r","msg":"m","verdict":"FAIL"}]}`,
 			wantExplanation: "http://x/1; r: m",
 		},
+		"every rule passed":      {json: `{"verdict":"fail","rules":[{"name":"r","msg":"fine","verdict":"PASS"}]}`, wantExplanation: "the server gave no reason"},
 		"no rule marked":         {json: `{"verdict":"fail","rules":[{"name":"r","msg":"m"}]}`, wantExplanation: "r: m"},
 		"rules in another form":  {json: `{"verdict":"fail","rules":"r","allFinish":"yes","msg":{"a":1}}`, wantExplanation: "the server gave no reason"},
 		"one odd rule":           {json: `{"verdict":"fail","rules":[7,{"name":1,"msg":"m","verdict":"FAIL"}]}`, wantExplanation: "m"},

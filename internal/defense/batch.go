@@ -312,7 +312,7 @@ func (b *batch) judged(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) {
 		return
 	}
 	b.results(v.Verdict, v.Message, true)
-	b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, fmt.Sprintf("the %s check failed: %s", stage, cut(v.Message)))
+	b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, failureOf(stage, v))
 }
 
 // unsubmitted ends the batch because a check of it could not be submitted.

@@ -238,6 +238,9 @@ func (d *release) describeOrder() string {
 	case d.status.OrderPreVerdict:
 		s = "the PRE check of the order failed: " + v.Verdict
 	case d.status.OrderPostVerdict:
+		if v.LatePre {
+			return "of the order: " + cut(v.Message)
+		}
 		s = "the POST check of the order failed: " + v.Verdict
 	default:
 		s = fmt.Sprintf("a check of node %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
@@ -528,7 +531,7 @@ func (o *order) postOver(t turn) {
 
 // over ends a check of the order.
 func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
-	status, message := metav1.ConditionFalse, cmp.Or(t.message, "the server gave no reason")
+	status, message := metav1.ConditionFalse, cmp.Or(t.message, noReason)
 	if t.passed() {
 		status, message = metav1.ConditionTrue, cmp.Or(t.message, "the check passed")
 	}

@@ -56,6 +56,20 @@ type defended struct {
 	batchCalls map[string]Calls
 	// crash loses what would be recorded of the n-th call, from 1.
 	crash, calls int
+	// told are the events so far.
+	told []Event
+}
+
+func (d *defended) tell(events []Event) { d.told = append(d.told, events...) }
+
+// Events are the messages of the events of a reason.
+func (d *defended) Events(reason string) (messages []string) {
+	for _, e := range d.told {
+		if e.Reason == reason {
+			messages = append(messages, e.Message)
+		}
+	}
+	return messages
 }
 
 func newDefended(replicas int32) *defended {
@@ -167,9 +181,11 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 		}
 	}
 	plan := d.Step()
+	d.tell(plan.Events)
 	sooner(plan.RequeueAfter)
 	busy = plan.Status != nil || len(plan.Batches) > 0 || plan.Action != LeaveWorkload
 	order := DecideOrder(d.orderInput())
+	d.tell(order.Events)
 	sooner(order.RequeueAfter)
 	switch {
 	case order.Status != nil:
@@ -181,13 +197,16 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 			break
 		}
 		d.orderCalls = d.orderCalls.After(order.Call, a, d.in.Now, 0.5)
-		if answered := AnswerOrder(d.orderInput(), order.Call, a); answered.Status != nil {
+		answered := AnswerOrder(d.orderInput(), order.Call, a)
+		d.tell(answered.Events)
+		if answered.Status != nil {
 			d.in.Change.Status = *answered.Status
 		}
 	}
 	for i := range d.in.Batches {
 		b := &d.in.Batches[i]
 		plan := DecideBatch(d.batchInput(i))
+		d.tell(plan.Events)
 		sooner(plan.RequeueAfter)
 		if plan.Status != nil {
 			b.Status, busy = *plan.Status, true
@@ -202,6 +221,7 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 		}
 		d.batchCalls[b.Name] = d.batchCalls[b.Name].After(plan.Call, a, d.in.Now, 0.5)
 		answered := AnswerBatch(d.batchInput(i), plan.Call, a)
+		d.tell(answered.Events)
 		if answered.Status != nil {
 			b.Status = *answered.Status
 		}
@@ -725,6 +745,43 @@ func TestVerdictsThatComeLate(t *testing.T) {
 	d.Run(t, 20*time.Minute)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.Attempt != 2 {
 		t.Errorf("status %s of attempt %d, want Success of 2", s.Status, s.Attempt)
+	}
+}
+
+// TestLatePreFailure: a failure of the PRE check that is delivered as one of the
+// POST check fails what it is about, and is told as what it is.
+func TestLatePreFailure(t *testing.T) {
+	for about, want := range map[string]string{
+		"1":     "pod sleep-0: fail: the PRE check failed after it had been let pass: error rate",
+		"order": "of the order: the PRE check failed after it had been let pass: error rate",
+	} {
+		t.Run(about, func(t *testing.T) {
+			d := newDefended(1)
+			d.server.verdict = byCheck(map[string]string{"POST " + about: ""})
+			d.Pods(1).Complete()
+			d.Run(t, 0)
+			v := Delivered{OrderID: d.in.Change.Status.OrderID, Stage: v1alpha1.StagePost, Verdict: VerdictFail, Message: "error rate", LatePre: true}
+			condition := v1alpha1.ConditionOrderPostChecked
+			conditions := &d.in.Change.Status.Conditions
+			if about == "order" {
+				v.NodeID, v.OfOrder = d.in.Change.Status.OrderNodeID, true
+				PlaceOnRelease(&d.in.Change.Status, v, d.in.Now)
+			} else {
+				v.NodeID, condition = d.in.Batches[0].Status.ChangePodID, v1alpha1.ConditionChecked
+				PlaceOnBatch(&d.in.Batches[0].Status, v, d.in.Now)
+				conditions = &d.in.Batches[0].Status.Conditions
+			}
+			d.Run(t, 0)
+			if c := meta.FindStatusCondition(*conditions, condition); c == nil || c.Reason != v1alpha1.ReasonCheckFailed || c.Message != "the PRE check failed after it had been let pass: error rate" {
+				t.Errorf("condition %+v", c)
+			}
+			if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionVerified); c == nil || c.Message != want {
+				t.Errorf("condition %+v, want %q", c, want)
+			}
+			if got := d.Events("ReleaseSuspended"); len(got) != 1 || !strings.Contains(got[0], want) {
+				t.Errorf("events %q, want one that says %q", got, want)
+			}
+		})
 	}
 }
 

@@ -17,6 +17,8 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -35,12 +37,33 @@ type Delivered struct {
 	NodeID           string
 	Stage            v1alpha1.CheckStage
 	Verdict, Message string
+	// LatePre: it fails because the PRE check did, which had been let pass.
+	LatePre bool
 }
 
 func (d Delivered) verdict(now time.Time) v1alpha1.CheckVerdict {
-	return v1alpha1.CheckVerdict{
-		NodeID: d.NodeID, Verdict: d.Verdict, Delivered: d.Verdict, Message: d.Message, Time: FormatTime(now), TimeUnix: now.Unix(),
+	v := v1alpha1.CheckVerdict{
+		NodeID: d.NodeID, Verdict: d.Verdict, Delivered: d.Verdict, Message: d.Message, LatePre: d.LatePre, Time: FormatTime(now), TimeUnix: now.Unix(),
 	}
+	if d.LatePre {
+		v.Message = latePreFailure + ": " + cmp.Or(d.Message, noReason)
+	}
+	return v
+}
+
+const (
+	// latePreFailure is how the message of such a verdict begins.
+	latePreFailure = "the PRE check failed after it had been let pass"
+	// noReason stands for what a server does not say.
+	noReason = "the server gave no reason"
+)
+
+// failureOf says which check failed, and why.
+func failureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
+	if v.LatePre {
+		return cut(v.Message)
+	}
+	return fmt.Sprintf("the %s check failed: %s", stage, cut(v.Message))
 }
 
 // Placement is what became of a verdict.

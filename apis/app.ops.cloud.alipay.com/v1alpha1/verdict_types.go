@@ -49,6 +49,10 @@ type CheckVerdict struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Message string `json:"message,omitempty"`
+	// LatePre: it is the failure of the PRE check, which the server had let pass at
+	// its own timeout, and delivered as that of the POST check.
+	// +optional
+	LatePre bool `json:"latePre,omitempty"`
 	// Time is when it was received, as 2006-01-02 15:04:05 in the time zone of
 	// the operator.
 	// +optional
