@@ -135,7 +135,7 @@ func (b *batch) decide() {
 	b.claim(v1alpha1.StagePost, &s.PostVerdict)
 	stage, verdict := b.verdict()
 	switch order := b.Change.Status.OrderStage; {
-	case verdict != nil:
+	case verdict != nil && !(b.confirms() && deliveredAsPass(verdict)):
 		b.judged(stage, verdict)
 	case b.serverOver():
 		b.conclude()
@@ -162,6 +162,10 @@ func (b *batch) verdict() (v1alpha1.CheckStage, *v1alpha1.CheckVerdict) {
 	}
 	return v1alpha1.StagePost, b.status.PostVerdict
 }
+
+// confirms says that a pass that is delivered counts only when a poll confirms it:
+// without one it may be that there is no verdict, which is to fail.
+func (b *batch) confirms() bool { return b.Settings.SilenceFails && !b.nothingToCheck() }
 
 // awaitOrder handles a batch whose order the server has not accepted. A release
 // that runs undefended does not wait; pods that come after its success hold
@@ -204,6 +208,7 @@ func (b *batch) node() *node {
 		pre:         check{since: unixOrZero(s.PreSubmitTimeUnix), limit: time.Duration(s.PreTimeoutThreshold) * time.Second, verdict: s.PreVerdict},
 		post:        check{since: unixOrZero(s.PostSubmitTimeUnix), limit: b.Settings.PostTimeout, verdict: s.PostVerdict},
 		skipped:     b.nothingToCheck(),
+		confirm:     b.confirms(),
 		early:       true,
 		unconfirmed: unconfirmed(s.Conditions, v1alpha1.ConditionSubmitted),
 		doubted:     doubted(s.Conditions, v1alpha1.ConditionSubmitted, b.Now),
@@ -258,6 +263,8 @@ func (b *batch) take(t turn, a Answer) {
 		switch {
 		case t.reason == v1alpha1.ReasonSkipped:
 			b.skipped(t.message)
+		case t.passed() && s.PostVerdict != nil:
+			b.judged(v1alpha1.StagePost, s.PostVerdict)
 		case t.passed():
 			b.results(VerdictPass, "", false)
 			b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the POST check passed when asked")

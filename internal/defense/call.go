@@ -175,9 +175,10 @@ func (c Calls) next(call Call, now, deadline time.Time) (Call, time.Duration) {
 
 // await says whether to ask for the verdict of a check that was submitted then
 // and has that long, and how long until the next look. It is asked for from half
-// of the time on, once more when the time is over, and when a process finds a
-// check that was submitted before it began. timedOut comes after that.
-func (c Calls) await(poll Call, now, submitted time.Time, limit time.Duration, seed string) (call Call, wait time.Duration, timedOut bool) {
+// of the time on, or from the start with atOnce, once more when the time is over, and
+// when a process finds a check that was submitted before it began. timedOut comes
+// after that.
+func (c Calls) await(poll Call, now, submitted time.Time, limit time.Duration, seed string, atOnce bool) (call Call, wait time.Duration, timedOut bool) {
 	if c.Call != poll {
 		c = Calls{Started: c.Started}
 	}
@@ -189,7 +190,7 @@ func (c Calls) await(poll Call, now, submitted time.Time, limit time.Duration, s
 	interval := max(limit/8, time.Second)
 	spread := time.Duration(float64(interval) * fraction(seed))
 	due := submitted.Add(limit/2 + spread/2)
-	if submitted.Before(c.Started.Truncate(time.Second)) && c.Tried.IsZero() {
+	if atOnce || submitted.Before(c.Started.Truncate(time.Second)) && c.Tried.IsZero() {
 		due = now
 	}
 	if !c.Tried.IsZero() {
@@ -224,13 +225,22 @@ func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
 	}
 }
 
-// timeoutOf says how a check ended that got no verdict in time.
-func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration) (reason, message string) {
-	if c.Last == AnswerNotPassed {
+// timeoutOf says how a check ended that got no verdict in time, or a pass that no
+// poll confirmed.
+func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration, unconfirmed bool) (reason, message string) {
+	polled := c.Last == AnswerNotPassed
+	switch {
+	case polled && unconfirmed:
+		return v1alpha1.ReasonPolledNotPassed, fmt.Sprintf("the server let the %s check pass without a verdict, because it ran into the server's own timeout: "+
+			"polled for %s, the server said that it has not passed", stage, limit)
+	case unconfirmed:
+		return v1alpha1.ReasonTimeout, fmt.Sprintf("the server let the %s check pass, and could not be asked within %s whether it passed or ran into the server's own timeout", stage, limit)
+	case polled:
 		return v1alpha1.ReasonPolledNotPassed, fmt.Sprintf("no %s verdict came within %s; the server was polled and said that the check has not passed: "+
 			"it still goes on, timed out, or failed", stage, limit)
+	default:
+		return v1alpha1.ReasonTimeout, fmt.Sprintf("no %s verdict came within %s", stage, limit)
 	}
-	return v1alpha1.ReasonTimeout, fmt.Sprintf("no %s verdict came within %s", stage, limit)
 }
 
 func verdictOf(s *v1alpha1.ChangePodStatus, stage v1alpha1.CheckStage) *v1alpha1.CheckVerdict {

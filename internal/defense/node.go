@@ -63,6 +63,19 @@ func (c *check) overdue(now time.Time) bool {
 	return !c.since.IsZero() && !now.Before(c.deadline(now))
 }
 
+// polled says of a check that it passed when it was polled.
+func (c *check) polled() string {
+	if c.verdict != nil {
+		return "the check passed, and a poll confirmed it"
+	}
+	return "the check passed, as the server said when asked"
+}
+
+// deliveredAsPass says that the server delivered a pass, and that nobody changed it.
+func deliveredAsPass(v *v1alpha1.CheckVerdict) bool {
+	return v != nil && v.Delivered != "" && !VerdictFails(v.Delivered) && !VerdictFails(v.Verdict)
+}
+
 // nothingToCheck explains a check that the server skips.
 const nothingToCheck = "the server said that there is nothing to check"
 
@@ -78,6 +91,10 @@ type node struct {
 	pre, post check
 	// skipped: the server said at the start that there is nothing to check.
 	skipped bool
+	// confirm: a pass that was delivered counts when a poll says so, too. The server
+	// delivers a pass also when its check ran into its own timeout, and only a poll
+	// tells the one from the other.
+	confirm bool
 	// held: its end must not be notified yet.
 	held bool
 	// early: nodePost is written before the end is notified, so that one write
@@ -176,22 +193,25 @@ func (n *node) mayBeFinished(now time.Time) bool {
 }
 
 // await waits for the verdict on a check that runs, asks for it from half of its
-// time on, and gives up when the time is over.
+// time on, and gives up when the time is over. A pass that is to be confirmed is
+// asked for from when it comes.
 func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (turn, Call, time.Duration) {
 	c, over, poll := &n.pre, turnPreOver, CallPollPre
 	if stage == v1alpha1.StagePost {
 		c, over, poll = &n.post, turnPostOver, CallPollPost
 	}
-	if v := c.verdict; v != nil {
+	v := c.verdict
+	unconfirmed := n.confirm && deliveredAsPass(v)
+	if v != nil && !unconfirmed {
 		t := turn{to: over, reason: v1alpha1.ReasonPassed, message: v.Message, answered: true}
 		if VerdictFails(v.Verdict) {
 			t.reason = v1alpha1.ReasonCheckFailed
 		}
 		return t, CallNone, 0
 	}
-	call, wait, timedOut := calls.await(poll, now, c.since, c.limit, n.seed)
+	call, wait, timedOut := calls.await(poll, now, c.since, c.limit, n.seed, unconfirmed)
 	if timedOut {
-		reason, message := timeoutOf(calls, stage, c.limit)
+		reason, message := timeoutOf(calls, stage, c.limit, unconfirmed)
 		return turn{to: over, reason: reason, message: message}, CallNone, 0
 	}
 	return turn{}, call, wait
@@ -205,9 +225,9 @@ func (n *node) said(call Call, a Answer, now time.Time) turn {
 	case call == CallFinish && (n.stage == nodeToFinish || n.stage == nodePost && n.early):
 		return n.afterFinish(a, now)
 	case call == CallPollPre && n.stage == nodePre && a.Kind == AnswerDone:
-		return turn{to: turnPreOver, reason: v1alpha1.ReasonPassed, message: "the check passed, as the server said when asked", answered: true}
+		return turn{to: turnPreOver, reason: v1alpha1.ReasonPassed, message: n.pre.polled(), answered: true}
 	case call == CallPollPost && n.stage == nodePost && a.Kind == AnswerDone:
-		return turn{to: turnPostOver, reason: v1alpha1.ReasonPassed, message: "the check passed, as the server said when asked", answered: true}
+		return turn{to: turnPostOver, reason: v1alpha1.ReasonPassed, message: n.post.polled(), answered: true}
 	default:
 		return turn{}
 	}

@@ -391,6 +391,7 @@ func (o *order) node() *node {
 		post:        check{since: unixOrZero(s.OrderPostSubmitTimeUnix), limit: o.Settings.PostTimeout, verdict: s.OrderPostVerdict},
 		held:        s.OrderPostDueTimeUnix == 0,
 		skipped:     o.skipped(),
+		confirm:     o.Settings.SilenceFails && !o.skipped(),
 		unconfirmed: unconfirmed(s.Conditions, kind),
 		doubted:     o.preAnswered() && doubted(s.Conditions, kind, o.Now),
 	}
@@ -542,7 +543,7 @@ func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
 	consequence := "the release goes on without a verdict"
 	if o.Settings.SilenceFails {
 		consequence = "the release is suspended, as the setting silence says"
-		if *verdict == nil {
+		if *verdict == nil || deliveredAsPass(*verdict) {
 			*verdict = silence(o.Now, message)
 		}
 	}

@@ -42,8 +42,12 @@ type server struct {
 	verdict func(check string) string
 	// early delivers a verdict before the answer to its call is recorded.
 	early bool
-	// polls answers polls as passed.
+	// polls answers polls as passed, also of checks of which no pass was delivered.
 	polls bool
+	// timedOut says of a check that it ran into the server's own timeout: a pass is
+	// delivered, and polls say that it has not passed.
+	timedOut func(check string) bool
+	passed   map[string]bool
 	// ended: the callback address delivers nothing any more.
 	lost []string
 }
@@ -111,7 +115,11 @@ func (d *defended) call(call Call, about, node string) Answer {
 			d.deliver(node, v1alpha1.StagePost, about)
 		}
 	case CallPollPre, CallPollPost:
-		if a.Kind == AnswerDone && !d.server.polls {
+		check := string(v1alpha1.StagePre) + " " + about
+		if call == CallPollPost {
+			check = string(v1alpha1.StagePost) + " " + about
+		}
+		if a.Kind == AnswerDone && !d.server.polls && !d.server.passed[check] {
 			a.Kind = AnswerNotPassed
 		}
 	case CallNone, CallSubmit, CallEnd:
@@ -127,6 +135,12 @@ func (d *defended) deliver(node string, stage v1alpha1.CheckStage, about string)
 	}
 	if verdict == "" {
 		return
+	}
+	if check := string(stage) + " " + about; !VerdictFails(verdict) && (d.server.timedOut == nil || !d.server.timedOut(check)) {
+		if d.server.passed == nil {
+			d.server.passed = map[string]bool{}
+		}
+		d.server.passed[check] = true
 	}
 	d.server.lost = append(d.server.lost, strings.Join([]string{node, string(stage), verdict, about}, " "))
 	if d.server.early {
@@ -622,10 +636,11 @@ func TestOrderOfARelease(t *testing.T) {
 // the answer is recorded: the release ends the same, and no call is made more
 // often than twice.
 func TestOrderSurvivesEveryCrash(t *testing.T) {
-	for _, failing := range []string{"", "POST 2"} {
+	for _, failing := range []string{"", "POST 2", "POST 2 and silence"} {
+		failing, silence := strings.CutSuffix(failing, " and silence")
 		for crash := 1; ; crash++ {
 			d := newDefended(2)
-			d.crash = crash
+			d.crash, d.in.Settings.SilenceFails = crash, silence
 			d.server.polls = true
 			d.server.verdict = func(check string) string {
 				if check == failing {
@@ -960,6 +975,95 @@ func TestSilenceHidesNoVerdict(t *testing.T) {
 	d.Run(t, time.Hour)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess {
 		t.Errorf("status %s after the correction, want Success", s.Status)
+	}
+}
+
+// TestPassIsConfirmed: where silence fails, a pass that is delivered counts once a
+// poll says so, for it is also delivered of a check that ran into the server's own
+// timeout. Where silence passes nothing is asked.
+func TestPassIsConfirmed(t *testing.T) {
+	const timedOut = "because it ran into the server's own timeout: polled for 2m0s, the server said that it has not passed; the setting silence counts this as a failure"
+	const unasked = "could not be asked within 2m0s whether it passed or ran into the server's own timeout; the setting silence counts this as a failure"
+	for name, test := range map[string]struct {
+		quiet    bool   // silence passes
+		timedOut string // this check did
+		later    bool   // and passes after a minute
+		down     string // polls of it are not answered
+		fails    string // this check does
+		want     v1alpha1.ChangeWorkloadStatusType
+		says     string
+		polls    map[string]int // at least, and 0 for none at all
+		within   time.Duration
+	}{
+		"all passed": {want: v1alpha1.ChangeWorkloadSuccess, within: 0,
+			polls: map[string]int{"PollPre order": 1, "PollPre 1": 1, "PollPost 1": 1, "PollPost order": 1}},
+		"silence passes": {quiet: true, timedOut: "POST 1", want: v1alpha1.ChangeWorkloadSuccess,
+			polls: map[string]int{"PollPre order": 0, "PollPre 1": 0, "PollPost 1": 0, "PollPost order": 0}},
+		"a PRE check of a batch timed out":      {timedOut: "PRE 1", want: v1alpha1.ChangeWorkloadSuspend, says: "the PRE check pass without a verdict, " + timedOut, within: 10 * time.Minute},
+		"a POST check of a batch timed out":     {timedOut: "POST 1", want: v1alpha1.ChangeWorkloadSuspend, says: "the POST check pass without a verdict, " + timedOut, within: 10 * time.Minute},
+		"the PRE check of the order timed out":  {timedOut: "PRE order", want: v1alpha1.ChangeWorkloadSuspend, says: "the PRE check pass without a verdict, " + timedOut, within: 10 * time.Minute},
+		"the POST check of the order timed out": {timedOut: "POST order", want: v1alpha1.ChangeWorkloadSuspend, says: "the POST check pass without a verdict, " + timedOut, within: 10 * time.Minute},
+		"it timed out, and then passed":         {timedOut: "POST 1", later: true, want: v1alpha1.ChangeWorkloadSuccess, within: 90 * time.Second, polls: map[string]int{"PollPost 1": 4}},
+		"a batch cannot be asked for":           {down: "PollPost 1", want: v1alpha1.ChangeWorkloadSuspend, says: unasked, within: 10 * time.Minute, polls: map[string]int{"PollPost 1": 8}},
+		"the order cannot be asked for":         {down: "PollPre order", want: v1alpha1.ChangeWorkloadSuspend, says: unasked, within: 10 * time.Minute},
+		"a failure needs no confirmation":       {fails: "POST 1", want: v1alpha1.ChangeWorkloadSuspend, says: "the server says fail", polls: map[string]int{"PollPost 1": 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(1)
+			d.in.Settings.SilenceFails = !test.quiet
+			begun := d.in.Now
+			d.server.verdict = byCheck(map[string]string{test.fails: VerdictFail})
+			d.server.timedOut = func(check string) bool { return check == test.timedOut }
+			d.server.answer = func(call string) *Answer {
+				switch {
+				case call == test.down:
+					return retryAnswer()
+				case test.later && call == "PollPost 1":
+					d.server.polls = d.in.Now.Sub(begun) >= time.Minute
+				}
+				return nil
+			}
+			d.Pods(1).Complete()
+			d.Run(t, test.within)
+			s := &d.in.Change.Status
+			said := ""
+			if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified); c != nil {
+				said = c.Message
+			}
+			if s.Status != test.want || !strings.Contains(said, test.says) && !strings.Contains(fmt.Sprint(d.told), test.says) {
+				t.Errorf("%s: %q, want %s: %q\n%v", s.Status, said, test.want, test.says, d.server.journal)
+			}
+			for call, atLeast := range test.polls {
+				if n := count(d.server.journal, call); n < atLeast || atLeast == 0 && n > 0 {
+					t.Errorf("%q was called %d times, want %d", call, n, atLeast)
+				}
+			}
+		})
+	}
+}
+
+// TestUnconfirmedPassIsCorrected: what was counted as a failure because no poll
+// confirmed it is corrected by hand, or is a failure after all.
+func TestUnconfirmedPassIsCorrected(t *testing.T) {
+	for verdict, want := range map[string]v1alpha1.ChangeWorkloadStatusType{VerdictPass: v1alpha1.ChangeWorkloadSuccess, VerdictFail: v1alpha1.ChangeWorkloadSuspend} {
+		d := newDefended(1)
+		d.in.Settings.SilenceFails = true
+		d.server.timedOut = func(check string) bool { return check == "POST order" }
+		d.Pods(1).Complete()
+		d.Run(t, 10*time.Minute)
+		s := &d.in.Change.Status
+		if s.Status != v1alpha1.ChangeWorkloadSuspend || s.OrderPostVerdict == nil || s.OrderPostVerdict.Delivered != "" {
+			t.Fatalf("status %s, verdict %+v; want Suspend by silence", s.Status, s.OrderPostVerdict)
+		}
+		if verdict == VerdictPass {
+			s.OrderPostVerdict.Verdict = VerdictPass
+		} else if got := PlaceOnRelease(s, Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, OfOrder: true, Stage: v1alpha1.StagePost, Verdict: verdict}, d.in.Now); got != PlacementStored {
+			t.Errorf("the server's own failure is %s", got)
+		}
+		d.Run(t, time.Hour)
+		if got := d.in.Change.Status.Status; got != want {
+			t.Errorf("%s after %s, want %s", got, verdict, want)
+		}
 	}
 }
 
