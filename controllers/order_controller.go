@@ -130,6 +130,8 @@ func (r *OrderReconciler) emit(ctx context.Context, before, after verify.Subject
 type orderEnd struct {
 	types.NamespacedName
 	orderID, tenant         string
+	node, why               string
+	stage                   v1alpha1.OrderStage
 	state                   v1alpha1.FinishState
 	status                  v1alpha1.ChangeWorkloadStatusType
 	passed, failed, checked int32
@@ -188,10 +190,18 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 	since := cmp.Or(s.OrderEndDueTimeUnix, r.Clock.Now().Unix())
 	return orderEnd{
 		NamespacedName: client.ObjectKeyFromObject(change),
-		orderID:        s.OrderID, tenant: s.OrderTenant, state: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), status: s.Status,
+		orderID:        s.OrderID, tenant: s.OrderTenant, node: s.OrderNodeID, stage: s.OrderStage, why: whyGone(s), state: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), status: s.Status,
 		passed: s.PassCount, failed: s.FailCount, checked: s.CheckingCount, accepted: s.OrderSubmitTimeUnix,
 		deadline: since + int64(set.PostTimeout.Seconds()),
 	}, true
+}
+
+// whyGone says why the order of a release ends whose record is gone.
+func whyGone(s *v1alpha1.ChangeWorkloadStatus) string {
+	if !defense.IsOpen(s.Status) {
+		return defense.HowReleaseEnded(s)
+	}
+	return "the release was canceled: its record was removed, as when the workload is deleted; until then " + defense.HowReleaseEnded(s)
 }
 
 // Reconcile ends one order.
@@ -202,6 +212,8 @@ func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.
 	}
 	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, v1alpha1.ChangeWorkloadStatus{
 		Status: end.status, PassCount: end.passed, FailCount: end.failed, CheckingCount: end.checked,
-		OrderStatus: v1alpha1.OrderStatus{OrderID: end.orderID, OrderTenant: end.tenant, OrderEnd: end.state, OrderSubmitTimeUnix: end.accepted},
-	})}, nil
+		OrderStatus: v1alpha1.OrderStatus{
+			OrderID: end.orderID, OrderTenant: end.tenant, OrderNodeID: end.node, OrderStage: end.stage, OrderEnd: end.state, OrderSubmitTimeUnix: end.accepted,
+		},
+	}, end.why)}, nil
 }

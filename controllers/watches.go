@@ -370,7 +370,7 @@ func (r *ChangePodReconciler) batchesOfChange(ctx context.Context, o client.Obje
 		}
 	}
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
-		return b.Status.Status != v1alpha1.ChangePodExecuteDone || verdicts[b.Status.ChangePodID]
+		return b.Status.Status != v1alpha1.ChangePodExecuteDone || b.Status.EndDueTimeUnix != 0 || verdicts[b.Status.ChangePodID]
 	}, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
 }
 
@@ -392,7 +392,7 @@ func (r *ChangePodReconciler) batchesOfWorkload(ctx context.Context, o client.Ob
 // when it is enrolled again.
 func (r *ChangePodReconciler) batchesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
-		return b.Status.Status != v1alpha1.ChangePodExecuteDone
+		return b.Status.Status != v1alpha1.ChangePodExecuteDone || b.Status.EndDueTimeUnix != 0
 	}, client.InNamespace(ns.GetName()))
 }
 

@@ -77,7 +77,11 @@ func DecideBatch(in BatchInput) BatchPlan {
 // AnswerBatch puts the server's answer to a call about a batch into its status.
 func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	b := newBatch(in)
-	b.take(b.node().said(call, a, in.Now), a)
+	if b.status.Status == v1alpha1.ChangePodExecuteDone {
+		b.endTold(a)
+	} else {
+		b.take(b.node().said(call, a, in.Now), a)
+	}
 	return b.finish()
 }
 
@@ -125,6 +129,7 @@ func (b *batch) decide() {
 	s := b.status
 	if s.Status == v1alpha1.ChangePodExecuteDone {
 		b.applyLate()
+		b.tellEnd()
 		return
 	}
 	if b.Change == nil || b.Change.DeletionTimestamp != nil || b.Batch.Spec.Attempt > b.Change.Status.Attempt {
@@ -444,6 +449,9 @@ func (b *batch) conclude() {
 			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the batch ended before the check was over"
 			SetCheck(&s.Checks, canceled, b.Now)
 		}
+	}
+	if b.owesEnd() {
+		s.EndDueTimeUnix = b.Now.Unix()
 	}
 	s.Status = v1alpha1.ChangePodExecuteDone
 }

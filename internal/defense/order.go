@@ -560,7 +560,11 @@ func (o *order) end() {
 	s := o.status
 	deadline := time.Unix(s.OrderEndDueTimeUnix, 0).Add(o.Settings.PostTimeout)
 	if o.Now.Before(deadline) {
-		o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallEnd, o.Now, deadline)
+		call := CallEnd
+		if until := o.nodeEndsUntil(); o.endsNode(until) {
+			call, deadline = CallFinish, until
+		}
+		o.plan.Call, o.plan.RequeueAfter = o.Calls.next(call, o.Now, deadline)
 		return
 	}
 	if !o.Defended {
@@ -588,6 +592,12 @@ func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
 		}
 	case CallEnd:
 		o.ended(a)
+	case CallFinish:
+		if o.status.OrderEnd != "" {
+			o.nodeEnded(a)
+			break
+		}
+		o.take(o.node().said(call, a, in.Now), a)
 	default:
 		o.take(o.node().said(call, a, in.Now), a)
 	}
@@ -648,9 +658,12 @@ func (o *order) ended(a Answer) {
 	switch a.Kind {
 	case AnswerThrottled:
 	case AnswerDone, AnswerDuplicate:
+		message := "AlterShield Server was notified that the order ended as " + string(o.status.OrderEnd)
+		if NodeIsOpen(o.status) {
+			message += "; it did not take the end of the order's node, which stays open there"
+		}
 		o.status.OrderStage = v1alpha1.OrderEnded
-		o.condition(v1alpha1.ConditionOrderEnded, metav1.ConditionTrue, v1alpha1.ReasonAccepted,
-			"AlterShield Server was notified that the order ended as "+string(o.status.OrderEnd))
+		o.condition(v1alpha1.ConditionOrderEnded, metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)
 	case AnswerRetry, AnswerDenied:
 		reason := v1alpha1.ReasonUnreachable
 		if a.Kind == AnswerDenied {

@@ -94,7 +94,11 @@ func (d *defended) batchInput(i int) BatchInput {
 // call answers a call about a node ("order", or the number of a batch).
 func (d *defended) call(call Call, about, node string) Answer {
 	name := strings.TrimSpace(string(call) + " " + about)
-	d.server.journal = append(d.server.journal, name)
+	entry := name
+	if call == CallFinish && d.fails(about) {
+		entry += " without success"
+	}
+	d.server.journal = append(d.server.journal, entry)
 	a := Answer{Kind: AnswerDone}
 	if d.server.answer != nil {
 		if other := d.server.answer(name); other != nil {
@@ -125,6 +129,16 @@ func (d *defended) call(call Call, about, node string) Answer {
 	case CallNone, CallSubmit, CallEnd:
 	}
 	return a
+}
+
+// fails says that the end of a node says so, too.
+func (d *defended) fails(about string) bool {
+	for i := range d.in.Batches {
+		if b := &d.in.Batches[i]; fmt.Sprint(BatchNumber(b)) == about {
+			return b.Status.EndDueTimeUnix != 0
+		}
+	}
+	return d.in.Change.Status.OrderEnd != ""
 }
 
 // deliver stores a verdict now, or once the answer was recorded.
@@ -379,7 +393,7 @@ func TestOrderOfARelease(t *testing.T) {
 		},
 		"a pod fails its PRE check": {
 			server: server{verdict: verdicts(map[string]string{"PRE 1": "inconc"})},
-			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 0}},
+			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 0, "Finish 1 without success": 1}},
 		},
 		"the order fails its PRE check": {
 			server: server{verdict: verdicts(map[string]string{"PRE order": "fail"})},

@@ -288,6 +288,9 @@ func (d *release) cancel(why standing) {
 		standingDeleted:  "the workload is deleted",
 		standingLeft:     "the workload left the defense",
 	}[why]
+	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing); said != nil && said.Reason == v1alpha1.ReasonRolloutStuck {
+		message += "; the rollout was stuck: " + cut(said.Message)
+	}
 	if why != standingDeleted {
 		// It ends for good: a view of the workload from before this release must not
 		// decide that.

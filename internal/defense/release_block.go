@@ -36,6 +36,10 @@ import (
 // or lifting the block by hand, is not undone.
 func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 	d.leaveHistory()
+	if d.status.OrderStage == v1alpha1.OrderPostWait {
+		// Its node would be told to have ended well.
+		d.status.OrderPostDueTimeUnix = 0
+	}
 	isNew := before != v1alpha1.ChangeWorkloadSuspend || d.failedAnew()
 	if before == v1alpha1.ChangeWorkloadSuspend {
 		d.correct() // of some of its pods

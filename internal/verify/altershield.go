@@ -164,6 +164,10 @@ func (p *AlterShield) callOfBatch(ctx context.Context, s *Subject, call defense.
 		p.nodes.started(s.Batch, a.NodeID)
 		return a, nil
 	case defense.CallFinish:
+		if s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && !defense.OwnsNode(s.Release, s.Batch) {
+			metrics.ForeignID("node")
+			return defense.Answer{Kind: defense.AnswerRefused, Message: "the node was not started for this batch"}, nil
+		}
 		return p.server.finishBatch(ctx, s.Release, s.Batch, p.clock.Now()), nil
 	case defense.CallPollPre:
 		return p.server.poll(ctx, s.Release, s.Batch.Status.ChangePodID, altershield.StagePre), nil
@@ -261,14 +265,14 @@ func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.
 		p.nodes.started(change, a.NodeID)
 		return a, nil
 	case defense.CallFinish:
-		return p.server.finishOrder(ctx, change, p.clock.Now()), nil
+		return p.server.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), p.clock.Now()), nil
 	case defense.CallPollPre:
 		return p.server.poll(ctx, change, change.Status.OrderNodeID, altershield.StagePre), nil
 	case defense.CallPollPost:
 		return p.server.poll(ctx, change, change.Status.OrderNodeID, altershield.StagePost), nil
 	case defense.CallEnd:
 		return p.ended.end(change.Status.OrderID, func() defense.Answer {
-			return p.server.endOrder(ctx, change, p.clock.Now())
+			return p.server.endOrder(ctx, change, defense.HowReleaseEnded(&change.Status), p.clock.Now())
 		}), nil
 	default:
 		return defense.Answer{}, fmt.Errorf("no such call about an order: %q", call)
@@ -299,16 +303,21 @@ func kindOf(change *v1alpha1.ChangeWorkload) string {
 	return "deployment"
 }
 
-// EndGone ends the order of a release whose record is gone, of which there is
-// only what its last status said. It is called again after the time it returns, if
-// any.
-func (p *AlterShield) EndGone(ctx context.Context, s v1alpha1.ChangeWorkloadStatus) time.Duration {
+// EndGone ends the order of a release whose record is gone, of which there is only
+// what its last status said, and why it ended. Its node is ended with it, where it is
+// open, in one try. It is called again after the time it returns, if any.
+func (p *AlterShield) EndGone(ctx context.Context, s v1alpha1.ChangeWorkloadStatus, why string) time.Duration {
 	key, now := types.NamespacedName{Name: s.OrderID}, p.clock.Now()
 	if wait := p.orders.recall(key, s.OrderID).NotBefore.Sub(now); wait > 0 {
 		return wait
 	}
+	gone := &v1alpha1.ChangeWorkload{Status: s}
 	answer := p.ended.end(s.OrderID, func() defense.Answer {
-		return p.server.endOrder(ctx, &v1alpha1.ChangeWorkload{Status: s}, now)
+		if defense.NodeIsOpen(&s) {
+			a := p.server.finishOrder(ctx, gone, why, now)
+			logCall(ctx, defense.CallFinish, a, s.OrderID)
+		}
+		return p.server.endOrder(ctx, gone, why, now)
 	})
 	logCall(ctx, defense.CallEnd, answer, s.OrderID)
 	switch answer.Kind {

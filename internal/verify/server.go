@@ -278,32 +278,48 @@ func resultsOf(change *v1alpha1.ChangeWorkload, since int64, now time.Time) resu
 	}
 }
 
+// finishBatch notifies the end of a batch: its pods are released, or, when that is
+// told after it is done, why it ended without success.
 func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) defense.Answer {
 	r := resultsOf(change, batch.Spec.CreateTimeUnix, now)
 	r.Batch, r.Pods = defense.BatchNumber(batch), len(batch.Spec.PodInfos)
+	success, msg := batch.Status.EndDueTimeUnix == 0, fmt.Sprintf("pods released: %d", len(batch.Spec.PodInfos))
+	if !success {
+		msg = defense.HowBatchEnded(change, batch)
+	}
+	base := s.base(change)
+	base.BizExecOrderID = cmp.Or(batch.Status.OrderID, base.BizExecOrderID)
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
-		Base: s.base(change), NodeID: batch.Status.ChangePodID, Success: true,
-		Msg:              fmt.Sprintf("pods released: %d", len(batch.Spec.PodInfos)),
+		Base: base, NodeID: batch.Status.ChangePodID, Success: success, Msg: message(msg),
 		ChangeResultJSON: altershield.JSONText(r), FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)
 }
 
-func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, now time.Time) defense.Answer {
+// finishOrder notifies the end of the order's node: its pods are released and passed,
+// or, when the order ends without that, why.
+func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, why string, now time.Time) defense.Answer {
+	success, msg := change.Status.OrderEnd == "", fmt.Sprintf("pods released and verified: %d", change.Status.PassCount)
+	if !success {
+		msg = why
+	}
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
-		Base: s.base(change), NodeID: change.Status.OrderNodeID, Success: true,
-		Msg:              fmt.Sprintf("pods released and verified: %d", change.Status.PassCount),
+		Base: s.base(change), NodeID: change.Status.OrderNodeID, Success: success, Msg: message(msg),
 		ChangeResultJSON: altershield.JSONText(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)
 }
 
-func (s *Server) endOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, now time.Time) defense.Answer {
+func (s *Server) endOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, why string, now time.Time) defense.Answer {
 	return answerOf(s.Client.EndOrder(ctx, altershield.EndOrderRequest{
-		Base: s.base(change), FinishState: altershield.FinishState(change.Status.OrderEnd),
-		Msg:              "the release is " + string(change.Status.Status),
+		Base: s.base(change), FinishState: altershield.FinishState(change.Status.OrderEnd), Msg: message(why),
 		ChangeResultJSON: altershield.JSONText(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
 	}))
+}
+
+// message is a text as the server stores it.
+func message(text string) string {
+	return altershield.Cut(strings.ToValidUTF8(text, ""), altershield.MaxMsg)
 }
 
 // poll asks whether a check has passed.

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -144,7 +145,7 @@ func TestServerReportsARelease(t *testing.T) {
 	if a.Kind != defense.AnswerDone {
 		t.Fatalf("finish: %+v", a)
 	}
-	if a := s.endOrder(ctx, change, serverNow); a.Kind != defense.AnswerDone {
+	if a := s.endOrder(ctx, change, "why", serverNow); a.Kind != defense.AnswerDone {
 		t.Fatalf("end: %+v", a)
 	}
 
@@ -173,6 +174,59 @@ func TestServerReportsARelease(t *testing.T) {
 		if diff != "" {
 			t.Errorf("%s -want +got:\n%s", name, diff)
 		}
+	}
+}
+
+// TestEndsWithoutSuccess: what the server is told of a release that did not succeed,
+// in a message that it can store.
+func TestEndsWithoutSuccess(t *testing.T) {
+	s, sim := newTestServer(t, simulator.Options{})
+	ctx := t.Context()
+	change, batch := testRelease()
+	about := released{namespace: "ns", workload: "web", by: "jane"}
+	s.submit(ctx, change, about)
+	order, started := s.startOrder(ctx, change, about, serverNow), s.startBatch(ctx, change, batch, serverNow)
+	change.Status.OrderNodeID, change.Status.OrderEnd, change.Status.Status = order.NodeID, v1alpha1.FinishRollback, v1alpha1.ChangeWorkloadRollback
+	why := "rolled back: " + strings.Repeat("é", 5000)
+	meta.SetStatusCondition(&change.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNeverStarted, Message: why})
+	batch.Status.ChangePodID, batch.Status.OrderID, batch.Status.EndDueTimeUnix = started.NodeID, change.Status.OrderID, serverNow.Unix()
+	meta.SetStatusCondition(&batch.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionChecked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCheckFailed, Message: "the PRE check failed: freeze"})
+	for name, finish := range map[string]func() defense.Answer{
+		"batch": func() defense.Answer { return s.finishBatch(ctx, change, batch, serverNow) },
+		"order": func() defense.Answer {
+			return s.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), serverNow)
+		},
+	} {
+		a := finish()
+		for deadline := time.Now().Add(10 * time.Second); a.Kind == defense.AnswerUnsupported && time.Now().Before(deadline); a = finish() {
+			// The PRE check of the simulator is about to end.
+			continue
+		}
+		if a.Kind != defense.AnswerDone {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	if a := s.endOrder(ctx, change, defense.HowReleaseEnded(&change.Status), serverNow); a.Kind != defense.AnswerDone {
+		t.Errorf("end: %+v", a)
+	}
+	told := map[string]altershield.FinishNodeRequest{}
+	for _, r := range sim.Journal().Requests(altershield.ActionFinishNode).Accepted() {
+		var finish altershield.FinishNodeRequest
+		if err := r.Decode(&finish); err != nil {
+			t.Fatal(err)
+		}
+		told[finish.NodeID] = finish
+	}
+	if got := told[started.NodeID]; got.Success || got.Msg != "the PRE check failed: freeze" {
+		t.Errorf("batch: success %t, %q", got.Success, got.Msg)
+	}
+	cut := why[:4047] // the next character has two bytes
+	if got := told[order.NodeID]; got.Success || got.Msg != cut {
+		t.Errorf("order: success %t, message of %d bytes", got.Success, len(got.Msg))
+	}
+	var end altershield.EndOrderRequest
+	if err := sim.Journal().Requests(altershield.ActionEndOrder)[0].Decode(&end); err != nil || end.FinishState != altershield.FinishRollback || end.Msg != cut {
+		t.Errorf("end: %s, message of %d bytes, %v", end.FinishState, len(end.Msg), err)
 	}
 }
 

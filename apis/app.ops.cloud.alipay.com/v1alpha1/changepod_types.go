@@ -176,6 +176,11 @@ type ChangePodStatus struct {
 	// PostVerdict is the verdict on the POST check that the server delivered.
 	// +optional
 	PostVerdict *CheckVerdict `json:"postVerdict,omitempty"`
+	// EndDueTimeUnix is the time since when the server has to be notified of the
+	// end of a batch that is done without success, as Unix time in seconds. Empty
+	// when there is nothing to notify it of.
+	// +optional
+	EndDueTimeUnix int64 `json:"endDueTimeUnix,omitempty"`
 	// UpdateTime is when the operator last changed this status, as
 	// 2006-01-02 15:04:05.
 	// +optional

@@ -93,6 +93,9 @@ func (t *Narrator) request(e simulator.Entry) string {
 		t.stand(e, name)
 		return name + " started: " + pods(r.EffectiveTargetLocations)
 	case *altershield.FinishNodeRequest:
+		if !r.Success {
+			return t.node(e) + " finished without success: " + r.Msg
+		}
 		return t.node(e) + " finished"
 	case *altershield.RetrieveCheckRequest:
 		return fmt.Sprintf("%s %s: asked for the verdict", t.node(e), r.DefenseStage)

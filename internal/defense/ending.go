@@ -1,0 +1,188 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// What the server is told of releases and batches that end without success. Its
+// nodes take one end, which says whether the change worked and starts the POST
+// check. So a release that hangs or is suspended is not told to have failed: it may
+// go on. When it ends without success, the node of its order and those of its
+// batches that have no end yet get one that says so.
+
+const (
+	// nodeEndTime bounds how long the end of an order waits for that of its node.
+	nodeEndTime = 30 * time.Second
+	// refusals are how often an end is refused before it counts as received, where
+	// the PRE check is known to have ended.
+	refusals = 4
+)
+
+// HowReleaseEnded says in one line how a release ended and why, or how far it has
+// come.
+func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
+	said := func(kind string) string { return conditionMessage(s, kind) }
+	switch s.Status {
+	case v1alpha1.ChangeWorkloadSuccess:
+		return fmt.Sprintf("the release succeeded: %d pods passed", s.PassCount)
+	case v1alpha1.ChangeWorkloadRollback:
+		return said(v1alpha1.ConditionRolledBack)
+	case v1alpha1.ChangeWorkloadSuspend:
+		return "the release failed: " + said(v1alpha1.ConditionVerified) + hangOf(s)
+	case v1alpha1.ChangeWorkloadCanceled:
+		return "the release was canceled: " + said(v1alpha1.ConditionProgressing) + hangOf(s)
+	case v1alpha1.ChangeWorkloadFailed:
+		return "the release is not verified: " + said(v1alpha1.ConditionOrderAccepted)
+	default:
+		return "the release did not end: " + said(v1alpha1.ConditionProgressing) + hangOf(s)
+	}
+}
+
+// hangOf says why pods of a release did not come up, where that was told and is so
+// still.
+func hangOf(s *v1alpha1.ChangeWorkloadStatus) string {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack)
+	if c == nil || c.Status != metav1.ConditionFalse || rankOfHang(c.Reason) == 0 && c.Reason != v1alpha1.ReasonObserving {
+		return ""
+	}
+	return "; " + c.Message
+}
+
+// HowBatchEnded says the same of a batch whose end is told after it.
+func HowBatchEnded(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) string {
+	c := meta.FindStatusCondition(batch.Status.Conditions, v1alpha1.ConditionChecked)
+	switch {
+	case c == nil:
+		return "the batch ended"
+	case c.Reason != v1alpha1.ReasonReleaseEnded || batch.Spec.Attempt != change.Status.Attempt:
+		return c.Message
+	default:
+		return c.Message + "; " + HowReleaseEnded(&change.Status)
+	}
+}
+
+// NodeIsOpen says that the server has the node of an order that ends without
+// success, and does not have the node's end.
+func NodeIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
+	return s.OrderNodeID != "" && s.OrderEnd != v1alpha1.FinishSuccess &&
+		(s.OrderStage == v1alpha1.OrderPreSubmitted || s.OrderStage == v1alpha1.OrderPostWait)
+}
+
+// nodeEndsUntil is how long the end of the order waits for that of its node.
+func (o *order) nodeEndsUntil() time.Time {
+	return time.Unix(o.status.OrderEndDueTimeUnix, 0).Add(min(nodeEndTime, o.Settings.PostTimeout/2))
+}
+
+// endsNode says that the end of the node comes before that of the order.
+func (o *order) endsNode(until time.Time) bool {
+	if !NodeIsOpen(o.status) || !o.Now.Before(until) {
+		return false
+	}
+	switch c := o.Calls; {
+	case c.Call == CallEnd:
+		return false
+	case c.Call == CallFinish && !c.Tried.IsZero():
+		// Nothing is written about a release that left the defense: this is all there is.
+		return !takesEnd(c.Last, c, o.preAnswered())
+	default:
+		return true
+	}
+}
+
+// takesEnd says that the server has the end of a node, or will never take it. It
+// refuses an end while the PRE check goes on, and one that it has received.
+func takesEnd(answer AnswerKind, c Calls, preEnded bool) bool {
+	switch answer {
+	case AnswerRetry, AnswerThrottled, AnswerDenied:
+		return false
+	case AnswerUnsupported:
+		return preEnded && c.Failures >= refusals
+	default:
+		return true
+	}
+}
+
+// nodeEnded puts the answer to the end of a node whose order ends into the status.
+func (o *order) nodeEnded(a Answer) {
+	if !NodeIsOpen(o.status) || !takesEnd(a.Kind, o.Calls, o.preAnswered()) {
+		return
+	}
+	s := o.status
+	s.OrderStage = v1alpha1.OrderPostSubmitted
+	s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
+	o.condition(v1alpha1.ConditionOrderPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded,
+		"AlterShield Server was notified that the release did not succeed; what its POST check says does not count")
+}
+
+// owesEnd says that a batch is done and the server is to be told of it: its node
+// has no end, or is not known to have one, and its pods failed or the release ended.
+// Where pods pass without a verdict nothing is told, for an end would start a check.
+func (b *batch) owesEnd() bool {
+	s := b.status
+	if !b.Server || s.ChangePodID == "" || s.PostVerdict != nil || s.Message == string(v1alpha1.ChangePodPostFailed) || b.nothingToCheck() {
+		return false
+	}
+	switch s.Status {
+	case v1alpha1.ChangePodPreSubmitted, v1alpha1.ChangePodPostWait:
+	case v1alpha1.ChangePodPostSubmitted:
+		if b.Calls.Ended {
+			return false
+		}
+	default:
+		return false
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionChecked); c != nil && c.Reason == v1alpha1.ReasonReleaseEnded {
+		return true
+	}
+	for i := range s.PodResults {
+		if VerdictFails(s.PodResults[i].Verdict) {
+			return true
+		}
+	}
+	return false
+}
+
+// tellEnd notifies the server of the end of a batch that is done, for at most one
+// deadline.
+func (b *batch) tellEnd() {
+	s := b.status
+	if s.EndDueTimeUnix == 0 {
+		return
+	}
+	deadline := time.Unix(s.EndDueTimeUnix, 0).Add(b.Settings.PostTimeout)
+	if !b.Server || s.PostVerdict != nil || !b.Now.Before(deadline) {
+		s.EndDueTimeUnix = 0
+		return
+	}
+	b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallFinish, b.Now, deadline)
+}
+
+// endTold puts the answer into the status.
+func (b *batch) endTold(a Answer) {
+	preEnded := b.status.PreVerdict != nil || b.status.PostSubmitTimeUnix != 0
+	if takesEnd(a.Kind, b.Calls, preEnded) {
+		b.status.EndDueTimeUnix = 0
+	}
+}

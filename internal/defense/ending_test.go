@@ -1,0 +1,217 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// endCalls are the calls that end something.
+func endCalls(journal []string) (calls []string) {
+	for _, call := range journal {
+		if strings.HasPrefix(call, "Finish") || strings.HasPrefix(call, "End") {
+			calls = append(calls, call)
+		}
+	}
+	return calls
+}
+
+// TestEndWithoutSuccess: the nodes of a release that ends without success get an end
+// that says so, once, before the order's, and a release that is only suspended or
+// hangs gets none yet.
+func TestEndWithoutSuccess(t *testing.T) {
+	rolledBack := func(d *defended) {
+		q := Quarantine{reasons: map[string]QuarantineReason{}}
+		q = q.With(versionA, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1, To: versionB, Pod: "sleep-0", Reason: "ImagePullBackOff", Message: "not found"})
+		q.Annotate(d.in.Workload.Annotations)
+		d.Release(2, versionB)
+	}
+	for name, test := range map[string]struct {
+		world   func(*defended)
+		verdict map[string]string
+		answer  map[string]AnswerKind
+		then    func(*defended)
+		want    []string
+		end     v1alpha1.FinishState
+		why     string
+		within  time.Duration // of its end
+	}{
+		"it succeeded":                 {want: []string{"Finish 1", "Finish order", "End order"}, end: v1alpha1.FinishSuccess, why: "the release succeeded: 1 pods passed"},
+		"suspended, and not ended yet": {verdict: map[string]string{"POST 1": "fail"}, want: []string{"Finish 1"}, why: "the release failed: pod sleep-0: fail: the server says fail"},
+		"suspended, then replaced": {verdict: map[string]string{"POST 1": "fail"}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release failed: pod sleep-0: fail: the server says fail"},
+		"its order failed, then replaced": {verdict: map[string]string{"PRE order": "fail"}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release failed: the PRE check of the order failed: fail: the server says fail"},
+		"rolled back": {verdict: map[string]string{"POST 1": ""}, then: rolledBack, end: v1alpha1.FinishRollback,
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "rolled back to version " + versionB + "; release a fix, this version is in quarantine: "},
+		"replaced": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: a newer release replaced this one before it ended"},
+		"deleted": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.in.Workload.Deleting = true }, end: v1alpha1.FinishCancel,
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: the workload is deleted"},
+		"stuck, then replaced": {world: func(d *defended) {
+			d.in.Workload.Rollout.Complete, d.in.Workload.Rollout.Stuck, d.in.Workload.Rollout.Message = false, true, "progress deadline exceeded"
+		}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel, want: []string{"Finish 1", "Finish order without success", "End order"},
+			why: "the release was canceled: a newer release replaced this one before it ended; the rollout was stuck: the rollout does not move: progress deadline exceeded"},
+		"stuck, and not ended yet": {world: func(d *defended) {
+			d.in.Workload.Rollout.Complete, d.in.Workload.Rollout.Stuck, d.in.Workload.Rollout.Message = false, true, "progress deadline exceeded"
+		}, want: []string{"Finish 1"}, why: "the release did not end: the rollout does not move: progress deadline exceeded"},
+		"a batch fails its PRE check": {verdict: map[string]string{"PRE 1": "fail"}, want: []string{"Finish 1 without success"}, why: "the release failed: pod sleep-0: fail: the server says fail"},
+		"replaced while a batch is in its PRE check": {verdict: map[string]string{"PRE 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			want: []string{"Finish order without success", "End order", "Finish 1 without success"}, why: "the release was canceled: a newer release replaced this one before it ended"},
+		"its PRE check goes on": {verdict: map[string]string{"PRE order": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			answer: map[string]AnswerKind{"Finish order": AnswerUnsupported}, want: []string{"Finish order without success", "End order"}, within: 31 * time.Second},
+		"the node cannot be ended": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			answer: map[string]AnswerKind{"Finish order": AnswerRetry}, want: []string{"Finish 1", "Finish order without success", "End order"}, within: 31 * time.Second},
+		"the node was ended before": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			answer: map[string]AnswerKind{"Finish order": AnswerUnsupported}, want: []string{"Finish 1", "Finish order without success", "End order"}, within: 5 * time.Second},
+		"a batch cannot be ended": {verdict: map[string]string{"PRE 1": "fail"}, answer: map[string]AnswerKind{"Finish 1": AnswerRetry}, want: []string{"Finish 1 without success"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(1)
+			d.server.verdict = byCheck(test.verdict)
+			d.server.answer = func(call string) *Answer {
+				if kind, ok := test.answer[call]; ok {
+					return &Answer{Kind: kind, Message: "no"}
+				}
+				return nil
+			}
+			d.Pods(1).Complete()
+			if test.world != nil {
+				test.world(d)
+			}
+			d.Run(t, 0)
+			begun := d.in.Now
+			if test.then != nil {
+				test.then(d)
+			}
+			d.Run(t, test.within)
+			if got := slices.Compact(endCalls(d.server.journal)); !cmp.Equal(test.want, got) {
+				t.Errorf("-want +got:\n%s", cmp.Diff(test.want, got))
+			}
+			s := &d.in.Change.Status
+			if s.OrderEnd != test.end || test.end != "" && s.OrderStage != v1alpha1.OrderEnded {
+				t.Errorf("after %s order %s as %q, want Ended as %q", d.in.Now.Sub(begun), s.OrderStage, s.OrderEnd, test.end)
+			}
+			if got := HowReleaseEnded(s); !strings.HasPrefix(got, test.why) {
+				t.Errorf("it ended because %q, want %q", got, test.why)
+			}
+			// All is told once, or given up.
+			d.Run(t, time.Hour)
+			before := len(d.server.journal)
+			d.Run(t, time.Hour)
+			for i := range d.in.Batches {
+				if b := &d.in.Batches[i].Status; b.EndDueTimeUnix != 0 && b.Status == v1alpha1.ChangePodExecuteDone {
+					t.Errorf("batch %d is still to be ended", i+1)
+				}
+			}
+			if more := d.server.journal[before:]; len(more) > 0 {
+				t.Errorf("and on and on: %q", more)
+			}
+		})
+	}
+}
+
+// TestLeftRelease: nothing is written about a release that left the defense, and its
+// node is ended once all the same.
+func TestLeftRelease(t *testing.T) {
+	d := newDefended(1)
+	d.server.verdict = byCheck(map[string]string{"POST 1": ""})
+	d.Pods(1).Complete()
+	d.Run(t, 0)
+	s := &d.in.Change.Status
+	s.OrderEnd, s.OrderEndDueTimeUnix = v1alpha1.FinishCancel, d.in.Now.Unix()
+	var calls []Call
+	known := Calls{Started: d.in.Now}
+	for range 3 {
+		in := d.orderInput()
+		in.Defended, in.Calls = false, known
+		plan := DecideOrder(in)
+		if plan.Status != nil {
+			t.Fatalf("written: %+v", plan.Status)
+		}
+		calls = append(calls, plan.Call)
+		known = known.After(plan.Call, Answer{Kind: AnswerDone}, d.in.Now, 0.5)
+	}
+	if diff := cmp.Diff([]Call{CallFinish, CallEnd, CallEnd}, calls); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestOrderIsNotEndedWellWhenItFails: a pod that fails after the order's end became
+// due keeps that from being told, until it is corrected.
+func TestOrderIsNotEndedWellWhenItFails(t *testing.T) {
+	d := newDefended(1)
+	d.server.answer = func(call string) *Answer {
+		if call == "Finish order" && d.in.Now.Sub(testNow) < time.Minute {
+			return retryAnswer()
+		}
+		return nil
+	}
+	d.Pods(1).Complete()
+	d.Run(t, 10*time.Second)
+	d.Verdict("sleep-0", VerdictFail)
+	d.Run(t, 0)
+	tried := count(d.server.journal, "Finish order")
+	d.Run(t, time.Hour)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || count(d.server.journal, "Finish order") != tried || s.OrderStage != v1alpha1.OrderPostWait {
+		t.Fatalf("%s, order %s, ended %d times after %d: %v", s.Status, s.OrderStage, count(d.server.journal, "Finish order"), tried, d.server.journal)
+	}
+	d.Later(time.Minute).Verdict("sleep-0", VerdictPass)
+	d.Run(t, time.Hour)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.OrderEnd != v1alpha1.FinishSuccess || count(d.server.journal, "Finish order") != tried+1 {
+		t.Errorf("%s, order %s: %v", s.Status, s.OrderStage, d.server.journal)
+	}
+}
+
+func TestHowEnded(t *testing.T) {
+	change := &v1alpha1.ChangeWorkload{}
+	s := &change.Status
+	s.Attempt, s.Status = 1, v1alpha1.ChangeWorkloadSuspend
+	set := func(kind, reason, message string) {
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message})
+	}
+	set(v1alpha1.ConditionVerified, v1alpha1.ReasonPodFailed, "pod a: fail")
+	for reason, want := range map[string]string{
+		v1alpha1.ReasonTolerated:      "the release failed: pod a: fail; pod b does not come up",
+		v1alpha1.ReasonRecovered:      "the release failed: pod a: fail",
+		v1alpha1.ReasonRequestRefused: "the release failed: pod a: fail",
+		v1alpha1.ReasonObserving:      "the release failed: pod a: fail; pod b does not come up",
+	} {
+		set(v1alpha1.ConditionRolledBack, reason, "pod b does not come up")
+		if got := HowReleaseEnded(s); got != want {
+			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
+	}
+	batch := &v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{Attempt: 1}}
+	batch.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionChecked, Reason: v1alpha1.ReasonReleaseEnded, Message: "the release ended"}}
+	set(v1alpha1.ConditionRolledBack, v1alpha1.ReasonRecovered, "")
+	if got, want := HowBatchEnded(change, batch), "the release ended; the release failed: pod a: fail"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if batch.Spec.Attempt = 2; HowBatchEnded(change, batch) != "the release ended" {
+		t.Errorf("of another attempt: %q", HowBatchEnded(change, batch))
+	}
+}
