@@ -495,6 +495,8 @@ func count(e defense.Event) {
 		}
 	case v1alpha1.ReasonBrake:
 		metrics.Braked()
+	case v1alpha1.ConditionWaitsForServer:
+		metrics.WaitsForServer()
 	case v1alpha1.EventOptedOut:
 		metrics.LeftWhileHeld(metrics.LeftByOptingOut)
 	case v1alpha1.EventVerdictCorrected:

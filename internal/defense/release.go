@@ -331,6 +331,7 @@ func (d *release) follow() {
 	d.explainOverrides()
 	d.explainDefense()
 	d.followOrder()
+	waits := d.explainWaiting()
 	if !IsVerified(d.status.Status) {
 		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, d.explainStart())
 		if d.Workload.Annotations[v1alpha1.HaltedAnnotation] != d.Change.Spec.Reversion {
@@ -340,10 +341,10 @@ func (d *release) follow() {
 	}
 	d.followSettings()
 	if d.status.Status == v1alpha1.ChangeWorkloadInit {
-		d.plan.RequeueAfter = shortest(d.untilUndefended(), d.explainStart())
+		d.plan.RequeueAfter = shortest(shortest(d.untilUndefended(), d.explainStart()), waits)
 		return
 	}
-	wait := d.sortPods()
+	wait := shortest(waits, d.sortPods())
 	wait = shortest(wait, d.fold())
 	made := d.orderPreOver() && d.makeBatches()
 	d.judge(made)

@@ -153,6 +153,9 @@ func (d *release) endConditions() {
 	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionVerified); said != nil && said.Reason == v1alpha1.ReasonChecking {
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "the release ended before its verification ended")
 	}
+	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionWaitsForServer) {
+		d.condition(v1alpha1.ConditionWaitsForServer, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended")
+	}
 	// It speaks of pods that are being replaced.
 	if meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodsUnavailable) != nil {
 		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended")

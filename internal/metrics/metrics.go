@@ -99,6 +99,10 @@ var (
 		Name: "altershield_order_checks_missing_total",
 		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
 	})
+	serverWaits = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "altershield_server_waits_total",
+		Help: "Times a release told that it waits long for AlterShield Server: for its order to be accepted, a check to be taken, or a verdict.",
+	})
 	foreignIDs = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_foreign_ids_total",
 		Help: "Times the status of a record named an order or a node that is another's, or that another names too, and it was not believed, by kind: order or node.",
@@ -127,7 +131,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
+	metrics.Registry.MustRegister(serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -180,6 +184,9 @@ func BatchDone(result string) { batches.WithLabelValues(result).Inc() }
 
 // OrderCheckMissing counts a check of an order that ended without a verdict.
 func OrderCheckMissing() { orderChecksMissing.Inc() }
+
+// WaitsForServer counts a release that told of a long wait.
+func WaitsForServer() { serverWaits.Inc() }
 
 // ReleaseEntered counts a release that entered a state.
 func ReleaseEntered(state string) { releases.WithLabelValues(state).Inc() }

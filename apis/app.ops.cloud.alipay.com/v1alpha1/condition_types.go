@@ -245,6 +245,19 @@ const (
 	ConditionOrderEnded = "OrderEnded"
 )
 
+// ConditionWaitsForServer is True while the release has waited long for AlterShield
+// Server, and False once it has not any more. It is there only after such a wait. It is
+// the reason of an event, too.
+const (
+	ConditionWaitsForServer = "WaitsForServer"
+	// ReasonCheckNotSubmitted means that a check could not be submitted for long.
+	ReasonCheckNotSubmitted = "CheckNotSubmitted"
+	// ReasonVerdictOutstanding means that a check has had no verdict for long.
+	ReasonVerdictOutstanding = "VerdictOutstanding"
+	// ReasonAnswered means that nothing is outstanding for long any more.
+	ReasonAnswered = "Answered"
+)
+
 // Reasons of calls to AlterShield Server, of the conditions OrderAccepted,
 // OrderPreChecked, OrderPostChecked, OrderEnded and Submitted.
 const (

@@ -1,0 +1,135 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// TestWaitsForServer: a release that waits long for the server says so once, in time
+// and in plain words, and that the wait is over.
+func TestWaitsForServer(t *testing.T) {
+	const from, until = "2026-03-04T05:06:07Z", "2026-03-04T05:08:07Z"
+	for name, test := range map[string]struct {
+		verdict map[string]string
+		answer  map[string]AnswerKind
+		silence bool
+		stage   v1alpha1.OrderStage // while it waits
+		reason  string              // none where nothing is said
+		says    string
+		normal  bool
+	}{
+		"nothing is late": {},
+		"the order is not accepted": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, reason: v1alpha1.ReasonOrderNotAccepted, stage: v1alpha1.OrderSubmitting,
+			says: "AlterShield Server has not accepted the order since " + from + ": connection refused; it has until " + until + ", and without a verdict it goes on unverified"},
+		"the order is not accepted, and silence fails": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, silence: true, reason: v1alpha1.ReasonOrderNotAccepted, stage: v1alpha1.OrderSubmitting,
+			says: "it has until " + until + ", and without a verdict it fails, as the setting silence says"},
+		"permission denied": {answer: map[string]AnswerKind{"Submit order": AnswerDenied}, reason: v1alpha1.ReasonPermissionDenied, stage: v1alpha1.OrderDenied,
+			says: "has not accepted the order since " + from + ": connection refused; until platform and token are repaired nothing of the release is verified, however long that takes"},
+		"permission denied at the start of the order": {answer: map[string]AnswerKind{"Start order": AnswerDenied}, reason: v1alpha1.ReasonCheckNotSubmitted, stage: v1alpha1.OrderPreWait,
+			says: "the PRE check of the order could not be submitted since " + from + ": connection refused; it has until " + until},
+		"no PRE verdict on the order": {verdict: map[string]string{"PRE order": ""}, reason: v1alpha1.ReasonVerdictOutstanding, stage: v1alpha1.OrderPreSubmitted, normal: true,
+			says: "AlterShield Server has given no verdict on the PRE check of the order since " + from + "; it has until " + until},
+		"no POST verdict on the order": {verdict: map[string]string{"POST order": ""}, reason: v1alpha1.ReasonVerdictOutstanding, stage: v1alpha1.OrderPostSubmitted, normal: true,
+			says: "no verdict on the POST check of the order since " + from},
+		"the end of the order is not taken": {answer: map[string]AnswerKind{"Finish order": AnswerRetry}, reason: v1alpha1.ReasonCheckNotSubmitted, stage: v1alpha1.OrderPostWait,
+			says: "the POST check of the order could not be submitted since " + from},
+		"a batch is not taken": {answer: map[string]AnswerKind{"Start 2": AnswerDenied}, reason: v1alpha1.ReasonCheckNotSubmitted, stage: v1alpha1.OrderPostWait,
+			says: "the PRE check of batch 2 could not be submitted since " + from},
+		"no verdicts on two batches": {verdict: map[string]string{"PRE 1": "", "POST 2": ""}, reason: v1alpha1.ReasonVerdictOutstanding, stage: v1alpha1.OrderPostWait, normal: true,
+			says: "no verdict on the PRE check of batch 1 since " + from},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(2)
+			d.in.Settings.SilenceFails = test.silence
+			mended := false
+			d.server.verdict = byCheck(test.verdict)
+			d.server.answer = func(call string) *Answer {
+				if kind, ok := test.answer[call]; ok && !mended {
+					return &Answer{Kind: kind, Message: "connection refused"}
+				}
+				return nil
+			}
+			d.Pods(2).Complete()
+			said := func() *metav1.Condition {
+				return meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer)
+			}
+			d.Run(t, 59*time.Second)
+			if c := said(); c != nil {
+				t.Fatalf("too early: %+v", c)
+			}
+			d.Run(t, 2*time.Second)
+			told := fmt.Sprint(d.Events(v1alpha1.ConditionWaitsForServer))
+			if test.reason == "" {
+				if c := said(); c != nil || told != "[]" {
+					t.Fatalf("for nothing: %+v, %s", c, told)
+				}
+				return
+			}
+			c := said()
+			if c == nil || c.Status != metav1.ConditionTrue || c.Reason != test.reason || !strings.Contains(c.Message, test.says) || d.in.Change.Status.OrderStage != test.stage {
+				t.Fatalf("order %s, %+v, want %s: %s: %s", d.in.Change.Status.OrderStage, c, test.stage, test.reason, test.says)
+			}
+			for _, e := range d.told {
+				if e.Reason == v1alpha1.ConditionWaitsForServer && (e.Type == "Normal") != test.normal {
+					t.Errorf("event of type %s", e.Type)
+				}
+			}
+			if !strings.Contains(told, test.says) {
+				t.Errorf("events %s", told)
+			}
+			d.Run(t, 20*time.Second)
+			if n := len(d.Events(v1alpha1.ConditionWaitsForServer)); n != 1 {
+				t.Errorf("%d events, want 1", n)
+			}
+			// The server comes to its senses.
+			mended, d.server.polls = true, true
+			d.Run(t, 10*time.Minute)
+			if c := said(); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonAnswered || d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
+				t.Errorf("%s: %+v", d.in.Change.Status.Status, c)
+			}
+			if n := len(d.Events(v1alpha1.ConditionWaitsForServer)); n > 2 {
+				t.Errorf("%d events", n)
+			}
+		})
+	}
+}
+
+// TestWaitEndsWithTheRelease: one that is replaced waits for nothing.
+func TestWaitEndsWithTheRelease(t *testing.T) {
+	d := newDefended(1)
+	d.server.verdict = byCheck(map[string]string{"PRE order": ""})
+	d.Pods(1).Complete()
+	d.Run(t, time.Minute)
+	d.Run(t, 0)
+	if !meta.IsStatusConditionTrue(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer) {
+		t.Fatalf("%+v", d.in.Change.Status.Conditions)
+	}
+	d.Release(2, versionB)
+	d.Run(t, 0)
+	if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer); c.Reason != v1alpha1.ReasonReleaseEnded {
+		t.Errorf("%+v", c)
+	}
+}
