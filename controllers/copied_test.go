@@ -54,6 +54,15 @@ func TestCopiedIDs(t *testing.T) {
 		"of its node, to finish it after a restart": {batch: with(finishes, "orderId", ""), restarted: true, told: "in the status of another record"},
 		"to cancel its order":                       {release: map[string]any{"orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}, told: "which is not that of this release"},
 		"to cancel its order, and is removed":       {release: map[string]any{}, removed: true},
+		"of its node, to end it without success": {
+			release: map[string]any{"orderId": "", "orderStage": "PostWait", "orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}},
+		"of its node, to end it without success after a restart": {
+			release: map[string]any{"orderId": "", "orderStage": "PostWait", "orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}, restarted: true},
+		"of its node, to end it, and is removed": {release: map[string]any{"orderId": "", "orderStage": "PostWait"}, removed: true},
+		"to end its batch without success": {
+			batch: map[string]any{"status": "ExecuteDone", "endDueTimeUnix": 9e9}},
+		"of its batch's node, to end it without success": {
+			batch: map[string]any{"orderId": "", "status": "ExecuteDone", "endDueTimeUnix": 9e9}, restarted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +88,7 @@ func TestCopiedIDs(t *testing.T) {
 				}
 				if test.release != nil {
 					ids := map[string]any{"orderId": victim.Status.OrderID, "orderNodeId": victim.Status.OrderNodeID}
-					must(w, w.PatchStatus(copied, merge(ids, test.release, "")))
+					must(w, w.PatchStatus(copied, merge(ids, test.release, copied.Status.OrderID)))
 				}
 				if test.removed {
 					must(w, w.Delete(copied))
@@ -87,6 +96,9 @@ func TestCopiedIDs(t *testing.T) {
 				w.For(10 * time.Second)
 				until(w, v1alpha1.ChangeWorkloadSuspend)
 				theirs := w.Server().Journal().Filter(func(e simulator.Entry) bool {
+					if finish, ok := e.Request.(*altershield.FinishNodeRequest); ok && strings.HasPrefix(finish.Msg, "the PRE check failed") {
+						return false // their own
+					}
 					return e.Action == altershield.ActionEndOrder && e.Order == victim.Status.OrderID ||
 						e.Action == altershield.ActionFinishNode && (e.Node == node || e.Node == victim.Status.OrderNodeID)
 				})

@@ -22,6 +22,7 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -129,6 +130,7 @@ func (r *OrderReconciler) emit(ctx context.Context, before, after verify.Subject
 // orderEnd is the end of the order of a release whose record is gone.
 type orderEnd struct {
 	types.NamespacedName
+	uid                     types.UID
 	orderID, tenant         string
 	node, why               string
 	stage                   v1alpha1.OrderStage
@@ -189,8 +191,8 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 	}
 	since := cmp.Or(s.OrderEndDueTimeUnix, r.Clock.Now().Unix())
 	return orderEnd{
-		NamespacedName: client.ObjectKeyFromObject(change),
-		orderID:        s.OrderID, tenant: s.OrderTenant, node: s.OrderNodeID, stage: s.OrderStage, why: whyGone(s), state: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), status: s.Status,
+		NamespacedName: client.ObjectKeyFromObject(change), uid: change.UID,
+		orderID: s.OrderID, tenant: s.OrderTenant, node: s.OrderNodeID, stage: s.OrderStage, why: whyGone(s), state: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), status: s.Status,
 		passed: s.PassCount, failed: s.FailCount, checked: s.CheckingCount, accepted: s.OrderSubmitTimeUnix,
 		deadline: since + int64(set.PostTimeout.Seconds()),
 	}, true
@@ -210,10 +212,12 @@ func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.
 		r.server.Forget(types.NamespacedName{Name: end.orderID})
 		return ctrl.Result{}, nil
 	}
-	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, v1alpha1.ChangeWorkloadStatus{
+	gone := &v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Namespace: end.Namespace, Name: end.Name, UID: end.uid}}
+	gone.Status = v1alpha1.ChangeWorkloadStatus{
 		Status: end.status, PassCount: end.passed, FailCount: end.failed, CheckingCount: end.checked,
 		OrderStatus: v1alpha1.OrderStatus{
 			OrderID: end.orderID, OrderTenant: end.tenant, OrderNodeID: end.node, OrderStage: end.stage, OrderEnd: end.state, OrderSubmitTimeUnix: end.accepted,
 		},
-	}, end.why)}, nil
+	}
+	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, gone, end.why)}, nil
 }

@@ -140,7 +140,7 @@ func (b *batch) decide() {
 	b.claim(v1alpha1.StagePost, &s.PostVerdict)
 	stage, verdict := b.verdict()
 	switch order := b.Change.Status.OrderStage; {
-	case verdict != nil && !(b.confirms() && deliveredAsPass(verdict)):
+	case b.counts(verdict):
 		b.judged(stage, verdict)
 	case b.serverOver():
 		b.conclude()
@@ -171,6 +171,11 @@ func (b *batch) verdict() (v1alpha1.CheckStage, *v1alpha1.CheckVerdict) {
 // confirms says that a pass that is delivered counts only when a poll confirms it:
 // without one it may be that there is no verdict, which is to fail.
 func (b *batch) confirms() bool { return b.Settings.SilenceFails && !b.nothingToCheck() }
+
+// counts says that there is a verdict, and that it needs no confirmation.
+func (b *batch) counts(v *v1alpha1.CheckVerdict) bool {
+	return v != nil && (!b.confirms() || !deliveredAsPass(v))
+}
 
 // awaitOrder handles a batch whose order the server has not accepted. A release
 // that runs undefended does not wait; pods that come after its success hold

@@ -306,16 +306,18 @@ func kindOf(change *v1alpha1.ChangeWorkload) string {
 // EndGone ends the order of a release whose record is gone, of which there is only
 // what its last status said, and why it ended. Its node is ended with it, where it is
 // open, in one try. It is called again after the time it returns, if any.
-func (p *AlterShield) EndGone(ctx context.Context, s v1alpha1.ChangeWorkloadStatus, why string) time.Duration {
+func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload, why string) time.Duration {
+	s := &gone.Status
 	key, now := types.NamespacedName{Name: s.OrderID}, p.clock.Now()
 	if wait := p.orders.recall(key, s.OrderID).NotBefore.Sub(now); wait > 0 {
 		return wait
 	}
-	gone := &v1alpha1.ChangeWorkload{Status: s}
 	answer := p.ended.end(s.OrderID, func() defense.Answer {
-		if defense.NodeIsOpen(&s) {
-			a := p.server.finishOrder(ctx, gone, why, now)
-			logCall(ctx, defense.CallFinish, a, s.OrderID)
+		if defense.NodeIsOpen(s) {
+			refusal, err := p.nodes.refuse(ctx, defense.CallFinish, gone, s.OrderNodeID)
+			if refusal == nil && err == nil {
+				logCall(ctx, defense.CallFinish, p.server.finishOrder(ctx, gone, why, now), s.OrderID)
+			}
 		}
 		return p.server.endOrder(ctx, gone, why, now)
 	})

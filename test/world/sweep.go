@@ -28,6 +28,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -154,7 +155,7 @@ var (
 		// An order's id has the UID of its release, and ends with when it was begun.
 		{regexp.MustCompile(`\bcluster-\w{32}-(\w{32}-\d+-\d+)-\w{8}\b`), "cluster-UID-$1-BEGUN"},
 		// Whether the answer to a submission that was accepted arrived.
-		{regexp.MustCompile(`(,? as the server said)? when asked`), ""},
+		{regexp.MustCompile(`(,? as the server said)? when asked|, and a poll confirmed it`), ""},
 		{regexp.MustCompile(`AlterShield Server has the order already`), "AlterShield Server accepted the order"},
 		{regexp.MustCompile(`\b(node|order)-\d+-\d{6}\b`), "$1-ID"},
 		{regexp.MustCompile(`(quarantined|override|suspend|operate-finished|rollback-requested)(-reported)?": "\d+"`), `$1$2": "NUMBER"`},
@@ -222,6 +223,10 @@ func (w *World) withoutRepeated(c *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWork
 			return v != nil && v.Verdict == u.Verdict && v.Message == u.Message
 		})
 	})
+	// What a call that was repeated takes longer, a release may have told.
+	if !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionWaitsForServer) {
+		meta.RemoveStatusCondition(&c.Status.Conditions, v1alpha1.ConditionWaitsForServer)
+	}
 	return c
 }
 
