@@ -44,10 +44,7 @@ const (
 	quick     = "https://raw.githubusercontent.com/traas-stack/altershield-operator/main/quick-start.yaml"
 	secret    = "the token of the stories"
 	admission = "stories.admission"
-	// needsKinds is why an add-on is not applied; TestCluster of test/manifests
-	// applies what it has of other kinds.
-	needsKinds = "needs the kinds of another operator"
-	needsPods  = "the manager's pods are only played here: nothing listens, and they have no logs"
+	needsPods = "the manager's pods are only played here: nothing listens, and they have no logs"
 )
 
 // download is where releases are; the story is told with the file that is here.
@@ -67,9 +64,16 @@ var stories = map[string]told{
 				command: "kubectl -n altershieldoperator-system rollout status deployment/altershieldoperator-controller-manager",
 				after:   func(s *story) { s.startManager(false) },
 			},
-			{command: "kubectl apply -k config/certmanager", skip: needsKinds},
-			{command: "kubectl apply -k config/prometheus", skip: needsKinds},
-			{command: "k describe certificate altershieldoperator-webhook-serving-cert", skip: needsKinds},
+			{
+				command: "kubectl apply -k config/certmanager",
+				before: func(s *story) {
+					if err := s.cluster.InstallAddOnKinds(context.Background(), s.root); err != nil {
+						s.t.Fatal(err)
+					}
+					s.removeWebhooks()
+				},
+				after: func(s *story) { s.startManager(false) },
+			},
 			{
 				command: "kubectl create secret generic altershield-token -n altershieldoperator-system --from-file=token",
 				before:  func(s *story) { s.write("token", secret) },

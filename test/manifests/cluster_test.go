@@ -173,34 +173,53 @@ func (c *cluster) testRestricted(t *testing.T) {
 	}
 }
 
-// What may be applied beside it is accepted, as far as this cluster has the kinds.
+// What may be applied beside it, or instead of it, is accepted: by the real
+// schemas of cert-manager and of the Prometheus Operator, too. A field that is
+// unknown is an error.
 func (c *cluster) testAddOns(t *testing.T) {
-	for _, args := range [][]string{
-		{"apply", "-k", "config/network-policy"},
-		{"apply", "-k", "config/samples", "--dry-run=server"},
-		{"apply", "-k", "config/samples/server", "--dry-run=server"},
-		{"apply", "-f", "config/samples/altershield-token-secret.yaml", "--dry-run=server"},
+	if err := c.InstallAddOnKinds(t.Context(), c.root); err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "apply", "-k", "config/network-policy")
+	for _, dir := range overlays {
+		if out := c.kubectl(t, "apply", "-k", "config/"+dir, "--dry-run=server", "--validate=strict"); strings.Contains(out, "Warning") {
+			t.Errorf("config/%s: the API server warns:\n%s", dir, out)
+		}
+	}
+	token := "config/samples/altershield-token-secret.yaml"
+	if out := c.kubectl(t, "apply", "-f", token, "--dry-run=server"); strings.Contains(out, "Warning") {
+		t.Errorf("%s: the API server warns:\n%s", token, out)
+	}
+	// The judge is one.
+	for kind, spoil := range map[string]func(spec map[string]any){
+		"Certificate":    func(spec map[string]any) { delete(spec, "secretName") },
+		"Issuer":         func(spec map[string]any) { spec["selfsigned"] = map[string]any{} },
+		"ServiceMonitor": func(spec map[string]any) { spec["endpoints"] = "https" },
+		"PrometheusRule": func(spec map[string]any) { spec["groups"] = []any{map[string]any{"rules": []any{}}} },
 	} {
-		if out := c.kubectl(t, args...); strings.Contains(out, "Warning") {
-			t.Errorf("%s: the API server warns:\n%s", strings.Join(args, " "), out)
-		}
+		c.refuses(t, kind, spoil)
 	}
-	for _, dir := range []string{"certmanager", "prometheus"} {
-		var known bytes.Buffer
-		for _, o := range objects(t, render(t, dir)) {
-			if group, _, _ := strings.Cut(o.GetAPIVersion(), "/"); group == "monitoring.coreos.com" || group == "cert-manager.io" {
-				continue
-			}
-			data, err := yaml.Marshal(o.Object)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fmt.Fprintf(&known, "---\n%s", data)
+}
+
+// refuses spoils the first object of a kind, and fails unless the API server
+// refuses it.
+func (c *cluster) refuses(t *testing.T, kind string, spoil func(spec map[string]any)) {
+	t.Helper()
+	for _, o := range append(objects(t, render(t, "certmanager")), objects(t, render(t, "prometheus"))...) {
+		if o.GetKind() != kind {
+			continue
 		}
-		if out, err := c.try(t, known.Bytes(), "apply", "--dry-run=server", "-f", "-"); err != nil || strings.Contains(out, "Warning") {
-			t.Errorf("%s: %v\n%s", dir, err, out)
+		spoil(o.Object["spec"].(map[string]any))
+		data, err := yaml.Marshal(o.Object)
+		if err != nil {
+			t.Fatal(err)
 		}
+		if out, err := c.try(t, data, "apply", "--dry-run=server", "--validate=strict", "-f", "-"); err == nil {
+			t.Errorf("a spoilt %s is accepted:\n%s\n%s", kind, out, data)
+		}
+		return
 	}
+	t.Errorf("no manifest has a %s", kind)
 }
 
 // The roles every cluster has give their users what concerns their releases.
@@ -330,6 +349,11 @@ func (c *cluster) testUpgrade(t *testing.T) {
 func (c *cluster) testUninstall(t *testing.T) {
 	c.kubectl(t, "apply", "-f", "config/samples/opsconfiginfo-branch.yaml")
 	c.kubectl(t, "delete", "-f", "quick-start.yaml", "--timeout=120s")
+	c.nothingLeft(t)
+}
+
+func (c *cluster) nothingLeft(t *testing.T) {
+	t.Helper()
 	left := c.kubectl(t, "get", "namespaces,crds,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "name")
 	for line := range strings.Lines(left) {
 		if strings.Contains(line, "altershield") || strings.Contains(line, "alipay") {

@@ -22,6 +22,7 @@ import (
 	"flag"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -406,5 +407,27 @@ func TestQuickStart(t *testing.T) {
 	name, tag, ok := strings.Cut(image, ":")
 	if !ok || name != "ghcr.io/traas-stack/altershield-operator" || tag == "latest" {
 		t.Errorf("image %s is none of a release", image)
+	}
+}
+
+// The kustomize of the Makefile renders what that of kubectl does, so that it does
+// not matter how people apply a directory.
+func TestKustomize(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds kustomize")
+	}
+	root := repository(t)
+	if out, err := exec.CommandContext(t.Context(), "make", "-s", "-C", root, "bin/kustomize").CombinedOutput(); err != nil {
+		t.Fatalf("make bin/kustomize: %v\n%s", err, out)
+	}
+	for _, dir := range append([]string{"crd", "dev"}, overlays...) {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "kustomize"), "build", filepath.Join(root, "config", filepath.FromSlash(dir))).Output()
+		if err != nil {
+			t.Errorf("kustomize build config/%s: %v", dir, err)
+			continue
+		}
+		if diff := cmp.Diff(objects(t, render(t, dir)), objects(t, out)); diff != "" {
+			t.Errorf("config/%s by kubectl (-) and by kustomize (+):\n%s", dir, diff)
+		}
 	}
 }

@@ -48,6 +48,9 @@ const (
 	managerName = prefix + "controller-manager"
 )
 
+// overlays are the directories of config/ that people apply.
+var overlays = []string{"default", "certmanager", "prometheus", "network-policy", "samples", "samples/server"}
+
 func repository(t *testing.T) string {
 	t.Helper()
 	root, err := controlplane.Root(".")
