@@ -25,9 +25,9 @@ PLATFORMS ?= linux/amd64,linux/arm64
 CONTAINER_TOOL ?= docker
 # What `make deploy` and `make undeploy` render: default, certmanager or samples/server.
 OVERLAY ?= default
-KUBECTL ?= $(or $(shell command -v kubectl),bin/k8s/kubectl)
-# A control plane that is already built is good enough as the source of kubectl.
-LOCAL_KUBECTL = $(filter bin/k8s/kubectl,$(KUBECTL))
+# The kubectl of the local control plane where that was built; otherwise kubectl alone is built, which takes a minute.
+KUBECTL ?= $(or $(shell command -v kubectl),$(wildcard bin/k8s/kubectl),bin/kubectl)
+LOCAL_KUBECTL = $(filter bin/kubectl,$(KUBECTL))
 # Limit per test package. The end-to-end suite runs whole releases, deadlines included.
 TEST_TIMEOUT ?= 60m
 # Which specs `make test-node` runs, by their labels.
@@ -242,8 +242,8 @@ simulator: ## Run a simulator of AlterShield Server, for `make run SERVER_URL=ht
 
 .PHONY: install
 install: $(LOCAL_KUBECTL) $(if $(WEBHOOK_HOST),certs/.host) ## Install CRDs and namespace; with WEBHOOK_HOST also the webhooks `make run` serves.
-	$(KUBECTL) apply --server-side -k config/crd
-	$(KUBECTL) apply -k config/dev
+	@# Server-side: the kinds stay as they are where somebody else installed them without the annotation of kubectl apply.
+	$(KUBECTL) apply --server-side --force-conflicts -k config/dev
 	$(if $(WEBHOOK_HOST),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) apply -f -)
 
 .PHONY: uninstall
@@ -266,12 +266,14 @@ certs/.host certs/tls.crt:
 .PHONY: FORCE
 FORCE:
 
-bin/k8s/kubectl: controlplane
+bin/kubectl: hack/controlplane/pins/go.mod hack/controlplane/pins/go.sum
+	cd hack/controlplane/pins && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/kubectl
+	@touch $@
 
 ##@ Deployment
 
 .PHONY: deploy
-deploy: manifests $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Install the operator with the image IMG into the cluster of the current kubeconfig.
+deploy: $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Install the operator with the image IMG into the cluster of the current kubeconfig.
 	$(call RENDER,$(OVERLAY)) | $(KUBECTL) apply -f -
 
 .PHONY: undeploy

@@ -25,6 +25,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -123,6 +124,7 @@ func TestCluster(t *testing.T) {
 	t.Run("down", c.testDown)
 	t.Run("upgrade", c.testUpgrade)
 	t.Run("uninstall", c.testUninstall)
+	t.Run("development", c.testDevelopment)
 	t.Run("manager", c.testManager)
 }
 
@@ -220,6 +222,28 @@ func (c *cluster) refuses(t *testing.T, kind string, spoil func(spec map[string]
 		return
 	}
 	t.Errorf("no manifest has a %s", kind)
+}
+
+// testDevelopment is make install, twice, and make uninstall: nothing is warned
+// of, and nothing is left.
+func (c *cluster) testDevelopment(t *testing.T) {
+	run := func(target string) string {
+		cmd := exec.CommandContext(t.Context(), "make", "-s", "-C", c.root, target, "KUBECTL="+c.Kubectl())
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("make %s: %v\n%s", target, err, out)
+		}
+		return string(out)
+	}
+	for range 2 {
+		if out := run("install"); strings.Contains(out, "Warning") {
+			t.Errorf("make install: the API server warns:\n%s", out)
+		}
+	}
+	c.kubectl(t, "get", "crd/changeworkloads.app.ops.cloud.alipay.com", "namespace/"+namespace)
+	run("uninstall")
+	c.nothingLeft(t)
 }
 
 // The roles every cluster has give their users what concerns their releases.

@@ -431,3 +431,19 @@ func TestKustomize(t *testing.T) {
 		}
 	}
 }
+
+// To deploy, kustomize is enough: no control plane is built, whether there is a
+// kubectl or not.
+func TestDeployNeedsKustomizeOnly(t *testing.T) {
+	for _, target := range []string{"install", "deploy", "undeploy", "deployYaml", "uninstall"} {
+		for _, kubectl := range []string{"kubectl", "bin/k8s/kubectl", "bin/kubectl"} {
+			out, err := exec.CommandContext(t.Context(), "make", "-n", "-C", repository(t), target, "KUBECTL="+kubectl).CombinedOutput()
+			if err != nil {
+				t.Fatalf("make -n %s: %v\n%s", target, err, out)
+			}
+			if strings.Contains(string(out), "hack/controlplane/build") {
+				t.Errorf("make %s with %s builds a control plane:\n%s", target, kubectl, out)
+			}
+		}
+	}
+}
