@@ -102,6 +102,9 @@ func FuzzParseCallback(f *testing.F) {
 			}
 			return
 		}
+		if c.Request.Verdict.Passes() && !(json.Valid(body) && some(body, "callbackRequest", func(r json.RawMessage) bool { return some(r, "verdict", hasPass) })) {
+			t.Fatalf("%q passes", body)
+		}
 		if c.Request.NodeID == "" || c.Request.BizExecOrderID == "" || c.Request.Verdict.Verdict == "" {
 			t.Fatalf("incomplete: %+v", c)
 		}

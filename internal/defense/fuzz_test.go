@@ -1,0 +1,129 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// FuzzQuarantine: whatever the annotations hold, each version that is listed is in
+// quarantine, or its time is over. What is written again is bounded, and reads as it
+// did.
+func FuzzQuarantine(f *testing.F) {
+	reason, err := json.Marshal(map[string]QuarantineReason{
+		"a": {Time: "2026-01-01T00:00:00Z", Cause: v1alpha1.ReasonNeverStarted, Until: "2026-01-01T01:00:00Z", Times: 3, Release: 7, To: "z"},
+		"b": {Cause: v1alpha1.ReasonRollbackRequested, Overridden: "somebody", Release: 8},
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("a,b", string(reason), int64(1767225600))
+	f.Add("a,b", string(reason), int64(1798761600))
+	f.Add(" a ,,a,b,", `{"a":{"times":"many","cause":"c"},"b":{"cause":"d"}}`, int64(0))
+	f.Add("a", `{"a":`, int64(0))
+	f.Add("a", `[]`, int64(0))
+	f.Add("", `null`, int64(0))
+	f.Add(strings.Repeat("a,", 99)+"1,2,3,4,5,6,7,8,9,10,11,12", `{"1":null,"1":{"times":-1}}`, int64(-1))
+	f.Add("\xff,\x00", `{"\ud800":{"message":"`+strings.Repeat("m", 5000)+`"}}`, int64(1<<40))
+	f.Fuzz(func(t *testing.T, list, reasons string, seconds int64) {
+		now := time.Unix(seconds, 0)
+		read := map[string]string{v1alpha1.QuarantinedAnnotation: list, v1alpha1.QuarantineReasonAnnotation: reasons}
+		q := ParseQuarantine(read, now)
+		for version := range strings.SplitSeq(list, ",") {
+			if version = strings.TrimSpace(version); version != "" && !q.Holds(version) && !slices.Contains(q.over, version) {
+				t.Fatalf("version %q of %q is free", version, list)
+			}
+			_ = describeQuarantine(version, q)
+		}
+		const newest = "0123456789abcdef0123456789abcdef"
+		with := q.With(newest, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1})
+		if !with.Holds(newest) || len(with.versions) > maxQuarantined {
+			t.Fatalf("the newest is not in quarantine, or too many are: %v", with.versions)
+		}
+		if free := with.Override(newest, "somebody"); free.Holds(newest) || !free.overridden(newest) {
+			t.Fatal("an override does not end it")
+		}
+		for _, changed := range []Quarantine{with, with.Override(newest, "somebody"), with.Without(newest)} {
+			written := maps.Clone(read)
+			changed.Annotate(written)
+			again := ParseQuarantine(written, now)
+			if n := len(again.versions) + len(again.over); n > maxQuarantined || len(again.reasons) > 2*maxQuarantined {
+				t.Fatalf("%d versions and %d reasons are kept", n, len(again.reasons))
+			}
+			if !utf8Only(changed.versions) { // no version is anything else, and JSON cannot hold it
+				continue
+			}
+			if !slices.Equal(changed.versions, again.versions) {
+				t.Fatalf("%q, written and read again: %q", changed.versions, again.versions)
+			}
+			for _, v := range again.versions {
+				if diff := cmp.Diff(changed.reasons[v], again.reasons[v]); diff != "" {
+					t.Fatalf("reason of %q, written and read again (-want +got):\n%s", v, diff)
+				}
+			}
+		}
+	})
+}
+
+func utf8Only(versions []string) bool {
+	return !slices.ContainsFunc(versions, func(v string) bool { return strings.ToValidUTF8(v, "") != v })
+}
+
+// FuzzRecords: what admission and the operator record on a workload is read without
+// harm, whoever wrote it, and what is read is written and read again as the same.
+func FuzzRecords(f *testing.F) {
+	for _, seed := range []string{
+		"", " ", "c6c45d23 17 jane doe", "v 1 ", "1 1700000000 Blocked jane", "1 x Quarantined u", "1 1700000000 Blocked", "-1 99999999999999999999 Blocked u",
+		`{"asked":"all","ended":["a"],"user":"jane","resourceVersion":"3"}`, `{"asked":""}`, `{"asked":`, "a=b,c=d", "a=a,=b,b=,,a=b=c",
+		strings.Repeat("a=b,", 50), "9223372036854775807", "9223372036854775808", "-1", "1e3", "\xff=\x00",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		if o, ok := ParseOverride(value); ok && strings.Join([]string{o.Version, o.ResourceVersion, o.User}, " ") != value {
+			t.Fatalf("override %q reads as %+v", value, o)
+		}
+		if o, ok := ParseOptOut(value); ok {
+			if again, ok := ParseOptOut(o.String()); !ok || again != o {
+				t.Fatalf("opt-out %q reads as %+v, and then as %+v", value, o, again)
+			}
+		}
+		if u, ok := ParseUnquarantined(value); ok {
+			if again, ok := ParseUnquarantined(u.String()); !ok || !cmp.Equal(again, u) {
+				t.Fatalf("unquarantined %q reads as %+v, and then as %+v", value, u, again)
+			}
+		}
+		a := ParseAdmitted(value)
+		if len(a) > maxAdmitted || !cmp.Equal(ParseAdmitted(a.String()), a) {
+			t.Fatalf("admitted %q reads as %d templates, and then as others", value, len(a))
+		}
+		if n := ParseRelease(value); n < 0 || n > MaxRelease || NextRelease(n) <= n && n < MaxRelease {
+			t.Fatalf("release %q is %d", value, n)
+		}
+		w := &Workload{Labels: map[string]string{v1alpha1.SuspendLabel: value}, Annotations: map[string]string{v1alpha1.SuspendedByAnnotation: value}}
+		_, _, _ = parseBlockedBy(w)
+	})
+}

@@ -1,0 +1,156 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package settings
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// written is the content of a setting that has what is in force, for the settings
+// that have a content.
+func written(name string, s Settings) string {
+	switch name {
+	case NameBranch:
+		return fmt.Sprint(s.BatchSize)
+	case NameTimeouts:
+		return fmt.Sprintf("wait=%s,pre=%s,post=%s,settle=%s", s.Wait, s.PreTimeout, s.PostTimeout, s.Settle)
+	case NameRollback:
+		return fmt.Sprintf("after=%s,slow=%s,tolerate=%d%%", s.RollbackAfter, s.RollbackSlow, s.RollbackTolerate)
+	case NameHistory:
+		return fmt.Sprint(s.History)
+	case NameAdmission:
+		return s.AdmissionTimeout.String()
+	case NameQuarantine:
+		return s.QuarantineFor.String()
+	case NameBrake:
+		return fmt.Sprintf("%d/%s", s.BrakeCount, s.BrakeWindow)
+	}
+	return ""
+}
+
+// outOfBounds names what no setting may say; empty where all is well.
+func outOfBounds(s Settings) string {
+	for what, wrong := range map[string]bool{
+		"batch size":   s.BatchSize < 1 || s.BatchSize > MaxBatchSize,
+		"wait":         s.Wait < time.Second,
+		"pre":          s.PreTimeout < time.Second,
+		"post":         s.PostTimeout < time.Second,
+		"settle":       s.Settle != 0 && s.Settle < time.Second,
+		"after":        s.RollbackAfter < time.Second,
+		"slow":         s.RollbackSlow < time.Second,
+		"tolerate":     s.RollbackTolerate < 0 || s.RollbackTolerate > 100,
+		"history":      s.History < 0 || s.History > MaxHistory,
+		"admission":    s.AdmissionTimeout < 100*time.Millisecond || s.AdmissionTimeout > MaxAdmissionTimeout,
+		"quarantine":   s.QuarantineFor < time.Second || s.QuarantineFor > MaxQuarantine,
+		"brake":        s.BrakeCount < 1 || s.BrakeCount > MaxBrake,
+		"brake's time": s.BrakeWindow < time.Second || s.BrakeWindow > MaxBrakeWindow,
+	} {
+		if wrong {
+			return fmt.Sprintf("%s of %+v", what, s)
+		}
+	}
+	return ""
+}
+
+// contents are what a fuzzer begins with.
+func contents() []string {
+	return []string{"", "10", "0", "-1", "201", "2m", "1ns", "after=2m,slow=10m,tolerate=10%", "tolerate=0", "tolerate=101%", "after=",
+		"wait=60s,pre=120s,post=120s,settle=10s", "settle=0", "settle=0s,settle=1s", "wait=9999999h", "wait=1s,", "=,=", "5/10m", "5/", "/10m", "1000/24h",
+		"2.9s", "3s", "1e3", "+7", "0x10", "٣", "enabled", "disabled", "true", "false", " 7 ", "\xff", "wait=1s\nx", strings.Repeat("9", 300)}
+}
+
+// FuzzSettings: what an object says is in force or it is not, and then one line says
+// which field is wrong. What is in force is within its bounds, and is the same when
+// it is written down and read again.
+func FuzzSettings(f *testing.F) {
+	for i, content := range contents() {
+		for n := range names() {
+			f.Add(uint8(n), i%3 > 0, content)
+		}
+	}
+	f.Fuzz(func(t *testing.T, n uint8, enable bool, content string) {
+		name := names()[int(n)%len(names())]
+		o := v1alpha1.OpsConfigInfo{}
+		o.Name, o.Spec.Type, o.Spec.Enable, o.Spec.Content = name, known[name].kind, enable, content
+		a, s := Assess(&o), FromObjects([]v1alpha1.OpsConfigInfo{o})
+		if what := outOfBounds(s); what != "" {
+			t.Fatalf("%s %t %q: %s", name, enable, content, what)
+		}
+		if !a.Accepted {
+			if !strings.HasPrefix(a.Message, "spec.content: ") || !strings.Contains(a.Message, "write ") || strings.ContainsAny(a.Message, "\n\r") {
+				t.Fatalf("%s %t %q: the message %q does not name the field and the remedy on one line", name, enable, content, a.Message)
+			}
+			if s != Default() {
+				t.Fatalf("%s %t %q is not accepted, and does something", name, enable, content)
+			}
+			return
+		}
+		if a.InForce == nil || *a.InForce != (v1alpha1.OpsConfigValue{Enable: enable, Content: content}) {
+			t.Fatalf("%s %t %q is accepted, in force is %v", name, enable, content, a.InForce)
+		}
+		o.Spec.Content = written(name, s)
+		if got := FromObjects([]v1alpha1.OpsConfigInfo{o}); got != s {
+			t.Fatalf("%s %t %q is %+v, written as %q it is %+v", name, enable, content, s, o.Spec.Content, got)
+		}
+	})
+}
+
+// FuzzAnnotations: an annotation of a workload that cannot be used is told with its
+// key on one short line, and changes nothing. Where the operator's object is locked,
+// none can be used.
+func FuzzAnnotations(f *testing.F) {
+	for _, content := range contents() {
+		for n := range annotated() {
+			f.Add(uint8(n), content, n%2 > 0)
+		}
+	}
+	f.Fuzz(func(t *testing.T, n uint8, value string, locks bool) {
+		name := annotated()[int(n)%len(annotated())]
+		operator := DefaultObjects("ns")
+		for i := range operator {
+			operator[i].Spec.Locked = locks && operator[i].Name == name
+		}
+		without := For(operator, nil, nil)
+		annotations := map[string]string{annotation(name): value, v1alpha1.SettingAnnotationPrefix + "unknown": value}
+		in := For(operator, nil, annotations)
+		if what := outOfBounds(in.Settings); what != "" {
+			t.Fatalf("%s=%q: %s", name, value, what)
+		}
+		for _, problem := range in.Problems {
+			if !strings.Contains(problem, annotation(name)) || strings.ContainsAny(problem, "\n\r") || len(problem) > 1024 {
+				t.Fatalf("%s=%q: the problem %q does not name it, or is long", name, value, problem)
+			}
+		}
+		if (locks || len(in.Problems) > 0) && in.Settings != without.Settings {
+			t.Fatalf("%s=%q cannot be used, and does something", name, value)
+		}
+		if locks && len(in.Problems) == 0 {
+			t.Fatalf("%s=%q: nobody is told that the setting is locked", name, value)
+		}
+		if again := For(operator, nil, map[string]string{annotation(name): brief(value)}); again.Settings != in.Settings {
+			t.Fatalf("%s=%q means something else than what is read of it", name, value)
+		}
+		if altered := DescribeAltered(nil, annotations); strings.ContainsAny(altered, "\n\r") || len(altered) > 1024 || !strings.Contains(altered, name) {
+			t.Fatalf("%s=%q: altered %q", name, value, altered)
+		}
+	})
+}
