@@ -36,6 +36,8 @@ NODE_LABELS ?= !soak
 E2E_PROCS ?= 6
 # Other packages that are tested at a time. Those that start control planes wait most of the time, too.
 TEST_PROCS ?= 3
+# How long each fuzz target runs in `make fuzz` and `make test-soak`.
+FUZZ_TIME ?= 60s
 # Busy processes beside which `make test-busy` tests.
 BUSY ?= 4
 BENCH ?= .
@@ -159,9 +161,13 @@ TEST_PACKAGES = all=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Import
 E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=bin/reports --json-report=$(2).json ./test/e2e
 
 .PHONY: test-soak
-test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, the demo.
+test-soak: build controlplane fuzz ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing.
 	@mkdir -p bin/reports
 	@$(call E2E,soak,soak)
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZ_TIME, two at a time.
+	hack/fuzz/run.sh $(FUZZ_TIME)
 
 .PHONY: test-busy
 test-busy: ## Run `make test` beside BUSY busy processes: no test needs a quiet machine.

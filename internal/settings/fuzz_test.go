@@ -83,8 +83,8 @@ func contents() []string {
 // it is written down and read again.
 func FuzzSettings(f *testing.F) {
 	for i, content := range contents() {
-		for n := range names() {
-			f.Add(uint8(n), i%3 > 0, content)
+		for n := i % 3; n < len(names()); n += 3 {
+			f.Add(uint8(n), i%5 > 0, content)
 		}
 	}
 	f.Fuzz(func(t *testing.T, n uint8, enable bool, content string) {
@@ -118,9 +118,9 @@ func FuzzSettings(f *testing.F) {
 // key on one short line, and changes nothing. Where the operator's object is locked,
 // none can be used.
 func FuzzAnnotations(f *testing.F) {
-	for _, content := range contents() {
-		for n := range annotated() {
-			f.Add(uint8(n), content, n%2 > 0)
+	for i, content := range contents() {
+		for n := i % 3; n < len(annotated()); n += 3 {
+			f.Add(uint8(n), content, i%5 == 0)
 		}
 	}
 	f.Fuzz(func(t *testing.T, n uint8, value string, locks bool) {
