@@ -53,6 +53,8 @@ type Manager struct {
 	args      []string
 	health    string
 	callbacks string
+	webhooks  string
+	ca        []byte
 }
 
 // ManagerOptions say how a manager is run.
@@ -116,7 +118,7 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	health, callbacks := loopback(ports[1]), loopback(ports[2])
 	return &Manager{
 		c: c, name: o.Name, binary: filepath.Join(o.Root, "bin", "manager"), health: "http://" + health + "/readyz",
-		callbacks: "http://" + callbacks,
+		callbacks: "http://" + callbacks, webhooks: loopback(ports[0]), ca: ca,
 		args: append([]string{
 			"--kubeconfig=" + kubeconfig,
 			"--leader-elect=false",
@@ -131,6 +133,13 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 
 // CallbackAddress is the URL of the manager's callback address, without a path.
 func (m *Manager) CallbackAddress() string { return m.callbacks }
+
+// WebhookAddress is where the manager serves its webhooks, as host:port, and
+// WebhookCA who signed the certificate it serves them with.
+func (m *Manager) WebhookAddress() string { return m.webhooks }
+
+// WebhookCA is in PEM.
+func (m *Manager) WebhookCA() []byte { return m.ca }
 
 // redirect lets a kubeconfig find the API server at another endpoint.
 func redirect(path, endpoint string, ca []byte) error {
