@@ -30,9 +30,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/options"
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
@@ -483,6 +486,95 @@ func TestComplete(t *testing.T) {
 	}
 	if len(p.events) < 15 {
 		t.Errorf("found only the events %v", p.events)
+	}
+}
+
+// docs/objects.md has every key that the operator writes or reads, and none that
+// there is not.
+func TestObjectKeys(t *testing.T) {
+	d := read(t, "docs/objects.md")
+	named := map[string]bool{}
+	for _, s := range d.spans {
+		named[s.text] = true
+	}
+	known := map[string]bool{"spec.paused": true, "spec.template": true, "metadata.managedFields": true, corev1.LastAppliedConfigAnnotation: true}
+	keys := 0
+	for name, value := range programOf(t).constants {
+		if !strings.HasSuffix(name, "Label") && !strings.HasSuffix(name, "Annotation") {
+			continue
+		}
+		short, own := strings.CutPrefix(value, v1alpha1.SettingAnnotationPrefix)
+		if !own && !strings.HasPrefix(value, v1alpha1.EnrolledLabel) && value != v1alpha1.DeploymentNameLabel && value != v1alpha1.ChangeCauseAnnotation {
+			continue // of others
+		}
+		keys++
+		known[short], known[value] = true, true
+		if !named[short] && !named[value] {
+			t.Errorf("docs/objects.md does not say on what the operator writes %s (%s), when, and how it is taken back", value, name)
+		}
+	}
+	if keys < 25 {
+		t.Errorf("found only %d keys", keys)
+	}
+	for _, r := range d.rows {
+		if r.heading != "On a workload" && r.heading != "On pods" {
+			continue
+		}
+		for _, s := range r.cells[0] {
+			if !known[s.text] {
+				t.Errorf("docs/objects.md:%d: nothing writes %s", s.line, s.text)
+			}
+		}
+	}
+}
+
+// docs/objects.md has every right to write that the manager's roles give, and no
+// other. That the manager uses each of them, and needs no other, is compared with the
+// audit log of real API servers (test/node).
+func TestObjectRights(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(repository(t), "config", "rbac", "role.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]map[string][]string{}
+	for document := range strings.SplitSeq(strings.TrimPrefix(string(data), "---\n"), "\n---\n") {
+		var role rbacv1.ClusterRole // a Role has the same fields
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		heading := map[string]string{"ClusterRole": "Rights in the whole cluster", "Role": "Rights in its namespace"}[role.Kind]
+		rights := map[string][]string{}
+		for _, rule := range role.Rules {
+			for _, verb := range rule.Verbs {
+				for _, resource := range rule.Resources {
+					if !slices.Contains([]string{"get", "list", "watch"}, verb) && !slices.Contains(rights[resource], verb) {
+						rights[resource] = append(rights[resource], verb)
+						slices.Sort(rights[resource])
+					}
+				}
+			}
+		}
+		want[heading] = rights
+	}
+	got := map[string]map[string][]string{}
+	for _, r := range read(t, "docs/objects.md").rows {
+		if want[r.heading] == nil {
+			continue
+		}
+		if got[r.heading] == nil {
+			got[r.heading] = map[string][]string{}
+		}
+		for _, resource := range r.cells[0] {
+			var verbs []string
+			for _, verb := range r.cells[1] {
+				verbs = append(verbs, verb.text)
+			}
+			slices.Sort(verbs)
+			got[r.heading][resource.text] = verbs
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rights to write in config/rbac/role.yaml (-) and in the tables of docs/objects.md (+); say there what each is for:\n%s", diff)
 	}
 }
 
