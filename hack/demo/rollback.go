@@ -52,7 +52,7 @@ func (s *story) healed(ctx context.Context) error {
 		return err
 	}
 	s.server.failBatch(failingBatch)
-	if err := s.run(ctx, "set", "image", "deployment/sleep", "sleep=busybox:4"); err != nil {
+	if err := s.run(ctx, "set", "image", "deployment/sleep", "sleep=busybox:1.36"); err != nil {
 		return err
 	}
 	bad, err := s.restored(ctx, before.Labels[v1alpha1.VersionLabel])

@@ -104,7 +104,7 @@ so that its first pods are verified while the others are still to come:
 // block is what the failure leads to: the next release is denied, and passes as
 // a repair.
 func (s *story) block(ctx context.Context) error {
-	next := []string{"set", "image", "deployment/sleep", "sleep=busybox:3"}
+	next := []string{"set", "image", "deployment/sleep", "sleep=busybox:1.35"}
 	if err := s.isDenied(ctx, next...); err != nil {
 		return err
 	}

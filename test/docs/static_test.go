@@ -489,6 +489,47 @@ func TestComplete(t *testing.T) {
 	}
 }
 
+var (
+	imageName = regexp.MustCompile(`\b(?:sleep=|image: |IMG=|")((?:[a-z0-9.-]+/)*[a-z-]*(?:busybox|altershield-operator)(?::[\w.-]+)?)\b`)
+	// published are the images that people can pull; of another registry, in examples,
+	// is what they push there. "busybo" is the one that does not exist.
+	published = regexp.MustCompile(`^(busybox(:1\.3[0-7])?|registry\.example/.*|ghcr\.io/traas-stack/altershield-operator:vX\.Y\.Z)$`)
+)
+
+// Every image that is named can be pulled, or is that of the release.
+func TestImages(t *testing.T) {
+	root := repository(t)
+	released := source(t, "config/manager/kustomization.yaml", `newName: (\S+)`)[0] + ":" + source(t, "config/manager/kustomization.yaml", `newTag: (v\d+\.\d+\.\d+)\n`)[0]
+	texts := map[string]string{}
+	for _, path := range documents {
+		texts[path] = strings.Join(read(t, path).lines, "\n")
+	}
+	for _, pattern := range []string{"quick-start.yaml", "config/samples/*.yaml", "config/samples/*/*.yaml", "config/manager/*.yaml"} {
+		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no %s: %v", pattern, err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[file] = string(data)
+		}
+	}
+	seen := 0
+	for path, text := range texts {
+		for _, m := range imageName.FindAllStringSubmatch(text, -1) {
+			if seen++; !published.MatchString(m[1]) && m[1] != released {
+				t.Errorf("%s: nobody can pull %s; name a tag that is published, or add it to published", path, m[1])
+			}
+		}
+	}
+	if seen < 5 {
+		t.Errorf("found only %d images", seen)
+	}
+}
+
 // docs/objects.md has every key that the operator writes or reads, and none that
 // there is not.
 func TestObjectKeys(t *testing.T) {
