@@ -91,17 +91,28 @@ func ParseQuarantine(annotations map[string]string, now time.Time) Quarantine {
 	if q.reasons == nil {
 		q.reasons = map[string]QuarantineReason{}
 	}
-	for version := range strings.SplitSeq(annotations[v1alpha1.QuarantinedAnnotation], ",") {
-		version = strings.TrimSpace(version)
-		switch {
-		case version == "" || slices.Contains(q.versions, version) || slices.Contains(q.over, version):
-		case q.reasons[version].isOver(now):
+	for _, version := range listed(annotations[v1alpha1.QuarantinedAnnotation]) {
+		if q.reasons[version].isOver(now) {
 			q.over = append(q.over, version)
-		default:
+		} else {
 			q.versions = append(q.versions, version)
 		}
 	}
 	return q
+}
+
+// listed are the last versions of a comma separated list, each once. The operator lists
+// no more than that; somebody else may write a list of any length.
+func listed(list string) []string {
+	var versions []string
+	seen := map[string]bool{"": true}
+	for version := range strings.SplitSeq(list, ",") {
+		if version = strings.TrimSpace(version); !seen[version] {
+			seen[version] = true
+			versions = append(versions, version)
+		}
+	}
+	return versions[max(0, len(versions)-maxQuarantined):]
 }
 
 // isOver says that the time of a quarantine has passed.
