@@ -130,7 +130,7 @@ func (s *service) forward(conn net.Conn) {
 	s.next++
 	address := s.ready[s.next%len(s.ready)]
 	s.mu.Unlock()
-	to, err := net.Dial("tcp", address) //nolint:noctx // both ends close it
+	to, err := net.Dial("tcp", address)
 	if err != nil {
 		return
 	}

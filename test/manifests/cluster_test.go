@@ -211,7 +211,11 @@ func (c *cluster) refuses(t *testing.T, kind string, spoil func(spec map[string]
 		if o.GetKind() != kind {
 			continue
 		}
-		spoil(o.Object["spec"].(map[string]any))
+		spec, ok := o.Object["spec"].(map[string]any)
+		if !ok {
+			t.Fatalf("the %s has no spec", kind)
+		}
+		spoil(spec)
 		data, err := yaml.Marshal(o.Object)
 		if err != nil {
 			t.Fatal(err)
