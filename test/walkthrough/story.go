@@ -161,7 +161,7 @@ var Fail = Step{"2. A pod fails its verification", []Act{
 var Blocked = Step{"3. The next release is blocked", []Act{
 	another.denied().prints(Denial),
 	{Note: "scaling and everything but a new template still pass"},
-	kubectl("annotate deployment sleep on-call=jane --overwrite").calm(),
+	kubectl("annotate deployment sleep on-call=team-a --overwrite").calm(),
 }}
 
 // Repair is a release that overrides the block, and lifts it.
