@@ -61,13 +61,14 @@ func KnownBy(v cluster.View) func(ctx context.Context, kind workload.Kind, names
 		}
 		stored := kind.Object()
 		err = v.Cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, stored)
-		if client.IgnoreNotFound(err) != nil {
+		switch {
+		case client.IgnoreNotFound(err) != nil:
 			return Unknown, fmt.Errorf("get %s/%s: %w", namespace, name, err)
-		}
-		if err != nil || stored.GetUID() != uid {
+		case err == nil && stored.GetUID() == uid:
+			return Stored, nil
+		default:
 			return Unknown, nil
 		}
-		return Stored, nil
 	}
 }
 

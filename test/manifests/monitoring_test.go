@@ -162,6 +162,7 @@ func registered(t *testing.T) map[string]bool {
 // once lets each metric have a series, so that its type is known.
 func once() {
 	operatormetrics.ServerCall(altershield.Call{Action: altershield.ActionStartBatch, Attempts: 1})
+	operatormetrics.ServerHeartbeat(true, time.Unix(1, 0))
 	operatormetrics.ReleaseEntered("Running")
 	operatormetrics.VerdictStored("PRE", false)
 	operatormetrics.VerdictTook("PRE", time.Second)
