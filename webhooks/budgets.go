@@ -24,10 +24,10 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -62,13 +62,14 @@ func KnownBy(v cluster.View) func(ctx context.Context, kind workload.Kind, names
 		stored := kind.Object()
 		err = v.Cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, stored)
 		switch {
-		case client.IgnoreNotFound(err) != nil:
+		case apierrors.IsNotFound(err):
+			return Unknown, nil
+		case err != nil:
 			return Unknown, fmt.Errorf("get %s/%s: %w", namespace, name, err)
-		case err == nil && stored.GetUID() == uid:
-			return Stored, nil
-		default:
+		case stored.GetUID() != uid:
 			return Unknown, nil
 		}
+		return Stored, nil
 	}
 }
 

@@ -131,7 +131,7 @@ func TestBudgets(t *testing.T) {
 		}
 		return answered
 	}
-	const mine, all, fresh = "about this workload", "too many questions", "about new workloads of this namespace"
+	const mine, all, others = "about this workload", "too many questions", "about new workloads of this namespace"
 	spend(stored("a"), "")()
 	spend(stored("a"), "")()
 	spend(stored("a"), mine)
@@ -139,10 +139,10 @@ func TestBudgets(t *testing.T) {
 	spend(stored("b"), all)
 	// What nobody knows is another matter.
 	waiting := spend(unknown("ns"), "")
-	spend(unknown("ns"), fresh) // one is without an answer
+	spend(unknown("ns"), others) // one is without an answer
 	waiting()
 	spend(unknown("ns"), "")()
-	spend(unknown("ns"), fresh)
+	spend(unknown("ns"), others)
 	spend(unknown("other"), "")()
 	spend(unknown("other"), all)
 	c.SetTime(c.Now().Add(time.Second))

@@ -447,3 +447,34 @@ func TestDeployNeedsKustomizeOnly(t *testing.T) {
 		}
 	}
 }
+
+// Who creates webhook configurations may have any webhook called for any request: only
+// an overlay lets the manager, and no other right is in it.
+func TestCreatesNoWebhookConfigurations(t *testing.T) {
+	creates := func(dir string) (names []string) {
+		for _, r := range all[rbacv1.ClusterRole](t, render(t, dir), "ClusterRole") {
+			for _, rule := range r.Rules {
+				if slices.Contains(rule.APIGroups, "admissionregistration.k8s.io") && (slices.Contains(rule.Verbs, "create") || len(rule.ResourceNames) == 0) {
+					names = append(names, r.Name)
+				}
+			}
+		}
+		return names
+	}
+	for dir, want := range map[string][]string{
+		"default": nil, "certmanager": nil, "samples/server": nil, "samples/restore": {prefix + "webhook-restorer-role"},
+	} {
+		if diff := cmp.Diff(want, creates(dir)); diff != "" {
+			t.Errorf("%s: roles that create webhook configurations (-want +got):\n%s", dir, diff)
+		}
+	}
+	overlay := render(t, "samples/restore")
+	binding := all[rbacv1.ClusterRoleBinding](t, overlay, "ClusterRoleBinding")[0]
+	role := all[rbacv1.ClusterRole](t, overlay, "ClusterRole")[0]
+	if binding.RoleRef.Name != role.Name || len(role.Rules) != 1 || !slices.Equal(role.Rules[0].Verbs, []string{"create"}) {
+		t.Errorf("%+v is not bound alone: %+v", role.Rules, binding.RoleRef)
+	}
+	if want := (rbacv1.Subject{Kind: "ServiceAccount", Name: managerName, Namespace: namespace}); !slices.Equal(binding.Subjects, []rbacv1.Subject{want}) {
+		t.Errorf("bound to %v", binding.Subjects)
+	}
+}

@@ -114,7 +114,9 @@ func soak() {
 		installed(ctx)
 		onlyPods(ctx, 2)
 
-		By("losing certificates and webhooks")
+		By("losing certificates and webhooks, with the right to make these again")
+		restore := filepath.Join(root, "config", "samples", "restore")
+		kubectl(ctx, "apply", "-k", restore)
 		kubectl(ctx, "-n", operatorNamespace, "patch", "secret", "altershieldoperator-webhook-server-cert", "--type=merge", "-p", `{"data":{"tls.crt":"eA=="}}`)
 		kubectl(ctx, append([]string{"delete"}, configurations...)...)
 		Eventually(func() error {
@@ -173,11 +175,12 @@ func soak() {
 		}).WithContext(ctx).Should(Succeed())
 
 		By("comparing the audit log with the roles")
-		var everywhere rbacv1.ClusterRole
+		var everywhere, restorer rbacv1.ClusterRole
 		var own rbacv1.Role
+		Expect(api.Get(ctx, types.NamespacedName{Name: "altershieldoperator-webhook-restorer-role"}, &restorer)).To(Succeed())
 		Expect(api.Get(ctx, types.NamespacedName{Name: "altershieldoperator-manager-role"}, &everywhere)).To(Succeed())
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: operatorNamespace, Name: "altershieldoperator-manager-role"}, &own)).To(Succeed())
-		roles := []observer.BoundRole{observer.BindClusterRole(&everywhere), observer.BindRole(&own)}
+		roles := []observer.BoundRole{observer.BindClusterRole(&everywhere), observer.BindClusterRole(&restorer), observer.BindRole(&own)}
 		Eventually(func(g Gomega) { // the log is written a little later
 			used := observer.NewUsed(operatorUser)
 			g.Expect(used.ReadFile(cluster.AuditLog())).To(Succeed())
@@ -188,6 +191,7 @@ func soak() {
 			})
 			g.Expect(unused).To(BeEmpty(), "rights nothing uses")
 		}).WithContext(ctx).WithTimeout(15 * time.Second).WithPolling(time.Second).Should(Succeed())
+		kubectl(ctx, "delete", "-k", restore)
 		kubectl(ctx, "-n", operatorNamespace, "set", "env", operator, "KUBE_FEATURE_WatchListClient-")
 		installed(ctx)
 	}, SpecTimeout(8*time.Minute))
