@@ -38,7 +38,9 @@ const countTimeout = 2 * time.Second
 // blocked. Each namespace under defense has a number. Elsewhere, and on a workload that
 // is opted out, the label of a block has no effect.
 func blockedWorkloads(ctx context.Context, v cluster.View) (map[string]int, error) {
-	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	// The metrics of a manager that ended are read in tests, from where its context is
+	// not to be waited for.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
 	enrolled, err := v.EnrolledNamespaces(ctx)
 	if err != nil {
