@@ -248,6 +248,9 @@ func (d *release) becomeUnavailable(reason, message string) {
 func (d *release) prove() (wait time.Duration) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProven)
 	if d.Settings.History == 0 || said != nil && said.Status != metav1.ConditionUnknown {
+		if said != nil && said.Status == metav1.ConditionFalse {
+			d.leaveHistory() // the process may have died before it was done
+		}
 		return 0
 	}
 	since := time.Unix(d.status.UpdateTimeUnix, 0)
