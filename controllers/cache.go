@@ -91,7 +91,7 @@ func ClientOptions() client.Options {
 func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry) error {
 	indexer := mgr.GetFieldIndexer()
 	owned := []client.Object{&corev1.Pod{}, &v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}}
-	cached := []client.Object{cluster.NamespaceObject(), &v1alpha1.OpsConfigInfo{}, &corev1.ConfigMap{}}
+	cached := []client.Object{cluster.NamespaceObject(), &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &corev1.ConfigMap{}}
 	for _, kind := range kinds.Kinds() {
 		cached = append(cached, kind.Object())
 		for _, s := range kind.Secondary() {

@@ -19,6 +19,7 @@ package controllers
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -65,6 +66,10 @@ func (r *ChangePodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return b.
 		// The release of the batch moves on, or got a verdict that is of a batch.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.batchesOfChange), builder.WithPredicates(turned())).
+		// A pod of it fails, or is not Ready any more.
+		Watches(&corev1.Pod{}, to(r.batchesOfPod), builder.WithPredicates(podFails())).
+		// A policy that its checks go by changes.
+		Watches(&v1alpha1.DefensePolicy{}, to(r.batchesOfPolicy), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// The namespace is enrolled again.
 		Watches(cluster.NamespaceObject(), to(r.batchesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.workers, ReconciliationTimeout: reconcileTimeout}).
@@ -105,8 +110,28 @@ func (r *ChangePodReconciler) observe(ctx context.Context, batch *v1alpha1.Chang
 		return s, err
 	}
 	inForce, err := r.InForce(ctx, s.Workload.Namespace, s.Workload.Annotations)
+	if err != nil {
+		return s, err
+	}
 	s.Settings, s.Defended = inForce.Settings, true
-	return s, err
+	return s, r.observePolicies(ctx, &s)
+}
+
+// observePolicies reads the policies of a batch whose checks go on, or may begin.
+func (r *ChangePodReconciler) observePolicies(ctx context.Context, s *verify.Subject) (err error) {
+	open := s.Batch.Status.Status != v1alpha1.ChangePodExecuteDone
+	if !open && !r.goesOn(s.Batch) {
+		return nil
+	}
+	if s.Policies, err = r.Policies(ctx, s.Batch.Namespace); err != nil || !open || len(s.Policies) == 0 {
+		return err
+	}
+	ns, err := r.Namespace(ctx, s.Batch.Namespace)
+	if err != nil || ns.Meta == nil {
+		return err
+	}
+	s.Begin, err = verify.Begin(ctx, r.View, s, ns.Meta.Labels)
+	return err
 }
 
 // emit logs and reports what became of a batch, after it was written.
@@ -118,6 +143,12 @@ func (r *ChangePodReconciler) emit(ctx context.Context, was, is verify.Subject, 
 	}
 	if before.Status.Status != after.Status.Status && after.Status.Status == v1alpha1.ChangePodExecuteDone {
 		metrics.BatchDone(after.Status.Message)
+	}
+	for i := range after.Status.Checks {
+		c := &after.Status.Checks[i]
+		if was := defense.FindCheck(before.Status.Checks, c.Name); c.Type != "" && (was == nil || was.Phase != c.Phase) {
+			metrics.Check(c)
+		}
 	}
 	for _, e := range events {
 		r.Event(is.Workload, after, e, "Verify")

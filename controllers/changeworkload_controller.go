@@ -43,7 +43,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/verify"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // ChangeWorkloadReconciler carries releases on: it is the only one to make their
@@ -209,12 +208,9 @@ func (r *ChangeWorkloadReconciler) observe(
 	if in.Pods, err = r.Pods(ctx, in.Workload); err != nil {
 		return in, false, err
 	}
-	var batches v1alpha1.ChangePodList
-	if err := r.Client.List(ctx, &batches, client.InNamespace(change.Namespace),
-		client.MatchingFields{workload.IndexByOwner: string(change.UID)}, client.UnsafeDisableDeepCopy); err != nil {
-		return in, false, fmt.Errorf("list changepods of %s: %w", change.Name, err)
+	if in.Batches, err = r.Batches(ctx, change); err != nil {
+		return in, false, err
 	}
-	in.Batches = batches.Items
 	if in.History, err = r.History(ctx, change.Namespace, in.Workload.UID); err != nil {
 		return in, false, err
 	}

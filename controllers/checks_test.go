@@ -82,7 +82,7 @@ func TestTwoVerifiers(t *testing.T) {
 		defended  bool
 		want      map[string]string
 	}{
-		"passes":                {looker{looks: 2, says: v1alpha1.CheckPassed}, 0, true, map[string]string{"a": "none", "b": "none"}},
+		"passes":                {looker{looks: 2, says: v1alpha1.CheckPassed}, 0, true, map[string]string{"a": "pass", "b": "pass"}},
 		"fails at once":         {looker{says: v1alpha1.CheckFailed}, 0, true, map[string]string{"a": "fail", "b": "fail"}},
 		"fails one pod later":   {looker{looks: 3, says: v1alpha1.CheckFailed, pods: []string{"b"}}, 0, true, map[string]string{"a": "none", "b": "fail"}},
 		"cannot be done again":  {looker{looks: 1, says: v1alpha1.CheckFailed, lasting: true}, 2, true, map[string]string{"a": "fail", "b": "fail"}},
@@ -96,9 +96,11 @@ func TestTwoVerifiers(t *testing.T) {
 			web := wrappers.MakeDeployment("ns", "web").UID("web-uid")
 			release := wrappers.MakeChangeWorkload("ns", "web--x--1").UID("release-uid").Of(web.Obj()).Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning)
 			batch := wrappers.MakeChangePod("ns", "web--x--1--x--1").UID("batch-uid").Of(release.Obj()).Attempt(1, 1).Pods("a", "b")
+			asked := batch.Obj()
+			asked.Status.Checks = []v1alpha1.CheckStatus{{Name: "looker", Phase: v1alpha1.CheckPending}}
 			conflicts := test.conflicts
 			api := fake.NewClientBuilder().WithScheme(NewScheme()).
-				WithObjects(ns.Obj(), web.Obj(), release.Obj(), batch.Obj()).WithStatusSubresource(release.Obj(), batch.Obj()).
+				WithObjects(ns.Obj(), web.Obj(), release.Obj(), asked).WithStatusSubresource(release.Obj(), batch.Obj()).
 				WithIndex(&appsv1.ReplicaSet{}, workload.IndexByOwner, workload.OwnerUID).
 				WithInterceptorFuncs(interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
 					if conflicts > 0 {

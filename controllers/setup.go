@@ -66,7 +66,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"workload":       newWorkloadReconciler(c).SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
-		"changepod":      newChangePodReconciler(c, batchWorkers, server).SetupWithManager,
+		"changepod":      newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c)).SetupWithManager,
+		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
 	}
 	if o.Server != nil {

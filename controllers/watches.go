@@ -20,6 +20,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -170,6 +171,26 @@ func podChanged() predicate.Predicate {
 			return o.Ready != n.Ready || o.Terminating != n.Terminating || o.Ended != n.Ended || o.UID != n.UID ||
 				!o.RestartedAt.Equal(n.RestartedAt) || o.Hang.Fails() != n.Hang.Fails()
 		},
+	}
+}
+
+// podFails lets through pods that begin to fail, or cease to be Ready, or are Ready
+// again.
+func podFails() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok1 := e.ObjectOld.(*corev1.Pod)
+			after, ok2 := e.ObjectNew.(*corev1.Pod)
+			if !ok1 || !ok2 || metav1.GetControllerOf(after) == nil {
+				return false
+			}
+			o, n := defense.ObservePod(before), defense.ObservePod(after)
+			return o.Ready != n.Ready && !o.ReadySince.IsZero() || n.Restarts != o.Restarts ||
+				(o.CrashLoop == nil) != (n.CrashLoop == nil) || n.OutOfMemory != nil && (o.OutOfMemory == nil || !o.OutOfMemory.Finished.Equal(n.OutOfMemory.Finished))
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }
 
@@ -372,6 +393,44 @@ func (r *ChangePodReconciler) batchesOfChange(ctx context.Context, o client.Obje
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
 		return b.Status.Status != v1alpha1.ChangePodExecuteDone || b.Status.EndDueTimeUnix != 0 || verdicts[b.Status.ChangePodID]
 	}, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
+}
+
+// batchesOfPod maps a pod to the batch it is in, while checks of it go on.
+func (r *ChangePodReconciler) batchesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
+	owner, ok := r.WorkloadOfPod(ctx, o)
+	if !ok {
+		return nil
+	}
+	changes, err := r.Releases(ctx, o.GetNamespace(), owner.UID)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "find the releases of a pod", "pod", client.ObjectKeyFromObject(o))
+	}
+	var requests []reconcile.Request
+	for i := range changes {
+		requests = append(requests, cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
+			return r.goesOn(b) && slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == string(o.GetUID()) })
+		}, cluster.OwnedBy(o.GetNamespace(), changes[i].UID)...)...)
+	}
+	return requests
+}
+
+// goesOn says that a check of a policy goes on of a batch.
+func (r *ChangePodReconciler) goesOn(b *v1alpha1.ChangePod) bool {
+	return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return defense.CheckGoesOn(&c, r.Clock.Now()) })
+}
+
+// batchesOfPolicy maps a policy to the batches whose checks go by it.
+func (r *ChangePodReconciler) batchesOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
+	var where []client.ListOption
+	if o.GetNamespace() != r.Operator {
+		where = append(where, client.InNamespace(o.GetNamespace()))
+	}
+	prefix := o.GetNamespace() + "/" + o.GetName() + "/"
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
+		return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
+			return strings.HasPrefix(c.Name, prefix) && defense.CheckGoesOn(&c, r.Clock.Now())
+		})
+	}, where...)
 }
 
 // batchesOfWorkload maps a workload that opted in again to its batches that are

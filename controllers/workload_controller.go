@@ -434,6 +434,9 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Worklo
 		return err
 	}
 	change := newChangeWorkload(w, set.Settings, r.Clock.Now())
+	if change.Spec.Policies, err = r.PoliciesOf(ctx, w); err != nil {
+		return err
+	}
 	switch err := r.Try(w, cluster.ActRecord, func() error { return r.Client.Create(ctx, change) }); {
 	case err == nil:
 		log.FromContext(ctx).Info("created the changeworkload of a release", "changeworkload", change.Name, "release", w.Release())

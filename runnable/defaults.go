@@ -28,6 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
@@ -36,7 +38,7 @@ import (
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=altershieldoperator-system,resources=leases,verbs=create
 
-// Defaults creates the OpsConfigInfo objects that are missing when the manager
+// Defaults creates the OpsConfigInfo objects and the default policy that are missing when the manager
 // starts, so that there is something to edit. Objects that are there are left
 // as they are. It runs on the leader only, once.
 type Defaults struct {
@@ -84,5 +86,31 @@ func (d *Defaults) create(ctx context.Context) error {
 			d.Log.Info("created a default setting", "opsconfiginfo", object.Name)
 		}
 	}
+	return d.createPolicy(ctx)
+}
+
+// createPolicy creates the default policy. It enforces on a new installation. Where
+// releases were recorded before there was one, it only observes: an upgrade begins to
+// suspend nothing by itself.
+func (d *Defaults) createPolicy(ctx context.Context) error {
+	object := policy.Default(d.Namespace)
+	key := client.ObjectKeyFromObject(object)
+	if err := d.Client.Get(ctx, key, &v1alpha1.DefensePolicy{}); !apierrors.IsNotFound(err) {
+		if err != nil {
+			return fmt.Errorf("get defensepolicy %s: %w", key, err)
+		}
+		return nil
+	}
+	var releases v1alpha1.ChangeWorkloadList
+	if err := d.Client.List(ctx, &releases, client.Limit(1)); err != nil {
+		return fmt.Errorf("list changeworkloads: %w", err)
+	}
+	if len(releases.Items) > 0 {
+		object.Spec.Mode = v1alpha1.ModeObserve
+	}
+	if err := d.Client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create defensepolicy %s: %w", key, err)
+	}
+	d.Log.Info("created the default policy", "defensepolicy", key.Name, "mode", object.Spec.Mode)
 	return nil
 }

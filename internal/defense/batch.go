@@ -39,9 +39,10 @@ type BatchInput struct {
 	Change *v1alpha1.ChangeWorkload
 	// Server says that a server is configured.
 	Server bool
-	// Others are the names of the checks by other verifiers: the batch is done
-	// when they, and those that its status names, are over, too.
-	Others []string
+	// Begin are the checks by other verifiers that begin with the batch. It is done
+	// when they, and those that its status names, are over, too, but for those in
+	// the background.
+	Begin []BeginCheck
 	// Calls is what this process knows of its calls about the batch.
 	Calls Calls
 }
@@ -90,27 +91,29 @@ type batch struct {
 	BatchInput
 	status *v1alpha1.ChangePodStatus
 	plan   BatchPlan
+	// others are the names of the checks that are waited for beside the server's.
+	others []string
 }
 
 func newBatch(in BatchInput) *batch {
-	in.Others = slices.Clone(in.Others)
-	for i := range in.Batch.Status.Checks {
-		if name := in.Batch.Status.Checks[i].Name; name != ServerCheck && !slices.Contains(in.Others, name) {
-			in.Others = append(in.Others, name)
+	b := &batch{BatchInput: in, status: in.Batch.Status.DeepCopy()}
+	for i := range in.Begin {
+		if c := &in.Begin[i].Status; !c.Background && FindCheck(b.status.Checks, c.Name) == nil {
+			b.others = append(b.others, c.Name)
 		}
 	}
-	return &batch{BatchInput: in, status: in.Batch.Status.DeepCopy()}
+	for i := range b.status.Checks {
+		if c := &b.status.Checks[i]; c.Name != ServerCheck && !c.Background {
+			b.others = append(b.others, c.Name)
+		}
+	}
+	return b
 }
 
 func (b *batch) finish() BatchPlan {
 	b.noteServer()
 	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
-		// Named from the first write on, so that the next decision knows them.
-		for _, name := range b.Others {
-			if FindCheck(b.status.Checks, name) == nil {
-				SetCheck(&b.status.Checks, v1alpha1.CheckStatus{Name: name, Phase: v1alpha1.CheckPending}, b.Now)
-			}
-		}
+		b.begin()
 	}
 	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
 		b.status.UpdateTime, b.status.UpdateTimeUnix = FormatTime(b.Now), b.Now.Unix()
@@ -120,9 +123,11 @@ func (b *batch) finish() BatchPlan {
 }
 
 // current says that the batch is of the attempt its release is at.
-func (b *batch) current() bool {
-	return b.Change != nil && b.Change.DeletionTimestamp == nil &&
-		b.Batch.Spec.Attempt == b.Change.Status.Attempt && b.Batch.Spec.Release == b.Change.Status.ObservedRelease
+func (b *batch) current() bool { return isOfAttempt(b.Change, b.Batch) }
+
+func isOfAttempt(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
+	return change != nil && change.DeletionTimestamp == nil &&
+		batch.Spec.Attempt == change.Status.Attempt && batch.Spec.Release == change.Status.ObservedRelease
 }
 
 func (b *batch) decide() {
@@ -379,7 +384,7 @@ func (b *batch) end(how string, checked metav1.ConditionStatus, reason, message 
 		b.results(VerdictNone, how, false)
 	}
 	b.condition(v1alpha1.ConditionChecked, checked, reason, message)
-	if b.Server || len(b.Others) > 0 {
+	if b.Server || len(b.others) > 0 {
 		SetCheck(&s.Checks, v1alpha1.CheckStatus{
 			Name: ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message, StartTime: timeOf(unixOrZero(s.PreSubmitTimeUnix)),
 		}, b.Now)
@@ -435,20 +440,21 @@ func (b *batch) noteServer() {
 // are not over are given up then, as they are when the release has ended.
 func (b *batch) conclude() {
 	s := b.status
-	over, failed := checksOver(s.Checks, b.Others)
-	if failed == nil && over && b.Settings.SilenceFails {
-		failed = silentCheck(s.Checks, b.Others)
+	over, failed := checksOver(s.Checks, b.others), failedCheck(s.Checks)
+	if failed == nil && over {
+		failed = silentCheck(s.Checks, b.others, b.Settings.SilenceFails)
 	}
-	if failed != nil {
-		b.failPods(failed)
-		s.Message = v1alpha1.ChangePodMessagePostFinish
-		b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+cut(describeCheck(failed)))
+	switch {
+	case failed != nil:
+		b.failedBy(failed)
+	case over:
+		b.passedBy()
 	}
 	server := FindCheck(s.Checks, ServerCheck)
 	if !over && failed == nil && b.current() && IsVerified(b.Change.Status.Status) && (server == nil || server.Phase != v1alpha1.CheckFailed) {
 		return
 	}
-	for _, name := range b.Others {
+	for _, name := range b.others {
 		if c := FindCheck(s.Checks, name); c != nil && !CheckIsOver(c) {
 			canceled := *c
 			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the batch ended before the check was over"

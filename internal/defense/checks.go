@@ -18,10 +18,14 @@ package defense
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -56,7 +60,7 @@ func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.T
 	}
 	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), maxFailedPods)]
 	known := FindCheck(*checks, c.Name)
-	if CheckIsOver(&c) && c.CompletionTime == nil {
+	if CheckIsOver(&c) && c.Phase != v1alpha1.CheckWatching && c.CompletionTime == nil {
 		c.CompletionTime = timeOf(now)
 		if known != nil && known.Phase == c.Phase && known.CompletionTime != nil {
 			c.CompletionTime = known.CompletionTime
@@ -84,29 +88,31 @@ func timeOf(t time.Time) *metav1.Time {
 	return &kept
 }
 
-// checksOver says that all checks of these names are over, and which one failed
-// first in their order; nil for none.
-func checksOver(checks []v1alpha1.CheckStatus, names []string) (over bool, failed *v1alpha1.CheckStatus) {
-	over = true
-	for _, name := range names {
+// checksOver says that all checks of these names are over.
+func checksOver(checks []v1alpha1.CheckStatus, names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
 		c := FindCheck(checks, name)
-		if c == nil || !CheckIsOver(c) {
-			over = false
-			continue
-		}
-		if c.Phase == v1alpha1.CheckFailed && failed == nil {
-			failed = c
-		}
-	}
-	return over, failed
+		return c == nil || !CheckIsOver(c)
+	})
 }
 
-// silentCheck is the first of these names that ended without a verdict; nil for
-// none.
-func silentCheck(checks []v1alpha1.CheckStatus, names []string) *v1alpha1.CheckStatus {
+// failedCheck is the first check beside the server's that failed, and is not only
+// observed; nil for none.
+func failedCheck(checks []v1alpha1.CheckStatus) *v1alpha1.CheckStatus {
+	for i := range checks {
+		if c := &checks[i]; c.Name != ServerCheck && c.Phase == v1alpha1.CheckFailed && c.Mode != v1alpha1.ModeObserve {
+			return c
+		}
+	}
+	return nil
+}
+
+// silentCheck is the first of these names that ended without a verdict where that
+// fails; nil for none.
+func silentCheck(checks []v1alpha1.CheckStatus, names []string, silenceFails bool) *v1alpha1.CheckStatus {
 	for _, name := range names {
 		c := FindCheck(checks, name)
-		if c == nil {
+		if c == nil || c.Mode == v1alpha1.ModeObserve || c.OnSilence == v1alpha1.SilencePasses || c.OnSilence != v1alpha1.SilenceFails && !silenceFails {
 			continue
 		}
 		switch c.Phase {
@@ -121,4 +127,138 @@ func silentCheck(checks []v1alpha1.CheckStatus, names []string) *v1alpha1.CheckS
 // describeCheck is a check in one line, as the message of a verdict.
 func describeCheck(c *v1alpha1.CheckStatus) string {
 	return c.Name + ": " + cmp.Or(c.Message, c.Reason, string(c.Phase))
+}
+
+// BeginCheck is a check to begin with a batch.
+type BeginCheck struct {
+	// Status has its name, type and mode, and how pods are.
+	Status v1alpha1.CheckStatus
+	// Due is when it has seen all it is to see, and Deadline when it gives up, from
+	// when it is written down.
+	Due, Deadline time.Duration
+}
+
+// begin writes the checks down that begin with the batch, in its first write. A batch
+// that was done, or whose release has ended, gets none any more.
+func (b *batch) begin() {
+	if b.Batch.Status.Status == v1alpha1.ChangePodExecuteDone || !IsCurrentBatch(b.Change, b.Batch) {
+		return
+	}
+	for i := range b.Begin {
+		c := b.Begin[i].Status
+		if FindCheck(b.status.Checks, c.Name) != nil {
+			continue
+		}
+		c.Phase = v1alpha1.CheckRunning
+		if c.Background {
+			c.Phase = v1alpha1.CheckWatching
+		}
+		c.StartTime, c.DueTime, c.Deadline = timeOf(b.Now), timeOf(b.Now.Add(b.Begin[i].Due)), timeOf(b.Now.Add(b.Begin[i].Deadline))
+		SetCheck(&b.status.Checks, c, b.Now)
+	}
+}
+
+// CheckGoesOn says that a check of a policy may still come to something. One in the
+// background has its deadline: it was written down as watching, and stays so.
+func CheckGoesOn(c *v1alpha1.CheckStatus, now time.Time) bool {
+	return c.Type != "" && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching && now.Before(timeOrZero(c.Deadline)))
+}
+
+// NoteCheck puts what a check of a policy came to into the status of a batch. One that
+// fails when the batch is done fails its pods as a late verdict does.
+func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
+	b := newBatch(in)
+	known := FindCheck(b.status.Checks, c.Name)
+	if known == nil || CheckIsOver(known) && known.Phase != v1alpha1.CheckWatching || !IsCurrentBatch(b.Change, b.Batch) {
+		return BatchPlan{}
+	}
+	before := *known
+	SetCheck(&b.status.Checks, c, b.Now)
+	if now := FindCheck(b.status.Checks, c.Name); !equality.Semantic.DeepEqual(before, *now) {
+		b.tell(&before, now)
+	}
+	switch {
+	case b.status.Status != v1alpha1.ChangePodExecuteDone:
+		if b.serverOver() {
+			b.conclude()
+		}
+	case failedCheck(b.status.Checks) != nil:
+		b.failedBy(failedCheck(b.status.Checks))
+	}
+	return b.finish()
+}
+
+// tell emits what happened to a check, once.
+func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
+	reason := ""
+	switch {
+	case now.Phase == before.Phase && now.Reason == before.Reason && slices.Equal(now.FailedPods, before.FailedPods):
+		return
+	case now.Phase == v1alpha1.CheckFailed && now.Mode == v1alpha1.ModeObserve:
+		reason = v1alpha1.EventWouldFail
+	case now.Phase == v1alpha1.CheckFailed:
+		reason = v1alpha1.EventCheckFailed
+	case now.Reason == v1alpha1.ReasonTolerated:
+		reason = v1alpha1.EventPodsFailing
+	case now.Reason == v1alpha1.ReasonSameOnOldPods && before.Reason != now.Reason:
+		reason = v1alpha1.EventCheckInconclusive
+	default:
+		return
+	}
+	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
+		Message: fmt.Sprintf("batch %d of version %s: check %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, describeCheck(now))})
+}
+
+// failedBy fails the pods that a check failed.
+func (b *batch) failedBy(c *v1alpha1.CheckStatus) {
+	b.failPods(c)
+	b.status.Message = v1alpha1.ChangePodMessagePostFinish
+	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+cut(describeCheck(c)))
+}
+
+// passedBy passes the pods that nobody gave a verdict on, where a check that was
+// waited for measured them.
+func (b *batch) passedBy() {
+	s := b.status
+	if !slices.ContainsFunc(b.others, func(name string) bool {
+		c := FindCheck(s.Checks, name)
+		return c != nil && c.Phase == v1alpha1.CheckPassed
+	}) {
+		return
+	}
+	for i := range s.PodResults {
+		if r := &s.PodResults[i]; r.Verdict == VerdictNone {
+			r.Verdict, r.Message = VerdictPass, ""
+		}
+	}
+	if s.Message == v1alpha1.ChangePodMessageSkipped {
+		s.Message = v1alpha1.ChangePodMessagePostFinish
+		b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the checks passed")
+	}
+}
+
+// IsCurrentBatch says that a batch is of the attempt its release is at, and that the
+// release is verified.
+func IsCurrentBatch(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
+	return isOfAttempt(change, batch) && IsVerified(change.Status.Status)
+}
+
+// BatchedPods are the UIDs of the pods that are in a batch of the attempt a release is
+// at, and how many are or were.
+func BatchedPods(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (uids map[types.UID]bool, total int) {
+	uids = map[types.UID]bool{}
+	if f := change.Status.Folded; f != nil {
+		total = int(f.PassCount)
+	}
+	for i := range batches {
+		b := &batches[i]
+		if b.Spec.Attempt != change.Status.Attempt || b.Spec.Release != change.Status.ObservedRelease || IsFolded(&change.Status, BatchNumber(b)) {
+			continue
+		}
+		for _, info := range b.Spec.PodInfos {
+			uids[types.UID(info.UID)] = true
+			total++
+		}
+	}
+	return uids, total
 }

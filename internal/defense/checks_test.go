@@ -45,6 +45,7 @@ func TestChecksOfABatch(t *testing.T) {
 	for name, test := range map[string]struct {
 		checks       []v1alpha1.CheckStatus
 		others       []string
+		background   []string
 		alone, ended bool
 		silence      bool
 		verdict      string
@@ -52,7 +53,22 @@ func TestChecksOfABatch(t *testing.T) {
 	}{
 		"the server passes, nobody else is asked": {verdict: "pass", want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed}}},
 		"the server passes, another check has not begun": {verdict: "pass", others: []string{"probe"},
-			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPending}}},
+			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckRunning}}},
+		"the server passes, another check begins in the background": {verdict: "pass", background: []string{"health"},
+			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "health": v1alpha1.CheckWatching}}},
+		"without a server, a check begins in the background": {alone: true, background: []string{"health"},
+			want: want{"ExecuteDone", "Skipped", none, checks{"health": v1alpha1.CheckWatching}}},
+		"without a server, a check passed": {alone: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPassed)},
+			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckPassed}}},
+		"a check that is observed fails": {verdict: "pass",
+			checks: []v1alpha1.CheckStatus{{Name: "probe", Phase: v1alpha1.CheckFailed, Mode: v1alpha1.ModeObserve, Background: true}},
+			want:   want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed}}},
+		"a check without data fails, as its policy says": {verdict: "pass", others: []string{"probe"},
+			checks: []v1alpha1.CheckStatus{{Name: "probe", Phase: v1alpha1.CheckNoData, OnSilence: v1alpha1.SilenceFails}},
+			want:   want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
+		"a check without data passes, as its policy says": {verdict: "pass", silence: true, others: []string{"probe"},
+			checks: []v1alpha1.CheckStatus{{Name: "probe", Phase: v1alpha1.CheckInconclusive, OnSilence: v1alpha1.SilencePasses}},
+			want:   want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckInconclusive}}},
 		"the status names another check": {verdict: "pass", checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPending)},
 			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPending}}},
 		"the server passes, another check goes on": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
@@ -94,7 +110,7 @@ func TestChecksOfABatch(t *testing.T) {
 			if test.verdict != "" {
 				batch.Status.PostVerdict = &v1alpha1.CheckVerdict{Verdict: test.verdict, Delivered: test.verdict}
 			}
-			in := BatchInput{Now: testNow, Change: change, Batch: batch, Server: !test.alone, Others: test.others,
+			in := BatchInput{Now: testNow, Change: change, Batch: batch, Server: !test.alone, Begin: begin(test.others, test.background),
 				Settings: settings.Settings{PreTimeout: time.Minute, PostTimeout: time.Minute, SilenceFails: test.silence}}
 			// Decided once, and again on what was written: the second time changes nothing.
 			for range 2 {
@@ -121,4 +137,15 @@ func TestChecksOfABatch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// begin begins checks that are waited for, and others in the background.
+func begin(waited, background []string) (checks []BeginCheck) {
+	for _, name := range waited {
+		checks = append(checks, BeginCheck{Status: v1alpha1.CheckStatus{Name: name}})
+	}
+	for _, name := range background {
+		checks = append(checks, BeginCheck{Status: v1alpha1.CheckStatus{Name: name, Background: true}})
+	}
+	return checks
 }

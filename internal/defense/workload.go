@@ -247,6 +247,24 @@ type Pod struct {
 	// Hang says why the pod is not ready; nil when it is, or is not to be any
 	// more.
 	Hang *Hang
+	// UnreadySince is since when it is not Ready; zero while it is.
+	UnreadySince time.Time
+	// Restarts are how often its containers were started again after an end of
+	// their own.
+	Restarts int32
+	// CrashLoop is the container that its kubelet holds back because it ends again
+	// and again; nil when there is none. OutOfMemory is the one that was last killed
+	// for its memory.
+	CrashLoop, OutOfMemory *Ended
+	// Disrupted: it was evicted, or is about to be. Lost: its node does not answer.
+	Disrupted, Lost bool
+}
+
+// Ended is how a container ended.
+type Ended struct {
+	Container, Message string
+	// Started and Finished are the times of its kubelet.
+	Started, Finished time.Time
 }
 
 // live says whether the pod counts among the pods its workload runs.
@@ -274,8 +292,54 @@ func ObservePod(pod *corev1.Pod) Pod {
 	}
 	if c := podCondition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
 		p.Ready, p.ReadySince = true, c.LastTransitionTime.Time
+	} else if c != nil {
+		p.UnreadySince = c.LastTransitionTime.Time
+		// The node controller says only that of a pod on a node that is lost.
+		ready := podCondition(pod, corev1.ContainersReady)
+		p.Lost = p.Hang != nil && ready != nil && ready.Status == corev1.ConditionTrue && c.Reason != readinessGatesNotReady
+	}
+	if c := podCondition(pod, corev1.DisruptionTarget); c != nil {
+		p.Disrupted = c.Status == corev1.ConditionTrue
+	}
+	if p.Hang != nil {
+		p.observeEnds(pod.Status.InitContainerStatuses)
+		p.observeEnds(pod.Status.ContainerStatuses)
 	}
 	return p
+}
+
+const (
+	// readinessGatesNotReady is the kubelet's reason for a pod whose containers are ready.
+	readinessGatesNotReady = "ReadinessGatesNotReady"
+	reasonOutOfMemory      = "OOMKilled"
+)
+
+// observeEnds takes how containers ended by themselves.
+func (p *Pod) observeEnds(statuses []corev1.ContainerStatus) {
+	for i := range statuses {
+		s := &statuses[i]
+		last := s.LastTerminationState.Terminated
+		if endedWithNode(last) {
+			continue
+		}
+		p.Restarts += s.RestartCount
+		if w := s.State.Waiting; w != nil && w.Reason == reasonCrashLoop && p.CrashLoop == nil {
+			p.CrashLoop = endedOf(s.Name, last)
+		}
+		for _, t := range []*corev1.ContainerStateTerminated{last, s.State.Terminated} {
+			if t != nil && t.Reason == reasonOutOfMemory && (p.OutOfMemory == nil || t.FinishedAt.After(p.OutOfMemory.Finished)) {
+				p.OutOfMemory = endedOf(s.Name, t)
+			}
+		}
+	}
+}
+
+func endedOf(container string, t *corev1.ContainerStateTerminated) *Ended {
+	e := &Ended{Container: container, Message: Brief(exit(t))}
+	if t != nil {
+		e.Started, e.Finished = t.StartedAt.Time, t.FinishedAt.Time
+	}
+	return e
 }
 
 // Finish is how long a pod has to have been well before its release is finished.

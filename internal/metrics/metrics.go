@@ -15,15 +15,17 @@ limitations under the License.
 */
 
 // Package metrics has the operator's own metrics. Their labels are bounded: none
-// of them names an object, except namespaces under defense, which may be turned off.
+// of them names a workload or a pod. Namespaces under defense may be turned off.
 package metrics
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
@@ -45,6 +47,11 @@ var (
 		Name: "altershield_batches_total",
 		Help: "Batches that are done, by how they ended: PostFinish, Skipped, PreFailed, PreTimeout, PostFailed or PostTimeout.",
 	}, []string{"result"})
+	checks = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_checks_total",
+		Help: "Checks of policies that entered a phase, by policy (namespace/name), check, phase and mode. " +
+			"A check in the background that passes stays Watching.",
+	}, []string{"policy", "check", "phase", "mode"})
 	releases = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_releases_total",
 		Help: "Releases that entered a state, by the state: Running, TimeOutPreThreshold, Success, Suspend, Failed, Rollback or Canceled.",
@@ -131,7 +138,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
+	metrics.Registry.MustRegister(serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -139,6 +146,12 @@ const (
 	LeftByOptingOut = "opted-out"
 	LeftByDeletion  = "deleted"
 )
+
+// Check counts a check of a policy that entered a phase.
+func Check(c *v1alpha1.CheckStatus) {
+	at := strings.LastIndex(c.Name, "/")
+	checks.WithLabelValues(c.Name[:max(at, 0)], c.Name[at+1:], string(c.Phase), string(c.Mode)).Inc()
+}
 
 // LeftWhileHeld counts a workload that left the defense while its releases were kept
 // back.

@@ -84,7 +84,7 @@ const foreignRetry = time.Second
 
 func (p *AlterShield) batchInput(s *Subject) defense.BatchInput {
 	return defense.BatchInput{
-		Now: p.clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Server: p.server != nil, Others: s.Others,
+		Now: p.clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Server: p.server != nil, Begin: s.Begin,
 		Calls: p.batches.recall(s.Key(), string(s.Batch.UID)),
 	}
 }

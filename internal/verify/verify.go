@@ -57,8 +57,11 @@ type Subject struct {
 	// Defended says that the workload is there and under defense. Nothing is
 	// written about one that is not.
 	Defended bool
-	// Others are the names of the other checks of the subject.
-	Others []string
+	// Policies of the workload's namespace and of the operator's, in the order in
+	// which they count; read only where a check of theirs goes on, or may begin.
+	Policies []v1alpha1.DefensePolicy
+	// Begin are the checks that begin with the first write of the subject.
+	Begin []defense.BeginCheck
 }
 
 // Key is the name of the object whose status has the check.
@@ -94,13 +97,4 @@ type Decision struct {
 	Release *v1alpha1.ChangeWorkloadStatus
 	// Events to emit once it is written.
 	Events []defense.Event
-}
-
-// Names are the names of providers.
-func Names(providers []Provider) []string {
-	names := make([]string, len(providers))
-	for i, p := range providers {
-		names[i] = p.Name()
-	}
-	return names
 }

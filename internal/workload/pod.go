@@ -88,6 +88,13 @@ func trimConditions(conditions []corev1.PodCondition, hangs bool) []corev1.PodCo
 			if !hangs {
 				continue
 			}
+		case corev1.ContainersReady:
+			if !hangs {
+				continue
+			}
+			c.Reason, c.Message = "", ""
+		case corev1.DisruptionTarget:
+			c.Reason, c.Message = "", ""
 		default:
 			continue
 		}

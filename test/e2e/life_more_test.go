@@ -309,6 +309,7 @@ var _ = Describe("a pod is finished", func() {
 	})
 
 	It("once only, however often its containers crash and are restarted in it", func(ctx SpecContext) {
+		w.withoutDefaultPolicy(ctx)
 		ns := w.newNamespace(ctx, true)
 		w.create(ctx, sleeper(ns, "web").Replicas(3).With(slowly))
 		w.verified(ctx, ns, "web")

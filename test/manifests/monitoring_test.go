@@ -34,6 +34,7 @@ import (
 
 	// Each registers metrics of its own; the webhooks' come with the first.
 	_ "github.com/traas-stack/altershield-operator/controllers"
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	operatormetrics "github.com/traas-stack/altershield-operator/internal/metrics"
 	_ "github.com/traas-stack/altershield-operator/webhooks"
@@ -163,6 +164,7 @@ func registered(t *testing.T) map[string]bool {
 func once() {
 	operatormetrics.ServerCall(altershield.Call{Action: altershield.ActionStartBatch, Attempts: 1})
 	operatormetrics.ServerHeartbeat(true, time.Unix(1, 0))
+	operatormetrics.Check(&v1alpha1.CheckStatus{Name: "default/policy/check", Phase: v1alpha1.CheckFailed, Mode: v1alpha1.ModeEnforce})
 	operatormetrics.ReleaseEntered("Running")
 	operatormetrics.VerdictStored("PRE", false)
 	operatormetrics.VerdictTook("PRE", time.Second)

@@ -147,9 +147,11 @@ func checkBatch(before, after *v1alpha1.ChangePod, by Writer, applied bool) []fi
 }
 
 // hasFailure says that the server delivered a failing verdict on a batch that
-// nobody corrected.
+// nobody corrected, or that a check of a policy that enforces failed.
 func hasFailure(s *v1alpha1.ChangePodStatus) bool {
-	return s.PreVerdict != nil && fails(s.PreVerdict.Verdict) || s.PostVerdict != nil && fails(s.PostVerdict.Verdict)
+	return slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
+		return c.Phase == v1alpha1.CheckFailed && c.Mode == v1alpha1.ModeEnforce
+	}) || s.PreVerdict != nil && fails(s.PreVerdict.Verdict) || s.PostVerdict != nil && fails(s.PostVerdict.Verdict)
 }
 
 // failed says that a pod of a batch has a failing result.

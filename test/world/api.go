@@ -125,7 +125,7 @@ func newAPI() *api {
 		// Without managed fields, which nothing here reads and which take most of the time.
 		WithObjectTracker(clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())).
 		WithGlobalResourceVersionCounter().
-		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}, &v1alpha1.OpsConfigInfo{}, &workloadtest.FleetObject{}).
+		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}, &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &workloadtest.FleetObject{}).
 		// What an API server selects events by; nobody tells any here, so far.
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string {
 			return []string{string(o.(*corev1.Event).InvolvedObject.UID)} //nolint:errcheck // the kind says so
@@ -259,6 +259,8 @@ func dropStatus(o client.Object) {
 		o.Status = v1alpha1.ChangePodStatus{}
 	case *v1alpha1.OpsConfigInfo:
 		o.Status = v1alpha1.OpsConfigInfoStatus{}
+	case *v1alpha1.DefensePolicy:
+		o.Status = v1alpha1.DefensePolicyStatus{}
 	case *workloadtest.FleetObject:
 		o.Status = workloadtest.FleetStatus{}
 	}
@@ -342,6 +344,8 @@ func keepStatus(before, after client.Object) {
 		after.(*v1alpha1.ChangePod).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *v1alpha1.OpsConfigInfo:
 		after.(*v1alpha1.OpsConfigInfo).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
+	case *v1alpha1.DefensePolicy:
+		after.(*v1alpha1.DefensePolicy).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *appsv1.Deployment:
 		after.(*appsv1.Deployment).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *workloadtest.FleetObject:
@@ -374,6 +378,8 @@ func specChanged(before, after client.Object) bool {
 		case *v1alpha1.ChangePod:
 			return o.Spec
 		case *v1alpha1.OpsConfigInfo:
+			return o.Spec
+		case *v1alpha1.DefensePolicy:
 			return o.Spec
 		case *workloadtest.FleetObject:
 			return o.Spec

@@ -74,6 +74,8 @@ type cluster struct {
 	// kubelets are there where the world has nodes. Else every pod starts at once, or
 	// does what its image is called.
 	kubelets *kubelets
+	// told are the states of pods that a story chose, which stay as they are.
+	told map[types.UID]corev1.PodStatus
 	// bounded: there are no more pods than quota.
 	bounded bool
 	quota   int
@@ -176,6 +178,14 @@ func (c *cluster) runPods(pods []*corev1.Pod) {
 
 // runPod starts a pod.
 func (c *cluster) runPod(pod *corev1.Pod) {
+	if status, ok := c.told[pod.UID]; ok {
+		next := pod.DeepCopy()
+		next.Status = status
+		if !equality.Semantic.DeepEqual(pod.Status, next.Status) {
+			must(c.api.client.Status().Update(c.ctx(), next))
+		}
+		return
+	}
 	image := pod.Spec.Containers[0].Image
 	started := pod.CreationTimestamp.Add(startTakes)
 	if time.Now().Before(started) {

@@ -267,8 +267,9 @@ func scrub(content any) any {
 
 // dropChance drops conditions of a release whose end is a matter of time: whether
 // a passing verdict on its order came before the release was replaced, whether a
-// workload whose block was denied was blocked before it was rolled back, and whether
-// the pods of a release that succeeded were seen to go before that was.
+// workload whose block was denied was blocked before it was rolled back, whether
+// the pods of a release that succeeded were seen to go before that was, and whether
+// pods of one that failed were seen to fail before a check said so.
 func dropChance(status map[string]any) {
 	conditions, _ := status["conditions"].([]any)
 	status["conditions"] = slices.DeleteFunc(conditions, func(condition any) bool {
@@ -277,6 +278,8 @@ func dropChance(status map[string]any) {
 		case string(v1alpha1.ChangeWorkloadRollback), string(v1alpha1.ChangeWorkloadCanceled):
 			return m["type"] == v1alpha1.ConditionBlocked ||
 				m["type"] == v1alpha1.ConditionOrderPreChecked && m["status"] != "False"
+		case string(v1alpha1.ChangeWorkloadSuspend):
+			return m["type"] == v1alpha1.ConditionProven
 		case string(v1alpha1.ChangeWorkloadSuccess):
 			return m["type"] == v1alpha1.ConditionVerified && m["status"] != "False"
 		default:

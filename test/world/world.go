@@ -37,6 +37,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
@@ -80,7 +81,9 @@ type Options struct {
 	ServerOptions simulator.Options
 	// Settings replace the defaults: enable and content by name.
 	Settings map[string]v1alpha1.OpsConfigValue
-	// Bare: there are no settings yet.
+	// Policies are there beside the default one, which they may replace.
+	Policies []v1alpha1.DefensePolicy
+	// Bare: there are no settings and no policies yet.
 	Bare bool
 	// Unenrolled: the namespace is not enrolled at the start.
 	Unenrolled bool
@@ -182,6 +185,11 @@ func New(o Options) *World {
 		must(w.api.client.Create(ctx, &object))
 		w.accept(ctx, &object)
 	}
+	for _, object := range append([]v1alpha1.DefensePolicy{*policy.Default(OperatorNamespace)}, o.Policies...) {
+		if !o.Bare {
+			w.setPolicy(ctx, &object)
+		}
+	}
 	for n := range max(o.Processes, 1) {
 		w.processes = append(w.processes, w.newProcess(n, o.Lag))
 	}
@@ -197,6 +205,25 @@ func New(o Options) *World {
 		w.broken = o.Broken()
 	}
 	return w
+}
+
+// setPolicy makes a policy, or changes it, as the operator accepted it.
+func (w *World) setPolicy(ctx context.Context, p *v1alpha1.DefensePolicy) {
+	known := &v1alpha1.DefensePolicy{}
+	if err := w.api.client.Get(ctx, client.ObjectKeyFromObject(p), known); err == nil {
+		known.Spec = p.Spec
+		must(w.api.client.Update(ctx, known))
+	} else {
+		known = p.DeepCopy()
+		must(w.api.client.Create(ctx, known))
+	}
+	judgement := policy.Judge(known, OperatorNamespace, "")
+	known.Status = v1alpha1.DefensePolicyStatus{InForce: &known.Spec, InForceGeneration: known.Generation, ObservedGeneration: known.Generation,
+		Conditions: []metav1.Condition{{
+			Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: judgement.Reason, Message: judgement.Message,
+			ObservedGeneration: known.Generation, LastTransitionTime: metav1.Now(),
+		}}}
+	must(w.api.client.Status().Update(ctx, known))
 }
 
 // accept says of a setting what the operator would, so that each story need not
@@ -325,6 +352,16 @@ func (w *World) PatchStatus(o client.Object, status any) error {
 		return err
 	}
 	return w.api.client.Status().Patch(w.user(), asObject(o.DeepCopyObject()), client.RawPatch(types.MergePatchType, patch))
+}
+
+// SetPod lets a pod be in a state, and stay so, in a world without nodes.
+func (w *World) SetPod(pod *corev1.Pod, status *corev1.PodStatus) {
+	w.note("cluster: pod %s is told how to be", pod.Name)
+	if w.cluster.told == nil {
+		w.cluster.told = map[types.UID]corev1.PodStatus{}
+	}
+	w.cluster.told[pod.UID] = *status
+	w.cluster.at(time.Now())
 }
 
 // Set changes a setting.

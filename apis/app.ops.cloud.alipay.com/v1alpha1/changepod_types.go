@@ -216,6 +216,7 @@ type ChangePodStatus struct {
 // +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.workloadRef.name`,description="Name of the workload"
 // +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.spec.attempt`,description="Attempt of the release this batch counts for"
 // +kubebuilder:printcolumn:name="CHECKED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Checked")].reason`,description="How the batch was checked by AlterShield Server"
+// +kubebuilder:printcolumn:name="FAILED",type=string,priority=1,JSONPath=`.status.checks[?(@.phase=="Failed")].name`,description="Checks that failed"
 type ChangePod struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

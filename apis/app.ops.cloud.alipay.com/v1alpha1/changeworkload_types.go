@@ -212,10 +212,11 @@ type ChangeWorkloadSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9007199254740991
 	Release int64 `json:"release,omitempty"`
-	// Policies is reserved.
+	// Policies are those that selected the workload when the release was
+	// recorded, as namespace/name@generation.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:MaxLength=400
 	Policies []string `json:"policies,omitempty"`
 }
 

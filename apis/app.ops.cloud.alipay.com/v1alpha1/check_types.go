@@ -51,12 +51,26 @@ const (
 
 // CheckStatus is the state of one check of a batch or of a release.
 type CheckStatus struct {
-	// Name of the check: the name of the verifier, altershield for AlterShield
-	// Server.
+	// Name of the check: namespace/policy/check for one of a DefensePolicy,
+	// altershield for AlterShield Server.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Phase is how far the check has come.
+	// Type of the check of a policy.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Type string `json:"type,omitempty"`
+	// Mode of the check when it was last looked at; absent for the server's.
+	// +optional
+	Mode PolicyMode `json:"mode,omitempty"`
+	// Generation of the policy that the check last went by.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+	// Background: nothing waits for the check.
+	// +optional
+	Background bool `json:"background,omitempty"`
+	// Phase is how far the check has come. Watching, past DueTime, means that it
+	// passed: that is not written.
 	// +optional
 	Phase CheckPhase `json:"phase,omitempty"`
 	// StartTime is when the check began; it is written before it is made.
@@ -79,11 +93,42 @@ type CheckStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
+	// Value is what was measured, of the first pod that failed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Value string `json:"value,omitempty"`
+	// OnSilence is what a phase without a verdict means for the pods, Pass or
+	// Fail; absent for what the setting silence says.
+	// +optional
+	OnSilence OnSilence `json:"onSilence,omitempty"`
+	// PodsAtStart are how pods were when the check began, where it counts from
+	// there. A pod that is not named was Ready, and had not been restarted.
+	// +optional
+	// +kubebuilder:validation:MaxItems=200
+	// +listType=atomic
+	PodsAtStart []PodAtStart `json:"podsAtStart,omitempty"`
 	// FailedPods are the names of the pods that it failed, at most 20; empty
-	// where it failed all of them.
+	// where it failed all of them. Of a check that goes on they are those that
+	// fail, and are tolerated.
 	// +optional
 	// +kubebuilder:validation:MaxItems=20
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=atomic
 	FailedPods []string `json:"failedPods,omitempty"`
+}
+
+// PodAtStart is how a pod was when a check of it began.
+type PodAtStart struct {
+	// Pod is its name.
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod"`
+	// RestartsAtStart is how often its containers had been restarted by then.
+	// +optional
+	RestartsAtStart int32 `json:"restartsAtStart,omitempty"`
+	// ReadinessLosses is how often it ceased to be Ready since.
+	// +optional
+	ReadinessLosses int32 `json:"readinessLosses,omitempty"`
+	// LostTime is when it last did.
+	// +optional
+	LostTime *metav1.Time `json:"lostTime,omitempty"`
 }

@@ -347,6 +347,37 @@ const (
 	ReasonReleaseEnded = "ReleaseEnded"
 )
 
+// Reasons of checks of policies.
+const (
+	// ReasonSameOnOldPods means that pods of the version before do the same.
+	ReasonSameOnOldPods = "SameOnOldPods"
+	// ReasonPolicyRemoved means that the policy is gone, or no longer has the
+	// check, so that it was given up.
+	ReasonPolicyRemoved = "PolicyRemoved"
+)
+
+// Reasons of events about checks of policies.
+const (
+	// EventCheckFailed: a check failed pods of a batch.
+	EventCheckFailed = "CheckFailed"
+	// EventWouldFail: it would have, were it not only observed.
+	EventWouldFail = "WouldFail"
+	// EventPodsFailing: pods fail, and are tolerated.
+	EventPodsFailing = "PodsFailing"
+	// EventCheckInconclusive: pods of the version before do the same.
+	EventCheckInconclusive = "CheckInconclusive"
+)
+
+// Reasons of ConditionAccepted of a DefensePolicy.
+const (
+	// ReasonInvalidPolicy means spec cannot be used; the message names the place
+	// and the remedy.
+	ReasonInvalidPolicy = "Invalid"
+	// ReasonTooMany means that there are more policies, or checks, for a workload
+	// than count.
+	ReasonTooMany = "TooMany"
+)
+
 // Condition types and reasons of OpsConfigInfo.
 const (
 	// ConditionAccepted is True when the object's spec is in force. While it

@@ -38,6 +38,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&ChangeWorkload{}, &ChangeWorkloadList{},
 		&ChangePod{}, &ChangePodList{},
 		&OpsConfigInfo{}, &OpsConfigInfoList{},
+		&DefensePolicy{}, &DefensePolicyList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

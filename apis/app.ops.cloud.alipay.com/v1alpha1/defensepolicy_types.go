@@ -1,0 +1,279 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// PolicyMode is how much a policy, or one check of it, may do.
+// +kubebuilder:validation:Enum=Enforce;Observe;Disabled
+type PolicyMode string
+
+const (
+	// ModeEnforce means that what fails is failed.
+	ModeEnforce PolicyMode = "Enforce"
+	// ModeObserve means that it is only told: events and metrics.
+	ModeObserve PolicyMode = "Observe"
+	// ModeDisabled means that nothing is checked.
+	ModeDisabled PolicyMode = "Disabled"
+)
+
+// PolicyStage is a point of a release at which it is checked.
+// +kubebuilder:validation:Enum=BatchPost
+type PolicyStage string
+
+// StageBatchPost is after the pods of a batch have finished.
+const StageBatchPost PolicyStage = "BatchPost"
+
+// OnSilence is what a check without a verdict means.
+// +kubebuilder:validation:Enum=Pass;Fail;Default
+type OnSilence string
+
+const (
+	// SilencePasses means that it does not fail the pods.
+	SilencePasses OnSilence = "Pass"
+	// SilenceFails means that it fails them.
+	SilenceFails OnSilence = "Fail"
+	// SilenceDefault means what the setting silence says.
+	SilenceDefault OnSilence = "Default"
+)
+
+// Reserved has its place in the API, and its meaning in a later release of the
+// operator. Until then the API server refuses it.
+// +kubebuilder:validation:Type=object
+// +kubebuilder:pruning:PreserveUnknownFields
+type Reserved struct{}
+
+// DefensePolicySpec says what is checked of releases.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.hold)",message="hold belongs to a later release of the operator",fieldPath=".hold",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.freezes)",message="freezes belong to a later release of the operator",fieldPath=".freezes",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.notify)",message="notify belongs to a later release of the operator",fieldPath=".notify",reason=FieldValueForbidden
+type DefensePolicySpec struct {
+	// Mode of all checks. Enforce: what fails is failed. Observe: it is told by
+	// events and metrics, and changes nothing. Disabled: nothing is checked.
+	// +optional
+	// +kubebuilder:default=Enforce
+	Mode PolicyMode `json:"mode,omitempty"`
+	// WorkloadSelector selects the workloads by their labels; all when empty.
+	// +optional
+	WorkloadSelector *metav1.LabelSelector `json:"workloadSelector,omitempty"`
+	// NamespaceSelector selects the namespaces by their labels; all that are
+	// under defense when empty. Only in the operator's namespace: a policy of
+	// another one is of that namespace.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	// Suggestion is appended to the message of a failure, for the engineer who
+	// reads it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Suggestion string `json:"suggestion,omitempty"`
+	// OnNoData is what a check that is inconclusive, or that found no data, means
+	// for its pods. Default: what the setting silence says.
+	// +optional
+	// +kubebuilder:default=Default
+	OnNoData OnSilence `json:"onNoData,omitempty"`
+	// Hold is reserved.
+	// +optional
+	Hold *Reserved `json:"hold,omitempty"`
+	// Freezes are reserved.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	Freezes []Reserved `json:"freezes,omitempty"`
+	// Notify is reserved.
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=atomic
+	Notify []Reserved `json:"notify,omitempty"`
+	// Checks are made of every release that the policy selects, each by itself.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	Checks []PolicyCheck `json:"checks"`
+}
+
+// PolicyCheck is one check: exactly one of the types.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.cel)",message="the check type cel belongs to a later release of the operator",fieldPath=".cel",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.probe)",message="the check type probe belongs to a later release of the operator",fieldPath=".probe",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.prometheus)",message="the check type prometheus belongs to a later release of the operator",fieldPath=".prometheus",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.altershield)",message="the check type altershield belongs to a later release of the operator; with --altershield-url the server is asked anyway",fieldPath=".altershield",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="has(self.podHealth) || has(self.cel) || has(self.probe) || has(self.prometheus) || has(self.compare) || has(self.job) || has(self.service) || has(self.altershield)",message="a check has a type: podHealth"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
+// +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
+// +kubebuilder:validation:XValidation:rule="duration(self.delay) >= duration('0s') && duration(self.delay) <= duration('1h')",message="delay is a duration from 0s to 1h",fieldPath=".delay"
+// +kubebuilder:validation:XValidation:rule="duration(self.deadline) >= duration('1s') && duration(self.deadline) <= duration('2h')",message="deadline is a duration from 1s to 2h",fieldPath=".deadline"
+type PolicyCheck struct {
+	// Name of the check, in its policy. It is reported as
+	// namespace/policy/check.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// Stage of the release at which it begins. BatchPost: when the pods of a
+	// batch have finished.
+	// +optional
+	// +kubebuilder:default=BatchPost
+	Stage PolicyStage `json:"stage,omitempty"`
+	// Mode of this check: Observe only tells, also where the policy enforces.
+	// +optional
+	// +kubebuilder:default=Enforce
+	Mode PolicyMode `json:"mode,omitempty"`
+	// Delay after the stage began, before the check does, 0s to 1h.
+	// +optional
+	// +kubebuilder:default="0s"
+	Delay *metav1.Duration `json:"delay,omitempty"`
+	// Wait: the batch, and so the release, waits for the check. false: the check
+	// goes on in the background, and fails its pods later if it must, also after
+	// the release succeeded; that the check passed is not written.
+	// +optional
+	// +kubebuilder:default=true
+	Wait *bool `json:"wait,omitempty"`
+	// Deadline of the whole check, 1s to 2h.
+	// +optional
+	// +kubebuilder:default="15m"
+	Deadline *metav1.Duration `json:"deadline,omitempty"`
+	// PodHealth looks at how the pods of the batch are.
+	// +optional
+	PodHealth *PodHealthCheck `json:"podHealth,omitempty"`
+	// Cel is reserved.
+	// +optional
+	Cel *Reserved `json:"cel,omitempty"`
+	// Probe is reserved.
+	// +optional
+	Probe *Reserved `json:"probe,omitempty"`
+	// Altershield is reserved.
+	// +optional
+	Altershield *Reserved `json:"altershield,omitempty"`
+	// Prometheus is reserved.
+	// +optional
+	Prometheus *Reserved `json:"prometheus,omitempty"`
+	// Compare is reserved.
+	// +optional
+	Compare *Reserved `json:"compare,omitempty"`
+	// Job is reserved.
+	// +optional
+	Job *Reserved `json:"job,omitempty"`
+	// Service is reserved.
+	// +optional
+	Service *Reserved `json:"service,omitempty"`
+}
+
+// PodHealthCheck fails pods of the batch that crash, run out of memory or cease to
+// be Ready. A pod that is in CrashLoopBackOff fails always. Pods that are deleted,
+// evicted, or lost with their node are nobody's failure.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.duration) >= duration('0s') && duration(self.duration) <= duration('1h')",message="duration is a duration from 0s to 1h",fieldPath=".duration"
+type PodHealthCheck struct {
+	// Duration for which the pods are looked at, from when the check begins, 0s
+	// to 1h.
+	// +optional
+	// +kubebuilder:default="2m"
+	Duration *metav1.Duration `json:"duration,omitempty"`
+	// MaxRestarts of the containers of a pod since the check began; more fail it.
+	// Without it restarts alone are not judged.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
+	// MaxReadinessLosses is how often a pod may cease to be Ready since the check
+	// began; more fail it. Without it flaps alone are not judged.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	MaxReadinessLosses *int32 `json:"maxReadinessLosses,omitempty"`
+	// ReadyAtEnd fails a pod that is not Ready when the duration is over.
+	// +optional
+	// +kubebuilder:default=true
+	ReadyAtEnd *bool `json:"readyAtEnd,omitempty"`
+	// FailOnOOM fails a pod one of whose containers was killed for its memory.
+	// +optional
+	// +kubebuilder:default=true
+	FailOnOOM *bool `json:"failOnOOM,omitempty"`
+	// MaxFailedPods is how many pods of the release so far may fail: a number, or
+	// a percentage, rounded down. Up to so many are told, and not failed.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=4
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 5000 : self.matches('^(100|[1-9]?[0-9])%$')",message="maxFailedPods is a number of pods, or a percentage from 0% to 100%"
+	MaxFailedPods *intstr.IntOrString `json:"maxFailedPods,omitempty"`
+	// CompareOldPods: where 10 % or more of the pods of the version before do the
+	// same, it is not this release that is bad: the check is inconclusive.
+	// +optional
+	// +kubebuilder:default=true
+	CompareOldPods *bool `json:"compareOldPods,omitempty"`
+}
+
+// DefensePolicyStatus says whether the policy is in force.
+type DefensePolicyStatus struct {
+	// InForce is the last spec that was accepted. It is in force while the
+	// present one is not accepted.
+	// +optional
+	InForce *DefensePolicySpec `json:"inForce,omitempty"`
+	// InForceGeneration is the metadata.generation it is of.
+	// +optional
+	InForceGeneration int64 `json:"inForceGeneration,omitempty"`
+	// ObservedGeneration is the metadata.generation this status was computed
+	// from.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Conditions: Accepted says whether the policy is in force and, if not, why
+	// and where.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// DefensePolicy says what is checked of releases, without any server. All
+// policies of a workload's namespace, and of the operator's, that select it count
+// together: none takes away from another.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=defensepolicies,singular=defensepolicy,scope=Namespaced,shortName=dpol,categories=altershield
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="metadata.name of a policy has at most 63 characters"
+// +kubebuilder:printcolumn:name="MODE",type=string,JSONPath=`.spec.mode`,description="Enforce, Observe or Disabled"
+// +kubebuilder:printcolumn:name="ACCEPTED",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether the policy is in force as it is"
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="REASON",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`,description="Why it is, or is not"
+// +kubebuilder:printcolumn:name="CHECKS",type=string,priority=1,JSONPath=`.spec.checks[*].name`,description="Names of the checks"
+type DefensePolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec says what is checked.
+	Spec DefensePolicySpec `json:"spec"`
+	// Status says whether the policy is in force.
+	Status DefensePolicyStatus `json:"status,omitempty"`
+}
+
+// DefensePolicyList is a list of DefensePolicies.
+//
+// +kubebuilder:object:root=true
+type DefensePolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []DefensePolicy `json:"items"`
+}

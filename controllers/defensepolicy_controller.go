@@ -1,0 +1,174 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+)
+
+// DefensePolicyReconciler says on each policy whether it is in force, and keeps the
+// last spec that was accepted. A request is about a namespace: which policies are too
+// many is known only of all of them.
+type DefensePolicyReconciler struct {
+	*cluster.Cluster
+}
+
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=defensepolicies,verbs=list;watch
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,namespace=altershieldoperator-system,resources=defensepolicies,verbs=create
+// +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=defensepolicies/status,verbs=update
+
+// gatherPolicies is how long changes of policies are gathered: many come at once.
+const gatherPolicies = time.Second
+
+// SetupWithManager adds the controller to the manager.
+func (r *DefensePolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	soon := func(client.Object) time.Duration { return gatherPolicies }
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("defensepolicy").
+		Watches(&v1alpha1.DefensePolicy{}, gathered(soon, r.namespacesOfPolicy)).
+		// Those of a namespace count once it is enrolled.
+		Watches(cluster.NamespaceObject(), gathered(soon, r.namespaceItself), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
+		Complete(cluster.Quiet(r))
+}
+
+// namespacesOfPolicy maps a policy to its namespace, and one of the operator's to all
+// that have policies: it comes before theirs.
+func (r *DefensePolicyReconciler) namespacesOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
+	requests := []reconcile.Request{namespaceRequest(o.GetNamespace())}
+	if o.GetNamespace() != r.Operator {
+		return requests
+	}
+	seen := map[string]bool{r.Operator: true}
+	for _, other := range cluster.Requests(ctx, r.View, &v1alpha1.DefensePolicyList{}, cluster.Any) {
+		if !seen[other.Namespace] {
+			seen[other.Namespace] = true
+			requests = append(requests, namespaceRequest(other.Namespace))
+		}
+	}
+	return requests
+}
+
+func (*DefensePolicyReconciler) namespaceItself(_ context.Context, o client.Object) []reconcile.Request {
+	return []reconcile.Request{namespaceRequest(o.GetName())}
+}
+
+func namespaceRequest(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+// Reconcile judges the policies of a namespace. Nothing is said of those in a
+// namespace that is neither the operator's nor under defense.
+func (r *DefensePolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if req.Name != r.Operator {
+		ns, err := r.Namespace(ctx, req.Name)
+		if err != nil || !ns.Enrolled {
+			return ctrl.Result{}, err
+		}
+	}
+	policies, err := r.Policies(ctx, req.Name)
+	if err != nil || len(policies) == 0 {
+		return ctrl.Result{}, err
+	}
+	over, err := r.tooMany(ctx, req.Name, policies)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	var errs []error
+	for i := range policies {
+		if policies[i].Namespace == req.Name {
+			errs = append(errs, r.judge(ctx, &policies[i], over[policies[i].Name]))
+		}
+	}
+	return cluster.Settle(ctx, ctrl.Result{}, errors.Join(errs...))
+}
+
+// tooMany says for which workload each policy of a namespace is one too many.
+func (r *DefensePolicyReconciler) tooMany(ctx context.Context, namespace string, policies []v1alpha1.DefensePolicy) (map[string]string, error) {
+	var where []client.ListOption
+	if namespace != r.Operator {
+		where = append(where, client.InNamespace(namespace))
+	}
+	over, namespaces, failed := map[string]string{}, map[string]cluster.Namespace{}, error(nil)
+	r.Workloads(ctx, func(w client.Object) bool {
+		ns, ok := namespaces[w.GetNamespace()]
+		if !ok {
+			var err error
+			if ns, err = r.Namespace(ctx, w.GetNamespace()); err != nil {
+				failed = err
+			}
+			namespaces[w.GetNamespace()] = ns
+		}
+		if !ns.Enrolled {
+			return false
+		}
+		selected := policy.Select(policies, r.Operator, policy.Workload{
+			Namespace: w.GetNamespace(), NamespaceLabels: ns.Meta.Labels, Labels: w.GetLabels(),
+		})
+		for _, name := range selected.Over {
+			if of, name, _ := strings.Cut(name, "/"); of == namespace && over[name] == "" {
+				over[name] = w.GetNamespace() + "/" + w.GetName()
+			}
+		}
+		return false
+	}, where...)
+	return over, failed
+}
+
+// judge writes whether a policy is in force.
+func (r *DefensePolicyReconciler) judge(ctx context.Context, p *v1alpha1.DefensePolicy, overFor string) error {
+	updated := p.DeepCopy()
+	status := policy.Judge(updated, r.Operator, overFor)
+	condition := metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: conditionStatus(status.Accepted), Reason: status.Reason, Message: status.Message,
+		ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(r.Clock.Now()),
+	}
+	meta.SetStatusCondition(&updated.Status.Conditions, condition)
+	updated.Status.ObservedGeneration = p.Generation
+	if status.Valid {
+		updated.Status.InForce, updated.Status.InForceGeneration = updated.Spec.DeepCopy(), p.Generation
+	}
+	if equality.Semantic.DeepEqual(updated.Status, p.Status) {
+		return nil
+	}
+	if err := r.Client.Status().Update(ctx, updated); err != nil {
+		return fmt.Errorf("update status of defensepolicy %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	log.FromContext(ctx).Info("policy changed", "defensepolicy", p.Namespace+"/"+p.Name, "mode", p.Spec.Mode,
+		"accepted", status.Accepted, "reason", status.Reason, "message", status.Message)
+	return nil
+}

@@ -1,0 +1,232 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/test/world"
+)
+
+// podHealth is a policy of the workload's namespace with one check.
+func podHealth(name string, with ...func(*v1alpha1.DefensePolicy)) v1alpha1.DefensePolicy {
+	p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: name}}
+	p.Spec.Checks = []v1alpha1.PolicyCheck{{
+		Name: "health", PodHealth: &v1alpha1.PodHealthCheck{Duration: &metav1.Duration{Duration: 30 * time.Second}},
+	}}
+	for _, f := range with {
+		f(&p)
+	}
+	return p
+}
+
+// noDefault is the default policy, disabled.
+func noDefault() v1alpha1.DefensePolicy {
+	off := podHealth("default")
+	off.Namespace, off.Spec.Mode = world.OperatorNamespace, v1alpha1.ModeDisabled
+	return off
+}
+
+func withPolicies(policies ...v1alpha1.DefensePolicy) world.Options {
+	return world.Options{Policies: policies}
+}
+
+// crash lets a container of a pod be in a crash loop.
+func crash(w *world.World, pod *corev1.Pod) {
+	was := stamp(-20 * time.Second)
+	setPod(w, pod, corev1.ConditionFalse, corev1.ContainerStatus{
+		Name: "main", RestartCount: 2, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 1, Reason: "Error", StartedAt: was, FinishedAt: stamp(0),
+		}},
+	})
+}
+
+// outOfMemory lets a container of a pod be killed for its memory, and run again.
+func outOfMemory(w *world.World, pod *corev1.Pod) {
+	setPod(w, pod, corev1.ConditionTrue, corev1.ContainerStatus{
+		Name: "main", RestartCount: 1, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: stamp(0)}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "OOMKilled", StartedAt: stamp(-time.Minute), FinishedAt: stamp(0),
+		}},
+	})
+}
+
+// unready lets a pod cease to be Ready, or be so again.
+func unready(w *world.World, pod *corev1.Pod, ready corev1.ConditionStatus) {
+	setPod(w, pod, ready, corev1.ContainerStatus{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: stamp(-time.Hour)}}})
+}
+
+func stamp(after time.Duration) metav1.Time {
+	return metav1.NewTime(time.Now().Add(after)).Rfc3339Copy()
+}
+
+func setPod(w *world.World, pod *corev1.Pod, ready corev1.ConditionStatus, container corev1.ContainerStatus) {
+	status := pod.Status.DeepCopy()
+	status.ContainerStatuses = []corev1.ContainerStatus{container}
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == corev1.PodReady && c.Status != ready {
+			c.Status, c.LastTransitionTime = ready, stamp(0)
+		}
+	}
+	w.SetPod(pod, status)
+}
+
+// checkOf is the check of a name, of the batch that has the pod.
+func checkOf(w *world.World, name string) *v1alpha1.CheckStatus {
+	for _, b := range w.Batches(w.Change("web")) {
+		for i := range b.Status.Checks {
+			if b.Status.Checks[i].Name == name {
+				return &b.Status.Checks[i]
+			}
+		}
+	}
+	return nil
+}
+
+const (
+	staysUp = world.OperatorNamespace + "/default/stays-up"
+	health  = world.Namespace + "/policy/health"
+)
+
+// second succeeds twice, and returns a pod of the second version.
+func second(w *world.World, replicas int32) *corev1.Pod {
+	create(w, web(replicas))
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	release(w, "second")
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	return w.Pods()[0]
+}
+
+// suspendedBy waits for the release to fail because of a check.
+func suspendedBy(w *world.World, check, reason string) {
+	until(w, v1alpha1.ChangeWorkloadSuspend)
+	w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
+	failed := w.Change("web").Status.DefenseCheckFailPods
+	if len(failed) != 1 || !strings.HasPrefix(failed[0].Message, check+": pod "+failed[0].Pod+": ") {
+		w.Failf("the pods that failed are %+v", failed)
+	}
+	if !slices.ContainsFunc(w.Batches(w.Change("web")), func(b *v1alpha1.ChangePod) bool {
+		return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
+			return c.Name == check && c.Phase == v1alpha1.CheckFailed && c.Reason == reason && slices.Equal(c.FailedPods, []string{failed[0].Pod})
+		})
+	}) {
+		w.Failf("no batch says so")
+	}
+}
+
+// policyStories are those in which checks of policies come to something.
+var policyStories = []world.Story{
+	{Name: "crash after it succeeded", Run: func(w *world.World) {
+		crash(w, second(w, 2))
+		suspendedBy(w, staysUp, "CrashLoopBackOff")
+		if w.Change("web").Status.PassCount != 1 {
+			w.Failf("%d pods passed", w.Change("web").Status.PassCount)
+		}
+	}},
+	{Name: "out of memory after it succeeded", Run: func(w *world.World) {
+		outOfMemory(w, second(w, 2))
+		suspendedBy(w, staysUp, "OOMKilled")
+	}},
+	{Name: "readiness lost for good", Run: func(w *world.World) {
+		unready(w, second(w, 2), corev1.ConditionFalse)
+		w.For(5 * time.Minute)
+		suspendedBy(w, staysUp, "NotReady")
+	}},
+	{Name: "a flap", Run: func(w *world.World) {
+		pod := second(w, 2)
+		unready(w, pod, corev1.ConditionFalse)
+		w.For(20 * time.Second)
+		unready(w, pod, corev1.ConditionTrue)
+		w.For(6 * time.Minute)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "one of ten is tolerated", Run: func(w *world.World) {
+		outOfMemory(w, second(w, 10))
+		w.Until("it is told", func() bool {
+			return slices.ContainsFunc(w.Batches(w.Change("web")), func(b *v1alpha1.ChangePod) bool {
+				return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Reason == v1alpha1.ReasonTolerated })
+			})
+		})
+		w.For(6 * time.Minute)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "crash after it succeeded, and heal", Options: world.Options{Settings: on(settings.NameSelfHealing, "")}, Run: func(w *world.World) {
+		crash(w, second(w, 2))
+		w.Until("it goes back", func() bool { return quarantined(w) == 1 })
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "wait for a check", Options: withPolicies(podHealth("policy")), Run: func(w *world.World) {
+		create(w, web(2))
+		began := time.Now()
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if took := time.Since(began); took < 30*time.Second {
+			w.Failf("it succeeded after %s", took)
+		}
+		if c := checkOf(w, health); c == nil || c.Phase != v1alpha1.CheckPassed {
+			w.Failf("the check is %+v", c)
+		}
+		for _, b := range w.Batches(w.Change("web")) {
+			if b.Status.Message != v1alpha1.ChangePodMessagePostFinish || b.Status.PodResults[0].Verdict != "pass" {
+				w.Failf("a batch is %s, %+v", b.Status.Message, b.Status.PodResults)
+			}
+		}
+	}},
+	{Name: "fail a check that is waited for", Options: withPolicies(podHealth("policy"), noDefault()), Run: func(w *world.World) {
+		create(w, web(1))
+		w.Until("the check goes on", func() bool { c := checkOf(w, health); return c != nil && c.Phase == v1alpha1.CheckRunning })
+		crash(w, w.Pods()[0])
+		suspendedBy(w, health, "CrashLoopBackOff")
+	}},
+	{Name: "only observed by a policy", Options: withPolicies(
+		podHealth("policy", func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = v1alpha1.ModeObserve }),
+		noDefault(),
+	), Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		outOfMemory(w, w.Pods()[0])
+		w.Until("it is told", func() bool { c := checkOf(w, health); return c != nil && c.Phase == v1alpha1.CheckFailed })
+		w.For(time.Minute)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if c := checkOf(w, staysUp); c != nil {
+			w.Failf("a policy that is disabled checks: %+v", c)
+		}
+	}},
+}
+
+// TestNoWritesOfChecks: a healthy release has no write more because of the default
+// policy, and takes no longer.
+func TestNoWritesOfChecks(t *testing.T) {
+	tell := func(policies ...v1alpha1.DefensePolicy) world.Ending {
+		return world.Reference(t, world.Story{Name: "healthy", Options: withPolicies(policies...), Run: func(w *world.World) {
+			second(w, 3)
+			w.For(20 * time.Minute)
+		}})
+	}
+	with, without := tell(), tell(noDefault())
+	if !slices.Equal(with.Writes, without.Writes) {
+		t.Errorf("with the default policy it writes\n%s\nwithout\n%s", strings.Join(with.Writes, "\n"), strings.Join(without.Writes, "\n"))
+	}
+}

@@ -1,0 +1,103 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// Policies are those of a namespace and of the operator's, in the order in which they
+// count.
+func (v View) Policies(ctx context.Context, namespace string) ([]v1alpha1.DefensePolicy, error) {
+	var policies []v1alpha1.DefensePolicy
+	for _, ns := range slices.Compact([]string{v.Operator, namespace}) {
+		var list v1alpha1.DefensePolicyList
+		if err := v.Cached.List(ctx, &list, client.InNamespace(ns), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list defensepolicies of %s: %w", ns, err)
+		}
+		policies = append(policies, list.Items...)
+	}
+	policy.Sort(policies, v.Operator)
+	return policies, nil
+}
+
+// PoliciesOf are those that select a workload, as namespace/name@generation.
+func (v View) PoliciesOf(ctx context.Context, w *defense.Workload) ([]string, error) {
+	policies, err := v.Policies(ctx, w.Namespace)
+	if err != nil || len(policies) == 0 {
+		return nil, err
+	}
+	ns, err := v.Namespace(ctx, w.Namespace)
+	if err != nil || ns.Meta == nil {
+		return nil, err
+	}
+	return policy.Select(policies, v.Operator, policy.Workload{Namespace: w.Namespace, NamespaceLabels: ns.Meta.Labels, Labels: w.Labels}).Policies, nil
+}
+
+// Batches are all ChangePods of a release, of whatever attempt.
+func (v View) Batches(ctx context.Context, change *v1alpha1.ChangeWorkload) ([]v1alpha1.ChangePod, error) {
+	var batches v1alpha1.ChangePodList
+	if err := v.Cached.List(ctx, &batches, client.InNamespace(change.Namespace),
+		client.MatchingFields{workload.IndexByOwner: string(change.UID)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list changepods of %s: %w", change.Name, err)
+	}
+	return batches.Items, nil
+}
+
+// OldPods observes the pods of the newest version that succeeded before the current
+// one, as far as they exist.
+func (v View) OldPods(ctx context.Context, w *defense.Workload) ([]defense.Pod, error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return nil, err
+	}
+	revisions, err := kind.Revisions(ctx, v.Cached, w)
+	if err != nil {
+		return nil, err
+	}
+	history, err := v.History(ctx, w.Namespace, w.UID)
+	if err != nil {
+		return nil, err
+	}
+	for i := range revisions {
+		r := &revisions[i]
+		if r.Version == w.Version || !slices.ContainsFunc(history, func(h defense.Revision) bool { return h.Version == r.Version }) {
+			continue
+		}
+		var list corev1.PodList
+		if err := v.Cached.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(r.UID)},
+			client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list pods of %s %s/%s before its release: %w", w.Kind(), w.Namespace, w.Name, err)
+		}
+		pods := make([]defense.Pod, len(list.Items))
+		for j := range list.Items {
+			pods[j] = defense.ObservePod(&list.Items[j])
+		}
+		return pods, nil
+	}
+	return nil, nil
+}

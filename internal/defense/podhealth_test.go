@@ -1,0 +1,192 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// TestPodHealth: what of pods fails them, what is told, and what is nobody's failure.
+func TestPodHealth(t *testing.T) {
+	began := testNow.Add(-time.Minute)
+	at := began.Add
+	well := func(p *Pod) { p.Ready, p.ReadySince = true, at(-30*time.Second) }
+	unready := func(since time.Duration) func(*Pod) {
+		return func(p *Pod) { p.UnreadySince, p.Hang = at(since), &Hang{Reason: reasonNotReady, Slow: true} }
+	}
+	back := func(since time.Duration) func(*Pod) {
+		return func(p *Pod) { p.Ready, p.ReadySince = true, at(since) }
+	}
+	crashes := func(p *Pod) {
+		p.UnreadySince = at(50 * time.Second)
+		p.CrashLoop = &Ended{Container: "main", Message: "last exit code 1", Started: at(30 * time.Second), Finished: at(50 * time.Second)}
+	}
+	killed := func(when time.Duration) func(*Pod) {
+		return func(p *Pod) {
+			well(p)
+			p.OutOfMemory = &Ended{Container: "main", Message: "last exit code 137", Started: at(-time.Minute), Finished: at(when)}
+		}
+	}
+	restarted := func(n int32) func(*Pod) {
+		return func(p *Pod) { well(p); p.Restarts, p.RestartedAt = n, at(20*time.Second) }
+	}
+	with := func(of func(*Pod), more func(*Pod)) func(*Pod) { return func(p *Pod) { of(p); more(p) } }
+	type pods []func(*Pod)
+	many := func(n int, of func(*Pod)) pods {
+		all := make(pods, n)
+		for i := range all {
+			all[i] = of
+		}
+		return all
+	}
+	const duration = 5 * time.Minute
+	for name, test := range map[string]struct {
+		check PodHealth
+		// now is when it is asked, after it began; the pods are those of the batch,
+		// others those of other batches.
+		now               time.Duration
+		pods, others, old pods
+		background        bool
+		kept              []v1alpha1.PodAtStart
+		phase             v1alpha1.CheckPhase
+		reason            string
+		failed            string
+		message           string
+		after             time.Duration
+	}{
+		"well":                                   {now: time.Minute, pods: pods{well, well}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"well to the end":                        {now: duration, pods: pods{well, well}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods were well"},
+		"well to the end, in the background":     {now: duration, pods: pods{well}, background: true, phase: v1alpha1.CheckWatching},
+		"it has not begun":                       {check: PodHealth{Delay: 2 * time.Minute}, now: time.Minute, pods: pods{crashes}, phase: v1alpha1.CheckRunning, after: time.Minute},
+		"crashes again and again":                {now: time.Minute, pods: pods{well, crashes}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-1", message: "pod pod-1: container main crashes again and again: last exit code 1"},
+		"crashes in the background":              {now: time.Minute, pods: pods{crashes}, background: true, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"with a suggestion":                      {check: PodHealth{Suggestion: "read the logs"}, now: time.Minute, pods: pods{crashes}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0", message: "read the logs"},
+		"was killed for its memory":              {check: PodHealth{FailOnOOM: true}, now: time.Minute, pods: pods{killed(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "OOMKilled", failed: "pod-0", message: "was killed for its memory"},
+		"was killed for its memory, not judged":  {now: time.Minute, pods: pods{killed(30 * time.Second)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"was killed for its memory long before":  {check: PodHealth{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-time.Minute)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"was killed for its memory after it all": {check: PodHealth{FailOnOOM: true}, now: 7 * time.Minute, pods: pods{killed(6 * time.Minute)}, background: true, phase: v1alpha1.CheckWatching},
+		"is not ready for a while":               {check: PodHealth{ReadyAtEnd: true}, now: time.Minute, pods: pods{unready(10 * time.Second)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"is not ready at the end":                {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{unready(time.Minute)}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0", message: "it has not been Ready since"},
+		"is not ready at the end, not judged":    {now: duration, pods: pods{unready(time.Minute)}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"flaps at the end":                       {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{unready(duration - 10*time.Second)}, phase: v1alpha1.CheckRunning, after: 20 * time.Second},
+		"flapped at the end, and stayed so":      {check: PodHealth{ReadyAtEnd: true}, now: duration + 20*time.Second, pods: pods{unready(duration - 10*time.Second)}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
+		"asked late, well at the end":            {check: PodHealth{ReadyAtEnd: true}, now: 8 * time.Minute, pods: pods{unready(duration + time.Minute)}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"asked late, in a crash loop since":      {now: 8 * time.Minute, pods: pods{func(p *Pod) { p.CrashLoop = &Ended{Container: "main", Started: at(7 * time.Minute)} }}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"is deleted":                             {now: time.Minute, pods: pods{with(crashes, func(p *Pod) { p.Terminating = true })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"is evicted":                             {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Disrupted = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"is lost with its node":                  {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Lost = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"one restart is not judged":              {now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"one restart of none":                    {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "restarted 1 times"},
+		"restarts from before":                   {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(2)}, kept: []v1alpha1.PodAtStart{{Pod: "pod-0", RestartsAtStart: 2}}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"a loss of readiness of none":            {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
+		"a loss that nobody saw":                 {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
+		"a loss in the second it began":          {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(0)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
+		"became ready in the second it began":    {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(0)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"a loss of one":                          {check: PodHealth{MaxReadinessLosses: ptr.To[int32](1)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"one of ten is tolerated":                {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(9, well), phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonTolerated, failed: "pod-0", message: "1 of 10 pods of the release fail, up to 1 are tolerated", after: 4 * time.Minute},
+		"one of nine is not":                     {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(8, well), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"two of ten, in two batches":             {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: append(many(8, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"two are tolerated":                      {check: PodHealth{MaxFailed: intstr.FromInt32(2)}, now: duration, pods: pods{crashes, crashes, well}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, failed: "pod-0 pod-1"},
+		"old pods do the same":                   {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(9, well), crashes), phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute},
+		"old pods do the same to the end":        {check: PodHealth{CompareOldPods: true}, now: duration, pods: pods{crashes}, old: pods{crashes}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0"},
+		"one old pod of eleven does the same":    {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(10, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"old pods do something else":             {check: PodHealth{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"the clock of a kubelet is wrong":        {check: PodHealth{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-100 * time.Hour)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			named := func(prefix string, of pods) []Pod {
+				all := make([]Pod, len(of))
+				for i := range of {
+					all[i] = Pod{Name: fmt.Sprint(prefix, i), UID: types.UID(fmt.Sprint(prefix, i)), Created: began.Add(-2 * time.Minute)}
+					of[i](&all[i])
+				}
+				return all
+			}
+			mine := named("pod-", test.pods)
+			in := PodHealthInput{Now: at(test.now), Check: test.check, Pods: mine, Status: v1alpha1.CheckStatus{
+				Name: "ns/p/c", Phase: v1alpha1.CheckRunning, Background: test.background, PodsAtStart: test.kept,
+				StartTime: timeOf(began), DueTime: timeOf(at(duration)), Deadline: timeOf(at(15 * time.Minute)),
+			}}
+			if test.background {
+				in.Status.Phase = v1alpha1.CheckWatching
+			}
+			plan := DecidePodHealth(in)
+			if plan.NeedsRelease {
+				others := named("other-", test.others)
+				in.Release = &ReleaseHealth{Batched: append(mine, others...), Total: len(mine) + len(others), Old: named("old-", test.old)}
+				plan = DecidePodHealth(in)
+			}
+			s := plan.Status
+			if s.Phase != test.phase || s.Reason != test.reason || strings.Join(s.FailedPods, " ") != test.failed || !strings.Contains(s.Message, test.message) || plan.After != test.after {
+				t.Errorf("got %s %q of %v, again after %s: %s", s.Phase, s.Reason, s.FailedPods, plan.After, s.Message)
+			}
+			in.Status = s
+			if again := DecidePodHealth(in); !CheckIsOver(&s) && again.Status.Message != s.Message {
+				t.Errorf("asked again it says %q", again.Status.Message)
+			}
+		})
+	}
+}
+
+// TestReadinessLosses: each time a pod ceases to be Ready counts once, whoever looks and
+// however often.
+func TestReadinessLosses(t *testing.T) {
+	began := testNow
+	in := PodHealthInput{Check: PodHealth{MaxReadinessLosses: ptr.To[int32](2)}, Status: v1alpha1.CheckStatus{
+		Name: "ns/p/c", Phase: v1alpha1.CheckRunning, StartTime: timeOf(began), DueTime: timeOf(began.Add(10 * time.Minute)),
+	}}
+	for i, step := range []struct {
+		ready  bool
+		since  time.Duration
+		losses int32
+		phase  v1alpha1.CheckPhase
+	}{
+		{true, -time.Minute, 0, v1alpha1.CheckRunning},
+		{false, time.Minute, 1, v1alpha1.CheckRunning},
+		{false, time.Minute, 1, v1alpha1.CheckRunning},
+		{true, 2 * time.Minute, 1, v1alpha1.CheckRunning},
+		{false, 3 * time.Minute, 2, v1alpha1.CheckRunning},
+		{true, 4 * time.Minute, 2, v1alpha1.CheckRunning},
+		{false, 5 * time.Minute, 3, v1alpha1.CheckFailed},
+	} {
+		in.Now = began.Add(max(step.since, 0) + time.Second)
+		p := Pod{Name: "pod", UID: "pod", Created: began.Add(-time.Hour), Ready: step.ready}
+		if step.ready {
+			p.ReadySince = began.Add(step.since)
+		} else {
+			p.UnreadySince = began.Add(step.since)
+		}
+		in.Pods, in.Release = []Pod{p}, &ReleaseHealth{Batched: []Pod{p}, Total: 1}
+		in.Status = DecidePodHealth(in).Status
+		losses := int32(0)
+		if len(in.Status.PodsAtStart) > 0 {
+			losses = in.Status.PodsAtStart[0].ReadinessLosses
+		}
+		if losses != step.losses || in.Status.Phase != step.phase {
+			t.Fatalf("step %d: %d losses, %s; want %d, %s", i, losses, in.Status.Phase, step.losses, step.phase)
+		}
+	}
+}

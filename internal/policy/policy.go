@@ -1,0 +1,271 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package policy says which checks of DefensePolicies count for a workload. It
+// decides from what it is given, and reads nothing.
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// How many count for one workload: those of the operator's namespace first, older
+// policies before younger ones.
+const (
+	// MaxPolicies is how many policies.
+	MaxPolicies = 8
+	// MaxChecks is how many checks of them.
+	MaxChecks = 32
+)
+
+// TypePodHealth is the check type podHealth.
+const TypePodHealth = "podHealth"
+
+// Check is one check of a policy.
+type Check struct {
+	// Name is namespace/policy/check, Policy namespace/policy.
+	Name, Policy string
+	// Generation of the policy that it is of.
+	Generation int64
+	// Type of the check.
+	Type string
+	// Mode is Enforce or Observe.
+	Mode v1alpha1.PolicyMode
+	// Background: nothing waits for it.
+	Background bool
+	// Delay before it begins, and Deadline, from when its stage began.
+	Delay, Deadline time.Duration
+	// OnNoData is what it means that it is inconclusive, or has no data.
+	OnNoData v1alpha1.OnSilence
+	// Suggestion for who reads that it failed.
+	Suggestion string
+	// PodHealth is set for that type.
+	PodHealth *v1alpha1.PodHealthCheck
+}
+
+// Accepted says why a policy is not accepted; empty when it is. What a schema can
+// tell, the API server has refused.
+func Accepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
+	if p.Spec.NamespaceSelector != nil && p.Namespace != operator {
+		return "spec.namespaceSelector: only a policy in the operator's namespace " + operator +
+			" may select namespaces; leave it out, this policy is of its own namespace"
+	}
+	for field, selector := range map[string]*metav1.LabelSelector{
+		"workloadSelector": p.Spec.WorkloadSelector, "namespaceSelector": p.Spec.NamespaceSelector,
+	} {
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			return fmt.Sprintf("spec.%s: %v", field, err)
+		}
+	}
+	return ""
+}
+
+// inForce is what counts of a policy: its spec, or the last one that was accepted.
+func inForce(p *v1alpha1.DefensePolicy, operator string) (*v1alpha1.DefensePolicySpec, int64) {
+	if Accepted(p, operator) == "" {
+		return &p.Spec, p.Generation
+	}
+	return p.Status.InForce, p.Status.InForceGeneration
+}
+
+// Workload is what policies select by.
+type Workload struct {
+	// Namespace of the workload, and its labels.
+	Namespace       string
+	NamespaceLabels map[string]string
+	// Labels of the workload.
+	Labels map[string]string
+	// Began is when the release began: policies that are younger do not count for
+	// it. Zero for all.
+	Began time.Time
+}
+
+// Selection is what counts for a workload.
+type Selection struct {
+	Checks []Check
+	// Policies are namespace/name@generation of those that the checks are of, and Over
+	// namespace/name of those that are too many.
+	Policies, Over []string
+}
+
+// Sort puts policies into the order in which they count: those of the operator
+// first, older ones before younger ones.
+func Sort(policies []v1alpha1.DefensePolicy, operator string) {
+	slices.SortFunc(policies, func(a, b v1alpha1.DefensePolicy) int {
+		if of := a.Namespace == operator; of != (b.Namespace == operator) {
+			if of {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// Select says which checks count for a workload, of policies that are sorted. None
+// takes away from another.
+func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) (s Selection) {
+	count := 0
+	for i := range policies {
+		p := &policies[i]
+		spec, generation := inForce(p, operator)
+		if spec == nil || spec.Mode == v1alpha1.ModeDisabled || !w.Began.IsZero() && p.CreationTimestamp.After(w.Began) || !selects(p, spec, operator, w) {
+			continue
+		}
+		if count >= MaxPolicies || len(s.Checks)+len(spec.Checks) > MaxChecks {
+			s.Over = append(s.Over, p.Namespace+"/"+p.Name)
+			continue
+		}
+		count++
+		s.Policies = append(s.Policies, fmt.Sprintf("%s/%s@%d", p.Namespace, p.Name, generation))
+		s.Checks = append(s.Checks, checksOf(p, spec, generation)...)
+	}
+	return s
+}
+
+// Find finds a check by its name, of whatever policy is in force; nil when there is
+// none any more.
+func Find(policies []v1alpha1.DefensePolicy, operator, name string) *Check {
+	for i := range policies {
+		p := &policies[i]
+		spec, generation := inForce(p, operator)
+		if spec == nil || spec.Mode == v1alpha1.ModeDisabled {
+			continue
+		}
+		checks := checksOf(p, spec, generation)
+		if at := slices.IndexFunc(checks, func(c Check) bool { return c.Name == name }); at >= 0 {
+			return &checks[at]
+		}
+	}
+	return nil
+}
+
+func selects(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, operator string, w Workload) bool {
+	if p.Namespace != operator && p.Namespace != w.Namespace {
+		return false
+	}
+	return matches(spec.WorkloadSelector, w.Labels) && (p.Namespace != operator || matches(spec.NamespaceSelector, w.NamespaceLabels))
+}
+
+// matches says that a selector selects something with these labels; one that is not
+// there selects everything.
+func matches(selector *metav1.LabelSelector, of map[string]string) bool {
+	if selector == nil {
+		return true
+	}
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && s.Matches(labels.Set(of))
+}
+
+// Defaults of the API, for objects that the API server did not default.
+const (
+	defaultDeadline = 15 * time.Minute
+	defaultDuration = 2 * time.Minute
+)
+
+func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, generation int64) []Check {
+	policy := p.Namespace + "/" + p.Name
+	checks := make([]Check, 0, len(spec.Checks))
+	for i := range spec.Checks {
+		c := &spec.Checks[i]
+		check := Check{
+			Name: policy + "/" + c.Name, Policy: policy, Generation: generation, Mode: v1alpha1.ModeEnforce,
+			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
+			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: c.PodHealth,
+		}
+		if c.Mode == v1alpha1.ModeObserve || spec.Mode == v1alpha1.ModeObserve {
+			check.Mode = v1alpha1.ModeObserve
+		}
+		// What changes nothing holds nothing up.
+		check.Background = !ptr.Deref(c.Wait, true) || check.Mode == v1alpha1.ModeObserve
+		if c.PodHealth == nil {
+			continue // of a later release, by which this one was replaced
+		}
+		check.Type = TypePodHealth
+		checks = append(checks, check)
+	}
+	return checks
+}
+
+// Due is when a check has seen all it is to see, from when its stage began.
+func (c *Check) Due() time.Duration {
+	return c.Delay + durationOr(c.PodHealth.Duration, defaultDuration)
+}
+
+func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
+	if d == nil {
+		return otherwise
+	}
+	return d.Duration
+}
+
+// Judgement is what is said of a policy.
+type Judgement struct {
+	// Valid: its spec can be used. Accepted: it also counts wherever it selects.
+	Valid, Accepted bool
+	Reason, Message string
+}
+
+// Judge says whether a policy is in force. overFor is a workload for which it is one
+// too many; empty for none.
+func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
+	if problem := Accepted(p, operator); problem != "" {
+		if p.Status.InForce != nil {
+			problem += fmt.Sprintf("; generation %d stays in force", p.Status.InForceGeneration)
+		}
+		return Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: problem}
+	}
+	if overFor != "" {
+		return Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: fmt.Sprintf(
+			"at most %d policies and %d checks count for a workload, those of the operator's namespace first, older ones first; this one does not for %s: "+
+				"narrow its selector, or remove others", MaxPolicies, MaxChecks, overFor)}
+	}
+	if p.Spec.Mode == v1alpha1.ModeDisabled {
+		return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "the policy is disabled: nothing is checked"}
+	}
+	return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it counts for releases that begin from now on"}
+}
+
+// DefaultName is the name of the policy that is made when it is missing, in the
+// operator's namespace.
+const DefaultName = "default"
+
+// Default is the policy that counts out of the box: a release whose pods crash, run out
+// of memory or cease to be Ready for good after they were Ready, is caught, and none is
+// held up by it.
+func Default(operator string) *v1alpha1.DefensePolicy {
+	most := intstr.FromString("10%")
+	return &v1alpha1.DefensePolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: operator, Name: DefaultName},
+		Spec: v1alpha1.DefensePolicySpec{
+			Mode: v1alpha1.ModeEnforce,
+			Checks: []v1alpha1.PolicyCheck{{
+				Name: "stays-up", Wait: ptr.To(false),
+				PodHealth: &v1alpha1.PodHealthCheck{Duration: &metav1.Duration{Duration: 5 * time.Minute}, MaxFailedPods: &most},
+			}},
+		},
+	}
+}

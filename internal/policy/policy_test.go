@@ -1,0 +1,181 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+const operator = "operator"
+
+var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+// made is a policy of one check, made so long after now.
+func made(namespace, name string, after time.Duration, with ...func(*v1alpha1.DefensePolicy)) v1alpha1.DefensePolicy {
+	p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, Generation: 1, CreationTimestamp: metav1.NewTime(now.Add(after)),
+	}}
+	p.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "a", PodHealth: &v1alpha1.PodHealthCheck{}}}
+	for _, f := range with {
+		f(&p)
+	}
+	return p
+}
+
+func selecting(key, value string) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) {
+		p.Spec.WorkloadSelector = &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	}
+}
+
+func ofNamespaces(key, value string) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) {
+		p.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	}
+}
+
+func mode(m v1alpha1.PolicyMode) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = m }
+}
+
+// invalid has a selector that cannot be read, and was accepted before.
+func invalid(before *v1alpha1.DefensePolicySpec) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) {
+		p.Spec.WorkloadSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}
+		p.Status.InForce, p.Status.InForceGeneration, p.Generation = before, 1, 2
+	}
+}
+
+func many(n int, namespace string) (policies []v1alpha1.DefensePolicy) {
+	for i := range n {
+		policies = append(policies, made(namespace, fmt.Sprintf("p%d", i), time.Duration(i)*time.Second-time.Hour))
+	}
+	return policies
+}
+
+// TestSelect: which checks count for the workload shop/web with the label app: web.
+func TestSelect(t *testing.T) {
+	for name, test := range map[string]struct {
+		policies []v1alpha1.DefensePolicy
+		began    time.Time
+		checks   []string
+		over     int
+	}{
+		"none":                         {},
+		"of the namespace":             {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0)}, checks: []string{"shop/p/a"}},
+		"of another namespace":         {policies: []v1alpha1.DefensePolicy{made("other", "p", 0)}},
+		"of the operator's first":      {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0), made(operator, "z", time.Hour)}, checks: []string{"operator/z/a", "shop/p/a"}},
+		"older ones first":             {policies: []v1alpha1.DefensePolicy{made("shop", "a", time.Hour), made("shop", "b", 0)}, checks: []string{"shop/b/a", "shop/a/a"}},
+		"that selects it":              {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, selecting("app", "web"))}, checks: []string{"shop/p/a"}},
+		"that selects another":         {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, selecting("app", "api"))}},
+		"that selects its namespace":   {policies: []v1alpha1.DefensePolicy{made(operator, "p", 0, ofNamespaces("team", "shop"))}, checks: []string{"operator/p/a"}},
+		"that selects other ones":      {policies: []v1alpha1.DefensePolicy{made(operator, "p", 0, ofNamespaces("team", "bank"))}},
+		"disabled":                     {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, mode(v1alpha1.ModeDisabled))}},
+		"made after the release began": {policies: []v1alpha1.DefensePolicy{made("shop", "p", time.Second)}, began: now},
+		"made in the same second":      {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0)}, began: now, checks: []string{"shop/p/a"}},
+		"not accepted, and never was":  {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(nil))}},
+		"not accepted any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{
+			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
+		"of a namespace that selects namespaces": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, ofNamespaces("team", "bank"))}},
+		"of the same name, which takes nothing away": {
+			policies: []v1alpha1.DefensePolicy{made(operator, "default", 0), made("shop", "default", 0, mode(v1alpha1.ModeDisabled))},
+			checks:   []string{"operator/default/a"}},
+		"a thousand of the namespace, and one of the operator's": {policies: append(many(1000, "shop"), made(operator, "p", 0)),
+			checks: []string{"operator/p/a", "shop/p0/a", "shop/p1/a", "shop/p2/a", "shop/p3/a", "shop/p4/a", "shop/p5/a", "shop/p6/a"}, over: 993},
+		"too many checks": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, func(p *v1alpha1.DefensePolicy) {
+			p.Spec.Checks = slices.Repeat(p.Spec.Checks, MaxChecks+1)
+		}), made("shop", "q", time.Second)}, checks: []string{"shop/q/a"}, over: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			Sort(test.policies, operator)
+			s := Select(test.policies, operator, Workload{
+				Namespace: "shop", NamespaceLabels: map[string]string{"team": "shop"}, Labels: map[string]string{"app": "web"}, Began: test.began,
+			})
+			var checks []string
+			for i := range s.Checks {
+				checks = append(checks, s.Checks[i].Name)
+			}
+			if !slices.Equal(checks, test.checks) || len(s.Over) != test.over || len(s.Policies) != len(checks) {
+				t.Errorf("checks %v of %v, %d over", checks, s.Policies, len(s.Over))
+			}
+			for _, name := range checks {
+				if c := Find(test.policies, operator, name); c == nil || c.Name != name {
+					t.Errorf("%s is not found: %v", name, c)
+				}
+			}
+		})
+	}
+}
+
+// TestModes: nothing waits for what changes nothing, and a check is never stricter than
+// its policy.
+func TestModes(t *testing.T) {
+	for _, test := range []struct {
+		policy, check v1alpha1.PolicyMode
+		wait          *bool
+		mode          v1alpha1.PolicyMode
+		background    bool
+	}{
+		{"", "", nil, v1alpha1.ModeEnforce, false},
+		{v1alpha1.ModeEnforce, v1alpha1.ModeEnforce, ptr.To(true), v1alpha1.ModeEnforce, false},
+		{v1alpha1.ModeEnforce, v1alpha1.ModeEnforce, ptr.To(false), v1alpha1.ModeEnforce, true},
+		{v1alpha1.ModeEnforce, v1alpha1.ModeObserve, ptr.To(true), v1alpha1.ModeObserve, true},
+		{v1alpha1.ModeObserve, v1alpha1.ModeEnforce, ptr.To(true), v1alpha1.ModeObserve, true},
+	} {
+		p := made("shop", "p", 0, func(p *v1alpha1.DefensePolicy) {
+			p.Spec.Mode, p.Spec.Checks[0].Mode, p.Spec.Checks[0].Wait = test.policy, test.check, test.wait
+		})
+		c := Find([]v1alpha1.DefensePolicy{p}, operator, "shop/p/a")
+		if c.Mode != test.mode || c.Background != test.background {
+			t.Errorf("%+v: %s, background %t", test, c.Mode, c.Background)
+		}
+	}
+}
+
+// TestJudge: what is said of a policy names the place and the remedy.
+func TestJudge(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy  v1alpha1.DefensePolicy
+		overFor string
+		want    Judgement
+	}{
+		"accepted": {policy: made("shop", "p", 0), want: Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "from now on"}},
+		"disabled": {policy: made("shop", "p", 0, mode(v1alpha1.ModeDisabled)), want: Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "disabled"}},
+		"too many": {policy: made("shop", "p", 0), overFor: "shop/web", want: Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: "shop/web"}},
+		"selects namespaces": {policy: made("shop", "p", 0, ofNamespaces("a", "b")),
+			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.namespaceSelector"}},
+		"a selector that cannot be read": {policy: made("shop", "p", 0, invalid(nil)), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.workloadSelector"}},
+		"which was accepted before": {policy: made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{})),
+			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "generation 1 stays in force"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Judge(&test.policy, operator, test.overFor)
+			if got.Valid != test.want.Valid || got.Accepted != test.want.Accepted || got.Reason != test.want.Reason || !strings.Contains(got.Message, test.want.Message) {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}

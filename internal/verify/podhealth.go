@@ -1,0 +1,204 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+)
+
+// PodHealth makes the checks of type podHealth of policies, from the caches: it looks
+// at the pods of a batch when one of them changes, and when the time of the check is
+// over.
+type PodHealth struct {
+	view  cluster.View
+	clock clock.PassiveClock
+}
+
+var _ Provider = &PodHealth{}
+
+// NewPodHealth looks at the pods that the cache has.
+func NewPodHealth(c *cluster.Cluster) *PodHealth {
+	return &PodHealth{view: c.View, clock: c.Clock}
+}
+
+// Name implements Provider.
+func (*PodHealth) Name() string { return policy.TypePodHealth }
+
+// Forget implements Provider: it remembers nothing.
+func (*PodHealth) Forget(types.NamespacedName) {}
+
+// Next implements Provider.
+func (p *PodHealth) Next(ctx context.Context, s Subject) (step Step, err error) {
+	if s.Batch == nil || !defense.IsCurrentBatch(s.Release, s.Batch) {
+		return Step{}, nil
+	}
+	for i := range s.Batch.Status.Checks {
+		c := &s.Batch.Status.Checks[i]
+		if c.Type != policy.TypePodHealth || !defense.CheckGoesOn(c, p.clock.Now()) {
+			continue
+		}
+		next, after, err := p.look(ctx, &s, c)
+		if err != nil {
+			return Step{}, err
+		}
+		if next != nil {
+			return p.write(*next), nil
+		}
+		if after > 0 && (step.After == 0 || after < step.After) {
+			step.After = after
+		}
+	}
+	return step, nil
+}
+
+// write writes what a check came to.
+func (p *PodHealth) write(c v1alpha1.CheckStatus) Step {
+	return Step{Write: func(s Subject) Decision {
+		plan := defense.NoteCheck(defense.BatchInput{
+			Now: p.clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Begin: s.Begin,
+		}, c)
+		return Decision{Void: plan.Status == nil, Batch: plan.Status, Events: plan.Events}
+	}}
+}
+
+// look makes one step of a check. It returns nil where nothing is to be written.
+func (p *PodHealth) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
+	of := policy.Find(s.Policies, p.view.Operator, c.Name)
+	if of == nil || of.Type != c.Type {
+		if c.Background {
+			return nil, 0, nil
+		}
+		removed := c.DeepCopy()
+		removed.Phase, removed.Reason = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved
+		removed.Message = "the policy is gone, or no longer has this check: nothing waits for it"
+		return removed, 0, nil
+	}
+	pods, err := observed(ctx, p.view, s.Batch)
+	if err != nil {
+		return nil, 0, err
+	}
+	in := defense.PodHealthInput{Now: p.clock.Now(), Check: paramsOf(of), Status: *c, Pods: pods}
+	plan := defense.DecidePodHealth(in)
+	if plan.NeedsRelease {
+		if in.Release, err = p.releaseHealth(ctx, s); err != nil {
+			return nil, 0, err
+		}
+		plan = defense.DecidePodHealth(in)
+	}
+	if equality.Semantic.DeepEqual(plan.Status, *c) {
+		return nil, plan.After, nil
+	}
+	plan.Status.Mode, plan.Status.Generation = of.Mode, of.Generation
+	if of.OnNoData != v1alpha1.SilenceDefault {
+		plan.Status.OnSilence = of.OnNoData
+	}
+	return &plan.Status, 0, nil
+}
+
+// paramsOf are the parameters of a check, with the defaults of the API.
+func paramsOf(c *policy.Check) defense.PodHealth {
+	h := c.PodHealth
+	return defense.PodHealth{
+		Delay: c.Delay, MaxRestarts: h.MaxRestarts, MaxReadinessLosses: h.MaxReadinessLosses,
+		ReadyAtEnd: ptr.Deref(h.ReadyAtEnd, true), FailOnOOM: ptr.Deref(h.FailOnOOM, true),
+		MaxFailed: ptr.Deref(h.MaxFailedPods, intstr.FromInt32(0)), CompareOldPods: ptr.Deref(h.CompareOldPods, true),
+		Suggestion: c.Suggestion,
+	}
+}
+
+// observed are the pods of a batch that exist.
+func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([]defense.Pod, error) {
+	pods := make([]defense.Pod, 0, len(batch.Spec.PodInfos))
+	for _, info := range batch.Spec.PodInfos {
+		var pod corev1.Pod
+		err := v.Cached.Get(ctx, types.NamespacedName{Namespace: batch.Namespace, Name: info.Pod}, &pod)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get pod %s/%s: %w", batch.Namespace, info.Pod, err)
+		}
+		if err == nil && pod.UID == types.UID(info.UID) {
+			pods = append(pods, defense.ObservePod(&pod))
+		}
+	}
+	return pods, nil
+}
+
+// releaseHealth observes the pods around a batch.
+func (p *PodHealth) releaseHealth(ctx context.Context, s *Subject) (*defense.ReleaseHealth, error) {
+	batches, err := p.view.Batches(ctx, s.Release)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := p.view.Pods(ctx, s.Workload)
+	if err != nil {
+		return nil, err
+	}
+	h := &defense.ReleaseHealth{}
+	batched, total := defense.BatchedPods(s.Release, batches)
+	h.Total = total
+	for i := range pods {
+		if batched[pods[i].UID] {
+			h.Batched = append(h.Batched, pods[i])
+		}
+	}
+	h.Old, err = p.view.OldPods(ctx, s.Workload)
+	return h, err
+}
+
+// Begin says which checks of policies begin with a batch, by the labels of its
+// namespace.
+func Begin(ctx context.Context, v cluster.View, s *Subject, namespace map[string]string) ([]defense.BeginCheck, error) {
+	selected := policy.Select(s.Policies, v.Operator, policy.Workload{
+		Namespace: s.Workload.Namespace, NamespaceLabels: namespace, Labels: s.Workload.Labels,
+		Began: time.Unix(s.Release.Status.StartTimeUnix, 0),
+	})
+	begin := make([]defense.BeginCheck, len(selected.Checks))
+	for i := range selected.Checks {
+		c := &selected.Checks[i]
+		begin[i] = defense.BeginCheck{
+			Status: v1alpha1.CheckStatus{Name: c.Name, Type: c.Type, Mode: c.Mode, Generation: c.Generation, Background: c.Background},
+			Due:    c.Due(), Deadline: c.Deadline,
+		}
+		if c.PodHealth.MaxRestarts == nil {
+			continue
+		}
+		pods, err := observed(ctx, v, s.Batch)
+		if err != nil {
+			return nil, err
+		}
+		for j := range pods {
+			if n := pods[j].Restarts; n > 0 {
+				begin[i].Status.PodsAtStart = append(begin[i].Status.PodsAtStart, v1alpha1.PodAtStart{Pod: pods[j].Name, RestartsAtStart: n})
+			}
+		}
+	}
+	return begin, nil
+}

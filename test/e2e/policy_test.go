@@ -1,0 +1,176 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package e2e
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	defaults "github.com/traas-stack/altershield-operator/internal/policy"
+)
+
+const staysUp = controlplane.ManagerNamespace + "/default/stays-up"
+
+// healthPolicy is a policy of a namespace with one check of the health of pods.
+func healthPolicy(ns, name string, with func(*v1alpha1.PolicyCheck)) *v1alpha1.DefensePolicy {
+	p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+	p.Spec.Checks = []v1alpha1.PolicyCheck{{
+		Name: "health", PodHealth: &v1alpha1.PodHealthCheck{Duration: &metav1.Duration{Duration: 3 * time.Second}},
+	}}
+	with(&p.Spec.Checks[0])
+	return p
+}
+
+// newDefensePolicy makes a policy, and waits until it is accepted, or not.
+func (w *world) newDefensePolicy(ctx context.Context, p *v1alpha1.DefensePolicy, reason string) {
+	GinkgoHelper()
+	Expect(w.api.Create(ctx, p)).To(Succeed())
+	Eventually(func(g Gomega) {
+		g.Expect(w.api.Get(ctx, client.ObjectKeyFromObject(p), p)).To(Succeed())
+		c := conditionOf(p.Status.Conditions, v1alpha1.ConditionAccepted)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Reason).To(Equal(reason), c.Message)
+	}).WithContext(ctx).Should(Succeed())
+}
+
+// withoutDefaultPolicy turns the default policy off for the time of a spec that lets
+// pods crash for another reason.
+func (w *world) withoutDefaultPolicy(ctx context.Context) {
+	GinkgoHelper()
+	set := func(ctx context.Context, mode v1alpha1.PolicyMode) {
+		w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", "dpol", defaults.DefaultName, "--type", "merge", "-p", `{"spec":{"mode":"`+string(mode)+`"}}`)
+	}
+	set(ctx, v1alpha1.ModeDisabled)
+	DeferCleanup(set, v1alpha1.ModeEnforce)
+}
+
+// behaves lets the first pod of a Deployment behave in a way from now on, and returns
+// its name.
+func (w *world) behaves(ctx context.Context, ns, name, behavior string) string {
+	GinkgoHelper()
+	for _, pod := range w.podsOf(ctx, Default, ns, name) {
+		w.kubectl(ctx, "-n", ns, "label", "pod", pod.Name, controlplane.BehaviorLabel+"="+behavior)
+		return pod.Name
+	}
+	Fail("there is no pod")
+	return ""
+}
+
+// checksOf are the checks of the batches of the current release that have this name.
+func (w *world) checksOf(ctx context.Context, g Gomega, ns, name, check string) (checks []v1alpha1.CheckStatus) {
+	GinkgoHelper()
+	for _, b := range w.batchesOf(ctx, g, w.currentChange(ctx, g, ns, name)) {
+		if c := defense.FindCheck(b.Status.Checks, check); c != nil {
+			checks = append(checks, *c)
+		}
+	}
+	return checks
+}
+
+var _ = Describe("policies", func() {
+	w := inSharedWorld()
+
+	It("are there from the beginning: one, which enforces and is accepted", func(ctx SpecContext) {
+		var p v1alpha1.DefensePolicy
+		Eventually(func(g Gomega) {
+			g.Expect(w.api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: defaults.DefaultName}, &p)).To(Succeed())
+			g.Expect(conditionOf(p.Status.Conditions, v1alpha1.ConditionAccepted)).To(HaveField("Reason", v1alpha1.ReasonInForce))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(p.Spec.Mode).To(Equal(v1alpha1.ModeEnforce))
+		Expect(w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", "dpol", "default")).To(MatchRegexp(`default\s+Enforce\s+True`))
+	})
+
+	It("suspend a release that is verified, and crashes then", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(2))
+		w.verified(ctx, ns, "web")
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		change := w.verified(ctx, ns, "web")
+		for _, b := range w.batchesOf(ctx, Default, change) {
+			Expect(b.Status.Message).To(BeEquivalentTo(v1alpha1.ChangePodMessageSkipped), "nothing is waited for")
+		}
+		Expect(w.checksOf(ctx, Default, ns, "web", staysUp)).To(HaveEach(HaveField("Phase", v1alpha1.CheckWatching)))
+
+		pod := w.behaves(ctx, ns, "web", "crash-loop")
+		change = w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(And(
+			HaveField("Pod", pod), HaveField("Message", HavePrefix(staysUp+": pod "+pod+": container sleep crashes again and again")))))
+		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
+		Expect(w.patchTemplate(ctx, ns, "web", "third")).To(MatchError(ContainSubstring("deployment web is suspended")))
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElements(v1alpha1.EventCheckFailed, "ReleaseSuspended"))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(w.kubectl(ctx, "-n", ns, "get", "changepods", "-o", "wide")).To(ContainSubstring(staysUp))
+	})
+
+	It("hold a release up for a check that is waited for, and pass its pods", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.newDefensePolicy(ctx, healthPolicy(ns, "soak", func(*v1alpha1.PolicyCheck) {}), v1alpha1.ReasonInForce)
+		w.create(ctx, sleeper(ns, "web").Replicas(2))
+		change := w.verified(ctx, ns, "web")
+		for _, b := range w.batchesOf(ctx, Default, change) {
+			Expect(b.Status.Message).To(BeEquivalentTo(v1alpha1.ChangePodMessagePostFinish))
+			Expect(b.Status.PodResults).To(HaveEach(HaveField("Verdict", "pass")))
+		}
+		checks := w.checksOf(ctx, Default, ns, "web", ns+"/soak/health")
+		Expect(checks).To(And(HaveLen(2), HaveEach(HaveField("Phase", v1alpha1.CheckPassed))))
+		for _, c := range checks {
+			Expect(c.CompletionTime.Sub(c.StartTime.Time)).To(BeNumerically(">=", 3*time.Second))
+		}
+	})
+
+	It("only tell while they observe", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		p := healthPolicy(ns, "trial", func(c *v1alpha1.PolicyCheck) {
+			c.PodHealth.MaxReadinessLosses, c.PodHealth.Duration = ptr.To[int32](0), &metav1.Duration{Duration: 5 * time.Minute}
+		})
+		p.Spec.Mode = v1alpha1.ModeObserve
+		w.newDefensePolicy(ctx, p, v1alpha1.ReasonInForce)
+		w.create(ctx, sleeper(ns, "web").Replicas(2))
+		w.verified(ctx, ns, "web")
+		w.behaves(ctx, ns, "web", "never-ready")
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.EventWouldFail))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(w.currentChange(ctx, Default, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
+	})
+
+	It("of a namespace take nothing away from those of the operator, and are refused where they reach out", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		off := healthPolicy(ns, "default", func(c *v1alpha1.PolicyCheck) { c.Name = "stays-up" })
+		off.Spec.Mode = v1alpha1.ModeDisabled
+		w.newDefensePolicy(ctx, off, v1alpha1.ReasonInForce)
+		reaching := healthPolicy(ns, "reaching", func(*v1alpha1.PolicyCheck) {})
+		reaching.Spec.NamespaceSelector = &metav1.LabelSelector{}
+		w.newDefensePolicy(ctx, reaching, v1alpha1.ReasonInvalidPolicy)
+		w.create(ctx, sleeper(ns, "web"))
+		w.verified(ctx, ns, "web")
+		Expect(w.checksOf(ctx, Default, ns, "web", staysUp)).To(HaveLen(1))
+		Expect(w.checksOf(ctx, Default, ns, "web", ns+"/reaching/health")).To(BeEmpty())
+	})
+})

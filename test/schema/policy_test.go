@@ -1,0 +1,104 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package schema
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+)
+
+// policyOf is a policy with this spec, as a user writes it.
+func policyOf(name, spec string) *unstructured.Unstructured {
+	o := map[string]any{}
+	Expect(yaml.UnmarshalStrict([]byte("spec:\n"+indent(spec)), &o)).To(Succeed())
+	p := &unstructured.Unstructured{Object: o}
+	p.SetAPIVersion(v1alpha1.GroupVersion.String())
+	p.SetKind("DefensePolicy")
+	p.SetNamespace("default")
+	p.SetName(name)
+	return p
+}
+
+func indent(s string) string { return "  " + strings.ReplaceAll(s, "\n", "\n  ") }
+
+// checkOf is a policy of one check.
+func checkOf(check string) string { return "checks:\n- name: a\n" + indent(check) }
+
+var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec string) {
+	Expect(api.Create(ctx, policyOf("policy", spec), client.DryRunAll)).To(Succeed())
+},
+	Entry("the least", checkOf("podHealth: {}")),
+	Entry("all of podHealth", "mode: Observe\nworkloadSelector: {matchLabels: {app: web}}\nsuggestion: look at the logs\nonNoData: Fail\n"+
+		checkOf("stage: BatchPost\nmode: Observe\ndelay: 10s\nwait: false\ndeadline: 20m\n"+
+			"podHealth: {duration: 10m, maxRestarts: 0, maxReadinessLosses: 2, readyAtEnd: false, failOnOOM: false, maxFailedPods: 3, compareOldPods: false}")),
+	Entry("a percentage", checkOf("podHealth: {maxFailedPods: 10%}")),
+	Entry("at once", checkOf("podHealth: {duration: 0s}")),
+)
+
+var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, spec string, wants ...string) {
+	err := api.Create(ctx, policyOf(name, spec), client.DryRunAll)
+	Expect(err).To(HaveOccurred())
+	for _, want := range wants {
+		Expect(err.Error()).To(ContainSubstring(want))
+	}
+},
+	Entry("no checks", "p", "checks: []", "spec.checks", "at least 1"),
+	Entry("a check of no type", "p", checkOf("wait: true"), "spec.checks[0]", "a check has a type"),
+	Entry("a check of a later release, with its name", "p", checkOf("prometheus: {query: up, failWhen: value > 1}"), "spec.checks[0].prometheus", "the check type prometheus belongs to a later release"),
+	Entry("another one", "p", checkOf("service: {endpointRef: {name: gate}}"), "spec.checks[0].service"),
+	Entry("a hold", "p", "hold: {until: FirstBatch}\n"+checkOf("podHealth: {}"), "spec.hold", "later release"),
+	Entry("freezes", "p", "freezes: [{name: weekend, schedule: '0 16 * * 5'}]\n"+checkOf("podHealth: {}"), "spec.freezes"),
+	Entry("notifications", "p", "notify: [{endpointRef: {name: am}}]\n"+checkOf("podHealth: {}"), "spec.notify"),
+	Entry("a name that is none", "p", "checks: [{name: A_B, podHealth: {}}]", "spec.checks[0].name"),
+	Entry("a name twice", "p", "checks: [{name: a, podHealth: {}}, {name: a, podHealth: {}}]", "Duplicate value"),
+	Entry("a check that is disabled", "p", checkOf("mode: Disabled\npodHealth: {}"), "spec.checks[0].mode", "leave the check out"),
+	Entry("a mode that is none", "p", "mode: Warn\n"+checkOf("podHealth: {}"), "spec.mode"),
+	Entry("a stage that is none yet", "p", checkOf("stage: Admission\npodHealth: {}"), "spec.checks[0].stage"),
+	Entry("longer than its deadline", "p", checkOf("deadline: 1m\npodHealth: {duration: 50s}\ndelay: 10s"), "spec.checks[0].deadline", "must be shorter than deadline"),
+	Entry("longer than the deadline it has by default", "p", checkOf("podHealth: {duration: 15m}"), "spec.checks[0].deadline"),
+	Entry("too long", "p", checkOf("deadline: 2h\npodHealth: {duration: 61m}"), "podHealth.duration", "0s to 1h"),
+	Entry("a duration without a unit", "p", checkOf("podHealth: {duration: '5'}"), "spec.checks[0]"),
+	Entry("a negative duration", "p", checkOf("podHealth: {duration: -5s}"), "podHealth.duration"),
+	Entry("a delay that is too long", "p", checkOf("delay: 61m\ndeadline: 2h\npodHealth: {}"), "spec.checks[0].delay"),
+	Entry("a deadline that is too long", "p", checkOf("deadline: 3h\npodHealth: {}"), "spec.checks[0].deadline", "1s to 2h"),
+	Entry("more than all pods", "p", checkOf("podHealth: {maxFailedPods: 101%}"), "maxFailedPods", "0% to 100%"),
+	Entry("fewer than no pods", "p", checkOf("podHealth: {maxFailedPods: -1}"), "maxFailedPods"),
+	Entry("a long name", strings.Repeat("p", 64), checkOf("podHealth: {}"), "metadata.name", "at most 63"),
+)
+
+var _ = Describe("the default policy", func() {
+	It("is accepted, and comes back with what it means", func(ctx SpecContext) {
+		p := policy.Default("default")
+		Expect(api.Create(ctx, p)).To(Succeed())
+		DeferCleanup(api.Delete, p)
+		Expect(policy.Accepted(p, "default")).To(BeEmpty())
+		selected := policy.Select([]v1alpha1.DefensePolicy{*p}, "default", policy.Workload{Namespace: "shop"})
+		Expect(selected.Checks).To(HaveLen(1))
+		Expect(selected.Checks[0].Background).To(BeTrue())
+		Expect(p.Spec.Checks[0].Deadline).To(HaveValue(Equal(metav1.Duration{Duration: selected.Checks[0].Deadline})))
+		Expect(p.Spec.Checks[0].PodHealth.ReadyAtEnd).To(HaveValue(BeTrue()))
+	})
+})
