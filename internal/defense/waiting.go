@@ -57,12 +57,19 @@ func (a *awaited) quiet(pre time.Duration) time.Duration {
 // It returns how long until there is something to say.
 func (d *release) explainWaiting() (wait time.Duration) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionWaitsForServer)
+	waited := said != nil && said.Status == metav1.ConditionTrue
+	now := d.Now
+	if waited {
+		// What one replica has said another one, whose clock is a little behind, does
+		// not take back.
+		now = now.Add(clockTolerance)
+	}
 	var longest *awaited
 	for _, a := range d.awaits() {
 		if a.since.IsZero() {
 			continue // somebody else's writing
 		}
-		if left := a.since.Add(a.quiet(d.Settings.PreTimeout)).Sub(d.Now); left > 0 {
+		if left := a.since.Add(a.quiet(d.Settings.PreTimeout)).Sub(now); left > 0 {
 			wait = shortest(wait, left)
 			continue
 		}
@@ -70,7 +77,6 @@ func (d *release) explainWaiting() (wait time.Duration) {
 			longest = &a
 		}
 	}
-	waited := said != nil && said.Status == metav1.ConditionTrue
 	switch {
 	case longest != nil:
 		message := longest.what
