@@ -62,6 +62,7 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "settings of a new cluster", Options: world.Options{Bare: true}, Run: func(w *world.World) {
+		w.Until("there is a policy", func() bool { return len(w.Policies()) == 1 })
 		create(w, web(1))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},

@@ -39,13 +39,16 @@ import (
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=altershieldoperator-system,resources=leases,verbs=create
 
 // Defaults creates the OpsConfigInfo objects and the default policy that are missing when the manager
-// starts, so that there is something to edit. Objects that are there are left
-// as they are. It runs on the leader only, once.
+// starts. Objects that are there are left as they are. It runs on the leader only,
+// once.
 type Defaults struct {
 	Client client.Client
 	// Namespace of the operator.
 	Namespace string
 	Log       logr.Logger
+
+	// mode of the default policy; empty while it is not decided.
+	mode v1alpha1.PolicyMode
 }
 
 var (
@@ -66,7 +69,7 @@ func (d *Defaults) Start(ctx context.Context) error {
 		err := d.create(ctx)
 		if err != nil && ctx.Err() == nil && err.Error() != logged {
 			logged = err.Error()
-			d.Log.Error(err, "create the default settings; the defaults are in force anyway, trying again")
+			d.Log.Error(err, "create the default policy and settings; the defaults of settings are in force anyway, trying again")
 		}
 		return err == nil, nil
 	})
@@ -76,7 +79,12 @@ func (d *Defaults) Start(ctx context.Context) error {
 	return nil
 }
 
+// create creates the policy first: without their objects the settings have their
+// defaults, and nothing is checked without a policy.
 func (d *Defaults) create(ctx context.Context) error {
+	if err := d.createPolicy(ctx); err != nil {
+		return err
+	}
 	for _, object := range settings.DefaultObjects(d.Namespace) {
 		err := d.Client.Create(ctx, &object)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -86,7 +94,7 @@ func (d *Defaults) create(ctx context.Context) error {
 			d.Log.Info("created a default setting", "opsconfiginfo", object.Name)
 		}
 	}
-	return d.createPolicy(ctx)
+	return nil
 }
 
 // createPolicy creates the default policy. It enforces on a new installation. Where
@@ -101,13 +109,17 @@ func (d *Defaults) createPolicy(ctx context.Context) error {
 		}
 		return nil
 	}
-	var releases v1alpha1.ChangeWorkloadList
-	if err := d.Client.List(ctx, &releases, client.Limit(1)); err != nil {
-		return fmt.Errorf("list changeworkloads: %w", err)
+	if d.mode == "" {
+		// Decided at the first try: what is released before another one is no upgrade.
+		var releases v1alpha1.ChangeWorkloadList
+		if err := d.Client.List(ctx, &releases, client.Limit(1)); err != nil {
+			return fmt.Errorf("list changeworkloads: %w", err)
+		}
+		if d.mode = v1alpha1.ModeEnforce; len(releases.Items) > 0 {
+			d.mode = v1alpha1.ModeObserve
+		}
 	}
-	if len(releases.Items) > 0 {
-		object.Spec.Mode = v1alpha1.ModeObserve
-	}
+	object.Spec.Mode = d.mode
 	if err := d.Client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create defensepolicy %s: %w", key, err)
 	}

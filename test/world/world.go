@@ -452,6 +452,11 @@ func (w *World) Batches(c *v1alpha1.ChangeWorkload) (batches []*v1alpha1.ChangeP
 	return batches
 }
 
+// Policies are those of the operator's namespace.
+func (w *World) Policies() []*v1alpha1.DefensePolicy {
+	return list[*v1alpha1.DefensePolicy](w.api, "DefensePolicy", OperatorNamespace)
+}
+
 // Pods are all of the namespace.
 func (w *World) Pods() []*corev1.Pod { return list[*corev1.Pod](w.api, "Pod", Namespace) }
 
