@@ -33,8 +33,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	// Each registers metrics of its own; the webhooks' come with the first.
-	_ "github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	_ "github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	operatormetrics "github.com/traas-stack/altershield-operator/internal/metrics"
 	_ "github.com/traas-stack/altershield-operator/webhooks"
