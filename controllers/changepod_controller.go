@@ -34,6 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
@@ -123,14 +124,17 @@ func (r *ChangePodReconciler) observePolicies(ctx context.Context, s *verify.Sub
 	if !open && !r.goesOn(s.Batch) {
 		return nil
 	}
-	if s.Policies, err = r.Policies(ctx, s.Batch.Namespace); err != nil || !open || len(s.Policies) == 0 {
+	if s.Policies, err = r.Policies(ctx, s.Batch.Namespace); err != nil {
 		return err
 	}
 	ns, err := r.Namespace(ctx, s.Batch.Namespace)
 	if err != nil || ns.Meta == nil {
 		return err
 	}
-	s.Begin, err = verify.Begin(ctx, r.View, s, ns.Meta.Labels)
+	s.Selected = policy.Workload{Namespace: s.Workload.Namespace, NamespaceLabels: ns.Meta.Labels, Labels: s.Workload.Labels}
+	if open {
+		s.Begin, err = verify.Begin(ctx, r.View, s)
+	}
 	return err
 }
 

@@ -57,11 +57,16 @@ const gatherPolicies = time.Second
 // SetupWithManager adds the controller to the manager.
 func (r *DefensePolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	soon := func(client.Object) time.Duration { return gatherPolicies }
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		Named("defensepolicy").
 		Watches(&v1alpha1.DefensePolicy{}, gathered(soon, r.namespacesOfPolicy)).
 		// Those of a namespace count once it is enrolled.
-		Watches(cluster.NamespaceObject(), gathered(soon, r.namespaceItself), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(cluster.NamespaceObject(), gathered(soon, r.namespaceItself), builder.WithPredicates(predicate.LabelChangedPredicate{}))
+	for _, kind := range r.Kinds.Kinds() {
+		// Policies may be too many for a workload that is new, or has other labels.
+		b = b.Watches(kind.Object(), gathered(soon, r.namespacesOfWorkload), builder.WithPredicates(predicate.LabelChangedPredicate{}))
+	}
+	return b.
 		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
 		Complete(cluster.Quiet(r))
 }
@@ -81,6 +86,11 @@ func (r *DefensePolicyReconciler) namespacesOfPolicy(ctx context.Context, o clie
 		}
 	}
 	return requests
+}
+
+// namespacesOfWorkload maps a workload to its namespace, and to the operator's.
+func (r *DefensePolicyReconciler) namespacesOfWorkload(_ context.Context, o client.Object) []reconcile.Request {
+	return []reconcile.Request{namespaceRequest(o.GetNamespace()), namespaceRequest(r.Operator)}
 }
 
 func (*DefensePolicyReconciler) namespaceItself(_ context.Context, o client.Object) []reconcile.Request {

@@ -174,8 +174,7 @@ func podChanged() predicate.Predicate {
 	}
 }
 
-// podFails lets through pods that begin to fail, or cease to be Ready, or are Ready
-// again.
+// podFails lets through pods that begin to fail, or cease to be Ready.
 func podFails() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -186,7 +185,10 @@ func podFails() predicate.Predicate {
 				return false
 			}
 			o, n := defense.ObservePod(before), defense.ObservePod(after)
-			return o.Ready != n.Ready && !o.ReadySince.IsZero() || n.Restarts != o.Restarts ||
+			if n.Terminating || n.Ended {
+				return false
+			}
+			return o.Ready && !n.Ready || n.Restarts != o.Restarts ||
 				(o.CrashLoop == nil) != (n.CrashLoop == nil) || n.OutOfMemory != nil && (o.OutOfMemory == nil || !o.OutOfMemory.Finished.Equal(n.OutOfMemory.Finished))
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },

@@ -97,8 +97,11 @@ type batch struct {
 
 func newBatch(in BatchInput) *batch {
 	b := &batch{BatchInput: in, status: in.Batch.Status.DeepCopy()}
-	for i := range in.Begin {
-		if c := &in.Begin[i].Status; !c.Background && FindCheck(b.status.Checks, c.Name) == nil {
+	if !b.begins() {
+		b.Begin = nil
+	}
+	for i := range b.Begin {
+		if c := &b.Begin[i].Status; !c.Background {
 			b.others = append(b.others, c.Name)
 		}
 	}
@@ -314,12 +317,22 @@ func (b *batch) applyLate() {
 	}
 	b.claim(v1alpha1.StagePre, &s.PreVerdict)
 	b.claim(v1alpha1.StagePost, &s.PostVerdict)
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionChecked); c != nil && c.Reason == v1alpha1.ReasonCheckFailed {
+	if b.serverFailed() {
 		return
 	}
 	if stage, v := b.verdict(); v != nil && VerdictFails(v.Verdict) {
 		b.judged(stage, v)
 	}
+}
+
+// serverFailed says that a failing verdict of the server was applied. Where only the
+// condition says that a check failed, and none of a policy did, it was the server's.
+func (b *batch) serverFailed() bool {
+	if c := FindCheck(b.status.Checks, ServerCheck); c != nil && c.Phase == v1alpha1.CheckFailed {
+		return true
+	}
+	c := meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionChecked)
+	return c != nil && c.Reason == v1alpha1.ReasonCheckFailed && failedCheck(b.status.Checks) == nil
 }
 
 // judged ends the batch with a verdict of the server.
@@ -384,7 +397,7 @@ func (b *batch) end(how string, checked metav1.ConditionStatus, reason, message 
 		b.results(VerdictNone, how, false)
 	}
 	b.condition(v1alpha1.ConditionChecked, checked, reason, message)
-	if b.Server || len(b.others) > 0 {
+	if b.Server || len(b.others) > 0 || reason == v1alpha1.ReasonCheckFailed {
 		SetCheck(&s.Checks, v1alpha1.CheckStatus{
 			Name: ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message, StartTime: timeOf(unixOrZero(s.PreSubmitTimeUnix)),
 		}, b.Now)
@@ -467,11 +480,13 @@ func (b *batch) conclude() {
 	s.Status = v1alpha1.ChangePodExecuteDone
 }
 
-// failPods fails the pods that a check failed, or all.
+// failPods fails the pods that a check failed, or all: also where there are more of
+// them than it names.
 func (b *batch) failPods(c *v1alpha1.CheckStatus) {
+	all := len(c.FailedPods) == 0 || int(c.FailedCount) > len(c.FailedPods)
 	for i := range b.status.PodResults {
 		r := &b.status.PodResults[i]
-		if !VerdictFails(r.Verdict) && (len(c.FailedPods) == 0 || slices.Contains(c.FailedPods, r.Pod)) {
+		if !VerdictFails(r.Verdict) && (all || slices.Contains(c.FailedPods, r.Pod)) {
 			r.Verdict, r.Message = VerdictFail, describeCheck(c)
 		}
 	}

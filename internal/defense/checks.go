@@ -25,7 +25,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -138,22 +137,24 @@ type BeginCheck struct {
 	Due, Deadline time.Duration
 }
 
-// begin writes the checks down that begin with the batch, in its first write. A batch
-// that was done, or whose release has ended, gets none any more.
+// begins says that checks may begin with the batch: with its first write, so that
+// which there are does not change. A batch that is done, or whose release has ended,
+// gets none any more.
+func (b *batch) begins() bool {
+	return b.Batch.Status.Status != v1alpha1.ChangePodExecuteDone && b.Change != nil && IsCurrentBatch(b.Change, b.Batch) &&
+		!slices.ContainsFunc(b.Batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Name != ServerCheck })
+}
+
+// begin writes the checks down that begin with the batch.
 func (b *batch) begin() {
-	if b.Batch.Status.Status == v1alpha1.ChangePodExecuteDone || !IsCurrentBatch(b.Change, b.Batch) {
-		return
-	}
 	for i := range b.Begin {
 		c := b.Begin[i].Status
-		if FindCheck(b.status.Checks, c.Name) != nil {
-			continue
-		}
 		c.Phase = v1alpha1.CheckRunning
 		if c.Background {
 			c.Phase = v1alpha1.CheckWatching
 		}
-		c.StartTime, c.DueTime, c.Deadline = timeOf(b.Now), timeOf(b.Now.Add(b.Begin[i].Due)), timeOf(b.Now.Add(b.Begin[i].Deadline))
+		c.StartTime = timeOf(b.Now)
+		c.DueTime, c.Deadline = timeOf(c.StartTime.Add(b.Begin[i].Due)), timeOf(c.StartTime.Add(b.Begin[i].Deadline))
 		SetCheck(&b.status.Checks, c, b.Now)
 	}
 }
@@ -174,7 +175,8 @@ func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 	}
 	before := *known
 	SetCheck(&b.status.Checks, c, b.Now)
-	if now := FindCheck(b.status.Checks, c.Name); !equality.Semantic.DeepEqual(before, *now) {
+	now := FindCheck(b.status.Checks, c.Name)
+	if !equality.Semantic.DeepEqual(before, *now) {
 		b.tell(&before, now)
 	}
 	switch {
@@ -182,8 +184,9 @@ func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 		if b.serverOver() {
 			b.conclude()
 		}
-	case failedCheck(b.status.Checks) != nil:
-		b.failedBy(failedCheck(b.status.Checks))
+	case now.Phase == v1alpha1.CheckFailed && now.Mode != v1alpha1.ModeObserve:
+		// Only now: what another check failed, somebody may have corrected since.
+		b.failedBy(now)
 	}
 	return b.finish()
 }
@@ -243,22 +246,17 @@ func IsCurrentBatch(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) 
 	return isOfAttempt(change, batch) && IsVerified(change.Status.Status)
 }
 
-// BatchedPods are the UIDs of the pods that are in a batch of the attempt a release is
-// at, and how many are or were.
-func BatchedPods(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (uids map[types.UID]bool, total int) {
-	uids = map[types.UID]bool{}
+// OtherBatches are the other batches of the attempt that a batch is of, that count by
+// themselves.
+func OtherBatches(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, batches []v1alpha1.ChangePod) (others []*v1alpha1.ChangePod) {
+	folded := numbers(nil)
 	if f := change.Status.Folded; f != nil {
-		total = int(f.PassCount)
+		folded = parseNumbers(f.Numbers)
 	}
 	for i := range batches {
-		b := &batches[i]
-		if b.Spec.Attempt != change.Status.Attempt || b.Spec.Release != change.Status.ObservedRelease || IsFolded(&change.Status, BatchNumber(b)) {
-			continue
-		}
-		for _, info := range b.Spec.PodInfos {
-			uids[types.UID(info.UID)] = true
-			total++
+		if b := &batches[i]; b.UID != batch.UID && isOfAttempt(change, b) && !folded.has(BatchNumber(b)) {
+			others = append(others, b)
 		}
 	}
-	return uids, total
+	return others
 }

@@ -19,12 +19,12 @@ package defense
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -58,12 +58,20 @@ type PodHealthInput struct {
 
 // ReleaseHealth is how the pods around a batch are.
 type ReleaseHealth struct {
-	// Batched are the pods of the release that are in a batch and exist, Total how many
-	// are or were in one.
-	Batched []Pod
-	Total   int
+	// Total is how many pods of the release are in a batch and exist.
+	Total int
+	// Others are the other batches of the release.
+	Others []BatchHealth
 	// Old are the pods of the version before that exist.
 	Old []Pod
+}
+
+// BatchHealth is another batch, as far as the same check is concerned.
+type BatchHealth struct {
+	// Status of the check there.
+	Status v1alpha1.CheckStatus
+	// Pods of it that exist.
+	Pods []Pod
 }
 
 // PodHealthPlan is what becomes of the check.
@@ -85,48 +93,47 @@ const (
 	maxUnreadyGrace = 30 * time.Second
 )
 
+const (
+	reasonRestarted     = "Restarted"
+	reasonReadinessLost = "ReadinessLost"
+)
+
 // symptom is what is wrong with a pod, in one word, and in a sentence.
 type symptom struct{ reason, message string }
 
-// DecidePodHealth says what becomes of a check of the health of pods. What it says of
-// a moment does not depend on when it is asked: a process that was away comes to the
-// same.
+// DecidePodHealth says what becomes of a check of the health of pods. What happens
+// after it has ended does not count, however late it is asked.
 func DecidePodHealth(in PodHealthInput) PodHealthPlan {
-	h := &podHealth{PodHealthInput: in, status: *in.Status.DeepCopy()}
-	h.begun = timeOrZero(in.Status.StartTime).Add(in.Check.Delay)
-	h.due = timeOrZero(in.Status.DueTime)
+	h := newPodHealth(in)
 	if left := h.begun.Sub(in.Now); left > 0 {
 		return PodHealthPlan{Status: h.status, After: left}
 	}
 	h.countLosses()
-	atEnd := !in.Now.Before(h.due)
-	failing := map[types.UID]symptom{}
+	failing := map[string]symptom{}
 	for i := range in.Pods {
 		if s := h.symptomOf(&in.Pods[i]); s.reason != "" {
-			failing[in.Pods[i].UID] = s
+			failing[in.Pods[i].Name] = s
 		}
 	}
 	if len(failing) > 0 && in.Release == nil {
 		return PodHealthPlan{NeedsRelease: true, Status: h.status}
 	}
-	unclear := false
-	if len(failing) > 0 {
-		unclear = h.judge(failing)
-	}
-	switch after := h.lookAgain(); {
-	case CheckIsOver(&h.status) && h.status.Phase != v1alpha1.CheckWatching:
+	unclear := len(failing) > 0 && h.judge(failing)
+	if h.status.Phase == v1alpha1.CheckFailed {
 		return PodHealthPlan{Status: h.status}
-	case after > 0:
-		return PodHealthPlan{Status: h.status, After: after}
-	case atEnd && !h.status.Background && unclear:
+	}
+	after := h.lookAgain()
+	switch {
+	case after > 0 || h.status.Background:
+	case unclear:
 		h.status.Phase = v1alpha1.CheckInconclusive
-	case atEnd && !h.status.Background:
+	default:
 		h.status.Phase, h.status.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
 		if len(h.status.FailedPods) == 0 {
 			h.status.Message = fmt.Sprintf("%d pods were well", len(in.Pods))
 		}
 	}
-	return PodHealthPlan{Status: h.status}
+	return PodHealthPlan{Status: h.status, After: after}
 }
 
 type podHealth struct {
@@ -134,6 +141,13 @@ type podHealth struct {
 	status v1alpha1.CheckStatus
 	// begun and due are the first and the last moment that is looked at.
 	begun, due time.Time
+}
+
+func newPodHealth(in PodHealthInput) *podHealth {
+	return &podHealth{
+		PodHealthInput: in, status: *in.Status.DeepCopy(),
+		begun: timeOrZero(in.Status.StartTime).Add(in.Check.Delay), due: timeOrZero(in.Status.DueTime),
+	}
 }
 
 func timeOrZero(t *metav1.Time) time.Time {
@@ -156,12 +170,8 @@ func (h *podHealth) lookAgain() time.Duration {
 	}
 	wait := time.Duration(0)
 	for i := range h.Pods {
-		p := &h.Pods[i]
-		if !h.Check.ReadyAtEnd || p.excused() || p.UnreadySince.IsZero() || p.bounded(p.UnreadySince, h.Now).After(h.due) {
-			continue
-		}
-		if left := p.bounded(p.UnreadySince, h.Now).Add(h.grace()).Sub(h.Now); left > 0 {
-			wait = max(wait, left)
+		if since, ok := h.unreadySince(&h.Pods[i]); ok {
+			wait = max(wait, since.Add(h.grace()).Sub(h.Now))
 		}
 	}
 	return wait
@@ -177,51 +187,68 @@ func (h *podHealth) symptomOf(p *Pod) symptom {
 	if p.excused() {
 		return symptom{}
 	}
-	if s := h.crashed(p, h.begun); s.reason != "" {
+	if s := h.crashed(p); s.reason != "" {
 		return s
 	}
 	kept := h.kept(p.Name)
-	if most := h.Check.MaxRestarts; most != nil && p.Restarts-kept.RestartsAtStart > *most && !h.after(p, p.RestartedAt) {
-		return symptom{"Restarted", fmt.Sprintf("its containers were restarted %d times since the check began, at most %d are allowed",
+	if most := h.Check.MaxRestarts; most != nil && p.Restarts-kept.RestartsAtStart > *most && h.during(p, p.EndedAt) {
+		return symptom{reasonRestarted, fmt.Sprintf("its containers were restarted %d times since the check began, at most %d are allowed",
 			p.Restarts-kept.RestartsAtStart, *most)}
 	}
 	if most := h.Check.MaxReadinessLosses; most != nil && kept.ReadinessLosses > *most {
-		return symptom{"ReadinessLost", fmt.Sprintf("it ceased to be Ready %d times since the check began, at most %d are allowed", kept.ReadinessLosses, *most)}
+		return symptom{reasonReadinessLost, fmt.Sprintf("it ceased to be Ready %d times since the check began, at most %d are allowed", kept.ReadinessLosses, *most)}
 	}
 	return h.unready(p)
 }
 
-// crashed says that a pod crashes, or was killed for its memory since a time.
-func (h *podHealth) crashed(p *Pod, since time.Time) symptom {
-	if c := p.CrashLoop; c != nil && !h.after(p, c.Started) {
+// crashed says that a pod crashes again and again, or was killed for its memory, while
+// it is looked at. A loop that is seen late began before: its kubelet has held the
+// container back for a while each time.
+func (h *podHealth) crashed(p *Pod) symptom {
+	if c := p.CrashLoop; c != nil && !p.bounded(c.Finished, h.Now).Add(-backOff(c.Restarts)).After(h.due.Add(clockTolerance)) {
 		return symptom{reasonCrashLoop, strings.Join(nonEmpty("container "+c.Container+" crashes again and again", c.Message), ": ")}
 	}
-	if c := p.OutOfMemory; c != nil && h.Check.FailOnOOM && !h.after(p, c.Finished) && !p.bounded(c.Finished, h.Now).Before(since.Add(-clockTolerance)) {
+	if c := p.OutOfMemory; c != nil && h.Check.FailOnOOM && h.during(p, c.Finished) {
 		return symptom{reasonOutOfMemory, strings.Join(nonEmpty("container "+c.Container+" was killed for its memory", c.Message), ": ")}
 	}
 	return symptom{}
 }
 
-// after says that something happened after the check ended. A kubelet's time that
-// cannot be true counts as the pod's creation.
-func (h *podHealth) after(p *Pod, t time.Time) bool {
-	return !t.IsZero() && p.bounded(t, h.Now).After(h.due.Add(clockTolerance))
+// during says that something happened to a pod while it is looked at. A kubelet's time
+// that cannot be true counts as the pod's creation.
+func (h *podHealth) during(p *Pod, t time.Time) bool {
+	at := p.bounded(t, h.Now)
+	return !t.IsZero() && !at.Before(h.begun.Add(-clockTolerance)) && !at.After(h.due.Add(clockTolerance))
 }
 
 // unready says that a pod is not Ready when the check ends, and was not for a while.
 func (h *podHealth) unready(p *Pod) symptom {
-	if !h.Check.ReadyAtEnd || h.Now.Before(h.due) || p.UnreadySince.IsZero() {
-		return symptom{}
-	}
-	since := p.bounded(p.UnreadySince, h.Now)
-	if since.After(h.due) || h.Now.Sub(since) < h.grace() {
+	since, ok := h.unreadySince(p)
+	if !ok || h.Now.Before(h.due) || h.Now.Sub(since) < h.grace() {
 		return symptom{}
 	}
 	message := fmt.Sprintf("it has not been Ready since %s", FormatTime(since))
 	if p.Hang != nil {
 		message += ": " + p.Hang.String()
 	}
-	return symptom{"NotReady", message}
+	return symptom{reasonNotReady, message}
+}
+
+// unreadySince is since when a pod is not Ready, where that counts: it was not any
+// more when the check ended, and its node did not take it along.
+func (h *podHealth) unreadySince(p *Pod) (since time.Time, ok bool) {
+	if !h.Check.ReadyAtEnd || p.excused() || p.UnreadySince.IsZero() {
+		return since, false
+	}
+	since = p.bounded(p.UnreadySince, h.Now)
+	if p.NodeRestarted {
+		started := p.bounded(p.StartedAt, h.Now)
+		if p.StartedAt.IsZero() || started.Before(since) {
+			return since, false // it is not up again
+		}
+		since = started
+	}
+	return since, !since.After(h.due)
 }
 
 func (h *podHealth) kept(pod string) v1alpha1.PodAtStart {
@@ -267,63 +294,61 @@ func (h *podHealth) keep(kept v1alpha1.PodAtStart) {
 
 // judge decides about pods of the batch that fail, of how many of the release do. It
 // says whether it is unclear whose fault it is.
-func (h *podHealth) judge(failing map[types.UID]symptom) (unclear bool) {
-	pods := make([]Pod, 0, len(failing))
-	for i := range h.Pods {
-		if _, ok := failing[h.Pods[i].UID]; ok {
-			pods = append(pods, h.Pods[i])
-		}
+func (h *podHealth) judge(failing map[string]symptom) (unclear bool) {
+	all := failing
+	failing = maps.Clone(failing)
+	maps.DeleteFunc(failing, func(_ string, s symptom) bool { return h.sameOnOldPods(s.reason) })
+	if len(failing) == 0 {
+		h.note(v1alpha1.ReasonSameOnOldPods, all, "pods of the version before do the same, so that it is not this release")
+		return true
 	}
-	slices.SortFunc(pods, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
-	first := failing[pods[0].UID]
-	names := make([]string, len(pods))
-	for i := range pods {
-		names[i] = pods[i].Name
+	count, allowed := h.countFailing(failing), h.allowed()
+	if count <= allowed {
+		h.note(v1alpha1.ReasonTolerated, failing, fmt.Sprintf("%d of %d pods of the release fail, up to %d are tolerated", count, h.Release.Total, allowed))
+		return false
+	}
+	h.status.Phase = v1alpha1.CheckFailed
+	h.note("", failing, h.Check.Suggestion)
+	return false
+}
+
+// note writes down which pods fail. What was told before stays as it was told.
+func (h *podHealth) note(reason string, failing map[string]symptom, more string) {
+	s := &h.status
+	names := slices.SortedFunc(maps.Keys(failing), cmp.Compare)
+	first := failing[names[0]]
+	known := s.FailedPods
+	if s.Phase != v1alpha1.CheckFailed && s.Reason == reason &&
+		(int(s.FailedCount) >= len(names) && len(names) > maxFailedPods || !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(known, n) })) {
+		return
 	}
 	told := fmt.Sprintf("pod %s: %s", names[0], first.message)
 	if len(names) > 1 {
 		told += fmt.Sprintf(" (and %d more pods of the batch)", len(names)-1)
 	}
-	names = names[:min(len(names), maxFailedPods)]
-	count, allowed := h.countFailing(), h.allowed()
-	s := &h.status
-	reason, message := "", ""
-	switch {
-	case h.sameOnOldPods(first.reason):
-		reason, message = v1alpha1.ReasonSameOnOldPods, told+"; pods of the version before do the same, so that it is not this release"
-	case count <= allowed:
-		reason = v1alpha1.ReasonTolerated
-		message = fmt.Sprintf("%s; %d of %d pods of the release fail, up to %d are tolerated", told, count, h.Release.Total, allowed)
-	default:
-		s.Phase, reason = v1alpha1.CheckFailed, first.reason
-		message = strings.Join(nonEmpty(told, h.Check.Suggestion), "; ")
-	}
-	known := s.FailedPods
-	if s.Phase != v1alpha1.CheckFailed && s.Reason == reason && !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(known, n) }) {
-		return reason == v1alpha1.ReasonSameOnOldPods // told before
-	}
-	s.Reason, s.Message, s.Value, s.FailedPods = reason, message, first.reason, names
-	return reason == v1alpha1.ReasonSameOnOldPods
+	s.Reason, s.Message, s.Value = cmp.Or(reason, first.reason), strings.Join(nonEmpty(told, more), "; "), first.reason
+	s.FailedCount = int32(len(names)) //nolint:gosec // a batch has at most 200
+	s.FailedPods = names[:min(len(names), maxFailedPods)]
 }
 
-// countFailing counts the pods of the release that fail as those of the batch do.
-func (h *podHealth) countFailing() (count int) {
-	mine := map[types.UID]bool{}
-	for i := range h.Pods {
-		mine[h.Pods[i].UID] = true
-		if h.symptomOf(&h.Pods[i]).reason != "" {
-			count++
+// countFailing counts the pods of the release that fail: those of the batch, and of
+// others those that were found to fail, or do now, each while its own batch is looked
+// at.
+func (h *podHealth) countFailing(failing map[string]symptom) (count int) {
+	count = len(failing)
+	for i := range h.Release.Others {
+		b := &h.Release.Others[i]
+		there := newPodHealth(PodHealthInput{Now: h.Now, Check: h.Check, Status: b.Status, Pods: b.Pods})
+		bad := 0
+		for j := range b.Pods {
+			if p := &b.Pods[j]; !p.excused() && (there.crashed(p).reason != "" || there.unready(p).reason != "" || slices.Contains(b.Status.FailedPods, p.Name)) {
+				bad++
+			}
 		}
-	}
-	for i := range h.Release.Batched {
-		p := &h.Release.Batched[i]
-		if mine[p.UID] || p.excused() {
-			continue
+		if b.Status.Reason != v1alpha1.ReasonSameOnOldPods && int(b.Status.FailedCount) > len(b.Status.FailedPods) {
+			bad = max(bad, min(int(b.Status.FailedCount), len(b.Pods)))
 		}
-		// They may have been in a batch for longer.
-		if h.crashed(p, p.Created).reason != "" || h.unready(p).reason != "" {
-			count++
-		}
+		count += bad
 	}
 	return count
 }
@@ -337,8 +362,9 @@ func (h *podHealth) allowed() int {
 	return n
 }
 
-// sameOnOldPods says that so many pods of the version before do the same that it is
-// not the release.
+// sameOnOldPods says that so many pods of the version before have done the same since
+// the check began that it is not the release. One that was seen to end by itself may
+// be in a crash loop.
 func (h *podHealth) sameOnOldPods(reason string) bool {
 	if !h.Check.CompareOldPods {
 		return false
@@ -350,13 +376,21 @@ func (h *podHealth) sameOnOldPods(reason string) bool {
 			continue
 		}
 		old++
-		s := h.crashed(p, h.begun)
-		if s.reason == "" {
-			s = h.unready(p)
-		}
-		if s.reason == reason {
+		if h.didSame(p, reason) {
 			same++
 		}
 	}
 	return same > 0 && same*oldPodsShare >= old
+}
+
+func (h *podHealth) didSame(p *Pod, reason string) bool {
+	switch reason {
+	case reasonCrashLoop, reasonRestarted:
+		killed := p.OutOfMemory != nil && p.OutOfMemory.Finished.Equal(p.EndedAt)
+		return p.CrashLoop != nil || h.during(p, p.EndedAt) && !killed
+	case reasonOutOfMemory:
+		return p.OutOfMemory != nil && h.during(p, p.OutOfMemory.Finished)
+	default:
+		return !p.Ready || p.ReadySince.After(h.begun)
+	}
 }

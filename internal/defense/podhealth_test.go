@@ -42,16 +42,18 @@ func TestPodHealth(t *testing.T) {
 	}
 	crashes := func(p *Pod) {
 		p.UnreadySince = at(50 * time.Second)
-		p.CrashLoop = &Ended{Container: "main", Message: "last exit code 1", Started: at(30 * time.Second), Finished: at(50 * time.Second)}
+		p.CrashLoop = &Ended{Container: "main", Message: "last exit code 1", Finished: at(50 * time.Second), Restarts: 2}
+		p.Restarts, p.EndedAt = 2, at(50*time.Second)
 	}
 	killed := func(when time.Duration) func(*Pod) {
 		return func(p *Pod) {
 			well(p)
-			p.OutOfMemory = &Ended{Container: "main", Message: "last exit code 137", Started: at(-time.Minute), Finished: at(when)}
+			p.OutOfMemory = &Ended{Container: "main", Message: "last exit code 137", Finished: at(when), Restarts: 1}
+			p.Restarts, p.EndedAt = 1, at(when)
 		}
 	}
 	restarted := func(n int32) func(*Pod) {
-		return func(p *Pod) { well(p); p.Restarts, p.RestartedAt = n, at(20*time.Second) }
+		return func(p *Pod) { well(p); p.Restarts, p.EndedAt = n, at(20*time.Second) }
 	}
 	with := func(of func(*Pod), more func(*Pod)) func(*Pod) { return func(p *Pod) { of(p); more(p) } }
 	type pods []func(*Pod)
@@ -71,11 +73,13 @@ func TestPodHealth(t *testing.T) {
 		pods, others, old pods
 		background        bool
 		kept              []v1alpha1.PodAtStart
-		phase             v1alpha1.CheckPhase
-		reason            string
-		failed            string
-		message           string
-		after             time.Duration
+		// tolerated are those of other batches that were found to fail.
+		tolerated []string
+		phase     v1alpha1.CheckPhase
+		reason    string
+		failed    string
+		message   string
+		after     time.Duration
 	}{
 		"well":                                   {now: time.Minute, pods: pods{well, well}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
 		"well to the end":                        {now: duration, pods: pods{well, well}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods were well"},
@@ -94,27 +98,37 @@ func TestPodHealth(t *testing.T) {
 		"flaps at the end":                       {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{unready(duration - 10*time.Second)}, phase: v1alpha1.CheckRunning, after: 20 * time.Second},
 		"flapped at the end, and stayed so":      {check: PodHealth{ReadyAtEnd: true}, now: duration + 20*time.Second, pods: pods{unready(duration - 10*time.Second)}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
 		"asked late, well at the end":            {check: PodHealth{ReadyAtEnd: true}, now: 8 * time.Minute, pods: pods{unready(duration + time.Minute)}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"asked late, in a crash loop since":      {now: 8 * time.Minute, pods: pods{func(p *Pod) { p.CrashLoop = &Ended{Container: "main", Started: at(7 * time.Minute)} }}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"is deleted":                             {now: time.Minute, pods: pods{with(crashes, func(p *Pod) { p.Terminating = true })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"is evicted":                             {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Disrupted = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"is lost with its node":                  {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Lost = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"one restart is not judged":              {now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"one restart of none":                    {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "restarted 1 times"},
-		"restarts from before":                   {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(2)}, kept: []v1alpha1.PodAtStart{{Pod: "pod-0", RestartsAtStart: 2}}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"a loss of readiness of none":            {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
-		"a loss that nobody saw":                 {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
-		"a loss in the second it began":          {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(0)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
-		"became ready in the second it began":    {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(0)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"a loss of one":                          {check: PodHealth{MaxReadinessLosses: ptr.To[int32](1)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"one of ten is tolerated":                {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(9, well), phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonTolerated, failed: "pod-0", message: "1 of 10 pods of the release fail, up to 1 are tolerated", after: 4 * time.Minute},
-		"one of nine is not":                     {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(8, well), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"two of ten, in two batches":             {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: append(many(8, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"two are tolerated":                      {check: PodHealth{MaxFailed: intstr.FromInt32(2)}, now: duration, pods: pods{crashes, crashes, well}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, failed: "pod-0 pod-1"},
-		"old pods do the same":                   {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(9, well), crashes), phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute},
-		"old pods do the same to the end":        {check: PodHealth{CompareOldPods: true}, now: duration, pods: pods{crashes}, old: pods{crashes}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0"},
-		"one old pod of eleven does the same":    {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(10, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"old pods do something else":             {check: PodHealth{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"the clock of a kubelet is wrong":        {check: PodHealth{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-100 * time.Hour)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"asked late, in a crash loop since":      {now: 8 * time.Minute, pods: pods{func(p *Pod) { p.CrashLoop = &Ended{Container: "main", Finished: at(7 * time.Minute), Restarts: 2} }}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"asked late, in a crash loop from before": {now: 8 * time.Minute, pods: pods{func(p *Pod) {
+			p.UnreadySince = at(7 * time.Minute)
+			p.CrashLoop = &Ended{Container: "main", Finished: at(7 * time.Minute), Restarts: 6}
+		}}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"its node restarted, and it starts":                        {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *Pod) { p.NodeRestarted = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"its node restarted, and it does not come up":              {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *Pod) { p.NodeRestarted, p.StartedAt = true, at(2*time.Minute) })}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
+		"restarted before it was ready, and flaps":                 {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{with(unready(30*time.Second), func(p *Pod) { p.Restarts, p.EndedAt = 3, at(-time.Minute) })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"some were killed, others crash, and old pods were killed": {check: PodHealth{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{killed(0), crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-1"},
+		"an old pod ended, and runs again":                         {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{restarted(1)}, phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute},
+		"as many were restarted in other batches":                  {check: PodHealth{MaxRestarts: ptr.To[int32](0), MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(1)}, others: many(9, well), tolerated: []string{"other-0"}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0"},
+		"is deleted":                          {now: time.Minute, pods: pods{with(crashes, func(p *Pod) { p.Terminating = true })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"is evicted":                          {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Disrupted = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"is lost with its node":               {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Lost = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"one restart is not judged":           {now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"one restart of none":                 {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "restarted 1 times"},
+		"restarts from before":                {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(2)}, kept: []v1alpha1.PodAtStart{{Pod: "pod-0", RestartsAtStart: 2}}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"a loss of readiness of none":         {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
+		"a loss that nobody saw":              {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
+		"a loss in the second it began":       {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(0)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
+		"became ready in the second it began": {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(0)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"a loss of one":                       {check: PodHealth{MaxReadinessLosses: ptr.To[int32](1)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"one of ten is tolerated":             {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(9, well), phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonTolerated, failed: "pod-0", message: "1 of 10 pods of the release fail, up to 1 are tolerated", after: 4 * time.Minute},
+		"one of nine is not":                  {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(8, well), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"two of ten, in two batches":          {check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: append(many(8, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"two are tolerated":                   {check: PodHealth{MaxFailed: intstr.FromInt32(2)}, now: duration, pods: pods{crashes, crashes, well}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, failed: "pod-0 pod-1"},
+		"old pods do the same":                {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(9, well), crashes), phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute},
+		"old pods do the same to the end":     {check: PodHealth{CompareOldPods: true}, now: duration, pods: pods{crashes}, old: pods{crashes}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0"},
+		"one old pod of eleven does the same": {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(10, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"old pods do something else":          {check: PodHealth{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"the clock of a kubelet is wrong":     {check: PodHealth{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-100 * time.Hour)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			named := func(prefix string, of pods) []Pod {
@@ -136,7 +150,9 @@ func TestPodHealth(t *testing.T) {
 			plan := DecidePodHealth(in)
 			if plan.NeedsRelease {
 				others := named("other-", test.others)
-				in.Release = &ReleaseHealth{Batched: append(mine, others...), Total: len(mine) + len(others), Old: named("old-", test.old)}
+				in.Release = &ReleaseHealth{Total: len(mine) + len(others), Old: named("old-", test.old), Others: []BatchHealth{{
+					Pods: others, Status: v1alpha1.CheckStatus{StartTime: timeOf(began), DueTime: timeOf(at(duration)), FailedPods: test.tolerated},
+				}}}
 				plan = DecidePodHealth(in)
 			}
 			s := plan.Status
@@ -179,7 +195,7 @@ func TestReadinessLosses(t *testing.T) {
 		} else {
 			p.UnreadySince = began.Add(step.since)
 		}
-		in.Pods, in.Release = []Pod{p}, &ReleaseHealth{Batched: []Pod{p}, Total: 1}
+		in.Pods, in.Release = []Pod{p}, &ReleaseHealth{Total: 1}
 		in.Status = DecidePodHealth(in).Status
 		losses := int32(0)
 		if len(in.Status.PodsAtStart) > 0 {

@@ -249,9 +249,12 @@ type Pod struct {
 	Hang *Hang
 	// UnreadySince is since when it is not Ready; zero while it is.
 	UnreadySince time.Time
-	// Restarts are how often its containers were started again after an end of
-	// their own.
+	// Restarts are how often its containers were started again; of init containers
+	// only sidecars count. EndedAt is when one of them last ended by itself.
 	Restarts int32
+	EndedAt  time.Time
+	// NodeRestarted: containers of it ended last with their node.
+	NodeRestarted bool
 	// CrashLoop is the container that its kubelet holds back because it ends again
 	// and again; nil when there is none. OutOfMemory is the one that was last killed
 	// for its memory.
@@ -263,8 +266,10 @@ type Pod struct {
 // Ended is how a container ended.
 type Ended struct {
 	Container, Message string
-	// Started and Finished are the times of its kubelet.
-	Started, Finished time.Time
+	// Finished is a time of its kubelet.
+	Finished time.Time
+	// Restarts of the container.
+	Restarts int32
 }
 
 // live says whether the pod counts among the pods its workload runs.
@@ -301,9 +306,14 @@ func ObservePod(pod *corev1.Pod) Pod {
 	if c := podCondition(pod, corev1.DisruptionTarget); c != nil {
 		p.Disrupted = c.Status == corev1.ConditionTrue
 	}
-	if p.Hang != nil {
-		p.observeEnds(pod.Status.InitContainerStatuses)
-		p.observeEnds(pod.Status.ContainerStatuses)
+	for i := range pod.Status.InitContainerStatuses {
+		// One that has done its work is none of a pod that runs.
+		if s := &pod.Status.InitContainerStatuses[i]; s.State.Terminated == nil {
+			p.observeEnds(s)
+		}
+	}
+	for i := range pod.Status.ContainerStatuses {
+		p.observeEnds(&pod.Status.ContainerStatuses[i])
 	}
 	return p
 }
@@ -314,30 +324,30 @@ const (
 	reasonOutOfMemory      = "OOMKilled"
 )
 
-// observeEnds takes how containers ended by themselves.
-func (p *Pod) observeEnds(statuses []corev1.ContainerStatus) {
-	for i := range statuses {
-		s := &statuses[i]
-		last := s.LastTerminationState.Terminated
-		if endedWithNode(last) {
-			continue
-		}
-		p.Restarts += s.RestartCount
-		if w := s.State.Waiting; w != nil && w.Reason == reasonCrashLoop && p.CrashLoop == nil {
-			p.CrashLoop = endedOf(s.Name, last)
-		}
-		for _, t := range []*corev1.ContainerStateTerminated{last, s.State.Terminated} {
-			if t != nil && t.Reason == reasonOutOfMemory && (p.OutOfMemory == nil || t.FinishedAt.After(p.OutOfMemory.Finished)) {
-				p.OutOfMemory = endedOf(s.Name, t)
+// observeEnds takes how often a container was restarted, and how it ended by itself.
+func (p *Pod) observeEnds(s *corev1.ContainerStatus) {
+	p.Restarts += s.RestartCount
+	for _, t := range []*corev1.ContainerStateTerminated{s.LastTerminationState.Terminated, s.State.Terminated} {
+		switch {
+		case t == nil:
+		case endedWithNode(t):
+			p.NodeRestarted = true
+		default:
+			p.EndedAt = latest(p.EndedAt, t.FinishedAt.Time)
+			if t.Reason == reasonOutOfMemory && (p.OutOfMemory == nil || t.FinishedAt.After(p.OutOfMemory.Finished)) {
+				p.OutOfMemory = endedOf(s, t)
 			}
 		}
 	}
+	if w := s.State.Waiting; w != nil && w.Reason == reasonCrashLoop && p.CrashLoop == nil && !endedWithNode(s.LastTerminationState.Terminated) {
+		p.CrashLoop = endedOf(s, s.LastTerminationState.Terminated)
+	}
 }
 
-func endedOf(container string, t *corev1.ContainerStateTerminated) *Ended {
-	e := &Ended{Container: container, Message: Brief(exit(t))}
+func endedOf(s *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) *Ended {
+	e := &Ended{Container: s.Name, Message: Brief(exit(t)), Restarts: s.RestartCount}
 	if t != nil {
-		e.Started, e.Finished = t.StartedAt.Time, t.FinishedAt.Time
+		e.Finished = t.FinishedAt.Time
 	}
 	return e
 }

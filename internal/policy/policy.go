@@ -85,7 +85,7 @@ func Accepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
 
 // inForce is what counts of a policy: its spec, or the last one that was accepted.
 func inForce(p *v1alpha1.DefensePolicy, operator string) (*v1alpha1.DefensePolicySpec, int64) {
-	if Accepted(p, operator) == "" {
+	if p.Spec.Mode == v1alpha1.ModeDisabled || Accepted(p, operator) == "" {
 		return &p.Spec, p.Generation
 	}
 	return p.Status.InForce, p.Status.InForceGeneration
@@ -146,13 +146,13 @@ func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) (s S
 	return s
 }
 
-// Find finds a check by its name, of whatever policy is in force; nil when there is
-// none any more.
-func Find(policies []v1alpha1.DefensePolicy, operator, name string) *Check {
+// Find finds a check of a workload by its name, also one that is over what counts, or
+// of a policy that is younger than the release; nil when there is none any more.
+func Find(policies []v1alpha1.DefensePolicy, operator string, w Workload, name string) *Check {
 	for i := range policies {
 		p := &policies[i]
 		spec, generation := inForce(p, operator)
-		if spec == nil || spec.Mode == v1alpha1.ModeDisabled {
+		if spec == nil || spec.Mode == v1alpha1.ModeDisabled || !selects(p, spec, operator, w) {
 			continue
 		}
 		checks := checksOf(p, spec, generation)

@@ -99,6 +99,8 @@ func TestSelect(t *testing.T) {
 		"not accepted, and never was":  {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(nil))}},
 		"not accepted any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{
 			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
+		"disabled, and not accepted any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{
+			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}), mode(v1alpha1.ModeDisabled))}},
 		"of a namespace that selects namespaces": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, ofNamespaces("team", "bank"))}},
 		"of the same name, which takes nothing away": {
 			policies: []v1alpha1.DefensePolicy{made(operator, "default", 0), made("shop", "default", 0, mode(v1alpha1.ModeDisabled))},
@@ -111,9 +113,8 @@ func TestSelect(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			Sort(test.policies, operator)
-			s := Select(test.policies, operator, Workload{
-				Namespace: "shop", NamespaceLabels: map[string]string{"team": "shop"}, Labels: map[string]string{"app": "web"}, Began: test.began,
-			})
+			web := Workload{Namespace: "shop", NamespaceLabels: map[string]string{"team": "shop"}, Labels: map[string]string{"app": "web"}, Began: test.began}
+			s := Select(test.policies, operator, web)
 			var checks []string
 			for i := range s.Checks {
 				checks = append(checks, s.Checks[i].Name)
@@ -122,7 +123,7 @@ func TestSelect(t *testing.T) {
 				t.Errorf("checks %v of %v, %d over", checks, s.Policies, len(s.Over))
 			}
 			for _, name := range checks {
-				if c := Find(test.policies, operator, name); c == nil || c.Name != name {
+				if c := Find(test.policies, operator, web, name); c == nil || c.Name != name {
 					t.Errorf("%s is not found: %v", name, c)
 				}
 			}
@@ -148,7 +149,7 @@ func TestModes(t *testing.T) {
 		p := made("shop", "p", 0, func(p *v1alpha1.DefensePolicy) {
 			p.Spec.Mode, p.Spec.Checks[0].Mode, p.Spec.Checks[0].Wait = test.policy, test.check, test.wait
 		})
-		c := Find([]v1alpha1.DefensePolicy{p}, operator, "shop/p/a")
+		c := Find([]v1alpha1.DefensePolicy{p}, operator, Workload{Namespace: "shop"}, "shop/p/a")
 		if c.Mode != test.mode || c.Background != test.background {
 			t.Errorf("%+v: %s, background %t", test, c.Mode, c.Background)
 		}

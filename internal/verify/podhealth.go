@@ -23,6 +23,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
@@ -92,24 +93,21 @@ func (p *PodHealth) write(c v1alpha1.CheckStatus) Step {
 
 // look makes one step of a check. It returns nil where nothing is to be written.
 func (p *PodHealth) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
-	of := policy.Find(s.Policies, p.view.Operator, c.Name)
+	of := policy.Find(s.Policies, p.view.Operator, s.Selected, c.Name)
 	if of == nil || of.Type != c.Type {
-		if c.Background {
-			return nil, 0, nil
-		}
 		removed := c.DeepCopy()
 		removed.Phase, removed.Reason = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved
-		removed.Message = "the policy is gone, or no longer has this check: nothing waits for it"
+		removed.Message = "the policy is gone, or no longer has this check, or does not select the workload any more"
 		return removed, 0, nil
 	}
 	pods, err := observed(ctx, p.view, s.Batch)
 	if err != nil {
 		return nil, 0, err
 	}
-	in := defense.PodHealthInput{Now: p.clock.Now(), Check: paramsOf(of), Status: *c, Pods: pods}
+	in := defense.PodHealthInput{Now: p.clock.Now(), Check: paramsOf(of), Status: followed(c, of, s.Batch), Pods: pods}
 	plan := defense.DecidePodHealth(in)
 	if plan.NeedsRelease {
-		if in.Release, err = p.releaseHealth(ctx, s); err != nil {
+		if in.Release, err = p.releaseHealth(ctx, s, c.Name); err != nil {
 			return nil, 0, err
 		}
 		plan = defense.DecidePodHealth(in)
@@ -122,6 +120,24 @@ func (p *PodHealth) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatu
 		plan.Status.OnSilence = of.OnNoData
 	}
 	return &plan.Status, 0, nil
+}
+
+// followed is a check as its policy wants it by now.
+func followed(c *v1alpha1.CheckStatus, of *policy.Check, batch *v1alpha1.ChangePod) v1alpha1.CheckStatus {
+	f := *c.DeepCopy()
+	if f.StartTime != nil {
+		at := func(after time.Duration) *metav1.Time {
+			return ptr.To(metav1.NewTime(f.StartTime.Add(after).Truncate(time.Second)))
+		}
+		f.DueTime, f.Deadline = at(of.Due()), at(of.Deadline)
+	}
+	if batch.Status.Status != v1alpha1.ChangePodExecuteDone && f.Background != of.Background {
+		f.Background, f.Phase = of.Background, v1alpha1.CheckRunning
+		if of.Background {
+			f.Phase = v1alpha1.CheckWatching
+		}
+	}
+	return f
 }
 
 // paramsOf are the parameters of a check, with the defaults of the API.
@@ -152,7 +168,7 @@ func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([
 }
 
 // releaseHealth observes the pods around a batch.
-func (p *PodHealth) releaseHealth(ctx context.Context, s *Subject) (*defense.ReleaseHealth, error) {
+func (p *PodHealth) releaseHealth(ctx context.Context, s *Subject, check string) (*defense.ReleaseHealth, error) {
 	batches, err := p.view.Batches(ctx, s.Release)
 	if err != nil {
 		return nil, err
@@ -161,25 +177,38 @@ func (p *PodHealth) releaseHealth(ctx context.Context, s *Subject) (*defense.Rel
 	if err != nil {
 		return nil, err
 	}
-	h := &defense.ReleaseHealth{}
-	batched, total := defense.BatchedPods(s.Release, batches)
-	h.Total = total
+	there := map[types.UID]defense.Pod{}
 	for i := range pods {
-		if batched[pods[i].UID] {
-			h.Batched = append(h.Batched, pods[i])
+		if !pods[i].Terminating && !pods[i].Ended {
+			there[pods[i].UID] = pods[i]
+		}
+	}
+	in := func(batch *v1alpha1.ChangePod) (found []defense.Pod) {
+		for _, info := range batch.Spec.PodInfos {
+			if pod, ok := there[types.UID(info.UID)]; ok {
+				found = append(found, pod)
+			}
+		}
+		return found
+	}
+	h := &defense.ReleaseHealth{Total: len(in(s.Batch))}
+	for _, b := range defense.OtherBatches(s.Release, s.Batch, batches) {
+		other := defense.BatchHealth{Pods: in(b)}
+		h.Total += len(other.Pods)
+		if c := defense.FindCheck(b.Status.Checks, check); c != nil {
+			other.Status = *c
+			h.Others = append(h.Others, other)
 		}
 	}
 	h.Old, err = p.view.OldPods(ctx, s.Workload)
 	return h, err
 }
 
-// Begin says which checks of policies begin with a batch, by the labels of its
-// namespace.
-func Begin(ctx context.Context, v cluster.View, s *Subject, namespace map[string]string) ([]defense.BeginCheck, error) {
-	selected := policy.Select(s.Policies, v.Operator, policy.Workload{
-		Namespace: s.Workload.Namespace, NamespaceLabels: namespace, Labels: s.Workload.Labels,
-		Began: time.Unix(s.Release.Status.StartTimeUnix, 0),
-	})
+// Begin says which checks of policies begin with a batch.
+func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginCheck, error) {
+	of := s.Selected
+	of.Began = time.Unix(s.Release.Status.StartTimeUnix, 0)
+	selected := policy.Select(s.Policies, v.Operator, of)
 	begin := make([]defense.BeginCheck, len(selected.Checks))
 	for i := range selected.Checks {
 		c := &selected.Checks[i]

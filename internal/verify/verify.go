@@ -27,6 +27,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
@@ -60,6 +61,8 @@ type Subject struct {
 	// Policies of the workload's namespace and of the operator's, in the order in
 	// which they count; read only where a check of theirs goes on, or may begin.
 	Policies []v1alpha1.DefensePolicy
+	// Selected is what policies select by, of the workload; set with Policies.
+	Selected policy.Workload
 	// Begin are the checks that begin with the first write of the subject.
 	Begin []defense.BeginCheck
 }

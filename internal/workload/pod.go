@@ -53,7 +53,7 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 	if observed.Unprobed {
 		trimmed.Spec.Containers = unprobed
 	}
-	hangs := observed.Hang != nil
+	hangs := observed.Hang != nil || observed.Restarts > 0
 	trimmed.Status.Conditions = trimConditions(pod.Status.Conditions, hangs)
 	switch {
 	case hangs:

@@ -192,7 +192,7 @@ type ChangePodStatus struct {
 	// Checks are the checks of the batch, one for each verifier; the batch is done
 	// when all of them are.
 	// +optional
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
 	Checks []CheckStatus `json:"checks,omitempty"`

@@ -555,7 +555,7 @@ type ChangeWorkloadStatus struct {
 	// Checks are the checks of the release as a whole, one for each verifier.
 	// Those of its pods are on its ChangePods.
 	// +optional
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
 	Checks []CheckStatus `json:"checks,omitempty"`

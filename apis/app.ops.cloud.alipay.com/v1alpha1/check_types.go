@@ -107,6 +107,9 @@ type CheckStatus struct {
 	// +kubebuilder:validation:MaxItems=200
 	// +listType=atomic
 	PodsAtStart []PodAtStart `json:"podsAtStart,omitempty"`
+	// FailedCount is how many pods it failed, of which FailedPods names the first.
+	// +optional
+	FailedCount int32 `json:"failedCount,omitempty"`
 	// FailedPods are the names of the pods that it failed, at most 20; empty
 	// where it failed all of them. Of a check that goes on they are those that
 	// fail, and are tolerated.
