@@ -69,7 +69,8 @@ func (c *checker) run(ctx context.Context, s verify.Subject) (ctrl.Result, error
 			wrote = true
 		}
 		if !wrote {
-			if s.Batch != nil && s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && s.Batch.Status.EndDueTimeUnix == 0 {
+			// A check in the background goes on after that.
+			if s.Batch != nil && s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && s.Batch.Status.EndDueTimeUnix == 0 && wait == 0 {
 				c.forget(s.Key())
 			}
 			return ctrl.Result{RequeueAfter: wait}, nil

@@ -140,3 +140,32 @@ func TestTwoVerifiers(t *testing.T) {
 		})
 	}
 }
+
+// watcher is a verifier that has nothing to write, and looks again after a while.
+type watcher struct {
+	looker
+	after time.Duration
+}
+
+func (w *watcher) Next(context.Context, verify.Subject) (verify.Step, error) {
+	return verify.Step{After: w.after}, nil
+}
+
+// TestForget: what is remembered of a batch that is done is kept while a check in the
+// background goes on.
+func TestForget(t *testing.T) {
+	w := &watcher{after: time.Minute}
+	c := &checker{providers: []verify.Provider{w}}
+	done := wrappers.MakeChangePod("ns", "batch").Obj()
+	done.Status.Status = v1alpha1.ChangePodExecuteDone
+	for _, test := range []struct {
+		after  time.Duration
+		forgot int
+	}{{time.Minute, 0}, {0, 1}} {
+		w.after = test.after
+		result, err := c.run(t.Context(), verify.Subject{Batch: done})
+		if err != nil || result.RequeueAfter != test.after || len(w.forgot) != test.forgot {
+			t.Errorf("again after %s: %v, %v, forgotten: %v", test.after, result, err, w.forgot)
+		}
+	}
+}

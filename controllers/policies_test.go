@@ -200,6 +200,18 @@ var policyStories = []world.Story{
 		crash(w, w.Pods()[0])
 		suspendedBy(w, health, "CrashLoopBackOff")
 	}},
+	{Name: "a probe that cannot be made, and must", Options: withPolicies(noDefault(), podHealth("policy", func(p *v1alpha1.DefensePolicy) {
+		c := &p.Spec.Checks[0]
+		c.PodHealth, c.Probe = nil, &v1alpha1.ProbeCheck{TCP: &v1alpha1.TCPProbe{Port: 1}, Successes: 3, Failures: 1}
+		c.OnError, c.Deadline = v1alpha1.SilenceFails, &metav1.Duration{Duration: 2 * time.Minute}
+	})), Run: func(w *world.World) {
+		create(w, web(1))
+		w.Until("the check goes on", func() bool { c := checkOf(w, health); return c != nil && c.Phase == v1alpha1.CheckRunning })
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		if c := checkOf(w, health); c == nil || c.Phase != v1alpha1.CheckError || !strings.Contains(c.Message, "none of its containers declares port 1") {
+			w.Failf("the check is %+v", c)
+		}
+	}},
 	{Name: "only observed by a policy", Options: withPolicies(
 		podHealth("policy", func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = v1alpha1.ModeObserve }),
 		noDefault(),

@@ -47,6 +47,8 @@ type Options struct {
 	// MetricsTogether gives one number for all namespaces where there could be one
 	// for each.
 	MetricsTogether bool
+	// APIServer is its URL: no probe calls it.
+	APIServer string
 }
 
 // Setup adds all controllers to the manager.
@@ -66,7 +68,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"workload":       newWorkloadReconciler(c).SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
-		"changepod":      newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c)).SetupWithManager,
+		"changepod":      newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c), verify.NewProbe(c, verify.NewGuard(o.APIServer))).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
 	}

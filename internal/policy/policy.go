@@ -44,6 +44,9 @@ const (
 // TypePodHealth is the check type podHealth.
 const TypePodHealth = "podHealth"
 
+// TypeProbe is the check type probe.
+const TypeProbe = "probe"
+
 // Check is one check of a policy.
 type Check struct {
 	// Name is namespace/policy/check, Policy namespace/policy.
@@ -60,10 +63,16 @@ type Check struct {
 	Delay, Deadline time.Duration
 	// OnNoData is what it means that it is inconclusive, or has no data.
 	OnNoData v1alpha1.OnSilence
+	// OnError is what it means that it could not be measured.
+	OnError v1alpha1.OnSilence
+	// Timeout of one call.
+	Timeout time.Duration
 	// Suggestion for who reads that it failed.
 	Suggestion string
 	// PodHealth is set for that type.
 	PodHealth *v1alpha1.PodHealthCheck
+	// Probe is set for that type.
+	Probe *v1alpha1.ProbeCheck
 }
 
 // Accepted says why a policy is not accepted; empty when it is. What a schema can
@@ -184,6 +193,8 @@ func matches(selector *metav1.LabelSelector, of map[string]string) bool {
 const (
 	defaultDeadline = 15 * time.Minute
 	defaultDuration = 2 * time.Minute
+	defaultTimeout  = 10 * time.Second
+	defaultInterval = 10 * time.Second
 )
 
 func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, generation int64) []Check {
@@ -195,16 +206,21 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			Name: policy + "/" + c.Name, Policy: policy, Generation: generation, Mode: v1alpha1.ModeEnforce,
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
 			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: c.PodHealth,
+			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout), Probe: c.Probe,
 		}
 		if c.Mode == v1alpha1.ModeObserve || spec.Mode == v1alpha1.ModeObserve {
 			check.Mode = v1alpha1.ModeObserve
 		}
 		// What changes nothing holds nothing up.
 		check.Background = !ptr.Deref(c.Wait, true) || check.Mode == v1alpha1.ModeObserve
-		if c.PodHealth == nil {
+		switch {
+		case c.PodHealth != nil:
+			check.Type = TypePodHealth
+		case c.Probe != nil:
+			check.Type = TypeProbe
+		default:
 			continue // of a later release, by which this one was replaced
 		}
-		check.Type = TypePodHealth
 		checks = append(checks, check)
 	}
 	return checks
@@ -212,8 +228,14 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 
 // Due is when a check has seen all it is to see, from when its stage began.
 func (c *Check) Due() time.Duration {
+	if c.Probe != nil {
+		return c.Delay + c.Interval()*time.Duration(max(c.Probe.Successes, 1)) + c.Timeout
+	}
 	return c.Delay + durationOr(c.PodHealth.Duration, defaultDuration)
 }
+
+// Interval from one call of a probe to the next.
+func (c *Check) Interval() time.Duration { return durationOr(c.Probe.Interval, defaultInterval) }
 
 func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
 	if d == nil {

@@ -156,6 +156,45 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// TestProbe: how a probe takes its time, and what it means that it could not be made.
+func TestProbe(t *testing.T) {
+	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
+	for name, test := range map[string]struct {
+		check   v1alpha1.PolicyCheck
+		policy  v1alpha1.OnSilence
+		due     time.Duration
+		timeout time.Duration
+		onError v1alpha1.OnSilence
+	}{
+		"with defaults": {
+			check: v1alpha1.PolicyCheck{Probe: &v1alpha1.ProbeCheck{Successes: 3}},
+			due:   40 * time.Second, timeout: 10 * time.Second, onError: v1alpha1.SilenceDefault,
+		},
+		"with its own": {
+			check: v1alpha1.PolicyCheck{
+				Delay: duration(time.Minute), Timeout: duration(5 * time.Second), OnError: v1alpha1.SilencePasses,
+				Probe: &v1alpha1.ProbeCheck{Successes: 2, Interval: duration(20 * time.Second)},
+			},
+			policy: v1alpha1.SilenceFails, due: 105 * time.Second, timeout: 5 * time.Second, onError: v1alpha1.SilencePasses,
+		},
+		"as the policy says": {
+			check:  v1alpha1.PolicyCheck{Probe: &v1alpha1.ProbeCheck{}},
+			policy: v1alpha1.SilenceFails, due: 20 * time.Second, timeout: 10 * time.Second, onError: v1alpha1.SilenceFails,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := made("shop", "p", 0, func(p *v1alpha1.DefensePolicy) {
+				test.check.Name = "a"
+				p.Spec.OnError, p.Spec.Checks = test.policy, []v1alpha1.PolicyCheck{test.check}
+			})
+			c := Find([]v1alpha1.DefensePolicy{p}, operator, Workload{Namespace: "shop"}, "shop/p/a")
+			if c == nil || c.Type != TypeProbe || c.Due() != test.due || c.Timeout != test.timeout || c.OnError != test.onError {
+				t.Errorf("got %+v", c)
+			}
+		})
+	}
+}
+
 // TestJudge: what is said of a policy names the place and the remedy.
 func TestJudge(t *testing.T) {
 	for name, test := range map[string]struct {

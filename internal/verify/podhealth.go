@@ -72,7 +72,7 @@ func (p *PodHealth) Next(ctx context.Context, s Subject) (step Step, err error) 
 			return Step{}, err
 		}
 		if next != nil {
-			return p.write(*next), nil
+			return writeCheck(p.clock, *next), nil
 		}
 		if after > 0 && (step.After == 0 || after < step.After) {
 			step.After = after
@@ -81,24 +81,29 @@ func (p *PodHealth) Next(ctx context.Context, s Subject) (step Step, err error) 
 	return step, nil
 }
 
-// write writes what a check came to.
-func (p *PodHealth) write(c v1alpha1.CheckStatus) Step {
+// writeCheck writes what a check of a policy came to.
+func writeCheck(clock clock.PassiveClock, c v1alpha1.CheckStatus) Step {
 	return Step{Write: func(s Subject) Decision {
 		plan := defense.NoteCheck(defense.BatchInput{
-			Now: p.clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Begin: s.Begin,
+			Now: clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Begin: s.Begin,
 		}, c)
 		return Decision{Void: plan.Status == nil, Batch: plan.Status, Events: plan.Events}
 	}}
+}
+
+// removed is a check that its policy does not have any more.
+func removed(c *v1alpha1.CheckStatus) *v1alpha1.CheckStatus {
+	canceled := c.DeepCopy()
+	canceled.Phase, canceled.Reason = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved
+	canceled.Message = "the policy is gone, or no longer has this check, or does not select the workload any more"
+	return canceled
 }
 
 // look makes one step of a check. It returns nil where nothing is to be written.
 func (p *PodHealth) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
 	of := policy.Find(s.Policies, p.view.Operator, s.Selected, c.Name)
 	if of == nil || of.Type != c.Type {
-		removed := c.DeepCopy()
-		removed.Phase, removed.Reason = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved
-		removed.Message = "the policy is gone, or no longer has this check, or does not select the workload any more"
-		return removed, 0, nil
+		return removed(c), 0, nil
 	}
 	pods, err := observed(ctx, p.view, s.Batch)
 	if err != nil {
@@ -216,7 +221,7 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginChec
 			Status: v1alpha1.CheckStatus{Name: c.Name, Type: c.Type, Mode: c.Mode, Generation: c.Generation, Background: c.Background},
 			Due:    c.Due(), Deadline: c.Deadline,
 		}
-		if c.PodHealth.MaxRestarts == nil {
+		if c.PodHealth == nil || c.PodHealth.MaxRestarts == nil {
 			continue
 		}
 		pods, err := observed(ctx, v, s.Batch)

@@ -354,6 +354,15 @@ const (
 	// ReasonPolicyRemoved means that the policy is gone, or no longer has the
 	// check, so that it was given up.
 	ReasonPolicyRemoved = "PolicyRemoved"
+	// ReasonNoPods means that no pod of the batch is there to be measured.
+	ReasonNoPods = "NoPods"
+	// ReasonProbing means that a check in the background takes longer than planned.
+	ReasonProbing = "Probing"
+	// ReasonUnsteady means that pods answered neither well nor badly often enough in
+	// a row until the deadline.
+	ReasonUnsteady = "Unsteady"
+	// ReasonNotMeasured means that pods could not be measured until the deadline.
+	ReasonNotMeasured = "NotMeasured"
 )
 
 // Reasons of events about checks of policies.

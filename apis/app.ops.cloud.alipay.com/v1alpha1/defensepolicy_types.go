@@ -89,6 +89,11 @@ type DefensePolicySpec struct {
 	// +optional
 	// +kubebuilder:default=Default
 	OnNoData OnSilence `json:"onNoData,omitempty"`
+	// OnError is what a check that could not be measured until its deadline means
+	// for its pods. Default: what the setting silence says.
+	// +optional
+	// +kubebuilder:default=Default
+	OnError OnSilence `json:"onError,omitempty"`
 	// Hold is reserved.
 	// +optional
 	Hold *Reserved `json:"hold,omitempty"`
@@ -113,15 +118,16 @@ type DefensePolicySpec struct {
 // PolicyCheck is one check: exactly one of the types.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.cel)",message="the check type cel belongs to a later release of the operator",fieldPath=".cel",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.probe)",message="the check type probe belongs to a later release of the operator",fieldPath=".probe",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus)",message="the check type prometheus belongs to a later release of the operator",fieldPath=".prometheus",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield)",message="the check type altershield belongs to a later release of the operator; with --altershield-url the server is asked anyway",fieldPath=".altershield",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="has(self.podHealth) || has(self.cel) || has(self.probe) || has(self.prometheus) || has(self.compare) || has(self.job) || has(self.service) || has(self.altershield)",message="a check has a type: podHealth"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth or probe"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
+// +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(self.timeout).getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
+// +kubebuilder:validation:XValidation:rule="duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
 // +kubebuilder:validation:XValidation:rule="duration(self.delay) >= duration('0s') && duration(self.delay) <= duration('1h')",message="delay is a duration from 0s to 1h",fieldPath=".delay"
 // +kubebuilder:validation:XValidation:rule="duration(self.deadline) >= duration('1s') && duration(self.deadline) <= duration('2h')",message="deadline is a duration from 1s to 2h",fieldPath=".deadline"
 type PolicyCheck struct {
@@ -153,15 +159,23 @@ type PolicyCheck struct {
 	// +optional
 	// +kubebuilder:default="15m"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
+	// Timeout of one call of the check, 1s to 60s.
+	// +optional
+	// +kubebuilder:default="10s"
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+	// OnError is what it means that this check could not be measured; what the
+	// policy says when empty.
+	// +optional
+	OnError OnSilence `json:"onError,omitempty"`
 	// PodHealth looks at how the pods of the batch are.
 	// +optional
 	PodHealth *PodHealthCheck `json:"podHealth,omitempty"`
 	// Cel is reserved.
 	// +optional
 	Cel *Reserved `json:"cel,omitempty"`
-	// Probe is reserved.
+	// Probe calls the pods of the batch.
 	// +optional
-	Probe *Reserved `json:"probe,omitempty"`
+	Probe *ProbeCheck `json:"probe,omitempty"`
 	// Altershield is reserved.
 	// +optional
 	Altershield *Reserved `json:"altershield,omitempty"`
@@ -223,6 +237,101 @@ type PodHealthCheck struct {
 	// +optional
 	// +kubebuilder:default=true
 	CompareOldPods *bool `json:"compareOldPods,omitempty"`
+}
+
+// ProbeTarget is what a probe calls.
+// +kubebuilder:validation:Enum=Pods
+type ProbeTarget string
+
+// ProbePods means each pod of the batch, by its IP.
+const ProbePods ProbeTarget = "Pods"
+
+// ProbeCheck calls each pod of the batch again and again: exactly one of http, grpc
+// and tcp. Only ports that a container of the pod declares are called, and none of
+// a pod in the network of its node. Pods that are deleted, evicted, or lost with
+// their node are nobody's failure.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.grpc), has(self.tcp)].exists_one(t, t)",message="a probe has exactly one of http, grpc and tcp"
+// +kubebuilder:validation:XValidation:rule="duration(self.interval) >= duration('1s') && duration(self.interval) <= duration('5m')",message="interval is a duration from 1s to 5m",fieldPath=".interval"
+type ProbeCheck struct {
+	// Target is what is called: Pods.
+	// +optional
+	// +kubebuilder:default=Pods
+	Target ProbeTarget `json:"target,omitempty"`
+	// HTTP makes GET requests.
+	// +optional
+	HTTP *HTTPProbe `json:"http,omitempty"`
+	// GRPC asks the gRPC health service, in plain text.
+	// +optional
+	GRPC *GRPCProbe `json:"grpc,omitempty"`
+	// TCP connects, and sends nothing.
+	// +optional
+	TCP *TCPProbe `json:"tcp,omitempty"`
+	// Interval from one call of a pod to the next, 1s to 5m.
+	// +optional
+	// +kubebuilder:default="10s"
+	Interval *metav1.Duration `json:"interval,omitempty"`
+	// Successes in a row with which a pod passes.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=60
+	Successes int32 `json:"successes,omitempty"`
+	// Failures in a row with which a pod fails.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=60
+	Failures int32 `json:"failures,omitempty"`
+}
+
+// HTTPProbe makes GET requests. Redirects are not followed, and certificates are not
+// verified, as with the probes of a kubelet.
+//
+// +kubebuilder:validation:XValidation:rule="!self.expect.matches('^[1-5][0-9]{2}-[1-5][0-9]{2}$') || int(self.expect.substring(0, 3)) <= int(self.expect.substring(4))",message="expect is a range from a lower status code to a higher one",fieldPath=".expect"
+type HTTPProbe struct {
+	// Port that a container declares.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+	// Path, with a query if need be.
+	// +optional
+	// +kubebuilder:default="/"
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
+	Path string `json:"path,omitempty"`
+	// Scheme is HTTP or HTTPS.
+	// +optional
+	// +kubebuilder:default=HTTP
+	// +kubebuilder:validation:Enum=HTTP;HTTPS
+	Scheme string `json:"scheme,omitempty"`
+	// Expect is the status code that is good, or a range of them.
+	// +optional
+	// +kubebuilder:default="200-399"
+	// +kubebuilder:validation:MaxLength=7
+	// +kubebuilder:validation:Pattern=`^[1-5][0-9]{2}(-[1-5][0-9]{2})?$`
+	Expect string `json:"expect,omitempty"`
+}
+
+// GRPCProbe asks the gRPC health service.
+type GRPCProbe struct {
+	// Port that a container declares.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+	// Service that is asked about; the whole server when empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[!-~]*$`
+	Service string `json:"service,omitempty"`
+}
+
+// TCPProbe connects.
+type TCPProbe struct {
+	// Port that a container declares.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
 }
 
 // DefensePolicyStatus says whether the policy is in force.

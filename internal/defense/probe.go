@@ -1,0 +1,364 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Probe is a check that calls the pods of a batch again and again.
+type Probe struct {
+	// Delay after the check was written down, before it begins.
+	Delay time.Duration
+	// Interval from one call of a pod to the next.
+	Interval time.Duration
+	// Successes and Failures in a row with which a pod passes, and fails.
+	Successes, Failures int
+	// OnError and OnNoData are what it means that it could not be measured, or was
+	// inconclusive.
+	OnError, OnNoData v1alpha1.OnSilence
+	// Suggestion for who reads that it failed.
+	Suggestion string
+}
+
+// ProbeOutcome is what one call of a pod showed.
+type ProbeOutcome int
+
+const (
+	// ProbeUnmeasured means that it shows nothing of the pod.
+	ProbeUnmeasured ProbeOutcome = iota
+	// ProbeGood means measured, and good.
+	ProbeGood
+	// ProbeBad means measured, and bad: the pod is there, and did not do its part.
+	ProbeBad
+	// ProbeUnanswered means that nobody answered at the pod's address: the pod does
+	// not, or its node is lost.
+	ProbeUnanswered
+)
+
+// ProbeResult is how one call of a pod went. Nothing of it is what the pod said.
+type ProbeResult struct {
+	Outcome ProbeOutcome
+	// Reason is it in one word, Message in a sentence.
+	Reason, Message string
+	// Began and Ended are when the call did.
+	Began, Ended time.Time
+}
+
+// ProbeStreak is what the calls of a pod came to so far.
+type ProbeStreak struct {
+	// Good and Bad calls, in a row.
+	Good, Bad int
+	// BadSince is when the first of the bad ones began. Answered: one of them was
+	// answered.
+	BadSince time.Time
+	Answered bool
+	// Measured: any call of it showed something. Errors are the calls in a row that
+	// did not.
+	Measured bool
+	Errors   int
+	// Last is the newest result, and LastBad the newest bad one.
+	Last, LastBad ProbeResult
+	// Next is when to call it again.
+	Next time.Time
+}
+
+// ProbeInput is what a decision about such a check is made from.
+type ProbeInput struct {
+	Now   time.Time
+	Check Probe
+	// Status of the check, which has begun.
+	Status v1alpha1.CheckStatus
+	// Began is when this process began to look: what another one saw is not known.
+	Began time.Time
+	// Pods of the batch, as far as they exist.
+	Pods []Pod
+	// Streaks are what calls came to so far, Results what they came to since, and
+	// Busy the pods that are being called.
+	Streaks map[types.UID]ProbeStreak
+	Results map[types.UID]ProbeResult
+	Busy    map[types.UID]bool
+	// Confirmed: the pods are those that the API server has.
+	Confirmed bool
+}
+
+// ProbePlan is what becomes of the check.
+type ProbePlan struct {
+	// Confirm: pods fail, as far as the cache knows; look at these at the API server,
+	// and decide again.
+	Confirm []types.UID
+	// Status is the new one, which may be as it was.
+	Status v1alpha1.CheckStatus
+	// Streaks are to be kept, without the results that are in them now.
+	Streaks map[types.UID]ProbeStreak
+	// Call are the pods to call now.
+	Call []types.UID
+	// After says when to look again, if nothing happens before; 0 for never.
+	After time.Duration
+}
+
+const (
+	// probeRetry is when a pod is called again that could not be measured, at first,
+	// and at most.
+	probeRetry    = 10 * time.Second
+	maxProbeRetry = time.Minute
+	// probeLook is when to look for the results of calls that are under way.
+	probeLook = 500 * time.Millisecond
+	// unansweredFor is how long nobody must have answered for a pod before it fails: by
+	// then it is known that its node is lost, if it is.
+	unansweredFor = time.Minute
+)
+
+// DecideProbe says what becomes of a probe, and whom to call for it.
+func DecideProbe(in ProbeInput) ProbePlan {
+	p := &probe{ProbeInput: in, plan: ProbePlan{Status: *in.Status.DeepCopy(), Streaks: map[types.UID]ProbeStreak{}}}
+	if left := timeOrZero(in.Status.StartTime).Add(in.Check.Delay).Sub(in.Now); left > 0 {
+		p.plan.After = left
+		return p.plan
+	}
+	maps.Copy(p.plan.Streaks, in.Streaks)
+	for i := range in.Pods {
+		pod := &in.Pods[i]
+		if r, ok := in.Results[pod.UID]; ok {
+			p.plan.Streaks[pod.UID] = p.plan.Streaks[pod.UID].add(in.Check, r, pod)
+		}
+	}
+	p.sort()
+	switch {
+	case len(p.failed) > 0 && !in.Confirmed:
+		for _, pod := range p.failed {
+			p.plan.Confirm = append(p.plan.Confirm, pod.UID)
+		}
+	case len(p.failed) > 0:
+		p.fail()
+	case len(p.open) == 0 && len(p.lost) == 0:
+		p.pass()
+	default:
+		p.goOn()
+	}
+	return p.plan
+}
+
+type probe struct {
+	ProbeInput
+	plan ProbePlan
+	// failed and passed are done, open are not, and lost come back, or do not.
+	failed, passed, open, lost []*Pod
+}
+
+// sort says how far each pod has come. One that goes does not count.
+func (p *probe) sort() {
+	for i := range p.Pods {
+		pod := &p.Pods[i]
+		s := p.plan.Streaks[pod.UID]
+		switch {
+		case s.Good >= p.Check.Successes:
+			p.passed = append(p.passed, pod)
+		case !pod.live() || pod.Disrupted:
+		case pod.Lost:
+			p.lost = append(p.lost, pod)
+		case s.fails(p.Check, p.Now):
+			p.failed = append(p.failed, pod)
+		default:
+			p.open = append(p.open, pod)
+		}
+	}
+	slices.SortFunc(p.failed, func(a, b *Pod) int { return cmp.Compare(a.Name, b.Name) })
+	p.failed = p.failed[:min(len(p.failed), maxFailedPods)]
+}
+
+// add is what a pod has come to with one more result. Where nobody answers for a pod
+// that is not Ready, that shows nothing: its node may be lost. A pod that passed has.
+func (s ProbeStreak) add(check Probe, r ProbeResult, pod *Pod) ProbeStreak {
+	if s.Good >= check.Successes {
+		return s
+	}
+	if r.Outcome == ProbeUnanswered && !pod.Ready {
+		r.Outcome = ProbeUnmeasured
+	}
+	s.Last, s.Next = r, r.Began.Add(check.Interval)
+	switch r.Outcome {
+	case ProbeUnmeasured:
+		s.Next = r.Ended.Add(min(probeRetry<<min(s.Errors, 3), maxProbeRetry))
+		s.Errors++
+		return s
+	case ProbeGood:
+		return ProbeStreak{Good: s.Good + 1, Measured: true, Last: r, LastBad: s.LastBad, Next: s.Next}
+	default:
+		if s.Bad == 0 {
+			s.BadSince = r.Began
+		}
+		s.Good, s.Bad, s.Errors, s.Measured, s.LastBad = 0, s.Bad+1, 0, true, r
+		s.Answered = s.Answered || r.Outcome == ProbeBad
+		return s
+	}
+}
+
+// fails says that a pod has failed.
+func (s ProbeStreak) fails(check Probe, now time.Time) bool {
+	return s.Bad >= check.Failures && (s.Answered || now.Sub(s.BadSince) >= unansweredFor)
+}
+
+// fail fails the pods that failed.
+func (p *probe) fail() {
+	first, s := p.plan.Streaks[p.failed[0].UID], &p.plan.Status
+	told := fmt.Sprintf("pod %s: %s, %d times in a row", p.failed[0].Name, first.LastBad.Message, first.Bad)
+	if more := len(p.failed) - 1; more > 0 {
+		told += fmt.Sprintf(" (and %d more pods of the batch)", more)
+	}
+	s.Phase, s.Reason, s.Value = v1alpha1.CheckFailed, first.LastBad.Reason, first.LastBad.Reason
+	s.Message = strings.Join(nonEmpty(told, p.Check.Suggestion), "; ")
+	s.FailedPods = nil
+	for _, pod := range p.failed {
+		s.FailedPods = append(s.FailedPods, pod.Name)
+	}
+}
+
+// pass ends the check when no pod is left to be called. In the background that is not
+// written while it was to be expected.
+func (p *probe) pass() {
+	s := &p.plan.Status
+	if s.Phase == v1alpha1.CheckWatching {
+		// Until then it is to be remembered that it passed.
+		p.plan.After = timeOrZero(s.Deadline).Sub(p.Now)
+		return
+	}
+	if len(p.passed) == 0 && !p.anyPassed() {
+		s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is there any more"
+		return
+	}
+	s.Phase, s.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
+	s.Message = fmt.Sprintf("%d pods answered well %d times in a row", len(p.passed), p.Check.Successes)
+}
+
+// anyPassed says that a pod passed that is not there any more.
+func (p *probe) anyPassed() bool {
+	for _, s := range p.plan.Streaks {
+		if s.Good >= p.Check.Successes {
+			return true
+		}
+	}
+	return false
+}
+
+// goOn calls the pods whose time it is, until the deadline.
+func (p *probe) goOn() {
+	s := &p.plan.Status
+	deadline, due := timeOrZero(s.Deadline), p.due()
+	if !p.Now.Before(deadline) {
+		p.giveUp()
+		return
+	}
+	if s.Phase == v1alpha1.CheckWatching && !p.Now.Before(due) {
+		s.Phase, s.Reason = v1alpha1.CheckRunning, v1alpha1.ReasonProbing
+		s.Message = "in the background, for longer than planned: " + p.describeOpen()
+	}
+	next := deadline
+	if s.Phase == v1alpha1.CheckWatching && due.Before(next) {
+		next = due
+	}
+	for _, pod := range p.open {
+		at := p.plan.Streaks[pod.UID].Next
+		switch {
+		case p.Busy[pod.UID]:
+			at = p.Now.Add(probeLook)
+		case !at.After(p.Now):
+			p.plan.Call = append(p.plan.Call, pod.UID)
+			at = p.Now.Add(probeLook)
+		}
+		if at.Before(next) {
+			next = at
+		}
+	}
+	// One that waits for its node is looked at now and then.
+	if len(p.lost) > 0 && p.Now.Add(probeRetry).Before(next) {
+		next = p.Now.Add(probeRetry)
+	}
+	p.plan.After = next.Sub(p.Now)
+}
+
+// due is when a check in the background has passed if nothing is in its way: another
+// process begins anew. It is before the deadline, after which nothing is written of
+// one that was not said to go on.
+func (p *probe) due() time.Time {
+	s := &p.Status
+	due := timeOrZero(s.DueTime)
+	takes := due.Sub(timeOrZero(s.StartTime)) - p.Check.Delay
+	return earliest(latest(due, p.Began.Add(takes)), timeOrZero(s.Deadline).Add(-time.Second))
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// giveUp ends the check at its deadline. What was measured and shows neither is one
+// thing, what could not be measured another.
+func (p *probe) giveUp() {
+	s := &p.plan.Status
+	s.Phase, s.Reason, s.OnSilence = v1alpha1.CheckInconclusive, v1alpha1.ReasonUnsteady, p.Check.OnNoData
+	for _, pod := range append(p.open, p.lost...) {
+		if !p.plan.Streaks[pod.UID].Measured {
+			s.Phase, s.Reason, s.OnSilence = v1alpha1.CheckError, v1alpha1.ReasonNotMeasured, p.Check.OnError
+		}
+	}
+	if s.OnSilence == v1alpha1.SilenceDefault {
+		s.OnSilence = ""
+	}
+	s.Message = "until the deadline " + p.describeOpen()
+}
+
+// describeOpen says how far the pods have come, and what is the matter with the first
+// that has not passed.
+func (p *probe) describeOpen() string {
+	open := append(slices.Clone(p.open), p.lost...)
+	// Those that were never measured first, as the phase is about them.
+	slices.SortFunc(open, func(a, b *Pod) int {
+		x, y := p.plan.Streaks[a.UID].Measured, p.plan.Streaks[b.UID].Measured
+		if x != y {
+			if y {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	told := fmt.Sprintf("%d of %d pods have passed", len(p.passed), len(p.passed)+len(open))
+	if len(open) == 0 {
+		return told
+	}
+	streak := p.plan.Streaks[open[0].UID]
+	what := cmp.Or(streak.Last.Message, "it was not called yet")
+	switch {
+	case open[0].Lost:
+		what = "its node does not answer"
+	case streak.Last.Outcome == ProbeGood:
+		what = fmt.Sprintf("it answered well %d times in a row", streak.Good)
+	}
+	return fmt.Sprintf("%s; pod %s: %s", told, open[0].Name, what)
+}

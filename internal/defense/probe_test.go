@@ -1,0 +1,168 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// TestProbe: what calls of pods come to. The letters are the results of the calls of a
+// pod, one each ten seconds: good, bad, unanswered, erroneous.
+func TestProbe(t *testing.T) {
+	began := testNow
+	at := began.Add
+	ready := func(*Pod) {}
+	terminating := func(p *Pod) { p.Terminating = true }
+	evicted := func(p *Pod) { p.Disrupted = true }
+	lost := func(p *Pod) { p.Ready, p.Lost = false, true }
+	unready := func(p *Pod) { p.Ready = false }
+	type pod struct {
+		calls string
+		is    func(*Pod)
+	}
+	const deadline, takes = 15 * time.Minute, 40 * time.Second
+	running, watching := v1alpha1.CheckRunning, v1alpha1.CheckWatching
+	for name, test := range map[string]struct {
+		check Probe
+		// now is when it is asked, and process when this process began, after it began.
+		now, process time.Duration
+		pods         []pod
+		busy         bool
+		background   bool
+		phase        v1alpha1.CheckPhase
+		reason       string
+		failed       string
+		message      string
+		silence      v1alpha1.OnSilence
+		call         int
+		after        time.Duration
+	}{
+		"it has not begun":                     {check: Probe{Delay: time.Minute}, pods: []pod{{"", ready}}, phase: running, after: time.Minute},
+		"at first all are called":              {pods: []pod{{"", ready}, {"", ready}}, phase: running, call: 2, after: probeLook},
+		"those that are being called are not":  {pods: []pod{{"", ready}}, busy: true, phase: running, after: probeLook},
+		"one good answer is not enough":        {now: 5 * time.Second, pods: []pod{{"g", ready}}, phase: running, after: 5 * time.Second},
+		"the next one, when it is time":        {now: 10 * time.Second, pods: []pod{{"g", ready}}, phase: running, call: 1, after: probeLook},
+		"three are":                            {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods answered well 3 times in a row"},
+		"not if one pod is behind":             {now: 22 * time.Second, pods: []pod{{"ggg", ready}, {"bgg", ready}}, phase: running, after: 8 * time.Second},
+		"three that are not in a row":          {now: 32 * time.Second, pods: []pod{{"ggbg", ready}}, phase: running, after: 8 * time.Second},
+		"an error in between breaks nothing":   {now: 32 * time.Second, pods: []pod{{"ggeg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"two bad answers":                      {now: 15 * time.Second, pods: []pod{{"bb", ready}}, phase: running, after: 5 * time.Second},
+		"three bad answers":                    {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-1", message: "pod pod-1: it was answered 500, 3 times in a row"},
+		"three not in a row":                   {now: 32 * time.Second, pods: []pod{{"bbgb", ready}}, phase: running, after: 8 * time.Second},
+		"one bad answer of one":                {check: Probe{Failures: 1}, now: time.Second, pods: []pod{{"b", ready}, {"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0 pod-1", message: "(and 1 more pods of the batch)"},
+		"with a suggestion":                    {check: Probe{Failures: 1, Suggestion: "read the logs"}, now: time.Second, pods: []pod{{"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0", message: "; read the logs"},
+		"a pod that passed is left alone":      {now: 61 * time.Second, pods: []pod{{"gggbbb", ready}, {"eeeeee", ready}}, phase: running, call: 0, after: 49 * time.Second},
+		"is deleted":                           {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", terminating}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"is evicted":                           {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", evicted}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"is lost with its node":                {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", lost}}, phase: running, after: probeRetry},
+		"is lost until the deadline":           {check: Probe{OnError: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"", lost}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilencePasses, message: "0 of 1 pods have passed; pod pod-0: its node does not answer"},
+		"none is there any more":               {now: 21 * time.Second, pods: []pod{{"bb", terminating}}, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
+		"nobody answers":                       {now: 31 * time.Second, pods: []pod{{"uuu", ready}}, phase: running, call: 1, after: probeLook},
+		"nobody answers for a minute":          {now: time.Minute, pods: []pod{{"uuuuuu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
+		"nobody answers, but before":           {now: 21 * time.Second, pods: []pod{{"buu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
+		"nobody answers, and it is not Ready":  {now: 2 * time.Minute, pods: []pod{{"uuuuuuuuuuuu", unready}}, phase: running, after: 50 * time.Second},
+		"it is not Ready, and refuses":         {now: 21 * time.Second, pods: []pod{{"bbb", unready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
+		"errors are tried again after 10 s":    {now: 5 * time.Second, pods: []pod{{"e", ready}}, phase: running, after: 5 * time.Second},
+		"after 20 s":                           {now: 15 * time.Second, pods: []pod{{"ee", ready}}, phase: running, after: 15 * time.Second},
+		"after a minute at most":               {now: 90 * time.Second, pods: []pod{{"eeeeeeeeee", ready}}, phase: running, after: time.Minute},
+		"errors until the deadline":            {check: Probe{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"ggg", ready}, {"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails, message: "until the deadline 1 of 2 pods have passed; pod pod-1: it has no IP"},
+		"what the setting silence says":        {check: Probe{OnError: v1alpha1.SilenceDefault}, now: deadline, pods: []pod{{"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured},
+		"now good, now bad until the deadline": {check: Probe{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"gbgb", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, silence: v1alpha1.SilencePasses, message: "pod pod-0: it was answered 500"},
+		"good to the deadline, and not enough": {check: Probe{Successes: 60}, now: deadline, pods: []pod{{"gg", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, message: "it answered well 2 times in a row"},
+		"it fails at the deadline":             {now: deadline, pods: []pod{{"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
+		"it passes at the deadline":            {now: deadline, pods: []pod{{"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"passes in the background":             {now: 21 * time.Second, pods: []pod{{"ggg", ready}}, background: true, phase: watching, after: deadline - 21*time.Second},
+		"fails in the background":              {now: 21 * time.Second, pods: []pod{{"bbb", ready}}, background: true, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
+		"goes on in the background":            {now: 35 * time.Second, pods: []pod{{"ggbg", ready}}, background: true, phase: watching, after: 5 * time.Second},
+		"for longer than planned":              {now: takes, pods: []pod{{"ggbg", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
+		"longer, for a process that began now": {now: 5 * time.Minute, process: 5 * time.Minute, pods: []pod{{"", ready}}, background: true, phase: watching, call: 1, after: probeLook},
+		"a process that began at its end":      {now: deadline - time.Second, process: deadline - time.Second, pods: []pod{{"", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check := test.check
+			check.Interval = 10 * time.Second
+			if check.Successes == 0 {
+				check.Successes = 3
+			}
+			if check.Failures == 0 {
+				check.Failures = 3
+			}
+			in := ProbeInput{Now: at(test.now), Check: check, Began: at(test.process), Busy: map[types.UID]bool{}, Streaks: map[types.UID]ProbeStreak{}, Status: v1alpha1.CheckStatus{
+				Name: "ns/p/c", Phase: running, Background: test.background,
+				StartTime: timeOf(began), DueTime: timeOf(at(takes)), Deadline: timeOf(at(deadline)),
+			}}
+			if test.background {
+				in.Status.Phase = watching
+			}
+			for i, of := range test.pods {
+				p := Pod{Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint("pod-", i)), Ready: true}
+				of.is(&p)
+				in.Busy[p.UID] = test.busy
+				in.Pods = append(in.Pods, p)
+				for n, call := range of.calls {
+					when := at(time.Duration(n) * 10 * time.Second)
+					r := map[rune]ProbeResult{
+						'g': {Outcome: ProbeGood, Message: "it was answered 200"},
+						'b': {Outcome: ProbeBad, Reason: "HTTP500", Message: "it was answered 500"},
+						'u': {Outcome: ProbeUnanswered, Reason: "Timeout", Message: "nobody answered"},
+						'e': {Reason: "NoIP", Message: "it has no IP"},
+					}[call]
+					r.Began, r.Ended = when, when
+					in.Streaks[p.UID] = in.Streaks[p.UID].add(check, r, &p)
+				}
+			}
+			plan := DecideProbe(in)
+			if len(plan.Confirm) > 0 {
+				if plan.Status.Phase != in.Status.Phase {
+					t.Errorf("it is %s before it was confirmed", plan.Status.Phase)
+				}
+				in.Confirmed = true
+				plan = DecideProbe(in)
+			}
+			s := plan.Status
+			if s.Phase != test.phase || s.Reason != test.reason || strings.Join(s.FailedPods, " ") != test.failed || !strings.Contains(s.Message, test.message) ||
+				s.OnSilence != test.silence || len(plan.Call) != test.call || plan.After != test.after {
+				t.Errorf("got %s %q of %v, silence %q, calls %d, again after %s: %s", s.Phase, s.Reason, s.FailedPods, s.OnSilence, len(plan.Call), plan.After, s.Message)
+			}
+		})
+	}
+}
+
+// TestProbeTakesResults: a result counts once, and only for a pod that is there.
+func TestProbeTakesResults(t *testing.T) {
+	in := ProbeInput{
+		Now: testNow, Check: Probe{Interval: time.Second, Successes: 2, Failures: 1},
+		Status:  v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: timeOf(testNow), Deadline: timeOf(testNow.Add(time.Hour))},
+		Pods:    []Pod{{Name: "a", UID: "a", Ready: true}},
+		Results: map[types.UID]ProbeResult{"a": {Outcome: ProbeGood, Began: testNow}, "gone": {Outcome: ProbeBad, Began: testNow}},
+	}
+	plan := DecideProbe(in)
+	if plan.Status.Phase != v1alpha1.CheckRunning || len(plan.Streaks) != 1 || plan.Streaks["a"].Good != 1 || len(in.Streaks) != 0 {
+		t.Errorf("it is %s, with %+v", plan.Status.Phase, plan.Streaks)
+	}
+	in.Streaks, in.Results = plan.Streaks, nil
+	if again := DecideProbe(in); again.Streaks["a"].Good != 1 {
+		t.Errorf("asked again it has %+v", again.Streaks)
+	}
+}

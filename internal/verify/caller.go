@@ -1,0 +1,257 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+const (
+	// maxProbeBody of an answer is read, and maxProbeBytes of a connection.
+	maxProbeBody  = 4 << 10
+	maxProbeBytes = 64 << 10
+	probeAgent    = "altershield-operator-probe"
+)
+
+// caller makes one call of a pod: one connection, to the address that it is given.
+// What the pod says is judged, and not kept: words of it reach no message and no log.
+type caller struct{ guard Guard }
+
+// portOf is the port that a probe calls.
+func portOf(p *v1alpha1.ProbeCheck) int32 {
+	switch {
+	case p.HTTP != nil:
+		return p.HTTP.Port
+	case p.GRPC != nil:
+		return p.GRPC.Port
+	case p.TCP != nil:
+		return p.TCP.Port
+	default:
+		return 0
+	}
+}
+
+// call calls, until the context ends.
+func (c *caller) call(ctx context.Context, ip string, p *v1alpha1.ProbeCheck) defense.ProbeResult {
+	port := portOf(p)
+	if net.ParseIP(ip) == nil {
+		return defense.ProbeResult{Reason: "NoIP", Message: "it has no IP"}
+	}
+	address := net.JoinHostPort(ip, strconv.Itoa(int(port)))
+	dialer := net.Dialer{KeepAlive: -1, ControlContext: c.guard}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return notConnected(ctx, port, err)
+	}
+	defer conn.Close()
+	bounded := &boundedConn{Conn: conn, left: maxProbeBytes}
+	switch {
+	case p.HTTP != nil:
+		return callHTTP(ctx, bounded, address, p.HTTP)
+	case p.GRPC != nil:
+		return callGRPC(ctx, bounded, address, p.GRPC)
+	default:
+		return defense.ProbeResult{Outcome: defense.ProbeGood, Message: fmt.Sprintf("port %d accepts connections", port)}
+	}
+}
+
+// notConnected says what it shows that there is no connection.
+func notConnected(ctx context.Context, port int32, err error) (r defense.ProbeResult) {
+	timeout := net.Error(nil)
+	switch {
+	case errors.Is(err, errGuard):
+		r.Reason, r.Message = "AddressRefused", "its IP is not one that is called"
+	case errors.Is(ctx.Err(), context.Canceled):
+		r.Reason, r.Message = "Canceled", "it was not called"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		r.Outcome, r.Reason, r.Message = defense.ProbeBad, "ConnectionRefused", fmt.Sprintf("port %d refuses connections", port)
+	case errors.Is(err, syscall.ECONNRESET):
+		r.Outcome, r.Reason, r.Message = defense.ProbeBad, "ConnectionReset", fmt.Sprintf("port %d resets connections", port)
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN):
+		r.Outcome, r.Reason, r.Message = defense.ProbeUnanswered, "Unreachable", fmt.Sprintf("there is no way to port %d", port)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		r.Outcome, r.Reason, r.Message = defense.ProbeUnanswered, "Timeout", fmt.Sprintf("no connection to port %d within the timeout", port)
+	default:
+		r.Reason, r.Message = "NotCalled", fmt.Sprintf("port %d could not be called", port)
+	}
+	return r
+}
+
+// notAnswered says what it shows that a pod that accepted a connection did not
+// answer as it should.
+func notAnswered(ctx context.Context, what string, err error) defense.ProbeResult {
+	r := defense.ProbeResult{Outcome: defense.ProbeBad}
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return defense.ProbeResult{Reason: "Canceled", Message: "it was not called"}
+	case ctx.Err() != nil:
+		r.Reason, r.Message = "Timeout", what+" was not answered within the timeout"
+	case errors.Is(err, errTooMuch):
+		r.Reason, r.Message = "BadAnswer", what+" was answered with too much"
+	default:
+		r.Reason, r.Message = "BadAnswer", what+" was not answered as the protocol says"
+	}
+	return r
+}
+
+func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HTTPProbe) defense.ProbeResult {
+	low, high, err := statusRange(p.Expect)
+	if err != nil {
+		return defense.ProbeResult{Reason: "NotCalled", Message: err.Error()}
+	}
+	path, query, _ := strings.Cut(strings.ReplaceAll(cmp.Or(p.Path, "/"), "#", "%23"), "?")
+	u := url.URL{Scheme: "http", Host: address, Path: path, RawQuery: query}
+	if unescaped, err := url.PathUnescape(path); err == nil {
+		u.Path, u.RawPath = unescaped, path
+	}
+	if p.Scheme == "HTTPS" {
+		u.Scheme = "https"
+	}
+	what := fmt.Sprintf("GET %s on port %d", cmp.Or(p.Path, "/"), p.Port)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return defense.ProbeResult{Reason: "NotCalled", Message: what + " could not be made"}
+	}
+	request.Header.Set("User-Agent", probeAgent)
+	client := http.Client{
+		Transport: &http.Transport{
+			DialContext: once(conn), DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxProbeBytes,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as a kubelet's probes: pods have certificates of no CA that is known here
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return notAnswered(ctx, what, err)
+	}
+	defer response.Body.Close()
+	if _, err := io.CopyN(io.Discard, response.Body, maxProbeBody); err != nil && !errors.Is(err, io.EOF) {
+		return notAnswered(ctx, what, err)
+	}
+	r := defense.ProbeResult{Outcome: defense.ProbeGood, Message: fmt.Sprintf("%s was answered %d", what, response.StatusCode)}
+	if response.StatusCode < low || response.StatusCode > high {
+		r.Outcome, r.Reason = defense.ProbeBad, "HTTP"+strconv.Itoa(response.StatusCode)
+		r.Message += ", and not " + cmp.Or(p.Expect, defaultExpect)
+	}
+	return r
+}
+
+const defaultExpect = "200-399"
+
+// statusRange is the range of status codes that are good.
+func statusRange(expect string) (low, high int, err error) {
+	from, to, ranged := strings.Cut(cmp.Or(expect, defaultExpect), "-")
+	if !ranged {
+		to = from
+	}
+	low, err = strconv.Atoi(from)
+	if err == nil {
+		high, err = strconv.Atoi(to)
+	}
+	if err != nil {
+		return 0, 0, errors.New("expect is no status code, and no range of them")
+	}
+	return low, high, nil
+}
+
+func callGRPC(ctx context.Context, conn net.Conn, address string, p *v1alpha1.GRPCProbe) defense.ProbeResult {
+	what := fmt.Sprintf("the health check on port %d", p.Port)
+	if p.Service != "" {
+		what = fmt.Sprintf("the health check of %s on port %d", p.Service, p.Port)
+	}
+	dial := once(conn)
+	client, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(probeAgent), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithMaxHeaderListSize(maxProbeBody), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxProbeBody)))
+	if err != nil {
+		return defense.ProbeResult{Reason: "NotCalled", Message: what + " could not be made"}
+	}
+	defer client.Close()
+	// The server is not told of the deadline: what it makes of it is no answer.
+	untold, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	answer, err := grpc_health_v1.NewHealthClient(client).Check(untold, &grpc_health_v1.HealthCheckRequest{Service: p.Service})
+	switch code := status.Code(err); {
+	case code == codes.Canceled, code == codes.Unavailable, code == codes.ResourceExhausted:
+		return notAnswered(ctx, what, err)
+	case err != nil:
+		return defense.ProbeResult{Outcome: defense.ProbeBad, Reason: "GRPC" + code.String(), Message: what + " was answered with the code " + code.String()}
+	case answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING:
+		name, known := grpc_health_v1.HealthCheckResponse_ServingStatus_name[int32(answer.GetStatus())]
+		if !known {
+			name = "UNKNOWN"
+		}
+		return defense.ProbeResult{Outcome: defense.ProbeBad, Reason: "NotServing", Message: what + " was answered " + name}
+	default:
+		return defense.ProbeResult{Outcome: defense.ProbeGood, Message: what + " was answered SERVING"}
+	}
+}
+
+var (
+	errSecond  = errors.New("a probe makes one connection")
+	errTooMuch = errors.New("a probe reads no more")
+)
+
+// once is a dialer that gives away one connection.
+func once(conn net.Conn) func(context.Context, string, string) (net.Conn, error) {
+	var given atomic.Bool
+	return func(context.Context, string, string) (net.Conn, error) {
+		if given.Swap(true) {
+			return nil, errSecond
+		}
+		return conn, nil
+	}
+}
+
+// boundedConn reads so much, and no more.
+type boundedConn struct {
+	net.Conn
+	left int
+}
+
+// Read implements net.Conn.
+func (c *boundedConn) Read(b []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, errTooMuch
+	}
+	n, err := c.Conn.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
+}

@@ -1,0 +1,155 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"syscall"
+
+	"code.dny.dev/ssrf"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// Guard says whether an address may be dialled, as [net.Dialer.ControlContext]: it
+// sees the address that is dialled in the end.
+type Guard func(ctx context.Context, network, address string, _ syscall.RawConn) error
+
+// errGuard is why a guard does not let an address through.
+var errGuard = errors.New("the address is none of a pod")
+
+// podNetworks4 and podNetworks6 are networks that pods have beside the public ones:
+// those of private use, of carriers (RFC 6598), of benchmarks (RFC 2544), and the
+// former class E.
+var (
+	podNetworks4 = []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/5"),
+		netip.MustParsePrefix("248.0.0.0/6"), netip.MustParsePrefix("252.0.0.0/7"), netip.MustParsePrefix("254.0.0.0/8"),
+	}
+	podNetworks6 = []netip.Prefix{netip.MustParsePrefix("fc00::/7")}
+	// metadata of machines is served by clouds there, beside the link: Alibaba Cloud,
+	// Azure, AWS and Google Cloud.
+	metadata = []netip.Addr{
+		netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd20:ce::254"),
+	}
+)
+
+// NewGuard lets addresses through that may be of pods: none of this machine, of its
+// link, of a group of machines, of the metadata of a cloud, and not the API server's.
+func NewGuard(apiServer string) Guard {
+	networks := ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(podNetworks4...), ssrf.WithAllowedV6Prefixes(podNetworks6...))
+	return func(ctx context.Context, network, address string, c syscall.RawConn) error {
+		if err := networks.Safe(network, address, c); err != nil {
+			return fmt.Errorf("%w: %w", errGuard, err)
+		}
+		to, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errGuard, err)
+		}
+		if slices.Contains(metadata, to.Addr()) {
+			return fmt.Errorf("%w, but of the metadata of a cloud", errGuard)
+		}
+		switch is, err := isServer(ctx, apiServer, to.Addr()); {
+		case err != nil:
+			return fmt.Errorf("%w, as far as is known: %w", errGuard, err)
+		case is:
+			return fmt.Errorf("%w, but of the API server", errGuard)
+		default:
+			return nil
+		}
+	}
+}
+
+// isServer says whether an address is that of a server at a URL.
+func isServer(ctx context.Context, server string, address netip.Addr) (bool, error) {
+	if server == "" {
+		return false, nil
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return false, err
+	}
+	host := u.Hostname()
+	if host == "" {
+		// A host and port, without a scheme.
+		if host, _, err = net.SplitHostPort(server); err != nil {
+			host = server
+		}
+	}
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return false, err
+	}
+	for _, a := range addresses {
+		if a.Unmap() == address.Unmap() {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// place is where a pod may be called.
+type place struct {
+	ip          string
+	hostNetwork bool
+	// ports that containers of the pod declare.
+	ports map[int32]bool
+}
+
+// placeOf reads it off a pod. Containers that end before the others start declare
+// none.
+func placeOf(pod *corev1.Pod) place {
+	at := place{ip: pod.Status.PodIP, hostNetwork: pod.Spec.HostNetwork || pod.Status.PodIP != "" && pod.Status.PodIP == pod.Status.HostIP, ports: map[int32]bool{}}
+	declare := func(c *corev1.Container) {
+		for i := range c.Ports {
+			if p := c.Ports[i].Protocol; p == "" || p == corev1.ProtocolTCP {
+				at.ports[c.Ports[i].ContainerPort] = true
+			}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		declare(&pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			declare(c)
+		}
+	}
+	return at
+}
+
+// refuses says why a port is not to be called; no reason when it may be.
+func (at place) refuses(port int32) (refused defense.ProbeResult) {
+	switch {
+	case at.hostNetwork:
+		refused.Reason, refused.Message = "HostNetwork", "it is in the network of its node, whose ports are not called"
+	case !at.ports[port]:
+		refused.Reason, refused.Message = "PortNotDeclared", fmt.Sprintf("none of its containers declares port %d, and no other port is called", port)
+	case at.ip == "":
+		refused.Reason, refused.Message = "NoIP", "it has no IP"
+	}
+	return refused
+}

@@ -1,0 +1,344 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+)
+
+// Probe makes the checks of type probe of policies: it calls the pods of a batch. The
+// calls are made beside the reconciles, which only look at what they came to. That is
+// in the memory of this process: another one begins anew.
+type Probe struct {
+	view   cluster.View
+	clock  clock.PassiveClock
+	caller *caller
+	slots  *slots
+	// running are the calls that are under way, or wait for their turn.
+	running sync.WaitGroup
+
+	mu sync.Mutex
+	// batches have the probes of each, by the names of their checks.
+	batches map[types.NamespacedName]map[string]*probing
+}
+
+// probing is a check under way.
+type probing struct {
+	// batch and generation it is of: another one begins anew.
+	batch      types.UID
+	generation int64
+	began      time.Time
+	streaks    map[types.UID]defense.ProbeStreak
+	results    map[types.UID]defense.ProbeResult
+	// busy are the pods that are being called, with what ends that.
+	busy map[types.UID]context.CancelFunc
+	// found is where to call a pod, of those that may be called.
+	found map[types.UID]place
+}
+
+var _ Provider = &Probe{}
+
+// NewProbe calls pods at the addresses that the guard lets through.
+func NewProbe(c *cluster.Cluster, guard Guard) *Probe {
+	return &Probe{
+		view: c.View, clock: c.Clock, caller: &caller{guard: guard}, slots: newSlots(),
+		batches: map[types.NamespacedName]map[string]*probing{},
+	}
+}
+
+// Name implements Provider.
+func (*Probe) Name() string { return policy.TypeProbe }
+
+// Forget implements Provider. Calls that are under way end.
+func (p *Probe) Forget(key types.NamespacedName) { p.keep(key, nil) }
+
+// keep forgets the probes of a batch but for those of these names.
+func (p *Probe) keep(key types.NamespacedName, names map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, of := range p.batches[key] {
+		if !names[name] {
+			of.cancel()
+			delete(p.batches[key], name)
+		}
+	}
+	if len(p.batches[key]) == 0 {
+		delete(p.batches, key)
+	}
+}
+
+func (of *probing) cancel() {
+	for _, cancel := range of.busy {
+		cancel()
+	}
+}
+
+// drop forgets one of them.
+func (p *Probe) drop(key types.NamespacedName, check string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if of := p.batches[key][check]; of != nil {
+		of.cancel()
+		delete(p.batches[key], check)
+	}
+}
+
+// Next implements Provider.
+func (p *Probe) Next(ctx context.Context, s Subject) (step Step, err error) {
+	if s.Batch == nil {
+		return Step{}, nil
+	}
+	key, goOn := s.Key(), map[string]bool{}
+	if defense.IsCurrentBatch(s.Release, s.Batch) {
+		for i := range s.Batch.Status.Checks {
+			c := &s.Batch.Status.Checks[i]
+			goOn[c.Name] = c.Type == policy.TypeProbe && defense.CheckGoesOn(c, p.clock.Now())
+		}
+	}
+	p.keep(key, goOn)
+	for i := range s.Batch.Status.Checks {
+		c := &s.Batch.Status.Checks[i]
+		if !goOn[c.Name] {
+			continue
+		}
+		next, after, err := p.look(ctx, &s, c)
+		if err != nil {
+			return Step{}, err
+		}
+		if next != nil {
+			return writeCheck(p.clock, *next), nil
+		}
+		if after > 0 && (step.After == 0 || after < step.After) {
+			step.After = after
+		}
+	}
+	return step, nil
+}
+
+// look makes one step of a check. It returns nil where nothing is to be written.
+func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
+	of := policy.Find(s.Policies, p.view.Operator, s.Selected, c.Name)
+	if of == nil || of.Type != c.Type {
+		p.drop(s.Key(), c.Name)
+		return removed(c), 0, nil
+	}
+	pods, err := observed(ctx, p.view, s.Batch)
+	if err != nil {
+		return nil, 0, err
+	}
+	in := p.take(s, c, of)
+	in.Pods = pods
+	plan := defense.DecideProbe(in)
+	p.store(s.Key(), c.Name, plan.Streaks)
+	if len(plan.Confirm) > 0 {
+		if in.Pods, err = p.confirm(ctx, pods, plan.Confirm); err != nil {
+			return nil, 0, err
+		}
+		in.Streaks, in.Results, in.Confirmed = plan.Streaks, nil, true
+		plan = defense.DecideProbe(in)
+	}
+	if !equality.Semantic.DeepEqual(plan.Status, *c) {
+		plan.Status.Mode, plan.Status.Generation = of.Mode, of.Generation
+		return &plan.Status, 0, nil
+	}
+	p.call(ctx, s, c.Name, of, pods, plan.Call)
+	return nil, plan.After, nil
+}
+
+// take is what is known of a check by now. It begins anew where the check is another
+// one.
+func (p *Probe) take(s *Subject, c *v1alpha1.CheckStatus, of *policy.Check) defense.ProbeInput {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key, now := s.Key(), p.clock.Now()
+	known := p.batches[key][c.Name]
+	if known == nil || known.batch != s.Batch.UID || known.generation != of.Generation {
+		if known != nil {
+			known.cancel()
+		}
+		known = &probing{
+			batch: s.Batch.UID, generation: of.Generation, began: now, streaks: map[types.UID]defense.ProbeStreak{},
+			results: map[types.UID]defense.ProbeResult{}, busy: map[types.UID]context.CancelFunc{}, found: map[types.UID]place{},
+		}
+		if p.batches[key] == nil {
+			p.batches[key] = map[string]*probing{}
+		}
+		p.batches[key][c.Name] = known
+	}
+	in := defense.ProbeInput{
+		Now: now, Check: probeOf(of), Status: *c, Began: known.began,
+		Streaks: known.streaks, Results: known.results, Busy: map[types.UID]bool{},
+	}
+	for uid := range known.busy {
+		in.Busy[uid] = true
+	}
+	known.results = map[types.UID]defense.ProbeResult{}
+	return in
+}
+
+func (p *Probe) store(key types.NamespacedName, check string, streaks map[types.UID]defense.ProbeStreak) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known := p.batches[key][check]; known != nil {
+		known.streaks = maps.Clone(streaks)
+	}
+}
+
+// probeOf are the parameters of a check, with the defaults of the API.
+func probeOf(c *policy.Check) defense.Probe {
+	return defense.Probe{
+		Delay: c.Delay, Interval: c.Interval(), Successes: int(max(c.Probe.Successes, 1)), Failures: int(max(c.Probe.Failures, 1)),
+		OnError: c.OnError, OnNoData: c.OnNoData, Suggestion: c.Suggestion,
+	}
+}
+
+// confirm looks at pods at the API server: the cache may not know yet that one goes.
+func (p *Probe) confirm(ctx context.Context, pods []defense.Pod, failed []types.UID) ([]defense.Pod, error) {
+	suspect := map[types.UID]bool{}
+	for _, uid := range failed {
+		suspect[uid] = true
+	}
+	confirmed := make([]defense.Pod, 0, len(pods))
+	for i := range pods {
+		if !suspect[pods[i].UID] {
+			confirmed = append(confirmed, pods[i])
+			continue
+		}
+		pod, err := p.live(ctx, &pods[i])
+		if err != nil {
+			return nil, err
+		}
+		if pod != nil {
+			confirmed = append(confirmed, defense.ObservePod(pod))
+		}
+	}
+	return confirmed, nil
+}
+
+// live reads a pod from the API server; nil when it is gone.
+func (p *Probe) live(ctx context.Context, of *defense.Pod) (*corev1.Pod, error) {
+	var pod corev1.Pod
+	err := p.view.Live.Get(ctx, types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, &pod)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && pod.UID != of.UID:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get pod %s/%s: %w", of.Namespace, of.Name, err)
+	default:
+		return &pod, nil
+	}
+}
+
+// call begins calls of pods.
+func (p *Probe) call(ctx context.Context, s *Subject, check string, of *policy.Check, pods []defense.Pod, uids []types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.batches[s.Key()][check]
+	if known == nil {
+		return
+	}
+	due := map[types.UID]bool{}
+	for _, uid := range uids {
+		due[uid] = true
+	}
+	for i := range pods {
+		pod := pods[i]
+		if !due[pod.UID] || known.busy[pod.UID] != nil {
+			continue
+		}
+		// It goes on when the reconcile has ended.
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		known.busy[pod.UID] = cancel
+		p.running.Go(func() {
+			defer cancel()
+			p.callOne(ctx, known, &pod, of)
+		})
+	}
+}
+
+// callOne calls a pod once it is its turn, and keeps what came of it.
+func (p *Probe) callOne(ctx context.Context, of *probing, pod *defense.Pod, check *policy.Check) {
+	result := defense.ProbeResult{Began: p.clock.Now(), Reason: "Canceled", Message: "it was not called"}
+	if release, err := p.slots.acquire(ctx, pod.Namespace); err == nil {
+		result = p.measure(ctx, of, pod, check)
+		release()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(of.busy, pod.UID)
+	if ctx.Err() == nil {
+		of.results[pod.UID] = result
+	}
+}
+
+// measure calls a pod, where that may be done.
+func (p *Probe) measure(ctx context.Context, of *probing, pod *defense.Pod, check *policy.Check) defense.ProbeResult {
+	began := p.clock.Now()
+	result := defense.ProbeResult{Began: began}
+	ctx, cancel := context.WithTimeout(ctx, check.Timeout)
+	defer cancel()
+	at, refused := p.find(ctx, of, pod)
+	if refused.Reason == "" {
+		refused = at.refuses(portOf(check.Probe))
+	}
+	if refused.Reason != "" {
+		result.Reason, result.Message = refused.Reason, refused.Message
+	} else {
+		result = p.caller.call(ctx, at.ip, check.Probe)
+		result.Began = began
+	}
+	result.Ended = p.clock.Now()
+	return result
+}
+
+// find finds out where to call a pod, at the API server: the cache does not have its
+// ports. That is done once while its address stays.
+func (p *Probe) find(ctx context.Context, of *probing, pod *defense.Pod) (at place, refused defense.ProbeResult) {
+	p.mu.Lock()
+	at, ok := of.found[pod.UID]
+	p.mu.Unlock()
+	if ok && at.ip == pod.IP {
+		return at, refused
+	}
+	live, err := p.live(ctx, pod)
+	switch {
+	case err != nil:
+		return at, defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say which ports it declares"}
+	case live == nil:
+		return at, defense.ProbeResult{Reason: "NotFound", Message: "it is not there any more"}
+	}
+	at = placeOf(live)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	of.found[pod.UID] = at
+	return at, refused
+}

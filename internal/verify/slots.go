@@ -1,0 +1,91 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+)
+
+const (
+	// maxCalls of checks of policies are at work at a time, maxCallsOfNamespace of one
+	// namespace.
+	maxCalls            = 8
+	maxCallsOfNamespace = 2
+)
+
+// slots bound the calls that are at work. Those of a namespace wait for each other
+// first, so that they do not stand in the way of another one's.
+type slots struct {
+	all *semaphore.Weighted
+
+	mu sync.Mutex
+	of map[string]*namespaceSlots
+}
+
+type namespaceSlots struct {
+	*semaphore.Weighted
+	// users have one, or wait for one.
+	users int
+}
+
+func newSlots() *slots {
+	return &slots{all: semaphore.NewWeighted(maxCalls), of: map[string]*namespaceSlots{}}
+}
+
+// acquire waits until a call of a namespace may be made. It fails only when the
+// context ends.
+func (s *slots) acquire(ctx context.Context, namespace string) (release func(), err error) {
+	own := s.use(namespace)
+	if err := own.Acquire(ctx, 1); err != nil {
+		s.unuse(namespace)
+		return nil, err
+	}
+	if err := s.all.Acquire(ctx, 1); err != nil {
+		own.Release(1)
+		s.unuse(namespace)
+		return nil, err
+	}
+	return func() {
+		s.all.Release(1)
+		own.Release(1)
+		s.unuse(namespace)
+	}, nil
+}
+
+func (s *slots) use(namespace string) *namespaceSlots {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := s.of[namespace]
+	if own == nil {
+		own = &namespaceSlots{Weighted: semaphore.NewWeighted(maxCallsOfNamespace)}
+		s.of[namespace] = own
+	}
+	own.users++
+	return own
+}
+
+func (s *slots) unuse(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := s.of[namespace]
+	if own.users--; own.users == 0 {
+		delete(s.of, namespace)
+	}
+}
