@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -79,8 +80,9 @@ var errTooManyQuestions = errors.New("too many questions")
 // budget is how many questions per second are asked, how many at once after a pause, and
 // how many may be without an answer.
 type budget struct {
-	rate            rate.Limit
-	burst, inFlight int
+	rate     rate.Limit
+	burst    int
+	inFlight int64
 }
 
 // budgetSizes bound the questions about one workload that is stored, about all such
@@ -106,23 +108,18 @@ const (
 
 // purse is what is left of a budget.
 type purse struct {
-	size     budget
-	limiter  *rate.Limiter
-	inFlight int
+	limiter *rate.Limiter
+	// places are for questions without an answer.
+	places *semaphore.Weighted
 }
 
 func newPurse(size budget) *purse {
-	return &purse{size: size, limiter: rate.NewLimiter(size.rate, size.burst)}
+	return &purse{limiter: rate.NewLimiter(size.rate, size.burst), places: semaphore.NewWeighted(size.inFlight)}
 }
 
-// holds says that there is one more question in it.
-func (p *purse) holds(now time.Time) bool {
-	return p.inFlight < p.size.inFlight && p.limiter.TokensAt(now) >= 1
-}
-
-func (p *purse) take(now time.Time) {
-	p.inFlight++
-	p.limiter.AllowN(now, 1)
+// place waits for a place, as long as the context allows.
+func (p *purse) place(ctx context.Context) bool {
+	return p.places.TryAcquire(1) || p.places.Acquire(ctx, 1) == nil
 }
 
 // budgets keep requests that somebody makes up from using up the calls to the server. A
@@ -144,9 +141,30 @@ func newBudgets(sizes budgetSizes, c clock.PassiveClock) *budgets {
 	}
 }
 
-// spend takes a question out of its budgets, or says which of them is used up. Answered
-// is to be called when there is an answer, or none is waited for any more.
-func (b *budgets) spend(q Question) (answered func(), err error) {
+// spend takes a question out of its budgets, or says which of them is used up. While too
+// many are without an answer it waits for its turn, as long as the context allows. So
+// those that wait are bounded by the rates. Answered is to be called when there is an
+// answer, or none is waited for any more.
+func (b *budgets) spend(ctx context.Context, q Question) (answered func(), err error) {
+	own, all, about, err := b.take(q)
+	if err != nil {
+		return nil, err
+	}
+	if !own.place(ctx) {
+		return nil, fmt.Errorf("%w at once about %s", errTooManyQuestions, about)
+	}
+	if !all.place(ctx) {
+		own.places.Release(1)
+		return nil, fmt.Errorf("%w at once", errTooManyQuestions)
+	}
+	return func() {
+		all.places.Release(1)
+		own.places.Release(1)
+	}, nil
+}
+
+// take takes a question out of the rates of its budgets.
+func (b *budgets) take(q Question) (own, all *purse, about string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock.Now()
@@ -154,24 +172,19 @@ func (b *budgets) spend(q Question) (answered func(), err error) {
 	if q.standing == Stored {
 		all, size, about, key = b.workloads, b.sizes.workload, "this workload", "workload\x00"+string(q.uid)
 	}
-	own := newPurse(size)
+	own = newPurse(size)
 	if known, ok := b.each.Get(key); ok {
 		own = known.(*purse) //nolint:errcheck // the cache holds nothing else
 	}
 	// The time to keep it begins anew.
 	b.each.Add(key, own, budgetFor)
 	switch {
-	case !own.holds(now):
-		return nil, fmt.Errorf("%w about %s", errTooManyQuestions, about)
-	case !all.holds(now):
-		return nil, fmt.Errorf("%w", errTooManyQuestions)
+	case own.limiter.TokensAt(now) < 1:
+		return nil, nil, "", fmt.Errorf("%w about %s", errTooManyQuestions, about)
+	case all.limiter.TokensAt(now) < 1:
+		return nil, nil, "", fmt.Errorf("%w", errTooManyQuestions)
 	}
-	own.take(now)
-	all.take(now)
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		own.inFlight--
-		all.inFlight--
-	}, nil
+	own.limiter.AllowN(now, 1)
+	all.limiter.AllowN(now, 1)
+	return own, all, about, nil
 }

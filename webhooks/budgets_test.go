@@ -21,7 +21,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -113,16 +115,67 @@ func TestTooManyQuestions(t *testing.T) {
 	}
 }
 
-func TestBudgets(t *testing.T) {
+// TestDenialHolds: a release that the server denies does not pass by trying often, or at
+// once.
+func TestDenialHolds(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer func(context.Context, Question) (Answer, error)
+		try    func(handle func(n int))
+	}{
+		"one by one": {answers(Answer{Explanation: "frozen"}, nil), func(handle func(n int)) {
+			for n := range 50 {
+				handle(n)
+			}
+		}},
+		"at once": {func(context.Context, Question) (Answer, error) {
+			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // in a bubble with a fake clock
+			return Answer{Explanation: "frozen"}, nil
+		}, func(handle func(n int)) {
+			var group sync.WaitGroup
+			for n := range 8 {
+				group.Go(func() { handle(n) })
+			}
+			group.Wait()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fakeChecker{answer: test.answer}
+				o := f.options()
+				o.Known = func(context.Context, workload.Kind, string, string, types.UID) (Known, error) { return Stored, nil }
+				h := newMutating(o, deployments)
+				test.try(func(n int) {
+					if answer := h.Handle(t.Context(), forged("cart", "uid", n)); answer.Allowed {
+						t.Errorf("try %d passed: %v", n, answer.Warnings)
+					}
+				})
+				if asked := len(f.asked()); asked > defaultBudgets().workload.burst {
+					t.Errorf("the server was asked %d times", asked)
+				}
+				f.become(answers(Answer{Passes: true}, nil), nil)
+				time.Sleep(time.Minute) //nolint:forbidigo // in a bubble with a fake clock
+				if answer := h.Handle(t.Context(), forged("cart", "uid", 99)); !answer.Allowed {
+					t.Errorf("denied although the server lets it pass: %v", answer.Result)
+				}
+			})
+		})
+	}
+}
+
+func TestBudgets(t *testing.T) { synctest.Test(t, testBudgets) }
+
+func testBudgets(t *testing.T) {
 	c := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 	b := newBudgets(budgetSizes{
-		workload: budget{1, 2, 2}, workloads: budget{1, 3, 10}, namespace: budget{1, 2, 1}, others: budget{1, 3, 10},
+		workload: budget{1, 2, 2}, workloads: budget{1, 3, 10}, namespace: budget{1, 3, 1}, others: budget{1, 4, 10},
 	}, c)
 	stored := func(uid string) Question { return Question{Namespace: "ns", uid: types.UID(uid), standing: Stored} }
 	unknown := func(namespace string) Question { return Question{Namespace: namespace} }
 	spend := func(q Question, want string) func() {
 		t.Helper()
-		answered, err := b.spend(q)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		answered, err := b.spend(ctx, q)
 		switch {
 		case want == "" && err != nil:
 			t.Errorf("refused: %v", err)

@@ -50,6 +50,10 @@ const (
 	remembered = 15 * time.Second
 	// maxRemembered bounds the memory: two keys per release.
 	maxRemembered = 2048
+	// deniedFor is for how long the last denial of a workload is repeated when there is
+	// no budget to ask about it again, and maxDenied for how many workloads.
+	deniedFor = 5 * time.Minute
+	maxDenied = 4096
 )
 
 // mustAsk says whether a request is one the admission check is for: a release
@@ -93,6 +97,8 @@ type gate struct {
 	log      logr.Logger
 	memory   *memory
 	budgets  *budgets
+	// denied are the last answers about workloads, as far as they are denials.
+	denied *cache.LRUExpireCache // string -> Answer
 	// noise is what forged requests can cause at will.
 	noise *ration.Log
 }
@@ -108,7 +114,7 @@ func newGate(o Options) *gate {
 	}
 	return &gate{
 		checker: o.Checker, settings: o.Settings, known: o.Known, log: o.Log, memory: newMemory(clock.RealClock{}),
-		budgets: newBudgets(defaultBudgets(), by), noise: ration.NewLog(o.Log, clock.RealClock{}),
+		budgets: newBudgets(defaultBudgets(), by), denied: cache.NewLRUExpireCacheWithClock(maxDenied, by), noise: ration.NewLog(o.Log, clock.RealClock{}),
 	}
 }
 
@@ -170,14 +176,28 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 	return "", problem + "; released without its check"
 }
 
-// check asks the server, as far as there is a budget for it.
+// check asks the server, as far as there is a budget for it. Where there is none, a
+// workload that was denied lately still is: who tries often enough must not get through.
 func (g *gate) check(ctx context.Context, q Question) (Answer, error) {
-	answered, err := g.budgets.spend(q)
+	about := strings.Join([]string{q.Kind, q.Namespace, q.Name, string(q.uid)}, "\x00")
+	answered, err := g.budgets.spend(ctx, q)
 	if err != nil {
+		if last, ok := g.denied.Get(about); ok && errors.Is(err, errTooManyQuestions) {
+			answer := last.(Answer) //nolint:errcheck // the cache holds nothing else
+			answer.Explanation += " (the last answer about this workload; " + describe(err, 0) + ")"
+			return answer, nil
+		}
 		return Answer{}, err
 	}
 	defer answered()
-	return g.checker.Check(ctx, q)
+	answer, err := g.checker.Check(ctx, q)
+	switch {
+	case err == nil && answer.Passes:
+		g.denied.Remove(about)
+	case err == nil:
+		g.denied.Add(about, answer, deniedFor)
+	}
+	return answer, err
 }
 
 // standing says what is known of the workload of a question.
