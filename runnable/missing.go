@@ -45,7 +45,8 @@ type missingReport struct {
 	recorder  events.EventRecorder
 	namespace string
 	clock     clock.PassiveClock
-	// told is what was written; nil before anything was.
+	// told is what was last said, so that an event is sent once for each change, also when
+	// the setting is made anew; nil before anything was.
 	told *string
 }
 
@@ -54,9 +55,6 @@ func (m *missingReport) tell(ctx context.Context, missing []string) error {
 	message := ""
 	if len(missing) > 0 {
 		message = strings.Join(missing, " and ") + ": missing; no release is denied or checked at admission: " + remedy
-	}
-	if m.told != nil && *m.told == message {
-		return nil
 	}
 	setting := &v1alpha1.OpsConfigInfo{}
 	if err := m.client.Get(ctx, types.NamespacedName{Namespace: m.namespace, Name: settings.NameBlocking}, setting); err != nil {
@@ -85,7 +83,7 @@ func (m *missingReport) write(ctx context.Context, setting *v1alpha1.OpsConfigIn
 	if err := m.client.Status().Update(ctx, updated); err != nil {
 		return fmt.Errorf("update status of opsconfiginfo %s/%s: %w", setting.Namespace, setting.Name, err)
 	}
-	if message != "" {
+	if message != "" && (m.told == nil || *m.told != message) {
 		m.recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventWebhookConfigurationMissing, "Configure", "%s", message)
 	}
 	return nil

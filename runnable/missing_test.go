@@ -18,6 +18,7 @@ package runnable
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,13 @@ func TestMissing(t *testing.T) {
 	if creates != 1 {
 		t.Errorf("tried %d times within a minute", creates)
 	}
+	fresh := wrappers.MakeOpsConfigInfo(ours, settings.NameBlocking, v1alpha1.TypeBlocking).Obj()
+	if err := errors.Join(cached.Delete(ctx, blocking), cached.Create(ctx, fresh)); err != nil {
+		t.Fatal(err)
+	}
+	c.clock.Step(time.Second)
+	r.round(ctx)
+	expect("the setting was made anew", told, 1, 1)
 	c.clock.Step(createAgain)
 	r.round(ctx)
 	if creates != 2 {
