@@ -26,14 +26,22 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"time"
 )
 
 // Options bound connections.
 type Options struct {
 	// Max is how many are open at once.
 	Max int
-	// PerSource is how many of them one source has at most; 0 is no limit but Max.
+	// PerSource is how many of them one source has before others when there are Max; of
+	// one with as many its own give way to its new ones. 0 is no limit but Max.
 	PerSource int
+	// Source is the source of an address as host:port; nil is SourceOf.
+	Source func(remote string) netip.Addr
+	// First is for how long a connection waits for the first byte of its first request,
+	// in place of the deadline that an http.Server sets for its header; 0 is that
+	// deadline. The deadline counts from the first byte then.
+	First time.Duration
 	// Known says that a source has authenticated before; nil knows none.
 	Known func(source netip.Addr) bool
 	// GaveWay is called for each connection that was closed to make room.
@@ -84,10 +92,62 @@ type Connection struct {
 	waits int
 	since uint64
 	ended bool
+
+	// begun says how far its first request is, secured that the handshake is over, and
+	// header is the time for the header. All are guarded by reading.
+	reading sync.Mutex
+	begun   progress
+	secured bool
+	header  time.Duration
+}
+
+// progress is how far the first request of a connection is.
+type progress int
+
+const (
+	// handshaking is before an http.Server sets the deadline of the first header.
+	handshaking progress = iota
+	// silent is before the first byte after that.
+	silent
+	begun
+)
+
+// SetReadDeadline implements net.Conn. An http.Server over TLS sets a deadline for the
+// handshake, none after it, and then that of the first header.
+func (c *Connection) SetReadDeadline(t time.Time) error {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if first := c.listener.options.First; first > 0 && c.secured && c.begun == handshaking && !t.IsZero() {
+		c.begun, c.header = silent, time.Until(t)
+		return c.Conn.SetReadDeadline(time.Now().Add(first))
+	}
+	if c.begun == silent {
+		c.begun = begun
+	}
+	c.secured = c.secured || t.IsZero()
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Read implements net.Conn. With the first byte of the first request its header has to
+// come in time.
+func (c *Connection) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if n > 0 && c.begun == silent {
+		c.begun = begun
+		if failed := c.Conn.SetReadDeadline(time.Now().Add(c.header)); failed != nil && err == nil {
+			err = failed
+		}
+	}
+	return n, err
 }
 
 // New bounds the connections of a listener.
 func New(l net.Listener, o Options) *Listener {
+	if o.Source == nil {
+		o.Source = SourceOf
+	}
 	if o.Known == nil {
 		o.Known = func(netip.Addr) bool { return false }
 	}
@@ -106,7 +166,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &Connection{Conn: accepted, listener: l, source: SourceOf(accepted.RemoteAddr().String())}
+		c := &Connection{Conn: accepted, listener: l, source: l.options.Source(accepted.RemoteAddr().String())}
 		left := l.admit(c)
 		if left != nil {
 			l.options.GaveWay(left.RemoteAddr())
@@ -121,23 +181,21 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // admit counts a connection in once there is a place for it, or none is needed any more
 // because no others will come. It returns the one that has to leave, if any, which is
-// counted out already. That is the new one itself where its source has too many, all of
-// them in requests: others shall not wait for that.
+// counted out already. That is the new one itself where all places are taken and its
+// source has too many, all of them in requests: others shall not wait for that.
 func (l *Listener) admit(c *Connection) (left *Connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.options.PerSource > 0 && l.of[c.source] >= l.options.PerSource {
-		if left = l.leavingOf(c.source); left == nil {
-			return c
-		}
-		l.remove(left)
-	}
 	for l.open >= l.options.Max && !l.closed {
-		if left = l.leaving(); left != nil {
-			l.remove(left)
+		if l.options.PerSource > 0 && l.of[c.source] >= l.options.PerSource {
+			if left = l.leavingOf(c.source); left == nil {
+				return c
+			}
+		} else if left = l.leaving(); left == nil {
+			l.changed.Wait()
 			continue
 		}
-		l.changed.Wait()
+		l.remove(left)
 	}
 	l.open++
 	l.of[c.source]++

@@ -25,6 +25,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -275,10 +276,11 @@ func TestIdleGiveWay(t *testing.T) {
 	expect("of as many each", "192.0.2.4:1")
 }
 
-// TestPerSource: of a source with too many connections its own give way, and when all of
-// them are in requests, the new one does. Others do not wait for it.
+// TestPerSource: while there are places a source may have them all. Then of a source with
+// too many its own give way, and when all of them are in requests, the new one does.
+// Others do not wait for it.
 func TestPerSource(t *testing.T) {
-	accept, left := sourced(t, Options{Max: 6, PerSource: 2})
+	accept, left := sourced(t, Options{Max: 4, PerSource: 2})
 	expect := func(when string, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, left()); diff != "" {
@@ -286,25 +288,86 @@ func TestPerSource(t *testing.T) {
 		}
 	}
 	other := accept("192.0.2.1")
-	a, b := accept("192.0.2.9"), accept("192.0.2.9")
+	a, b, c := accept("192.0.2.9"), accept("192.0.2.9"), accept("192.0.2.9")
 	expect("up to the limit")
 	request(b)
-	c := accept("192.0.2.9")
+	d := accept("192.0.2.9")
 	expect("one that is silent", "192.0.2.9:1")
 	if !a.ended || b.ended {
 		t.Errorf("ended: silent %t, idle %t", a.ended, b.ended)
 	}
-	b.Delivered()
-	c.Delivered()
-	if d := accept("192.0.2.9"); d != nil {
-		t.Error("one more than the source may have was accepted")
+	for _, connection := range []*Connection{b, c, d} {
+		connection.Delivered()
+	}
+	if accept("192.0.2.9") != nil {
+		t.Error("one more than the source may have was accepted in place of another's")
 	}
 	expect("all in requests", "192.0.2.9:1")
-	if accept("192.0.2.2") == nil || other.ended {
+	if other.ended {
+		t.Error("another source gave way")
+	}
+	if accept("192.0.2.2") == nil {
 		t.Error("others are kept out")
 	}
+	expect("a silent one", "192.0.2.1:1")
 	c.Close()
 	if accept("192.0.2.9") == nil {
 		t.Error("the place that became free is not given")
 	}
+}
+
+// deadlines keeps the deadline of reads.
+type deadlines struct {
+	net.Conn
+	read time.Duration
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	if d.read = 0; !t.IsZero() {
+		d.read = time.Until(t)
+	}
+	return nil
+}
+
+func (d *deadlines) Read(b []byte) (int, error) { return len(b), nil }
+
+// TestFirstByte: a connection may be silent for long before its first request. Its
+// handshake and its header may not take long.
+func TestFirstByte(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &deadlines{}
+		c := &Connection{Conn: d, listener: New(nil, Options{First: time.Minute})}
+		set := func(after time.Duration) {
+			t.Helper()
+			at := time.Time{}
+			if after > 0 {
+				at = time.Now().Add(after)
+			}
+			if err := c.SetReadDeadline(at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read := func() {
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect := func(when string, want time.Duration) {
+			t.Helper()
+			if d.read != want {
+				t.Errorf("%s: %s to read, want %s", when, d.read, want)
+			}
+		}
+		set(3 * time.Second)
+		read()
+		expect("handshake", 3*time.Second)
+		set(0)
+		set(2 * time.Second)
+		expect("silent", time.Minute)
+		read()
+		expect("first byte", 2*time.Second)
+		set(5 * time.Second)
+		read()
+		expect("later", 5*time.Second)
+	})
 }

@@ -28,6 +28,18 @@ const sourceBits = 64
 // SourceOf is the source of an address as host:port. Addresses that are none are one
 // source together.
 func SourceOf(remote string) netip.Addr {
+	addr := AddressOf(remote)
+	if addr.Is6() {
+		if subnet, err := addr.Prefix(sourceBits); err == nil {
+			return subnet.Addr()
+		}
+	}
+	return addr
+}
+
+// AddressOf is the whole address of host:port, as a source for ports of the cluster's
+// network: all nodes of a LAN share a subnet. What is no address is one together.
+func AddressOf(remote string) netip.Addr {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {
 		return netip.Addr{}
@@ -36,11 +48,5 @@ func SourceOf(remote string) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	addr = addr.Unmap().WithZone("")
-	if addr.Is6() {
-		if subnet, err := addr.Prefix(sourceBits); err == nil {
-			return subnet.Addr()
-		}
-	}
-	return addr
+	return addr.Unmap().WithZone("")
 }

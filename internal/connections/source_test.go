@@ -33,3 +33,16 @@ func TestSourceOf(t *testing.T) {
 		}
 	}
 }
+
+func TestAddressOf(t *testing.T) {
+	for remote, want := range map[string]string{
+		"192.0.2.1:80":              "192.0.2.1",
+		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2:3:4:5:6",
+		"[fe80::1%eth0]:80":         "fe80::1",
+		"pipe":                      "invalid IP",
+	} {
+		if got := AddressOf(remote).String(); got != want {
+			t.Errorf("AddressOf(%q) = %s, want %s", remote, got, want)
+		}
+	}
+}
