@@ -41,23 +41,20 @@ type Known int
 const (
 	// Unknown may be new, or made up.
 	Unknown Known = iota
-	// NotEnrolled is in a namespace that is not under defense: API servers do not ask
-	// about it.
-	NotEnrolled
 	// Stored is in a namespace under defense, and has the UID that the request names.
 	Stored
 )
 
-// KnownBy reads what is known from a cache.
+// KnownBy reads what is known from a cache. That may be behind the API server, whose
+// selector matched the namespace: one that is not there, or not under defense, is no
+// reason not to ask. A made-up request gains nothing by it but the budget of the unknown.
 func KnownBy(v cluster.View) func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error) {
 	return func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error) {
 		ns, err := v.Namespace(ctx, namespace)
 		switch {
 		case err != nil:
 			return Unknown, err
-		case !ns.Enrolled:
-			return NotEnrolled, nil
-		case uid == "":
+		case !ns.Enrolled, uid == "":
 			return Unknown, nil
 		}
 		stored := kind.Object()
@@ -86,16 +83,17 @@ type budget struct {
 }
 
 // budgetSizes bound the questions about one workload that is stored, about all such
-// together, about the others of one namespace, and about all others together. Together
-// they leave half of the calls to the server to the orders and batches of releases.
+// together, about the others of one namespace, and about all others together. Those in
+// flight together are half of the calls to the server that may be under way; the other
+// half is for the orders and batches of releases. More of them wait for their turn.
 type budgetSizes struct{ workload, workloads, namespace, others budget }
 
 func defaultBudgets() budgetSizes {
 	return budgetSizes{
 		workload:  budget{rate: rate.Every(2 * time.Second), burst: 10, inFlight: 2},
-		workloads: budget{rate: 80, burst: 160, inFlight: 24},
-		namespace: budget{rate: 2, burst: 20, inFlight: 4},
-		others:    budget{rate: 10, burst: 40, inFlight: 8},
+		workloads: budget{rate: 80, burst: 160, inFlight: 8},
+		namespace: budget{rate: 4, burst: 40, inFlight: 3},
+		others:    budget{rate: 20, burst: 80, inFlight: 4},
 	}
 }
 

@@ -135,9 +135,7 @@ func (g *gate) pass(ctx context.Context, q Question, annotations map[string]stri
 	if !s.AdmissionCheck {
 		return "", ""
 	}
-	if q.standing = g.standing(ctx, q); q.standing == NotEnrolled {
-		return "", ""
-	}
+	q.standing = g.standing(ctx, q)
 	denial, warning = g.ask(logr.NewContext(ctx, log), s.Settings, q)
 	if denial != "" && s.Observe {
 		metrics.Observed(v1alpha1.EventWouldDeny)
