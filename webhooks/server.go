@@ -57,21 +57,24 @@ type ServerOptions struct {
 // serverLimits bound what anybody may do who reaches the port: API servers do not
 // authenticate to webhooks.
 type serverLimits struct {
-	// connections open at once, and of one source. API servers keep up to 25 for each
-	// webhook, and open more when they have more to ask.
+	// connections open at once, and of one source before others when there are as many.
+	// API servers keep up to 25 for each webhook, and open more when they have more to ask.
 	connections, perSource int
 	// body is the largest body that is read, the same as admission reads. Up to small
-	// each connection may have one in memory; of larger ones there are large at once,
-	// and half as many of one source. Together they have to leave room for the caches
-	// within the memory limit of the manager.
-	small, body int64
-	large       int
-	header      int
+	// each connection may have one in memory; larger ones have large bytes together, of
+	// which one source leaves room for one body. They stay in memory until they are
+	// answered. All have to leave room for the caches within the memory limit of the
+	// manager.
+	small, body, large int64
+	header             int
+	// share is how long a large request waits for its share of that, and after that
+	// for the rest of its body: a slow one gives way to others.
+	share time.Duration
 	// The timeouts of a request: until its headers are there (and the TLS handshake
-	// before the first), until all of it is, and until it is answered. API servers wait
-	// for callTimeout.
-	readHeader, read, write time.Duration
-	// idle is for how long a connection is kept without a request. API servers close
+	// before the first), until all of it is after that, until it is answered, and until
+	// the answer is written. API servers wait for callTimeout.
+	readHeader, read, write, answer time.Duration
+	// idle is for how long a connection is kept without a request, also before the first. API servers close
 	// theirs after 90 s. If this were no longer, some would be closed just when a
 	// request is written.
 	idle time.Duration
@@ -85,11 +88,13 @@ func defaultServerLimits() serverLimits {
 		perSource:   384,
 		small:       128 << 10,
 		body:        7 << 20,
-		large:       8,
+		large:       8 * 7 << 20,
+		share:       time.Second,
 		header:      64 << 10,
 		readHeader:  3 * time.Second,
 		read:        5 * time.Second,
 		write:       15 * time.Second,
+		answer:      3 * time.Second,
 		idle:        2 * time.Minute,
 		shutdown:    time.Minute,
 	}
@@ -121,7 +126,7 @@ func newServer(o ServerOptions, l serverLimits) *boundedServer {
 	mux := http.NewServeMux()
 	return &boundedServer{
 		Server: webhook.NewServer(webhook.Options{Port: o.Port, WebhookMux: mux}), mux: mux, options: o, limits: l,
-		large: &shares{max: l.large, of: map[netip.Addr]int{}}, noise: ration.NewLog(o.Log, clock.RealClock{}),
+		large: newShares(l.large, l.large-l.body), noise: ration.NewLog(o.Log, clock.RealClock{}),
 	}
 }
 
@@ -139,7 +144,7 @@ func (s *boundedServer) Start(ctx context.Context) error {
 		return fmt.Errorf("--webhook-port: %w; give a free port", err)
 	}
 	bounded := connections.New(listener, connections.Options{
-		Max: s.limits.connections, PerSource: s.limits.perSource, GaveWay: func(remote net.Addr) {
+		Max: s.limits.connections, PerSource: s.limits.perSource, Source: connections.AddressOf, First: s.limits.idle, GaveWay: func(remote net.Addr) {
 			s.noise.Info("a connection without a request gave way to a new one", "remote", remote.String())
 		},
 	})
@@ -206,7 +211,6 @@ func (s *boundedServer) httpServer(lifetime context.Context) *http.Server {
 		Protocols:         protocols,
 		BaseContext:       func(net.Listener) context.Context { return lifetime },
 		ReadHeaderTimeout: s.limits.readHeader,
-		ReadTimeout:       s.limits.read,
 		WriteTimeout:      s.limits.write,
 		IdleTimeout:       s.limits.idle,
 		MaxHeaderBytes:    s.limits.header,
@@ -224,12 +228,19 @@ func (s *boundedServer) httpServer(lifetime context.Context) *http.Server {
 // then until it is answered its connection gives way to none.
 func (s *boundedServer) whole(next *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		writer := http.NewResponseController(w)
+		// Not the ReadTimeout of the server, which counts the time before the first byte.
+		if err := writer.SetReadDeadline(time.Now().Add(s.limits.read)); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w = &promptWriter{ResponseWriter: w, limit: s.limits.answer}
 		if _, pattern := next.Handler(r); pattern == "" {
 			w.Header().Set("Connection", "close")
 			http.NotFound(w, r)
 			return
 		}
-		body, done, status := s.read(r)
+		body, done, status := s.read(r, writer)
 		defer done()
 		if status != http.StatusOK {
 			w.Header().Set("Connection", "close")
@@ -246,7 +257,7 @@ func (s *boundedServer) whole(next *http.ServeMux) http.Handler {
 
 // read reads a body within the limits, or says with which status it is refused. Done is
 // to be called when the body is needed no more.
-func (s *boundedServer) read(r *http.Request) (body []byte, done func(), status int) {
+func (s *boundedServer) read(r *http.Request, writer *http.ResponseController) (body []byte, done func(), status int) {
 	done = func() {}
 	if r.ContentLength > s.limits.body {
 		return nil, done, http.StatusRequestEntityTooLarge
@@ -258,12 +269,18 @@ func (s *boundedServer) read(r *http.Request) (body []byte, done func(), status 
 	if int64(len(body)) <= s.limits.small {
 		return body, done, http.StatusOK
 	}
-	source := connections.SourceOf(r.RemoteAddr)
-	if !s.large.take(source) {
+	source, size := connections.AddressOf(r.RemoteAddr), r.ContentLength
+	if size < 0 {
+		size = s.limits.body
+	}
+	if !s.takeLarge(r.Context(), source, size) {
 		s.noise.Info("refused a large request: there are too many at once", "remote", r.RemoteAddr)
 		return nil, done, http.StatusServiceUnavailable
 	}
-	done = func() { s.large.give(source) }
+	done = func() { s.large.give(source, size) }
+	if err := writer.SetReadDeadline(time.Now().Add(s.limits.share)); err != nil {
+		return nil, done, http.StatusInternalServerError
+	}
 	rest, err := io.ReadAll(io.LimitReader(r.Body, s.limits.body-s.limits.small))
 	switch {
 	case err != nil:
@@ -274,33 +291,95 @@ func (s *boundedServer) read(r *http.Request) (body []byte, done func(), status 
 	return append(body, rest...), done, http.StatusOK
 }
 
-// shares are places of which one source takes half at most. Safe for concurrent use.
+// takeLarge waits for a share of the memory for large requests.
+func (s *boundedServer) takeLarge(ctx context.Context, source netip.Addr, size int64) bool {
+	ctx, cancel := context.WithTimeout(ctx, s.limits.share)
+	defer cancel()
+	return s.large.take(ctx, source, size)
+}
+
+// promptWriter has an answer be written in time, so that a client that does not read it
+// does not keep its connection.
+type promptWriter struct {
+	http.ResponseWriter
+	limit time.Duration
+	begun bool
+}
+
+// Unwrap is for http.ResponseController.
+func (w *promptWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *promptWriter) begin() {
+	if w.begun {
+		return
+	}
+	w.begun = true
+	// Where it fails the write does, too.
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.limit))
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *promptWriter) WriteHeader(status int) {
+	w.begin()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *promptWriter) Write(b []byte) (int, error) {
+	w.begin()
+	return w.ResponseWriter.Write(b)
+}
+
+// shares are bytes of which one source does not take all. Safe for concurrent use.
 type shares struct {
-	max int
+	max, perSource int64
 
 	mu    sync.Mutex
-	taken int
-	of    map[netip.Addr]int
+	taken int64
+	of    map[netip.Addr]int64
+	// given is closed when some are given back.
+	given chan struct{}
 }
 
-func (s *shares) take(source netip.Addr) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taken >= s.max || s.of[source] >= max(s.max/2, 1) {
-		return false
+func newShares(most, perSource int64) *shares {
+	return &shares{max: most, perSource: perSource, of: map[netip.Addr]int64{}, given: make(chan struct{})}
+}
+
+// take waits until there are as many, as long as the context allows.
+func (s *shares) take(ctx context.Context, source netip.Addr, size int64) bool {
+	for {
+		taken, given := s.tryTake(source, size)
+		if taken {
+			return true
+		}
+		select {
+		case <-given:
+		case <-ctx.Done():
+			return false
+		}
 	}
-	s.taken++
-	s.of[source]++
-	return true
 }
 
-func (s *shares) give(source netip.Addr) {
+func (s *shares) tryTake(source netip.Addr, size int64) (taken bool, given <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken--
-	if s.of[source]--; s.of[source] == 0 {
+	if s.taken+size > s.max || s.of[source]+size > s.perSource {
+		return false, s.given
+	}
+	s.taken += size
+	s.of[source] += size
+	return true, nil
+}
+
+func (s *shares) give(source netip.Addr, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken -= size
+	if s.of[source] -= size; s.of[source] == 0 {
 		delete(s.of, source)
 	}
+	close(s.given)
+	s.given = make(chan struct{})
 }
 
 func (s *boundedServer) setServing(address net.Addr, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) {

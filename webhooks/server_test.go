@@ -28,11 +28,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -279,7 +281,7 @@ func TestKeptConnectionStays(t *testing.T) {
 // TestBodies: what is too large is refused, and of what is large there is little at once.
 func TestBodies(t *testing.T) {
 	entered, goOn := make(chan struct{}, 1), make(chan struct{})
-	s := serve(t, func(l *serverLimits) { l.small, l.body, l.large = 1000, 10_000, 2 }, func(_ context.Context, req admission.Request) admission.Response {
+	s := serve(t, func(l *serverLimits) { l.small, l.body, l.large, l.share = 1000, 10_000, 16_000, 100*time.Millisecond }, func(_ context.Context, req admission.Request) admission.Response {
 		if len(req.Name) == 2000 {
 			entered <- struct{}{}
 			<-goOn
@@ -292,7 +294,7 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%d bytes: status %d, want %d", size, got, want)
 		}
 	}
-	// Half of the places is for one source.
+	// One source leaves room for one body.
 	first := make(chan int, 1)
 	go func() { first <- s.ask(t, client, "/hook", reviewOf(t, 2000)) }()
 	receive(t, entered)
@@ -315,14 +317,66 @@ func TestBodies(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	s := &shares{max: 3, of: map[netip.Addr]int{}}
-	if !s.take(a) || s.take(a) || !s.take(b) || s.take(b) {
-		t.Error("one source takes half, and no more")
+	synctest.Test(t, func(t *testing.T) {
+		a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+		s := newShares(30, 20)
+		take := func(source netip.Addr) bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return s.take(ctx, source, 10)
+		}
+		if !take(a) || !take(a) || take(a) || !take(b) || take(b) {
+			t.Error("one source leaves some, and all take no more than there is")
+		}
+		time.AfterFunc(time.Second/2, func() { s.give(a, 10) })
+		if !take(b) || s.taken != 30 {
+			t.Error("what is given back cannot be taken by who waits for it")
+		}
+	})
+}
+
+// TestConnectionThatWaits: a connection that is dialled long before its first request is
+// not closed, nor is the time until then taken from that of the request.
+func TestConnectionThatWaits(t *testing.T) {
+	s := serve(t, func(l *serverLimits) { l.readHeader, l.read = 500*time.Millisecond, time.Minute }, allow)
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: s.roots}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.give(a)
-	if !s.take(a) || s.taken != 2 {
-		t.Error("what is given back cannot be taken")
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%v while it is silent, want that it stays open", err)
+	}
+}
+
+// prompt keeps the deadline of an answer.
+type prompt struct {
+	http.ResponseWriter
+	deadlines []time.Time
+}
+
+func (p *prompt) SetWriteDeadline(at time.Time) error {
+	p.deadlines = append(p.deadlines, at)
+	return nil
+}
+
+// TestAnswerNotRead: who does not read an answer does not keep the connection: the time
+// to write it begins with it.
+func TestAnswerNotRead(t *testing.T) {
+	p := &prompt{ResponseWriter: httptest.NewRecorder()}
+	w := &promptWriter{ResponseWriter: p, limit: time.Hour}
+	before := time.Now()
+	for range 3 {
+		if _, err := w.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(p.deadlines) != 1 || p.deadlines[0].Before(before.Add(time.Hour)) {
+		t.Errorf("deadlines %v, want one after an hour", p.deadlines)
 	}
 }
 
@@ -406,7 +460,7 @@ func TestServerFails(t *testing.T) {
 // TestServerLimits: what others can have in memory leaves room for the caches.
 func TestServerLimits(t *testing.T) {
 	l := defaultServerLimits()
-	if bodies := int64(l.connections)*l.small + int64(l.large)*l.body; bodies > 128<<20 {
+	if bodies := int64(l.connections)*l.small + l.large; bodies > 128<<20 {
 		t.Errorf("bodies may take %d MiB", bodies>>20)
 	}
 	if l.idle <= 90*time.Second {
