@@ -23,6 +23,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -32,6 +33,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/verify"
@@ -71,6 +74,78 @@ func (l *looker) Next(_ context.Context, s verify.Subject) (verify.Step, error) 
 		defense.SetCheck(&status.Checks, next, time.Unix(1, 0))
 		return verify.Decision{Batch: status}
 	}}, nil
+}
+
+// TestOrderOfAReleaseThatLeaves: nothing is written about a release that left the
+// defense, so that nothing but the run itself goes on from the end of the node of its
+// order to that of the order.
+func TestOrderOfAReleaseThatLeaves(t *testing.T) {
+	for name, leaves := range map[string]func(web *appsv1.Deployment, ns *corev1.Namespace){
+		"opted out": func(web *appsv1.Deployment, _ *corev1.Namespace) {
+			web.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
+		},
+		"un-enrolled": func(_ *appsv1.Deployment, ns *corev1.Namespace) { delete(ns.Labels, v1alpha1.EnrolledLabel) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			sim := simulator.New(simulator.Options{Token: "a-token-of-the-tests", CallbackURLs: []string{"http://127.0.0.1:1"}})
+			if err := sim.Start("127.0.0.1:0"); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(sim.Shutdown)
+			calls, err := altershield.New(altershield.Options{URL: sim.URL(), Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{"a-token-of-the-tests"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(calls.Close)
+			const version = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+			server := &verify.Server{Client: calls, Cluster: "cluster-uid", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd, TargetType: altershield.DefaultTargetType}
+			ns := wrappers.MakeNamespace("ns").Enrolled().Obj()
+			web := wrappers.MakeDeployment("ns", "web").UID("web-uid").Label("app", "web")
+			order := defense.OrderID(server.Cluster, "web-uid", version, 1, 1, "release-uid")
+			release := wrappers.MakeChangeWorkload("ns", "web--x--1").UID("release-uid").Of(web.Obj()).Version(version).Release(1).Attempt(1).
+				State(v1alpha1.ChangeWorkloadRunning).Order(order, "", v1alpha1.OrderSubmitting)
+			api := fake.NewClientBuilder().WithScheme(NewScheme()).
+				WithObjects(ns, web.Obj(), release.Obj()).WithStatusSubresource(release.Obj()).
+				WithIndex(&appsv1.ReplicaSet{}, workload.IndexByOwner, workload.OwnerUID).
+				WithIndex(&v1alpha1.ChangePod{}, workload.IndexByNode, workload.NodeOf).
+				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
+			c := &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}, Client: api,
+				Clock: clocktesting.NewFakePassiveClock(time.Now())}
+			r := newOrderReconciler(c, verify.NewAlterShield(c, server, nil))
+			key := client.ObjectKeyFromObject(release.Obj())
+			reconcile := func() {
+				t.Helper()
+				if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			reconcile()
+			var got v1alpha1.ChangeWorkload
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(api.Get(t.Context(), key, &got))
+			if got.Status.OrderStage != v1alpha1.OrderPreSubmitted {
+				t.Fatalf("order %s: %+v\n%s", got.Status.OrderStage, got.Status.Conditions, sim.Journal())
+			}
+			// The PRE check is over at the server, of which nobody hears.
+			must(sim.WaitFor(t.Context(), func(j simulator.Journal) bool { return len(j.Callbacks()) > 0 }))
+			left := web.Obj()
+			must(api.Get(t.Context(), client.ObjectKeyFromObject(left), left))
+			leaves(left, ns)
+			must(api.Update(t.Context(), left))
+			must(api.Update(t.Context(), ns))
+			got.Status.Status, got.Status.OrderEnd, got.Status.OrderEndDueTimeUnix = v1alpha1.ChangeWorkloadCanceled, v1alpha1.FinishCancel, c.Clock.Now().Unix()
+			must(api.Status().Update(t.Context(), &got))
+			reconcile()
+			if ends := sim.Journal().Ends(order); len(sim.Journal().Requests(altershield.ActionFinishNode)) != 1 || len(ends) != 1 {
+				t.Errorf("want one end of the node, and then one of the order:\n%s", sim.Journal())
+			}
+		})
+	}
 }
 
 // TestTwoVerifiers: AlterShield Server is one verifier, here without a server, and

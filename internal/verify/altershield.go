@@ -222,6 +222,10 @@ func (p *AlterShield) nextOfOrder(ctx context.Context, s Subject) (Step, error) 
 	if !s.Defended {
 		// Nothing is written about what left the defense.
 		p.orders.recorded(key)
+		if plan.Call == defense.CallFinish {
+			// No write has it decided again: the end of the order comes next, or a wait.
+			return p.nextOfOrder(ctx, s)
+		}
 		return Step{After: max(known.NotBefore.Sub(p.clock.Now()), 0)}, nil
 	}
 	return p.answeredOfOrder(s, answered{plan.Call, answer}), nil
