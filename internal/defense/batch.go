@@ -78,10 +78,12 @@ func DecideBatch(in BatchInput) BatchPlan {
 // AnswerBatch puts the server's answer to a call about a batch into its status.
 func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	b := newBatch(in)
-	if b.status.Status == v1alpha1.ChangePodExecuteDone {
-		b.endTold(a)
-	} else {
+	switch {
+	case b.status.Status != v1alpha1.ChangePodExecuteDone:
 		b.take(b.node().said(call, a, in.Now), a)
+	case call == CallFinish:
+		b.endTold(a)
+	default: // it was done before the answer came
 	}
 	return b.finish()
 }

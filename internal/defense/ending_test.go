@@ -160,6 +160,25 @@ func TestLeftRelease(t *testing.T) {
 	}
 }
 
+// TestAnswerAfterTheEnd: of the answers that come to a batch that is done and whose
+// end is owed, only that to its end is one.
+func TestAnswerAfterTheEnd(t *testing.T) {
+	for call, want := range map[Call]int64{CallPollPre: testNow.Unix(), CallPollPost: testNow.Unix(), CallStart: testNow.Unix(), CallFinish: 0} {
+		d := newDefended(1)
+		d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
+		d.Pods(1).Complete()
+		d.Run(t, 0)
+		b := &d.in.Batches[0]
+		b.Status.Status, b.Status.EndDueTimeUnix = v1alpha1.ChangePodExecuteDone, testNow.Unix()
+		if plan := AnswerBatch(d.batchInput(0), call, Answer{Kind: AnswerDone}); plan.Status != nil {
+			b.Status = *plan.Status
+		}
+		if got := b.Status.EndDueTimeUnix; got != want {
+			t.Errorf("%s: its end is due at %d, want %d", call, got, want)
+		}
+	}
+}
+
 // TestOrderIsNotEndedWellWhenItFails: a pod that fails after the order's end became
 // due keeps that from being told, until it is corrected.
 func TestOrderIsNotEndedWellWhenItFails(t *testing.T) {
