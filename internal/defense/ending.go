@@ -172,7 +172,9 @@ func (b *batch) tellEnd() {
 		return
 	}
 	deadline := time.Unix(s.EndDueTimeUnix, 0).Add(b.Settings.PostTimeout)
-	if !b.Server || s.PostVerdict != nil || !b.Now.Before(deadline) {
+	// Who decided that it is owed need not have known that the server has it: the
+	// callback address knows of no calls.
+	if !b.Server || s.PostVerdict != nil || b.Calls.Ended || !b.Now.Before(deadline) {
 		s.EndDueTimeUnix = 0
 		return
 	}

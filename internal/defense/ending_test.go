@@ -179,6 +179,32 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 	}
 }
 
+// TestNoSecondEndOfABatch: whoever decides that a batch owes its end may not know of
+// the end that the server has: the callback address, when a PRE verdict fails late.
+func TestNoSecondEndOfABatch(t *testing.T) {
+	d := newDefended(1)
+	d.server.verdict = byCheck(map[string]string{"POST 1": ""})
+	d.Pods(1).Complete()
+	d.Run(t, 0)
+	in := d.batchInput(0)
+	if !in.Calls.Ended || in.Batch.Status.Status != v1alpha1.ChangePodPostSubmitted {
+		t.Fatalf("batch %s, end received: %t", in.Batch.Status.Status, in.Calls.Ended)
+	}
+	in.Calls = Calls{}
+	_, status := ApplyToBatch(in, Delivered{OrderID: in.Batch.Status.OrderID, NodeID: in.Batch.Status.ChangePodID, Stage: v1alpha1.StagePre, Verdict: VerdictFail, LatePre: true})
+	if status == nil || status.Status != v1alpha1.ChangePodExecuteDone || status.EndDueTimeUnix == 0 {
+		t.Fatalf("applied: %+v", status)
+	}
+	in.Batch.Status = *status
+	d.Run(t, time.Hour)
+	if diff := cmp.Diff([]string{"Finish 1"}, endCalls(d.server.journal)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if due := d.in.Batches[0].Status.EndDueTimeUnix; due != 0 {
+		t.Errorf("its end is still due, at %d", due)
+	}
+}
+
 // TestOrderIsNotEndedWellWhenItFails: a pod that fails after the order's end became
 // due keeps that from being told, until it is corrected.
 func TestOrderIsNotEndedWellWhenItFails(t *testing.T) {
