@@ -150,6 +150,9 @@ func (d *release) awaits() (list []awaited) {
 		if !d.ofAttempt(b) {
 			continue
 		}
+		if c := FindCheck(b.Status.Checks, ServerCheck); c != nil && CheckIsOver(c) {
+			continue // it waits for another check
+		}
 		name := fmt.Sprintf("batch %d", BatchNumber(b))
 		switch bs := &b.Status; bs.Status {
 		case v1alpha1.ChangePodPreWait, v1alpha1.ChangePodPostWait:

@@ -117,6 +117,29 @@ func TestWaitsForServer(t *testing.T) {
 	}
 }
 
+// TestWaitForAnotherCheck: a batch whose check by the server is over, and which waits
+// for another one, does not wait for the server.
+func TestWaitForAnotherCheck(t *testing.T) {
+	for phase, waits := range map[v1alpha1.CheckPhase]bool{v1alpha1.CheckRunning: true, v1alpha1.CheckPassed: false, v1alpha1.CheckNoData: false} {
+		d := newDefended(1)
+		d.server.verdict = byCheck(map[string]string{"POST 1": ""})
+		d.Pods(1).Complete()
+		d.Run(t, 0)
+		b := &d.in.Batches[0].Status
+		if b.Status != v1alpha1.ChangePodPostSubmitted {
+			t.Fatalf("batch %s", b.Status)
+		}
+		b.Checks = []v1alpha1.CheckStatus{{Name: ServerCheck, Phase: phase}, {Name: "probe", Phase: v1alpha1.CheckRunning}}
+		d.Later(50 * time.Minute)
+		if plan := d.Step(); plan.Status != nil {
+			d.in.Change.Status = *plan.Status
+		}
+		if got := meta.IsStatusConditionTrue(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer); got != waits {
+			t.Errorf("%s: waits for the server: %t, want %t", phase, got, waits)
+		}
+	}
+}
+
 // TestWaitEndsWithTheRelease: one that is replaced waits for nothing.
 func TestWaitEndsWithTheRelease(t *testing.T) {
 	d := newDefended(1)
