@@ -269,7 +269,9 @@ func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.
 		p.nodes.started(change, a.NodeID)
 		return a, nil
 	case defense.CallFinish:
-		return p.server.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), p.clock.Now()), nil
+		return p.ended.endNode(change.Status.OrderNodeID, func() defense.Answer {
+			return p.server.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), p.clock.Now())
+		}), nil
 	case defense.CallPollPre:
 		return p.server.poll(ctx, change, change.Status.OrderNodeID, altershield.StagePre), nil
 	case defense.CallPollPost:
@@ -309,7 +311,7 @@ func kindOf(change *v1alpha1.ChangeWorkload) string {
 
 // EndGone ends the order of a release whose record is gone, of which there is only
 // what its last status said, and why it ended. Its node is ended with it, where it is
-// open, in one try. It is called again after the time it returns, if any.
+// open and this process has not ended it, in one try. It is called again after the time it returns, if any.
 func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload, why string) time.Duration {
 	s := &gone.Status
 	key, now := types.NamespacedName{Name: s.OrderID}, p.clock.Now()
@@ -317,7 +319,7 @@ func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload
 		return wait
 	}
 	answer := p.ended.end(s.OrderID, func() defense.Answer {
-		if defense.NodeIsOpen(s) {
+		if defense.NodeIsOpen(s) && !p.ended.hasNode(s.OrderNodeID) {
 			refusal, err := p.nodes.refuse(ctx, defense.CallFinish, gone, s.OrderNodeID)
 			if refusal == nil && err == nil {
 				logCall(ctx, defense.CallFinish, p.server.finishOrder(ctx, gone, why, now), s.OrderID)

@@ -25,16 +25,38 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// endedOrders remembers the orders that this process has ended: the
+// endedOrders remembers the orders that this process has ended, and their nodes: the
 // record of a release may go before that is written into it.
 type endedOrders struct {
 	mu    sync.Mutex
 	cache *lru.Cache
+	// nodes are those of orders whose ends were sent and not refused since, also
+	// while the answer is awaited.
+	nodes *lru.Cache
 }
 
 const maxEndedOrders = 10_000
 
-func newEndedOrders() *endedOrders { return &endedOrders{cache: lru.New(maxEndedOrders)} }
+func newEndedOrders() *endedOrders {
+	return &endedOrders{cache: lru.New(maxEndedOrders), nodes: lru.New(maxEndedOrders)}
+}
+
+// endNode makes the call that ends the node of an order, and remembers it where the
+// server took the end.
+func (e *endedOrders) endNode(node string, call func() defense.Answer) defense.Answer {
+	e.nodes.Add(node, nil)
+	a := call()
+	if a.Kind != defense.AnswerDone && a.Kind != defense.AnswerDuplicate {
+		e.nodes.Remove(node)
+	}
+	return a
+}
+
+// hasNode says that this process has ended a node, or does so at this moment.
+func (e *endedOrders) hasNode(node string) bool {
+	_, ended := e.nodes.Get(node)
+	return ended
+}
 
 // end makes the call that ends an order, unless this process has made it. If
 // another worker makes it at this moment, the caller comes back later.

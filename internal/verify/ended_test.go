@@ -1,0 +1,79 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// TestEndGone: the node of an order whose record is gone is ended with it, unless that
+// was done before the record went: the last status does not say so where the release
+// had left the defense, as it has when its workload is deleted.
+func TestEndGone(t *testing.T) {
+	for name, before := range map[string]bool{"nothing was ended": false, "the node was ended": true} {
+		t.Run(name, func(t *testing.T) {
+			server, sim := newTestServer(t, simulator.Options{})
+			change, _ := testRelease()
+			change.UID = "change-uid"
+			change.Status.Status, change.Status.OrderEnd = v1alpha1.ChangeWorkloadCanceled, v1alpha1.FinishCancel
+			about := released{namespace: "ns", workload: "web", kind: "deployment", by: "jane"}
+			if a := server.submit(t.Context(), change, about); a.Kind != defense.AnswerDone {
+				t.Fatalf("submitted: %+v", a)
+			}
+			change.Status.OrderNodeID, change.Status.OrderStage = server.startOrder(t.Context(), change, about, serverNow).NodeID, v1alpha1.OrderPostWait
+			if err := sim.WaitFor(t.Context(), func(j simulator.Journal) bool { return len(j.Callbacks()) > 0 }); err != nil {
+				t.Fatal(err)
+			}
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			api := fake.NewClientBuilder().WithScheme(scheme).
+				WithIndex(&v1alpha1.ChangePod{}, workload.IndexByNode, workload.NodeOf).
+				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
+			p := NewAlterShield(&cluster.Cluster{View: cluster.View{Cached: api, Live: api}, Client: api, Clock: clocktesting.NewFakePassiveClock(serverNow)}, server, nil)
+			if before {
+				a, err := p.callOfOrder(t.Context(), &Subject{Release: change}, defense.CallFinish)
+				if err != nil || a.Kind != defense.AnswerDone {
+					t.Fatalf("finished: %+v, %v", a, err)
+				}
+			}
+			for range 2 {
+				if wait := p.EndGone(t.Context(), change, "its record was removed"); wait != 0 {
+					t.Errorf("waits for %s", wait)
+				}
+			}
+			if nodes, orders := sim.Journal().Requests(altershield.ActionFinishNode), sim.Journal().Ends(change.Status.OrderID); len(nodes) != 1 || len(orders) != 1 {
+				t.Errorf("want one end of the node and one of the order:\n%s", sim.Journal())
+			}
+		})
+	}
+}
