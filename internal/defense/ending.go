@@ -35,6 +35,8 @@ import (
 const (
 	// nodeEndTime bounds how long the end of an order waits for that of its node.
 	nodeEndTime = 30 * time.Second
+	// nodeEndTimeBefore bounds it where the next attempt waits for the end of the order.
+	nodeEndTimeBefore = 5 * time.Second
 	// refusals are how often an end is refused before it counts as received, where
 	// the PRE check is known to have ended.
 	refusals = 4
@@ -92,7 +94,11 @@ func NodeIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
 
 // nodeEndsUntil is how long the end of the order waits for that of its node.
 func (o *order) nodeEndsUntil() time.Time {
-	return time.Unix(o.status.OrderEndDueTimeUnix, 0).Add(min(nodeEndTime, o.Settings.PostTimeout/2))
+	limit := min(nodeEndTime, o.Settings.PostTimeout/2)
+	if o.Change.Spec.Release > o.status.ObservedRelease {
+		limit = min(limit, nodeEndTimeBefore)
+	}
+	return time.Unix(o.status.OrderEndDueTimeUnix, 0).Add(limit)
 }
 
 // endsNode says that the end of the node comes before that of the order.

@@ -205,6 +205,36 @@ func TestNoSecondEndOfABatch(t *testing.T) {
 	}
 }
 
+// TestNextAttemptWaitsShortly: a version that comes again waits but shortly for the end
+// of its order before, whose node takes none while its PRE check goes on.
+func TestNextAttemptWaitsShortly(t *testing.T) {
+	for name, between := range map[string]time.Duration{"at once": 0, "while the end is tried": 20 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(1)
+			d.server.verdict = byCheck(map[string]string{"PRE order": ""})
+			d.server.answer = func(call string) *Answer {
+				if call == "Finish order" {
+					return &Answer{Kind: AnswerUnsupported, Message: "no"}
+				}
+				return nil
+			}
+			d.Pods(1).Complete()
+			d.Run(t, 0)
+			d.Release(2, versionB)
+			d.Run(t, between)
+			if got := count(d.server.journal, "End order"); got != 0 {
+				t.Fatalf("ended %d times: %q", got, d.server.journal)
+			}
+			d.Release(3, versionA)
+			d.in.Change.Spec.Release = 3
+			d.Run(t, 5*time.Second)
+			if s := &d.in.Change.Status; s.ObservedRelease != 3 || count(d.server.journal, "End order") != 1 {
+				t.Errorf("release %d, %s: %q", s.ObservedRelease, s.Status, d.server.journal)
+			}
+		})
+	}
+}
+
 // TestOrderIsNotEndedWellWhenItFails: a pod that fails after the order's end became
 // due keeps that from being told, until it is corrected.
 func TestOrderIsNotEndedWellWhenItFails(t *testing.T) {
