@@ -63,12 +63,14 @@ const (
 	missed     = "Success, none serve"
 	waits      = "open, old ones serve"
 	down       = "open, none serve"
+	suspended  = "Suspend, none serve"
 	rolledBack = "rolled back for "
 	crashed    = rolledBack + "a crash loop"
 	unpulled   = rolledBack + "its image"
 	// A crash loop is ready for a moment at each start, and a busy kubelet tells of
 	// its end late. What comes of it depends on who looks when.
-	byChance = missed + " or " + crashed + " or " + down + " or " + waits
+	// Where its pods were verified, the default policy sees it.
+	byChance = missed + " or " + crashed + " or " + down + " or " + waits + " or " + suspended + " or Suspend, old ones serve"
 	// A busy machine may take longer than is watched.
 	unpulledByChance = unpulled + " or " + waits + " or " + down
 	told             = ", told"
@@ -99,7 +101,7 @@ func rows() []row {
 		// that: where it does so of both pods at their first start, nothing tells them
 		// from good ones yet.
 		{story: "crashes after 8 s, and there was no version before", replicas: 2, shape: command("sleep 8; exit 1"), first: true,
-			today: down + " or " + missed, want: down},
+			today: down + " or " + missed + " or " + suspended, want: down + " or " + suspended},
 		{story: "crashes once, then runs", replicas: 2, shape: crashesOnce, today: fine},
 		{story: "is killed for memory at once", replicas: 2, shape: both(command("exec tail /dev/zero"), memory("16Mi")),
 			today: byChance, want: crashed},
