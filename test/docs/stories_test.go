@@ -108,6 +108,7 @@ var stories = map[string]told{
 			{command: `k logs -l control-plane=controller-manager --tail=-1 | grep '"level":"error"'`, skip: needsPods},
 			{command: "k logs -l control-plane=controller-manager --tail=-1 | grep 'did not do as it was asked'", skip: needsPods},
 			{command: "k describe pods -l control-plane=controller-manager | grep -E '^Name:|ServerUnhealthy'", skip: needsPods},
+			{command: "kubectl apply -f quick-start.yaml", before: (*story).removeWebhooks, after: func(s *story) { s.startManager(false) }},
 			{command: "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend", before: (*story).block},
 			{
 				command: "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend",
