@@ -54,6 +54,12 @@ func olderTree(ctx context.Context) string {
 		Skip("this is no clone: the commit to upgrade from is in the history of the repository only")
 	}
 	var problem bytes.Buffer
+	if exec.CommandContext(ctx, "git", "-C", root, "cat-file", "-e", older+"^{commit}").Run() != nil {
+		shallow, err := exec.CommandContext(ctx, "git", "-C", root, "rev-parse", "--is-shallow-repository").Output()
+		if err == nil && string(bytes.TrimSpace(shallow)) == "true" {
+			Skip("the clone is shallow, without the commit to upgrade from: git fetch --unshallow")
+		}
+	}
 	archive := exec.CommandContext(ctx, "git", "-C", root, "archive", older)
 	archive.Stderr = &problem
 	files, err := archive.Output()
