@@ -33,10 +33,20 @@ import (
 // Policies are those of a namespace and of the operator's, in the order in which they
 // count.
 func (v View) Policies(ctx context.Context, namespace string) ([]v1alpha1.DefensePolicy, error) {
+	return v.policies(ctx, v.Cached, namespace)
+}
+
+// LivePolicies are the same as the API server has them: a cache that is behind must
+// not end a check.
+func (v View) LivePolicies(ctx context.Context, namespace string) ([]v1alpha1.DefensePolicy, error) {
+	return v.policies(ctx, v.Live, namespace)
+}
+
+func (v View) policies(ctx context.Context, from client.Reader, namespace string) ([]v1alpha1.DefensePolicy, error) {
 	var policies []v1alpha1.DefensePolicy
 	for _, ns := range slices.Compact([]string{v.Operator, namespace}) {
 		var list v1alpha1.DefensePolicyList
-		if err := v.Cached.List(ctx, &list, client.InNamespace(ns), client.UnsafeDisableDeepCopy); err != nil {
+		if err := from.List(ctx, &list, client.InNamespace(ns), client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list defensepolicies of %s: %w", ns, err)
 		}
 		policies = append(policies, list.Items...)

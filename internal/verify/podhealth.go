@@ -86,9 +86,27 @@ func writeCheck(clock clock.PassiveClock, c v1alpha1.CheckStatus) Step {
 	return Step{Write: func(s Subject) Decision {
 		plan := defense.NoteCheck(defense.BatchInput{
 			Now: clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Begin: s.Begin,
+			Server: s.Release.Status.OrderStage != v1alpha1.OrderNone,
 		}, c)
 		return Decision{Void: plan.Status == nil, Batch: plan.Status, Events: plan.Events}
 	}}
+}
+
+// findCheck finds a check of a policy as it is by now; nil when the policy does not
+// have it any more. That is believed only from the API server.
+func findCheck(ctx context.Context, v cluster.View, s *Subject, c *v1alpha1.CheckStatus) (*policy.Check, error) {
+	of := policy.Find(s.Policies, v.Operator, s.Selected, c.Name)
+	if of == nil {
+		live, err := v.LivePolicies(ctx, s.Batch.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		of = policy.Find(live, v.Operator, s.Selected, c.Name)
+	}
+	if of != nil && of.Type != c.Type {
+		return nil, nil
+	}
+	return of, nil
 }
 
 // removed is a check that its policy does not have any more.
@@ -101,8 +119,11 @@ func removed(c *v1alpha1.CheckStatus) *v1alpha1.CheckStatus {
 
 // look makes one step of a check. It returns nil where nothing is to be written.
 func (p *PodHealth) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
-	of := policy.Find(s.Policies, p.view.Operator, s.Selected, c.Name)
-	if of == nil || of.Type != c.Type {
+	of, err := findCheck(ctx, p.view, s, c)
+	if err != nil {
+		return nil, 0, err
+	}
+	if of == nil {
 		return removed(c), 0, nil
 	}
 	pods, err := observed(ctx, p.view, s.Batch)

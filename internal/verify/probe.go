@@ -146,8 +146,11 @@ func (p *Probe) Next(ctx context.Context, s Subject) (step Step, err error) {
 
 // look makes one step of a check. It returns nil where nothing is to be written.
 func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
-	of := policy.Find(s.Policies, p.view.Operator, s.Selected, c.Name)
-	if of == nil || of.Type != c.Type {
+	of, err := findCheck(ctx, p.view, s, c)
+	if err != nil {
+		return nil, 0, err
+	}
+	if of == nil {
 		p.drop(s.Key(), c.Name)
 		return removed(c), 0, nil
 	}

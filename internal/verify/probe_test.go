@@ -18,6 +18,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -27,6 +28,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -56,7 +58,11 @@ type probed struct {
 func newProbed(t *testing.T, port int32, pods ...string) *probed {
 	t.Helper()
 	p := &probed{T: t, began: serverNow, clock: clocktesting.NewFakePassiveClock(serverNow)}
-	p.cached, p.live = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build(), fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).Build()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	p.cached, p.live = fake.NewClientBuilder().WithScheme(scheme).Build(), fake.NewClientBuilder().WithScheme(scheme).Build()
 	p.s.Release, p.s.Batch = testRelease()
 	p.s.Batch.UID, p.s.Batch.Spec.PodInfos, p.s.Batch.Status.Status = "batch", nil, v1alpha1.ChangePodExecuteDone
 	p.s.Release.Status.Status = v1alpha1.ChangeWorkloadRunning
@@ -326,4 +332,17 @@ func TestSlots(t *testing.T) {
 	if len(s.of) != 0 {
 		t.Errorf("it remembers %v", s.of)
 	}
+}
+
+// TestCacheBehind: a policy that the cache does not show ends no check of it.
+func TestCacheBehind(t *testing.T) {
+	server, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	p := newProbed(t, portOn(t, server), "a")
+	known := p.s.Policies[0].DeepCopy()
+	if err := p.live.Create(t.Context(), known); err != nil {
+		t.Fatal(err)
+	}
+	p.s.Policies = nil
+	p.run(time.Hour)
+	p.want(v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "")
 }
