@@ -86,6 +86,8 @@ const (
 	maxAnswer = 1 << 20
 	// maxMessage bounds what an error quotes of the server.
 	maxMessage = 512
+	// maxCode bounds a result code of the server that we do not know.
+	maxCode = 32
 )
 
 // inFlightWait is when to try again with too many calls under way.
@@ -573,7 +575,7 @@ func decode[T any](action Action, a *answer, tokens []string, check func(*T) err
 	if !*e.Success {
 		class := classOfRefusal(e.ResultCode, e.Msg)
 		return nil, &Error{
-			Action: action, Class: class, Code: e.ResultCode, HTTPStatus: a.status,
+			Action: action, Class: class, Code: ResultCode(Cut(excerpt([]byte(e.ResultCode), tokens), maxCode)), HTTPStatus: a.status,
 			Msg: excerpt([]byte(causeOf(e.Msg)), tokens), Ambiguous: ambiguousRefusal(e.ResultCode, class),
 		}
 	}

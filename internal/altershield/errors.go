@@ -61,12 +61,12 @@ var (
 	ErrNoToken = errors.New("no usable token")
 )
 
-// Error is a call that failed. Its text is one line, names the action, the
-// result code and the server's message, and never holds a token.
+// Error is a call that failed. Its text is one line of at most 2*maxMessage bytes,
+// names the action, the result code and the server's message, and never holds a token.
 type Error struct {
 	Action Action
 	Class  Class
-	// Code is the server's result code, empty when it gave none.
+	// Code is the server's result code on one short line, empty when it gave none.
 	Code ResultCode
 	// HTTPStatus is 0 when there was no answer.
 	HTTPStatus int
@@ -97,7 +97,7 @@ func (e *Error) Error() string {
 	if e.Msg != "" {
 		fmt.Fprintf(&b, " %q", e.Msg)
 	}
-	return b.String()
+	return Cut(b.String(), 2*maxMessage) // quoting makes a message longer
 }
 
 // Unwrap is the cause.

@@ -77,6 +77,7 @@ func FuzzAnswers(f *testing.F) {
 		`{"domain":{"finished":true,"verdict":{"verdict":"pass"}}}`, `{"success":true,"domain":{"finished":"true","verdict":"pass"}}`,
 		`{"success":true,"success":false}`, `{"success":true,"domain":null}`, `{"success":true,"domain":[]}`, `{"success":"true"}`,
 		`{"success":true,"domain":{"finished":true,"verdict":{"verdict":["pass"],"rules":{}}}} {}`, `{"success":true,"domain":{"finished":true,"verdict":{"verdict":"pass"`,
+		`{"success":false,"resultCode":"\n0 fuzzing-token"}`, `{"success":false,"resultCode":"777","msg":"` + strings.Repeat(`\"`, maxMessage) + `"}`,
 		`<html>pass</html>`, "\xff", "", `null`, `[]`, `"pass"`,
 	} {
 		for _, status := range []int{200, 302, 400, 404, 429, 500} {
