@@ -363,6 +363,10 @@ const (
 	ReasonUnsteady = "Unsteady"
 	// ReasonNotMeasured means that pods could not be measured until the deadline.
 	ReasonNotMeasured = "NotMeasured"
+	// ReasonRuleFailed means that a rule of a check is false.
+	ReasonRuleFailed = "RuleFailed"
+	// ReasonCannotEvaluate means that rules could not be evaluated.
+	ReasonCannotEvaluate = "CannotEvaluate"
 )
 
 // Reasons of events about checks of policies.
@@ -375,6 +379,8 @@ const (
 	EventPodsFailing = "PodsFailing"
 	// EventCheckInconclusive: pods of the version before do the same.
 	EventCheckInconclusive = "CheckInconclusive"
+	// EventCheckError: a check could not be measured until its deadline.
+	EventCheckError = "CheckError"
 )
 
 // Reasons of ConditionAccepted of a DefensePolicy.

@@ -117,15 +117,15 @@ type DefensePolicySpec struct {
 
 // PolicyCheck is one check: exactly one of the types.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.cel)",message="the check type cel belongs to a later release of the operator",fieldPath=".cel",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus)",message="the check type prometheus belongs to a later release of the operator",fieldPath=".prometheus",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield)",message="the check type altershield belongs to a later release of the operator; with --altershield-url the server is asked anyway",fieldPath=".altershield",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth or probe"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel or probe"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
+// +kubebuilder:validation:XValidation:rule="!has(self.cel) || duration(self.delay) < duration(self.deadline)",message="delay must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(self.timeout).getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
 // +kubebuilder:validation:XValidation:rule="duration(self.delay) >= duration('0s') && duration(self.delay) <= duration('1h')",message="delay is a duration from 0s to 1h",fieldPath=".delay"
@@ -170,9 +170,10 @@ type PolicyCheck struct {
 	// PodHealth looks at how the pods of the batch are.
 	// +optional
 	PodHealth *PodHealthCheck `json:"podHealth,omitempty"`
-	// Cel is reserved.
+	// Cel looks once at the workload, its templates and the pods of the batch, by
+	// expressions.
 	// +optional
-	Cel *Reserved `json:"cel,omitempty"`
+	Cel *CelCheck `json:"cel,omitempty"`
 	// Probe calls the pods of the batch.
 	// +optional
 	Probe *ProbeCheck `json:"probe,omitempty"`
@@ -237,6 +238,65 @@ type PodHealthCheck struct {
 	// +optional
 	// +kubebuilder:default=true
 	CompareOldPods *bool `json:"compareOldPods,omitempty"`
+}
+
+// CelScope is what the expressions of a check are evaluated for.
+// +kubebuilder:validation:Enum=Pod;Batch
+type CelScope string
+
+const (
+	// CelPerPod means for each pod of the batch, which is pod. A pod for which a
+	// rule is false fails.
+	CelPerPod CelScope = "Pod"
+	// CelPerBatch means for all of them together, which are pods. All of them fail.
+	CelPerBatch CelScope = "Batch"
+)
+
+// CelCheck evaluates expressions of the Common Expression Language. The check passes
+// when all rules are true. Beside pod or pods they know workload, newTemplate and
+// oldTemplate (null when there is none), release, and the variables. A pod that is
+// gone is nobody's failure.
+type CelCheck struct {
+	// ForEach says what the rules are evaluated for.
+	// +optional
+	// +kubebuilder:default=Pod
+	ForEach CelScope `json:"forEach,omitempty"`
+	// Variables are evaluated when they are first used, as variables.<name>. Each
+	// may use those before it.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	Variables []CelVariable `json:"variables,omitempty"`
+	// Rules that have to be true.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	Rules []CelRule `json:"rules"`
+}
+
+// CelVariable is an expression with a name.
+type CelVariable struct {
+	// Name by which other expressions use it: variables.<name>.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z_][a-zA-Z0-9_]*$`
+	Name string `json:"name"`
+	// Expression whose value it has.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Expression string `json:"expression"`
+}
+
+// CelRule is an expression that has to be true.
+type CelRule struct {
+	// Expression that is true or false.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Expression string `json:"expression"`
+	// Message is told when it is false; the expression when it is left out.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // ProbeTarget is what a probe calls.

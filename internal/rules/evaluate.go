@@ -1,0 +1,170 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package rules
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+)
+
+// Input is what rules are evaluated about, as JSON has it.
+type Input struct {
+	Workload, NewTemplate map[string]any
+	// OldTemplate is nil when there is none.
+	OldTemplate map[string]any
+	Release     map[string]any
+	// Pods of the batch that are there.
+	Pods []Pod
+}
+
+// Pod is one pod of a batch.
+type Pod struct {
+	Name   string
+	Object map[string]any
+}
+
+// Failure is a rule that is false.
+type Failure struct {
+	// Pod is empty where it is of the batch.
+	Pod string
+	// Rule counts from 0.
+	Rule    int
+	Message string
+}
+
+// MaxTime of an evaluation. What is counted as cost bounds it well below that, but for
+// very long lists.
+const MaxTime = 3 * time.Second
+
+// errTotal says that a check took all it may.
+var errTotal = fmt.Errorf("its rules cost more than %d units together", MaxTotalCost)
+
+// Evaluate evaluates all rules: of each pod the first that is false. The error is the
+// first there was; what is false is false all the same.
+func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, MaxTime, fmt.Errorf("its rules took longer than %s", MaxTime))
+	defer cancel()
+	e := &evaluation{Program: p, ctx: ctx, left: MaxTotalCost, meter: &meter{left: maxWeighed}}
+	note := func(pod string, failed *Failure, of error) {
+		if failed != nil {
+			failed.Pod = pod
+			failures = append(failures, *failed)
+		}
+		if err == nil && of != nil {
+			err = of
+			if pod != "" {
+				err = fmt.Errorf("pod %s: %w", pod, of)
+			}
+		}
+	}
+	if p.perBatch {
+		pods := make([]any, len(in.Pods))
+		for i := range in.Pods {
+			pods[i] = in.Pods[i].Object
+		}
+		failed, of := e.rulesOf(in, varPods, pods)
+		note("", failed, of)
+		return failures, err
+	}
+	for i := range in.Pods {
+		failed, of := e.rulesOf(in, varPod, in.Pods[i].Object)
+		note(in.Pods[i].Name, failed, of)
+		if e.left < 0 || ctx.Err() != nil {
+			break
+		}
+	}
+	return failures, err
+}
+
+// evaluation is one in the making.
+type evaluation struct {
+	*Program
+	ctx   context.Context
+	left  int64
+	meter *meter
+}
+
+// rulesOf evaluates the rules for one subject.
+func (e *evaluation) rulesOf(in Input, subject string, value any) (failed *Failure, err error) {
+	vars := map[string]any{
+		varWorkload: orNull(in.Workload), varNewTemplate: orNull(in.NewTemplate), varOldTemplate: orNull(in.OldTemplate),
+		varRelease: in.Release, subject: value, meterName: e.meter,
+	}
+	activation, err := cel.NewActivation(vars)
+	if err != nil {
+		return nil, err
+	}
+	for i := range e.variables {
+		v := &e.variables[i]
+		// Evaluated when it is first used, and kept.
+		vars[v.name] = func() ref.Val { return e.value(v, activation) }
+	}
+	for i := range e.rules {
+		value := e.value(&e.rules[i], activation)
+		switch of := value.(type) {
+		case types.Bool:
+			if !of {
+				return &Failure{Rule: i, Message: e.rules[i].message}, err
+			}
+		case *types.Err:
+			if err == nil {
+				err = fmt.Errorf("rules[%d]: %w", i, of)
+			}
+			if e.left < 0 || e.ctx.Err() != nil {
+				return nil, err
+			}
+		default:
+			if err == nil {
+				err = fmt.Errorf("rules[%d] is of the type %s, and must be true or false", i, value.Type().TypeName())
+			}
+		}
+	}
+	return nil, err
+}
+
+func orNull(object map[string]any) any {
+	if object == nil {
+		return types.NullValue
+	}
+	return object
+}
+
+// value evaluates an expression; an error is a value.
+func (e *evaluation) value(x *expression, activation cel.Activation) ref.Val {
+	if e.left < 0 {
+		return types.WrapErr(errTotal)
+	}
+	value, details, err := x.program.ContextEval(e.ctx, activation)
+	cost := uint64(MaxCost)
+	if details != nil && details.ActualCost() != nil {
+		cost = *details.ActualCost()
+	}
+	e.left -= int64(min(cost, math.MaxInt32))
+	if err != nil {
+		return types.WrapErr(err)
+	}
+	if e.left < 0 {
+		return types.WrapErr(errTotal)
+	}
+	return value
+}

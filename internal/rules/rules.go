@@ -1,0 +1,358 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package rules compiles and evaluates the expressions of checks of the type cel. It
+// decides from what it is given, and reads nothing.
+//
+// Who writes a policy may be a tenant. So three things bound what an expression may
+// take: the estimate of its cost when it is compiled, the cost that is counted while
+// it is evaluated, and, since that is counted only after each call, the size of what
+// is given to a call.
+package rules
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/checker"
+	"github.com/google/cel-go/common/ast"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/apiserver/pkg/cel/library"
+	"k8s.io/utils/lru"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Limits of what is evaluated, in units of the cost that the API server counts, too.
+const (
+	// MaxCost of one expression, for one pod or for the batch: 0.1 s or so.
+	MaxCost = celconfig.PerCallLimit
+	// MaxTotalCost of all expressions of a check.
+	MaxTotalCost = celconfig.RuntimeCELCostBudget
+)
+
+// What the estimate of the cost takes an object to be like. An object that is larger
+// is evaluated all the same, until it costs too much.
+const (
+	usualLength = 16  // entries of a list or of a map
+	usualString = 256 // characters of a string
+	usualBatch  = 50  // pods
+)
+
+// Names of what expressions know.
+const (
+	varWorkload    = "workload"
+	varNewTemplate = "newTemplate"
+	varOldTemplate = "oldTemplate"
+	varRelease     = "release"
+	varPod         = "pod"
+	varPods        = "pods"
+	varVariables   = "variables"
+)
+
+// Program is a check that was compiled. It may be evaluated by many at once.
+type Program struct {
+	perBatch  bool
+	variables []expression
+	rules     []expression
+}
+
+// expression is one that was compiled.
+type expression struct {
+	// name of a variable; message of a rule.
+	name, message string
+	program       cel.Program
+}
+
+// Of compiles a check, or finds what was compiled before. The problem says what is
+// wrong with it and where, from the check on; it is empty when nothing is.
+func Of(c *v1alpha1.CelCheck) (p *Program, problem string) { return known.of(c) }
+
+// Problem says what is wrong with a check, and remembers it for longer than what was
+// compiled.
+func Problem(c *v1alpha1.CelCheck) string { return known.problem(c) }
+
+// Compiled counts the checks that this process compiled.
+func Compiled() int64 { return known.compiled.Load() }
+
+// How much is remembered.
+const (
+	maxPrograms = 256
+	maxProblems = 8192
+)
+
+var known = newCache(maxPrograms, maxProblems, compile)
+
+// cache remembers by what a check says: the same policy in many namespaces is compiled
+// once, and one that changes is another.
+type cache struct {
+	compile            func(*v1alpha1.CelCheck) (*Program, string)
+	programs, problems *lru.Cache
+	// compiling: one at a time, since it takes long.
+	compiling sync.Mutex
+	compiled  atomic.Int64
+}
+
+func newCache(programs, problems int, compile func(*v1alpha1.CelCheck) (*Program, string)) *cache {
+	return &cache{compile: compile, programs: lru.New(programs), problems: lru.New(problems)}
+}
+
+type key [sha256.Size]byte
+
+func keyOf(c *v1alpha1.CelCheck) key {
+	data, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // it has only strings
+	}
+	return sha256.Sum256(data)
+}
+
+func (c *cache) problem(of *v1alpha1.CelCheck) string {
+	if problem, ok := c.problems.Get(keyOf(of)); ok {
+		return problem.(string) //nolint:errcheck // nothing else is in it
+	}
+	_, problem := c.of(of)
+	return problem
+}
+
+func (c *cache) of(of *v1alpha1.CelCheck) (*Program, string) {
+	k := keyOf(of)
+	c.compiling.Lock()
+	defer c.compiling.Unlock()
+	if p, ok := c.programs.Get(k); ok {
+		return p.(*Program), "" //nolint:errcheck // nothing else is in it
+	}
+	if problem, ok := c.problems.Get(k); ok && problem != "" {
+		return nil, problem.(string) //nolint:errcheck // nothing else is in it
+	}
+	c.compiled.Add(1)
+	p, problem := c.safely(of)
+	c.problems.Add(k, problem)
+	if problem == "" {
+		c.programs.Add(k, p)
+	}
+	return p, problem
+}
+
+// safely compiles: a check that the compiler cannot bear stops nobody else.
+func (c *cache) safely(of *v1alpha1.CelCheck) (p *Program, problem string) {
+	defer func() {
+		if r := recover(); r != nil {
+			p, problem = nil, fmt.Sprintf("it cannot be compiled: %v", r)
+		}
+	}()
+	return c.compile(of)
+}
+
+// base are the environments, which take long to make: for each pod, and for a batch.
+var base = sync.OnceValue(func() map[bool]*cel.Env {
+	set := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
+	envs := map[bool]*cel.Env{}
+	for _, perBatch := range []bool{false, true} {
+		subject := cel.Variable(varPod, cel.DynType)
+		if perBatch {
+			subject = cel.Variable(varPods, cel.ListType(cel.DynType))
+		}
+		env, err := set.NewExpressionsEnv().Extend(subject,
+			cel.Variable(varWorkload, cel.DynType), cel.Variable(varNewTemplate, cel.DynType), cel.Variable(varOldTemplate, cel.DynType),
+			cel.Variable(varRelease, cel.MapType(cel.StringType, cel.DynType)))
+		if err != nil {
+			panic(fmt.Sprintf("the environment of expressions: %v", err))
+		}
+		envs[perBatch] = env
+	}
+	return envs
+})
+
+// compile compiles a check.
+func compile(c *v1alpha1.CelCheck) (*Program, string) {
+	p := &Program{perBatch: c.ForEach == v1alpha1.CelPerBatch}
+	env := base()[p.perBatch]
+	seen := map[string]bool{}
+	for i := range c.Variables {
+		v := &c.Variables[i]
+		place := fmt.Sprintf("variables[%d]", i)
+		name := varVariables + "." + v.Name
+		if _, issues := env.Parse(name); issues.Err() != nil || seen[v.Name] {
+			return nil, fmt.Sprintf("%s.name: %q is a word of the language, or another variable; choose another name", place, v.Name)
+		}
+		seen[v.Name] = true
+		e, kind, problem := compileOne(env, v.Expression)
+		if problem != "" {
+			return nil, place + ".expression: " + problem
+		}
+		e.name = name
+		p.variables = append(p.variables, e)
+		extended, err := env.Extend(cel.Variable(name, shallow(kind)))
+		if err != nil {
+			return nil, fmt.Sprintf("%s: %v", place, err)
+		}
+		env = extended
+	}
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		e, kind, problem := compileOne(env, r.Expression)
+		if problem == "" && !kind.IsExactType(cel.BoolType) {
+			problem = fmt.Sprintf("it must be true or false, and is of the type %s; compare it with a value: (...) == true", kind)
+		}
+		if problem != "" {
+			return nil, fmt.Sprintf("rules[%d].expression: %s", i, problem)
+		}
+		if e.message = r.Message; e.message == "" {
+			e.message = "not true: " + r.Expression
+		}
+		p.rules = append(p.rules, e)
+	}
+	return p, ""
+}
+
+// compileOne compiles one expression, and says of what type it is.
+func compileOne(env *cel.Env, text string) (e expression, kind *cel.Type, problem string) {
+	parsed, issues := env.Parse(text)
+	if issues.Err() == nil && nesting(parsed.NativeRep().Expr()) > maxNesting {
+		return e, nil, fmt.Sprintf("it has more than %d loops within loops", maxNesting)
+	}
+	compiled := parsed
+	if issues.Err() == nil {
+		compiled, issues = env.Check(parsed)
+	}
+	if issues.Err() != nil {
+		return e, nil, "it does not compile: " + describe(issues)
+	}
+	guarded, problem := guardedArguments(compiled.NativeRep())
+	if problem != "" {
+		return e, nil, problem
+	}
+	cost, err := env.EstimateCost(compiled, &library.CostEstimator{SizeEstimator: usual{}})
+	if err != nil {
+		return e, nil, "its cost cannot be estimated: " + err.Error()
+	}
+	if cost.Max > MaxCost {
+		return e, nil, fmt.Sprintf("it costs too much: up to %d units with objects of ordinary size, at most %d are allowed; have fewer loops within loops",
+			cost.Max, MaxCost)
+	}
+	e.program, err = env.Program(compiled, cel.CostLimit(MaxCost), cel.InterruptCheckFrequency(celconfig.CheckFrequency),
+		cel.CustomDecoratorV2(guarded.decorate))
+	if err != nil {
+		return e, nil, "it cannot be evaluated: " + err.Error()
+	}
+	return e, compiled.OutputType(), ""
+}
+
+// shallow is a type without what it holds: types that grow from variable to variable
+// take ever longer to compile.
+func shallow(kind *cel.Type) *cel.Type {
+	switch kind.Kind() {
+	case cel.ListKind:
+		return cel.ListType(cel.DynType)
+	case cel.MapKind:
+		return cel.MapType(cel.DynType, cel.DynType)
+	case cel.OpaqueKind:
+		if len(kind.Parameters()) > 0 {
+			return cel.DynType
+		}
+		return kind
+	default:
+		return kind
+	}
+}
+
+// maxNesting is how many loops may be within one another: the compiler takes ever longer
+// to find out of what type they are.
+const maxNesting = 8
+
+// nesting is how many loops are within one another.
+func nesting(e ast.Expr) (deepest int) {
+	switch e.Kind() {
+	case ast.ComprehensionKind:
+		c := e.AsComprehension()
+		for _, part := range []ast.Expr{c.IterRange(), c.AccuInit(), c.LoopCondition(), c.LoopStep(), c.Result()} {
+			deepest = max(deepest, nesting(part)+1)
+		}
+	case ast.CallKind:
+		c := e.AsCall()
+		if c.IsMemberFunction() {
+			deepest = nesting(c.Target())
+		}
+		for _, arg := range c.Args() {
+			deepest = max(deepest, nesting(arg))
+		}
+	case ast.ListKind:
+		for _, element := range e.AsList().Elements() {
+			deepest = max(deepest, nesting(element))
+		}
+	case ast.MapKind:
+		for _, entry := range e.AsMap().Entries() {
+			deepest = max(deepest, nesting(entry.AsMapEntry().Key()), nesting(entry.AsMapEntry().Value()))
+		}
+	case ast.SelectKind:
+		deepest = nesting(e.AsSelect().Operand())
+	default:
+	}
+	return deepest
+}
+
+// maxIssues and maxIssue are how many problems of an expression are told, and how many
+// bytes of each.
+const (
+	maxIssues = 3
+	maxIssue  = 300
+)
+
+// describe tells what the compiler found, in one line.
+func describe(issues *cel.Issues) string {
+	var told []string
+	for _, err := range issues.Errors() {
+		if len(told) == maxIssues {
+			told = append(told, "...")
+			break
+		}
+		told = append(told, fmt.Sprintf("line %d, column %d: %s", err.Location.Line(), err.Location.Column()+1, strings.ToValidUTF8(err.Message[:min(len(err.Message), maxIssue)], "")))
+	}
+	return strings.Join(told, "; ")
+}
+
+// usual estimates the size of what is known only when it is evaluated.
+type usual struct{}
+
+// EstimateSize implements checker.CostEstimator.
+func (usual) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
+	size := uint64(usualLength)
+	path := node.Path()
+	switch kind := node.Type(); {
+	case len(path) == 0:
+		// The language may know it: it was made by an expression.
+		if e := node.Expr(); e != nil && e.Kind() == ast.IdentKind {
+			return nil
+		}
+	case len(path) == 1 && path[0] == varPods:
+		size = usualBatch
+	case kind.IsExactType(cel.StringType):
+		size = usualString
+	}
+	return &checker.SizeEstimate{Min: 0, Max: size}
+}
+
+// EstimateCallCost implements checker.CostEstimator.
+func (usual) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
+	return nil
+}

@@ -1,0 +1,298 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package rules
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// check is one of these rules, each pod by itself.
+func check(rules ...string) *v1alpha1.CelCheck {
+	c := &v1alpha1.CelCheck{ForEach: v1alpha1.CelPerPod}
+	for _, r := range rules {
+		c.Rules = append(c.Rules, v1alpha1.CelRule{Expression: r})
+	}
+	return c
+}
+
+func ofBatch(rules ...string) *v1alpha1.CelCheck {
+	c := check(rules...)
+	c.ForEach = v1alpha1.CelPerBatch
+	return c
+}
+
+// with adds variables, each a name and an expression.
+func with(c *v1alpha1.CelCheck, variables ...string) *v1alpha1.CelCheck {
+	for i := 0; i < len(variables); i += 2 {
+		c.Variables = append(c.Variables, v1alpha1.CelVariable{Name: variables[i], Expression: variables[i+1]})
+	}
+	return c
+}
+
+func object(name string, containers int) map[string]any {
+	list := make([]any, containers)
+	for i := range list {
+		list[i] = map[string]any{"name": fmt.Sprintf("c%d", i), "image": "registry.example/web:1", "env": []any{
+			map[string]any{"name": "A", "value": strings.Repeat("v", 100)},
+		}}
+	}
+	return map[string]any{
+		"metadata": map[string]any{"name": name, "labels": map[string]any{"app": "web"}},
+		"spec":     map[string]any{"containers": list, "hostNetwork": false, "priority": int64(3)},
+	}
+}
+
+func input(pods, containers int) Input {
+	in := Input{
+		Workload:    map[string]any{"spec": map[string]any{"replicas": int64(pods)}},
+		NewTemplate: map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"image": "registry.example/web:1"}}}},
+		Release:     map[string]any{"version": "2", "attempt": int64(1), "lastBatch": true},
+	}
+	for i := range pods {
+		name := fmt.Sprintf("web-%d", i)
+		in.Pods = append(in.Pods, Pod{Name: name, Object: object(name, containers)})
+	}
+	return in
+}
+
+// TestCompile: what is wrong with a check is told with its place and the remedy.
+func TestCompile(t *testing.T) {
+	for name, test := range map[string]struct {
+		check *v1alpha1.CelCheck
+		want  string
+	}{
+		"a field":                        {check: check("has(pod.metadata.annotations.team)")},
+		"loops":                          {check: check("pod.spec.containers.all(c, c.image.startsWith('registry.example/'))")},
+		"loops within loops":             {check: check("pod.spec.containers.all(c, c.env.all(e, !e.value.contains('password')))")},
+		"loops of a batch":               {check: ofBatch("pods.all(p, p.spec.containers.all(c, has(c.resources.limits) && 'memory' in c.resources.limits))")},
+		"unique":                         {check: ofBatch("pods.all(p, pods.exists_one(q, q.spec.nodeName == p.spec.nodeName))")},
+		"templates":                      {check: check("oldTemplate == null || newTemplate.spec.containers.map(c, c.name) == oldTemplate.spec.containers.map(c, c.name)")},
+		"a release":                      {check: check("release.attempt < 3 && release.version != release.previousVersion")},
+		"a variable":                     {check: with(check("variables.c.image != ''"), "c", "pod.spec.containers[0]")},
+		"a variable of a variable":       {check: with(check("variables.ok"), "c", "pod.spec.containers[0]", "ok", "variables.c.image != ''")},
+		"libraries of Kubernetes":        {check: check("quantity(pod.spec.containers[0].resources.limits.memory).isLessThan(quantity('1Gi'))", "pod.status.podIP.find('^10[.]') != ''", "isIP(string(pod.status.podIP))")},
+		"no expression":                  {check: check("has("), want: "rules[0].expression: it does not compile: line 1, column 5: "},
+		"not bool":                       {check: check("true", "1 + 1"), want: "rules[1].expression: it must be true or false, and is of the type int"},
+		"not known to be bool":           {check: check("pod.spec.hostNetwork"), want: "(...) == true"},
+		"unknown":                        {check: check("object.spec.replicas > 1"), want: "undeclared reference to 'object'"},
+		"pods of one pod":                {check: check("size(pods) > 1"), want: "undeclared reference to 'pods'"},
+		"a pod of a batch":               {check: ofBatch("has(pod.spec)"), want: "undeclared reference to 'pod'"},
+		"no clock":                       {check: check("now() > timestamp('2026-01-01T00:00:00Z')"), want: "undeclared reference to 'now'"},
+		"no authorizer":                  {check: check("authorizer.path('/').check('get').allowed()"), want: "undeclared reference to 'authorizer'"},
+		"an unknown variable":            {check: check("variables.x == 1"), want: "undeclared reference to 'variables'"},
+		"a variable before it is":        {check: with(check("true"), "a", "variables.b", "b", "1"), want: "variables[0].expression: it does not compile"},
+		"a variable of itself":           {check: with(check("true"), "a", "variables.a + 'a'"), want: "variables[0].expression: it does not compile"},
+		"a variable called as a word":    {check: with(check("true"), "in", "1"), want: "variables[0].name"},
+		"a variable twice":               {check: with(check("true"), "a", "1", "a", "2"), want: "variables[1].name"},
+		"a variable of the wrong type":   {check: with(check("variables.a"), "a", "1"), want: "rules[0].expression: it must be true or false, and is of the type int"},
+		"a pattern that is none":         {check: check("pod.metadata.name.matches('(')"), want: "rules[0].expression"},
+		"costs too much":                 {check: ofBatch("pods.all(a, pods.all(b, pods.all(c, pods.all(d, a == b || c == d))))"), want: "rules[0].expression: it costs too much"},
+		"a variable that costs too much": {check: with(check("variables.x"), "x", "pod.a.all(a, pod.b.all(b, pod.c.all(c, pod.d.all(d, pod.e.all(e, a + b + c + d + e == 0)))))"), want: "variables[0].expression: it costs too much"},
+		"numbers without end":            {check: check("lists.range(1000000000).size() > 0"), want: "rules[0].expression: the function lists.range is not available"},
+		"a string without end":           {check: check("'%.999999999f'.format([1.0]) != ''"), want: "the function format is not available"},
+		"a long pattern":                 {check: check("pod.metadata.name.matches('" + strings.Repeat("x{999}", 100) + "')"), want: "too long for the function matches"},
+		"deep":                           {check: check(strings.Repeat("(", 2000) + "true" + strings.Repeat(")", 2000)), want: "rules[0].expression: it does not compile"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, problem := compile(test.check)
+			if test.want == "" && (problem != "" || p == nil) || test.want != "" && (!strings.Contains(problem, test.want) || p != nil) {
+				t.Errorf("problem %q", problem)
+			}
+			if strings.Contains(problem, "\n") {
+				t.Errorf("of several lines: %q", problem)
+			}
+		})
+	}
+}
+
+// TestEvaluate: what rules come to, of two pods with two containers each.
+func TestEvaluate(t *testing.T) {
+	for name, test := range map[string]struct {
+		check *v1alpha1.CelCheck
+		// failures are pod/rule, err is part of the error.
+		failures []string
+		err      string
+	}{
+		"true":                             {check: check("pod.metadata.labels.app == 'web'")},
+		"false of all":                     {check: check("true", "has(pod.metadata.annotations)"), failures: []string{"web-0/1", "web-1/1"}},
+		"false of one":                     {check: check("pod.metadata.name != 'web-1'"), failures: []string{"web-1/0"}},
+		"the first that is false":          {check: check("false", "1 > 2"), failures: []string{"web-0/0", "web-1/0"}},
+		"a batch":                          {check: ofBatch("size(pods) == workload.spec.replicas", "pods.all(p, size(p.spec.containers) == 2)")},
+		"a batch that fails":               {check: ofBatch("pods.exists(p, has(p.metadata.annotations))"), failures: []string{"/0"}},
+		"null":                             {check: check("oldTemplate == null && newTemplate.spec.containers[0].image != ''")},
+		"the release":                      {check: check("release.attempt == 1 && release.lastBatch == true")},
+		"a variable":                       {check: with(check("variables.b.image.endsWith(':1')"), "b", "pod.spec.containers[0]")},
+		"a list of a variable":             {check: with(check("variables.n.all(n, n.startsWith('c')) && variables.n[0] == 'c0'", "variables.m.a == 1"), "n", "pod.spec.containers.map(c, c.name)", "m", "{'a': 1}")},
+		"a variable of variables":          {check: with(check("variables.c"), "a", "pod.spec.containers", "b", "size(variables.a)", "c", "variables.b == 2")},
+		"an unused one that is wrong":      {check: with(check("true"), "a", "pod.no.such")},
+		"no such key":                      {check: check("pod.status.phase == 'Running'"), err: "pod web-0: rules[0]: no such key: status"},
+		"a wrong variable":                 {check: with(check("variables.a == 1"), "a", "pod.no.such"), err: "no such key: no"},
+		"of another type":                  {check: check("pod.spec.priority.startsWith('a')"), err: "no such overload"},
+		"false counts more than an error":  {check: check("pod.no.such == 1", "pod.metadata.name == 'web-0'"), failures: []string{"web-1/1"}, err: "no such key"},
+		"what is not looked at":            {check: check("true || pod.no.such == 1")},
+		"an int beside a double":           {check: check("pod.spec.priority > 2.5")},
+		"the meter cannot be said":         {check: with(check("variables.a == 1"), "a", "1")},
+		"equality of what objects contain": {check: check("pod.spec.containers[0].env == pod.spec.containers[1].env")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, problem := compile(test.check)
+			if problem != "" {
+				t.Fatal(problem)
+			}
+			failures, err := p.Evaluate(t.Context(), input(2, 2))
+			var got []string
+			for _, f := range failures {
+				got = append(got, fmt.Sprintf("%s/%d", f.Pod, f.Rule))
+			}
+			if strings.Join(got, " ") != strings.Join(test.failures, " ") {
+				t.Errorf("failures %v", failures)
+			}
+			if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+// doubled is a list within lists that would be read 2^n times.
+func doubled(n int, of string) string {
+	for i := range n {
+		v := fmt.Sprintf("v%d", i)
+		of = fmt.Sprintf("[%s].map(%s, [%s, %s])", of, v, v, v)
+	}
+	return of
+}
+
+// nested are variables that each hold the one before many times.
+func nested(format string) []string {
+	list, before := []string{}, "pod"
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		value := fmt.Sprintf(format, before)
+		for range 3 {
+			value = fmt.Sprintf(format, value)
+		}
+		list, before = append(list, name, value), "variables."+name
+	}
+	return list
+}
+
+// TestAttacks: what would take for ever, or all memory, is refused when it is compiled,
+// or is an error soon. Whoever makes one that is not hangs this test.
+func TestAttacks(t *testing.T) {
+	grow := func(op string) []string {
+		return []string{
+			"a", strings.Repeat(op, 100) + "pod.metadata.name", "b", strings.Repeat("variables.a + ", 100) + "variables.a",
+			"c", strings.Repeat("variables.b + ", 100) + "variables.b", "d", strings.Repeat("variables.c + ", 100) + "variables.c",
+			"e", strings.Repeat("variables.d + ", 100) + "variables.d",
+		}
+	}
+	lists := []string{"a", "[1, 2, 3, 4, 5, 6, 7, 8]"}
+	for _, v := range []string{"ba", "cb", "dc", "ed", "fe", "gf", "hg"} {
+		lists = append(lists, v[:1], strings.Repeat("variables."+v[1:]+" + ", 100)+"variables."+v[1:])
+	}
+	for name, c := range map[string]*v1alpha1.CelCheck{
+		"loops over all pods within loops": ofBatch("pods.all(a, pods.all(b, a.spec.containers.all(c, b.spec.containers.all(d, c.name != '' || d.name != ''))))"),
+		"as many rules": ofBatch("pods.all(a, pods.all(b, a.spec.containers.all(c, c.name != '')))", "pods.all(a, pods.all(b, b.spec.containers.all(c, c.name != '')))",
+			"pods.all(a, pods.all(b, a.spec.containers.all(c, c.image != '')))"),
+		"all of it for each pod":             check(strings.Split(strings.TrimSuffix(strings.Repeat("pod.spec.containers.all(a, pod.spec.containers.all(b, pod.spec.containers.all(c, c.name != '')));", 12), ";"), ";")...),
+		"a string that grows":                with(check("variables.e != ''"), grow("pod.metadata.name + ")...),
+		"a long string, looked for":          with(check("variables.e.matches('a*b*c*d*')"), grow("pod.metadata.name + ")...),
+		"a string that replaces itself":      with(check("variables.x.replace('v', variables.x).replace('v', variables.x) != ''"), "x", "pod.spec.containers.map(c, c.env[0].value).join('')"),
+		"a list that grows, and is searched": with(check("9 in variables.h"), lists...),
+		"a list that grows, and is walked":   with(check("variables.h.all(x, x < 9)"), lists...),
+		"a list that grows, and is compared": with(check("variables.h == variables.h"), lists...),
+		"a list that grows, and is summed":   with(check("variables.h.sum() < 0"), lists...),
+		"a list that grows, and is a set":    with(check("sets.contains(variables.h, variables.g)"), lists...),
+		"lists within lists, compared":       with(check("variables.h == variables.h"), nested("[%[1]s].map(x, [x, x])")...),
+		"lists within lists, searched":       with(check("pod in variables.h"), nested("[%[1]s, %[1]s].map(x, [x, x])")...),
+		"lists within lists, all loops":      check(doubled(60, "pod") + " == pod"),
+		"maps within maps, compared":         with(check("variables.h == variables.h"), nested("{'a': %[1]s, 'b': %[1]s}")...),
+		"a map made of lists":                with(check("variables.h.sum() == 1"), nested("[[%[1]s, %[1]s]].map(x, [x, x]).map(x, [x, x])")...),
+		"a pattern that was made":            with(check("pod.spec.containers[0].env[0].value.matches(variables.p)"), "p", "["+strings.TrimSuffix(strings.Repeat("'x{999}',", 300), ",")+"].join('')"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			p, problem := compile(c)
+			if problem != "" {
+				t.Logf("refused after %s: %.200s", time.Since(began), problem)
+				return
+			}
+			pods, containers := 200, 50
+			if !p.perBatch {
+				pods = 3 // each of them would take the whole time
+			}
+			began = time.Now()
+			failures, err := p.Evaluate(t.Context(), input(pods, containers))
+			t.Logf("after %s: %d failures, %.200v", time.Since(began), len(failures), err)
+			if err == nil {
+				t.Error("it came to an end")
+			}
+		})
+	}
+}
+
+// TestInterrupted: who does not wait any more is not kept waiting.
+func TestInterrupted(t *testing.T) {
+	p, problem := compile(ofBatch("pods.all(a, pods.all(b, a.spec.containers.all(c, c.name != '')))"))
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Evaluate(ctx, input(200, 5)); err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestCache: each check is compiled once, whoever has it, and what is remembered is
+// bounded.
+func TestCache(t *testing.T) {
+	compiled := map[string]int{}
+	c := newCache(2, 3, func(c *v1alpha1.CelCheck) (*Program, string) {
+		compiled[c.Rules[0].Expression]++
+		if c.Rules[0].Expression == "wrong" {
+			return nil, "it is wrong"
+		}
+		return &Program{}, ""
+	})
+	for range 3 {
+		if p, problem := c.of(check("a")); p == nil || problem != "" {
+			t.Fatal(problem)
+		}
+		if p, problem := c.of(check("wrong")); p != nil || problem != "it is wrong" {
+			t.Fatal(problem)
+		}
+		if problem := c.problem(check("a")) + c.problem(check("wrong")); problem != "it is wrong" {
+			t.Fatal(problem)
+		}
+	}
+	if compiled["a"] != 1 || compiled["wrong"] != 1 {
+		t.Errorf("compiled %v", compiled)
+	}
+	for i := range 1000 {
+		c.of(check(fmt.Sprint(i)))
+	}
+	if c.programs.Len() != 2 || c.problems.Len() != 3 {
+		t.Errorf("it remembers %d and %d", c.programs.Len(), c.problems.Len())
+	}
+}
