@@ -24,6 +24,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -40,6 +41,29 @@ func podHealth(name string, with ...func(*v1alpha1.DefensePolicy)) v1alpha1.Defe
 		f(&p)
 	}
 	return p
+}
+
+// byRule is a policy of the workload's namespace with one check by a rule.
+func byRule(rule string, with ...func(*v1alpha1.DefensePolicy)) v1alpha1.DefensePolicy {
+	p := podHealth("policy")
+	p.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "rule", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: rule, Message: "it breaks a rule"}}}}}
+	for _, f := range with {
+		f(&p)
+	}
+	return p
+}
+
+// inBackground lets nothing wait for a check, which is made after a minute.
+func inBackground(p *v1alpha1.DefensePolicy) {
+	p.Spec.Checks[0].Wait, p.Spec.Checks[0].Delay = ptr.To(false), &metav1.Duration{Duration: time.Minute}
+}
+
+// onError says what it means that a check cannot be made, and lets it be tried for two
+// minutes.
+func onError(what v1alpha1.OnSilence) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) {
+		p.Spec.OnError, p.Spec.Checks[0].Deadline = what, &metav1.Duration{Duration: 2 * time.Minute}
+	}
 }
 
 // noDefault is the default policy, disabled.
@@ -109,6 +133,7 @@ func checkOf(w *world.World, name string) *v1alpha1.CheckStatus {
 const (
 	staysUp = world.OperatorNamespace + "/default/stays-up"
 	health  = world.Namespace + "/policy/health"
+	rule    = world.Namespace + "/policy/rule"
 )
 
 // second succeeds twice, and returns a pod of the second version.
@@ -226,6 +251,77 @@ var policyStories = []world.Story{
 			w.Failf("a policy that is disabled checks: %+v", c)
 		}
 	}},
+}
+
+// ruleStories are those of checks by rules.
+var ruleStories = []world.Story{
+	{Name: "a rule that is true", Options: withPolicies(
+		byRule("pod.spec.containers.all(c, has(c.image)) && oldTemplate == null && newTemplate.spec.containers[0].image != '' && "+
+			"workload.metadata.name == 'web' && release.workload == 'web' && release.attempt == 1"), noDefault(),
+	), Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if c := checkOf(w, rule); c == nil || c.Phase != v1alpha1.CheckPassed {
+			w.Failf("the check is %+v", c)
+		}
+	}},
+	{Name: "a rule about what was before", Options: withPolicies(
+		byRule("oldTemplate == null || oldTemplate != newTemplate && oldTemplate.spec.containers[0].name == newTemplate.spec.containers[0].name && release.previousVersion != ''"), noDefault(),
+	), Run: func(w *world.World) {
+		second(w, 2)
+		if c := checkOf(w, rule); c == nil || c.Phase != v1alpha1.CheckPassed {
+			w.Failf("the check is %+v", c)
+		}
+	}},
+	{Name: "a rule that is false", Options: withPolicies(byRule("has(pod.metadata.annotations) && 'team' in pod.metadata.annotations"), noDefault()), Run: func(w *world.World) {
+		create(w, web(1))
+		suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
+	}},
+	{Name: "a rule that is false after it succeeded", Options: withPolicies(byRule("pod.metadata.name == ''", inBackground), noDefault()), Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
+	}},
+	{Name: "a rule that cannot be evaluated", Options: withPolicies(byRule("pod.spec.no.such == 1", onError(v1alpha1.SilencePasses)), noDefault()), Run: func(w *world.World) {
+		create(w, web(1))
+		began := time.Now()
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if took := time.Since(began); took < time.Minute {
+			w.Failf("it was given up after %s", took)
+		}
+		if c := checkOf(w, rule); c == nil || c.Phase != v1alpha1.CheckError || c.OnSilence != v1alpha1.SilencePasses || !strings.Contains(c.Message, "no such key: no") {
+			w.Failf("the check is %+v", c)
+		}
+	}},
+	{Name: "a rule that cannot be evaluated, which fails", Options: withPolicies(byRule("pod.spec.no.such == 1", onError(v1alpha1.SilenceFails)), noDefault()), Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+	}},
+	{Name: "a rule that cannot be evaluated in the background, which fails", Options: withPolicies(
+		byRule("pod.spec.no.such == 1", inBackground, onError(v1alpha1.SilenceFails)), noDefault(),
+	), Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+	}},
+}
+
+// TestNoWritesOfRules: a rule in the background that is true writes nothing.
+func TestNoWritesOfRules(t *testing.T) {
+	tell := func(p v1alpha1.DefensePolicy) world.Ending {
+		return world.Reference(t, world.Story{Name: "healthy", Options: withPolicies(p, noDefault()), Run: func(w *world.World) {
+			second(w, 3)
+			w.For(20 * time.Minute)
+			if p.Spec.Mode != v1alpha1.ModeDisabled && checkOf(w, rule).Phase != v1alpha1.CheckWatching {
+				w.Failf("the check is %+v", checkOf(w, rule))
+			}
+		}})
+	}
+	off := func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = v1alpha1.ModeDisabled }
+	with, without := tell(byRule("has(pod.spec)", inBackground)), tell(byRule("has(pod.spec)", inBackground, off))
+	if !slices.Equal(with.Writes, without.Writes) {
+		t.Errorf("with the rule it writes\n%s\nwithout\n%s", strings.Join(with.Writes, "\n"), strings.Join(without.Writes, "\n"))
+	}
 }
 
 // TestNoWritesOfChecks: a healthy release has no write more because of the default

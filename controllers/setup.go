@@ -68,9 +68,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"workload":       newWorkloadReconciler(c).SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
-		"changepod":      newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c), verify.NewProbe(c, verify.NewGuard(o.APIServer))).SetupWithManager,
-		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
-		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
+		"changepod": newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c), verify.NewCel(c),
+			verify.NewProbe(c, verify.NewGuard(o.APIServer))).SetupWithManager,
+		"defensepolicy": (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
+		"opsconfiginfo": (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
 	}
 	if o.Server != nil {
 		setups["order"] = newOrderReconciler(c, server).SetupWithManager

@@ -22,6 +22,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -78,13 +80,9 @@ func (v View) Batches(ctx context.Context, change *v1alpha1.ChangeWorkload) ([]v
 	return batches.Items, nil
 }
 
-// OldPods observes the pods of the newest version that succeeded before the current
-// one, as far as they exist.
-func (v View) OldPods(ctx context.Context, w *defense.Workload) ([]defense.Pod, error) {
-	kind, err := v.KindOf(w)
-	if err != nil {
-		return nil, err
-	}
+// oldRevision is the newest version that succeeded before the current one; nil where it
+// is not there any more.
+func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *defense.Workload) (*defense.OldRevision, error) {
 	revisions, err := kind.Revisions(ctx, v.Cached, w)
 	if err != nil {
 		return nil, err
@@ -95,19 +93,66 @@ func (v View) OldPods(ctx context.Context, w *defense.Workload) ([]defense.Pod, 
 	}
 	for i := range revisions {
 		r := &revisions[i]
-		if r.Version == w.Version || !slices.ContainsFunc(history, func(h defense.Revision) bool { return h.Version == r.Version }) {
-			continue
+		if r.Version != w.Version && slices.ContainsFunc(history, func(h defense.Revision) bool { return h.Version == r.Version }) {
+			return r, nil
 		}
-		var list corev1.PodList
-		if err := v.Cached.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(r.UID)},
-			client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list pods of %s %s/%s before its release: %w", w.Kind(), w.Namespace, w.Name, err)
-		}
-		pods := make([]defense.Pod, len(list.Items))
-		for j := range list.Items {
-			pods[j] = defense.ObservePod(&list.Items[j])
-		}
-		return pods, nil
 	}
 	return nil, nil
+}
+
+// OldPods observes the pods of the newest version that succeeded before the current
+// one, as far as they exist.
+func (v View) OldPods(ctx context.Context, w *defense.Workload) ([]defense.Pod, error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.oldRevision(ctx, kind, w)
+	if err != nil || r == nil {
+		return nil, err
+	}
+	var list corev1.PodList
+	if err := v.Cached.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(r.UID)},
+		client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list pods of %s %s/%s before its release: %w", w.Kind(), w.Namespace, w.Name, err)
+	}
+	pods := make([]defense.Pod, len(list.Items))
+	for j := range list.Items {
+		pods[j] = defense.ObservePod(&list.Items[j])
+	}
+	return pods, nil
+}
+
+// OldTemplate reads the pod template of that version, with the version; nil where it is
+// not there any more.
+func (v View) OldTemplate(ctx context.Context, w *defense.Workload) (template map[string]any, version string, err error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return nil, "", err
+	}
+	r, err := v.oldRevision(ctx, kind, w)
+	if err != nil || r == nil {
+		return nil, "", err
+	}
+	return kind.RevisionTemplate(ctx, v.Live, w.Namespace, r)
+}
+
+// StoredPod reads a pod as the API server has it, but for who wrote it; nil when it is
+// gone, goes, or another one has its name.
+func (v View) StoredPod(ctx context.Context, namespace, name string, uid types.UID) (map[string]any, error) {
+	pod := &unstructured.Unstructured{}
+	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	if err := v.Live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get pod %s/%s: %w", namespace, name, err)
+	}
+	if pod.GetUID() != uid || pod.GetDeletionTimestamp() != nil {
+		return nil, nil
+	}
+	switch phase, _, _ := unstructured.NestedString(pod.Object, "status", "phase"); corev1.PodPhase(phase) {
+	case corev1.PodSucceeded, corev1.PodFailed:
+		return nil, nil
+	default:
+		pod.SetManagedFields(nil)
+		return pod.Object, nil
+	}
 }

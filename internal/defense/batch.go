@@ -457,7 +457,7 @@ func (b *batch) conclude() {
 	s := b.status
 	over, failed := checksOver(s.Checks, b.others), failedCheck(s.Checks)
 	if failed == nil && over {
-		failed = silentCheck(s.Checks, b.others, b.Settings.SilenceFails)
+		failed = silentCheck(s.Checks, namesOf(s.Checks), b.Settings.SilenceFails)
 	}
 	switch {
 	case failed != nil:

@@ -123,6 +123,16 @@ func silentCheck(checks []v1alpha1.CheckStatus, names []string, silenceFails boo
 	return nil
 }
 
+// namesOf are the names of checks beside the server's.
+func namesOf(checks []v1alpha1.CheckStatus) (names []string) {
+	for i := range checks {
+		if name := checks[i].Name; name != ServerCheck {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // describeCheck is a check in one line, as the message of a verdict.
 func describeCheck(c *v1alpha1.CheckStatus) string {
 	return c.Name + ": " + cmp.Or(c.Message, c.Reason, string(c.Phase))
@@ -187,6 +197,8 @@ func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 	case now.Phase == v1alpha1.CheckFailed && now.Mode != v1alpha1.ModeObserve:
 		// Only now: what another check failed, somebody may have corrected since.
 		b.failedBy(now)
+	case now.Phase != before.Phase && silentCheck(b.status.Checks, []string{c.Name}, b.Settings.SilenceFails) != nil:
+		b.failedBy(now)
 	}
 	return b.finish()
 }
@@ -201,6 +213,8 @@ func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
 		reason = v1alpha1.EventWouldFail
 	case now.Phase == v1alpha1.CheckFailed:
 		reason = v1alpha1.EventCheckFailed
+	case now.Phase == v1alpha1.CheckError:
+		reason = v1alpha1.EventCheckError
 	case now.Reason == v1alpha1.ReasonTolerated:
 		reason = v1alpha1.EventPodsFailing
 	case now.Reason == v1alpha1.ReasonSameOnOldPods && before.Reason != now.Reason:

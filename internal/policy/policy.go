@@ -22,6 +22,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/rules"
 )
 
 // How many count for one workload: those of the operator's namespace first, older
@@ -41,11 +43,15 @@ const (
 	MaxChecks = 32
 )
 
-// TypePodHealth is the check type podHealth.
-const TypePodHealth = "podHealth"
-
-// TypeProbe is the check type probe.
-const TypeProbe = "probe"
+// Types of checks.
+const (
+	// TypePodHealth is the check type podHealth.
+	TypePodHealth = "podHealth"
+	// TypeCel is the check type cel.
+	TypeCel = "cel"
+	// TypeProbe is the check type probe.
+	TypeProbe = "probe"
+)
 
 // Check is one check of a policy.
 type Check struct {
@@ -73,11 +79,29 @@ type Check struct {
 	PodHealth *v1alpha1.PodHealthCheck
 	// Probe is set for that type.
 	Probe *v1alpha1.ProbeCheck
+	// Cel is set for that type.
+	Cel *v1alpha1.CelCheck
 }
 
 // Accepted says why a policy is not accepted; empty when it is. What a schema can
 // tell, the API server has refused.
 func Accepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
+	return cmp.Or(selectorsAccepted(p, operator), expressionsAccepted(&p.Spec))
+}
+
+// expressionsAccepted says what is wrong with the expressions of a policy.
+func expressionsAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
+	for i := range spec.Checks {
+		if c := spec.Checks[i].Cel; c != nil {
+			if problem := rules.Problem(c); problem != "" {
+				return fmt.Sprintf("spec.checks[%d].cel.%s", i, problem)
+			}
+		}
+	}
+	return ""
+}
+
+func selectorsAccepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
 	if p.Spec.NamespaceSelector != nil && p.Namespace != operator {
 		return "spec.namespaceSelector: only a policy in the operator's namespace " + operator +
 			" may select namespaces; leave it out, this policy is of its own namespace"
@@ -92,12 +116,27 @@ func Accepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
 	return ""
 }
 
-// inForce is what counts of a policy: its spec, or the last one that was accepted.
-func inForce(p *v1alpha1.DefensePolicy, operator string) (*v1alpha1.DefensePolicySpec, int64) {
-	if p.Spec.Mode == v1alpha1.ModeDisabled || Accepted(p, operator) == "" {
-		return &p.Spec, p.Generation
+// inForce is what counts of a policy, if that is of concern: its spec, or the last one
+// that was accepted. Its expressions are compiled only where it is, and nobody has
+// said yet whether they can be.
+func inForce(p *v1alpha1.DefensePolicy, operator string, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
+	spec, before := &p.Spec, p.Status.InForce
+	if spec.Mode == v1alpha1.ModeDisabled {
+		return nil, 0
 	}
-	return p.Status.InForce, p.Status.InForceGeneration
+	accepted := selectorsAccepted(p, operator) == ""
+	judged := before != nil && p.Status.InForceGeneration == p.Generation
+	if accepted && !judged && (concerns(spec) || before != nil && concerns(before)) {
+		accepted = expressionsAccepted(spec) == ""
+	}
+	generation := p.Generation
+	if !accepted {
+		spec, generation = before, p.Status.InForceGeneration
+	}
+	if spec == nil || spec.Mode == v1alpha1.ModeDisabled || !concerns(spec) {
+		return nil, 0
+	}
+	return spec, generation
 }
 
 // Workload is what policies select by.
@@ -140,8 +179,11 @@ func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) (s S
 	count := 0
 	for i := range policies {
 		p := &policies[i]
-		spec, generation := inForce(p, operator)
-		if spec == nil || spec.Mode == v1alpha1.ModeDisabled || !w.Began.IsZero() && p.CreationTimestamp.After(w.Began) || !selects(p, spec, operator, w) {
+		if !w.Began.IsZero() && p.CreationTimestamp.After(w.Began) {
+			continue
+		}
+		spec, generation := inForce(p, operator, func(spec *v1alpha1.DefensePolicySpec) bool { return selects(p, spec, operator, w) })
+		if spec == nil {
 			continue
 		}
 		if count >= MaxPolicies || len(s.Checks)+len(spec.Checks) > MaxChecks {
@@ -160,8 +202,11 @@ func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) (s S
 func Find(policies []v1alpha1.DefensePolicy, operator string, w Workload, name string) *Check {
 	for i := range policies {
 		p := &policies[i]
-		spec, generation := inForce(p, operator)
-		if spec == nil || spec.Mode == v1alpha1.ModeDisabled || !selects(p, spec, operator, w) {
+		if !strings.HasPrefix(name, p.Namespace+"/"+p.Name+"/") {
+			continue
+		}
+		spec, generation := inForce(p, operator, func(spec *v1alpha1.DefensePolicySpec) bool { return selects(p, spec, operator, w) })
+		if spec == nil {
 			continue
 		}
 		checks := checksOf(p, spec, generation)
@@ -206,7 +251,7 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			Name: policy + "/" + c.Name, Policy: policy, Generation: generation, Mode: v1alpha1.ModeEnforce,
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
 			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: c.PodHealth,
-			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout), Probe: c.Probe,
+			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout), Probe: c.Probe, Cel: c.Cel,
 		}
 		if c.Mode == v1alpha1.ModeObserve || spec.Mode == v1alpha1.ModeObserve {
 			check.Mode = v1alpha1.ModeObserve
@@ -216,6 +261,8 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 		switch {
 		case c.PodHealth != nil:
 			check.Type = TypePodHealth
+		case c.Cel != nil:
+			check.Type = TypeCel
 		case c.Probe != nil:
 			check.Type = TypeProbe
 		default:
@@ -231,11 +278,18 @@ func (c *Check) Due() time.Duration {
 	if c.Probe != nil {
 		return c.Delay + c.Interval()*time.Duration(max(c.Probe.Successes, 1)) + c.Timeout
 	}
+	if c.Cel != nil {
+		return c.Delay
+	}
 	return c.Delay + durationOr(c.PodHealth.Duration, defaultDuration)
 }
 
 // Interval from one call of a probe to the next.
 func (c *Check) Interval() time.Duration { return durationOr(c.Probe.Interval, defaultInterval) }
+
+// AfterSuccess says that the check is made of pods that come after their release
+// succeeded, too: of what becomes of pods, and not of what was released.
+func (c *Check) AfterSuccess() bool { return c.Cel == nil }
 
 func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
 	if d == nil {

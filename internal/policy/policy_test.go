@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/rules"
 )
 
 const operator = "operator"
@@ -69,6 +70,21 @@ func invalid(before *v1alpha1.DefensePolicySpec) func(*v1alpha1.DefensePolicy) {
 	}
 }
 
+// byRule is a policy of one check by a rule.
+func byRule(rule string) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "rule", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: rule}}}}}
+	}
+}
+
+// before says that a spec was accepted as generation 1, and that the present one is of
+// generation 2.
+func before(spec *v1alpha1.DefensePolicySpec) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) {
+		p.Status.InForce, p.Status.InForceGeneration, p.Generation = spec, 1, 2
+	}
+}
+
 func many(n int, namespace string) (policies []v1alpha1.DefensePolicy) {
 	for i := range n {
 		policies = append(policies, made(namespace, fmt.Sprintf("p%d", i), time.Duration(i)*time.Second-time.Hour))
@@ -101,6 +117,13 @@ func TestSelect(t *testing.T) {
 			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
 		"disabled, and not accepted any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{
 			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}), mode(v1alpha1.ModeDisabled))}},
+		"a rule":                       {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has(pod.spec)"))}, checks: []string{"shop/p/rule"}},
+		"a rule that does not compile": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("))}},
+		"a rule that does not any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("), before(&v1alpha1.DefensePolicySpec{
+			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
+		"a rule that does not, and selected another before": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("), before(&v1alpha1.DefensePolicySpec{
+			WorkloadSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "api"}},
+			Checks:           []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}},
 		"of a namespace that selects namespaces": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, ofNamespaces("team", "bank"))}},
 		"of the same name, which takes nothing away": {
 			policies: []v1alpha1.DefensePolicy{made(operator, "default", 0), made("shop", "default", 0, mode(v1alpha1.ModeDisabled))},
@@ -205,6 +228,11 @@ func TestJudge(t *testing.T) {
 		"accepted": {policy: made("shop", "p", 0), want: Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "from now on"}},
 		"disabled": {policy: made("shop", "p", 0, mode(v1alpha1.ModeDisabled)), want: Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "disabled"}},
 		"too many": {policy: made("shop", "p", 0), overFor: "shop/web", want: Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: "shop/web"}},
+		"a rule that does not compile": {policy: made("shop", "p", 0, func(p *v1alpha1.DefensePolicy) {
+			p.Spec.Checks = append(p.Spec.Checks, v1alpha1.PolicyCheck{Name: "rule", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: "has("}}}})
+		}), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[1].cel.rules[0].expression: it does not compile: line 1, column 5: "}},
+		"a rule that is not bool, and one before": {policy: made("shop", "p", 0, byRule("1"), before(&v1alpha1.DefensePolicySpec{})),
+			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "generation 1 stays in force"}},
 		"selects namespaces": {policy: made("shop", "p", 0, ofNamespaces("a", "b")),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.namespaceSelector"}},
 		"a selector that cannot be read": {policy: made("shop", "p", 0, invalid(nil)), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.workloadSelector"}},
@@ -217,5 +245,40 @@ func TestJudge(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// TestOnlySelectedIsCompiled: of a thousand policies whose rules nobody has compiled,
+// those are that select the workload.
+func TestOnlySelectedIsCompiled(t *testing.T) {
+	var policies []v1alpha1.DefensePolicy
+	for i := range 1000 {
+		policies = append(policies, made("shop", fmt.Sprintf("p%d", i), time.Duration(i)*time.Second,
+			byRule(fmt.Sprintf("pod.metadata.name != 'only selected %d'", i)), selecting("app", fmt.Sprint("w", i%500))))
+	}
+	of := Workload{Namespace: "shop", Labels: map[string]string{"app": "w7"}}
+	compiled := rules.Compiled()
+	for range 10 {
+		if s := Select(policies, operator, of); !slices.Equal(s.Policies, []string{"shop/p7@1", "shop/p507@1"}) {
+			t.Fatalf("selected %v", s.Policies)
+		}
+		if c := Find(policies, operator, Workload{Namespace: "shop", Labels: map[string]string{"app": "w8"}}, "shop/p8/rule"); c == nil {
+			t.Fatal("a check is not found")
+		}
+	}
+	if n := rules.Compiled() - compiled; n != 3 {
+		t.Errorf("%d were compiled", n)
+	}
+	// Those that were judged need not be compiled at all.
+	for i := range policies {
+		policies[i].Spec.WorkloadSelector = nil
+		policies[i].Status.InForce, policies[i].Status.InForceGeneration = &policies[i].Spec, policies[i].Generation
+	}
+	compiled = rules.Compiled()
+	if s := Select(policies, operator, of); len(s.Policies) != MaxPolicies || len(s.Over) != len(policies)-MaxPolicies {
+		t.Errorf("selected %v", s.Policies)
+	}
+	if n := rules.Compiled() - compiled; n != 0 {
+		t.Errorf("%d were compiled that had been judged", n)
 	}
 }

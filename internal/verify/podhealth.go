@@ -235,25 +235,28 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginChec
 	of := s.Selected
 	of.Began = time.Unix(s.Release.Status.StartTimeUnix, 0)
 	selected := policy.Select(s.Policies, v.Operator, of)
-	begin := make([]defense.BeginCheck, len(selected.Checks))
+	begin := make([]defense.BeginCheck, 0, len(selected.Checks))
 	for i := range selected.Checks {
 		c := &selected.Checks[i]
-		begin[i] = defense.BeginCheck{
+		if s.Release.Status.Status == v1alpha1.ChangeWorkloadSuccess && !c.AfterSuccess() {
+			continue
+		}
+		check := defense.BeginCheck{
 			Status: v1alpha1.CheckStatus{Name: c.Name, Type: c.Type, Mode: c.Mode, Generation: c.Generation, Background: c.Background},
 			Due:    c.Due(), Deadline: c.Deadline,
 		}
-		if c.PodHealth == nil || c.PodHealth.MaxRestarts == nil {
-			continue
-		}
-		pods, err := observed(ctx, v, s.Batch)
-		if err != nil {
-			return nil, err
-		}
-		for j := range pods {
-			if n := pods[j].Restarts; n > 0 {
-				begin[i].Status.PodsAtStart = append(begin[i].Status.PodsAtStart, v1alpha1.PodAtStart{Pod: pods[j].Name, RestartsAtStart: n})
+		if c.PodHealth != nil && c.PodHealth.MaxRestarts != nil {
+			pods, err := observed(ctx, v, s.Batch)
+			if err != nil {
+				return nil, err
+			}
+			for j := range pods {
+				if n := pods[j].Restarts; n > 0 {
+					check.Status.PodsAtStart = append(check.Status.PodsAtStart, v1alpha1.PodAtStart{Pod: pods[j].Name, RestartsAtStart: n})
+				}
 			}
 		}
+		begin = append(begin, check)
 	}
 	return begin, nil
 }

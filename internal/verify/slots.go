@@ -34,6 +34,8 @@ const (
 // first, so that they do not stand in the way of another one's.
 type slots struct {
 	all *semaphore.Weighted
+	// own is how many a namespace has.
+	own int64
 
 	mu sync.Mutex
 	of map[string]*namespaceSlots
@@ -46,7 +48,26 @@ type namespaceSlots struct {
 }
 
 func newSlots() *slots {
-	return &slots{all: semaphore.NewWeighted(maxCalls), of: map[string]*namespaceSlots{}}
+	return newSlotsOf(maxCalls, maxCallsOfNamespace)
+}
+
+func newSlotsOf(all, own int64) *slots {
+	return &slots{all: semaphore.NewWeighted(all), own: own, of: map[string]*namespaceSlots{}}
+}
+
+// try is acquire for who does not wait.
+func (s *slots) try(namespace string) (release func(), ok bool) {
+	own := s.use(namespace)
+	if !own.TryAcquire(1) {
+		s.unuse(namespace)
+		return nil, false
+	}
+	if !s.all.TryAcquire(1) {
+		own.Release(1)
+		s.unuse(namespace)
+		return nil, false
+	}
+	return s.release(namespace, own), true
 }
 
 // acquire waits until a call of a namespace may be made. It fails only when the
@@ -62,11 +83,16 @@ func (s *slots) acquire(ctx context.Context, namespace string) (release func(), 
 		s.unuse(namespace)
 		return nil, err
 	}
+	return s.release(namespace, own), nil
+}
+
+// release gives back what was acquired.
+func (s *slots) release(namespace string, own *namespaceSlots) func() {
 	return func() {
 		s.all.Release(1)
 		own.Release(1)
 		s.unuse(namespace)
-	}, nil
+	}
 }
 
 func (s *slots) use(namespace string) *namespaceSlots {
@@ -74,7 +100,7 @@ func (s *slots) use(namespace string) *namespaceSlots {
 	defer s.mu.Unlock()
 	own := s.of[namespace]
 	if own == nil {
-		own = &namespaceSlots{Weighted: semaphore.NewWeighted(maxCallsOfNamespace)}
+		own = &namespaceSlots{Weighted: semaphore.NewWeighted(s.own)}
 		s.of[namespace] = own
 	}
 	own.users++

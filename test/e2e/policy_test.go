@@ -160,6 +160,27 @@ var _ = Describe("policies", func() {
 		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
 	})
 
+	It("fail pods by rules, and are refused with the place of an expression that is wrong", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		byRule := func(name, rule string) *v1alpha1.DefensePolicy {
+			return healthPolicy(ns, name, func(c *v1alpha1.PolicyCheck) {
+				c.PodHealth, c.Cel = nil, &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: rule, Message: "it is the second version"}}}
+			})
+		}
+		wrong := byRule("wrong", "has(")
+		w.newDefensePolicy(ctx, wrong, v1alpha1.ReasonInvalidPolicy)
+		Expect(conditionOf(wrong.Status.Conditions, v1alpha1.ConditionAccepted).Message).To(HavePrefix("spec.checks[0].cel.rules[0].expression: "))
+		w.newDefensePolicy(ctx, byRule("first-only",
+			"pod.metadata.ownerReferences[0].kind == 'ReplicaSet' && release.workload == workload.metadata.name && (oldTemplate == null || oldTemplate == newTemplate)"),
+			v1alpha1.ReasonInForce)
+		w.create(ctx, sleeper(ns, "web"))
+		w.verified(ctx, ns, "web")
+		Expect(w.checksOf(ctx, Default, ns, "web", ns+"/first-only/health")).To(ConsistOf(HaveField("Phase", v1alpha1.CheckPassed)))
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(HaveField("Message", HaveSuffix(": it is the second version"))))
+	})
+
 	It("of a namespace take nothing away from those of the operator, and are refused where they reach out", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		off := healthPolicy(ns, "default", func(c *v1alpha1.PolicyCheck) { c.Name = "stays-up" })

@@ -146,11 +146,17 @@ func checkBatch(before, after *v1alpha1.ChangePod, by Writer, applied bool) []fi
 	return findings
 }
 
+// isSilent says that a check ended without a verdict. In the background too that may
+// fail its pods: as the policy, or the setting silence, says.
+func isSilent(phase v1alpha1.CheckPhase) bool {
+	return phase == v1alpha1.CheckError || phase == v1alpha1.CheckNoData || phase == v1alpha1.CheckInconclusive
+}
+
 // hasFailure says that the server delivered a failing verdict on a batch that
 // nobody corrected, or that a check of a policy that enforces failed.
 func hasFailure(s *v1alpha1.ChangePodStatus) bool {
 	return slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
-		return c.Phase == v1alpha1.CheckFailed && c.Mode == v1alpha1.ModeEnforce
+		return c.Mode == v1alpha1.ModeEnforce && (c.Phase == v1alpha1.CheckFailed || c.Background && isSilent(c.Phase) && c.OnSilence != v1alpha1.SilencePasses)
 	}) || s.PreVerdict != nil && fails(s.PreVerdict.Verdict) || s.PostVerdict != nil && fails(s.PostVerdict.Verdict)
 }
 

@@ -62,6 +62,9 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("a range of one", checkOf("probe: {http: {port: 8080, expect: 204-204}}")),
 	Entry("a probe by gRPC", checkOf("probe: {grpc: {port: 9000, service: shop.v1.Shop}}")),
 	Entry("a probe by TCP", checkOf("wait: false\nprobe: {tcp: {port: 5432}}")),
+	Entry("the least of cel", checkOf("cel: {rules: [{expression: 'true'}]}")),
+	Entry("all of cel", "onError: Fail\n"+checkOf("mode: Observe\ndelay: 10s\nwait: false\ndeadline: 20m\n"+
+		"cel: {forEach: Batch, variables: [{name: c, expression: 'pods[0]'}], rules: [{expression: 'has(variables.c.spec)', message: no spec}]}")),
 )
 
 var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, spec string, wants ...string) {
@@ -112,6 +115,18 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a timeout that is too long", "p", checkOf("timeout: 61s\nprobe: {tcp: {port: 80}}"), "spec.checks[0].timeout", "1s to 60s"),
 	Entry("a probe longer than its deadline", "p", checkOf("deadline: 40s\nprobe: {tcp: {port: 80}}"), "spec.checks[0].deadline", "must be shorter than deadline"),
 	Entry("what an error means that is none", "p", "onError: Maybe\n"+checkOf("podHealth: {}"), "spec.onError"),
+	Entry("cel beside another type", "p", checkOf("podHealth: {}\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0]", "a check has a type, and only one: podHealth, cel or probe"),
+	Entry("cel later than its deadline", "p", checkOf("delay: 1m\ndeadline: 1m\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0].deadline", "must be shorter than deadline"),
+	Entry("cel without rules", "p", checkOf("cel: {rules: []}"), "spec.checks[0].cel.rules", "at least 1"),
+	Entry("cel of too many rules", "p", checkOf("cel: {rules: ["+strings.Repeat("{expression: 'true'},", 17)+"]}"), "spec.checks[0].cel.rules", "at most 16"),
+	Entry("cel of too many variables", "p", checkOf("cel: {rules: [{expression: 'true'}], variables: [{name: a, expression: 'true'},{name: b, expression: 'true'},"+
+		"{name: c, expression: 'true'},{name: d, expression: 'true'},{name: e, expression: 'true'},{name: f, expression: 'true'},{name: g, expression: 'true'},"+
+		"{name: h, expression: 'true'},{name: i, expression: 'true'}]}"), "spec.checks[0].cel.variables", "at most 8"),
+	Entry("an expression that is too long", "p", checkOf("cel: {rules: [{expression: '"+strings.Repeat("a", 4097)+"'}]}"), "spec.checks[0].cel.rules[0].expression"),
+	Entry("a message that is too long", "p", checkOf("cel: {rules: [{expression: 'true', message: '"+strings.Repeat("a", 1025)+"'}]}"), "spec.checks[0].cel.rules[0].message"),
+	Entry("a variable that is none", "p", checkOf("cel: {rules: [{expression: 'true'}], variables: [{name: a-b, expression: '1'}]}"), "spec.checks[0].cel.variables[0].name"),
+	Entry("a variable twice", "p", checkOf("cel: {rules: [{expression: 'true'}], variables: [{name: a, expression: '1'}, {name: a, expression: '1'}]}"), "Duplicate value"),
+	Entry("cel for each container", "p", checkOf("cel: {forEach: Container, rules: [{expression: 'true'}]}"), "spec.checks[0].cel.forEach"),
 	Entry("a long name", strings.Repeat("p", 64), checkOf("podHealth: {}"), "metadata.name", "at most 63"),
 )
 

@@ -1,0 +1,309 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package verify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/rules"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+const (
+	// maxRemembered is how many checks by rules are remembered. One that is forgotten is
+	// evaluated once more.
+	maxRemembered = 8192
+	// podReads is how many pods of a batch are read side by side.
+	podReads = 8
+	// maxRead is how much of the pods of a batch is held at a time, with what it takes in
+	// memory.
+	maxRead = 32 << 20
+	// maxEvaluations are made at a time, one of a namespace: each may hold so much, and
+	// take a processor for seconds.
+	maxEvaluations = 2
+	// soon is how long those wait whose turn it is not.
+	soon = time.Second
+)
+
+// Cel makes the checks of type cel of policies: once, when its delay is over, it reads
+// what the rules are about from the API server, and evaluates them.
+type Cel struct {
+	view  cluster.View
+	clock clock.PassiveClock
+	// mu guards that what is remembered of a check is read and written as one.
+	mu         sync.Mutex
+	remembered *lru.Cache
+	slots      *slots
+}
+
+var _ Provider = &Cel{}
+
+// NewCel evaluates rules about what the API server has.
+func NewCel(c *cluster.Cluster) *Cel {
+	return &Cel{view: c.View, clock: c.Clock, remembered: lru.New(maxRemembered), slots: newSlotsOf(maxEvaluations, 1)}
+}
+
+// Name implements Provider.
+func (*Cel) Name() string { return policy.TypeCel }
+
+// Forget implements Provider. What is remembered is bounded, and nothing is wrong when
+// it is not there; a batch that is done may have checks in the background.
+func (*Cel) Forget(types.NamespacedName) {}
+
+// evaluated names a check of a batch, by one generation of its policy.
+type evaluated struct {
+	batch      types.UID
+	check      string
+	generation int64
+}
+
+// tried is what this process remembers of a check.
+type tried struct {
+	// done: it was evaluated, and there was nothing to write.
+	done bool
+	// failures to evaluate it, and when to try again.
+	failures  int
+	notBefore time.Time
+}
+
+func (p *Cel) recall(k evaluated) tried {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if found, ok := p.remembered.Get(k); ok {
+		return found.(tried) //nolint:errcheck // nothing else is in it
+	}
+	return tried{}
+}
+
+func (p *Cel) remember(k evaluated, t tried) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remembered.Add(k, t)
+}
+
+// Next implements Provider.
+func (p *Cel) Next(ctx context.Context, s Subject) (step Step, err error) {
+	if s.Batch == nil || !defense.IsCurrentBatch(s.Release, s.Batch) {
+		return Step{}, nil
+	}
+	for i := range s.Batch.Status.Checks {
+		c := &s.Batch.Status.Checks[i]
+		if c.Type != policy.TypeCel || !defense.CheckGoesOn(c, p.clock.Now()) {
+			continue
+		}
+		next, after, err := p.look(ctx, &s, c)
+		if err != nil {
+			return Step{}, err
+		}
+		if next != nil {
+			return writeCheck(p.clock, *next), nil
+		}
+		if after > 0 && (step.After == 0 || after < step.After) {
+			step.After = after
+		}
+	}
+	return step, nil
+}
+
+// look makes one step of a check. It returns nil where nothing is to be written.
+func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
+	of, err := findCheck(ctx, p.view, s, c)
+	if err != nil {
+		return nil, 0, err
+	}
+	if of == nil {
+		return removed(c), 0, nil
+	}
+	k := evaluated{batch: s.Batch.UID, check: c.Name, generation: of.Generation}
+	known := p.recall(k)
+	if known.done {
+		return nil, 0, nil
+	}
+	in := defense.RulesInput{
+		Now: p.clock.Now(), Delay: of.Delay, Suggestion: of.Suggestion, OnError: of.OnError, Status: followed(c, of, s.Batch),
+		Tries: known.failures, NotBefore: known.notBefore,
+	}
+	plan := defense.DecideRules(in)
+	if plan.Evaluate {
+		if in.Result = p.evaluate(ctx, s, of); in.Result == nil {
+			return nil, soon, nil
+		}
+		plan = defense.DecideRules(in)
+		if plan.After > 0 {
+			p.remember(k, tried{failures: known.failures + 1, notBefore: in.Now.Add(plan.After)})
+		}
+	}
+	if equality.Semantic.DeepEqual(plan.Status, *c) {
+		if plan.Done {
+			p.remember(k, tried{done: true})
+		}
+		return nil, plan.After, nil
+	}
+	plan.Status.Mode, plan.Status.Generation = of.Mode, of.Generation
+	return &plan.Status, 0, nil
+}
+
+// evaluate evaluates the rules about what the API server has; nil where it is not
+// their turn yet.
+func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check) *defense.RulesResult {
+	release, ok := p.slots.try(s.Batch.Namespace)
+	if !ok {
+		return nil
+	}
+	defer release()
+	program, problem := rules.Of(of.Cel)
+	if problem != "" {
+		return &defense.RulesResult{Problem: problem}
+	}
+	in, err := p.observe(ctx, s)
+	if err != nil {
+		return &defense.RulesResult{Problem: oneLine(err)}
+	}
+	result := &defense.RulesResult{Pods: len(in.Pods)}
+	if len(in.Pods) == 0 {
+		return result
+	}
+	failures, err := program.Evaluate(ctx, *in)
+	for _, f := range failures {
+		result.False = append(result.False, defense.FalseRule(f))
+	}
+	if err != nil {
+		result.Problem = oneLine(err)
+	}
+	return result
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", " ") }
+
+// errOtherTemplate says that the workload is not what the release is of: the cache is
+// behind, or the release is over soon.
+var errOtherTemplate = errors.New("the workload is gone, or has another template by now")
+
+// observe reads what rules are about.
+func (p *Cel) observe(ctx context.Context, s *Subject) (*rules.Input, error) {
+	kind, err := p.view.KindOf(s.Workload)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := p.view.Stored(ctx, s.Workload)
+	if err != nil {
+		return nil, err
+	}
+	if stored == nil {
+		return nil, errOtherTemplate
+	}
+	in := &rules.Input{Workload: stored.Object}
+	if in.NewTemplate, err = workload.Template(kind, stored); err != nil {
+		return nil, err
+	}
+	if workload.Version(in.NewTemplate) != s.Workload.Version {
+		return nil, errOtherTemplate
+	}
+	old, previous, err := p.view.OldTemplate(ctx, s.Workload)
+	if err != nil {
+		return nil, err
+	}
+	if in.OldTemplate, err = plain(old); err != nil {
+		return nil, err
+	}
+	stored.SetManagedFields(nil)
+	in.Release = map[string]any{
+		"namespace": s.Workload.Namespace, "workload": s.Workload.Name, "kind": s.Workload.GVK.Kind,
+		"version": s.Release.Spec.Reversion, "previousVersion": previous, "attempt": int64(s.Batch.Spec.Attempt),
+		"batch": int64(defense.BatchNumber(s.Batch)), "lastBatch": s.Batch.Spec.Last,
+		"changeStartTime": time.Unix(s.Release.Status.StartTimeUnix, 0).UTC(),
+	}
+	in.Pods, err = p.pods(ctx, s.Batch)
+	return in, err
+}
+
+// plain is a template with numbers as those of other objects are: what an earlier
+// revision holds was read with its numbers as text.
+func plain(template map[string]any) (map[string]any, error) {
+	if template == nil {
+		return nil, nil
+	}
+	data, err := json.Marshal(template)
+	if err != nil {
+		return nil, fmt.Errorf("read the template before: %w", err)
+	}
+	var read map[string]any
+	if err := utiljson.Unmarshal(data, &read); err != nil {
+		return nil, fmt.Errorf("read the template before: %w", err)
+	}
+	return read, nil
+}
+
+// pods reads the pods of a batch that are there.
+func (p *Cel) pods(ctx context.Context, batch *v1alpha1.ChangePod) ([]rules.Pod, error) {
+	pods, read := make([]rules.Pod, len(batch.Spec.PodInfos)), atomic.Int64{}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(podReads)
+	for i, info := range batch.Spec.PodInfos {
+		group.Go(func() (err error) {
+			pods[i].Name = info.Pod
+			pods[i].Object, err = p.view.StoredPod(ctx, batch.Namespace, info.Pod, types.UID(info.UID))
+			if err == nil && read.Add(weightOf(pods[i].Object)) > maxRead {
+				err = fmt.Errorf("the pods of the batch are too large: at most %d MiB of them are read for rules", maxRead>>20)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(pods, func(pod rules.Pod) bool { return pod.Object == nil }), nil
+}
+
+// weightOf is how much memory a value takes, by and large.
+func weightOf(value any) int64 {
+	const each = 64
+	n := int64(each)
+	switch v := value.(type) {
+	case map[string]any:
+		for k, of := range v {
+			n += int64(len(k)) + weightOf(of)
+		}
+	case []any:
+		for _, of := range v {
+			n += weightOf(of)
+		}
+	case string:
+		n += int64(len(v))
+	default: // a number, or nothing
+	}
+	return n
+}
