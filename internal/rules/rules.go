@@ -96,9 +96,13 @@ func Compiled() int64 { return known.compiled.Load() }
 
 // How much is remembered.
 const (
-	maxPrograms = 256
+	maxPrograms = 48
 	maxProblems = 8192
 )
+
+// maxText is how many bytes the expressions of a check may have together. What is
+// compiled of them takes a hundred times as much memory.
+const maxText = 16 << 10
 
 var known = newCache(maxPrograms, maxProblems, compile)
 
@@ -136,13 +140,13 @@ func (c *cache) problem(of *v1alpha1.CelCheck) string {
 
 func (c *cache) of(of *v1alpha1.CelCheck) (*Program, string) {
 	k := keyOf(of)
+	if p, problem := c.get(k); p != nil || problem != "" {
+		return p, problem
+	}
 	c.compiling.Lock()
 	defer c.compiling.Unlock()
-	if p, ok := c.programs.Get(k); ok {
-		return p.(*Program), "" //nolint:errcheck // nothing else is in it
-	}
-	if problem, ok := c.problems.Get(k); ok && problem != "" {
-		return nil, problem.(string) //nolint:errcheck // nothing else is in it
+	if p, problem := c.get(k); p != nil || problem != "" {
+		return p, problem
 	}
 	c.compiled.Add(1)
 	p, problem := c.safely(of)
@@ -151,6 +155,17 @@ func (c *cache) of(of *v1alpha1.CelCheck) (*Program, string) {
 		c.programs.Add(k, p)
 	}
 	return p, problem
+}
+
+// get is what is remembered; neither where nothing is.
+func (c *cache) get(k key) (p *Program, problem string) {
+	if p, ok := c.programs.Get(k); ok {
+		return p.(*Program), "" //nolint:errcheck // nothing else is in it
+	}
+	if problem, ok := c.problems.Get(k); ok {
+		return nil, problem.(string) //nolint:errcheck // nothing else is in it
+	}
+	return nil, ""
 }
 
 // safely compiles: a check that the compiler cannot bear stops nobody else.
@@ -186,6 +201,9 @@ var base = sync.OnceValue(func() map[bool]*cel.Env {
 // compile compiles a check.
 func compile(c *v1alpha1.CelCheck) (*Program, string) {
 	p := &Program{perBatch: c.ForEach == v1alpha1.CelPerBatch}
+	if n := textOf(c); n > maxText {
+		return nil, fmt.Sprintf("rules: the expressions have %d bytes together, at most %d are allowed; make two checks of it", n, maxText)
+	}
 	env := base()[p.perBatch]
 	seen := map[string]bool{}
 	for i := range c.Variables {
@@ -225,11 +243,22 @@ func compile(c *v1alpha1.CelCheck) (*Program, string) {
 	return p, ""
 }
 
+// textOf is how many bytes the expressions of a check have.
+func textOf(c *v1alpha1.CelCheck) (n int) {
+	for i := range c.Variables {
+		n += len(c.Variables[i].Expression)
+	}
+	for i := range c.Rules {
+		n += len(c.Rules[i].Expression)
+	}
+	return n
+}
+
 // compileOne compiles one expression, and says of what type it is.
 func compileOne(env *cel.Env, text string) (e expression, kind *cel.Type, problem string) {
 	parsed, issues := env.Parse(text)
 	if issues.Err() == nil && nesting(parsed.NativeRep().Expr()) > maxNesting {
-		return e, nil, fmt.Sprintf("it has more than %d loops within loops", maxNesting)
+		return e, nil, fmt.Sprintf("it has more than %d loops, lists and maps within one another", maxNesting)
 	}
 	compiled := parsed
 	if issues.Err() == nil {
@@ -276,11 +305,11 @@ func shallow(kind *cel.Type) *cel.Type {
 	}
 }
 
-// maxNesting is how many loops may be within one another: the compiler takes ever longer
-// to find out of what type they are.
-const maxNesting = 8
+// maxNesting is how many loops, lists and maps may be within one another: the compiler
+// takes ever longer to find out of what type they are.
+const maxNesting = 16
 
-// nesting is how many loops are within one another.
+// nesting is how many loops, lists and maps are within one another.
 func nesting(e ast.Expr) (deepest int) {
 	switch e.Kind() {
 	case ast.ComprehensionKind:
@@ -298,11 +327,11 @@ func nesting(e ast.Expr) (deepest int) {
 		}
 	case ast.ListKind:
 		for _, element := range e.AsList().Elements() {
-			deepest = max(deepest, nesting(element))
+			deepest = max(deepest, nesting(element)+1)
 		}
 	case ast.MapKind:
 		for _, entry := range e.AsMap().Entries() {
-			deepest = max(deepest, nesting(entry.AsMapEntry().Key()), nesting(entry.AsMapEntry().Value()))
+			deepest = max(deepest, nesting(entry.AsMapEntry().Key())+1, nesting(entry.AsMapEntry().Value())+1)
 		}
 	case ast.SelectKind:
 		deepest = nesting(e.AsSelect().Operand())

@@ -19,6 +19,7 @@ package rules
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,8 @@ func TestCompile(t *testing.T) {
 		"a pattern that is none":         {check: check("pod.metadata.name.matches('(')"), want: "rules[0].expression"},
 		"costs too much":                 {check: ofBatch("pods.all(a, pods.all(b, pods.all(c, pods.all(d, a == b || c == d))))"), want: "rules[0].expression: it costs too much"},
 		"a variable that costs too much": {check: with(check("variables.x"), "x", "pod.a.all(a, pod.b.all(b, pod.c.all(c, pod.d.all(d, pod.e.all(e, a + b + c + d + e == 0)))))"), want: "variables[0].expression: it costs too much"},
+		"lists within lists":             {check: check("pod.a == " + strings.Repeat("[", 100) + "1" + strings.Repeat("]", 100)), want: "more than 16 loops, lists and maps within one another"},
+		"a lot of text":                  {check: check(slices.Repeat([]string{"pod.a == '" + strings.Repeat("x", 4000) + "'"}, 5)...), want: "rules: the expressions have 20055 bytes together"},
 		"numbers without end":            {check: check("lists.range(1000000000).size() > 0"), want: "rules[0].expression: the function lists.range is not available"},
 		"a string without end":           {check: check("'%.999999999f'.format([1.0]) != ''"), want: "the function format is not available"},
 		"a long pattern":                 {check: check("pod.metadata.name.matches('" + strings.Repeat("x{999}", 100) + "')"), want: "too long for the function matches"},
