@@ -70,7 +70,7 @@ type CheckStatus struct {
 	// +optional
 	Background bool `json:"background,omitempty"`
 	// Phase is how far the check has come. Watching, past DueTime, means that it
-	// passed: that is not written.
+	// passed, unless the reason is CannotEvaluate: that it passed is not written.
 	// +optional
 	Phase CheckPhase `json:"phase,omitempty"`
 	// StartTime is when the check began; it is written before it is made.
