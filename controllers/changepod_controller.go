@@ -34,7 +34,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
-	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
@@ -124,14 +123,9 @@ func (r *ChangePodReconciler) observePolicies(ctx context.Context, s *verify.Sub
 	if !open && !r.goesOn(s.Batch) {
 		return nil
 	}
-	if s.Policies, err = r.Policies(ctx, s.Batch.Namespace); err != nil {
+	if s.Policies, s.Selected, err = r.PoliciesFor(ctx, s.Workload); err != nil {
 		return err
 	}
-	ns, err := r.Namespace(ctx, s.Batch.Namespace)
-	if err != nil || ns.Meta == nil {
-		return err
-	}
-	s.Selected = policy.Workload{Namespace: s.Workload.Namespace, NamespaceLabels: ns.Meta.Labels, Labels: s.Workload.Labels}
 	if open {
 		s.Begin, err = verify.Begin(ctx, r.View, s)
 	}
@@ -148,12 +142,7 @@ func (r *ChangePodReconciler) emit(ctx context.Context, was, is verify.Subject, 
 	if before.Status.Status != after.Status.Status && after.Status.Status == v1alpha1.ChangePodExecuteDone {
 		metrics.BatchDone(after.Status.Message)
 	}
-	for i := range after.Status.Checks {
-		c := &after.Status.Checks[i]
-		if was := defense.FindCheck(before.Status.Checks, c.Name); c.Type != "" && (was == nil || was.Phase != c.Phase) {
-			metrics.Check(c)
-		}
-	}
+	reportChecks(before.Status.Checks, after.Status.Checks)
 	for _, e := range events {
 		r.Event(is.Workload, after, e, "Verify")
 	}

@@ -217,6 +217,11 @@ func (r *ChangeWorkloadReconciler) observe(
 	if in.Brake, err = r.Brake(ctx); err != nil {
 		return in, false, err
 	}
+	if defense.MayBeginChecks(change) {
+		if in.Begin, err = verify.BeginRelease(ctx, r.View, in.Workload, change); err != nil {
+			return in, false, err
+		}
+	}
 	others, err := r.Releases(ctx, change.Namespace, in.Workload.UID)
 	for i := range others {
 		if others[i].UID != change.UID {
@@ -473,8 +478,9 @@ func (r *ChangeWorkloadReconciler) report(
 	}
 }
 
-// reportState logs and counts a change of the state of a release, after it was written.
+// reportState logs and counts a change of the state of a release, and of its checks, after it was written.
 func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
+	reportChecks(before.Status.Checks, after.Status.Checks)
 	if before.Status.Status != after.Status.Status {
 		metrics.ReleaseEntered(stateName(after.Status.Status))
 		log.FromContext(ctx).Info("release changed state",

@@ -64,14 +64,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	if o.Server != nil {
 		batchWorkers = verify.Workers
 	}
+	// One of each, whose bounds are for all.
+	cel, probe := verify.NewCel(c), verify.NewProbe(c, verify.NewGuard(o.APIServer))
 	setups := map[string]func(ctrl.Manager) error{
 		"workload":       newWorkloadReconciler(c).SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
-		"changepod": newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c), verify.NewCel(c),
-			verify.NewProbe(c, verify.NewGuard(o.APIServer))).SetupWithManager,
-		"defensepolicy": (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
-		"opsconfiginfo": (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
+		"changepod":      newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c), cel, probe).SetupWithManager,
+		"releasecheck":   newReleaseCheckReconciler(c, cel, probe).SetupWithManager,
+		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
+		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
 	}
 	if o.Server != nil {
 		setups["order"] = newOrderReconciler(c, server).SetupWithManager

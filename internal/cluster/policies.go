@@ -59,15 +59,25 @@ func (v View) policies(ctx context.Context, from client.Reader, namespace string
 
 // PoliciesOf are those that select a workload, as namespace/name@generation.
 func (v View) PoliciesOf(ctx context.Context, w *defense.Workload) ([]string, error) {
-	policies, err := v.Policies(ctx, w.Namespace)
-	if err != nil || len(policies) == 0 {
+	policies, of, err := v.PoliciesFor(ctx, w)
+	if err != nil {
 		return nil, err
+	}
+	return policy.Select(policies, v.Operator, of).Policies, nil
+}
+
+// PoliciesFor are those that may select a workload, and what they select it by.
+func (v View) PoliciesFor(ctx context.Context, w *defense.Workload) (policies []v1alpha1.DefensePolicy, of policy.Workload, err error) {
+	of = policy.Workload{Namespace: w.Namespace, Labels: w.Labels}
+	if policies, err = v.Policies(ctx, w.Namespace); err != nil || len(policies) == 0 {
+		return nil, of, err
 	}
 	ns, err := v.Namespace(ctx, w.Namespace)
 	if err != nil || ns.Meta == nil {
-		return nil, err
+		return nil, of, err
 	}
-	return policy.Select(policies, v.Operator, policy.Workload{Namespace: w.Namespace, NamespaceLabels: ns.Meta.Labels, Labels: w.Labels}).Policies, nil
+	of.NamespaceLabels = ns.Meta.Labels
+	return policies, of, nil
 }
 
 // Batches are all ChangePods of a release, of whatever attempt.

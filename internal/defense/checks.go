@@ -158,15 +158,20 @@ func (b *batch) begins() bool {
 // begin writes the checks down that begin with the batch.
 func (b *batch) begin() {
 	for i := range b.Begin {
-		c := b.Begin[i].Status
-		c.Phase = v1alpha1.CheckRunning
-		if c.Background {
-			c.Phase = v1alpha1.CheckWatching
-		}
-		c.StartTime = timeOf(b.Now)
-		c.DueTime, c.Deadline = timeOf(c.StartTime.Add(b.Begin[i].Due)), timeOf(c.StartTime.Add(b.Begin[i].Deadline))
-		SetCheck(&b.status.Checks, c, b.Now)
+		SetCheck(&b.status.Checks, b.Begin[i].begun(b.Now), b.Now)
 	}
+}
+
+// begun is a check that begins now.
+func (b *BeginCheck) begun(now time.Time) v1alpha1.CheckStatus {
+	c := b.Status
+	c.Phase = v1alpha1.CheckRunning
+	if c.Background {
+		c.Phase = v1alpha1.CheckWatching
+	}
+	c.StartTime = timeOf(now)
+	c.DueTime, c.Deadline = timeOf(c.StartTime.Add(b.Due)), timeOf(c.StartTime.Add(b.Deadline))
+	return c
 }
 
 // CheckGoesOn says that a check of a policy may still come to something. One in the
@@ -205,25 +210,30 @@ func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 
 // tell emits what happened to a check, once.
 func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
-	reason := ""
+	if reason := eventOf(before, now); reason != "" {
+		b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
+			Message: fmt.Sprintf("batch %d of version %s: check %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, describeCheck(now))})
+	}
+}
+
+// eventOf is the event that tells what happened to a check; empty for none.
+func eventOf(before, now *v1alpha1.CheckStatus) string {
 	switch {
 	case now.Phase == before.Phase && now.Reason == before.Reason && slices.Equal(now.FailedPods, before.FailedPods):
-		return
+		return ""
 	case now.Phase == v1alpha1.CheckFailed && now.Mode == v1alpha1.ModeObserve:
-		reason = v1alpha1.EventWouldFail
+		return v1alpha1.EventWouldFail
 	case now.Phase == v1alpha1.CheckFailed:
-		reason = v1alpha1.EventCheckFailed
+		return v1alpha1.EventCheckFailed
 	case now.Phase == v1alpha1.CheckError:
-		reason = v1alpha1.EventCheckError
+		return v1alpha1.EventCheckError
 	case now.Reason == v1alpha1.ReasonTolerated:
-		reason = v1alpha1.EventPodsFailing
+		return v1alpha1.EventPodsFailing
 	case now.Reason == v1alpha1.ReasonSameOnOldPods && before.Reason != now.Reason:
-		reason = v1alpha1.EventCheckInconclusive
+		return v1alpha1.EventCheckInconclusive
 	default:
-		return
+		return ""
 	}
-	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
-		Message: fmt.Sprintf("batch %d of version %s: check %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, describeCheck(now))})
 }
 
 // failedBy fails the pods that a check failed.

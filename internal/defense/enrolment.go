@@ -281,7 +281,7 @@ func IsUnderWay(c *v1alpha1.ChangeWorkload) bool {
 	s := &c.Status
 	return s.Attempt > 0 && s.ObservedRelease == c.Spec.Release && IsOpen(s.Status) && len(s.UnclaimedVerdicts) == 0 &&
 		(s.OrderPreVerdict == nil || !VerdictFails(s.OrderPreVerdict.Verdict)) &&
-		(s.OrderPostVerdict == nil || !VerdictFails(s.OrderPostVerdict.Verdict))
+		(s.OrderPostVerdict == nil || !VerdictFails(s.OrderPostVerdict.Verdict)) && failedReleaseCheck(s) == nil
 }
 
 // IsVerified says whether pods of a release in this state are verified: until

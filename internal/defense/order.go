@@ -115,7 +115,7 @@ func (d *release) followOrder() {
 			"AlterShield Server refused the order, the release is not verified: "+conditionMessage(s, v1alpha1.ConditionOrderAccepted))
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonRefused, "the server refused the order: the release is not verified")
 	case !waits:
-	case d.failedOrder() != nil:
+	case d.failsAsAWhole():
 		// judge suspends it.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 	case orderAccepted(s.OrderStage):

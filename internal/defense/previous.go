@@ -106,6 +106,9 @@ func (d *release) correct() {
 	if d.orderCorrected() {
 		note("", "", "of the order")
 	}
+	if d.Change.Status.CheckFailed && d.failedCheck() == nil {
+		note("", "", "of a check of the release")
+	}
 	if len(told) == 0 {
 		return
 	}
@@ -125,7 +128,7 @@ func (d *release) correct() {
 // older build did not write that it did: there it has to be what suspended the release.
 func (d *release) orderCorrected() bool {
 	return d.Change.Status.OrderFailed && d.failedOrderCheck() == nil ||
-		len(d.Change.Status.DefenseCheckFailPods) == 0 && !d.hasFailed()
+		!d.Change.Status.CheckFailed && len(d.Change.Status.DefenseCheckFailPods) == 0 && !d.hasFailed()
 }
 
 func (d *release) noteCorrection(pod, manager string) {

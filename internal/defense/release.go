@@ -73,6 +73,8 @@ type ReleaseInput struct {
 	// PutOffSince is since when this process has put off writing the status; zero when
 	// it has not.
 	PutOffSince time.Time
+	// Begin are the checks of policies that begin at stages of the release as a whole.
+	Begin []BeginCheck
 	// Cluster identifies the cluster to AlterShield Server; empty when none is
 	// configured.
 	Cluster types.UID
@@ -296,6 +298,7 @@ func (d *release) cancel(why standing) {
 		// decide that.
 		d.plan.NeedsLive = !d.Live
 	}
+	d.cancelChecks()
 	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, "ReleaseCanceled", message)
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", message)
 	d.endConditions()
@@ -312,6 +315,7 @@ func (d *release) rollBack(why QuarantineReason) {
 		reason, did = v1alpha1.EventWentBack, why.By+" went back"
 	}
 	message := fmt.Sprintf("%s to version %s; release a fix, this version is in quarantine: %s", did, why.To, why)
+	d.cancelChecks()
 	d.enter(v1alpha1.ChangeWorkloadRollback, corev1.EventTypeWarning, reason, message)
 	d.plan.Events[len(d.plan.Events)-1].OfRelease = true
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, why.Cause, "%s", message)
@@ -346,7 +350,7 @@ func (d *release) follow() {
 	}
 	wait := shortest(waits, d.sortPods())
 	wait = shortest(wait, d.fold())
-	made := d.orderPreOver() && d.makeBatches()
+	made := d.preOver() && d.makeBatches()
 	d.judge(made)
 	d.resume()
 	wait = shortest(wait, d.explainStart())
@@ -377,6 +381,7 @@ func (d *release) startAttempt() {
 		message = fmt.Sprintf("%s, attempt %d of this version", message, d.status.Attempt)
 	}
 	d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "verification goes on")
+	d.beginChecks(v1alpha1.StageReleasePre)
 	d.explainProgress()
 	state := v1alpha1.ChangeWorkloadRunning
 	if d.Cluster != "" {
@@ -434,11 +439,14 @@ func (d *release) judge(made bool) {
 		d.unsettled, d.settleIn = d.waitsForRestarted()
 		allPassed = allPassed && !d.unsettled
 	}
+	if allPassed && before != v1alpha1.ChangeWorkloadSuccess && !d.hasFailed() {
+		d.beginChecks(v1alpha1.StageReleasePost)
+	}
 	switch {
 	case d.hasFailed():
 		d.fail(before)
 
-	case allPassed && (before == v1alpha1.ChangeWorkloadSuccess || d.orderPostOver()):
+	case allPassed && (before == v1alpha1.ChangeWorkloadSuccess || d.postOver()):
 		if before != v1alpha1.ChangeWorkloadSuccess {
 			d.plan.NeedsLive = !d.Live
 			if before == v1alpha1.ChangeWorkloadSuspend {
@@ -522,7 +530,7 @@ func shortest(a, b time.Duration) time.Duration {
 // alone, or when waiting for a full batch ends.
 func (d *release) requeueIn(podWait time.Duration) {
 	again := podWait
-	waiting := d.orderPreOver() && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && d.podsToCome() && !d.overdue()
+	waiting := d.preOver() && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && d.podsToCome() && !d.overdue()
 	if waiting {
 		again = shortest(again, max(d.deadline().Sub(d.Now), time.Second/10))
 	}

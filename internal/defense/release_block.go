@@ -45,7 +45,7 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		d.correct() // of some of its pods
 	}
 	if before != v1alpha1.ChangeWorkloadSuspend {
-		message := d.describeOrder()
+		message := d.describeWhole()
 		if len(d.failed) > 0 {
 			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), describe(&d.failed[0]))
 		}
@@ -189,8 +189,12 @@ func (d *release) explainBlock() {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
 	failed := d.hasFailed()
 	reason := v1alpha1.ReasonPodFailed
-	if len(d.failed) == 0 && failed {
+	switch {
+	case len(d.failed) > 0 || !failed:
+	case d.failedOrder() != nil:
 		reason = v1alpha1.ReasonOrderCheckFailed
+	default:
+		reason = v1alpha1.ReasonCheckFailed
 	}
 	switch {
 	case d.plan.Action == BlockWorkload, d.plan.Action != LiftBlock && d.ownBlock():

@@ -229,7 +229,7 @@ func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 // a little behind, does not take back.
 func (d *release) waitsInVain(made bool) bool {
 	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-clockTolerance))
-	if made || !d.orderPreOver() || d.Workload.Paused || d.Workload.Rollout.Stuck || !overdue {
+	if made || !d.preOver() || d.Workload.Paused || d.Workload.Rollout.Stuck || !overdue {
 		return false
 	}
 	return len(d.preparing) > 0 || d.podsToCome()

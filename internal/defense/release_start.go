@@ -60,7 +60,7 @@ func (d *release) explainStart() (wait time.Duration) {
 }
 
 // hasFailed says that the release failed its verification.
-func (d *release) hasFailed() bool { return len(d.failed) > 0 || d.failedOrder() != nil }
+func (d *release) hasFailed() bool { return len(d.failed) > 0 || d.failsAsAWhole() }
 
 func (d *release) start() start {
 	return start{

@@ -42,7 +42,7 @@ func (d *release) explain() {
 	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
 	s.PassCount += d.foldedCount()
 	s.DefenseCheckFailPods, s.FailCount = bounded(d.failed)
-	s.OrderFailed = d.failedOrderCheck() != nil
+	s.OrderFailed, s.CheckFailed = d.failedOrderCheck() != nil, d.failedCheck() != nil
 
 	d.explainBlock()
 	d.explainProgress()
@@ -83,12 +83,20 @@ func (d *release) explainVerification() {
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s", describe(&d.failed[0]))
 	case d.failedOrder() != nil:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonOrderCheckFailed, "%s", d.describeOrder())
+	case d.failedCheck() != nil:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonCheckFailed, "%s", d.describeWhole())
 	case succeeded && d.passCount()+len(d.checking)+len(d.preparing) == 0:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "the release has no pods to verify; it lifts no block")
 	case succeeded && d.passCount() > 0:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "every pod of the release passed; pods that come later are verified, too")
 	case d.unsettled && d.allPassed():
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; one was restarted after that and has to run for a minute")
+	case d.allPassed() && d.waitsFor(v1alpha1.StageReleasePost) != nil:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the check %s goes on",
+			d.waitsFor(v1alpha1.StageReleasePost).Name)
+	case d.waitsFor(v1alpha1.StageReleasePre) != nil:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the pods wait for the check %s",
+			d.waitsFor(v1alpha1.StageReleasePre).Name)
 	case d.allPassed():
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the order's POST check goes on")
 	default:

@@ -61,6 +61,8 @@ type Check struct {
 	Generation int64
 	// Type of the check.
 	Type string
+	// Stage at which it begins.
+	Stage v1alpha1.PolicyStage
 	// Mode is Enforce or Observe.
 	Mode v1alpha1.PolicyMode
 	// Background: nothing waits for it.
@@ -159,6 +161,16 @@ type Selection struct {
 	Policies, Over []string
 }
 
+// At are the checks of some stages.
+func (s Selection) At(stages ...v1alpha1.PolicyStage) (at []Check) {
+	for i := range s.Checks {
+		if slices.Contains(stages, s.Checks[i].Stage) {
+			at = append(at, s.Checks[i])
+		}
+	}
+	return at
+}
+
 // Sort puts policies into the order in which they count: those of the operator
 // first, older ones before younger ones.
 func Sort(policies []v1alpha1.DefensePolicy, operator string) {
@@ -249,6 +261,7 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 		c := &spec.Checks[i]
 		check := Check{
 			Name: policy + "/" + c.Name, Policy: policy, Generation: generation, Mode: v1alpha1.ModeEnforce,
+			Stage: cmp.Or(c.Stage, v1alpha1.StageBatchPost),
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
 			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: c.PodHealth,
 			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout), Probe: c.Probe, Cel: c.Cel,

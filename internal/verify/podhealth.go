@@ -84,6 +84,10 @@ func (p *PodHealth) Next(ctx context.Context, s Subject) (step Step, err error) 
 // writeCheck writes what a check of a policy came to.
 func writeCheck(clock clock.PassiveClock, c v1alpha1.CheckStatus) Step {
 	return Step{Write: func(s Subject) Decision {
+		if s.Batch == nil {
+			plan := defense.NoteReleaseCheck(defense.ReleaseCheckInput{Now: clock.Now(), Settings: s.Settings, Change: s.Release}, c)
+			return Decision{Void: plan.Status == nil, Release: plan.Status, Events: plan.Events}
+		}
 		plan := defense.NoteCheck(defense.BatchInput{
 			Now: clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Begin: s.Begin,
 			Server: s.Release.Status.OrderStage != v1alpha1.OrderNone,
@@ -97,7 +101,7 @@ func writeCheck(clock clock.PassiveClock, c v1alpha1.CheckStatus) Step {
 func findCheck(ctx context.Context, v cluster.View, s *Subject, c *v1alpha1.CheckStatus) (*policy.Check, error) {
 	of := policy.Find(s.Policies, v.Operator, s.Selected, c.Name)
 	if of == nil {
-		live, err := v.LivePolicies(ctx, s.Batch.Namespace)
+		live, err := v.LivePolicies(ctx, s.Release.Namespace)
 		if err != nil {
 			return nil, err
 		}
@@ -234,17 +238,14 @@ func (p *PodHealth) releaseHealth(ctx context.Context, s *Subject, check string)
 func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginCheck, error) {
 	of := s.Selected
 	of.Began = time.Unix(s.Release.Status.StartTimeUnix, 0)
-	selected := policy.Select(s.Policies, v.Operator, of)
-	begin := make([]defense.BeginCheck, 0, len(selected.Checks))
-	for i := range selected.Checks {
-		c := &selected.Checks[i]
+	selected := policy.Select(s.Policies, v.Operator, of).At(v1alpha1.StageBatchPost)
+	begin := make([]defense.BeginCheck, 0, len(selected))
+	for i := range selected {
+		c := &selected[i]
 		if s.Release.Status.Status == v1alpha1.ChangeWorkloadSuccess && !c.AfterSuccess() {
 			continue
 		}
-		check := defense.BeginCheck{
-			Status: v1alpha1.CheckStatus{Name: c.Name, Type: c.Type, Mode: c.Mode, Generation: c.Generation, Background: c.Background},
-			Due:    c.Due(), Deadline: c.Deadline,
-		}
+		check := beginOf(c)
 		if c.PodHealth != nil && c.PodHealth.MaxRestarts != nil {
 			pods, err := observed(ctx, v, s.Batch)
 			if err != nil {
@@ -259,4 +260,30 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginChec
 		begin = append(begin, check)
 	}
 	return begin, nil
+}
+
+// BeginRelease says which checks of policies may begin at stages of a release as a
+// whole.
+func BeginRelease(ctx context.Context, v cluster.View, w *defense.Workload, change *v1alpha1.ChangeWorkload) ([]defense.BeginCheck, error) {
+	policies, of, err := v.PoliciesFor(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	if change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release {
+		of.Began = time.Unix(change.Status.StartTimeUnix, 0)
+	}
+	selected := policy.Select(policies, v.Operator, of).At(v1alpha1.StageReleasePre, v1alpha1.StageReleasePost)
+	begin := make([]defense.BeginCheck, len(selected))
+	for i := range selected {
+		begin[i] = beginOf(&selected[i])
+		begin[i].Status.Stage = selected[i].Stage
+	}
+	return begin, nil
+}
+
+func beginOf(c *policy.Check) defense.BeginCheck {
+	return defense.BeginCheck{
+		Status: v1alpha1.CheckStatus{Name: c.Name, Type: c.Type, Mode: c.Mode, Generation: c.Generation, Background: c.Background},
+		Due:    c.Due(), Deadline: c.Deadline,
+	}
 }

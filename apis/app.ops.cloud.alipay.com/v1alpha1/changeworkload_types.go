@@ -298,6 +298,10 @@ type OrderStatus struct {
 	// else failed.
 	// +optional
 	OrderFailed bool `json:"orderFailed,omitempty"`
+	// CheckFailed says that a check of the release as a whole had failed, so that its
+	// correction is told.
+	// +optional
+	CheckFailed bool `json:"checkFailed,omitempty"`
 	// OrderEnd is how the order is to end on the server; empty while it goes
 	// on.
 	// +optional

@@ -60,6 +60,10 @@ type CheckStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Type string `json:"type,omitempty"`
+	// Stage of the release at which the check of a policy began; absent for
+	// BatchPost.
+	// +optional
+	Stage PolicyStage `json:"stage,omitempty"`
 	// Mode of the check when it was last looked at; absent for the server's.
 	// +optional
 	Mode PolicyMode `json:"mode,omitempty"`

@@ -35,11 +35,17 @@ const (
 )
 
 // PolicyStage is a point of a release at which it is checked.
-// +kubebuilder:validation:Enum=BatchPost
+// +kubebuilder:validation:Enum=ReleasePre;BatchPost;ReleasePost
 type PolicyStage string
 
-// StageBatchPost is after the pods of a batch have finished.
-const StageBatchPost PolicyStage = "BatchPost"
+const (
+	// StageReleasePre is when the release begins: batches wait for it.
+	StageReleasePre PolicyStage = "ReleasePre"
+	// StageBatchPost is after the pods of a batch have finished.
+	StageBatchPost PolicyStage = "BatchPost"
+	// StageReleasePost is when all pods have passed: success waits for it.
+	StageReleasePost PolicyStage = "ReleasePost"
+)
 
 // OnSilence is what a check without a verdict means.
 // +kubebuilder:validation:Enum=Pass;Fail;Default
@@ -136,8 +142,10 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// Stage of the release at which it begins. BatchPost: when the pods of a
-	// batch have finished.
+	// Stage of the release at which it begins. ReleasePre: when the release
+	// begins; its batches wait for the check. BatchPost: when the pods of a batch
+	// have finished. ReleasePost: when all pods have passed; the success of the
+	// release waits for the check.
 	// +optional
 	// +kubebuilder:default=BatchPost
 	Stage PolicyStage `json:"stage,omitempty"`

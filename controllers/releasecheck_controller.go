@@ -1,0 +1,140 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/verify"
+)
+
+// ReleaseCheckReconciler carries the checks of policies of releases as a whole on. Which
+// there are is written by the ChangeWorkloadReconciler, which also decides what they
+// mean for the release; this is the only one to write what they come to.
+type ReleaseCheckReconciler struct {
+	*cluster.Cluster
+	checks *checker
+}
+
+func newReleaseCheckReconciler(c *cluster.Cluster, providers ...verify.Provider) *ReleaseCheckReconciler {
+	r := &ReleaseCheckReconciler{Cluster: c}
+	r.checks = &checker{Cluster: c, providers: providers, emit: r.emit}
+	return r
+}
+
+// SetupWithManager adds the controller to the manager.
+func (r *ReleaseCheckReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	checked := func(o client.Object) bool {
+		change, ok := o.(*v1alpha1.ChangeWorkload)
+		return ok && r.goesOn(change)
+	}
+	b := ctrl.NewControllerManagedBy(mgr).
+		Named("releasecheck").
+		For(&v1alpha1.ChangeWorkload{}, builder.WithPredicates(predicate.NewPredicateFuncs(checked)))
+	for _, kind := range r.Kinds.Kinds() {
+		// The workload opts in again, or has other settings.
+		b = b.Watches(kind.Object(), to(r.checksOfWorkload), builder.WithPredicates(defenseChanged()))
+	}
+	return b.
+		// A policy that the checks go by changes.
+		Watches(&v1alpha1.DefensePolicy{}, to(r.checksOfPolicy), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// The namespace is enrolled again.
+		Watches(cluster.NamespaceObject(), to(r.checksOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
+		Complete(cluster.Quiet(r))
+}
+
+// Reconcile carries the checks of one release on.
+func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var change v1alpha1.ChangeWorkload
+	if err := r.Client.Get(ctx, req.NamespacedName, &change); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !r.goesOn(&change) {
+		return ctrl.Result{}, nil
+	}
+	subject := verify.Subject{Release: &change}
+	var err error
+	if subject.Workload, err = r.DefendedOwner(ctx, &change); err != nil || subject.Workload == nil {
+		return ctrl.Result{}, err
+	}
+	inForce, err := r.InForce(ctx, change.Namespace, subject.Workload.Annotations)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	subject.Settings, subject.Defended = inForce.Settings, true
+	if subject.Policies, subject.Selected, err = r.PoliciesFor(ctx, subject.Workload); err != nil {
+		return ctrl.Result{}, err
+	}
+	return r.checks.run(ctx, subject)
+}
+
+// goesOn says that a check of a policy goes on of a release.
+func (r *ReleaseCheckReconciler) goesOn(change *v1alpha1.ChangeWorkload) bool {
+	return defense.ReleaseChecksGoOn(change, r.Clock.Now())
+}
+
+// emit reports what became of a check, after it was written.
+func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after verify.Subject, events []defense.Event) {
+	reportState(ctx, before.Release, after.Release)
+	for _, e := range events {
+		r.Event(after.Workload, after.Release, e, "Verify")
+	}
+}
+
+// reportChecks counts the checks of policies that entered a phase.
+func reportChecks(before, after []v1alpha1.CheckStatus) {
+	for i := range after {
+		c := &after[i]
+		if was := defense.FindCheck(before, c.Name); c.Type != "" && (was == nil || was.Phase != c.Phase) {
+			metrics.Check(c)
+		}
+	}
+}
+
+// checksOfPolicy maps a policy to the releases whose checks go by it.
+func (r *ReleaseCheckReconciler) checksOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
+	var where []client.ListOption
+	if o.GetNamespace() != r.Operator {
+		where = append(where, client.InNamespace(o.GetNamespace()))
+	}
+	prefix := o.GetNamespace() + "/" + o.GetName() + "/"
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) bool {
+		return r.goesOn(c) && slices.ContainsFunc(c.Status.Checks, func(check v1alpha1.CheckStatus) bool { return strings.HasPrefix(check.Name, prefix) })
+	}, where...)
+}
+
+func (r *ReleaseCheckReconciler) checksOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, r.goesOn, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
+}
+
+func (r *ReleaseCheckReconciler) checksOfNamespace(ctx context.Context, o client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, r.goesOn, client.InNamespace(o.GetName()))
+}

@@ -1,0 +1,247 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Begins is a release with a check of a policy at a stage of it.
+func (w *world) Begins(stage v1alpha1.PolicyStage, change ...func(*BeginCheck)) *world {
+	b := BeginCheck{Due: time.Minute, Deadline: 2 * time.Minute, Status: v1alpha1.CheckStatus{
+		Name: "default/p/" + strings.ToLower(string(stage)), Type: "cel", Stage: stage, Mode: v1alpha1.ModeEnforce,
+	}}
+	for _, c := range change {
+		c(&b)
+	}
+	w.in.Begin = append(w.in.Begin, b)
+	return w
+}
+
+func background(b *BeginCheck) { b.Status.Background = true }
+func observed(b *BeginCheck)   { b.Status.Background, b.Status.Mode = true, v1alpha1.ModeObserve }
+
+// Ends puts what a check came to into the status, as the controller of checks would.
+func (w *world) Ends(t *testing.T, stage v1alpha1.PolicyStage, phase v1alpha1.CheckPhase) []Event {
+	t.Helper()
+	c := FindCheck(w.in.Change.Status.Checks, "default/p/"+strings.ToLower(string(stage)))
+	if c == nil {
+		t.Fatalf("no check at %s in %+v", stage, w.in.Change.Status.Checks)
+	}
+	next := *c
+	next.Phase, next.Reason, next.Message = phase, "Reason", "it came to "+string(phase)
+	plan := NoteReleaseCheck(ReleaseCheckInput{Now: w.in.Now, Settings: w.in.Settings, Change: w.in.Change}, next)
+	if plan.Status == nil {
+		t.Fatalf("%s is not written of %+v", phase, c)
+	}
+	w.in.Change.Status = *plan.Status
+	return plan.Events
+}
+
+func phaseAt(w *world, stage v1alpha1.PolicyStage) v1alpha1.CheckPhase {
+	c := FindCheck(w.in.Change.Status.Checks, "default/p/"+strings.ToLower(string(stage)))
+	if c == nil {
+		return ""
+	}
+	return c.Phase
+}
+
+func TestReleaseChecks(t *testing.T) {
+	const pre, post = v1alpha1.StageReleasePre, v1alpha1.StageReleasePost
+	run := func(w *world) *world { return w.Pods(2).Complete() }
+	tests := map[string]struct {
+		do      func(t *testing.T) *world
+		state   v1alpha1.ChangeWorkloadStatusType
+		batches int
+		reason  string // of Verified
+		says    string // its message
+		blocked bool
+	}{
+		"batches wait for the first": {
+			do: func(t *testing.T) *world {
+				return run(newWorld(2).Begins(pre)).Settle(t).Later(time.Minute).Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the pods wait for the check default/p/releasepre",
+		},
+		"that passed": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(pre)).Settle(t)
+				w.Ends(t, pre, v1alpha1.CheckPassed)
+				return w.Settle(t).Check().Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
+		},
+		"that failed: its pods are verified all the same": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(pre)).Settle(t)
+				if events := w.Ends(t, pre, v1alpha1.CheckFailed); len(events) != 1 || events[0].Reason != v1alpha1.EventCheckFailed {
+					t.Errorf("events %+v", events)
+				}
+				return w.Settle(t).Check().Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuspend, batches: 2, reason: v1alpha1.ReasonCheckFailed,
+			says: "the check default/p/releasepre: it came to Failed", blocked: true,
+		},
+		"that has no verdict: it passes": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(pre)).Settle(t)
+				w.Ends(t, pre, v1alpha1.CheckError)
+				w.in.Settings.SilenceFails = true // changed later: it fails nothing after the fact
+				return w.Settle(t).Check().Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
+		},
+		"that has no verdict, where silence fails": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(pre))
+				w.in.Settings.SilenceFails = true
+				w.Settle(t).Ends(t, pre, v1alpha1.CheckNoData)
+				return w.Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuspend, batches: 2, reason: v1alpha1.ReasonCheckFailed, blocked: true,
+		},
+		"in the background holds nothing up": {
+			do: func(t *testing.T) *world {
+				return run(newWorld(2).Begins(pre, background).Begins(post, background)).Settle(t).Check().Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
+		},
+		"in the background fails after success": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(post, background)).Settle(t).Check().Settle(t)
+				w.Ends(t, post, v1alpha1.CheckFailed)
+				return w.Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuspend, batches: 2, reason: v1alpha1.ReasonCheckFailed, blocked: true,
+		},
+		"only observed": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(pre, observed)).Settle(t)
+				if events := w.Ends(t, pre, v1alpha1.CheckFailed); len(events) != 1 || events[0].Reason != v1alpha1.EventWouldFail {
+					t.Errorf("events %+v", events)
+				}
+				return w.Settle(t).Check().Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
+		},
+		"success waits for the last": {
+			do:    func(t *testing.T) *world { return run(newWorld(2).Begins(post)).Settle(t).Check().Settle(t) },
+			state: v1alpha1.ChangeWorkloadRunning, batches: 2, reason: v1alpha1.ReasonChecking, says: "every pod passed; the check default/p/releasepost goes on",
+		},
+		"the last passed": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(post)).Settle(t).Check().Settle(t)
+				w.Ends(t, post, v1alpha1.CheckPassed)
+				return w.Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
+		},
+		"the last failed, and was corrected": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(post)).Settle(t).Check().Settle(t)
+				w.Ends(t, post, v1alpha1.CheckFailed)
+				w.Settle(t)
+				if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !w.in.Change.Status.CheckFailed {
+					t.Errorf("%+v", w.in.Change.Status)
+				}
+				FindCheck(w.in.Change.Status.Checks, "default/p/releasepost").Phase = v1alpha1.CheckPassed
+				return w.Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
+		},
+		"a corrected pod leads to the last check, not past it": {
+			do: func(t *testing.T) *world {
+				w := run(newWorld(2).Begins(post)).Settle(t).Check().Settle(t)
+				w.in.Change.Status.Checks = nil // it had not begun
+				w.Verdict("sleep-0", VerdictFail).Settle(t)
+				if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend || phaseAt(w, post) != "" {
+					t.Errorf("%+v", w.in.Change.Status)
+				}
+				return w.Verdict("sleep-0", VerdictPass).Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadRunning, batches: 2, reason: v1alpha1.ReasonChecking,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := tt.do(t)
+			s := &w.in.Change.Status
+			if s.Status != tt.state || len(w.in.Batches) != tt.batches {
+				t.Errorf("state %q with %d batches, want %q with %d", s.Status, len(w.in.Batches), tt.state, tt.batches)
+			}
+			c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified)
+			if c == nil || c.Reason != tt.reason || !strings.Contains(c.Message, tt.says) {
+				t.Errorf("Verified %+v, want %s %q", c, tt.reason, tt.says)
+			}
+			if w.in.Workload.blocked() != tt.blocked {
+				t.Errorf("blocked: %t", w.in.Workload.blocked())
+			}
+			if b := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionBlocked); tt.blocked && (b == nil || b.Status != metav1.ConditionTrue || b.Reason != v1alpha1.ReasonCheckFailed) {
+				t.Errorf("Blocked %+v", b)
+			}
+		})
+	}
+}
+
+// TestReleaseChecksEnd: a release that is replaced gives its checks up, and what comes
+// late of them is not written.
+func TestReleaseChecksEnd(t *testing.T) {
+	w := newWorld(2).Begins(v1alpha1.StageReleasePre).Pods(2).Settle(t)
+	running := w.in.Change.DeepCopy()
+	w.Release(2, versionB).Settle(t)
+	if got := phaseAt(w, v1alpha1.StageReleasePre); got != v1alpha1.CheckCanceled || w.in.Change.Status.Status != v1alpha1.ChangeWorkloadCanceled {
+		t.Errorf("check %s of a release %s", got, w.in.Change.Status.Status)
+	}
+	late := running.Status.Checks[0]
+	late.Phase = v1alpha1.CheckFailed
+	if plan := NoteReleaseCheck(ReleaseCheckInput{Now: w.in.Now, Change: w.in.Change}, late); plan.Status != nil {
+		t.Errorf("%+v", plan.Status.Checks)
+	}
+	if plan := NoteReleaseCheck(ReleaseCheckInput{Now: w.in.Now, Change: running}, running.Status.Checks[0]); plan.Status != nil {
+		t.Errorf("nothing changed, and %+v is written", plan.Status.Checks)
+	}
+	unknown := late
+	unknown.Name = "default/p/other"
+	if plan := NoteReleaseCheck(ReleaseCheckInput{Now: w.in.Now, Change: running}, unknown); plan.Status != nil {
+		t.Errorf("%+v", plan.Status.Checks)
+	}
+}
+
+// TestReleaseChecksOfAttempts: each attempt has its own, and which there are does not
+// change in the middle of it.
+func TestReleaseChecksOfAttempts(t *testing.T) {
+	w := newWorld(2).Begins(v1alpha1.StageReleasePre).Pods(2).Settle(t)
+	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckFailed)
+	w.in.Begin = append(w.in.Begin, BeginCheck{Status: v1alpha1.CheckStatus{Name: "default/q/late", Type: "cel", Stage: v1alpha1.StageReleasePre}})
+	w.Settle(t)
+	if n := len(w.in.Change.Status.Checks); n != 1 {
+		t.Errorf("%d checks", n)
+	}
+	w.in.Change.Spec.Release = 3
+	w.in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "3"
+	w.Settle(t)
+	if got := phaseAt(w, v1alpha1.StageReleasePre); got != v1alpha1.CheckRunning || len(w.in.Change.Status.Checks) != 2 {
+		t.Errorf("%s of the new attempt; %+v", got, w.in.Change.Status.Checks)
+	}
+}
