@@ -199,7 +199,7 @@ func (r *ChangeWorkloadReconciler) observe(
 	if current, err = r.observeWorkload(ctx, &in); err != nil || !current || in.Workload == nil {
 		return in, current, err
 	}
-	inForce, err := r.InForce(ctx, in.Workload.Namespace, in.Workload.Annotations)
+	inForce, err := r.InForceOf(ctx, in.Workload)
 	if err != nil {
 		return in, false, err
 	}

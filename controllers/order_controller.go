@@ -39,6 +39,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
@@ -103,12 +104,13 @@ func (r *OrderReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWo
 	if s.Workload, err = r.OwnerOf(ctx, change); err != nil {
 		return s, err
 	}
-	var annotations map[string]string
-	if s.Workload != nil {
-		annotations = s.Workload.Annotations
-	}
 	// Settings that cannot be used are reported by the release.
-	inForce, err := r.InForce(ctx, change.Namespace, annotations)
+	var inForce settings.InForce
+	if s.Workload != nil {
+		inForce, err = r.InForceOf(ctx, s.Workload)
+	} else {
+		inForce, err = r.InForce(ctx, change.Namespace, nil)
+	}
 	s.Settings = inForce.Settings
 	return s, err
 }

@@ -19,10 +19,13 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
@@ -39,6 +42,20 @@ func (v View) InForce(ctx context.Context, namespace string, annotations map[str
 		return settings.InForce{}, err
 	}
 	return settings.For(operator, own, annotations), nil
+}
+
+// InForceOf is what is in force for a workload, with what policies say of the server.
+func (v View) InForceOf(ctx context.Context, w *defense.Workload) (settings.InForce, error) {
+	inForce, err := v.InForce(ctx, w.Namespace, w.Annotations)
+	if err != nil {
+		return inForce, err
+	}
+	policies, of, err := v.PoliciesFor(ctx, w)
+	if err != nil || !slices.ContainsFunc(policies, func(p v1alpha1.DefensePolicy) bool { return policy.NamesServer(&p) }) {
+		return inForce, err
+	}
+	inForce.Settings.ServerSilenceBy = policy.Select(policies, v.Operator, of).ServerSilenceBy
+	return inForce, nil
 }
 
 // Settings lists the settings of a namespace.

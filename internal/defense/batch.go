@@ -180,7 +180,10 @@ func (b *batch) verdict() (v1alpha1.CheckStage, *v1alpha1.CheckVerdict) {
 
 // confirms says that a pass that is delivered counts only when a poll confirms it:
 // without one it may be that there is no verdict, which is to fail.
-func (b *batch) confirms() bool { return b.Settings.SilenceFails && !b.nothingToCheck() }
+func (b *batch) confirms() bool {
+	fails, _ := b.Settings.ServerSilence()
+	return fails && !b.nothingToCheck()
+}
 
 // counts says that there is a verdict, and that it needs no confirmation.
 func (b *batch) counts(v *v1alpha1.CheckVerdict) bool {
@@ -367,9 +370,9 @@ func (b *batch) unsubmitted(stage v1alpha1.CheckStage, reason, message string) {
 
 // silent ends the batch without a verdict: its pods pass, unless silence fails.
 func (b *batch) silent(how, reason, message string) {
-	if b.Settings.SilenceFails {
+	if fails, by := b.Settings.ServerSilence(); fails {
 		b.results(VerdictInconclusive, silence(b.Now, message).Message, true)
-		message += ": the pods fail, as the setting silence says"
+		message += ": the pods fail, as " + by + " says"
 	} else {
 		message += ": the pods pass without a verdict"
 	}

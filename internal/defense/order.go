@@ -137,7 +137,8 @@ func (d *release) followOrder() {
 // undefended says that the server had its time to accept the order, and was
 // asked at least once. Where silence fails, the order's verdict says so.
 func (d *release) undefended() bool {
-	return d.untilUndefended() <= 0 && !d.Settings.SilenceFails &&
+	fails, _ := d.Settings.ServerSilence()
+	return d.untilUndefended() <= 0 && !fails &&
 		meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionOrderAccepted) != nil
 }
 
@@ -385,13 +386,14 @@ func (o *order) follow() {
 func (o *order) node() *node {
 	s := o.status
 	const kind = v1alpha1.ConditionOrderPostChecked
+	fails, _ := o.Settings.ServerSilence()
 	n := &node{
 		id: s.OrderNodeID, seed: s.OrderID + string(v1alpha1.StagePre),
 		pre:         check{since: unixOrZero(s.OrderPreSubmitTimeUnix), limit: o.Settings.PreTimeout, verdict: s.OrderPreVerdict},
 		post:        check{since: unixOrZero(s.OrderPostSubmitTimeUnix), limit: o.Settings.PostTimeout, verdict: s.OrderPostVerdict},
 		held:        s.OrderPostDueTimeUnix == 0,
 		skipped:     o.skipped(),
-		confirm:     o.Settings.SilenceFails && !o.skipped(),
+		confirm:     fails && !o.skipped(),
 		unconfirmed: unconfirmed(s.Conditions, kind),
 		doubted:     o.preAnswered() && doubted(s.Conditions, kind, o.Now),
 	}
@@ -452,7 +454,8 @@ func (o *order) submit() {
 		return
 	}
 	deadline := time.Unix(s.EntryTimeUnix, 0).Add(o.Settings.PreTimeout)
-	if s.Status == v1alpha1.ChangeWorkloadInit && s.OrderStage == v1alpha1.OrderSubmitting && o.Settings.SilenceFails &&
+	fails, _ := o.Settings.ServerSilence()
+	if s.Status == v1alpha1.ChangeWorkloadInit && s.OrderStage == v1alpha1.OrderSubmitting && fails &&
 		(o.Calls.tried(CallSubmit) || o.unprocessable()) && !o.Now.Before(deadline) && s.OrderPreVerdict == nil {
 		s.OrderPreVerdict = silence(o.Now, notAccepted(s, o.Settings.PreTimeout))
 		return
@@ -541,8 +544,8 @@ func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
 		return
 	}
 	consequence := "the release goes on without a verdict"
-	if o.Settings.SilenceFails {
-		consequence = "the release is suspended, as the setting silence says"
+	if fails, by := o.Settings.ServerSilence(); fails {
+		consequence = "the release is suspended, as " + by + " says"
 		if *verdict == nil || deliveredAsPass(*verdict) {
 			*verdict = silence(o.Now, message)
 		}

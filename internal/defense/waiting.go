@@ -100,8 +100,8 @@ func (d *release) explainWaiting() (wait time.Duration) {
 // consequence says what becomes of a release when the time for something is over.
 func (d *release) consequence(a *awaited) string {
 	consequence := "without a verdict it goes on unverified"
-	if d.Settings.SilenceFails {
-		consequence = "without a verdict it fails, as the setting silence says"
+	if fails, by := d.Settings.ServerSilence(); fails {
+		consequence = "without a verdict it fails, as " + by + " says"
 	}
 	return fmt.Sprintf("; it has until %s, and %s", stamp(a.since.Add(a.limit)), consequence)
 }

@@ -53,6 +53,10 @@ const (
 	TypeProbe = "probe"
 )
 
+// typeServer is the check type altershield. It is not made by itself: the server is asked
+// anyway.
+const typeServer = "altershield"
+
 // Check is one check of a policy.
 type Check struct {
 	// Name is namespace/policy/check, Policy namespace/policy.
@@ -156,6 +160,9 @@ type Workload struct {
 // Selection is what counts for a workload.
 type Selection struct {
 	Checks []Check
+	// ServerSilenceBy is the first check that fails what the server gives no verdict
+	// on; empty for none.
+	ServerSilenceBy string
 	// Policies are namespace/name@generation of those that the checks are of, and Over
 	// namespace/name of those that are too many.
 	Policies, Over []string
@@ -204,7 +211,13 @@ func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) (s S
 		}
 		count++
 		s.Policies = append(s.Policies, fmt.Sprintf("%s/%s@%d", p.Namespace, p.Name, generation))
-		s.Checks = append(s.Checks, checksOf(p, spec, generation)...)
+		for _, c := range checksOf(p, spec, generation) {
+			if c.Type != typeServer {
+				s.Checks = append(s.Checks, c)
+			} else if s.ServerSilenceBy == "" && c.failsSilence() {
+				s.ServerSilenceBy = c.Name
+			}
+		}
 	}
 	return s
 }
@@ -278,12 +291,25 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			check.Type = TypeCel
 		case c.Probe != nil:
 			check.Type = TypeProbe
+		case c.Altershield != nil:
+			check.Type = typeServer
 		default:
 			continue // of a later release, by which this one was replaced
 		}
 		checks = append(checks, check)
 	}
 	return checks
+}
+
+// failsSilence says that no verdict fails what is checked.
+func (c *Check) failsSilence() bool {
+	return c.Mode == v1alpha1.ModeEnforce && c.OnError == v1alpha1.SilenceFails
+}
+
+// NamesServer says that a policy may have a check of type altershield.
+func NamesServer(p *v1alpha1.DefensePolicy) bool {
+	named := func(c v1alpha1.PolicyCheck) bool { return c.Altershield != nil }
+	return slices.ContainsFunc(p.Spec.Checks, named) || p.Status.InForce != nil && slices.ContainsFunc(p.Status.InForce.Checks, named)
 }
 
 // Due is when a check has seen all it is to see, from when its stage began.

@@ -282,3 +282,31 @@ func TestOnlySelectedIsCompiled(t *testing.T) {
 		t.Errorf("%d were compiled that had been judged", n)
 	}
 }
+
+// TestServerSilence: a policy may only make no verdict of the server count for more.
+func TestServerSilence(t *testing.T) {
+	server := func(mode v1alpha1.PolicyMode, onError, ofCheck v1alpha1.OnSilence) v1alpha1.DefensePolicySpec {
+		return v1alpha1.DefensePolicySpec{Mode: mode, OnError: onError, Checks: []v1alpha1.PolicyCheck{
+			{Name: "server", OnError: ofCheck, Altershield: &v1alpha1.AltershieldCheck{}},
+			{Name: "pods", PodHealth: &v1alpha1.PodHealthCheck{}},
+		}}
+	}
+	for name, tt := range map[string]struct {
+		spec v1alpha1.DefensePolicySpec
+		by   string
+	}{
+		"named":                  {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceDefault, "")},
+		"fails":                  {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceDefault, v1alpha1.SilenceFails), by: "shop/p/server"},
+		"as the policy says":     {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceFails, ""), by: "shop/p/server"},
+		"the check knows better": {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceFails, v1alpha1.SilencePasses)},
+		"only observed":          {spec: server(v1alpha1.ModeObserve, v1alpha1.SilenceFails, "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p"}, Spec: tt.spec}
+			s := Select([]v1alpha1.DefensePolicy{p}, "operator", Workload{Namespace: "shop"})
+			if s.ServerSilenceBy != tt.by || len(s.Checks) != 1 || s.Checks[0].Name != "shop/p/pods" || !NamesServer(&p) {
+				t.Errorf("by %q, checks %+v", s.ServerSilenceBy, s.Checks)
+			}
+		})
+	}
+}

@@ -99,6 +99,9 @@ type Settings struct {
 	History int
 	// SilenceFails: no verdict in time counts as a failure.
 	SilenceFails bool
+	// ServerSilenceBy is the check of a policy that says so of the server; empty when
+	// none does.
+	ServerSilenceBy string
 	// AdmissionCheck: ask the server at admission whether a version may be
 	// released, and wait for AdmissionTimeout.
 	AdmissionCheck   bool
@@ -290,4 +293,17 @@ func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
 	}
 	s.AdmissionCheck, s.AdmissionTimeout = v.Enable, limit
 	return nil
+}
+
+// ServerSilence says whether no verdict of the server in time counts as a failure, and
+// what says so.
+func (s *Settings) ServerSilence() (fails bool, by string) {
+	switch {
+	case s.SilenceFails:
+		return true, "the setting silence"
+	case s.ServerSilenceBy != "":
+		return true, "the check " + s.ServerSilenceBy
+	default:
+		return false, ""
+	}
 }

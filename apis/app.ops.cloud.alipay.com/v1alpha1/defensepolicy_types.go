@@ -118,6 +118,7 @@ type DefensePolicySpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
+	// +kubebuilder:validation:XValidation:rule="self.filter(c, has(c.altershield)).size() <= 1",message="a policy has at most one check of type altershield"
 	Checks []PolicyCheck `json:"checks"`
 }
 
@@ -127,8 +128,10 @@ type DefensePolicySpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.altershield)",message="the check type altershield belongs to a later release of the operator; with --altershield-url the server is asked anyway",fieldPath=".altershield",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel or probe"
+// +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="of a check of type altershield only name and onError are given: the server has stages of its own, its time is in the OpsConfigInfo timeouts, and to only observe its verdicts is the OpsConfigInfo observe",fieldPath=".altershield",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth looks at the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage == 'BatchPost'",message="a probe calls the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe or altershield"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || duration(self.delay) < duration(self.deadline)",message="delay must be shorter than deadline, 15m unless given",fieldPath=".deadline"
@@ -185,9 +188,12 @@ type PolicyCheck struct {
 	// Probe calls the pods of the batch.
 	// +optional
 	Probe *ProbeCheck `json:"probe,omitempty"`
-	// Altershield is reserved.
+	// Altershield is the check by AlterShield Server. Where the operator has a server
+	// it is made anyway; naming it says with onError what it means that the server
+	// gives no verdict in time: Fail, as the setting silence would. That setting
+	// counts otherwise.
 	// +optional
-	Altershield *Reserved `json:"altershield,omitempty"`
+	Altershield *AltershieldCheck `json:"altershield,omitempty"`
 	// Prometheus is reserved.
 	// +optional
 	Prometheus *Reserved `json:"prometheus,omitempty"`
@@ -306,6 +312,9 @@ type CelRule struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
+
+// AltershieldCheck is the check by AlterShield Server.
+type AltershieldCheck struct{}
 
 // ProbeTarget is what a probe calls.
 // +kubebuilder:validation:Enum=Pods
