@@ -48,6 +48,8 @@ type RulesInput struct {
 type RulesResult struct {
 	// Pods of the batch that were looked at.
 	Pods int
+	// Whole: the rules are about the release as a whole, and no pods.
+	Whole bool
 	// False are the rules that are false.
 	False []FalseRule
 	// Problem says why not all rules could be evaluated; empty when they could.
@@ -108,6 +110,8 @@ func DecideRules(in RulesInput) RulesPlan {
 	case in.Result.Problem != "":
 		plan.Done = false
 		in.retryRules(&plan)
+	case in.Result.Whole:
+		endRules(s, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "all rules are true")
 	case in.Result.Pods == 0:
 		endRules(s, v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is left: there was nothing to look at")
 	default:

@@ -99,7 +99,7 @@ func Accepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
 func expressionsAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 	for i := range spec.Checks {
 		if c := spec.Checks[i].Cel; c != nil {
-			if problem := rules.Problem(c); problem != "" {
+			if problem := rules.Problem(c, rules.ScopeOf(spec.Checks[i].Stage, c)); problem != "" {
 				return fmt.Sprintf("spec.checks[%d].cel.%s", i, problem)
 			}
 		}

@@ -35,6 +35,9 @@ type Input struct {
 	Release     map[string]any
 	// Pods of the batch that are there.
 	Pods []Pod
+	// Object that a request would store, OldObject that is stored, nil when it is being
+	// created, the Request, and the Namespace of the object.
+	Object, OldObject, Request, Namespace map[string]any
 }
 
 // Pod is one pod of a batch.
@@ -77,7 +80,12 @@ func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, e
 			}
 		}
 	}
-	if p.perBatch {
+	switch p.scope {
+	case OfRelease, OfRequest:
+		failed, of := e.rulesOf(in, "", nil)
+		note("", failed, of)
+		return failures, err
+	case PerBatch:
 		pods := make([]any, len(in.Pods))
 		for i := range in.Pods {
 			pods[i] = in.Pods[i].Object
@@ -85,6 +93,7 @@ func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, e
 		failed, of := e.rulesOf(in, varPods, pods)
 		note("", failed, of)
 		return failures, err
+	case PerPod:
 	}
 	for i := range in.Pods {
 		failed, of := e.rulesOf(in, varPod, in.Pods[i].Object)
@@ -106,9 +115,16 @@ type evaluation struct {
 
 // rulesOf evaluates the rules for one subject.
 func (e *evaluation) rulesOf(in Input, subject string, value any) (failed *Failure, err error) {
-	vars := map[string]any{
-		varWorkload: orNull(in.Workload), varNewTemplate: orNull(in.NewTemplate), varOldTemplate: orNull(in.OldTemplate),
-		varRelease: in.Release, subject: value, meterName: e.meter,
+	vars := map[string]any{meterName: e.meter}
+	if e.scope == OfRequest {
+		vars[varObject], vars[varOldObject] = orNull(in.Object), orNull(in.OldObject)
+		vars[varRequest], vars[varNamespace] = orNull(in.Request), orNull(in.Namespace)
+	} else {
+		vars[varWorkload], vars[varNewTemplate], vars[varOldTemplate] = orNull(in.Workload), orNull(in.NewTemplate), orNull(in.OldTemplate)
+		vars[varRelease] = in.Release
+	}
+	if subject != "" {
+		vars[subject] = value
 	}
 	activation, err := cel.NewActivation(vars)
 	if err != nil {

@@ -67,11 +67,41 @@ const (
 	varPod         = "pod"
 	varPods        = "pods"
 	varVariables   = "variables"
+	varObject      = "object"
+	varOldObject   = "oldObject"
+	varRequest     = "request"
+	varNamespace   = "namespaceObject"
 )
+
+// Scope is what the rules of a check are about, and evaluated for.
+type Scope int
+
+const (
+	// PerPod: a pod of a batch.
+	PerPod Scope = iota
+	// PerBatch: all pods of a batch together.
+	PerBatch
+	// OfRelease: a release as a whole, without its pods.
+	OfRelease
+	// OfRequest: a request to release, as in a ValidatingAdmissionPolicy.
+	OfRequest
+)
+
+// ScopeOf is what the rules of a check at a stage are about.
+func ScopeOf(stage v1alpha1.PolicyStage, c *v1alpha1.CelCheck) Scope {
+	switch {
+	case stage == v1alpha1.StageReleasePre, stage == v1alpha1.StageReleasePost:
+		return OfRelease
+	case c.ForEach == v1alpha1.CelPerBatch:
+		return PerBatch
+	default:
+		return PerPod
+	}
+}
 
 // Program is a check that was compiled. It may be evaluated by many at once.
 type Program struct {
-	perBatch  bool
+	scope     Scope
 	variables []expression
 	rules     []expression
 }
@@ -85,11 +115,11 @@ type expression struct {
 
 // Of compiles a check, or finds what was compiled before. The problem says what is
 // wrong with it and where, from the check on; it is empty when nothing is.
-func Of(c *v1alpha1.CelCheck) (p *Program, problem string) { return known.of(c) }
+func Of(c *v1alpha1.CelCheck, scope Scope) (p *Program, problem string) { return known.of(c, scope) }
 
 // Problem says what is wrong with a check, and remembers it for longer than what was
 // compiled.
-func Problem(c *v1alpha1.CelCheck) string { return known.problem(c) }
+func Problem(c *v1alpha1.CelCheck, scope Scope) string { return known.problem(c, scope) }
 
 // Compiled counts the checks that this process compiled.
 func Compiled() int64 { return known.compiled.Load() }
@@ -109,37 +139,40 @@ var known = newCache(maxPrograms, maxProblems, compile)
 // cache remembers by what a check says: the same policy in many namespaces is compiled
 // once, and one that changes is another.
 type cache struct {
-	compile            func(*v1alpha1.CelCheck) (*Program, string)
+	compile            func(*v1alpha1.CelCheck, Scope) (*Program, string)
 	programs, problems *lru.Cache
 	// compiling: one at a time, since it takes long.
 	compiling sync.Mutex
 	compiled  atomic.Int64
 }
 
-func newCache(programs, problems int, compile func(*v1alpha1.CelCheck) (*Program, string)) *cache {
+func newCache(programs, problems int, compile func(*v1alpha1.CelCheck, Scope) (*Program, string)) *cache {
 	return &cache{compile: compile, programs: lru.New(programs), problems: lru.New(problems)}
 }
 
 type key [sha256.Size]byte
 
-func keyOf(c *v1alpha1.CelCheck) key {
-	data, err := json.Marshal(c)
+func keyOf(c *v1alpha1.CelCheck, scope Scope) key {
+	data, err := json.Marshal(struct {
+		*v1alpha1.CelCheck
+		Scope Scope
+	}{c, scope})
 	if err != nil {
 		panic(err) // it has only strings
 	}
 	return sha256.Sum256(data)
 }
 
-func (c *cache) problem(of *v1alpha1.CelCheck) string {
-	if problem, ok := c.problems.Get(keyOf(of)); ok {
+func (c *cache) problem(of *v1alpha1.CelCheck, scope Scope) string {
+	if problem, ok := c.problems.Get(keyOf(of, scope)); ok {
 		return problem.(string) //nolint:errcheck // nothing else is in it
 	}
-	_, problem := c.of(of)
+	_, problem := c.of(of, scope)
 	return problem
 }
 
-func (c *cache) of(of *v1alpha1.CelCheck) (*Program, string) {
-	k := keyOf(of)
+func (c *cache) of(of *v1alpha1.CelCheck, scope Scope) (*Program, string) {
+	k := keyOf(of, scope)
 	if p, problem := c.get(k); p != nil || problem != "" {
 		return p, problem
 	}
@@ -149,7 +182,7 @@ func (c *cache) of(of *v1alpha1.CelCheck) (*Program, string) {
 		return p, problem
 	}
 	c.compiled.Add(1)
-	p, problem := c.safely(of)
+	p, problem := c.safely(of, scope)
 	c.problems.Add(k, problem)
 	if problem == "" {
 		c.programs.Add(k, p)
@@ -169,42 +202,48 @@ func (c *cache) get(k key) (p *Program, problem string) {
 }
 
 // safely compiles: a check that the compiler cannot bear stops nobody else.
-func (c *cache) safely(of *v1alpha1.CelCheck) (p *Program, problem string) {
+func (c *cache) safely(of *v1alpha1.CelCheck, scope Scope) (p *Program, problem string) {
 	defer func() {
 		if r := recover(); r != nil {
 			p, problem = nil, fmt.Sprintf("it cannot be compiled: %v", r)
 		}
 	}()
-	return c.compile(of)
+	return c.compile(of, scope)
 }
 
-// base are the environments, which take long to make: for each pod, and for a batch.
-var base = sync.OnceValue(func() map[bool]*cel.Env {
+// base are the environments, which take long to make.
+var base = sync.OnceValue(func() map[Scope]*cel.Env {
 	set := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
-	envs := map[bool]*cel.Env{}
-	for _, perBatch := range []bool{false, true} {
-		subject := cel.Variable(varPod, cel.DynType)
-		if perBatch {
-			subject = cel.Variable(varPods, cel.ListType(cel.DynType))
+	dyn := func(names ...string) (vars []cel.EnvOption) {
+		for _, name := range names {
+			vars = append(vars, cel.Variable(name, cel.DynType))
 		}
-		env, err := set.NewExpressionsEnv().Extend(subject,
-			cel.Variable(varWorkload, cel.DynType), cel.Variable(varNewTemplate, cel.DynType), cel.Variable(varOldTemplate, cel.DynType),
-			cel.Variable(varRelease, cel.MapType(cel.StringType, cel.DynType)))
+		return vars
+	}
+	ofRelease := append(dyn(varWorkload, varNewTemplate, varOldTemplate), cel.Variable(varRelease, cel.MapType(cel.StringType, cel.DynType)))
+	envs := map[Scope]*cel.Env{}
+	for scope, vars := range map[Scope][]cel.EnvOption{
+		PerPod:    append(dyn(varPod), ofRelease...),
+		PerBatch:  append([]cel.EnvOption{cel.Variable(varPods, cel.ListType(cel.DynType))}, ofRelease...),
+		OfRelease: ofRelease,
+		OfRequest: dyn(varObject, varOldObject, varRequest, varNamespace),
+	} {
+		env, err := set.NewExpressionsEnv().Extend(vars...)
 		if err != nil {
 			panic(fmt.Sprintf("the environment of expressions: %v", err))
 		}
-		envs[perBatch] = env
+		envs[scope] = env
 	}
 	return envs
 })
 
 // compile compiles a check.
-func compile(c *v1alpha1.CelCheck) (*Program, string) {
-	p := &Program{perBatch: c.ForEach == v1alpha1.CelPerBatch}
+func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
+	p := &Program{scope: scope}
 	if n := textOf(c); n > maxText {
 		return nil, fmt.Sprintf("rules: the expressions have %d bytes together, at most %d are allowed; make two checks of it", n, maxText)
 	}
-	env := base()[p.perBatch]
+	env := base()[scope]
 	seen := map[string]bool{}
 	for i := range c.Variables {
 		v := &c.Variables[i]

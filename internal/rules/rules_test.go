@@ -117,7 +117,7 @@ func TestCompile(t *testing.T) {
 		"deep":                           {check: check(strings.Repeat("(", 2000) + "true" + strings.Repeat(")", 2000)), want: "rules[0].expression: it does not compile"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, problem := compile(test.check)
+			p, problem := ofBatchPost(test.check)
 			if test.want == "" && (problem != "" || p == nil) || test.want != "" && (!strings.Contains(problem, test.want) || p != nil) {
 				t.Errorf("problem %q", problem)
 			}
@@ -158,7 +158,7 @@ func TestEvaluate(t *testing.T) {
 		"equality of what objects contain": {check: check("pod.spec.containers[0].env == pod.spec.containers[1].env")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, problem := compile(test.check)
+			p, problem := ofBatchPost(test.check)
 			if problem != "" {
 				t.Fatal(problem)
 			}
@@ -235,13 +235,13 @@ func TestAttacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
-			p, problem := compile(c)
+			p, problem := ofBatchPost(c)
 			if problem != "" {
 				t.Logf("refused after %s: %.200s", time.Since(began), problem)
 				return
 			}
 			pods, containers := 200, 50
-			if !p.perBatch {
+			if p.scope == PerPod {
 				pods = 3 // each of them would take the whole time
 			}
 			began = time.Now()
@@ -254,9 +254,57 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
+// ofBatchPost compiles a check of the pods of a batch.
+func ofBatchPost(c *v1alpha1.CelCheck) (*Program, string) {
+	return compile(c, ScopeOf(v1alpha1.StageBatchPost, c))
+}
+
+// TestScopes: each stage knows its own, and nothing of another.
+func TestScopes(t *testing.T) {
+	in := Input{
+		Workload: map[string]any{"kind": "Deployment"}, NewTemplate: map[string]any{"a": "new"}, Release: map[string]any{"version": "v"},
+		Object: map[string]any{"kind": "Deployment"}, Request: map[string]any{"operation": "CREATE"}, Namespace: map[string]any{"metadata": map[string]any{"name": "shop"}},
+		Pods: []Pod{{Name: "a", Object: map[string]any{"kind": "Pod"}}},
+	}
+	for name, test := range map[string]struct {
+		scope   Scope
+		rule    string
+		problem string
+		fails   bool
+	}{
+		"the release":               {scope: OfRelease, rule: "workload.kind == 'Deployment' && newTemplate.a == 'new' && oldTemplate == null && release.version == 'v'"},
+		"the release, false":        {scope: OfRelease, rule: "oldTemplate != null", fails: true},
+		"pods of a release":         {scope: OfRelease, rule: "pods.all(p, true)", problem: "undeclared reference to 'pods'"},
+		"a pod of a release":        {scope: OfRelease, rule: "pod != null", problem: "undeclared reference to 'pod'"},
+		"the request":               {scope: OfRequest, rule: "object.kind == 'Deployment' && oldObject == null && request.operation == 'CREATE' && namespaceObject.metadata.name == 'shop'"},
+		"the release of a request":  {scope: OfRequest, rule: "release.version == 'v'", problem: "undeclared reference to 'release'"},
+		"who may do what":           {scope: OfRequest, rule: "authorizer.group('').resource('pods').check('get').allowed()", problem: "undeclared reference to 'authorizer'"},
+		"the request of a batch":    {scope: PerBatch, rule: "request.operation == 'CREATE'", problem: "undeclared reference to 'request'"},
+		"the pods of a batch":       {scope: PerBatch, rule: "pods.all(p, p.kind == 'Pod') && workload.kind == 'Deployment'"},
+		"all pods, of one pod only": {scope: PerPod, rule: "pods.size() == 1", problem: "undeclared reference to 'pods'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, problem := compile(check(test.rule), test.scope)
+			if test.problem != "" {
+				if !strings.Contains(problem, test.problem) {
+					t.Errorf("problem %q", problem)
+				}
+				return
+			}
+			if problem != "" {
+				t.Fatal(problem)
+			}
+			failures, err := p.Evaluate(t.Context(), in)
+			if err != nil || test.fails != (len(failures) == 1) {
+				t.Errorf("%+v, %v", failures, err)
+			}
+		})
+	}
+}
+
 // TestInterrupted: who does not wait any more is not kept waiting.
 func TestInterrupted(t *testing.T) {
-	p, problem := compile(ofBatch("pods.all(a, pods.all(b, a.spec.containers.all(c, c.name != '')))"))
+	p, problem := ofBatchPost(ofBatch("pods.all(a, pods.all(b, a.spec.containers.all(c, c.name != '')))"))
 	if problem != "" {
 		t.Fatal(problem)
 	}
@@ -271,7 +319,7 @@ func TestInterrupted(t *testing.T) {
 // bounded.
 func TestCache(t *testing.T) {
 	compiled := map[string]int{}
-	c := newCache(2, 3, func(c *v1alpha1.CelCheck) (*Program, string) {
+	c := newCache(2, 3, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
 		compiled[c.Rules[0].Expression]++
 		if c.Rules[0].Expression == "wrong" {
 			return nil, "it is wrong"
@@ -279,13 +327,13 @@ func TestCache(t *testing.T) {
 		return &Program{}, ""
 	})
 	for range 3 {
-		if p, problem := c.of(check("a")); p == nil || problem != "" {
+		if p, problem := c.of(check("a"), PerPod); p == nil || problem != "" {
 			t.Fatal(problem)
 		}
-		if p, problem := c.of(check("wrong")); p != nil || problem != "it is wrong" {
+		if p, problem := c.of(check("wrong"), PerPod); p != nil || problem != "it is wrong" {
 			t.Fatal(problem)
 		}
-		if problem := c.problem(check("a")) + c.problem(check("wrong")); problem != "it is wrong" {
+		if problem := c.problem(check("a"), PerPod) + c.problem(check("wrong"), PerPod); problem != "it is wrong" {
 			t.Fatal(problem)
 		}
 	}
@@ -293,7 +341,7 @@ func TestCache(t *testing.T) {
 		t.Errorf("compiled %v", compiled)
 	}
 	for i := range 1000 {
-		c.of(check(fmt.Sprint(i)))
+		c.of(check(fmt.Sprint(i)), PerPod)
 	}
 	if c.programs.Len() != 2 || c.problems.Len() != 3 {
 		t.Errorf("it remembers %d and %d", c.programs.Len(), c.problems.Len())

@@ -83,10 +83,11 @@ func (*Cel) Name() string { return policy.TypeCel }
 // it is not there; a batch that is done may have checks in the background.
 func (*Cel) Forget(types.NamespacedName) {}
 
-// evaluated names a check of a batch, by one generation of its policy.
+// evaluated names a check of a batch or a release, by one generation of its policy.
 type evaluated struct {
-	batch      types.UID
+	subject    types.UID
 	check      string
+	started    int64
 	generation int64
 }
 
@@ -116,26 +117,9 @@ func (p *Cel) remember(k evaluated, t tried) {
 
 // Next implements Provider.
 func (p *Cel) Next(ctx context.Context, s Subject) (step Step, err error) {
-	if s.Batch == nil || !defense.IsCurrentBatch(s.Release, s.Batch) {
-		return Step{}, nil
-	}
-	for i := range s.Batch.Status.Checks {
-		c := &s.Batch.Status.Checks[i]
-		if c.Type != policy.TypeCel || !defense.CheckGoesOn(c, p.clock.Now()) {
-			continue
-		}
-		next, after, err := p.look(ctx, &s, c)
-		if err != nil {
-			return Step{}, err
-		}
-		if next != nil {
-			return writeCheck(p.clock, *next), nil
-		}
-		if after > 0 && (step.After == 0 || after < step.After) {
-			step.After = after
-		}
-	}
-	return step, nil
+	return eachCheck(p.clock, &s, policy.TypeCel, func(c *v1alpha1.CheckStatus) (*v1alpha1.CheckStatus, time.Duration, error) {
+		return p.look(ctx, &s, c)
+	})
 }
 
 // look makes one step of a check. It returns nil where nothing is to be written.
@@ -147,13 +131,13 @@ func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (ne
 	if of == nil {
 		return removed(c), 0, nil
 	}
-	k := evaluated{batch: s.Batch.UID, check: c.Name, generation: of.Generation}
+	k := evaluated{subject: s.uid(), check: c.Name, started: c.StartTime.Unix(), generation: of.Generation}
 	known := p.recall(k)
 	if known.done {
 		return nil, 0, nil
 	}
 	in := defense.RulesInput{
-		Now: p.clock.Now(), Delay: of.Delay, Suggestion: of.Suggestion, OnError: of.OnError, Status: followed(c, of, s.Batch),
+		Now: p.clock.Now(), Delay: of.Delay, Suggestion: of.Suggestion, OnError: of.OnError, Status: followed(c, of, s),
 		Tries: known.failures, NotBefore: known.notBefore,
 	}
 	plan := defense.DecideRules(in)
@@ -179,12 +163,13 @@ func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (ne
 // evaluate evaluates the rules about what the API server has; nil where it is not
 // their turn yet.
 func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check) *defense.RulesResult {
-	release, ok := p.slots.try(s.Batch.Namespace)
+	release, ok := p.slots.try(s.Release.Namespace)
 	if !ok {
 		return nil
 	}
 	defer release()
-	program, problem := rules.Of(of.Cel)
+	scope := rules.ScopeOf(of.Stage, of.Cel)
+	program, problem := rules.Of(of.Cel, scope)
 	if problem != "" {
 		return &defense.RulesResult{Problem: problem}
 	}
@@ -192,8 +177,8 @@ func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check) *defen
 	if err != nil {
 		return &defense.RulesResult{Problem: oneLine(err)}
 	}
-	result := &defense.RulesResult{Pods: len(in.Pods)}
-	if len(in.Pods) == 0 {
+	result := &defense.RulesResult{Pods: len(in.Pods), Whole: scope == rules.OfRelease}
+	if len(in.Pods) == 0 && !result.Whole {
 		return result
 	}
 	failures, err := program.Evaluate(ctx, *in)
@@ -242,10 +227,13 @@ func (p *Cel) observe(ctx context.Context, s *Subject) (*rules.Input, error) {
 	stored.SetManagedFields(nil)
 	in.Release = map[string]any{
 		"namespace": s.Workload.Namespace, "workload": s.Workload.Name, "kind": s.Workload.GVK.Kind,
-		"version": s.Release.Spec.Reversion, "previousVersion": previous, "attempt": int64(s.Batch.Spec.Attempt),
-		"batch": int64(defense.BatchNumber(s.Batch)), "lastBatch": s.Batch.Spec.Last,
+		"version": s.Release.Spec.Reversion, "previousVersion": previous, "attempt": int64(s.Release.Status.Attempt),
 		"changeStartTime": time.Unix(s.Release.Status.StartTimeUnix, 0).UTC(),
 	}
+	if s.Batch == nil {
+		return in, nil
+	}
+	in.Release["batch"], in.Release["lastBatch"] = int64(defense.BatchNumber(s.Batch)), s.Batch.Spec.Last
 	in.Pods, err = p.pods(ctx, s.Batch)
 	return in, err
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -59,20 +60,34 @@ func (*PodHealth) Forget(types.NamespacedName) {}
 
 // Next implements Provider.
 func (p *PodHealth) Next(ctx context.Context, s Subject) (step Step, err error) {
-	if s.Batch == nil || !defense.IsCurrentBatch(s.Release, s.Batch) {
+	return eachCheck(p.clock, &s, policy.TypePodHealth, func(c *v1alpha1.CheckStatus) (*v1alpha1.CheckStatus, time.Duration, error) {
+		return p.look(ctx, &s, c)
+	})
+}
+
+// eachCheck makes one step of each check of a type that goes on of a subject, until
+// something is to be written.
+func eachCheck(
+	clk clock.PassiveClock, s *Subject, kind string, look func(c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error),
+) (step Step, err error) {
+	if !s.isCurrent() {
 		return Step{}, nil
 	}
-	for i := range s.Batch.Status.Checks {
-		c := &s.Batch.Status.Checks[i]
-		if c.Type != policy.TypePodHealth || !defense.CheckGoesOn(c, p.clock.Now()) {
+	checks := s.Release.Status.Checks
+	if s.Batch != nil {
+		checks = s.Batch.Status.Checks
+	}
+	for i := range checks {
+		c := &checks[i]
+		if c.Type != kind || !defense.CheckGoesOn(c, clk.Now()) {
 			continue
 		}
-		next, after, err := p.look(ctx, &s, c)
+		next, after, err := look(c)
 		if err != nil {
 			return Step{}, err
 		}
 		if next != nil {
-			return writeCheck(p.clock, *next), nil
+			return writeCheck(clk, *next), nil
 		}
 		if after > 0 && (step.After == 0 || after < step.After) {
 			step.After = after
@@ -107,7 +122,7 @@ func findCheck(ctx context.Context, v cluster.View, s *Subject, c *v1alpha1.Chec
 		}
 		of = policy.Find(live, v.Operator, s.Selected, c.Name)
 	}
-	if of != nil && of.Type != c.Type {
+	if of != nil && (of.Type != c.Type || of.Stage != cmp.Or(c.Stage, v1alpha1.StageBatchPost)) {
 		return nil, nil
 	}
 	return of, nil
@@ -134,7 +149,7 @@ func (p *PodHealth) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatu
 	if err != nil {
 		return nil, 0, err
 	}
-	in := defense.PodHealthInput{Now: p.clock.Now(), Check: paramsOf(of), Status: followed(c, of, s.Batch), Pods: pods}
+	in := defense.PodHealthInput{Now: p.clock.Now(), Check: paramsOf(of), Status: followed(c, of, s), Pods: pods}
 	plan := defense.DecidePodHealth(in)
 	if plan.NeedsRelease {
 		if in.Release, err = p.releaseHealth(ctx, s, c.Name); err != nil {
@@ -153,7 +168,7 @@ func (p *PodHealth) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatu
 }
 
 // followed is a check as its policy wants it by now.
-func followed(c *v1alpha1.CheckStatus, of *policy.Check, batch *v1alpha1.ChangePod) v1alpha1.CheckStatus {
+func followed(c *v1alpha1.CheckStatus, of *policy.Check, s *Subject) v1alpha1.CheckStatus {
 	f := *c.DeepCopy()
 	if f.StartTime != nil {
 		at := func(after time.Duration) *metav1.Time {
@@ -161,7 +176,7 @@ func followed(c *v1alpha1.CheckStatus, of *policy.Check, batch *v1alpha1.ChangeP
 		}
 		f.DueTime, f.Deadline = at(of.Due()), at(of.Deadline)
 	}
-	if batch.Status.Status != v1alpha1.ChangePodExecuteDone && f.Background != of.Background {
+	if s.isOpen() && f.Background != of.Background {
 		f.Background, f.Phase = of.Background, v1alpha1.CheckRunning
 		if of.Background {
 			f.Phase = v1alpha1.CheckWatching

@@ -75,6 +75,31 @@ func (s *Subject) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Release.Namespace, Name: s.Release.Name}
 }
 
+// uid is that of the object whose status has the check.
+func (s *Subject) uid() types.UID {
+	if s.Batch != nil {
+		return s.Batch.UID
+	}
+	return s.Release.UID
+}
+
+// isCurrent says that the subject is of the attempt that its release is at, and that
+// the release is verified.
+func (s *Subject) isCurrent() bool {
+	if s.Batch != nil {
+		return defense.IsCurrentBatch(s.Release, s.Batch)
+	}
+	return defense.IsCurrentAttempt(s.Release)
+}
+
+// isOpen says that the subject may still wait for a check.
+func (s *Subject) isOpen() bool {
+	if s.Batch != nil {
+		return s.Batch.Status.Status != v1alpha1.ChangePodExecuteDone
+	}
+	return defense.IsOpen(s.Release.Status.Status)
+}
+
 // Step is what one step of a check came to.
 type Step struct {
 	// Write decides what is to be written, of the subject as it is by then; nil

@@ -134,6 +134,7 @@ type DefensePolicySpec struct {
 // +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe or altershield"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
+// +kubebuilder:validation:XValidation:rule="!has(self.cel) || !has(self.cel.forEach) || self.stage == 'BatchPost'",message="at this stage there are no pods to evaluate the rules for: leave forEach out",fieldPath=".cel.forEach"
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || duration(self.delay) < duration(self.deadline)",message="delay must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(self.timeout).getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
@@ -269,11 +270,12 @@ const (
 // CelCheck evaluates expressions of the Common Expression Language. The check passes
 // when all rules are true. Beside pod or pods they know workload, newTemplate and
 // oldTemplate (null when there is none), release, and the variables. A pod that is
-// gone is nobody's failure.
+// gone is nobody's failure. At the stages ReleasePre and ReleasePost the rules are
+// evaluated once, and know neither pod nor pods.
 type CelCheck struct {
-	// ForEach says what the rules are evaluated for.
+	// ForEach says what the rules are evaluated for at the stage BatchPost; Pod when
+	// absent. It is not given at other stages.
 	// +optional
-	// +kubebuilder:default=Pod
 	ForEach CelScope `json:"forEach,omitempty"`
 	// Variables are evaluated when they are first used, as variables.<name>. Each
 	// may use those before it.
