@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/world"
 )
@@ -303,6 +304,79 @@ var ruleStories = []world.Story{
 		create(w, web(1))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		until(w, v1alpha1.ChangeWorkloadSuspend)
+	}},
+}
+
+// atStage lets a check begin at a stage of the release, and be made once the rollout is
+// over: a failure halts it, and how far it is by then is a matter of time.
+func atStage(stage v1alpha1.PolicyStage) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Checks[0].Stage, p.Spec.Checks[0].Delay = stage, &metav1.Duration{Duration: 10 * time.Second}
+	}
+}
+
+// ofRelease is the check of a name, of the release as a whole.
+func ofRelease(w *world.World, name string) *v1alpha1.CheckStatus {
+	return defense.FindCheck(w.Change("web").Status.Checks, name)
+}
+
+// notSecond is a rule that the second version breaks.
+const notSecond = "newTemplate.metadata.?labels.?test.orValue('') != 'second'"
+
+// failsWhole releases a version that a check of the release as a whole fails.
+func failsWhole(w *world.World) {
+	create(w, web(1))
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	if c := ofRelease(w, rule); c == nil || c.Phase != v1alpha1.CheckPassed {
+		w.Failf("the check of the first version is %+v", c)
+	}
+	release(w, "second")
+	until(w, v1alpha1.ChangeWorkloadSuspend)
+	w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
+	if c := ofRelease(w, rule); c == nil || c.Phase != v1alpha1.CheckFailed || c.Reason != v1alpha1.ReasonRuleFailed || c.Message != "it breaks a rule" {
+		w.Failf("the check is %+v", c)
+	}
+}
+
+// releaseStories are those of checks of the release as a whole.
+var releaseStories = []world.Story{
+	{Name: "a rule at the beginning is false", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()), Run: failsWhole},
+	{Name: "a rule at the end is false", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePost)), noDefault()), Run: func(w *world.World) {
+		failsWhole(w)
+		if n := w.Change("web").Status.PassCount; n != 1 {
+			w.Failf("%d pods had passed", n)
+		}
+	}},
+	{Name: "a rule at the beginning is false, with a server", Options: world.Options{
+		Server: true, Policies: []v1alpha1.DefensePolicy{byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()},
+	}, Run: failsWhole},
+	{Name: "a rule at the end is false after it succeeded, and heal", Options: world.Options{
+		Settings: on(settings.NameSelfHealing, ""),
+		Policies: []v1alpha1.DefensePolicy{byRule(notSecond, atStage(v1alpha1.StageReleasePost), inBackground), noDefault()},
+	}, Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(2 * time.Minute)
+		release(w, "second")
+		w.Until("it goes back", func() bool { return quarantined(w) == 1 })
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "a rule at the beginning cannot be evaluated", Options: withPolicies(
+		byRule("workload.spec.no.such == 1", atStage(v1alpha1.StageReleasePre), onError(v1alpha1.SilenceFails)), noDefault(),
+	), Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		if n := len(w.Batches(w.Change("web"))); n != 0 && ofRelease(w, rule).Phase != v1alpha1.CheckError {
+			w.Failf("%d batches, and the check is %+v", n, ofRelease(w, rule))
+		}
+	}},
+	{Name: "a rule at the beginning is false, and is corrected", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()), Run: func(w *world.World) {
+		failsWhole(w)
+		checks := w.Change("web").DeepCopy().Status.Checks
+		defense.FindCheck(checks, rule).Phase = v1alpha1.CheckPassed
+		must(w, w.PatchStatus(w.Change("web"), map[string]any{"checks": checks}))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
 	}},
 }
 

@@ -73,6 +73,10 @@ func checkRelease(before, after *v1alpha1.ChangeWorkload, by Writer) []finding {
 	}
 	if a.Status == v1alpha1.ChangeWorkloadSuccess && b.Status != a.Status {
 		add(a.FailCount+a.CheckingCount+a.PreparingCount > 0, EachPodOnce, "success with %d failed, %d unverified and %d waiting pods", a.FailCount, a.CheckingCount, a.PreparingCount)
+		for i := range a.Checks {
+			c := &a.Checks[i]
+			add(c.Type != "" && !c.Background && c.CompletionTime == nil, EachPodOnce, "success while the check %s goes on", c.Name)
+		}
 	}
 	return findings
 }
@@ -173,9 +177,13 @@ func failed(b *v1alpha1.ChangePod) bool {
 	return false
 }
 
-// orderFailed says that a release has a failing verdict of its own.
+// orderFailed says that a release has a failing verdict of its own, of the server or of
+// a check of a policy.
 func orderFailed(s *v1alpha1.ChangeWorkloadStatus) bool {
-	return s.OrderPreVerdict != nil && fails(s.OrderPreVerdict.Verdict) || s.OrderPostVerdict != nil && fails(s.OrderPostVerdict.Verdict) ||
+	return slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
+		return c.Type != "" && c.Mode != v1alpha1.ModeObserve && (c.Phase == v1alpha1.CheckFailed || c.OnSilence == v1alpha1.SilenceFails &&
+			(c.Phase == v1alpha1.CheckError || c.Phase == v1alpha1.CheckNoData || c.Phase == v1alpha1.CheckInconclusive))
+	}) || s.OrderPreVerdict != nil && fails(s.OrderPreVerdict.Verdict) || s.OrderPostVerdict != nil && fails(s.OrderPostVerdict.Verdict) ||
 		slices.ContainsFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool { return fails(u.Verdict) })
 }
 
