@@ -85,8 +85,10 @@ type Check struct {
 	PodHealth *v1alpha1.PodHealthCheck
 	// Probe is set for that type.
 	Probe *v1alpha1.ProbeCheck
-	// Cel is set for that type.
-	Cel *v1alpha1.CelCheck
+	// Cel is set for that type. Sharing are the checks of that type in the policy, which
+	// share what it may cost.
+	Cel     *v1alpha1.CelCheck
+	Sharing int
 }
 
 // Accepted says why a policy is not accepted; empty when it is. What a schema can
@@ -269,7 +271,12 @@ const (
 
 func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, generation int64) []Check {
 	policy := p.Namespace + "/" + p.Name
-	checks := make([]Check, 0, len(spec.Checks))
+	checks, sharing := make([]Check, 0, len(spec.Checks)), 0
+	for i := range spec.Checks {
+		if spec.Checks[i].Cel != nil {
+			sharing++
+		}
+	}
 	for i := range spec.Checks {
 		c := &spec.Checks[i]
 		check := Check{
@@ -288,7 +295,7 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 		case c.PodHealth != nil:
 			check.Type = TypePodHealth
 		case c.Cel != nil:
-			check.Type = TypeCel
+			check.Type, check.Sharing = TypeCel, sharing
 		case c.Probe != nil:
 			check.Type = TypeProbe
 		case c.Altershield != nil:

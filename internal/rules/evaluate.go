@@ -19,6 +19,7 @@ package rules
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"time"
 
@@ -59,15 +60,15 @@ type Failure struct {
 // very long lists.
 const MaxTime = 3 * time.Second
 
-// errTotal says that a check took all it may.
-var errTotal = fmt.Errorf("its rules cost more than %d units together", MaxTotalCost)
-
-// Evaluate evaluates all rules: of each pod the first that is false. The error is the
-// first there was; what is false is false all the same.
-func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, err error) {
+// Evaluate evaluates all rules, which may cost so much together: of each pod the first
+// that is false. The error is the first there was; what is false is false all the same.
+func (p *Program) Evaluate(ctx context.Context, in Input, cost int64) (failures []Failure, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, MaxTime, fmt.Errorf("its rules took longer than %s", MaxTime))
 	defer cancel()
-	e := &evaluation{Program: p, ctx: ctx, left: MaxTotalCost, meter: &meter{left: maxWeighed}}
+	e := &evaluation{
+		Program: p, ctx: ctx, left: cost, meter: &meter{left: maxWeighed},
+		errTotal: fmt.Errorf("its rules cost more than %d units together", cost),
+	}
 	note := func(pod string, failed *Failure, of error) {
 		if failed != nil {
 			failed.Pod = pod
@@ -80,9 +81,10 @@ func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, e
 			}
 		}
 	}
+	known := in.known(p.scope)
 	switch p.scope {
 	case OfRelease, OfRequest:
-		failed, of := e.rulesOf(in, "", nil)
+		failed, of := e.rulesOf(known, "", nil)
 		note("", failed, of)
 		return failures, err
 	case PerBatch:
@@ -90,13 +92,13 @@ func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, e
 		for i := range in.Pods {
 			pods[i] = in.Pods[i].Object
 		}
-		failed, of := e.rulesOf(in, varPods, pods)
+		failed, of := e.rulesOf(known, varPods, pods)
 		note("", failed, of)
 		return failures, err
 	case PerPod:
 	}
 	for i := range in.Pods {
-		failed, of := e.rulesOf(in, varPod, in.Pods[i].Object)
+		failed, of := e.rulesOf(known, varPod, in.Pods[i].Object)
 		note(in.Pods[i].Name, failed, of)
 		if e.left < 0 || ctx.Err() != nil {
 			break
@@ -111,18 +113,27 @@ type evaluation struct {
 	ctx   context.Context
 	left  int64
 	meter *meter
+	// errTotal says that all that is left was taken.
+	errTotal error
 }
 
-// rulesOf evaluates the rules for one subject.
-func (e *evaluation) rulesOf(in Input, subject string, value any) (failed *Failure, err error) {
-	vars := map[string]any{meterName: e.meter}
-	if e.scope == OfRequest {
-		vars[varObject], vars[varOldObject] = orNull(in.Object), orNull(in.OldObject)
-		vars[varRequest], vars[varNamespace] = orNull(in.Request), orNull(in.Namespace)
-	} else {
-		vars[varWorkload], vars[varNewTemplate], vars[varOldTemplate] = orNull(in.Workload), orNull(in.NewTemplate), orNull(in.OldTemplate)
-		vars[varRelease] = in.Release
+// known are the values of the names that do not depend on a subject.
+func (in *Input) known(scope Scope) map[string]any {
+	if scope == OfRequest {
+		return map[string]any{
+			varObject: orNull(in.Object), varOldObject: orNull(in.OldObject), varRequest: orNull(in.Request), varNamespace: orNull(in.Namespace),
+		}
 	}
+	return map[string]any{
+		varWorkload: orNull(in.Workload), varNewTemplate: orNull(in.NewTemplate), varOldTemplate: orNull(in.OldTemplate), varRelease: in.Release,
+	}
+}
+
+// rulesOf evaluates the rules for one subject, by the name that it has if there is one,
+// and the values of the others.
+func (e *evaluation) rulesOf(known map[string]any, subject string, value any) (failed *Failure, err error) {
+	vars := maps.Clone(known)
+	vars[meterName] = e.meter
 	if subject != "" {
 		vars[subject] = value
 	}
@@ -168,7 +179,7 @@ func orNull(object map[string]any) any {
 // value evaluates an expression; an error is a value.
 func (e *evaluation) value(x *expression, activation cel.Activation) ref.Val {
 	if e.left < 0 {
-		return types.WrapErr(errTotal)
+		return types.WrapErr(e.errTotal)
 	}
 	value, details, err := x.program.ContextEval(e.ctx, activation)
 	cost := uint64(MaxCost)
@@ -180,7 +191,7 @@ func (e *evaluation) value(x *expression, activation cel.Activation) ref.Val {
 		return types.WrapErr(err)
 	}
 	if e.left < 0 {
-		return types.WrapErr(errTotal)
+		return types.WrapErr(e.errTotal)
 	}
 	return value
 }

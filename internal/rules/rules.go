@@ -46,7 +46,7 @@ import (
 const (
 	// MaxCost of one expression, for one pod or for the batch: 0.1 s or so.
 	MaxCost = celconfig.PerCallLimit
-	// MaxTotalCost of all expressions of a check.
+	// MaxTotalCost of all expressions of a policy.
 	MaxTotalCost = celconfig.RuntimeCELCostBudget
 )
 
@@ -77,13 +77,13 @@ const (
 type Scope int
 
 const (
-	// PerPod: a pod of a batch.
+	// PerPod means a pod of a batch.
 	PerPod Scope = iota
-	// PerBatch: all pods of a batch together.
+	// PerBatch means all pods of a batch together.
 	PerBatch
-	// OfRelease: a release as a whole, without its pods.
+	// OfRelease means a release as a whole, without its pods.
 	OfRelease
-	// OfRequest: a request to release, as in a ValidatingAdmissionPolicy.
+	// OfRequest means a request to release, as in a ValidatingAdmissionPolicy.
 	OfRequest
 )
 
@@ -136,8 +136,8 @@ const maxText = 16 << 10
 
 var known = newCache(maxPrograms, maxProblems, compile)
 
-// cache remembers by what a check says: the same policy in many namespaces is compiled
-// once, and one that changes is another.
+// cache remembers by what a check says, and what it knows: the same policy in many
+// namespaces is compiled once, and one that changes is another.
 type cache struct {
 	compile            func(*v1alpha1.CelCheck, Scope) (*Program, string)
 	programs, problems *lru.Cache

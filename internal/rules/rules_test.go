@@ -19,6 +19,7 @@ package rules
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -162,7 +163,7 @@ func TestEvaluate(t *testing.T) {
 			if problem != "" {
 				t.Fatal(problem)
 			}
-			failures, err := p.Evaluate(t.Context(), input(2, 2))
+			failures, err := p.Evaluate(t.Context(), input(2, 2), MaxTotalCost)
 			var got []string
 			for _, f := range failures {
 				got = append(got, fmt.Sprintf("%s/%d", f.Pod, f.Rule))
@@ -245,7 +246,7 @@ func TestAttacks(t *testing.T) {
 				pods = 3 // each of them would take the whole time
 			}
 			began = time.Now()
-			failures, err := p.Evaluate(t.Context(), input(pods, containers))
+			failures, err := p.Evaluate(t.Context(), input(pods, containers), MaxTotalCost)
 			t.Logf("after %s: %d failures, %.200v", time.Since(began), len(failures), err)
 			if err == nil {
 				t.Error("it came to an end")
@@ -294,7 +295,7 @@ func TestScopes(t *testing.T) {
 			if problem != "" {
 				t.Fatal(problem)
 			}
-			failures, err := p.Evaluate(t.Context(), in)
+			failures, err := p.Evaluate(t.Context(), in, MaxTotalCost)
 			if err != nil || test.fails != (len(failures) == 1) {
 				t.Errorf("%+v, %v", failures, err)
 			}
@@ -310,7 +311,7 @@ func TestInterrupted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := p.Evaluate(ctx, input(200, 5)); err == nil || !strings.Contains(err.Error(), "interrupted") {
+	if _, err := p.Evaluate(ctx, input(200, 5), MaxTotalCost); err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -345,5 +346,40 @@ func TestCache(t *testing.T) {
 	}
 	if c.programs.Len() != 2 || c.problems.Len() != 3 {
 		t.Errorf("it remembers %d and %d", c.programs.Len(), c.problems.Len())
+	}
+}
+
+// TestManyChecks: a thousand checks that differ take no more memory than those that are
+// remembered.
+func TestManyChecks(t *testing.T) {
+	c := newCache(maxPrograms, maxProblems, compile)
+	heap := func() int {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int(stats.HeapAlloc) //nolint:gosec // it is not so much
+	}
+	// One is compiled in a few milliseconds.
+	long := func(n int) *v1alpha1.CelCheck {
+		rule := fmt.Sprintf("pod.metadata.name != 'n%d'", n)
+		return check(rule + strings.Repeat(" && has(pod.a.b)", (1024-len(rule))/len(" && has(pod.a.b)")))
+	}
+	c.of(long(0), PerPod)
+	before, grown := heap(), 0
+	for i := range 1000 {
+		if _, problem := c.of(long(i), PerPod); problem != "" {
+			t.Fatal(problem)
+		}
+		if i == maxPrograms {
+			grown = heap() - before
+		}
+	}
+	after := heap() - before
+	t.Logf("%d KiB after %d checks, %d KiB after all", grown>>10, maxPrograms, after>>10)
+	if c.programs.Len() != maxPrograms || after > grown+grown/2+1<<20 {
+		t.Errorf("%d programs take %d KiB, and %d KiB after %d of them", c.programs.Len(), after>>10, grown>>10, maxPrograms)
+	}
+	if again, _ := c.of(long(999), PerPod); again == nil || c.compiled.Load() != 1000 {
+		t.Errorf("%d were compiled", c.compiled.Load())
 	}
 }
