@@ -66,7 +66,7 @@ func (p *Program) Evaluate(ctx context.Context, in Input, cost int64) (failures 
 	ctx, cancel := context.WithTimeoutCause(ctx, MaxTime, fmt.Errorf("its rules took longer than %s", MaxTime))
 	defer cancel()
 	e := &evaluation{
-		Program: p, ctx: ctx, left: cost, meter: &meter{left: maxWeighed},
+		Program: p, ctx: ctx, left: cost, meter: &meter{left: maxWeighed, over: ctx.Err},
 		errTotal: fmt.Errorf("its rules cost more than %d units together", cost),
 	}
 	note := func(pod string, failed *Failure, of error) {

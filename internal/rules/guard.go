@@ -18,6 +18,7 @@ package rules
 
 import (
 	"fmt"
+	"regexp/syntax"
 
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
@@ -79,7 +80,7 @@ func sizeOf(function string, argument int) size {
 	case "replace", "join", "sets.contains", "sets.equivalent", "sets.intersects":
 		return multiplied
 	case "matches", "find", "findAll":
-		if argument == 1 {
+		if isPattern(function, argument) {
 			return pattern
 		}
 		return matched
@@ -91,8 +92,38 @@ func sizeOf(function string, argument int) size {
 // guards bounds arguments, by the ids of their expressions.
 type guards map[int64]size
 
-// guardedArguments are the arguments of an expression's calls that are bounded.
-func guardedArguments(of *ast.AST) (g guards, problem string) {
+// Steps of regular expressions: each x of x{500} is one. A text is compared with all of
+// them at each of its characters, whatever the cost says.
+const (
+	// maxPattern is how many one may have.
+	maxPattern = 1_000
+	// maxPatterns is how many those of a check may have together that are kept with what
+	// is compiled.
+	maxPatterns = 5_000
+)
+
+// isPattern says that an argument of a function is a regular expression.
+func isPattern(function string, argument int) bool {
+	return argument == 1 && (function == "matches" || function == "find" || function == "findAll")
+}
+
+// stepsOf is how many steps a regular expression has; 0 where it is none, of which the
+// compiler says more.
+func stepsOf(pattern string) int {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return 0
+	}
+	compiled, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return 0
+	}
+	return len(compiled.Inst)
+}
+
+// guardedArguments are the arguments of an expression's calls that are bounded. What its
+// regular expressions have is taken off the steps that are left.
+func guardedArguments(of *ast.AST, steps *int) (g guards, problem string) {
 	g = guards{}
 	ast.PostOrderVisit(of.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		if e.Kind() != ast.CallKind {
@@ -116,6 +147,11 @@ func guardedArguments(of *ast.AST) (g guards, problem string) {
 				g[arg.ID()] = limit
 			} else if s, ok := arg.AsLiteral().(types.String); ok && len(s) > limit.bytes && problem == "" {
 				problem = fmt.Sprintf("a string of %d bytes is too long for the function %s, at most %d are allowed", len(s), function, limit.bytes)
+			} else if ok && problem == "" && isPattern(function, i) {
+				n := stepsOf(string(s))
+				if *steps -= n; n > maxPattern || *steps < 0 {
+					problem = fmt.Sprintf("a pattern is too large: at most %d steps, and %d of all patterns of the check together; x{500} has 500", maxPattern, maxPatterns)
+				}
 			}
 		}
 	}))
@@ -203,14 +239,28 @@ func (w *weighedConstructor) Eval(a interpreter.Activation) ref.Val {
 const meterName = "@meter"
 
 // meter counts what was weighed in an evaluation.
-type meter struct{ left int }
+type meter struct {
+	left int
+	// over is nil while there is time left.
+	over func() error
+}
 
 // weigh returns a value, or an error in its stead when it is too large.
 func (s size) weigh(a interpreter.Activation, v ref.Val) ref.Val {
 	found, _ := a.ResolveName(meterName)
 	m, ok := found.(*meter)
 	if !ok {
-		return types.NewErr("nothing was weighed")
+		// The compiler makes a constant of it, and of a constant pattern what is kept.
+		if s == pattern {
+			return types.NewErr("a pattern is either a literal, or not known before it is evaluated")
+		}
+		m = &meter{left: maxWeighed, over: func() error { return nil }}
+	}
+	if m.over() != nil {
+		return types.NewErr("operation interrupted")
+	}
+	if text, ok := v.(types.String); ok && s == pattern && len(text) <= s.bytes && stepsOf(string(text)) > maxPattern {
+		return types.NewErr("a pattern is too large: at most %d steps, of which x{500} has 500", maxPattern)
 	}
 	left := s
 	if s.values == 0 {

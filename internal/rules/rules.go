@@ -243,7 +243,7 @@ func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 	if n := textOf(c); n > maxText {
 		return nil, fmt.Sprintf("rules: the expressions have %d bytes together, at most %d are allowed; make two checks of it", n, maxText)
 	}
-	env := base()[scope]
+	env, steps := base()[scope], maxPatterns
 	seen := map[string]bool{}
 	for i := range c.Variables {
 		v := &c.Variables[i]
@@ -253,7 +253,7 @@ func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 			return nil, fmt.Sprintf("%s.name: %q is a word of the language, or another variable; choose another name", place, v.Name)
 		}
 		seen[v.Name] = true
-		e, kind, problem := compileOne(env, v.Expression)
+		e, kind, problem := compileOne(env, v.Expression, &steps)
 		if problem != "" {
 			return nil, place + ".expression: " + problem
 		}
@@ -267,7 +267,7 @@ func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 	}
 	for i := range c.Rules {
 		r := &c.Rules[i]
-		e, kind, problem := compileOne(env, r.Expression)
+		e, kind, problem := compileOne(env, r.Expression, &steps)
 		if problem == "" && !kind.IsExactType(cel.BoolType) {
 			problem = fmt.Sprintf("it must be true or false, and is of the type %s; compare it with a value: (...) == true", kind)
 		}
@@ -293,8 +293,9 @@ func textOf(c *v1alpha1.CelCheck) (n int) {
 	return n
 }
 
-// compileOne compiles one expression, and says of what type it is.
-func compileOne(env *cel.Env, text string) (e expression, kind *cel.Type, problem string) {
+// compileOne compiles one expression, and says of what type it is. What its patterns
+// have is taken off the steps that are left.
+func compileOne(env *cel.Env, text string, steps *int) (e expression, kind *cel.Type, problem string) {
 	parsed, issues := env.Parse(text)
 	if issues.Err() == nil && nesting(parsed.NativeRep().Expr()) > maxNesting {
 		return e, nil, fmt.Sprintf("it has more than %d loops, lists and maps within one another", maxNesting)
@@ -306,7 +307,7 @@ func compileOne(env *cel.Env, text string) (e expression, kind *cel.Type, proble
 	if issues.Err() != nil {
 		return e, nil, "it does not compile: " + describe(issues)
 	}
-	guarded, problem := guardedArguments(compiled.NativeRep())
+	guarded, problem := guardedArguments(compiled.NativeRep(), steps)
 	if problem != "" {
 		return e, nil, problem
 	}
