@@ -155,3 +155,56 @@ func begin(waited, background []string) (checks []BeginCheck) {
 	}
 	return checks
 }
+
+// TestSilenceInBackground: what a check in the background means that could not be made,
+// once its batch is done. Somebody may have corrected the pods since.
+func TestSilenceInBackground(t *testing.T) {
+	for name, test := range map[string]struct {
+		phase   v1alpha1.CheckPhase
+		mode    v1alpha1.PolicyMode
+		on      v1alpha1.OnSilence
+		silence bool
+		// before says that it had come to that already.
+		before bool
+		pods   string
+		event  string
+	}{
+		"its policy fails that":                         {phase: v1alpha1.CheckError, on: v1alpha1.SilenceFails, pods: "fail", event: v1alpha1.EventCheckError},
+		"its policy passes that":                        {phase: v1alpha1.CheckError, on: v1alpha1.SilencePasses, silence: true, pods: "pass", event: v1alpha1.EventCheckError},
+		"nobody says":                                   {phase: v1alpha1.CheckError, pods: "pass", event: v1alpha1.EventCheckError},
+		"the setting fails that":                        {phase: v1alpha1.CheckError, silence: true, pods: "fail", event: v1alpha1.EventCheckError},
+		"it only observes":                              {phase: v1alpha1.CheckError, mode: v1alpha1.ModeObserve, on: v1alpha1.SilenceFails, pods: "pass", event: v1alpha1.EventCheckError},
+		"it is inconclusive, and its policy fails that": {phase: v1alpha1.CheckInconclusive, on: v1alpha1.SilenceFails, pods: "fail"},
+		"it is inconclusive, and nobody says":           {phase: v1alpha1.CheckInconclusive, pods: "pass"},
+		"it was so before":                              {phase: v1alpha1.CheckError, on: v1alpha1.SilenceFails, before: true, pods: "pass"},
+		"it goes on":                                    {phase: v1alpha1.CheckRunning, on: v1alpha1.SilenceFails, pods: "pass"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := wrappers.MakeChangeWorkload("ns", "web").Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadSuccess).Obj()
+			batch := wrappers.MakeChangePod("ns", "web--x--1").Attempt(1, 1).Pods("a").State(v1alpha1.ChangePodExecuteDone).Obj()
+			batch.Status.PodResults = []v1alpha1.PodResult{{PodInfo: batch.Spec.PodInfos[0], Verdict: VerdictPass}}
+			c := v1alpha1.CheckStatus{Name: "ns/p/rule", Type: "cel", Mode: test.mode, Background: true, Phase: v1alpha1.CheckWatching}
+			ended := c
+			ended.Phase, ended.OnSilence, ended.Message = test.phase, test.on, "no such key"
+			batch.Status.Checks = []v1alpha1.CheckStatus{c}
+			if test.before {
+				batch.Status.Checks = []v1alpha1.CheckStatus{ended}
+			}
+			plan := NoteCheck(BatchInput{Now: testNow, Change: change, Batch: batch, Settings: settings.Settings{SilenceFails: test.silence}}, ended)
+			status := &batch.Status
+			if plan.Status != nil {
+				status = plan.Status
+			}
+			var events string
+			for _, e := range plan.Events {
+				events += e.Reason
+			}
+			if got := status.PodResults[0].Verdict; got != test.pods || events != test.event {
+				t.Errorf("the pod is %s, the events are %q", got, events)
+			}
+			if test.pods == VerdictFail && status.PodResults[0].Message != "ns/p/rule: no such key" {
+				t.Errorf("its message is %q", status.PodResults[0].Message)
+			}
+		})
+	}
+}
