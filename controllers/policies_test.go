@@ -59,6 +59,12 @@ func inBackground(p *v1alpha1.DefensePolicy) {
 	p.Spec.Checks[0].Wait, p.Spec.Checks[0].Delay = ptr.To(false), &metav1.Duration{Duration: time.Minute}
 }
 
+// delayed lets a check be made when the rollout is known to be over: whether a release
+// that fails is halted depends on that.
+func delayed(p *v1alpha1.DefensePolicy) {
+	p.Spec.Checks[0].Delay = &metav1.Duration{Duration: 10 * time.Second}
+}
+
 // onError says what it means that a check cannot be made, and lets it be tried for two
 // minutes.
 func onError(what v1alpha1.OnSilence) func(*v1alpha1.DefensePolicy) {
@@ -274,7 +280,7 @@ var ruleStories = []world.Story{
 			w.Failf("the check is %+v", c)
 		}
 	}},
-	{Name: "a rule that is false", Options: withPolicies(byRule("has(pod.metadata.annotations) && 'team' in pod.metadata.annotations"), noDefault()), Run: func(w *world.World) {
+	{Name: "a rule that is false", Options: withPolicies(byRule("has(pod.metadata.annotations) && 'team' in pod.metadata.annotations", delayed), noDefault()), Run: func(w *world.World) {
 		create(w, web(1))
 		suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
 	}},
@@ -282,6 +288,28 @@ var ruleStories = []world.Story{
 		create(w, web(1))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
+	}},
+	{Name: "a rule that is false of the batch", Options: withPolicies(byRule("size(pods) > 1 || pods.exists(p, p.metadata.name == '')", delayed, func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Checks[0].Cel.ForEach = v1alpha1.CelPerBatch
+	}), noDefault()), Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		for _, b := range w.Batches(w.Change("web")) {
+			if c := b.Status.Checks; len(c) > 0 && c[len(c)-1].Phase == v1alpha1.CheckFailed && b.Status.PodResults[0].Verdict != "fail" {
+				w.Failf("a batch failed, and its pods are %+v", b.Status.PodResults)
+			}
+		}
+		if c := checkOf(w, rule); c == nil || len(c.FailedPods) > 0 {
+			w.Failf("the check is %+v", c)
+		}
+	}},
+	{Name: "a rule that is false, and only observed", Options: withPolicies(
+		byRule("false", func(p *v1alpha1.DefensePolicy) { p.Spec.Checks[0].Mode = v1alpha1.ModeObserve }), noDefault(),
+	), Run: func(w *world.World) {
+		create(w, web(2))
+		w.Until("it is told", func() bool { c := checkOf(w, rule); return c != nil && c.Phase == v1alpha1.CheckFailed })
+		w.For(time.Minute)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "a rule that cannot be evaluated", Options: withPolicies(byRule("pod.spec.no.such == 1", onError(v1alpha1.SilencePasses)), noDefault()), Run: func(w *world.World) {
 		create(w, web(1))

@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -90,5 +91,36 @@ func TestDecideRules(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// TestRulesFailMany: of more pods than a status names, all are counted, and so fail.
+func TestRulesFailMany(t *testing.T) {
+	in := RulesInput{Now: time.Unix(1000, 0), Status: v1alpha1.CheckStatus{Name: "shop/p/a", StartTime: timeOf(time.Unix(900, 0))}, Result: &RulesResult{Pods: 30}}
+	for i := range 25 {
+		in.Result.False = append(in.Result.False, FalseRule{Pod: fmt.Sprintf("web-%02d", i), Message: "bad"})
+	}
+	s := DecideRules(in).Status
+	if s.FailedCount != 25 || len(s.FailedPods) != 20 || s.FailedPods[0] != "web-00" || !strings.Contains(s.Message, "and 24 more pods") {
+		t.Errorf("the check is %+v", s)
+	}
+}
+
+// TestRulesOnError: what the policy says of an error is written with it, and only then.
+func TestRulesOnError(t *testing.T) {
+	for on, want := range map[v1alpha1.OnSilence]v1alpha1.OnSilence{
+		v1alpha1.SilenceFails: v1alpha1.SilenceFails, v1alpha1.SilencePasses: v1alpha1.SilencePasses, v1alpha1.SilenceDefault: "",
+	} {
+		in := RulesInput{
+			Now: time.Unix(2000, 0), OnError: on, Result: &RulesResult{Problem: "no such key"},
+			Status: v1alpha1.CheckStatus{Name: "shop/p/a", Phase: v1alpha1.CheckRunning, StartTime: timeOf(time.Unix(900, 0)), Deadline: timeOf(time.Unix(2000, 0))},
+		}
+		if s := DecideRules(in).Status; s.Phase != v1alpha1.CheckError || s.OnSilence != want {
+			t.Errorf("%s: the check is %+v", on, s)
+		}
+		in.Now = time.Unix(1000, 0)
+		if s := DecideRules(in).Status; s.Phase != v1alpha1.CheckRunning || s.OnSilence != "" {
+			t.Errorf("%s, before: the check is %+v", on, s)
+		}
 	}
 }
