@@ -18,6 +18,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -180,6 +181,49 @@ var _ = Describe("policies", func() {
 		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
 		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(HaveField("Message", HaveSuffix(": it is the second version"))))
 	})
+
+	DescribeTable("check a release as a whole", func(ctx SpecContext, stage v1alpha1.PolicyStage) {
+		ns := w.newNamespace(ctx, true)
+		w.newDefensePolicy(ctx, healthPolicy(ns, "policy", func(c *v1alpha1.PolicyCheck) {
+			c.Name, c.Stage, c.PodHealth = "first-only", stage, nil
+			c.Cel = &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{
+				Expression: "release.workload == workload.metadata.name && (oldTemplate == null || oldTemplate == newTemplate)", Message: "it is the second version",
+			}}}
+		}), v1alpha1.ReasonInForce)
+		check := ns + "/policy/first-only"
+		w.create(ctx, sleeper(ns, "web"))
+		w.verified(ctx, ns, "web")
+		Expect(w.currentChange(ctx, Default, ns, "web").Status.Checks).To(ConsistOf(
+			And(HaveField("Name", check), HaveField("Stage", stage), HaveField("Phase", v1alpha1.CheckPassed), HaveField("CompletionTime", Not(BeNil()))),
+		))
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		Expect(conditionOf(change.Status.Conditions, v1alpha1.ConditionVerified)).To(And(
+			HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonCheckFailed),
+			HaveField("Message", "the check "+check+": it is the second version"),
+		))
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.EventCheckFailed))
+			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(w.patchTemplate(ctx, ns, "web", "third")).To(MatchError(ContainSubstring("is suspended")))
+
+		By("correcting its verdict")
+		checks := change.Status.Checks
+		for i := range checks {
+			checks[i].Phase = v1alpha1.CheckPassed
+		}
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"checks": checks}})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(w.api.Status().Patch(ctx, change, client.RawPatch(types.MergePatchType, patch))).To(Succeed())
+		w.verified(ctx, ns, "web")
+		Eventually(func(g Gomega) {
+			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
+		}).WithContext(ctx).Should(Succeed())
+	},
+		Entry("when it begins", v1alpha1.StageReleasePre),
+		Entry("when its pods have passed", v1alpha1.StageReleasePost),
+	)
 
 	It("of a namespace take nothing away from those of the operator, and are refused where they reach out", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
