@@ -78,7 +78,9 @@ func TestControlPlane(t *testing.T) {
 			"init containers": h.testInitContainers,
 			"broken image":    h.testBrokenImage,
 			"crash loop":      h.testCrashLoop,
+			"late crash":      h.testLateCrash,
 			"late ready":      h.testLateReady,
+			"pod IP":          h.testPodIP,
 			"never ready":     h.testNeverReady,
 			"stuck":           h.testStuck,
 			"restarts":        h.testRestartLoops,
@@ -286,6 +288,37 @@ func (h *harness) testCrashLoop(t *testing.T) {
 	}
 	h.patch(t, "crash", `{"metadata":{"labels":{"`+BehaviorLabel+`":null}}}`)
 	h.until(t, "crash", is("True"))
+}
+
+func (h *harness) testLateCrash(t *testing.T) {
+	h.create(t, newPod("late-crash", func(pod *corev1.Pod) {
+		pod.Labels[BehaviorLabel] = BehaviorCrashLoop
+		pod.Annotations[CrashAfterAnnotation] = "4s"
+	}))
+	h.until(t, "late-crash", is("True"))
+	// Other writes to the pod don't put its hour off.
+	h.patch(t, "late-crash", `{"metadata":{"annotations":{"some":"thing"}}}`)
+	pod := h.until(t, "late-crash", is("False ContainersNotReady"))
+	status := pod.Status.ContainerStatuses[0]
+	if status.State.Waiting == nil || status.State.Waiting.Reason != "CrashLoopBackOff" || status.RestartCount < 1 || status.LastTerminationState.Terminated == nil {
+		t.Fatalf("container: %+v", status)
+	}
+	if ran := status.LastTerminationState.Terminated.FinishedAt.Sub(pod.Status.StartTime.Time); status.RestartCount == 1 && ran < 4*time.Second {
+		t.Errorf("crashed %s after its start, want 4s at least", ran)
+	}
+	h.until(t, "late-crash", func(pod *corev1.Pod) error {
+		if n := pod.Status.ContainerStatuses[0].RestartCount; n < 2 {
+			return fmt.Errorf("restarted %d times, not again and again", n)
+		}
+		return nil
+	})
+}
+
+func (h *harness) testPodIP(t *testing.T) {
+	h.create(t, newPod("given-ip", func(pod *corev1.Pod) { pod.Annotations[PodIPAnnotation] = "192.0.2.7" }))
+	if pod := h.until(t, "given-ip", is("True")); pod.Status.PodIP != "192.0.2.7" || len(pod.Status.PodIPs) != 1 {
+		t.Errorf("IP %q, of %v", pod.Status.PodIP, pod.Status.PodIPs)
+	}
 }
 
 func (h *harness) testLateReady(t *testing.T) {

@@ -59,6 +59,12 @@ const (
 	// ReadyAfterAnnotation says when a late-ready pod becomes ready: a Go
 	// duration counted from its start; 5s without it.
 	ReadyAfterAnnotation = "kwok.altershield/ready-after"
+	// CrashAfterAnnotation lets a crash-loop pod run, and be ready, at first: it
+	// says how long after its start it crashes, a Go duration.
+	CrashAfterAnnotation = "kwok.altershield/crash-after"
+	// PodIPAnnotation is the IP that a pod reports when it starts, for those whose
+	// ports somebody is to serve; without it the pod has one that leads nowhere.
+	PodIPAnnotation = "kwok.altershield/pod-ip"
 	// UnreadyAnnotation with the value "true" makes a running pod unready for
 	// as long as it is there.
 	UnreadyAnnotation = "kwok.altershield/unready"
