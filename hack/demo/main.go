@@ -14,10 +14,11 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command demo tells the operator's story on a real control plane of its own,
-// with a simulator of AlterShield Server: an ordinary Deployment is released,
-// verified pod by pod, blocked after a failed verdict, and repaired. Each step is
-// the command a user would type, and what it really printed.
+// Command demo tells the operator's story on a real control plane of its own: first
+// without a server, of releases that policies fail, then with a simulator of
+// AlterShield Server, of an ordinary Deployment that is released, verified pod by pod,
+// blocked after a failed verdict, and repaired. Each step is the command a user would
+// type, and what it really printed.
 package main
 
 import (
@@ -61,12 +62,15 @@ func run(ctx context.Context, once bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cluster.Stop()) }()
+	if err := playAlone(ctx, cluster, root, dir); err != nil {
+		return err
+	}
 	server, err := startServer(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	fmt.Printf("simulator of AlterShield Server ready: %s\n", server.URL())
+	fmt.Printf("\nsimulator of AlterShield Server ready: %s\n", server.URL())
 	manager, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{
 		Root: root, Args: append([]string{"--leader-elect=true"}, server.managerArgs()...),
 	})
@@ -109,5 +113,28 @@ Ctrl-C ends it.
 `, cluster.Kubeconfig(), binDir, server.logPath, unlucky, unlucky)
 	<-ctx.Done()
 	fmt.Println()
+	return nil
+}
+
+// playAlone plays the chapter without a server, with a manager of its own.
+func playAlone(ctx context.Context, cluster *controlplane.ControlPlane, root, dir string) (err error) {
+	manager, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root, Args: []string{"--leader-elect=true"}})
+	if err != nil {
+		return err
+	}
+	if err := manager.Start(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, manager.Stop()) }()
+	fmt.Printf("manager ready, without a server; its log is %s\n", manager.LogPath())
+	s, err := newStory(cluster, nil, root)
+	if err != nil {
+		return err
+	}
+	app := startApp(ctx, dir)
+	defer func() { err = errors.Join(err, app.stop()) }()
+	if err := (&alone{story: s, app: app}).play(ctx); err != nil {
+		return fmt.Errorf("%w\nthe manager's log is %s", err, manager.LogPath())
+	}
 	return nil
 }

@@ -84,21 +84,31 @@ func (s *story) play(ctx context.Context) error {
 	if err := s.rolledBack(ctx); err != nil {
 		return err
 	}
-	for _, step := range []struct {
-		title string
-		do    func(context.Context) error
-	}{
+	if err := s.steps(ctx, []step{
 		{"A failing verdict from AlterShield Server: the release is suspended in flight", s.verdict},
 		{"A failing verdict from AlterShield Server: a block, and a repair", s.block},
 		{"A failing verdict from AlterShield Server: what the server heard and said", s.serverLog},
 		{"The same with self-healing: the release is rolled back", s.healed},
-	} {
+	}); err != nil {
+		return err
+	}
+	fmt.Println("\nEvery step held.")
+	return nil
+}
+
+// step is a turn of the story that is not of the walkthrough.
+type step struct {
+	title string
+	do    func(context.Context) error
+}
+
+func (*story) steps(ctx context.Context, steps []step) error {
+	for _, step := range steps {
 		fmt.Printf("\n== %s\n", step.title)
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("step %q: %w", step.title, err)
 		}
 	}
-	fmt.Println("\nEvery step held.")
 	return nil
 }
 

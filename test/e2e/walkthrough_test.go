@@ -89,6 +89,14 @@ var _ = Describe("the walkthrough", func() {
 		Expect(out).To(ContainSubstring("Every step held."))
 		Expect(out).To(ContainSubstring(walkthrough.FirstRelease + "--x--5"))
 		Expect(out).To(ContainSubstring(walkthrough.Denial))
+
+		By("without a server as well")
+		Expect(out).To(MatchRegexp(`ReleaseSuspended .*: ` + staysUp + `: pod web-\S+: container web crashes again and again`))
+		Expect(out).To(ContainSubstring("deployment web is suspended"))
+		Expect(out).To(MatchRegexp(`RolledBack .*: rolled back to version \w{32}; .*: ` + staysUp + `: pod web-`))
+		Expect(out).To(Or(
+			MatchRegexp(`ReleaseSuspended .*: shop/answers/smoke: pod web-\S+: GET /healthz on port \d+ was answered 503`),
+			ContainSubstring("This machine has no address that could stand for one")))
 	}, SpecTimeout(10*time.Minute))
 })
 
