@@ -20,6 +20,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,6 +138,20 @@ func TestStagesKnowTheBrokenImage(t *testing.T) {
 		if diff := cmp.Diff(brokenImage, literal[1]); diff != "" {
 			t.Errorf("pattern in a stage (-want +got):\n%s", diff)
 		}
+	}
+}
+
+// The address that stands for pods is one that the operator calls.
+func TestPodAddresses(t *testing.T) {
+	addresses := func(texts ...string) (all []netip.Addr) {
+		for _, text := range texts {
+			all = append(all, netip.MustParseAddr(text))
+		}
+		return all
+	}
+	got := called(t.Context(), addresses("127.0.0.1", "::1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "192.0.2.2", "100.100.100.200", "8.8.8.8", "fd00::2", "10.1.2.3"))
+	if diff := cmp.Diff(addresses("10.1.2.3", "fd00::2", "8.8.8.8"), got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 }
 

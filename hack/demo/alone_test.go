@@ -26,7 +26,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -113,20 +112,6 @@ func TestSight(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tc.wrong)
 			}
 		})
-	}
-}
-
-// The address that stands for pods is one that the operator calls.
-func TestPodAddresses(t *testing.T) {
-	addresses := func(texts ...string) (all []netip.Addr) {
-		for _, text := range texts {
-			all = append(all, netip.MustParseAddr(text))
-		}
-		return all
-	}
-	got := podAddresses(t.Context(), addresses("127.0.0.1", "::1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "192.0.2.2", "100.100.100.200", "8.8.8.8", "fd00::2", "10.1.2.3"))
-	if diff := cmp.Diff(addresses("10.1.2.3", "fd00::2", "8.8.8.8"), got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 }
 

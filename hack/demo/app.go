@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -25,12 +24,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/traas-stack/altershield-operator/internal/verify"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
 // app answers for the pods of the demo: kwok's serve nothing.
@@ -46,47 +44,16 @@ type app struct {
 // startApp starts it at an address of this machine that the operator takes for that
 // of a pod; nil where there is none.
 func startApp(ctx context.Context, dir string) *app {
-	found, err := net.InterfaceAddrs()
+	addresses, err := controlplane.PodAddresses(ctx)
 	if err != nil {
 		return nil
 	}
-	var addresses []netip.Addr
-	for _, a := range found {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			addresses = append(addresses, p.Addr().Unmap())
-		}
-	}
-	for _, ip := range podAddresses(ctx, addresses) {
+	for _, ip := range addresses {
 		if a := listen(ctx, dir, ip); a != nil {
 			return a
 		}
 	}
 	return nil
-}
-
-// podAddresses are those of some addresses that the operator calls pods at, private
-// ones first.
-func podAddresses(ctx context.Context, addresses []netip.Addr) []netip.Addr {
-	guard := verify.NewGuard("")
-	addresses = slices.DeleteFunc(slices.Clone(addresses), func(ip netip.Addr) bool {
-		network := "tcp6"
-		if ip.Is4() {
-			network = "tcp4"
-		}
-		return guard(ctx, network, netip.AddrPortFrom(ip, 1).String(), nil) != nil
-	})
-	rank := func(ip netip.Addr) int {
-		switch {
-		case ip.IsPrivate() && ip.Is4():
-			return 0
-		case ip.IsPrivate():
-			return 1
-		default:
-			return 2
-		}
-	}
-	slices.SortStableFunc(addresses, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
-	return addresses
 }
 
 // listen starts it at an address, if it is to be reached there.
