@@ -42,6 +42,7 @@ var documents = []string{
 	"README.md",
 	"README.zh-CN.md",
 	"docs/user-guide.md",
+	"docs/policies.md",
 	"docs/connect-altershield-server.md",
 	"docs/states.md",
 	"docs/design.md",

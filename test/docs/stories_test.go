@@ -21,9 +21,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,6 +44,7 @@ import (
 const (
 	first     = walkthrough.FirstRelease
 	system    = "altershieldoperator-system"
+	staysUp   = system + "/default/stays-up"
 	quick     = "https://raw.githubusercontent.com/traas-stack/altershield-operator/main/quick-start.yaml"
 	secret    = "the token of the stories"
 	admission = "stories.admission"
@@ -253,6 +257,91 @@ var stories = map[string]told{
 			},
 		},
 	},
+	"docs/policies.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.fresh()
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicies --all")
+			s.do("kubectl delete deployment web --ignore-not-found --cascade=foreground")
+			s.forget()
+		},
+		steps: []step{
+			{
+				command: "kubectl -n altershieldoperator-system patch defensepolicy default --type merge -p " +
+					`'{"spec":{"workloadSelector":{"matchExpressions":[{"key":"leader-elected","operator":"DoesNotExist"}]}}}'`,
+				before: func(s *story) {
+					s.check(first, staysUp, "Watching", "")
+					s.do("kubectl label deployment sleep leader-elected=true")
+				},
+				// What goes on is canceled, too.
+				after: func(s *story) { s.check(first, staysUp, "Canceled", "PolicyRemoved") },
+			},
+			{
+				command: `kubectl -n altershieldoperator-system patch defensepolicy default --type merge -p '{"spec":{"mode":"Enforce"}}'`,
+				before: func(s *story) {
+					s.do(`kubectl -n %s patch defensepolicy default --type merge -p '{"spec":{"mode":"Observe"}}'`, system)
+				},
+				after: func(s *story) { s.policy(system, "default", "Enforce") },
+			},
+			{
+				command: "kubectl replace -f config/samples/policies/stays-up.yaml",
+				before: func(s *story) {
+					s.do(`kubectl -n %s patch defensepolicy default --type merge -p '{"spec":{"mode":"Disabled"}}'`, system)
+				},
+				after: func(s *story) { s.policy(system, "default", "Enforce") },
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/pod-health.yaml",
+				after: func(s *story) {
+					s.policy("default", "critical", "Enforce")
+					s.do("kubectl label deployment sleep leader-elected- tier=critical")
+					s.do("kubectl set image deployment/sleep sleep=busybox:1.30")
+					s.check(current(s), "default/critical/soak", "Running", "")
+					pod := s.podOf(current(s) + "--x--1")
+					s.do("kubectl annotate pod %s %s=true", pod, controlplane.UnreadyAnnotation)
+					s.check(current(s), "default/critical/soak", "Failed", "ReadinessLost")
+					s.state(current(s), "Suspend")
+					s.wait("true", "kubectl get cwl %s -o yaml | grep -q 'see the dashboard of the service' && echo true", current(s))
+				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/observe.yaml",
+				after: func(s *story) {
+					s.policy("default", "trial", "Observe")
+					// The policy of the operator would fail what crashes again and again.
+					s.do(`kubectl -n %s patch defensepolicy default --type merge -p '{"spec":{"mode":"Disabled"}}'`, system)
+					s.fresh()
+					s.check(first, "default/trial/one-restart", "Watching", "")
+					s.do("kubectl label pod %s %s=%s", s.podOf(first+"--x--1"), controlplane.BehaviorLabel, controlplane.BehaviorLiveness)
+					s.check(first, "default/trial/one-restart", "Failed", "Restarted")
+				},
+			},
+			{
+				command: "kubectl get events --field-selector reason=WouldFail",
+				after: func(s *story) {
+					s.wait("true", "kubectl get events --field-selector reason=WouldFail | grep -q default/trial/one-restart && echo true")
+					s.wait("", "kubectl get deployment sleep -o jsonpath='{.metadata.labels.altershield\\.defense\\.antgroup\\.com/suspend}'")
+					s.do("kubectl -n %s replace -f config/samples/policies/stays-up.yaml", system)
+					s.do("kubectl delete defensepolicy trial critical")
+				},
+			},
+			{command: "kubectl apply -f config/samples/policies/probe.yaml", after: (*story).probed},
+			{
+				command: "kubectl get changepods -o wide",
+				before: func(s *story) {
+					s.do("kubectl delete defensepolicy answers")
+					s.do("kubectl delete deployment web --ignore-not-found --cascade=foreground")
+					s.fresh()
+					s.check(first, staysUp, "Watching", "")
+					s.do("kubectl label pod %s %s=%s", s.podOf(first+"--x--1"), controlplane.BehaviorLabel, controlplane.BehaviorCrashLoop)
+					s.state(first, "Suspend")
+				},
+				after: func(s *story) { s.wait("1", "kubectl get changepods -o wide | grep -c %s", staysUp) },
+			},
+		},
+	},
 	"docs/objects.md": {
 		begin: func(s *story) {
 			if s.manager == nil || !s.manager.Running() {
@@ -395,6 +484,63 @@ func (s *story) heard() {
 		said += line.Time + "  " + line.Text + "\n"
 	}
 	s.shows("failure", strings.ReplaceAll(said, "on POD", "on "+pod))
+}
+
+// current is the release of the sample that goes on.
+func current(s *story) string {
+	return "sleep--x--" + s.do("kubectl get deployment sleep -o jsonpath='{.metadata.labels.admission-webhook-altershield\\.antgroup\\.com/version}'")
+}
+
+// policy waits until a policy is in force as it is.
+func (s *story) policy(namespace, name, mode string) {
+	s.t.Helper()
+	s.wait("true "+mode, `kubectl -n %s get defensepolicy %s -o go-template='{{$generation := .metadata.generation}}`+
+		`{{range .status.conditions}}{{if eq .type "Accepted"}}{{and (eq .status "True") (eq .observedGeneration $generation)}}{{end}}{{end}} {{.spec.mode}}'`, namespace, name)
+}
+
+// check waits until a check of the first batch of a release is in a phase, for a reason.
+func (s *story) check(release, name, phase, reason string) {
+	s.t.Helper()
+	s.wait(strings.TrimSpace(phase+" "+reason), `kubectl get changepod %s--x--1 -o jsonpath='{range .status.checks[?(@.name=="%s")]}{.phase} {.reason}{end}'`, release, name)
+}
+
+// probed lets pods that the sample selects answer 404, and waits until that is
+// told.
+func (s *story) probed() {
+	s.t.Helper()
+	s.policy("default", "answers", "Observe")
+	addresses, err := controlplane.PodAddresses(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// A server that answers nothing well takes the port of the sample.
+	at := slices.IndexFunc(addresses, func(ip netip.Addr) bool {
+		l, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", netip.AddrPortFrom(ip, 8080).String())
+		if err != nil {
+			return false
+		}
+		server := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: patience}
+		go func() { _ = server.Serve(l) }()
+		s.t.Cleanup(func() { _ = server.Close() })
+		return true
+	})
+	if at < 0 {
+		s.t.Logf("%s: what the probe does is not looked at: of the addresses of this machine that the operator calls (%v), port 8080 of none is free", s.path, addresses)
+		return
+	}
+	s.do("kubectl create deployment web --image=busybox --port=8080")
+	s.do(`kubectl patch deployment web -p '{"spec":{"template":{"metadata":{"annotations":{"%s":"%s"}}}}}'`, controlplane.PodIPAnnotation, addresses[at])
+	const check = "default/answers/healthz"
+	for range 4 { // three calls, ten seconds apart
+		if s.poll(func() bool {
+			said, _ := s.shell("kubectl get events --field-selector reason=WouldFail,involvedObject.name=web")
+			return strings.Contains(said, check) && strings.Contains(said, "GET /healthz on port 8080 was answered 404, and not 200-399, 3 times in a row")
+		}) {
+			s.wait("", "kubectl get deployment web -o jsonpath='{.metadata.labels.altershield\\.defense\\.antgroup\\.com/suspend}'")
+			return
+		}
+	}
+	s.t.Fatalf("%s: no event tells that %s would fail the pods", s.path, check)
 }
 
 // anyManager is for what is there with a server and without.
