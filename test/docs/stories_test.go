@@ -327,6 +327,32 @@ var stories = map[string]told{
 					s.do("kubectl delete defensepolicy trial critical")
 				},
 			},
+			{
+				command: "kubectl apply -f config/samples/policies/cel.yaml",
+				after: func(s *story) {
+					s.policy("default", "rules", "Enforce")
+					s.do("kubectl set image deployment/sleep sleep=busybox:1.31")
+					s.check(current(s), "default/rules/containers", "Failed", "RuleFailed")
+					s.state(current(s), "Suspend")
+					s.wait("true", "kubectl get cwl %s -o yaml | grep -q 'a container has no limit of memory; see the handbook of the platform' && echo true", current(s))
+					s.do("kubectl delete defensepolicy rules")
+				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/release.yaml",
+				after: func(s *story) {
+					s.policy("default", "one-change", "Enforce")
+					s.fresh()
+					s.state(first, "Success")
+					const phases = "kubectl get cwl %s -o jsonpath='{.status.checks[*].phase}'"
+					s.wait("Passed Watching", phases, first)
+					s.do("kubectl scale deployment sleep --replicas=1")
+					s.do("kubectl set image deployment/sleep sleep=busybox:1.30")
+					s.wait("Passed Failed", phases, current(s))
+					s.state(current(s), "Suspend")
+					s.do("kubectl delete defensepolicy one-change")
+				},
+			},
 			{command: "kubectl apply -f config/samples/policies/probe.yaml", after: (*story).probed},
 			{
 				command: "kubectl get changepods -o wide",
