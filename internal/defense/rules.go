@@ -81,9 +81,6 @@ const (
 	// at first; it doubles up to maxRulesRetry.
 	rulesRetry    = 10 * time.Second
 	maxRulesRetry = time.Minute
-	// lastTry is how long before the deadline it gives up: a check in the background is
-	// not looked at any more when that is over.
-	lastTry = time.Second
 )
 
 // DecideRules says what becomes of a check by rules. One evaluation is the
@@ -120,11 +117,10 @@ func DecideRules(in RulesInput) RulesPlan {
 	return plan
 }
 
-// endRules ends a check that failed nobody. In the background that is not written, but
-// that it could not be evaluated before is taken back.
+// endRules ends a check that failed nobody. In the background that is not written where
+// it was to be expected.
 func endRules(s *v1alpha1.CheckStatus, phase v1alpha1.CheckPhase, reason, message string) {
-	if s.Background {
-		s.Reason, s.Message = "", ""
+	if s.Phase == v1alpha1.CheckWatching {
 		return
 	}
 	s.Phase, s.Reason, s.Message = phase, reason, message
@@ -156,11 +152,12 @@ func failByRules(s *v1alpha1.CheckStatus, failures []FalseRule, suggestion strin
 	s.Message = strings.Join(nonEmpty(told, suggestion), "; ")
 }
 
-// retryRules tries again, until it is too late.
+// retryRules tries again, until it is too late. One in the background is not Watching
+// any more: that would be taken for passed when the deadline is over.
 func (in *RulesInput) retryRules(plan *RulesPlan) {
 	s := &plan.Status
 	s.Reason = v1alpha1.ReasonCannotEvaluate
-	left := timeOrZero(s.Deadline).Add(-lastTry).Sub(in.Now)
+	left := timeOrZero(s.Deadline).Sub(in.Now)
 	if left <= 0 {
 		s.Phase, s.Message = v1alpha1.CheckError, "the rules could not be evaluated until the deadline: "+in.Result.Problem
 		if s.OnSilence = in.OnError; s.OnSilence == v1alpha1.SilenceDefault {
@@ -168,7 +165,7 @@ func (in *RulesInput) retryRules(plan *RulesPlan) {
 		}
 		return
 	}
-	s.Message = "the rules cannot be evaluated, and are tried again until the deadline: " + in.Result.Problem
+	s.Phase, s.Message = v1alpha1.CheckRunning, "the rules cannot be evaluated, and are tried again until the deadline: "+in.Result.Problem
 	wait := rulesRetry
 	for range min(in.Tries, 10) {
 		wait = min(2*wait, maxRulesRetry)

@@ -57,7 +57,7 @@ func TestDecideRules(t *testing.T) {
 		"true": {at: time.Minute, result: &RulesResult{Pods: 2},
 			want: want{done: true, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "of 2 pods"}},
 		"true, in the background":             {at: time.Minute, background: true, result: &RulesResult{Pods: 2}, want: want{done: true, phase: watching}},
-		"true at last, in the background":     {at: time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, result: &RulesResult{Pods: 2}, want: want{done: true, phase: watching}},
+		"true at last, in the background":     {at: time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, result: &RulesResult{Pods: 2}, want: want{done: true, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed}},
 		"nobody is left":                      {at: time.Minute, result: &RulesResult{}, want: want{done: true, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods}},
 		"nobody is left, in the background":   {at: time.Minute, background: true, result: &RulesResult{}, want: want{done: true, phase: watching}},
 		"false of the batch":                  {at: time.Minute, result: &RulesResult{Pods: 2, False: []FalseRule{{Message: "bad"}}}, want: want{done: true, phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, message: "bad; look"}},
@@ -67,9 +67,11 @@ func TestDecideRules(t *testing.T) {
 		"wrong":                               {at: time.Minute, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, message: "no such key: a", after: 10 * time.Second}},
 		"wrong again":                         {at: time.Minute, tries: 2, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: 40 * time.Second}},
 		"wrong again and again":               {at: time.Minute, tries: 1000, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: time.Minute}},
-		"wrong, shortly before the deadline":  {at: 9*time.Minute + 50*time.Second, tries: 9, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: 9 * time.Second}},
-		"wrong, at the last":                  {at: 9*time.Minute + 59*time.Second, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate, message: "until the deadline: no such key"}},
-		"wrong, in the background":            {at: 9*time.Minute + 59*time.Second, background: true, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate}},
+		"wrong, shortly before the deadline":  {at: 9*time.Minute + 50*time.Second, tries: 9, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: 10 * time.Second}},
+		"wrong, at the last":                  {at: 10 * time.Minute, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate, message: "until the deadline: no such key"}},
+		"wrong, in the background":            {at: 9*time.Minute + 59*time.Second, background: true, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: time.Second}},
+		"wrong to the end, in the background": {at: 10 * time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate}},
+		"it was wrong, and is tried again":    {at: time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, evaluate: true}},
 		"wrong, when it was down until later": {at: time.Hour, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate}},
 		"true, when it was down until later":  {at: time.Hour, result: &RulesResult{Pods: 1}, want: want{done: true, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed}},
 	} {
@@ -79,7 +81,10 @@ func TestDecideRules(t *testing.T) {
 				Status: v1alpha1.CheckStatus{Name: "shop/p/a", Type: "cel", Phase: running, StartTime: timeOf(began), Deadline: timeOf(began.Add(10 * time.Minute)), Reason: test.was},
 			}
 			if test.background {
-				in.Status.Background, in.Status.Phase = true, watching
+				in.Status.Background = true
+				if test.was == "" {
+					in.Status.Phase = watching
+				}
 			}
 			if test.notBefore > 0 {
 				in.NotBefore = began.Add(test.notBefore)

@@ -74,7 +74,7 @@ type CheckStatus struct {
 	// +optional
 	Background bool `json:"background,omitempty"`
 	// Phase is how far the check has come. Watching, past DueTime, means that it
-	// passed, unless the reason is CannotEvaluate: that it passed is not written.
+	// passed: that is not written.
 	// +optional
 	Phase CheckPhase `json:"phase,omitempty"`
 	// StartTime is when the check began; it is written before it is made.
