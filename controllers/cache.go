@@ -114,6 +114,9 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry)
 			return fmt.Errorf("index %T by node: %w", object, err)
 		}
 	}
+	if err := indexer.IndexField(ctx, &v1alpha1.ChangePod{}, workload.IndexByPod, workload.PodGroupsOf); err != nil {
+		return fmt.Errorf("index changepods by pod: %w", err)
+	}
 	for _, object := range cached {
 		if _, err := mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("cache %T: %w", object, err)

@@ -399,21 +399,9 @@ func (r *ChangePodReconciler) batchesOfChange(ctx context.Context, o client.Obje
 
 // batchesOfPod maps a pod to the batch it is in, while checks of it go on.
 func (r *ChangePodReconciler) batchesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
-	owner, ok := r.WorkloadOfPod(ctx, o)
-	if !ok {
-		return nil
-	}
-	changes, err := r.Releases(ctx, o.GetNamespace(), owner.UID)
-	if err != nil {
-		log.FromContext(ctx).Error(err, "find the releases of a pod", "pod", client.ObjectKeyFromObject(o))
-	}
-	var requests []reconcile.Request
-	for i := range changes {
-		requests = append(requests, cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
-			return r.goesOn(b) && slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == string(o.GetUID()) })
-		}, cluster.OwnedBy(o.GetNamespace(), changes[i].UID)...)...)
-	}
-	return requests
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
+		return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == string(o.GetUID()) }) && r.goesOn(b)
+	}, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByPod: workload.PodGroup(o.GetUID())})
 }
 
 // goesOn says that a check of a policy goes on of a batch.

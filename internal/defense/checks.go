@@ -177,7 +177,12 @@ func (b *BeginCheck) begun(now time.Time) v1alpha1.CheckStatus {
 // CheckGoesOn says that a check of a policy may still come to something. One in the
 // background has its deadline: it was written down as watching, and stays so.
 func CheckGoesOn(c *v1alpha1.CheckStatus, now time.Time) bool {
-	return c.Type != "" && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching && now.Before(timeOrZero(c.Deadline)))
+	return CheckMayGoOn(c) && (c.Phase != v1alpha1.CheckWatching || now.Before(timeOrZero(c.Deadline)))
+}
+
+// CheckMayGoOn says so whatever the time is.
+func CheckMayGoOn(c *v1alpha1.CheckStatus) bool {
+	return c.Type != "" && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching)
 }
 
 // NoteCheck puts what a check of a policy came to into the status of a batch. One that
@@ -270,17 +275,17 @@ func IsCurrentBatch(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) 
 	return isOfAttempt(change, batch) && IsVerified(change.Status.Status)
 }
 
-// OtherBatches are the other batches of the attempt that a batch is of, that count by
+// CountingBatches are the batches of the attempt a release is at that count by
 // themselves.
-func OtherBatches(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, batches []v1alpha1.ChangePod) (others []*v1alpha1.ChangePod) {
+func CountingBatches(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (counting []*v1alpha1.ChangePod) {
 	folded := numbers(nil)
 	if f := change.Status.Folded; f != nil {
 		folded = parseNumbers(f.Numbers)
 	}
 	for i := range batches {
-		if b := &batches[i]; b.UID != batch.UID && isOfAttempt(change, b) && !folded.has(BatchNumber(b)) {
-			others = append(others, b)
+		if b := &batches[i]; isOfAttempt(change, b) && !folded.has(BatchNumber(b)) {
+			counting = append(counting, b)
 		}
 	}
-	return others
+	return counting
 }

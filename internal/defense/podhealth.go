@@ -60,8 +60,8 @@ type PodHealthInput struct {
 type ReleaseHealth struct {
 	// Total is how many pods of the release are in a batch and exist.
 	Total int
-	// Others are the other batches of the release.
-	Others []BatchHealth
+	// Failing is how many pods of other batches of the release fail the check.
+	Failing int
 	// Old are the pods of the version before that exist.
 	Old []Pod
 }
@@ -78,6 +78,9 @@ type BatchHealth struct {
 type PodHealthPlan struct {
 	// NeedsRelease: a pod fails; look at the others, and decide again.
 	NeedsRelease bool
+	// Failing are the pods of the batch that fail then, and how, in one text: it changes
+	// when one fails again.
+	Failing string
 	// Status is the new one, which may be as it was.
 	Status v1alpha1.CheckStatus
 	// After says when to look again, if nothing happens before; 0 for never.
@@ -116,7 +119,7 @@ func DecidePodHealth(in PodHealthInput) PodHealthPlan {
 		}
 	}
 	if len(failing) > 0 && in.Release == nil {
-		return PodHealthPlan{NeedsRelease: true, Status: h.status}
+		return PodHealthPlan{NeedsRelease: true, Failing: h.describeFailing(failing), Status: h.status}
 	}
 	unclear := len(failing) > 0 && h.judge(failing)
 	if h.status.Phase == v1alpha1.CheckFailed {
@@ -134,6 +137,18 @@ func DecidePodHealth(in PodHealthInput) PodHealthPlan {
 		}
 	}
 	return PodHealthPlan{Status: h.status, After: after}
+}
+
+// describeFailing tells the same only as long as the pods fail as they do.
+func (h *podHealth) describeFailing(failing map[string]symptom) string {
+	var all strings.Builder
+	for i := range h.Pods {
+		p := &h.Pods[i]
+		if s, fails := failing[p.Name]; fails {
+			fmt.Fprintln(&all, p.Name, s.reason, p.Restarts, p.EndedAt.Unix(), p.UnreadySince.Unix())
+		}
+	}
+	return all.String()
 }
 
 type podHealth struct {
@@ -297,12 +312,18 @@ func (h *podHealth) keep(kept v1alpha1.PodAtStart) {
 func (h *podHealth) judge(failing map[string]symptom) (unclear bool) {
 	all := failing
 	failing = maps.Clone(failing)
-	maps.DeleteFunc(failing, func(_ string, s symptom) bool { return h.sameOnOldPods(s.reason) })
+	same := map[string]bool{}
+	for _, s := range failing {
+		if _, known := same[s.reason]; !known {
+			same[s.reason] = h.sameOnOldPods(s.reason)
+		}
+	}
+	maps.DeleteFunc(failing, func(_ string, s symptom) bool { return same[s.reason] })
 	if len(failing) == 0 {
 		h.note(v1alpha1.ReasonSameOnOldPods, all, "pods of the version before do the same, so that it is not this release")
 		return true
 	}
-	count, allowed := h.countFailing(failing), h.allowed()
+	count, allowed := len(failing)+h.Release.Failing, h.allowed()
 	if count <= allowed {
 		h.note(v1alpha1.ReasonTolerated, failing, fmt.Sprintf("%d of %d pods of the release fail, up to %d are tolerated", count, h.Release.Total, allowed))
 		return false
@@ -331,24 +352,17 @@ func (h *podHealth) note(reason string, failing map[string]symptom, more string)
 	s.FailedPods = names[:min(len(names), maxFailedPods)]
 }
 
-// countFailing counts the pods of the release that fail: those of the batch, and of
-// others those that were found to fail, or do now, each while its own batch is looked
-// at.
-func (h *podHealth) countFailing(failing map[string]symptom) (count int) {
-	count = len(failing)
-	for i := range h.Release.Others {
-		b := &h.Release.Others[i]
-		there := newPodHealth(PodHealthInput{Now: h.Now, Check: h.Check, Status: b.Status, Pods: b.Pods})
-		bad := 0
-		for j := range b.Pods {
-			if p := &b.Pods[j]; !p.excused() && (there.crashed(p).reason != "" || there.unready(p).reason != "" || slices.Contains(b.Status.FailedPods, p.Name)) {
-				bad++
-			}
+// CountFailing counts the pods of another batch that count as failing for a check: those
+// that were found to fail, or do now, while that batch is looked at.
+func CountFailing(now time.Time, check PodHealth, of BatchHealth) (count int) {
+	there := newPodHealth(PodHealthInput{Now: now, Check: check, Status: of.Status, Pods: of.Pods})
+	for i := range of.Pods {
+		if p := &of.Pods[i]; !p.excused() && (there.crashed(p).reason != "" || there.unready(p).reason != "" || slices.Contains(of.Status.FailedPods, p.Name)) {
+			count++
 		}
-		if b.Status.Reason != v1alpha1.ReasonSameOnOldPods && int(b.Status.FailedCount) > len(b.Status.FailedPods) {
-			bad = max(bad, min(int(b.Status.FailedCount), len(b.Pods)))
-		}
-		count += bad
+	}
+	if of.Status.Reason != v1alpha1.ReasonSameOnOldPods && int(of.Status.FailedCount) > len(of.Status.FailedPods) {
+		count = max(count, min(int(of.Status.FailedCount), len(of.Pods)))
 	}
 	return count
 }

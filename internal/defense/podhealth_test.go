@@ -150,9 +150,9 @@ func TestPodHealth(t *testing.T) {
 			plan := DecidePodHealth(in)
 			if plan.NeedsRelease {
 				others := named("other-", test.others)
-				in.Release = &ReleaseHealth{Total: len(mine) + len(others), Old: named("old-", test.old), Others: []BatchHealth{{
+				in.Release = &ReleaseHealth{Total: len(mine) + len(others), Old: named("old-", test.old), Failing: CountFailing(in.Now, test.check, BatchHealth{
 					Pods: others, Status: v1alpha1.CheckStatus{StartTime: timeOf(began), DueTime: timeOf(at(duration)), FailedPods: test.tolerated},
-				}}}
+				})}
 				plan = DecidePodHealth(in)
 			}
 			s := plan.Status

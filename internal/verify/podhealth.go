@@ -41,21 +41,22 @@ import (
 // at the pods of a batch when one of them changes, and when the time of the check is
 // over.
 type PodHealth struct {
-	view  cluster.View
-	clock clock.PassiveClock
+	view     cluster.View
+	clock    clock.PassiveClock
+	releases *releaseHealths
 }
 
 var _ Provider = &PodHealth{}
 
 // NewPodHealth looks at the pods that the cache has.
 func NewPodHealth(c *cluster.Cluster) *PodHealth {
-	return &PodHealth{view: c.View, clock: c.Clock}
+	return &PodHealth{view: c.View, clock: c.Clock, releases: newReleaseHealths(c.View, c.Clock)}
 }
 
 // Name implements Provider.
 func (*PodHealth) Name() string { return policy.TypePodHealth }
 
-// Forget implements Provider: it remembers nothing.
+// Forget implements Provider: what it remembers of a batch is dropped soon.
 func (*PodHealth) Forget(types.NamespacedName) {}
 
 // Next implements Provider.
@@ -152,8 +153,8 @@ func (p *PodHealth) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatu
 	in := defense.PodHealthInput{Now: p.clock.Now(), Check: paramsOf(of), Status: followed(c, of, s), Pods: pods}
 	plan := defense.DecidePodHealth(in)
 	if plan.NeedsRelease {
-		if in.Release, err = p.releaseHealth(ctx, s, c.Name); err != nil {
-			return nil, 0, err
+		if in.Release, after, err = p.releases.health(ctx, s, of, pods, plan.Failing); in.Release == nil {
+			return nil, after, err
 		}
 		plan = defense.DecidePodHealth(in)
 	}
@@ -210,43 +211,6 @@ func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([
 		}
 	}
 	return pods, nil
-}
-
-// releaseHealth observes the pods around a batch.
-func (p *PodHealth) releaseHealth(ctx context.Context, s *Subject, check string) (*defense.ReleaseHealth, error) {
-	batches, err := p.view.Batches(ctx, s.Release)
-	if err != nil {
-		return nil, err
-	}
-	pods, err := p.view.Pods(ctx, s.Workload)
-	if err != nil {
-		return nil, err
-	}
-	there := map[types.UID]defense.Pod{}
-	for i := range pods {
-		if !pods[i].Terminating && !pods[i].Ended {
-			there[pods[i].UID] = pods[i]
-		}
-	}
-	in := func(batch *v1alpha1.ChangePod) (found []defense.Pod) {
-		for _, info := range batch.Spec.PodInfos {
-			if pod, ok := there[types.UID(info.UID)]; ok {
-				found = append(found, pod)
-			}
-		}
-		return found
-	}
-	h := &defense.ReleaseHealth{Total: len(in(s.Batch))}
-	for _, b := range defense.OtherBatches(s.Release, s.Batch, batches) {
-		other := defense.BatchHealth{Pods: in(b)}
-		h.Total += len(other.Pods)
-		if c := defense.FindCheck(b.Status.Checks, check); c != nil {
-			other.Status = *c
-			h.Others = append(h.Others, other)
-		}
-	}
-	h.Old, err = p.view.OldPods(ctx, s.Workload)
-	return h, err
 }
 
 // Begin says which checks of policies begin with a batch.

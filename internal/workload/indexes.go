@@ -17,10 +17,14 @@ limitations under the License.
 package workload
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // Names of the indexes by which the controllers look objects up.
@@ -32,6 +36,9 @@ const (
 	IndexByOrder = "order-id"
 	// IndexByNode indexes ChangePods and ChangeWorkloads by their ids on the server.
 	IndexByNode = "node-id"
+	// IndexByPod indexes ChangePods whose checks of policies may go on by the PodGroup of
+	// each of their pods.
+	IndexByPod = "pod-uid"
 )
 
 // OwnerUID is the IndexByOwner of an object.
@@ -72,4 +79,23 @@ func NodeOf(o client.Object) []string {
 		return nil
 	}
 	return []string{node}
+}
+
+// PodGroup is what pods with the same end of their UIDs share. An index by whole UIDs
+// takes some 650 bytes a pod: of these groups there are 256, and whoever looks a pod up
+// sorts out the others of its group.
+func PodGroup(uid types.UID) string { return string(uid[max(len(uid)-2, 0):]) }
+
+// PodGroupsOf is the IndexByPod of a ChangePod.
+func PodGroupsOf(o client.Object) []string {
+	batch, ok := o.(*v1alpha1.ChangePod)
+	if !ok || !slices.ContainsFunc(batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return defense.CheckMayGoOn(&c) }) {
+		return nil
+	}
+	groups := make([]string, len(batch.Spec.PodInfos))
+	for i := range batch.Spec.PodInfos {
+		groups[i] = PodGroup(types.UID(batch.Spec.PodInfos[i].UID))
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups)
 }
