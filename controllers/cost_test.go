@@ -141,7 +141,7 @@ func (c *cached) change(tb testing.TB, objects ...client.Object) {
 	err := wait.PollUntilContextTimeout(tb.Context(), time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		now, ok := last.DeepCopyObject().(client.Object)
 		err := c.Get(ctx, client.ObjectKeyFromObject(last), now)
-		return ok && now.GetResourceVersion() == last.GetResourceVersion(), err
+		return ok && now.GetResourceVersion() == last.GetResourceVersion(), client.IgnoreNotFound(err)
 	})
 	if err != nil {
 		tb.Fatalf("the cache does not show %s: %v", last.GetName(), err)
@@ -388,6 +388,68 @@ func BenchmarkCachedPods(b *testing.B) {
 				}
 				b.ReportMetric((heap()-before)/pods, "B/pod")
 				runtime.KeepAlive(of)
+			}
+		})
+	}
+}
+
+// thousand are policies of the namespace of the workloads, one check each, made one
+// after the other.
+func thousand(began time.Time, selector *metav1.LabelSelector) (policies []client.Object) {
+	for i := range 1000 {
+		p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: fmt.Sprintf("p%04d", i), UID: types.UID(fmt.Sprint("p", i)), Generation: 1,
+			CreationTimestamp: metav1.NewTime(began.Add(time.Duration(i-2000) * time.Second)),
+		}}
+		p.Spec.WorkloadSelector = selector
+		p.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "health", PodHealth: &v1alpha1.PodHealthCheck{}}}
+		policies = append(policies, p)
+	}
+	return policies
+}
+
+// another is a selector that selects none of the workloads, as costly as any.
+var another = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+	{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"one", "two", "three"}},
+	{Key: "team", Operator: metav1.LabelSelectorOpIn, Values: []string{"one", "two", "three"}},
+}}
+
+// BenchmarkThousandPolicies: a thousand policies of one namespace with 100 workloads are
+// judged, and looked through for a batch that is not done.
+func BenchmarkThousandPolicies(b *testing.B) {
+	for name, selector := range map[string]*metav1.LabelSelector{
+		"of all": nil, "of some": {MatchLabels: map[string]string{"app": "another"}}, "of expressions": another,
+	} {
+		of := released("web", 1, 1)
+		objects := of.objects
+		for i := range 99 {
+			objects = append(objects, released(fmt.Sprintf("web%02d", i), 1, 1).objects...)
+		}
+		world := newCached(b, append(objects, around(of.began, thousand(of.began, selector)...)...)...)
+		c, _ := world.cluster(b, of.began.Add(time.Minute))
+		judges := &DefensePolicyReconciler{Cluster: c}
+		request := ctrl.Request{NamespacedName: types.NamespacedName{Name: "ns"}}
+		if _, err := judges.Reconcile(b.Context(), request); err != nil {
+			b.Fatal(err)
+		}
+		b.Run("judged, "+name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := judges.Reconcile(b.Context(), request); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run("batch, "+name, func(b *testing.B) {
+			batch := v1alpha1.ChangePod{}
+			if err := world.Get(b.Context(), types.NamespacedName{Namespace: "ns", Name: "web--x--1-0"}, &batch); err != nil {
+				b.Fatal(err)
+			}
+			batch.Status.Status = v1alpha1.ChangePodPreSubmitted
+			r := newHealthReconciler(c)
+			for b.Loop() {
+				if _, err := r.observe(b.Context(), &batch); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}

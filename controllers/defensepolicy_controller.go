@@ -127,13 +127,21 @@ func (r *DefensePolicyReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	return cluster.Settle(ctx, ctrl.Result{}, errors.Join(errs...))
 }
 
-// tooMany says for which workload each policy of a namespace is one too many.
+// tooMany says for which workload each policy of a namespace is one too many: the one
+// that it is told of, as long as that is so, and else the first by name. So what is
+// written of it does not depend on the order in which the cache has the workloads.
 func (r *DefensePolicyReconciler) tooMany(ctx context.Context, namespace string, policies []v1alpha1.DefensePolicy) (map[string]string, error) {
 	var where []client.ListOption
 	if namespace != r.Operator {
 		where = append(where, client.InNamespace(namespace))
 	}
 	over, namespaces, failed := map[string]string{}, map[string]cluster.Namespace{}, error(nil)
+	byName := map[string]*v1alpha1.DefensePolicy{}
+	for i := range policies {
+		if policies[i].Namespace == namespace {
+			byName[policies[i].Name] = &policies[i]
+		}
+	}
 	r.Workloads(ctx, func(w client.Object) bool {
 		ns, ok := namespaces[w.GetNamespace()]
 		if !ok {
@@ -150,8 +158,13 @@ func (r *DefensePolicyReconciler) tooMany(ctx context.Context, namespace string,
 			Namespace: w.GetNamespace(), NamespaceLabels: ns.Meta.Labels, Labels: w.GetLabels(),
 		})
 		for _, name := range selected.Over {
-			if of, name, _ := strings.Cut(name, "/"); of == namespace && over[name] == "" {
-				over[name] = w.GetNamespace() + "/" + w.GetName()
+			of, name, _ := strings.Cut(name, "/")
+			if of != namespace {
+				continue
+			}
+			is, known := w.GetNamespace()+"/"+w.GetName(), over[name]
+			if p := byName[name]; known == "" || !policy.ToldFor(p, known) && (is < known || policy.ToldFor(p, is)) {
+				over[name] = is
 			}
 		}
 		return false

@@ -19,6 +19,8 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
 // listed counts how often pods are listed: all of a release.
@@ -107,9 +110,13 @@ func TestFailingAtOnce(t *testing.T) {
 }
 
 // TestFailingOneByOne: of pods that fail one by one, within a moment, the last one sees
-// all that failed before: 10 of 100 are tolerated, and 11 are not.
+// all that failed before: 10 of 100 are tolerated, and 11 are not. The first is told of
+// at once.
 func TestFailingOneByOne(t *testing.T) {
-	for failed, want := range map[int]string{10: "Watching Tolerated", 11: "Failed CrashLoopBackOff"} {
+	for failed, want := range map[int]map[string]int{
+		10: {"Watching ": 90, "Watching Tolerated": 10},
+		11: {"Watching ": 89, "Watching Tolerated": 1, "Failed CrashLoopBackOff": 10},
+	} {
 		t.Run(fmt.Sprint(failed), func(t *testing.T) {
 			f := newFailing(t, 100)
 			var requests []ctrl.Request
@@ -126,7 +133,7 @@ func TestFailingOneByOne(t *testing.T) {
 				t.Errorf("%d batches were told of at once, want the first", got)
 			}
 			settle(t, f.r, f.clock, requests)
-			if got := f.phases(t); got[want] != failed {
+			if got := f.phases(t); !maps.Equal(got, want) {
 				t.Errorf("of %d that fail the checks are %v", failed, got)
 			}
 		})
@@ -161,4 +168,64 @@ func indexOf(pods []*corev1.Pod, pod *corev1.Pod) int {
 		}
 	}
 	return -1
+}
+
+// TestThousandPolicies: a thousand policies are told once each what is with them, however
+// many workloads they select, and in whatever order the cache shows those. What counts
+// for a workload is bounded.
+func TestThousandPolicies(t *testing.T) {
+	began := released("web", 1, 1).began
+	var objects []client.Object
+	for i := range 50 {
+		objects = append(objects, released(fmt.Sprintf("web%02d", i), 1, 1).objects...)
+	}
+	for _, namespace := range []string{"ns", operatorNamespace} {
+		t.Run(namespace, func(t *testing.T) {
+			policies := thousand(began, nil)
+			for _, p := range policies {
+				p.SetNamespace(namespace)
+			}
+			world := newCached(t, append(slices.Clone(objects), around(began, policies...)...)...)
+			c, _ := world.cluster(t, began)
+			r := &DefensePolicyReconciler{Cluster: c}
+			judge := func() {
+				if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			judged := len(policies)
+			if namespace == operatorNamespace {
+				judged++ // the default policy
+			}
+			for range 5 {
+				judge()
+			}
+			if world.writes != judged {
+				t.Errorf("%d writes for %d policies", world.writes, judged)
+			}
+			// Another workload that comes first changes nothing, as long as the one that is named is there.
+			for _, o := range released("a", 1, 1).objects {
+				world.change(t, o)
+			}
+			judge()
+			if world.writes != judged {
+				t.Errorf("%d writes for %d policies, and a workload more", world.writes, judged)
+			}
+			var list v1alpha1.DefensePolicyList
+			if err := world.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
+				t.Fatal(err)
+			}
+			reasons := map[string]int{}
+			for i := range list.Items {
+				reasons[list.Items[i].Status.Conditions[0].Reason]++
+			}
+			inForce := policy.MaxPolicies
+			if namespace == "ns" {
+				inForce-- // one is the default policy
+			}
+			if reasons[v1alpha1.ReasonInForce] != inForce || reasons[v1alpha1.ReasonTooMany] != judged-inForce {
+				t.Errorf("they are %v", reasons)
+			}
+		})
+	}
 }

@@ -25,8 +25,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -117,6 +117,9 @@ func selectorsAccepted(p *v1alpha1.DefensePolicy, operator string) (problem stri
 	for field, selector := range map[string]*metav1.LabelSelector{
 		"workloadSelector": p.Spec.WorkloadSelector, "namespaceSelector": p.Spec.NamespaceSelector,
 	} {
+		if selector == nil {
+			continue
+		}
 		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
 			return fmt.Sprintf("spec.%s: %v", field, err)
 		}
@@ -251,14 +254,35 @@ func selects(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, operat
 	return matches(spec.WorkloadSelector, w.Labels) && (p.Namespace != operator || matches(spec.NamespaceSelector, w.NamespaceLabels))
 }
 
-// matches says that a selector selects something with these labels; one that is not
-// there selects everything.
+// matches says that a selector that was accepted selects something with these labels;
+// one that is not there selects everything. It is not parsed for that: there may be a
+// thousand of them.
 func matches(selector *metav1.LabelSelector, of map[string]string) bool {
 	if selector == nil {
 		return true
 	}
-	s, err := metav1.LabelSelectorAsSelector(selector)
-	return err == nil && s.Matches(labels.Set(of))
+	for key, value := range selector.MatchLabels {
+		if got, ok := of[key]; !ok || got != value {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return !meets(&r, of) })
+}
+
+func meets(r *metav1.LabelSelectorRequirement, of map[string]string) bool {
+	value, ok := of[r.Key]
+	switch r.Operator {
+	case metav1.LabelSelectorOpIn:
+		return ok && slices.Contains(r.Values, value)
+	case metav1.LabelSelectorOpNotIn:
+		return !ok || !slices.Contains(r.Values, value)
+	case metav1.LabelSelectorOpExists:
+		return ok
+	case metav1.LabelSelectorOpDoesNotExist:
+		return !ok
+	default:
+		return false
+	}
 }
 
 // Defaults of the API, for objects that the API server did not default.
@@ -362,13 +386,21 @@ func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
 	}
 	if overFor != "" {
 		return Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: fmt.Sprintf(
-			"at most %d policies and %d checks count for a workload, those of the operator's namespace first, older ones first; this one does not for %s: "+
-				"narrow its selector, or remove others", MaxPolicies, MaxChecks, overFor)}
+			"at most %d policies and %d checks count for a workload, those of the operator's namespace first, older ones first; this one does not %s"+
+				"narrow its selector, or remove others", MaxPolicies, MaxChecks, forWorkload(overFor))}
 	}
 	if p.Spec.Mode == v1alpha1.ModeDisabled {
 		return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "the policy is disabled: nothing is checked"}
 	}
 	return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it counts for releases that begin from now on"}
+}
+
+func forWorkload(name string) string { return "for " + name + ": " }
+
+// ToldFor says that a policy is told to be one too many for this workload.
+func ToldFor(p *v1alpha1.DefensePolicy, name string) bool {
+	c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAccepted)
+	return c != nil && c.Reason == v1alpha1.ReasonTooMany && strings.Contains(c.Message, forWorkload(name))
 }
 
 // DefaultName is the name of the policy that is made when it is missing, in the

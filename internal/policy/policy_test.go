@@ -18,12 +18,14 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -215,6 +217,38 @@ func TestProbe(t *testing.T) {
 				t.Errorf("got %+v", c)
 			}
 		})
+	}
+}
+
+// TestMatches: a selector selects what its parsed form does.
+func TestMatches(t *testing.T) {
+	var selectors []*metav1.LabelSelector
+	for _, op := range []metav1.LabelSelectorOperator{
+		metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist,
+	} {
+		r := metav1.LabelSelectorRequirement{Key: "app", Operator: op}
+		if op == metav1.LabelSelectorOpIn || op == metav1.LabelSelectorOpNotIn {
+			r.Values = []string{"web", ""}
+		}
+		for _, labels := range []map[string]string{nil, {"team": "shop"}, {"team": ""}} {
+			selectors = append(selectors, &metav1.LabelSelector{MatchLabels: labels, MatchExpressions: []metav1.LabelSelectorRequirement{r}},
+				&metav1.LabelSelector{MatchLabels: labels})
+		}
+	}
+	for _, s := range selectors {
+		parsed, err := metav1.LabelSelectorAsSelector(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, app := range []string{"web", "api", "", "-"} {
+			for _, team := range []string{"shop", "bank", "", "-"} {
+				of := map[string]string{"app": app, "team": team}
+				maps.DeleteFunc(of, func(_, v string) bool { return v == "-" })
+				if got, want := matches(s, of), parsed.Matches(labels.Set(of)); got != want {
+					t.Errorf("%+v selects %v: %t, want %t", s, of, got, want)
+				}
+			}
+		}
 	}
 }
 
