@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -360,17 +361,19 @@ func BenchmarkPodEventAtRest(b *testing.B) {
 	}
 }
 
+// heap is what is in memory.
+func heap() float64 {
+	for range 3 {
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
+}
+
 // BenchmarkCachedPods is the heap for each pod in the cache, with the index by which its
 // batch is found.
 func BenchmarkCachedPods(b *testing.B) {
-	heap := func() float64 {
-		for range 3 {
-			runtime.GC()
-		}
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return float64(m.HeapAlloc)
-	}
 	for name, crash := range map[string]bool{"well": false, "crashing": true} {
 		b.Run(name, func(b *testing.B) {
 			const pods = 5000
@@ -406,6 +409,22 @@ func thousand(began time.Time, selector *metav1.LabelSelector) (policies []clien
 		policies = append(policies, p)
 	}
 	return policies
+}
+
+// BenchmarkCachedPolicies is the heap for each policy in the cache, when it was judged.
+func BenchmarkCachedPolicies(b *testing.B) {
+	of := released("web", 1, 1)
+	objects := slices.Concat(of.objects, around(of.began, thousand(of.began, another)...))
+	for b.Loop() {
+		before := heap()
+		world := newCached(b, objects...)
+		c, _ := world.cluster(b, of.began)
+		if _, err := (&DefensePolicyReconciler{Cluster: c}).Reconcile(b.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "ns"}}); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric((heap()-before)/1000, "B/policy")
+		runtime.KeepAlive(world)
+	}
 }
 
 // another is a selector that selects none of the workloads, as costly as any.

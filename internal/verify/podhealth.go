@@ -56,11 +56,12 @@ func NewPodHealth(c *cluster.Cluster) *PodHealth {
 // Name implements Provider.
 func (*PodHealth) Name() string { return policy.TypePodHealth }
 
-// Forget implements Provider: what it remembers of a batch is dropped soon.
+// Forget implements Provider: what it remembers is dropped soon anyway.
 func (*PodHealth) Forget(types.NamespacedName) {}
 
 // Next implements Provider.
 func (p *PodHealth) Next(ctx context.Context, s Subject) (step Step, err error) {
+	p.releases.forget()
 	return eachCheck(p.clock, &s, policy.TypePodHealth, func(c *v1alpha1.CheckStatus) (*v1alpha1.CheckStatus, time.Duration, error) {
 		return p.look(ctx, &s, c)
 	})

@@ -49,6 +49,7 @@ type releaseHealths struct {
 	mu sync.Mutex
 	// moment numbers what happens, in its order.
 	moment int64
+	forgot time.Time
 	known  map[healthKey]*releaseHealth
 	asked  map[askedKey]asked
 }
@@ -113,7 +114,6 @@ func (r *releaseHealths) health(
 	case fresh && known.moment < waits.moment:
 		return nil, left, nil
 	case !fresh:
-		r.forget(now)
 		r.moment++
 		moment, err := r.moment, error(nil)
 		if known, err = r.look(ctx, s, check); err != nil {
@@ -125,9 +125,16 @@ func (r *releaseHealths) health(
 	return known.around(s.Batch.UID, pods), 0, nil
 }
 
-// forget drops what is of no use any more. A batch that comes after that only waits
-// anew.
-func (r *releaseHealths) forget(now time.Time) {
+// forget drops what is of no use any more, now and then. A batch that comes after that
+// only waits anew.
+func (r *releaseHealths) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	if now.Sub(r.forgot).Abs() < askedFor {
+		return
+	}
+	r.forgot = now
 	maps.DeleteFunc(r.known, func(_ healthKey, h *releaseHealth) bool { return now.Sub(h.at).Abs() > healthEvery })
 	maps.DeleteFunc(r.asked, func(_ askedKey, a asked) bool { return now.Sub(a.since).Abs() > askedFor })
 }
