@@ -183,6 +183,12 @@ func (t *bed) available(ctx context.Context, namespace string, count int, pods i
 // writes counts the manager's writes so far, leases aside, by what was written.
 func (t *bed) writes(b *testing.B) map[string]int {
 	b.Helper()
+	return t.writesIn(b, "")
+}
+
+// writesIn counts those in a namespace; empty for all.
+func (t *bed) writesIn(b *testing.B, namespace string) map[string]int {
+	b.Helper()
 	f, err := os.Open(t.cluster.AuditLog())
 	must(b, err)
 	defer f.Close()
@@ -191,11 +197,12 @@ func (t *bed) writes(b *testing.B) map[string]int {
 		var e struct {
 			Stage, Verb    string
 			User           struct{ Username string }
-			ObjectRef      struct{ Resource, Subresource string }
+			ObjectRef      struct{ Namespace, Resource, Subresource string }
 			ResponseStatus struct{ Code int }
 		}
 		if json.Unmarshal(s.Bytes(), &e) != nil || e.Stage != "ResponseComplete" ||
-			!strings.HasPrefix(e.User.Username, "system:serviceaccount:"+controlplane.ManagerNamespace+":") || e.ObjectRef.Resource == "leases" {
+			!strings.HasPrefix(e.User.Username, "system:serviceaccount:"+controlplane.ManagerNamespace+":") || e.ObjectRef.Resource == "leases" ||
+			namespace != "" && e.ObjectRef.Namespace != namespace {
 			continue
 		}
 		switch e.Verb {
