@@ -101,8 +101,8 @@ type ProbeInput struct {
 	Streaks map[types.UID]ProbeStreak
 	Results map[types.UID]ProbeResult
 	Busy    map[types.UID]bool
-	// Confirmed: the pods are those that the API server has.
-	Confirmed bool
+	// Confirmed are the pods that are as the API server has them.
+	Confirmed map[types.UID]bool
 }
 
 // ProbePlan is what becomes of the check.
@@ -147,11 +147,9 @@ func DecideProbe(in ProbeInput) ProbePlan {
 		}
 	}
 	p.sort()
+	p.plan.Confirm = p.confirm()
 	switch {
-	case len(p.failed) > 0 && !in.Confirmed:
-		for _, pod := range p.failed {
-			p.plan.Confirm = append(p.plan.Confirm, pod.UID)
-		}
+	case len(p.plan.Confirm) > 0:
 	case len(p.failed) > 0:
 		p.fail()
 	case len(p.open) == 0 && len(p.lost) == 0:
@@ -179,6 +177,8 @@ func (p *probe) sort() {
 			p.passed = append(p.passed, pod)
 		case !pod.live() || pod.Disrupted:
 		case pod.Lost:
+			// What was seen of it was seen of its node.
+			p.plan.Streaks[pod.UID] = ProbeStreak{Measured: s.Measured, Last: s.Last, LastBad: s.LastBad}
 			p.lost = append(p.lost, pod)
 		case s.fails(p.Check, p.Now):
 			p.failed = append(p.failed, pod)
@@ -187,7 +187,17 @@ func (p *probe) sort() {
 		}
 	}
 	slices.SortFunc(p.failed, func(a, b *Pod) int { return cmp.Compare(a.Name, b.Name) })
-	p.failed = p.failed[:min(len(p.failed), maxFailedPods)]
+}
+
+// confirm says which pods to look at before they fail. Where more fail than are named,
+// one more than these is enough: all pods of the batch fail then.
+func (p *probe) confirm() (uids []types.UID) {
+	for _, pod := range p.failed[:min(len(p.failed), maxFailedPods+1)] {
+		if !p.Confirmed[pod.UID] {
+			uids = append(uids, pod.UID)
+		}
+	}
+	return uids
 }
 
 // add is what a pod has come to with one more result. Where nobody answers for a pod
@@ -232,9 +242,10 @@ func (p *probe) fail() {
 	s.Phase, s.Reason, s.Value = v1alpha1.CheckFailed, first.LastBad.Reason, first.LastBad.Reason
 	s.Message = strings.Join(nonEmpty(told, p.Check.Suggestion), "; ")
 	s.FailedPods = nil
-	for _, pod := range p.failed {
+	for _, pod := range p.failed[:min(len(p.failed), maxFailedPods)] {
 		s.FailedPods = append(s.FailedPods, pod.Name)
 	}
+	s.FailedCount = int32(len(p.failed)) //nolint:gosec // a batch has at most 200
 }
 
 // pass ends the check when no pod is left to be called. In the background that is not
@@ -267,7 +278,7 @@ func (p *probe) anyPassed() bool {
 // goOn calls the pods whose time it is, until the deadline.
 func (p *probe) goOn() {
 	s := &p.plan.Status
-	deadline, due := timeOrZero(s.Deadline), p.due()
+	deadline, due := p.deadline(), p.due()
 	if !p.Now.Before(deadline) {
 		p.giveUp()
 		return
@@ -305,9 +316,18 @@ func (p *probe) goOn() {
 // one that was not said to go on.
 func (p *probe) due() time.Time {
 	s := &p.Status
-	due := timeOrZero(s.DueTime)
-	takes := due.Sub(timeOrZero(s.StartTime)) - p.Check.Delay
-	return earliest(latest(due, p.Began.Add(takes)), timeOrZero(s.Deadline).Add(-time.Second))
+	return earliest(latest(timeOrZero(s.DueTime), p.Began.Add(p.takes())), timeOrZero(s.Deadline).Add(-time.Second))
+}
+
+// takes is how long a probe goes on if nothing is in its way.
+func (p *probe) takes() time.Duration {
+	return timeOrZero(p.Status.DueTime).Sub(timeOrZero(p.Status.StartTime)) - p.Check.Delay
+}
+
+// deadline is when it gives up. A process that begins late, or after the deadline, has
+// the time for one whole probe.
+func (p *probe) deadline() time.Time {
+	return latest(timeOrZero(p.Status.Deadline), p.Began.Add(p.takes()))
 }
 
 func earliest(a, b time.Time) time.Time {

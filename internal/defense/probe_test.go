@@ -58,46 +58,49 @@ func TestProbe(t *testing.T) {
 		call         int
 		after        time.Duration
 	}{
-		"it has not begun":                     {check: Probe{Delay: time.Minute}, pods: []pod{{"", ready}}, phase: running, after: time.Minute},
-		"at first all are called":              {pods: []pod{{"", ready}, {"", ready}}, phase: running, call: 2, after: probeLook},
-		"those that are being called are not":  {pods: []pod{{"", ready}}, busy: true, phase: running, after: probeLook},
-		"one good answer is not enough":        {now: 5 * time.Second, pods: []pod{{"g", ready}}, phase: running, after: 5 * time.Second},
-		"the next one, when it is time":        {now: 10 * time.Second, pods: []pod{{"g", ready}}, phase: running, call: 1, after: probeLook},
-		"three are":                            {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods answered well 3 times in a row"},
-		"not if one pod is behind":             {now: 22 * time.Second, pods: []pod{{"ggg", ready}, {"bgg", ready}}, phase: running, after: 8 * time.Second},
-		"three that are not in a row":          {now: 32 * time.Second, pods: []pod{{"ggbg", ready}}, phase: running, after: 8 * time.Second},
-		"an error in between breaks nothing":   {now: 32 * time.Second, pods: []pod{{"ggeg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"two bad answers":                      {now: 15 * time.Second, pods: []pod{{"bb", ready}}, phase: running, after: 5 * time.Second},
-		"three bad answers":                    {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-1", message: "pod pod-1: it was answered 500, 3 times in a row"},
-		"three not in a row":                   {now: 32 * time.Second, pods: []pod{{"bbgb", ready}}, phase: running, after: 8 * time.Second},
-		"one bad answer of one":                {check: Probe{Failures: 1}, now: time.Second, pods: []pod{{"b", ready}, {"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0 pod-1", message: "(and 1 more pods of the batch)"},
-		"with a suggestion":                    {check: Probe{Failures: 1, Suggestion: "read the logs"}, now: time.Second, pods: []pod{{"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0", message: "; read the logs"},
-		"a pod that passed is left alone":      {now: 61 * time.Second, pods: []pod{{"gggbbb", ready}, {"eeeeee", ready}}, phase: running, call: 0, after: 49 * time.Second},
-		"is deleted":                           {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", terminating}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"is evicted":                           {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", evicted}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"is lost with its node":                {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", lost}}, phase: running, after: probeRetry},
-		"is lost until the deadline":           {check: Probe{OnError: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"", lost}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilencePasses, message: "0 of 1 pods have passed; pod pod-0: its node does not answer"},
-		"none is there any more":               {now: 21 * time.Second, pods: []pod{{"bb", terminating}}, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
-		"nobody answers":                       {now: 31 * time.Second, pods: []pod{{"uuu", ready}}, phase: running, call: 1, after: probeLook},
-		"nobody answers for a minute":          {now: time.Minute, pods: []pod{{"uuuuuu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
-		"nobody answers, but before":           {now: 21 * time.Second, pods: []pod{{"buu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
-		"nobody answers, and it is not Ready":  {now: 2 * time.Minute, pods: []pod{{"uuuuuuuuuuuu", unready}}, phase: running, after: 50 * time.Second},
-		"it is not Ready, and refuses":         {now: 21 * time.Second, pods: []pod{{"bbb", unready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
-		"errors are tried again after 10 s":    {now: 5 * time.Second, pods: []pod{{"e", ready}}, phase: running, after: 5 * time.Second},
-		"after 20 s":                           {now: 15 * time.Second, pods: []pod{{"ee", ready}}, phase: running, after: 15 * time.Second},
-		"after a minute at most":               {now: 90 * time.Second, pods: []pod{{"eeeeeeeeee", ready}}, phase: running, after: time.Minute},
-		"errors until the deadline":            {check: Probe{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"ggg", ready}, {"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails, message: "until the deadline 1 of 2 pods have passed; pod pod-1: it has no IP"},
-		"what the setting silence says":        {check: Probe{OnError: v1alpha1.SilenceDefault}, now: deadline, pods: []pod{{"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured},
-		"now good, now bad until the deadline": {check: Probe{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"gbgb", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, silence: v1alpha1.SilencePasses, message: "pod pod-0: it was answered 500"},
-		"good to the deadline, and not enough": {check: Probe{Successes: 60}, now: deadline, pods: []pod{{"gg", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, message: "it answered well 2 times in a row"},
-		"it fails at the deadline":             {now: deadline, pods: []pod{{"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
-		"it passes at the deadline":            {now: deadline, pods: []pod{{"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"passes in the background":             {now: 21 * time.Second, pods: []pod{{"ggg", ready}}, background: true, phase: watching, after: deadline - 21*time.Second},
-		"fails in the background":              {now: 21 * time.Second, pods: []pod{{"bbb", ready}}, background: true, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
-		"goes on in the background":            {now: 35 * time.Second, pods: []pod{{"ggbg", ready}}, background: true, phase: watching, after: 5 * time.Second},
-		"for longer than planned":              {now: takes, pods: []pod{{"ggbg", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
-		"longer, for a process that began now": {now: 5 * time.Minute, process: 5 * time.Minute, pods: []pod{{"", ready}}, background: true, phase: watching, call: 1, after: probeLook},
-		"a process that began at its end":      {now: deadline - time.Second, process: deadline - time.Second, pods: []pod{{"", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
+		"it has not begun":                      {check: Probe{Delay: time.Minute}, pods: []pod{{"", ready}}, phase: running, after: time.Minute},
+		"at first all are called":               {pods: []pod{{"", ready}, {"", ready}}, phase: running, call: 2, after: probeLook},
+		"those that are being called are not":   {pods: []pod{{"", ready}}, busy: true, phase: running, after: probeLook},
+		"one good answer is not enough":         {now: 5 * time.Second, pods: []pod{{"g", ready}}, phase: running, after: 5 * time.Second},
+		"the next one, when it is time":         {now: 10 * time.Second, pods: []pod{{"g", ready}}, phase: running, call: 1, after: probeLook},
+		"three are":                             {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods answered well 3 times in a row"},
+		"not if one pod is behind":              {now: 22 * time.Second, pods: []pod{{"ggg", ready}, {"bgg", ready}}, phase: running, after: 8 * time.Second},
+		"three that are not in a row":           {now: 32 * time.Second, pods: []pod{{"ggbg", ready}}, phase: running, after: 8 * time.Second},
+		"an error in between breaks nothing":    {now: 32 * time.Second, pods: []pod{{"ggeg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"two bad answers":                       {now: 15 * time.Second, pods: []pod{{"bb", ready}}, phase: running, after: 5 * time.Second},
+		"three bad answers":                     {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-1", message: "pod pod-1: it was answered 500, 3 times in a row"},
+		"three not in a row":                    {now: 32 * time.Second, pods: []pod{{"bbgb", ready}}, phase: running, after: 8 * time.Second},
+		"one bad answer of one":                 {check: Probe{Failures: 1}, now: time.Second, pods: []pod{{"b", ready}, {"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0 pod-1", message: "(and 1 more pods of the batch)"},
+		"with a suggestion":                     {check: Probe{Failures: 1, Suggestion: "read the logs"}, now: time.Second, pods: []pod{{"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0", message: "; read the logs"},
+		"a pod that passed is left alone":       {now: 61 * time.Second, pods: []pod{{"gggbbb", ready}, {"eeeeee", ready}}, phase: running, call: 0, after: 49 * time.Second},
+		"is deleted":                            {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", terminating}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"is evicted":                            {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", evicted}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"is lost with its node":                 {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", lost}}, phase: running, after: probeRetry},
+		"is lost until the deadline":            {check: Probe{OnError: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"", lost}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilencePasses, message: "0 of 1 pods have passed; pod pod-0: its node does not answer"},
+		"none is there any more":                {now: 21 * time.Second, pods: []pod{{"bb", terminating}}, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
+		"nobody answers":                        {now: 31 * time.Second, pods: []pod{{"uuu", ready}}, phase: running, call: 1, after: probeLook},
+		"nobody answers for a minute":           {now: time.Minute, pods: []pod{{"uuuuuu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
+		"nobody answers, but before":            {now: 21 * time.Second, pods: []pod{{"buu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
+		"nobody answers, and it is not Ready":   {now: 2 * time.Minute, pods: []pod{{"uuuuuuuuuuuu", unready}}, phase: running, after: 50 * time.Second},
+		"it is not Ready, and refuses":          {now: 21 * time.Second, pods: []pod{{"bbb", unready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
+		"errors are tried again after 10 s":     {now: 5 * time.Second, pods: []pod{{"e", ready}}, phase: running, after: 5 * time.Second},
+		"after 20 s":                            {now: 15 * time.Second, pods: []pod{{"ee", ready}}, phase: running, after: 15 * time.Second},
+		"after a minute at most":                {now: 90 * time.Second, pods: []pod{{"eeeeeeeeee", ready}}, phase: running, after: time.Minute},
+		"errors until the deadline":             {check: Probe{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"ggg", ready}, {"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails, message: "until the deadline 1 of 2 pods have passed; pod pod-1: it has no IP"},
+		"what the setting silence says":         {check: Probe{OnError: v1alpha1.SilenceDefault}, now: deadline, pods: []pod{{"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured},
+		"now good, now bad until the deadline":  {check: Probe{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"gbgb", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, silence: v1alpha1.SilencePasses, message: "pod pod-0: it was answered 500"},
+		"good to the deadline, and not enough":  {check: Probe{Successes: 60}, now: deadline, pods: []pod{{"gg", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, message: "it answered well 2 times in a row"},
+		"it fails at the deadline":              {now: deadline, pods: []pod{{"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
+		"it passes at the deadline":             {now: deadline, pods: []pod{{"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"passes in the background":              {now: 21 * time.Second, pods: []pod{{"ggg", ready}}, background: true, phase: watching, after: deadline - 21*time.Second},
+		"fails in the background":               {now: 21 * time.Second, pods: []pod{{"bbb", ready}}, background: true, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
+		"goes on in the background":             {now: 35 * time.Second, pods: []pod{{"ggbg", ready}}, background: true, phase: watching, after: 5 * time.Second},
+		"for longer than planned":               {now: takes, pods: []pod{{"ggbg", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
+		"longer, for a process that began now":  {now: 5 * time.Minute, process: 5 * time.Minute, pods: []pod{{"", ready}}, background: true, phase: watching, call: 1, after: probeLook},
+		"one that began after the deadline":     {now: time.Hour, process: time.Hour, pods: []pod{{"", ready}}, phase: running, call: 1, after: probeLook},
+		"it takes as long as planned, not more": {check: Probe{OnError: v1alpha1.SilenceFails}, now: time.Hour + takes, process: time.Hour, pods: []pod{{"", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails},
+		"one that began just before":            {now: deadline, process: deadline - time.Second, pods: []pod{{"", ready}}, phase: running, call: 1, after: probeLook},
+		"a process that began at its end":       {now: deadline - time.Second, process: deadline - time.Second, pods: []pod{{"", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check := test.check
@@ -133,19 +136,89 @@ func TestProbe(t *testing.T) {
 				}
 			}
 			plan := DecideProbe(in)
-			if len(plan.Confirm) > 0 {
-				if plan.Status.Phase != in.Status.Phase {
-					t.Errorf("it is %s before it was confirmed", plan.Status.Phase)
-				}
-				in.Confirmed = true
-				plan = DecideProbe(in)
-			}
+			plan = confirmAll(t, in, plan)
 			s := plan.Status
 			if s.Phase != test.phase || s.Reason != test.reason || strings.Join(s.FailedPods, " ") != test.failed || !strings.Contains(s.Message, test.message) ||
 				s.OnSilence != test.silence || len(plan.Call) != test.call || plan.After != test.after {
 				t.Errorf("got %s %q of %v, silence %q, calls %d, again after %s: %s", s.Phase, s.Reason, s.FailedPods, s.OnSilence, len(plan.Call), plan.After, s.Message)
 			}
 		})
+	}
+}
+
+// confirmAll decides until all that the decision rests on was confirmed.
+func confirmAll(t *testing.T, in ProbeInput, plan ProbePlan) ProbePlan {
+	t.Helper()
+	in.Confirmed = map[types.UID]bool{}
+	for len(plan.Confirm) > 0 {
+		if plan.Status.Phase != in.Status.Phase {
+			t.Errorf("it is %s before it was confirmed", plan.Status.Phase)
+		}
+		for _, uid := range plan.Confirm {
+			if in.Confirmed[uid] {
+				t.Fatalf("%s is to be confirmed again", uid)
+			}
+			in.Confirmed[uid] = true
+		}
+		plan = DecideProbe(in)
+	}
+	return plan
+}
+
+// badPods are pods that were answered badly, and the streaks of it.
+func badPods(n int) ProbeInput {
+	in := ProbeInput{
+		Now: testNow, Check: Probe{Interval: time.Second, Successes: 1, Failures: 1}, Streaks: map[types.UID]ProbeStreak{},
+		Status: v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: timeOf(testNow), DueTime: timeOf(testNow.Add(time.Minute)), Deadline: timeOf(testNow.Add(time.Hour))},
+	}
+	for i := range n {
+		pod := Pod{Name: fmt.Sprintf("pod-%03d", i), UID: types.UID(fmt.Sprint(i)), Ready: true}
+		in.Pods = append(in.Pods, pod)
+		in.Streaks[pod.UID] = ProbeStreak{}.add(in.Check, ProbeResult{Outcome: ProbeBad, Reason: "HTTP500", Began: testNow}, &pod)
+	}
+	return in
+}
+
+// TestProbeFailsMany: more pods fail than are named; the status says so.
+func TestProbeFailsMany(t *testing.T) {
+	in := badPods(60)
+	s := confirmAll(t, in, DecideProbe(in)).Status
+	if s.Phase != v1alpha1.CheckFailed || len(s.FailedPods) != 20 || s.FailedCount != 60 || !strings.Contains(s.Message, "(and 59 more pods of the batch)") {
+		t.Errorf("it is %s, with %d pods, %d in all: %s", s.Phase, len(s.FailedPods), s.FailedCount, s.Message)
+	}
+}
+
+// TestProbeConfirmsEach: that the first of those that fail are gone says nothing of the
+// others.
+func TestProbeConfirmsEach(t *testing.T) {
+	in := badPods(30)
+	plan := DecideProbe(in)
+	in.Confirmed = map[types.UID]bool{}
+	for i := range in.Pods {
+		for _, uid := range plan.Confirm {
+			if in.Pods[i].UID == uid {
+				in.Confirmed[uid], in.Pods[i].Terminating = true, true
+			}
+		}
+	}
+	if len(in.Confirmed) == 0 || len(in.Confirmed) == len(in.Pods) {
+		t.Fatalf("it asks for %d of %d", len(in.Confirmed), len(in.Pods))
+	}
+	if plan = DecideProbe(in); plan.Status.Phase != v1alpha1.CheckRunning || len(plan.Confirm) == 0 {
+		t.Errorf("it is %s, and asks for %v", plan.Status.Phase, plan.Confirm)
+	}
+}
+
+// TestProbeOfNodeThatComesBack: what was said of a pod while its node was lost is
+// forgotten.
+func TestProbeOfNodeThatComesBack(t *testing.T) {
+	in := badPods(1)
+	in.Pods[0].Ready, in.Pods[0].Lost = false, true
+	plan := DecideProbe(in)
+	in.Streaks, in.Now = plan.Streaks, in.Now.Add(time.Minute)
+	in.Pods[0].Ready, in.Pods[0].Lost = true, false
+	if plan = DecideProbe(in); plan.Status.Phase != v1alpha1.CheckRunning || len(plan.Confirm) != 0 || len(plan.Call) != 1 {
+		t.Errorf("it is %s, asks for %v, and calls %v", plan.Status.Phase, plan.Confirm, plan.Call)
 	}
 }
 

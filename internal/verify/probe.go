@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -162,11 +163,12 @@ func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (
 	in.Pods = pods
 	plan := defense.DecideProbe(in)
 	p.store(s.Key(), c.Name, plan.Streaks)
-	if len(plan.Confirm) > 0 {
-		if in.Pods, err = p.confirm(ctx, pods, plan.Confirm); err != nil {
+	in.Confirmed = map[types.UID]bool{}
+	for len(plan.Confirm) > 0 {
+		if in.Pods, err = p.confirm(ctx, in.Pods, plan.Confirm, in.Confirmed); err != nil {
 			return nil, 0, err
 		}
-		in.Streaks, in.Results, in.Confirmed = plan.Streaks, nil, true
+		in.Streaks, in.Results = plan.Streaks, nil
 		plan = defense.DecideProbe(in)
 	}
 	if !equality.Semantic.DeepEqual(plan.Status, *c) {
@@ -225,17 +227,14 @@ func probeOf(c *policy.Check) defense.Probe {
 }
 
 // confirm looks at pods at the API server: the cache may not know yet that one goes.
-func (p *Probe) confirm(ctx context.Context, pods []defense.Pod, failed []types.UID) ([]defense.Pod, error) {
-	suspect := map[types.UID]bool{}
-	for _, uid := range failed {
-		suspect[uid] = true
-	}
+func (p *Probe) confirm(ctx context.Context, pods []defense.Pod, failed []types.UID, looked map[types.UID]bool) ([]defense.Pod, error) {
 	confirmed := make([]defense.Pod, 0, len(pods))
 	for i := range pods {
-		if !suspect[pods[i].UID] {
+		if !slices.Contains(failed, pods[i].UID) {
 			confirmed = append(confirmed, pods[i])
 			continue
 		}
+		looked[pods[i].UID] = true
 		pod, err := p.live(ctx, &pods[i])
 		if err != nil {
 			return nil, err
