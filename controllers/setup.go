@@ -66,6 +66,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	}
 	// One of each, whose bounds are for all.
 	cel, probe := verify.NewCel(c), verify.NewProbe(c, verify.NewGuard(o.APIServer))
+	if err := mgr.Add(probe); err != nil {
+		return fmt.Errorf("add the calls of probes: %w", err)
+	}
 	setups := map[string]func(ctrl.Manager) error{
 		"workload":       newWorkloadReconciler(c).SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,

@@ -160,13 +160,17 @@ func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HT
 		return notAnswered(ctx, what, err)
 	}
 	defer response.Body.Close()
-	if _, err := io.CopyN(io.Discard, response.Body, maxProbeBody); err != nil && !errors.Is(err, io.EOF) {
-		return notAnswered(ctx, what, err)
-	}
 	r := defense.ProbeResult{Outcome: defense.ProbeGood, Message: fmt.Sprintf("%s was answered %d", what, response.StatusCode)}
 	if response.StatusCode < low || response.StatusCode > high {
 		r.Outcome, r.Reason = defense.ProbeBad, "HTTP"+strconv.Itoa(response.StatusCode)
 		r.Message += ", and not " + cmp.Or(p.Expect, defaultExpect)
+		return r
+	}
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return r // what follows is no body
+	}
+	if _, err := io.CopyN(io.Discard, response.Body, maxProbeBody); err != nil && !errors.Is(err, io.EOF) {
+		return notAnswered(ctx, what, err)
 	}
 	return r
 }
@@ -197,7 +201,7 @@ func callGRPC(ctx context.Context, conn net.Conn, address string, p *v1alpha1.GR
 	dial := once(conn)
 	client, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(probeAgent), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(probeAgent), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithMaxHeaderListSize(maxProbeBody), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxProbeBody)))
 	if err != nil {
 		return defense.ProbeResult{Reason: "NotCalled", Message: what + " could not be made"}

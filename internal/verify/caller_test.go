@@ -17,7 +17,9 @@ limitations under the License.
 package verify
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +39,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	grpcmetadata "google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -56,6 +59,7 @@ func TestGuard(t *testing.T) {
 		"127.0.0.1": false, "127.8.8.8": false, "0.0.0.0": false, "169.254.169.254": false, "169.254.1.1": false, "224.0.0.1": false, "239.1.1.1": false,
 		"255.255.255.255": false, "100.100.100.200": false, "168.63.129.16": false, "192.0.0.192": false,
 		"::1": false, "::": false, "fe80::1": false, "fe80::1%eth0": false, "ff02::1": false, "fd00:ec2::254": false, "fd20:ce::254": false,
+		"fd00:ec2::23": false, "fd00:42::42": false,
 		"::ffff:127.0.0.1": false, "::ffff:169.254.169.254": false, "64:ff9b::7f00:1": false,
 		"10.0.0.1": false, "::ffff:10.0.0.1": false,
 	} {
@@ -171,6 +175,15 @@ func TestCallHTTP(t *testing.T) {
 			}
 		}
 	}
+	hijackOpen := func(raw string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(conn, raw)
+				t.Cleanup(func() { _ = conn.Close() })
+			}
+		}
+	}
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc
 		expect  string
@@ -193,6 +206,13 @@ func TestCallHTTP(t *testing.T) {
 		"a body without an end": {handler: func(w http.ResponseWriter, r *http.Request) {
 			endless(w, r, func() { w.Header().Set("Content-Length", "100000000") }, make([]byte, 64<<10), 0)
 		}, outcome: defense.ProbeGood},
+		"bad, and one byte a minute": {handler: func(w http.ResponseWriter, r *http.Request) {
+			endless(w, r, func() { w.WriteHeader(http.StatusServiceUnavailable) }, []byte("x"), time.Minute)
+		}, outcome: defense.ProbeBad, reason: "HTTP503"},
+		"trailers without an end": {handler: hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n1\r\nx\r\n0\r\nA: " + strings.Repeat("a", 200<<10)),
+			outcome: defense.ProbeBad, reason: "BadAnswer"},
+		"chunks of one byte":        {handler: hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1;a="+strings.Repeat("b", 100)+"\r\nx\r\n", 4000)), outcome: defense.ProbeBad, reason: "BadAnswer"},
+		"another protocol":          {handler: hijackOpen("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"), expect: "101", outcome: defense.ProbeGood},
 		"headers without an end":    {handler: hijack("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 200<<10)), outcome: defense.ProbeBad, reason: "BadAnswer"},
 		"interim answers at length": {handler: hijack(strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10000)), outcome: defense.ProbeBad, reason: "BadAnswer"},
 		"no HTTP":                   {handler: hijack(secret + "\r\n\r\n"), outcome: defense.ProbeBad, reason: "BadAnswer"},
@@ -285,6 +305,8 @@ func TestCallGRPC(t *testing.T) {
 		"no health service":  {server: grpc_health_v1.UnimplementedHealthServer{}, outcome: defense.ProbeBad, reason: "GRPCUnimplemented"},
 		"an error":           {server: badHealth{code: codes.Internal}, outcome: defense.ProbeBad, reason: "GRPCInternal"},
 		"never answered":     {server: badHealth{}, timeout: 300 * time.Millisecond, outcome: defense.ProbeBad, reason: "Timeout"},
+		"headers at length":  {server: floods{header: true}, outcome: defense.ProbeBad, reason: "GRPCInternal"},
+		"100 MB":             {server: floods{message: true}, outcome: defense.ProbeBad, reason: "BadAnswer"},
 		"accepts, and waits": {timeout: 300 * time.Millisecond, outcome: defense.ProbeBad, reason: "Timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -311,6 +333,44 @@ func TestCallGRPC(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCallStalls: who accepts, and never speaks, is left after the timeout.
+func TestCallStalls(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	port := portAt(t, listener)
+	for name, p := range map[string]*v1alpha1.ProbeCheck{
+		"http": {HTTP: &v1alpha1.HTTPProbe{Port: port}}, "https": {HTTP: &v1alpha1.HTTPProbe{Port: port, Scheme: "HTTPS"}},
+		"grpc": {GRPC: &v1alpha1.GRPCProbe{Port: port}},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if r := (&caller{guard: anywhere}).call(ctx, "127.0.0.1", p); r.Outcome != defense.ProbeBad || r.Reason != "Timeout" {
+			t.Errorf("%s: %+v", name, r)
+		}
+		cancel()
+	}
+}
+
+// floods answers with more than anybody needs.
+type floods struct {
+	grpc_health_v1.UnimplementedHealthServer
+	header, message bool
+}
+
+func (f floods) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	r := &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}
+	if f.header {
+		return r, grpc.SetHeader(ctx, grpcmetadata.Pairs("words", strings.Repeat(secret, 10<<10)))
+	}
+	if f.message {
+		much := bytes.Repeat([]byte{1}, 100<<20)
+		r.ProtoReflect().SetUnknown(append(binary.AppendUvarint(binary.AppendUvarint(nil, 100<<3|2), uint64(len(much))), much...)) // field 100
+	}
+	return r, nil
 }
 
 // TestCallTCP: a port is open, or is not.
@@ -376,7 +436,11 @@ func TestPlace(t *testing.T) {
 		"of one for debugging":    {9001, func(*corev1.Pod) {}, "PortNotDeclared"},
 		"in the network of nodes": {8080, func(p *corev1.Pod) { p.Spec.HostNetwork = true }, "HostNetwork"},
 		"at the IP of its node":   {8080, func(p *corev1.Pod) { p.Status.HostIP = p.Status.PodIP }, "HostNetwork"},
-		"without an IP":           {8080, func(p *corev1.Pod) { p.Status.PodIP = "" }, "NoIP"},
+		"at another IP of it": {8080, func(p *corev1.Pod) {
+			p.Status.PodIP, p.Status.HostIPs = "fd00:0::7", []corev1.HostIP{{IP: "10.9.0.1"}, {IP: "fd00::7"}}
+		}, "HostNetwork"},
+		"at its IP otherwise": {8080, func(p *corev1.Pod) { p.Status.PodIP = "::ffff:10.9.0.1" }, "HostNetwork"},
+		"without an IP":       {8080, func(p *corev1.Pod) { p.Status.PodIP = "" }, "NoIP"},
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Ports: append([]corev1.ContainerPort{}, declared...)}},

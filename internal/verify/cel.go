@@ -65,14 +65,14 @@ type Cel struct {
 	// mu guards that what is remembered of a check is read and written as one.
 	mu         sync.Mutex
 	remembered *lru.Cache
-	slots      *slots
+	tries      *tries
 }
 
 var _ Provider = &Cel{}
 
 // NewCel evaluates rules about what the API server has.
 func NewCel(c *cluster.Cluster) *Cel {
-	return &Cel{view: c.View, clock: c.Clock, remembered: lru.New(maxRemembered), slots: newSlotsOf(maxEvaluations, 1)}
+	return &Cel{view: c.View, clock: c.Clock, remembered: lru.New(maxRemembered), tries: newTries(maxEvaluations, 1)}
 }
 
 // Name implements Provider.
@@ -162,7 +162,7 @@ func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (ne
 // evaluate evaluates the rules about what the API server has; nil where it is not
 // their turn yet, or the cache may show soon what the API server has.
 func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadline *metav1.Time) *defense.RulesResult {
-	release, ok := p.slots.try(s.Release.Namespace)
+	release, ok := p.tries.try(s.Release.Namespace)
 	if !ok {
 		return nil
 	}

@@ -51,9 +51,11 @@ var (
 	}
 	podNetworks6 = []netip.Prefix{netip.MustParsePrefix("fc00::/7")}
 	// metadata of machines is served by clouds there, beside the link: Alibaba Cloud,
-	// Azure, AWS and Google Cloud.
-	metadata = []netip.Addr{
-		netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd20:ce::254"),
+	// Azure, AWS, Google Cloud and Scaleway. AWS serves credentials and more in that
+	// network.
+	metadata = []netip.Prefix{
+		netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("fd00:ec2::/32"),
+		netip.MustParsePrefix("fd20:ce::/32"), netip.MustParsePrefix("fd00:42::42/128"),
 	}
 )
 
@@ -69,7 +71,7 @@ func NewGuard(apiServer string) Guard {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errGuard, err)
 		}
-		if slices.Contains(metadata, to.Addr()) {
+		if slices.ContainsFunc(metadata, func(of netip.Prefix) bool { return of.Contains(to.Addr()) }) {
 			return fmt.Errorf("%w, but of the metadata of a cloud", errGuard)
 		}
 		switch is, err := isServer(ctx, apiServer, to.Addr()); {
@@ -122,7 +124,7 @@ type place struct {
 // placeOf reads it off a pod. Containers that end before the others start declare
 // none.
 func placeOf(pod *corev1.Pod) place {
-	at := place{ip: pod.Status.PodIP, hostNetwork: pod.Spec.HostNetwork || pod.Status.PodIP != "" && pod.Status.PodIP == pod.Status.HostIP, ports: map[int32]bool{}}
+	at := place{ip: pod.Status.PodIP, hostNetwork: pod.Spec.HostNetwork || isOfNode(pod), ports: map[int32]bool{}}
 	declare := func(c *corev1.Container) {
 		for i := range c.Ports {
 			if p := c.Ports[i].Protocol; p == "" || p == corev1.ProtocolTCP {
@@ -139,6 +141,19 @@ func placeOf(pod *corev1.Pod) place {
 		}
 	}
 	return at
+}
+
+// isOfNode says that the IP of a pod is one of its node's.
+func isOfNode(pod *corev1.Pod) bool {
+	ip, err := netip.ParseAddr(pod.Status.PodIP)
+	if err != nil {
+		return false
+	}
+	is := func(of string) bool {
+		host, err := netip.ParseAddr(of)
+		return err == nil && host.Unmap() == ip.Unmap()
+	}
+	return is(pod.Status.HostIP) || slices.ContainsFunc(pod.Status.HostIPs, func(of corev1.HostIP) bool { return is(of.IP) })
 }
 
 // refuses says why a port is not to be called; no reason when it may be.

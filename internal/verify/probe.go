@@ -48,6 +48,8 @@ type Probe struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex
+	// stopped: no call begins any more.
+	stopped bool
 	// batches have the probes of each, by the names of their checks.
 	batches map[types.NamespacedName]map[string]*probing
 }
@@ -159,8 +161,8 @@ func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (
 	if err != nil {
 		return nil, 0, err
 	}
-	in := p.take(s, c, of)
-	in.Pods = pods
+	in := p.take(s, of)
+	in.Pods, in.Status = pods, followed(c, of, s.Batch)
 	plan := defense.DecideProbe(in)
 	p.store(s.Key(), c.Name, plan.Streaks)
 	in.Confirmed = map[types.UID]bool{}
@@ -175,17 +177,17 @@ func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (
 		plan.Status.Mode, plan.Status.Generation = of.Mode, of.Generation
 		return &plan.Status, 0, nil
 	}
-	p.call(ctx, s, c.Name, of, pods, plan.Call)
+	p.call(ctx, s, of, in.Pods, plan)
 	return nil, plan.After, nil
 }
 
 // take is what is known of a check by now. It begins anew where the check is another
 // one.
-func (p *Probe) take(s *Subject, c *v1alpha1.CheckStatus, of *policy.Check) defense.ProbeInput {
+func (p *Probe) take(s *Subject, of *policy.Check) defense.ProbeInput {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key, now := s.Key(), p.clock.Now()
-	known := p.batches[key][c.Name]
+	known := p.batches[key][of.Name]
 	if known == nil || known.batch != s.Batch.UID || known.generation != of.Generation {
 		if known != nil {
 			known.cancel()
@@ -197,10 +199,10 @@ func (p *Probe) take(s *Subject, c *v1alpha1.CheckStatus, of *policy.Check) defe
 		if p.batches[key] == nil {
 			p.batches[key] = map[string]*probing{}
 		}
-		p.batches[key][c.Name] = known
+		p.batches[key][of.Name] = known
 	}
 	in := defense.ProbeInput{
-		Now: now, Check: probeOf(of), Status: *c, Began: known.began,
+		Now: now, Check: probeOf(of), Began: known.began,
 		Streaks: known.streaks, Results: known.results, Busy: map[types.UID]bool{},
 	}
 	for uid := range known.busy {
@@ -261,77 +263,84 @@ func (p *Probe) live(ctx context.Context, of *defense.Pod) (*corev1.Pod, error) 
 }
 
 // call begins calls of pods.
-func (p *Probe) call(ctx context.Context, s *Subject, check string, of *policy.Check, pods []defense.Pod, uids []types.UID) {
+func (p *Probe) call(ctx context.Context, s *Subject, of *policy.Check, pods []defense.Pod, plan defense.ProbePlan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known := p.batches[s.Key()][check]
-	if known == nil {
+	known := p.batches[s.Key()][of.Name]
+	if known == nil || p.stopped {
 		return
-	}
-	due := map[types.UID]bool{}
-	for _, uid := range uids {
-		due[uid] = true
 	}
 	for i := range pods {
 		pod := pods[i]
-		if !due[pod.UID] || known.busy[pod.UID] != nil {
+		if !slices.Contains(plan.Call, pod.UID) || known.busy[pod.UID] != nil {
 			continue
 		}
+		// One that fails is called again before others are: it decides.
+		c := call{of: known, release: s.Release.Name, check: of, pod: &pod, urgent: plan.Streaks[pod.UID].Bad > 0}
 		// It goes on when the reconcile has ended.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		known.busy[pod.UID] = cancel
 		p.running.Go(func() {
 			defer cancel()
-			p.callOne(ctx, known, &pod, of)
+			p.callOne(ctx, c)
 		})
 	}
 }
 
+// call is one call of a pod.
+type call struct {
+	of      *probing
+	release string
+	check   *policy.Check
+	pod     *defense.Pod
+	urgent  bool
+}
+
 // callOne calls a pod once it is its turn, and keeps what came of it.
-func (p *Probe) callOne(ctx context.Context, of *probing, pod *defense.Pod, check *policy.Check) {
-	result := defense.ProbeResult{Began: p.clock.Now(), Reason: "Canceled", Message: "it was not called"}
-	if release, err := p.slots.acquire(ctx, pod.Namespace); err == nil {
-		result = p.measure(ctx, of, pod, check)
-		release()
+func (p *Probe) callOne(ctx context.Context, c call) {
+	var result defense.ProbeResult
+	if done, err := p.slots.acquire(ctx, c.pod.Namespace, c.release, c.urgent); err == nil {
+		result = p.measure(ctx, c)
+		done()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(of.busy, pod.UID)
+	delete(c.of.busy, c.pod.UID)
 	if ctx.Err() == nil {
-		of.results[pod.UID] = result
+		c.of.results[c.pod.UID] = result
 	}
 }
 
 // measure calls a pod, where that may be done.
-func (p *Probe) measure(ctx context.Context, of *probing, pod *defense.Pod, check *policy.Check) defense.ProbeResult {
-	began := p.clock.Now()
-	result := defense.ProbeResult{Began: began}
-	ctx, cancel := context.WithTimeout(ctx, check.Timeout)
-	defer cancel()
-	at, refused := p.find(ctx, of, pod)
+func (p *Probe) measure(ctx context.Context, c call) defense.ProbeResult {
+	at, refused := p.find(ctx, c)
 	if refused.Reason == "" {
-		refused = at.refuses(portOf(check.Probe))
+		refused = at.refuses(portOf(c.check.Probe))
 	}
-	if refused.Reason != "" {
-		result.Reason, result.Message = refused.Reason, refused.Message
-	} else {
-		result = p.caller.call(ctx, at.ip, check.Probe)
-		result.Began = began
+	began := p.clock.Now()
+	result := refused
+	if refused.Reason == "" {
+		ctx, cancel := context.WithTimeout(ctx, c.check.Timeout)
+		defer cancel()
+		result = p.caller.call(ctx, at.ip, c.check.Probe)
 	}
-	result.Ended = p.clock.Now()
+	result.Began, result.Ended = began, p.clock.Now()
 	return result
 }
 
 // find finds out where to call a pod, at the API server: the cache does not have its
-// ports. That is done once while its address stays.
-func (p *Probe) find(ctx context.Context, of *probing, pod *defense.Pod) (at place, refused defense.ProbeResult) {
+// ports. That is done once while its address stays. It has a timeout of its own: how
+// long the API server takes says nothing of the pod.
+func (p *Probe) find(ctx context.Context, c call) (at place, refused defense.ProbeResult) {
 	p.mu.Lock()
-	at, ok := of.found[pod.UID]
+	at, ok := c.of.found[c.pod.UID]
 	p.mu.Unlock()
-	if ok && at.ip == pod.IP {
+	if ok && at.ip == c.pod.IP {
 		return at, refused
 	}
-	live, err := p.live(ctx, pod)
+	ctx, cancel := context.WithTimeout(ctx, c.check.Timeout)
+	defer cancel()
+	live, err := p.live(ctx, c.pod)
 	switch {
 	case err != nil:
 		return at, defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say which ports it declares"}
@@ -341,6 +350,21 @@ func (p *Probe) find(ctx context.Context, of *probing, pod *defense.Pod) (at pla
 	at = placeOf(live)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	of.found[pod.UID] = at
+	c.of.found[c.pod.UID] = at
 	return at, refused
+}
+
+// Start implements manager.Runnable. When the manager ends, so do all calls.
+func (p *Probe) Start(ctx context.Context) error {
+	<-ctx.Done()
+	p.mu.Lock()
+	p.stopped = true
+	for _, checks := range p.batches {
+		for _, of := range checks {
+			of.cancel()
+		}
+	}
+	p.mu.Unlock()
+	p.running.Wait()
+	return nil
 }

@@ -21,19 +21,24 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	kuberuntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -47,7 +52,7 @@ type probed struct {
 	clock  *clocktesting.FakePassiveClock
 	began  time.Time
 	cached client.Client
-	live   client.Client
+	live   client.WithWatch
 	probe  *Probe
 	s      Subject
 	// events of all that was written, and how often that was.
@@ -58,7 +63,7 @@ type probed struct {
 func newProbed(t *testing.T, port int32, pods ...string) *probed {
 	t.Helper()
 	p := &probed{T: t, began: serverNow, clock: clocktesting.NewFakePassiveClock(serverNow)}
-	scheme := runtime.NewScheme()
+	scheme := kuberuntime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +94,7 @@ func newProbed(t *testing.T, port int32, pods ...string) *probed {
 	stamp := func(after time.Duration) *metav1.Time { return &metav1.Time{Time: p.began.Add(after)} }
 	p.s.Batch.Status.Checks = []v1alpha1.CheckStatus{{
 		Name: "ns/policy/answers", Type: policy.TypeProbe, Mode: v1alpha1.ModeEnforce, Generation: 1, Phase: v1alpha1.CheckRunning,
-		StartTime: stamp(0), DueTime: stamp(40 * time.Second), Deadline: stamp(15 * time.Minute),
+		StartTime: stamp(0), DueTime: stamp(90 * time.Second), Deadline: stamp(15 * time.Minute),
 	}}
 	p.restart()
 	return p
@@ -158,8 +163,8 @@ func TestProbePasses(t *testing.T) {
 		t.Errorf("it took %s and %d calls", took, calls.Load())
 	}
 	p.probe.Forget(p.s.Key())
-	if len(p.probe.batches) != 0 || len(p.probe.slots.of) != 0 {
-		t.Errorf("it remembers %v and %v", p.probe.batches, p.probe.slots.of)
+	if len(p.probe.batches) != 0 || len(p.probe.slots.all.of) != 0 {
+		t.Errorf("it remembers %v and %v", p.probe.batches, p.probe.slots.all.of)
 	}
 }
 
@@ -298,39 +303,215 @@ func TestProbeDoesNotBlock(t *testing.T) {
 	}
 }
 
+// TestProbeFollowsPolicy: a policy that was changed counts for a check that goes on.
+func TestProbeFollowsPolicy(t *testing.T) {
+	server, _ := serve(t, func(http.ResponseWriter, *http.Request) {})
+	p := newProbed(t, portOn(t, server)+1, "a") // not declared
+	p.s.Policies[0].Spec.Checks[0].Probe.HTTP.Port--
+	p.run(time.Minute)
+	p.want(v1alpha1.CheckRunning, "", "")
+	p.s.Policies[0].Generation, p.s.Policies[0].Spec.Checks[0].Deadline = 2, &metav1.Duration{Duration: 5 * time.Minute}
+	p.run(3 * time.Minute)
+	p.want(v1alpha1.CheckRunning, "", "")
+	p.run(time.Hour)
+	p.want(v1alpha1.CheckError, v1alpha1.ReasonNotMeasured, "")
+	if c := p.check(); c.CompletionTime.Sub(p.began) > 6*time.Minute || c.Generation != 2 {
+		t.Errorf("it ended after %s, of generation %d", c.CompletionTime.Sub(p.began), c.Generation)
+	}
+	p = newProbed(t, portOn(t, server), "a")
+	p.s.Batch.Status.Status = v1alpha1.ChangePodPostSubmitted
+	p.s.Policies[0].Spec.Checks[0].Wait = ptr.To(false)
+	p.run(time.Second)
+	if c := p.check(); c.Phase != v1alpha1.CheckWatching || !c.Background {
+		t.Errorf("it is %s, in the background %t", c.Phase, c.Background)
+	}
+}
+
+// TestProbeTimeoutIsOfCall: how long the API server takes is not taken off the time of
+// a pod.
+func TestProbeTimeoutIsOfCall(t *testing.T) {
+	server, _ := serve(t, func(http.ResponseWriter, *http.Request) {})
+	p := newProbed(t, portOn(t, server), "a")
+	var found, until atomic.Pointer[time.Time]
+	p.live = interceptor.NewClient(p.live, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		err := c.Get(ctx, key, o, opts...)
+		found.Store(ptr.To(time.Now()))
+		return err
+	}})
+	p.restart()
+	p.probe.caller.guard = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
+		deadline, _ := ctx.Deadline()
+		until.Store(&deadline)
+		return nil
+	}
+	p.run(time.Second)
+	if found.Load() == nil || until.Load() == nil {
+		t.Fatal("it was not called")
+	}
+	if left := until.Load().Sub(*found.Load()); left < time.Minute {
+		t.Errorf("it has %s", left)
+	}
+}
+
+// TestProbeStops: when the manager ends, so do calls, and none begins any more.
+func TestProbeStops(t *testing.T) {
+	arrived := make(chan struct{}, 100)
+	server, seen := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		<-r.Context().Done()
+	})
+	p := newProbed(t, portOn(t, server), "a", "b", "c")
+	p.next()
+	<-arrived
+	<-arrived
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.probe.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.next()
+	p.probe.mu.Lock()
+	busy := len(p.probe.batches[p.s.Key()][p.check().Name].busy)
+	p.probe.mu.Unlock()
+	if n := seen.Load(); n != maxCallsOfNamespace || busy != 0 {
+		t.Errorf("%d were called, and %d are being called", n, busy)
+	}
+}
+
 // TestSlots: as many calls as may be are at work at a time.
 func TestSlots(t *testing.T) {
 	s := newSlots()
 	var held []func()
 	for i := range maxCalls / maxCallsOfNamespace {
 		for range maxCallsOfNamespace {
-			release, err := s.acquire(t.Context(), fmt.Sprint("ns", i))
+			done, err := s.acquire(t.Context(), fmt.Sprint("ns", i), "release", false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			held = append(held, release)
+			held = append(held, done)
 		}
 	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, ns := range []string{"ns0", "other"} {
-		if _, err := s.acquire(gone, ns); err == nil {
-			t.Errorf("one more of %s", ns)
-		}
+	waits := func(ns string) bool {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		refused := make(chan error)
+		go func() {
+			_, err := s.acquire(ctx, ns, "release", false)
+			refused <- err
+		}()
+		waiting(t, s, 1)
+		cancel()
+		return <-refused != nil
+	}
+	if !waits("ns0") || !waits("other") {
+		t.Error("more than the most")
 	}
 	held[0]()
-	if _, err := s.acquire(gone, "ns1"); err == nil {
+	if !waits("ns1") {
 		t.Error("one more of ns1")
 	}
-	release, err := s.acquire(t.Context(), "other")
+	done, err := s.acquire(t.Context(), "other", "release", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, release := range append(held[1:], release) {
-		release()
+	for _, done := range append(held[1:], done) {
+		done()
 	}
-	if len(s.of) != 0 {
-		t.Errorf("it remembers %v", s.of)
+	if len(s.all.of) != 0 || len(s.waiting) != 0 || len(s.all.began) != 0 {
+		t.Errorf("it remembers %v, %v", s.all, s.waiting)
+	}
+}
+
+// waiting waits until so many calls wait for their turn.
+func waiting(t *testing.T, s *slots, n int) {
+	t.Helper()
+	for {
+		s.mu.Lock()
+		found := len(s.waiting)
+		s.mu.Unlock()
+		if found == n {
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatalf("%d wait, not %d", found, n)
+		}
+		runtime.Gosched()
+	}
+}
+
+// TestSlotsAreFair: a release of very many pods that do not answer takes no more time
+// than its share, and among its pods those that fail are called first.
+func TestSlotsAreFair(t *testing.T) {
+	const timeout, quick = 10 * time.Second, 10 * time.Millisecond
+	type caller struct {
+		release string
+		urgent  bool
+		took    time.Duration
+	}
+	s, now := newSlots(), time.Unix(0, 0)
+	s.now = func() time.Time { return now }
+	type granted struct {
+		caller
+		done func()
+		ends time.Time
+	}
+	grants := make(chan granted, 2000)
+	ask := func(n int, c caller) {
+		for range n {
+			s.mu.Lock()
+			before := len(s.waiting) + len(s.all.began)
+			s.mu.Unlock()
+			go func() {
+				done, err := s.acquire(t.Context(), "ns", c.release, c.urgent)
+				if err == nil {
+					grants <- granted{c, done, now.Add(c.took)}
+				}
+			}()
+			for {
+				s.mu.Lock()
+				after := len(s.waiting) + len(s.all.began)
+				s.mu.Unlock()
+				if after > before {
+					break
+				}
+				runtime.Gosched()
+			}
+		}
+	}
+	ask(600, caller{"hangs", false, timeout})
+	ask(1, caller{"hangs", true, timeout})
+	ask(300, caller{"hangs, too", false, timeout})
+	ask(200, caller{"answers", false, quick})
+	var order []string
+	counts := map[string]int{}
+	at := []granted{<-grants, <-grants}
+	for counts["answers"] < 200 {
+		slices.SortFunc(at, func(a, b granted) int { return a.ends.Compare(b.ends) })
+		now = at[0].ends
+		name := at[0].release
+		if at[0].urgent {
+			name = "urgent"
+		}
+		order = append(order, name)
+		counts[name]++
+		at[0].done()
+		at[0] = <-grants
+	}
+	if took := now.Sub(time.Unix(0, 0)); took > 45*time.Second {
+		t.Errorf("the release that answers took %s", took)
+	}
+	for counts["urgent"] == 0 && len(order) < 300 {
+		slices.SortFunc(at, func(a, b granted) int { return a.ends.Compare(b.ends) })
+		now = at[0].ends
+		if at[0].urgent {
+			counts["urgent"]++
+		}
+		order = append(order, at[0].release)
+		at[0].done()
+		at[0] = <-grants
+	}
+	if counts["urgent"] != 1 || len(order) > 220 {
+		t.Errorf("the urgent one came after %d others", len(order))
 	}
 }
 

@@ -17,10 +17,11 @@ limitations under the License.
 package verify
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
-
-	"golang.org/x/sync/semaphore"
+	"time"
 )
 
 const (
@@ -30,88 +31,150 @@ const (
 	maxCallsOfNamespace = 2
 )
 
-// slots bound the calls that are at work. Those of a namespace wait for each other
-// first, so that they do not stand in the way of another one's.
+// slots bound the calls that are at work. The next one is of the namespace whose calls
+// took the least time, and there of the release whose did: where nobody answers, calls
+// take long, and must not keep others away.
 type slots struct {
-	all *semaphore.Weighted
-	// own is how many a namespace has.
-	own int64
+	now func() time.Time
 
-	mu sync.Mutex
-	of map[string]*namespaceSlots
+	mu      sync.Mutex
+	waiting []*turn
+	all     share
 }
 
-type namespaceSlots struct {
-	*semaphore.Weighted
-	// users have one, or wait for one.
+// share is what somebody has of the slots: all together, a namespace, a release.
+type share struct {
+	// users have a slot, or wait for one.
 	users int
+	// began is when each call that is at work did, used the time of those that ended.
+	began []time.Time
+	used  time.Duration
+	of    map[string]*share
 }
 
-func newSlots() *slots {
-	return newSlotsOf(maxCalls, maxCallsOfNamespace)
+// turn is a call that waits for its turn, or is at work.
+type turn struct {
+	namespace, release string
+	// urgent ones come before the others of their release.
+	urgent bool
+	// shares it counts in, the widest first.
+	shares []*share
+	// granted is closed at its turn, which began then.
+	granted chan struct{}
+	began   time.Time
 }
 
-func newSlotsOf(all, own int64) *slots {
-	return &slots{all: semaphore.NewWeighted(all), own: own, of: map[string]*namespaceSlots{}}
-}
+func newSlots() *slots { return &slots{now: time.Now} }
 
-// try is acquire for who does not wait.
-func (s *slots) try(namespace string) (release func(), ok bool) {
-	own := s.use(namespace)
-	if !own.TryAcquire(1) {
-		s.unuse(namespace)
-		return nil, false
-	}
-	if !s.all.TryAcquire(1) {
-		own.Release(1)
-		s.unuse(namespace)
-		return nil, false
-	}
-	return s.release(namespace, own), true
-}
-
-// acquire waits until a call of a namespace may be made. It fails only when the
-// context ends.
-func (s *slots) acquire(ctx context.Context, namespace string) (release func(), err error) {
-	own := s.use(namespace)
-	if err := own.Acquire(ctx, 1); err != nil {
-		s.unuse(namespace)
+// acquire waits until a call for a release of a namespace may be made. It fails only
+// when the context ends.
+func (s *slots) acquire(ctx context.Context, namespace, release string, urgent bool) (done func(), err error) {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := s.all.Acquire(ctx, 1); err != nil {
-		own.Release(1)
-		s.unuse(namespace)
-		return nil, err
+	t := &turn{namespace: namespace, release: release, urgent: urgent, granted: make(chan struct{})}
+	s.mu.Lock()
+	of := s.all.join(namespace, s.now())
+	t.shares = []*share{&s.all, of, of.join(release, s.now())}
+	s.waiting = append(s.waiting, t)
+	s.grant()
+	s.mu.Unlock()
+	select {
+	case <-t.granted:
+		return func() { s.leave(t) }, nil
+	case <-ctx.Done():
+		s.leave(t)
+		return nil, ctx.Err()
 	}
-	return s.release(namespace, own), nil
 }
 
-// release gives back what was acquired.
-func (s *slots) release(namespace string, own *namespaceSlots) func() {
-	return func() {
-		s.all.Release(1)
-		own.Release(1)
-		s.unuse(namespace)
+// grant gives the slots that are free to those whose turn it is.
+func (s *slots) grant() {
+	now := s.now()
+	for len(s.all.began) < maxCalls {
+		next := -1
+		for i, t := range s.waiting {
+			if len(t.shares[1].began) < maxCallsOfNamespace && (next < 0 || t.before(s.waiting[next], now)) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return
+		}
+		t := s.waiting[next]
+		s.waiting = slices.Delete(s.waiting, next, next+1)
+		t.began = now
+		for _, of := range t.shares {
+			of.began = append(of.began, now)
+		}
+		close(t.granted)
 	}
 }
 
-func (s *slots) use(namespace string) *namespaceSlots {
+// leave ends a call, or the wait for it.
+func (s *slots) leave(t *turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := s.of[namespace]
-	if own == nil {
-		own = &namespaceSlots{Weighted: semaphore.NewWeighted(s.own)}
-		s.of[namespace] = own
+	if i := slices.Index(s.waiting, t); i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+	} else {
+		for _, of := range t.shares {
+			i := slices.Index(of.began, t.began)
+			of.began, of.used = slices.Delete(of.began, i, i+1), of.used+s.now().Sub(t.began)
+		}
 	}
-	own.users++
-	return own
+	t.shares[1].leave(t.release)
+	s.all.leave(t.namespace)
+	s.grant()
 }
 
-func (s *slots) unuse(namespace string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	own := s.of[namespace]
-	if own.users--; own.users == 0 {
-		delete(s.of, namespace)
+// before says that it is the turn of t before that of another one that waits.
+func (t *turn) before(other *turn, now time.Time) bool {
+	for i := 1; i < len(t.shares); i++ {
+		a, b := t.shares[i], other.shares[i]
+		if a == b {
+			continue
+		}
+		if c := cmp.Or(cmp.Compare(a.spent(now), b.spent(now)), cmp.Compare(len(a.began), len(b.began))); c != 0 {
+			return c < 0
+		}
+	}
+	return t.urgent && !other.urgent && t.shares[2] == other.shares[2]
+}
+
+// spent is the time that calls took.
+func (s *share) spent(now time.Time) time.Duration {
+	d := s.used
+	for _, began := range s.began {
+		d += now.Sub(began)
+	}
+	return d
+}
+
+// join counts one that waits for a part. A part that is new begins with the time of
+// the one that has the least: what it did not use before is no credit.
+func (s *share) join(name string, now time.Time) *share {
+	of := s.of[name]
+	if of == nil {
+		of = &share{}
+		first := true
+		for _, other := range s.of {
+			if spent := other.spent(now); first || spent < of.used {
+				of.used, first = spent, false
+			}
+		}
+		if s.of == nil {
+			s.of = map[string]*share{}
+		}
+		s.of[name] = of
+	}
+	of.users++
+	return of
+}
+
+func (s *share) leave(name string) {
+	of := s.of[name]
+	if of.users--; of.users == 0 {
+		delete(s.of, name)
 	}
 }
