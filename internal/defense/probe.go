@@ -29,8 +29,10 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Probe is a check that calls the pods of a batch again and again.
+// Probe is a check that calls the pods of a batch, or a Service, again and again.
 type Probe struct {
+	// Service that is called for the batch as a whole; empty for its pods.
+	Service string
 	// Delay after the check was written down, before it begins.
 	Delay time.Duration
 	// Interval from one call of a pod to the next.
@@ -132,6 +134,9 @@ const (
 	unansweredFor = time.Minute
 )
 
+// ServiceUID stands for the Service of a check where pods are named by their UIDs.
+const ServiceUID types.UID = "service"
+
 // DecideProbe says what becomes of a probe, and whom to call for it.
 func DecideProbe(in ProbeInput) ProbePlan {
 	p := &probe{ProbeInput: in, plan: ProbePlan{Status: *in.Status.DeepCopy(), Streaks: map[types.UID]ProbeStreak{}}}
@@ -140,8 +145,12 @@ func DecideProbe(in ProbeInput) ProbePlan {
 		return p.plan
 	}
 	maps.Copy(p.plan.Streaks, in.Streaks)
-	for i := range in.Pods {
-		pod := &in.Pods[i]
+	p.targets = in.Pods
+	if in.Check.Service != "" {
+		p.targets = p.service()
+	}
+	for i := range p.targets {
+		pod := &p.targets[i]
 		if r, ok := in.Results[pod.UID]; ok {
 			p.plan.Streaks[pod.UID] = p.plan.Streaks[pod.UID].add(in.Check, r, pod)
 		}
@@ -163,14 +172,34 @@ func DecideProbe(in ProbeInput) ProbePlan {
 type probe struct {
 	ProbeInput
 	plan ProbePlan
+	// targets are what is called.
+	targets []Pod
 	// failed and passed are done, open are not, and lost come back, or do not.
 	failed, passed, open, lost []*Pod
 }
 
+// service is the Service of the check as if it were a pod, while there is any pod of the
+// batch.
+func (p *probe) service() []Pod {
+	if p.livePod() == nil {
+		return nil
+	}
+	return []Pod{{Name: p.Check.Service, UID: ServiceUID, Ready: true}}
+}
+
+func (p *probe) livePod() *Pod {
+	for i := range p.Pods {
+		if pod := &p.Pods[i]; pod.live() && !pod.Disrupted {
+			return pod
+		}
+	}
+	return nil
+}
+
 // sort says how far each pod has come. One that goes does not count.
 func (p *probe) sort() {
-	for i := range p.Pods {
-		pod := &p.Pods[i]
+	for i := range p.targets {
+		pod := &p.targets[i]
 		s := p.plan.Streaks[pod.UID]
 		switch {
 		case s.Good >= p.Check.Successes:
@@ -192,6 +221,13 @@ func (p *probe) sort() {
 // confirm says which pods to look at before they fail. Where more fail than are named,
 // one more than these is enough: all pods of the batch fail then.
 func (p *probe) confirm() (uids []types.UID) {
+	if p.Check.Service != "" && len(p.failed) > 0 {
+		// It fails the pods of the batch: one of them must be there.
+		if pod := p.livePod(); !p.Confirmed[pod.UID] {
+			uids = append(uids, pod.UID)
+		}
+		return uids
+	}
 	for _, pod := range p.failed[:min(len(p.failed), maxFailedPods+1)] {
 		if !p.Confirmed[pod.UID] {
 			uids = append(uids, pod.UID)
@@ -235,17 +271,28 @@ func (s ProbeStreak) fails(check Probe, now time.Time) bool {
 // fail fails the pods that failed.
 func (p *probe) fail() {
 	first, s := p.plan.Streaks[p.failed[0].UID], &p.plan.Status
-	told := fmt.Sprintf("pod %s: %s, %d times in a row", p.failed[0].Name, first.LastBad.Message, first.Bad)
+	told := fmt.Sprintf("%s: %s, %d times in a row", p.called(p.failed[0]), first.LastBad.Message, first.Bad)
 	if more := len(p.failed) - 1; more > 0 {
 		told += fmt.Sprintf(" (and %d more pods of the batch)", more)
 	}
 	s.Phase, s.Reason, s.Value = v1alpha1.CheckFailed, first.LastBad.Reason, first.LastBad.Reason
 	s.Message = strings.Join(nonEmpty(told, p.Check.Suggestion), "; ")
-	s.FailedPods = nil
+	s.FailedPods, s.FailedCount = nil, 0
+	if p.Check.Service != "" {
+		return // all pods of the batch
+	}
 	for _, pod := range p.failed[:min(len(p.failed), maxFailedPods)] {
 		s.FailedPods = append(s.FailedPods, pod.Name)
 	}
 	s.FailedCount = int32(len(p.failed)) //nolint:gosec // a batch has at most 200
+}
+
+// called is what is called, in words.
+func (p *probe) called(pod *Pod) string {
+	if p.Check.Service != "" {
+		return "Service " + pod.Name
+	}
+	return "pod " + pod.Name
 }
 
 // pass ends the check when no pod is left to be called. In the background that is not
@@ -263,6 +310,9 @@ func (p *probe) pass() {
 	}
 	s.Phase, s.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
 	s.Message = fmt.Sprintf("%d pods answered well %d times in a row", len(p.passed), p.Check.Successes)
+	if p.Check.Service != "" {
+		s.Message = fmt.Sprintf("Service %s answered well %d times in a row", p.Check.Service, p.Check.Successes)
+	}
 }
 
 // anyPassed says that a pod passed that is not there any more.
@@ -380,5 +430,8 @@ func (p *probe) describeOpen() string {
 	case streak.Last.Outcome == ProbeGood:
 		what = fmt.Sprintf("it answered well %d times in a row", streak.Good)
 	}
-	return fmt.Sprintf("%s; pod %s: %s", told, open[0].Name, what)
+	if p.Check.Service != "" {
+		return p.called(open[0]) + " has not passed: " + what
+	}
+	return fmt.Sprintf("%s; %s: %s", told, p.called(open[0]), what)
 }

@@ -239,3 +239,55 @@ func TestProbeTakesResults(t *testing.T) {
 		t.Errorf("asked again it has %+v", again.Streaks)
 	}
 }
+
+// TestProbeOfService: a Service is called for the batch, which fails as a whole, while
+// there is a pod of it.
+func TestProbeOfService(t *testing.T) {
+	good := ProbeResult{Outcome: ProbeGood, Message: "it was answered 200"}
+	bad := ProbeResult{Outcome: ProbeBad, Reason: "HTTP503", Message: "it was answered 503"}
+	silent := ProbeResult{Outcome: ProbeUnanswered, Reason: "Timeout", Message: "nobody answered"}
+	absent := ProbeResult{Reason: "NotFound", Message: "there is no such Service"}
+	for name, test := range map[string]struct {
+		results []ProbeResult
+		now     time.Duration
+		change  func(*ProbeInput)
+		phase   v1alpha1.CheckPhase
+		reason  string
+		message string
+		call    int
+		confirm bool
+	}{
+		"at first it is called once": {phase: v1alpha1.CheckRunning, call: 1},
+		"it passes":                  {results: []ProbeResult{good, good}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "Service web answered well 2 times in a row"},
+		"it fails":                   {results: []ProbeResult{bad, bad}, phase: v1alpha1.CheckFailed, reason: "HTTP503", message: "Service web: it was answered 503, 2 times in a row", confirm: true},
+		"nobody answers":             {results: []ProbeResult{silent, silent}, phase: v1alpha1.CheckRunning, call: 1},
+		"nobody answers for long":    {results: []ProbeResult{silent, silent}, now: 2 * time.Minute, phase: v1alpha1.CheckFailed, reason: "Timeout", confirm: true},
+		"no pod is left":             {results: []ProbeResult{bad, bad}, change: func(in *ProbeInput) { in.Pods[0].Terminating, in.Pods[1].Disrupted = true, true }, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
+		"one pod is left":            {results: []ProbeResult{bad, bad}, change: func(in *ProbeInput) { in.Pods[0].Terminating = true }, phase: v1alpha1.CheckFailed, reason: "HTTP503", confirm: true},
+		"it is not there":            {results: []ProbeResult{absent}, now: 20 * time.Second, phase: v1alpha1.CheckRunning, call: 1},
+		"not until the deadline":     {results: []ProbeResult{absent}, now: time.Hour, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, message: "until the deadline Service web has not passed: there is no such Service"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := badPods(2)
+			in.Check = Probe{Service: "web", Interval: time.Second, Successes: 2, Failures: 2}
+			in.Streaks, in.Began = map[types.UID]ProbeStreak{}, in.Now
+			for _, r := range test.results {
+				r.Began, r.Ended = in.Now, in.Now
+				in.Streaks[ServiceUID] = in.Streaks[ServiceUID].add(in.Check, r, &Pod{Ready: true})
+			}
+			in.Now = in.Now.Add(max(test.now, time.Second))
+			if test.change != nil {
+				test.change(&in)
+			}
+			plan := DecideProbe(in)
+			if (len(plan.Confirm) > 0) != test.confirm {
+				t.Errorf("it asks for %v", plan.Confirm)
+			}
+			plan = confirmAll(t, in, plan)
+			s := plan.Status
+			if s.Phase != test.phase || s.Reason != test.reason || !strings.Contains(s.Message, test.message) || len(plan.Call) != test.call || len(s.FailedPods) > 0 || s.FailedCount > 0 {
+				t.Errorf("got %s %q of %v, calls %v: %s", s.Phase, s.Reason, s.FailedPods, plan.Call, s.Message)
+			}
+		})
+	}
+}

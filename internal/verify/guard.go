@@ -168,3 +168,21 @@ func (at place) refuses(port int32) (refused defense.ProbeResult) {
 	}
 	return refused
 }
+
+// placeOfService says where a Service may be called; where it may not be, why not, and
+// what to do. One without a selector leads anywhere, and so does one that is a name.
+func placeOfService(s *corev1.Service, port int32) (ip string, refused defense.ProbeResult) {
+	switch {
+	case s.Spec.Type == corev1.ServiceTypeExternalName:
+		refused.Reason, refused.Message = "ExternalName", "it is of type ExternalName, which is not called: name a Service with a selector"
+	case len(s.Spec.Selector) == 0:
+		refused.Reason, refused.Message = "NoSelector", "it has no selector, and may lead anywhere: name a Service with a selector"
+	case s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone:
+		refused.Reason, refused.Message = "NoClusterIP", "it has no clusterIP: name a Service that is not headless, or probe with target Pods"
+	case !slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+		return p.Port == port && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP)
+	}):
+		refused.Reason, refused.Message = "PortNotDeclared", fmt.Sprintf("it has no TCP port %d, and no other port is called: name one of its ports", port)
+	}
+	return s.Spec.ClusterIP, refused
+}

@@ -36,6 +36,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
+// +kubebuilder:rbac:groups="",resources=services,verbs=get
+
 // Probe makes the checks of type probe of policies: it calls the pods of a batch. The
 // calls are made beside the reconciles, which only look at what they came to. That is
 // in the memory of this process: another one begins anew.
@@ -162,7 +164,7 @@ func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (
 		return nil, 0, err
 	}
 	in := p.take(s, of)
-	in.Pods, in.Status = pods, followed(c, of, s.Batch)
+	in.Pods, in.Status = pods, followed(c, of, s)
 	plan := defense.DecideProbe(in)
 	p.store(s.Key(), c.Name, plan.Streaks)
 	in.Confirmed = map[types.UID]bool{}
@@ -177,7 +179,11 @@ func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (
 		plan.Status.Mode, plan.Status.Generation = of.Mode, of.Generation
 		return &plan.Status, 0, nil
 	}
-	p.call(ctx, s, of, in.Pods, plan)
+	targets := in.Pods
+	if name := in.Check.Service; name != "" {
+		targets = []defense.Pod{{Namespace: s.Batch.Namespace, Name: name, UID: defense.ServiceUID}}
+	}
+	p.call(ctx, s, of, targets, plan)
 	return nil, plan.After, nil
 }
 
@@ -223,9 +229,18 @@ func (p *Probe) store(key types.NamespacedName, check string, streaks map[types.
 // probeOf are the parameters of a check, with the defaults of the API.
 func probeOf(c *policy.Check) defense.Probe {
 	return defense.Probe{
-		Delay: c.Delay, Interval: c.Interval(), Successes: int(max(c.Probe.Successes, 1)), Failures: int(max(c.Probe.Failures, 1)),
+		Service: serviceOf(c),
+		Delay:   c.Delay, Interval: c.Interval(), Successes: int(max(c.Probe.Successes, 1)), Failures: int(max(c.Probe.Failures, 1)),
 		OnError: c.OnError, OnNoData: c.OnNoData, Suggestion: c.Suggestion,
 	}
+}
+
+// serviceOf is the Service that a check calls; empty when it calls pods.
+func serviceOf(c *policy.Check) string {
+	if c.Probe.Target != v1alpha1.ProbeService {
+		return ""
+	}
+	return c.Probe.Service
 }
 
 // confirm looks at pods at the API server: the cache may not know yet that one goes.
@@ -313,19 +328,47 @@ func (p *Probe) callOne(ctx context.Context, c call) {
 
 // measure calls a pod, where that may be done.
 func (p *Probe) measure(ctx context.Context, c call) defense.ProbeResult {
-	at, refused := p.find(ctx, c)
-	if refused.Reason == "" {
-		refused = at.refuses(portOf(c.check.Probe))
-	}
+	ip, refused := p.where(ctx, c)
 	began := p.clock.Now()
 	result := refused
 	if refused.Reason == "" {
 		ctx, cancel := context.WithTimeout(ctx, c.check.Timeout)
 		defer cancel()
-		result = p.caller.call(ctx, at.ip, c.check.Probe)
+		result = p.caller.call(ctx, ip, c.check.Probe)
 	}
 	result.Began, result.Ended = began, p.clock.Now()
 	return result
+}
+
+// where says at which IP to call a pod, or the Service, or why not.
+func (p *Probe) where(ctx context.Context, c call) (ip string, refused defense.ProbeResult) {
+	if serviceOf(c.check) != "" {
+		return p.findService(ctx, c)
+	}
+	at, refused := p.find(ctx, c)
+	if refused.Reason == "" {
+		refused = at.refuses(portOf(c.check.Probe))
+	}
+	return at.ip, refused
+}
+
+// findService reads a Service from the API server, for each call: it may have become
+// another one.
+func (p *Probe) findService(ctx context.Context, c call) (ip string, refused defense.ProbeResult) {
+	ctx, cancel := context.WithTimeout(ctx, c.check.Timeout)
+	defer cancel()
+	var service corev1.Service
+	err := p.view.Live.Get(ctx, types.NamespacedName{Namespace: c.pod.Namespace, Name: c.pod.Name}, &service)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", defense.ProbeResult{Reason: "NotFound", Message: "there is no such Service in namespace " + c.pod.Namespace + ": create it, or correct probe.service"}
+	case apierrors.IsForbidden(err):
+		return "", defense.ProbeResult{Reason: "Forbidden", Message: "the operator may not get Services: give it that right, see config/rbac/role.yaml"}
+	case err != nil:
+		return "", defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say where it is"}
+	default:
+		return placeOfService(&service, portOf(c.check.Probe))
+	}
 }
 
 // find finds out where to call a pod, at the API server: the cache does not have its

@@ -19,10 +19,17 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -32,6 +39,7 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	defaults "github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
 const staysUp = controlplane.ManagerNamespace + "/default/stays-up"
@@ -90,6 +98,69 @@ func (w *world) checksOf(ctx context.Context, g Gomega, ns, name, check string) 
 		}
 	}
 	return checks
+}
+
+// podServer serves HTTP at an address of this machine that may be that of a pod, so that
+// the manager may call it. It counts the requests.
+func podServer(ctx context.Context, code int) (ip string, port int32, requests *atomic.Int32) {
+	GinkgoHelper()
+	addresses, err := net.InterfaceAddrs()
+	Expect(err).NotTo(HaveOccurred())
+	for _, a := range addresses {
+		of, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		network := "tcp6"
+		if of.IP.To4() != nil {
+			network = "tcp4"
+		}
+		if verify.NewGuard("")(ctx, network, net.JoinHostPort(of.IP.String(), "80"), nil) != nil {
+			continue
+		}
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(of.IP.String(), "0"))
+		if err != nil {
+			continue
+		}
+		requests = &atomic.Int32{}
+		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/healthz" {
+				requests.Add(1)
+			}
+			w.WriteHeader(code)
+		})}
+		go func() { _ = server.Serve(listener) }()
+		DeferCleanup(server.Close)
+		return of.IP.String(), int32(listener.Addr().(*net.TCPAddr).Port), requests //nolint:errcheck,forcetypeassert,gosec // of a TCP listener
+	}
+	Skip("this machine has no address that may be that of a pod")
+	return "", 0, nil
+}
+
+// probed makes a Deployment of pods that have this IP, and a container with this port.
+func (w *world) probed(ctx context.Context, ns, ip string, port int32) {
+	GinkgoHelper()
+	// Such pods have no IP until they are told to go on.
+	w.create(ctx, sleeper(ns, "web").Replicas(1).TemplateLabel(controlplane.BehaviorLabel, controlplane.BehaviorVolume).Container(func(c *corev1.Container) {
+		c.Ports = []corev1.ContainerPort{{ContainerPort: port}}
+	}))
+	Eventually(func(g Gomega) {
+		pods := w.podsOf(ctx, g, ns, "web")
+		g.Expect(pods).To(HaveLen(1))
+		for _, pod := range pods {
+			g.Expect(pod.Spec.NodeName).NotTo(BeEmpty())
+			w.kubectl(ctx, "-n", ns, "patch", "pod", pod.Name, "--subresource=status", "--type=merge", "-p", `{"status":{"podIP":"`+ip+`","podIPs":[{"ip":"`+ip+`"}]}}`)
+			w.kubectl(ctx, "-n", ns, "label", "pod", pod.Name, controlplane.BehaviorLabel+"-")
+		}
+	}).WithContext(ctx).Should(Succeed())
+}
+
+// probePolicy is a policy of a namespace that calls what is on a port.
+func probePolicy(ns string, probe v1alpha1.ProbeCheck) *v1alpha1.DefensePolicy {
+	return healthPolicy(ns, "answers", func(c *v1alpha1.PolicyCheck) {
+		probe.Interval, probe.Successes, probe.Failures = &metav1.Duration{Duration: time.Second}, 3, 3
+		c.Name, c.PodHealth, c.Probe, c.OnError = "healthz", nil, &probe, v1alpha1.SilenceFails
+	})
 }
 
 var _ = Describe("policies", func() {
@@ -237,5 +308,51 @@ var _ = Describe("policies", func() {
 		w.verified(ctx, ns, "web")
 		Expect(w.checksOf(ctx, Default, ns, "web", staysUp)).To(HaveLen(1))
 		Expect(w.checksOf(ctx, Default, ns, "web", ns+"/reaching/health")).To(BeEmpty())
+	})
+
+	It("call pods, and suspend a release whose pods answer badly", func(ctx SpecContext) {
+		ip, port, requests := podServer(ctx, http.StatusServiceUnavailable)
+		ns := w.newNamespace(ctx, true)
+		w.newDefensePolicy(ctx, probePolicy(ns, v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{Port: port, Path: "/healthz"}}), v1alpha1.ReasonInForce)
+		w.probed(ctx, ns, ip, port)
+		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		pod := slices.Collect(maps.Keys(w.podsOf(ctx, Default, ns, "web")))
+		Expect(w.checksOf(ctx, Default, ns, "web", ns+"/answers/healthz")).To(ConsistOf(And(
+			HaveField("Phase", v1alpha1.CheckFailed), HaveField("Reason", "HTTP503"), HaveField("FailedPods", pod))))
+		told := fmt.Sprintf("pod %s: GET /healthz on port %d was answered 503, and not 200-399, 3 times in a row", pod[0], port)
+		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(And(HaveField("Pod", pod[0]), HaveField("Message", ns+"/answers/healthz: "+told))))
+		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
+		Eventually(func(g Gomega) {
+			g.Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.EventCheckFailed, "-o", "yaml")).To(ContainSubstring(told))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(requests.Load()).To(BeEquivalentTo(3))
+	})
+
+	It("call pods, and pass those that answer well, as soon as they did", func(ctx SpecContext) {
+		ip, port, requests := podServer(ctx, http.StatusOK)
+		ns := w.newNamespace(ctx, true)
+		w.newDefensePolicy(ctx, probePolicy(ns, v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{Port: port, Path: "/healthz"}}), v1alpha1.ReasonInForce)
+		w.probed(ctx, ns, ip, port)
+		w.verified(ctx, ns, "web")
+		checks := w.checksOf(ctx, Default, ns, "web", ns+"/answers/healthz")
+		Expect(checks).To(ConsistOf(HaveField("Phase", v1alpha1.CheckPassed)))
+		// Three calls a second apart, and the timeout of one.
+		Expect(checks[0].CompletionTime.Time).To(BeTemporally("<=", checks[0].DueTime.Time))
+		Expect(requests.Load()).To(BeEquivalentTo(3))
+	})
+
+	It("do not call a Service that may lead elsewhere, and say what to do", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		Expect(w.api.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"}, Spec: corev1.ServiceSpec{
+			ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}},
+		}})).To(Succeed())
+		p := probePolicy(ns, v1alpha1.ProbeCheck{Target: v1alpha1.ProbeService, Service: "web", HTTP: &v1alpha1.HTTPProbe{Port: 80}})
+		p.Spec.Checks[0].Timeout, p.Spec.Checks[0].Deadline = &metav1.Duration{Duration: time.Second}, &metav1.Duration{Duration: 5 * time.Second}
+		w.newDefensePolicy(ctx, p, v1alpha1.ReasonInForce)
+		w.create(ctx, sleeper(ns, "web").Replicas(1))
+		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		Expect(w.checksOf(ctx, Default, ns, "web", ns+"/answers/healthz")).To(ConsistOf(And(
+			HaveField("Phase", v1alpha1.CheckError), HaveField("Reason", v1alpha1.ReasonNotMeasured),
+			HaveField("Message", ContainSubstring("Service web has not passed: it has no clusterIP: name a Service that is not headless, or probe with target Pods")))))
 	})
 })

@@ -186,7 +186,7 @@ type PolicyCheck struct {
 	// expressions.
 	// +optional
 	Cel *CelCheck `json:"cel,omitempty"`
-	// Probe calls the pods of the batch.
+	// Probe calls the pods of the batch, or a Service.
 	// +optional
 	Probe *ProbeCheck `json:"probe,omitempty"`
 	// Altershield is the check by AlterShield Server. Where the operator has a server
@@ -319,24 +319,37 @@ type CelRule struct {
 type AltershieldCheck struct{}
 
 // ProbeTarget is what a probe calls.
-// +kubebuilder:validation:Enum=Pods
+// +kubebuilder:validation:Enum=Pods;Service
 type ProbeTarget string
 
-// ProbePods means each pod of the batch, by its IP.
-const ProbePods ProbeTarget = "Pods"
+const (
+	// ProbePods means each pod of the batch, by its IP.
+	ProbePods ProbeTarget = "Pods"
+	// ProbeService means a Service, by its clusterIP.
+	ProbeService ProbeTarget = "Service"
+)
 
-// ProbeCheck calls each pod of the batch again and again: exactly one of http, grpc
-// and tcp. Only ports that a container of the pod declares are called, and none of
-// a pod in the network of its node. Pods that are deleted, evicted, or lost with
-// their node are nobody's failure.
+// ProbeCheck calls each pod of the batch, or a Service, again and again: exactly one
+// of http, grpc and tcp. Only ports that a container of the pod declares are called,
+// and none of a pod in the network of its node. Pods that are deleted, evicted, or
+// lost with their node are nobody's failure.
 //
+// +kubebuilder:validation:XValidation:rule="(has(self.target) && self.target == 'Service') == has(self.service)",message="service names a Service exactly when target is Service: give both, or neither",fieldPath=".service"
 // +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.grpc), has(self.tcp)].exists_one(t, t)",message="a probe has exactly one of http, grpc and tcp"
 // +kubebuilder:validation:XValidation:rule="duration(self.interval) >= duration('1s') && duration(self.interval) <= duration('5m')",message="interval is a duration from 1s to 5m",fieldPath=".interval"
 type ProbeCheck struct {
-	// Target is what is called: Pods.
+	// Target is what is called. Pods: each pod of the batch. Service: a Service, for
+	// the batch as a whole; all pods of the batch fail with it.
 	// +optional
 	// +kubebuilder:default=Pods
 	Target ProbeTarget `json:"target,omitempty"`
+	// Service in the namespace of the workload that is called, with target Service.
+	// It has a selector and a clusterIP: none of type ExternalName, and no headless
+	// one, is called.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Service string `json:"service,omitempty"`
 	// HTTP makes GET requests.
 	// +optional
 	HTTP *HTTPProbe `json:"http,omitempty"`
@@ -346,17 +359,17 @@ type ProbeCheck struct {
 	// TCP connects, and sends nothing.
 	// +optional
 	TCP *TCPProbe `json:"tcp,omitempty"`
-	// Interval from one call of a pod to the next, 1s to 5m.
+	// Interval from one call to the next, 1s to 5m.
 	// +optional
 	// +kubebuilder:default="10s"
 	Interval *metav1.Duration `json:"interval,omitempty"`
-	// Successes in a row with which a pod passes.
+	// Successes in a row with which a pod, or the Service, passes.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=60
 	Successes int32 `json:"successes,omitempty"`
-	// Failures in a row with which a pod fails.
+	// Failures in a row with which it fails.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
@@ -369,7 +382,7 @@ type ProbeCheck struct {
 //
 // +kubebuilder:validation:XValidation:rule="!self.expect.matches('^[1-5][0-9]{2}-[1-5][0-9]{2}$') || int(self.expect.substring(0, 3)) <= int(self.expect.substring(4))",message="expect is a range from a lower status code to a higher one",fieldPath=".expect"
 type HTTPProbe struct {
-	// Port that a container declares.
+	// Port that a container declares, or the Service.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
@@ -394,7 +407,7 @@ type HTTPProbe struct {
 
 // GRPCProbe asks the gRPC health service.
 type GRPCProbe struct {
-	// Port that a container declares.
+	// Port that a container declares, or the Service.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
@@ -407,7 +420,7 @@ type GRPCProbe struct {
 
 // TCPProbe connects.
 type TCPProbe struct {
-	// Port that a container declares.
+	// Port that a container declares, or the Service.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
