@@ -20,10 +20,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -137,8 +135,9 @@ func podServer(ctx context.Context, code int) (ip string, port int32, requests *
 	return "", 0, nil
 }
 
-// probed makes a Deployment of pods that have this IP, and a container with this port.
-func (w *world) probed(ctx context.Context, ns, ip string, port int32) {
+// probed makes a Deployment of a pod that has this IP, and a container with this port,
+// and returns the name of the pod.
+func (w *world) probed(ctx context.Context, ns, ip string, port int32) (name string) {
 	GinkgoHelper()
 	// Such pods have no IP until they are told to go on.
 	w.create(ctx, sleeper(ns, "web").Replicas(1).TemplateLabel(controlplane.BehaviorLabel, controlplane.BehaviorVolume).Container(func(c *corev1.Container) {
@@ -149,10 +148,12 @@ func (w *world) probed(ctx context.Context, ns, ip string, port int32) {
 		g.Expect(pods).To(HaveLen(1))
 		for _, pod := range pods {
 			g.Expect(pod.Spec.NodeName).NotTo(BeEmpty())
-			w.kubectl(ctx, "-n", ns, "patch", "pod", pod.Name, "--subresource=status", "--type=merge", "-p", `{"status":{"podIP":"`+ip+`","podIPs":[{"ip":"`+ip+`"}]}}`)
-			w.kubectl(ctx, "-n", ns, "label", "pod", pod.Name, controlplane.BehaviorLabel+"-")
+			name = pod.Name
+			w.kubectl(ctx, "-n", ns, "patch", "pod", name, "--subresource=status", "--type=merge", "-p", `{"status":{"podIP":"`+ip+`","podIPs":[{"ip":"`+ip+`"}]}}`)
+			w.kubectl(ctx, "-n", ns, "label", "pod", name, controlplane.BehaviorLabel+"-")
 		}
 	}).WithContext(ctx).Should(Succeed())
+	return name
 }
 
 // probePolicy is a policy of a namespace that calls what is on a port.
@@ -314,16 +315,15 @@ var _ = Describe("policies", func() {
 		ip, port, requests := podServer(ctx, http.StatusServiceUnavailable)
 		ns := w.newNamespace(ctx, true)
 		w.newDefensePolicy(ctx, probePolicy(ns, v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{Port: port, Path: "/healthz"}}), v1alpha1.ReasonInForce)
-		w.probed(ctx, ns, ip, port)
+		pod := w.probed(ctx, ns, ip, port)
 		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
-		pod := slices.Collect(maps.Keys(w.podsOf(ctx, Default, ns, "web")))
 		Expect(w.checksOf(ctx, Default, ns, "web", ns+"/answers/healthz")).To(ConsistOf(And(
-			HaveField("Phase", v1alpha1.CheckFailed), HaveField("Reason", "HTTP503"), HaveField("FailedPods", pod))))
-		told := fmt.Sprintf("pod %s: GET /healthz on port %d was answered 503, and not 200-399, 3 times in a row", pod[0], port)
-		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(And(HaveField("Pod", pod[0]), HaveField("Message", ns+"/answers/healthz: "+told))))
+			HaveField("Phase", v1alpha1.CheckFailed), HaveField("Reason", "HTTP503"), HaveField("FailedPods", ConsistOf(pod)))))
+		told := fmt.Sprintf("pod %s: GET /healthz on port %d was answered 503, and not 200-399, 3 times in a row", pod, port)
+		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(And(HaveField("Pod", pod), HaveField("Message", ns+"/answers/healthz: "+told))))
 		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
 		Eventually(func(g Gomega) {
-			g.Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.EventCheckFailed, "-o", "yaml")).To(ContainSubstring(told))
+			g.Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.EventCheckFailed, "-o", "jsonpath={.items[*].message}")).To(ContainSubstring(told))
 		}).WithContext(ctx).Should(Succeed())
 		Expect(requests.Load()).To(BeEquivalentTo(3))
 	})
