@@ -112,7 +112,7 @@ func run(ctx context.Context, o *options.Options) error {
 		return fmt.Errorf("create the manager: %w", err)
 	}
 	c := cluster.New(mgr, cluster.Options{Namespace: o.Namespace, Clock: serverClock, Kinds: kinds})
-	if err := controllers.Setup(ctx, mgr, c, controllers.Options{Server: server, MetricsTogether: !o.MetricsByNamespace, APIServer: config.Host}); err != nil {
+	if err := controllers.Setup(ctx, mgr, c, controllers.Options{Server: server, MetricsTogether: !o.MetricsByNamespace, APIServer: config.Host, DenyCIDRs: o.DenyCIDRs}); err != nil {
 		return err
 	}
 	client, clusterUID := server.Connection()

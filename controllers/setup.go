@@ -21,6 +21,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -49,6 +50,8 @@ type Options struct {
 	MetricsTogether bool
 	// APIServer is its URL: no probe calls it.
 	APIServer string
+	// DenyCIDRs are networks that no probe calls.
+	DenyCIDRs []netip.Prefix
 }
 
 // Setup adds all controllers to the manager.
@@ -65,7 +68,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		batchWorkers = verify.Workers
 	}
 	// One of each, whose bounds are for all.
-	cel, probe := verify.NewCel(c), verify.NewProbe(c, verify.NewGuard(o.APIServer))
+	cel, probe := verify.NewCel(c), verify.NewProbe(c, verify.NewGuard(o.APIServer, o.DenyCIDRs...))
 	if err := mgr.Add(probe); err != nil {
 		return fmt.Errorf("add the calls of probes: %w", err)
 	}

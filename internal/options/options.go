@@ -24,6 +24,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,6 +78,8 @@ type Options struct {
 	// signed with, also stand-alone; empty for none.
 	TokenFile string
 	altershield.Registration
+	// DenyCIDRs are networks that no probe of a policy calls.
+	DenyCIDRs []netip.Prefix
 	// PrintVersion and end.
 	PrintVersion bool
 	// Log says how much is logged, and in which form.
@@ -136,11 +139,26 @@ func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
 		"`address` metrics are served on over TLS, to authorized clients, as in :8443; 0 turns them off")
 	fs.BoolVar(&o.MetricsByNamespace, "metrics-by-namespace", true,
 		"count blocked workloads for each namespace under defense; false gives one number for all, where there are very many namespaces")
+	fs.Func("deny-cidrs", "`networks` that no probe of a policy calls, separated by commas, as in 10.96.0.0/12,fd00:10::/32: those of nodes, for one", o.denyCIDRs)
 	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081",
 		"`address` /healthz and /readyz are served on; 0 turns them off")
 	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit, and exit")
 	o.bindServer(fs)
 	return o.bindWebhooks(fs)
+}
+
+func (o *Options) denyCIDRs(value string) error {
+	for cidr := range strings.SplitSeq(value, ",") {
+		if cidr = strings.TrimSpace(cidr); cidr == "" {
+			continue
+		}
+		network, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return fmt.Errorf("%q is not a network: give an address and the length of its prefix, as in 10.0.0.0/8", cidr)
+		}
+		o.DenyCIDRs = append(o.DenyCIDRs, network.Masked())
+	}
+	return nil
 }
 
 func (o *Options) bindWebhooks(fs *flag.FlagSet) (configurations *string) {

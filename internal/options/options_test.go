@@ -18,6 +18,7 @@ package options
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,12 +74,17 @@ func TestParse(t *testing.T) {
 		"namespace of the pod": {podNamespace: "ours", check: func(o *Options) bool {
 			return o.Namespace == "ours" && o.Pod.Namespace == "ours" && o.Pod.Name == "manager-1"
 		}},
-		"flag before pod":     {args: []string{"--namespace=mine"}, podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "mine" }},
-		"leader election":     {args: []string{"--leader-elect"}, check: func(o *Options) bool { return o.LeaderElect }},
-		"metrics together":    {args: []string{"--metrics-by-namespace=false"}, check: func(o *Options) bool { return !o.MetricsByNamespace }},
-		"other certificate":   {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.Certificates.CertName == "other.crt" }},
-		"no such certificate": {args: []string{"--webhook-cert-name=none.crt"}, wantErr: []string{"--webhook-cert-name", "none.crt"}},
-		"no such directory":   {args: []string{"--webhook-cert-path=/none"}, wantErr: []string{"--webhook-cert-path", "/none"}},
+		"flag before pod":  {args: []string{"--namespace=mine"}, podNamespace: "ours", check: func(o *Options) bool { return o.Namespace == "mine" }},
+		"leader election":  {args: []string{"--leader-elect"}, check: func(o *Options) bool { return o.LeaderElect }},
+		"metrics together": {args: []string{"--metrics-by-namespace=false"}, check: func(o *Options) bool { return !o.MetricsByNamespace }},
+		"no networks":      {check: func(o *Options) bool { return len(o.DenyCIDRs) == 0 }},
+		"networks": {args: []string{"--deny-cidrs=10.1.2.3/8, fd00::/8"}, check: func(o *Options) bool {
+			return fmt.Sprint(o.DenyCIDRs) == "[10.0.0.0/8 fd00::/8]"
+		}},
+		"an address is no network": {args: []string{"--deny-cidrs=10.0.0.0/8,10.1.2.3"}, wantErr: []string{"-deny-cidrs", "10.1.2.3", "length of its prefix"}},
+		"other certificate":        {args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.Certificates.CertName == "other.crt" }},
+		"no such certificate":      {args: []string{"--webhook-cert-name=none.crt"}, wantErr: []string{"--webhook-cert-name", "none.crt"}},
+		"no such directory":        {args: []string{"--webhook-cert-path=/none"}, wantErr: []string{"--webhook-cert-path", "/none"}},
 		"certificates of our own": {args: []string{"--webhook-cert-path="}, check: func(o *Options) bool {
 			return o.Certificates.Secret == "altershieldoperator-webhook-server-cert" && o.Certificates.Service == "altershieldoperator-webhook-service" &&
 				o.Certificates.Mutating == "altershieldoperator-mutating-webhook-configuration" &&

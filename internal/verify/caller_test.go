@@ -77,6 +77,16 @@ func TestGuard(t *testing.T) {
 			t.Errorf("the API server at %q: %v", server, err)
 		}
 	}
+	for address, lets := range map[string]bool{"10.8.0.1": false, "10.9.0.1": true, "fd12::1": false, "fd13::1": true} {
+		network := "tcp6"
+		if netip.MustParseAddr(address).Is4() {
+			network = "tcp4"
+		}
+		guard := NewGuard("", netip.MustParsePrefix("10.8.0.0/16"), netip.MustParsePrefix("fd12::/16"))
+		if err := guard(t.Context(), network, net.JoinHostPort(address, "80"), nil); (err == nil) != lets || err != nil && !errors.Is(err, errGuard) {
+			t.Errorf("%s, where networks are denied: %v", address, err)
+		}
+	}
 	if err := NewGuard("")(t.Context(), "udp4", "10.0.0.2:80", nil); err == nil {
 		t.Error("UDP is let through")
 	}

@@ -60,8 +60,9 @@ var (
 )
 
 // NewGuard lets addresses through that may be of pods: none of this machine, of its
-// link, of a group of machines, of the metadata of a cloud, and not the API server's.
-func NewGuard(apiServer string) Guard {
+// link, of a group of machines, of the metadata of a cloud, of the networks that are
+// denied, and not the API server's.
+func NewGuard(apiServer string, denied ...netip.Prefix) Guard {
 	networks := ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(podNetworks4...), ssrf.WithAllowedV6Prefixes(podNetworks6...))
 	return func(ctx context.Context, network, address string, c syscall.RawConn) error {
 		if err := networks.Safe(network, address, c); err != nil {
@@ -71,8 +72,12 @@ func NewGuard(apiServer string) Guard {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errGuard, err)
 		}
-		if slices.ContainsFunc(metadata, func(of netip.Prefix) bool { return of.Contains(to.Addr()) }) {
+		has := func(of netip.Prefix) bool { return of.Contains(to.Addr().Unmap()) }
+		switch {
+		case slices.ContainsFunc(metadata, has):
 			return fmt.Errorf("%w, but of the metadata of a cloud", errGuard)
+		case slices.ContainsFunc(denied, has):
+			return fmt.Errorf("%w that may be called, by --deny-cidrs", errGuard)
 		}
 		switch is, err := isServer(ctx, apiServer, to.Addr()); {
 		case err != nil:
