@@ -129,7 +129,7 @@ func podServer(ctx context.Context, code int) (ip string, port int32, requests *
 		})}
 		go func() { _ = server.Serve(listener) }()
 		DeferCleanup(server.Close)
-		return of.IP.String(), int32(listener.Addr().(*net.TCPAddr).Port), requests //nolint:errcheck,forcetypeassert,gosec // of a TCP listener
+		return of.IP.String(), int32(listener.Addr().(*net.TCPAddr).Port), requests //nolint:errcheck,forcetypeassert // of a TCP listener
 	}
 	Skip("this machine has no address that may be that of a pod")
 	return "", 0, nil

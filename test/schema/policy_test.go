@@ -17,6 +17,8 @@ limitations under the License.
 package schema
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -143,6 +145,22 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("cel for each container", "p", checkOf("cel: {forEach: Container, rules: [{expression: 'true'}]}"), "spec.checks[0].cel.forEach"),
 	Entry("a long name", strings.Repeat("p", 64), checkOf("podHealth: {}"), "metadata.name", "at most 63"),
 )
+
+var _ = Describe("the samples of policies", func() {
+	It("are accepted as they are", func(ctx SpecContext) {
+		files, err := filepath.Glob(filepath.Join("..", "..", "config", "samples", "policies", "*.yaml"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(len(files)).To(BeNumerically(">", 5))
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			Expect(err).NotTo(HaveOccurred())
+			o := &unstructured.Unstructured{}
+			Expect(yaml.UnmarshalStrict(data, &o.Object)).To(Succeed(), file)
+			o.SetNamespace("default") // the operator's is not there
+			Expect(api.Create(ctx, o, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).To(Succeed(), file)
+		}
+	})
+})
 
 var _ = Describe("the default policy", func() {
 	It("is accepted, and comes back with what it means", func(ctx SpecContext) {
