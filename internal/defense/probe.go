@@ -304,25 +304,26 @@ func (p *probe) pass() {
 		p.plan.After = timeOrZero(s.Deadline).Sub(p.Now)
 		return
 	}
-	if len(p.passed) == 0 && !p.anyPassed() {
+	passed := p.countPassed()
+	if passed == 0 {
 		s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is there any more"
 		return
 	}
 	s.Phase, s.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
-	s.Message = fmt.Sprintf("%d pods answered well %d times in a row", len(p.passed), p.Check.Successes)
+	s.Message = fmt.Sprintf("%d pods answered well %d times in a row", passed, p.Check.Successes)
 	if p.Check.Service != "" {
 		s.Message = fmt.Sprintf("Service %s answered well %d times in a row", p.Check.Service, p.Check.Successes)
 	}
 }
 
-// anyPassed says that a pod passed that is not there any more.
-func (p *probe) anyPassed() bool {
+// countPassed counts the pods that passed, those that are not there any more, too.
+func (p *probe) countPassed() (n int) {
 	for _, s := range p.plan.Streaks {
 		if s.Good >= p.Check.Successes {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // goOn calls the pods whose time it is, until the deadline.

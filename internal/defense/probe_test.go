@@ -240,6 +240,18 @@ func TestProbeTakesResults(t *testing.T) {
 	}
 }
 
+// TestProbePassedAndGone: a pod that passed counts when it is not there any more.
+func TestProbePassedAndGone(t *testing.T) {
+	in := badPods(2)
+	for i, pod := range in.Pods {
+		in.Streaks[pod.UID] = ProbeStreak{}.add(in.Check, ProbeResult{Outcome: ProbeGood, Began: testNow}, &in.Pods[i])
+	}
+	in.Pods = in.Pods[:1]
+	if s := DecideProbe(in).Status; s.Phase != v1alpha1.CheckPassed || s.Message != "2 pods answered well 1 times in a row" {
+		t.Errorf("it is %s: %s", s.Phase, s.Message)
+	}
+}
+
 // TestProbeOfService: a Service is called for the batch, which fails as a whole, while
 // there is a pod of it.
 func TestProbeOfService(t *testing.T) {
