@@ -119,7 +119,7 @@ func run(ctx context.Context, o *options.Options) error {
 	if err := errors.Join(
 		webhooks.SetupWithManager(mgr, webhooks.Options{
 			Kinds: kinds, Self: self, Clock: serverClock, Pod: o.Pod, Log: ctrl.Log.WithName("webhooks"),
-			Settings: c.InForce, Past: c.Past, Known: webhooks.KnownBy(c.View),
+			Settings: c.InForce, Past: c.Past, Known: webhooks.KnownBy(c.View), Policies: webhooks.PoliciesBy(c.View),
 			Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{Registration: o.Registration, Cluster: string(clusterUID)}),
 		}),
 		routers.SetupWithManager(mgr, routers.Options{

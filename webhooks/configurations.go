@@ -35,6 +35,7 @@ const (
 	mutate     = "mutate"
 	validate   = "validate"
 	quarantine = "quarantine"
+	policy     = "policy"
 )
 
 // callTimeout is how long an API server waits for an answer, in seconds.
@@ -78,7 +79,7 @@ func mutatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.Mu
 		c.Webhooks = append(c.Webhooks, admissionregistrationv1.MutatingWebhook{
 			Name:                    nameOf(mutate, kind),
 			ClientConfig:            servedAt(pathOf(mutate, kind)),
-			Rules:                   rules(kind, admissionregistrationv1.Create, admissionregistrationv1.Update),
+			Rules:                   rulesOf(kind, admissionregistrationv1.Create, admissionregistrationv1.Update),
 			NamespaceSelector:       ofEnrolled(),
 			MatchPolicy:             ptr.To(admissionregistrationv1.Equivalent),
 			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
@@ -94,7 +95,7 @@ func mutatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.Mu
 // validatingConfiguration is the configuration of the webhooks that deny
 // releases. The block must hold while the operator is down, so its webhook may not be skipped. In return
 // its match conditions pick only requests that it denies unless it knows
-// better. The quarantine is not a block: if its webhook fails, releases pass.
+// better. Quarantine and policies are no block: if their webhooks fail, releases pass.
 func validatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	c := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta:   typeMeta("ValidatingWebhookConfiguration"),
@@ -102,8 +103,9 @@ func validatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.
 	}
 	for _, kind := range kinds.Kinds() {
 		c.Webhooks = append(c.Webhooks,
-			validating(quarantine, kind, admissionregistrationv1.Ignore, quarantineConditions(kind)),
-			validating(validate, kind, admissionregistrationv1.Fail, blockConditions(kind)),
+			validating(quarantine, kind, admissionregistrationv1.Ignore, quarantineConditions(kind), admissionregistrationv1.Update),
+			validating(validate, kind, admissionregistrationv1.Fail, blockConditions(kind), admissionregistrationv1.Update),
+			validating(policy, kind, admissionregistrationv1.Ignore, policyConditions(kind), admissionregistrationv1.Create, admissionregistrationv1.Update),
 		)
 	}
 	return c
@@ -111,11 +113,12 @@ func validatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.
 
 func validating(
 	does string, kind workload.Kind, failure admissionregistrationv1.FailurePolicyType, conditions []admissionregistrationv1.MatchCondition,
+	operations ...admissionregistrationv1.OperationType,
 ) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
 		Name:                    nameOf(does, kind),
 		ClientConfig:            servedAt(pathOf(does, kind)),
-		Rules:                   rules(kind, admissionregistrationv1.Update),
+		Rules:                   rulesOf(kind, operations...),
 		NamespaceSelector:       ofEnrolled(),
 		MatchConditions:         conditions,
 		MatchPolicy:             ptr.To(admissionregistrationv1.Equivalent),
@@ -138,7 +141,7 @@ func servedAt(path string) admissionregistrationv1.WebhookClientConfig {
 	}}
 }
 
-func rules(kind workload.Kind, operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
+func rulesOf(kind workload.Kind, operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
 	gvk := kind.GroupVersionKind()
 	return []admissionregistrationv1.RuleWithOperations{{
 		Operations: operations,
@@ -193,6 +196,14 @@ func quarantineConditions(kind workload.Kind) []admissionregistrationv1.MatchCon
 	return []admissionregistrationv1.MatchCondition{
 		{Name: "rolled-back-before", Expression: has(oldAnnotations, v1alpha1.QuarantinedAnnotation)},
 		{Name: "released", Expression: templateChanged(kind)},
+		{Name: "not-opted-out", Expression: notOptedOut()},
+	}
+}
+
+// policyConditions pick what releases. Only the webhook knows policies, and ways back.
+func policyConditions(kind workload.Kind) []admissionregistrationv1.MatchCondition {
+	return []admissionregistrationv1.MatchCondition{
+		{Name: "released", Expression: "oldObject == null || " + templateChanged(kind)},
 		{Name: "not-opted-out", Expression: notOptedOut()},
 	}
 }

@@ -116,6 +116,9 @@ func matches(t *testing.T, of workload.Kind, m matchconditions.Matcher, before, 
 	t.Helper()
 	var objects [2]runtime.Object
 	for i, raw := range [][]byte{before, after} {
+		if raw == nil {
+			continue
+		}
 		// As an API server has them: what is empty is not there.
 		u := &unstructured.Unstructured{}
 		objects[i] = u
@@ -130,9 +133,12 @@ func matches(t *testing.T, of workload.Kind, m matchconditions.Matcher, before, 
 			u.SetAnnotations(u.GetAnnotations())
 		}
 	}
-	kind := of.GroupVersionKind()
+	kind, operation := of.GroupVersionKind(), admission.Update
+	if before == nil {
+		operation = admission.Create
+	}
 	attributes, err := admission.NewVersionedAttributes(admission.NewAttributesRecord(
-		objects[1], objects[0], kind, "default", "sleep", kind.GroupVersion().WithResource(of.Resource()), "", admission.Update, nil, false,
+		objects[1], objects[0], kind, "default", "sleep", kind.GroupVersion().WithResource(of.Resource()), "", operation, nil, false,
 		&user.DefaultInfo{Name: "jane"},
 	), kind, nil)
 	if err != nil {
@@ -150,7 +156,8 @@ func matches(t *testing.T, of workload.Kind, m matchconditions.Matcher, before, 
 // quarantine the webhook knows more: whether the block or an override decides.
 func testMatchConditions(t *testing.T, k kindOfTest) {
 	block, quarantine := matcher(t, k, k.words.Replace("vdeployment.kb.io")), matcher(t, k, k.words.Replace("qdeployment.kb.io"))
-	blocked, held := 0, 0
+	policy := matcher(t, k, k.words.Replace("pdeployment.kb.io"))
+	blocked, held, checked := 0, 0, 0
 	for _, u := range updates() {
 		before, after := u.raw(t)
 		req := k.of(makeRequest(before, after))
@@ -167,6 +174,11 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 		if asks && !got || got && !request.NeedsOverride() {
 			t.Errorf("the quarantine denies: %t, its webhook is called: %t\n%+v", asks, got, u)
 		}
+		if got := matches(t, k.Kind, policy, req.OldObject.Raw, req.Object.Raw); got != request.IsChecked() {
+			t.Errorf("policies have a say: %t, their webhook is called: %t\n%+v", request.IsChecked(), got, u)
+		} else if got {
+			checked++
+		}
 		if denies {
 			blocked++
 		}
@@ -174,8 +186,13 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 			held++
 		}
 	}
-	if blocked == 0 || held == 0 {
-		t.Errorf("%d changes denied by the block, %d by the quarantine: the test tests nothing", blocked, held)
+	created := makeRequest("", manifest(`{"name":"sleep"}`, sleepLabels))
+	created = k.of(created)
+	if !matches(t, k.Kind, policy, nil, created.Object.Raw) {
+		t.Error("nobody is asked about what is created")
+	}
+	if blocked == 0 || held == 0 || checked == 0 {
+		t.Errorf("%d changes denied by the block, %d by the quarantine, %d for policies: the test tests nothing", blocked, held, checked)
 	}
 	t.Logf("%d changes: %d denied by the block, %d by the quarantine", len(updates()), blocked, held)
 }

@@ -73,6 +73,7 @@ func forKinds(t *testing.T, test func(*testing.T, kindOfTest)) {
 func TestMutating(t *testing.T)        { forKinds(t, testMutating) }
 func TestValidating(t *testing.T)      { forKinds(t, testValidating) }
 func TestMatchConditions(t *testing.T) { forKinds(t, testMatchConditions) }
+func TestPolicy(t *testing.T)          { forKinds(t, testPolicy) }
 
 // manager has a webhook server without a socket.
 type manager struct {
@@ -123,8 +124,8 @@ func TestKindsAreServed(t *testing.T) {
 	}
 	if want := []string{
 		"mdeployment.kb.io /mutate-apps-v1-deployment", "mfleet.example.com.kb.io /mutate-example-com-v1-fleet",
-		"qdeployment.kb.io /quarantine-apps-v1-deployment", "vdeployment.kb.io /validate-apps-v1-deployment",
-		"qfleet.example.com.kb.io /quarantine-example-com-v1-fleet", "vfleet.example.com.kb.io /validate-example-com-v1-fleet",
+		"qdeployment.kb.io /quarantine-apps-v1-deployment", "vdeployment.kb.io /validate-apps-v1-deployment", "pdeployment.kb.io /policy-apps-v1-deployment",
+		"qfleet.example.com.kb.io /quarantine-example-com-v1-fleet", "vfleet.example.com.kb.io /validate-example-com-v1-fleet", "pfleet.example.com.kb.io /policy-example-com-v1-fleet",
 	}; !slices.Equal(names, want) {
 		t.Errorf("the webhooks are %q, want %q", names, want)
 	}
@@ -157,9 +158,10 @@ func TestOtherKindsAreNoConcern(t *testing.T) {
 	req := makeRequest(blocked, strings.Replace(blocked, `"123"`, `"1234"`, 1))
 	group, operation := fleets.of(req), fleets.of(req)
 	group.Resource.Group = "example.org"
+	o := withPolicies(policyOf("default", "no", "false"))
 	operation.Operation = admissionv1.Delete
 	for name, req := range map[string]admission.Request{"another kind": req, "another group": group, "a deletion": operation} {
-		for what, h := range map[string]handler{"mutate": newMutating(Options{}, fleets), "validate": newValidating(Options{}, fleets), "quarantine": newQuarantine(Options{}, fleets)} {
+		for what, h := range map[string]handler{"mutate": newMutating(Options{}, fleets), "validate": newValidating(Options{}, fleets), "quarantine": newQuarantine(Options{}, fleets), "policy": newPolicy(o, fleets, newEvaluator(&o))} {
 			if answer := review(t, h, req); !answer.Allowed || answer.Patch != nil {
 				t.Errorf("%s, %s: %+v", name, what, answer)
 			}

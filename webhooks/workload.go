@@ -71,6 +71,9 @@ type Options struct {
 	// UID that the request names, which is empty when it is being created. Nil knows of
 	// none.
 	Known func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error)
+	// Policies reads from a cache which policies may count for a workload of a
+	// namespace. Nil: none do at admission.
+	Policies func(ctx context.Context, namespace string) (Policies, error)
 	// Pod is this replica's own, if it is one.
 	Pod types.NamespacedName
 }
@@ -89,9 +92,11 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	}
 	server := mgr.GetWebhookServer()
 	ending := isEnding(mgr.GetClient(), o.Pod)
+	evaluator := newEvaluator(&o)
 	for _, kind := range o.Kinds.Kinds() {
 		for path, h := range map[string]handler{
 			pathOf(mutate, kind): newMutating(o, kind), pathOf(validate, kind): newValidating(o, kind), pathOf(quarantine, kind): newQuarantine(o, kind),
+			pathOf(policy, kind): newPolicy(o, kind, evaluator),
 		} {
 			server.Register(path, leaving(ending, &admission.Webhook{Handler: h}))
 		}

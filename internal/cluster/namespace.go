@@ -19,6 +19,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +42,25 @@ type Namespace struct {
 // Ending says that a namespace is gone or going: everything in it goes too, and
 // nothing new can be made there.
 func (n Namespace) Ending() bool { return n.Meta == nil || n.Meta.DeletionTimestamp != nil }
+
+// ForRules is the namespace as rules know it: what the cache has of its metadata, and of
+// that nothing that is kept only in part. nil when it is gone.
+func (n Namespace) ForRules() map[string]any {
+	if n.Meta == nil {
+		return nil
+	}
+	labels := map[string]any{}
+	for key, value := range n.Meta.Labels {
+		labels[key] = value
+	}
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{
+			"name": n.Meta.Name, "uid": string(n.Meta.UID), "labels": labels,
+			"creationTimestamp": n.Meta.CreationTimestamp.UTC().Format(time.RFC3339),
+		},
+	}
+}
 
 // NamespaceObject returns an empty namespace, as it is kept in the cache.
 func NamespaceObject() *metav1.PartialObjectMetadata {

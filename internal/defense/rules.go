@@ -52,8 +52,10 @@ type RulesResult struct {
 	Whole bool
 	// False are the rules that are false.
 	False []FalseRule
-	// Problem says why not all rules could be evaluated; empty when they could.
+	// Problem says why not all rules could be evaluated; empty when they could. Final: it
+	// would be the same another time.
 	Problem string
+	Final   bool
 }
 
 // FalseRule is a rule that is false of a pod, or, without one, of the batch.
@@ -152,17 +154,27 @@ func failByRules(s *v1alpha1.CheckStatus, failures []FalseRule, suggestion strin
 	s.Message = strings.Join(nonEmpty(told, suggestion), "; ")
 }
 
+// onError is what it means that the rules could not be evaluated; empty for what the
+// setting says.
+func (in *RulesInput) onError() v1alpha1.OnSilence {
+	if in.OnError == v1alpha1.SilenceDefault {
+		return ""
+	}
+	return in.OnError
+}
+
 // retryRules tries again, until it is too late. One in the background is not Watching
 // any more: that would be taken for passed when the deadline is over.
 func (in *RulesInput) retryRules(plan *RulesPlan) {
 	s := &plan.Status
 	s.Reason = v1alpha1.ReasonCannotEvaluate
 	left := timeOrZero(s.Deadline).Sub(in.Now)
+	if in.Result.Final {
+		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckError, in.onError(), "the rules cannot be evaluated: "+in.Result.Problem
+		return
+	}
 	if left <= 0 {
-		s.Phase, s.Message = v1alpha1.CheckError, "the rules could not be evaluated until the deadline: "+in.Result.Problem
-		if s.OnSilence = in.OnError; s.OnSilence == v1alpha1.SilenceDefault {
-			s.OnSilence = ""
-		}
+		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckError, in.onError(), "the rules could not be evaluated until the deadline: "+in.Result.Problem
 		return
 	}
 	s.Phase, s.Message = v1alpha1.CheckRunning, "the rules cannot be evaluated, and are tried again until the deadline: "+in.Result.Problem

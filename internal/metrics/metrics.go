@@ -50,7 +50,7 @@ var (
 	checks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_checks_total",
 		Help: "Checks of policies that entered a phase, by policy (namespace/name), check, phase and mode. " +
-			"A check in the background that passes stays Watching.",
+			"A check in the background that passes stays Watching. At the stage Admission each request counts.",
 	}, []string{"policy", "check", "phase", "mode"})
 	releases = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_releases_total",
@@ -100,7 +100,7 @@ var (
 	}, []string{"action"})
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_admission_total",
-		Help: "Requests to the webhooks, by webhook (mutate, validate or quarantine) and decision: unchanged, changed, denied or failed.",
+		Help: "Requests to the webhooks, by webhook (mutate, validate, quarantine or policy) and decision: unchanged, changed, denied or failed.",
 	}, []string{"webhook", "decision"})
 	orderChecksMissing = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_order_checks_missing_total",

@@ -44,7 +44,7 @@ func init() {
 	for _, kind := range []string{"order", "node"} {
 		foreignIDs.WithLabelValues(kind)
 	}
-	for _, webhook := range []string{"mutate", "validate", "quarantine"} {
+	for _, webhook := range []string{"mutate", "validate", "quarantine", "policy"} {
 		for _, decision := range []string{"unchanged", "changed", "denied", "failed"} {
 			admissions.WithLabelValues(webhook, decision)
 		}

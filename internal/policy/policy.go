@@ -150,6 +150,16 @@ func inForce(p *v1alpha1.DefensePolicy, operator string, concerns func(*v1alpha1
 	return spec, generation
 }
 
+// accepted is what was last accepted of a policy, if that is of concern. Nothing is
+// compiled for it.
+func accepted(p *v1alpha1.DefensePolicy, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
+	spec := p.Status.InForce
+	if p.Spec.Mode == v1alpha1.ModeDisabled || spec == nil || spec.Mode == v1alpha1.ModeDisabled || !concerns(spec) {
+		return nil, 0
+	}
+	return spec, p.Status.InForceGeneration
+}
+
 // Workload is what policies select by.
 type Workload struct {
 	// Namespace of the workload, and its labels.
@@ -200,13 +210,30 @@ func Sort(policies []v1alpha1.DefensePolicy, operator string) {
 // Select says which checks count for a workload, of policies that are sorted. None
 // takes away from another.
 func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) (s Selection) {
+	return choose(policies, operator, w, func(p *v1alpha1.DefensePolicy, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
+		return inForce(p, operator, concerns)
+	})
+}
+
+// AtAdmission says which checks at the stage Admission count for a workload. Who asks
+// waits, so that only what was accepted counts: a policy that nobody has judged yet
+// counts as it was before.
+func AtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload) []Check {
+	return choose(policies, operator, w, accepted).At(v1alpha1.StageAdmission)
+}
+
+// choose is Select by what is in force of a policy, if that is of concern.
+func choose(
+	policies []v1alpha1.DefensePolicy, operator string, w Workload,
+	inForce func(*v1alpha1.DefensePolicy, func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64),
+) (s Selection) {
 	count := 0
 	for i := range policies {
 		p := &policies[i]
 		if !w.Began.IsZero() && p.CreationTimestamp.After(w.Began) {
 			continue
 		}
-		spec, generation := inForce(p, operator, func(spec *v1alpha1.DefensePolicySpec) bool { return selects(p, spec, operator, w) })
+		spec, generation := inForce(p, func(spec *v1alpha1.DefensePolicySpec) bool { return selects(p, spec, operator, w) })
 		if spec == nil {
 			continue
 		}
@@ -293,6 +320,15 @@ const (
 	defaultInterval = 10 * time.Second
 )
 
+const (
+	// MaxAtAdmission is how long a check at the stage Admission takes at most, which is
+	// also its default: somebody waits for it.
+	MaxAtAdmission = 2 * time.Second
+	// slippedDeadline is that of such a check of a release that admission did not see.
+	// It lets pass what it cannot measure, so that a release waits for it but shortly.
+	slippedDeadline = time.Minute
+)
+
 func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, generation int64) []Check {
 	policy := p.Namespace + "/" + p.Name
 	checks, sharing := make([]Check, 0, len(spec.Checks)), 0
@@ -309,6 +345,10 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
 			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: c.PodHealth,
 			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout), Probe: c.Probe, Cel: c.Cel,
+		}
+		if check.Stage == v1alpha1.StageAdmission {
+			check.Timeout = min(durationOr(c.Timeout, MaxAtAdmission), MaxAtAdmission)
+			check.OnError, check.Delay, check.Deadline = v1alpha1.SilencePasses, 0, slippedDeadline
 		}
 		if c.Mode == v1alpha1.ModeObserve || spec.Mode == v1alpha1.ModeObserve {
 			check.Mode = v1alpha1.ModeObserve
@@ -331,6 +371,9 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 	}
 	return checks
 }
+
+// IsOf says that the check is of a policy in a namespace.
+func (c *Check) IsOf(namespace string) bool { return strings.HasPrefix(c.Name, namespace+"/") }
 
 // failsSilence says that no verdict fails what is checked.
 func (c *Check) failsSilence() bool {

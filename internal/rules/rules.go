@@ -24,6 +24,7 @@ limitations under the License.
 package rules
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -34,6 +35,7 @@ import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
 	"github.com/google/cel-go/common/ast"
+	"golang.org/x/sync/semaphore"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/library"
@@ -90,6 +92,8 @@ const (
 // ScopeOf is what the rules of a check at a stage are about.
 func ScopeOf(stage v1alpha1.PolicyStage, c *v1alpha1.CelCheck) Scope {
 	switch {
+	case stage == v1alpha1.StageAdmission:
+		return OfRequest
 	case stage == v1alpha1.StageReleasePre, stage == v1alpha1.StageReleasePost:
 		return OfRelease
 	case c.ForEach == v1alpha1.CelPerBatch:
@@ -114,8 +118,23 @@ type expression struct {
 }
 
 // Of compiles a check, or finds what was compiled before. The problem says what is
-// wrong with it and where, from the check on; it is empty when nothing is.
-func Of(c *v1alpha1.CelCheck, scope Scope) (p *Program, problem string) { return known.of(c, scope) }
+// wrong with it and where, from the check on, or that the context ended before it was
+// its turn to compile; it is empty when nothing is.
+func Of(ctx context.Context, c *v1alpha1.CelCheck, scope Scope) (p *Program, problem string) {
+	return known.of(ctx, c, scope, byReleases)
+}
+
+// AtAdmission is Of for a request that waits: it fails when the context ends before it
+// is its turn to compile. What is compiled is remembered apart
+// from what releases need, and that of policies of the operator apart from all others:
+// whoever has very many policies makes nobody else's be compiled again.
+func AtAdmission(ctx context.Context, c *v1alpha1.CelCheck, operators bool) (p *Program, problem string, err error) {
+	shelf := byRequests
+	if operators {
+		shelf = byOperator
+	}
+	return known.within(ctx, c, OfRequest, shelf)
+}
 
 // Problem says what is wrong with a check, and remembers it for longer than what was
 // compiled.
@@ -126,8 +145,18 @@ func Compiled() int64 { return known.compiled.Load() }
 
 // How much is remembered.
 const (
-	maxPrograms = 48
+	maxPrograms = 24
 	maxProblems = 8192
+)
+
+// shelf is where what was compiled is remembered, of which each has maxPrograms.
+type shelf int
+
+const (
+	byReleases shelf = iota
+	byRequests
+	byOperator
+	shelves
 )
 
 // maxText is how many bytes the expressions of a check may have together. What is
@@ -139,15 +168,20 @@ var known = newCache(maxPrograms, maxProblems, compile)
 // cache remembers by what a check says, and what it knows: the same policy in many
 // namespaces is compiled once, and one that changes is another.
 type cache struct {
-	compile            func(*v1alpha1.CelCheck, Scope) (*Program, string)
-	programs, problems *lru.Cache
-	// compiling: one at a time, since it takes long.
-	compiling sync.Mutex
+	compile  func(*v1alpha1.CelCheck, Scope) (*Program, string)
+	programs [shelves]*lru.Cache
+	problems *lru.Cache
+	// compiling: one at a time, since it takes long, in the order in which they came.
+	compiling *semaphore.Weighted
 	compiled  atomic.Int64
 }
 
 func newCache(programs, problems int, compile func(*v1alpha1.CelCheck, Scope) (*Program, string)) *cache {
-	return &cache{compile: compile, programs: lru.New(programs), problems: lru.New(problems)}
+	c := &cache{compile: compile, problems: lru.New(problems), compiling: semaphore.NewWeighted(1)}
+	for i := range c.programs {
+		c.programs[i] = lru.New(programs)
+	}
+	return c
 }
 
 type key [sha256.Size]byte
@@ -167,33 +201,56 @@ func (c *cache) problem(of *v1alpha1.CelCheck, scope Scope) string {
 	if problem, ok := c.problems.Get(keyOf(of, scope)); ok {
 		return problem.(string) //nolint:errcheck // nothing else is in it
 	}
-	_, problem := c.of(of, scope)
+	at := byReleases
+	if scope == OfRequest {
+		at = byRequests
+	}
+	_, problem := c.of(context.Background(), of, scope, at)
 	return problem
 }
 
-func (c *cache) of(of *v1alpha1.CelCheck, scope Scope) (*Program, string) {
-	k := keyOf(of, scope)
-	if p, problem := c.get(k); p != nil || problem != "" {
-		return p, problem
+func (c *cache) of(ctx context.Context, of *v1alpha1.CelCheck, scope Scope, at shelf) (*Program, string) {
+	p, problem, err := c.within(ctx, of, scope, at)
+	if err != nil {
+		return nil, err.Error()
 	}
-	c.compiling.Lock()
-	defer c.compiling.Unlock()
-	if p, problem := c.get(k); p != nil || problem != "" {
-		return p, problem
+	return p, problem
+}
+
+// within compiles while the context lasts. What it began goes on beyond, and is
+// remembered.
+func (c *cache) within(ctx context.Context, of *v1alpha1.CelCheck, scope Scope, at shelf) (*Program, string, error) {
+	k := keyOf(of, scope)
+	if p, problem := c.get(k, at); p != nil || problem != "" {
+		return p, problem, nil
+	}
+	if err := c.compiling.Acquire(ctx, 1); err != nil {
+		return nil, "", fmt.Errorf("the compiler of rules has too much to do: %w", err)
+	}
+	defer c.compiling.Release(1)
+	if p, problem := c.get(k, at); p != nil || problem != "" {
+		return p, problem, nil
 	}
 	c.compiled.Add(1)
 	p, problem := c.safely(of, scope)
 	c.problems.Add(k, problem)
 	if problem == "" {
-		c.programs.Add(k, p)
+		c.programs[at].Add(k, p)
 	}
-	return p, problem
+	return p, problem, nil
 }
 
-// get is what is remembered; neither where nothing is.
-func (c *cache) get(k key) (p *Program, problem string) {
-	if p, ok := c.programs.Get(k); ok {
+// get is what is remembered; neither where nothing is. What another shelf has is kept
+// on this one, too.
+func (c *cache) get(k key, at shelf) (p *Program, problem string) {
+	if p, ok := c.programs[at].Get(k); ok {
 		return p.(*Program), "" //nolint:errcheck // nothing else is in it
+	}
+	for i := range c.programs {
+		if p, ok := c.programs[i].Get(k); ok {
+			c.programs[at].Add(k, p)
+			return p.(*Program), "" //nolint:errcheck // nothing else is in it
+		}
 	}
 	if problem, ok := c.problems.Get(k); ok {
 		return nil, problem.(string) //nolint:errcheck // nothing else is in it

@@ -340,10 +340,10 @@ func TestCache(t *testing.T) {
 		return &Program{}, ""
 	})
 	for range 3 {
-		if p, problem := c.of(check("a"), PerPod); p == nil || problem != "" {
+		if p, problem := c.of(t.Context(), check("a"), PerPod, byReleases); p == nil || problem != "" {
 			t.Fatal(problem)
 		}
-		if p, problem := c.of(check("wrong"), PerPod); p != nil || problem != "it is wrong" {
+		if p, problem := c.of(t.Context(), check("wrong"), PerPod, byReleases); p != nil || problem != "it is wrong" {
 			t.Fatal(problem)
 		}
 		if problem := c.problem(check("a"), PerPod) + c.problem(check("wrong"), PerPod); problem != "it is wrong" {
@@ -354,10 +354,67 @@ func TestCache(t *testing.T) {
 		t.Errorf("compiled %v", compiled)
 	}
 	for i := range 1000 {
-		c.of(check(fmt.Sprint(i)), PerPod)
+		c.of(t.Context(), check(fmt.Sprint(i)), PerPod, byReleases)
 	}
-	if c.programs.Len() != 2 || c.problems.Len() != 3 {
-		t.Errorf("it remembers %d and %d", c.programs.Len(), c.problems.Len())
+	if c.programs[byReleases].Len() != 2 || c.problems.Len() != 3 {
+		t.Errorf("it remembers %d and %d", c.programs[byReleases].Len(), c.problems.Len())
+	}
+}
+
+// TestShelves: what one namespace has very much of makes nobody else's be compiled again,
+// and what was compiled when it was judged is found.
+func TestShelves(t *testing.T) {
+	compiled := map[string]int{}
+	c := newCache(2, 1000, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
+		compiled[c.Rules[0].Expression]++
+		return &Program{}, ""
+	})
+	if problem := c.problem(check("operator's"), OfRequest); problem != "" {
+		t.Fatal(problem)
+	}
+	for i := range 10 {
+		for _, of := range []struct {
+			text  string
+			scope Scope
+			at    shelf
+		}{{"operator's", OfRequest, byOperator}, {fmt.Sprint("tenant's ", i), OfRequest, byRequests}, {"release", PerPod, byReleases}} {
+			if p, problem, err := c.within(t.Context(), check(of.text), of.scope, of.at); p == nil || problem != "" || err != nil {
+				t.Fatal(p, problem, err)
+			}
+		}
+	}
+	if compiled["operator's"] != 1 || compiled["release"] != 1 || len(compiled) != 12 {
+		t.Errorf("compiled %v", compiled)
+	}
+}
+
+// TestCompilerIsBusy: who waits for the compiler does not for longer than it may.
+func TestCompilerIsBusy(t *testing.T) {
+	began, end := make(chan struct{}), make(chan struct{})
+	c := newCache(2, 3, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
+		if c.Rules[0].Expression == "slow" {
+			close(began)
+			<-end
+		}
+		return &Program{}, ""
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := c.within(t.Context(), check("slow"), OfRequest, byRequests)
+		done <- err
+	}()
+	<-began
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if p, _, err := c.within(gone, check("quick"), OfRequest, byOperator); p != nil || err == nil || !strings.Contains(err.Error(), "the compiler of rules has too much to do") {
+		t.Errorf("%v, %v", p, err)
+	}
+	close(end)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if p, _, err := c.within(t.Context(), check("quick"), OfRequest, byOperator); p == nil || err != nil {
+		t.Errorf("%v, %v", p, err)
 	}
 }
 
@@ -376,10 +433,10 @@ func TestManyChecks(t *testing.T) {
 		rule := fmt.Sprintf("pod.metadata.name != 'n%d'", n)
 		return check(rule + strings.Repeat(" && has(pod.a.b)", (1024-len(rule))/len(" && has(pod.a.b)")))
 	}
-	c.of(long(0), PerPod)
+	c.of(t.Context(), long(0), PerPod, byReleases)
 	before, grown := heap(), 0
 	for i := range 1000 {
-		if _, problem := c.of(long(i), PerPod); problem != "" {
+		if _, problem := c.of(t.Context(), long(i), PerPod, byReleases); problem != "" {
 			t.Fatal(problem)
 		}
 		if i == maxPrograms {
@@ -388,10 +445,10 @@ func TestManyChecks(t *testing.T) {
 	}
 	after := heap() - before
 	t.Logf("%d KiB after %d checks, %d KiB after all", grown>>10, maxPrograms, after>>10)
-	if c.programs.Len() != maxPrograms || after > grown+grown/2+1<<20 {
-		t.Errorf("%d programs take %d KiB, and %d KiB after %d of them", c.programs.Len(), after>>10, grown>>10, maxPrograms)
+	if c.programs[byReleases].Len() != maxPrograms || after > grown+grown/2+1<<20 {
+		t.Errorf("%d programs take %d KiB, and %d KiB after %d of them", c.programs[byReleases].Len(), after>>10, grown>>10, maxPrograms)
 	}
-	if again, _ := c.of(long(999), PerPod); again == nil || c.compiled.Load() != 1000 {
+	if again, _ := c.of(t.Context(), long(999), PerPod, byReleases); again == nil || c.compiled.Load() != 1000 {
 		t.Errorf("%d were compiled", c.compiled.Load())
 	}
 }

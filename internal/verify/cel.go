@@ -29,6 +29,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -38,6 +40,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/rules"
+	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -65,14 +68,14 @@ type Cel struct {
 	// mu guards that what is remembered of a check is read and written as one.
 	mu         sync.Mutex
 	remembered *lru.Cache
-	tries      *tries
+	slots      *slots.Slots
 }
 
 var _ Provider = &Cel{}
 
 // NewCel evaluates rules about what the API server has.
 func NewCel(c *cluster.Cluster) *Cel {
-	return &Cel{view: c.View, clock: c.Clock, remembered: lru.New(maxRemembered), tries: newTries(maxEvaluations, 1)}
+	return &Cel{view: c.View, clock: c.Clock, remembered: lru.New(maxRemembered), slots: slots.New(maxEvaluations, 1)}
 }
 
 // Name implements Provider.
@@ -162,24 +165,28 @@ func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (ne
 // evaluate evaluates the rules about what the API server has; nil where it is not
 // their turn yet, or the cache may show soon what the API server has.
 func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadline *metav1.Time) *defense.RulesResult {
-	release, ok := p.tries.try(s.Release.Namespace)
+	release, ok := p.slots.Try(s.Release.Namespace)
 	if !ok {
 		return nil
 	}
 	defer release()
 	scope := rules.ScopeOf(of.Stage, of.Cel)
-	program, problem := rules.Of(of.Cel, scope)
+	program, problem := rules.Of(ctx, of.Cel, scope)
 	if problem != "" {
 		return &defense.RulesResult{Problem: problem}
 	}
-	in, err := p.observe(ctx, s)
+	observe := p.observe
+	if scope == rules.OfRequest {
+		observe = p.observeSlipped
+	}
+	in, err := observe(ctx, s)
 	if errors.Is(err, errOtherTemplate) && deadline != nil && p.clock.Now().Add(2*soon).Before(deadline.Time) {
 		return nil
 	}
 	if err != nil {
 		return &defense.RulesResult{Problem: oneLine(err)}
 	}
-	result := &defense.RulesResult{Pods: len(in.Pods), Whole: scope == rules.OfRelease}
+	result := &defense.RulesResult{Pods: len(in.Pods), Whole: scope == rules.OfRelease || scope == rules.OfRequest}
 	if len(in.Pods) == 0 && !result.Whole {
 		return result
 	}
@@ -189,6 +196,9 @@ func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadli
 	}
 	if err != nil {
 		result.Problem = oneLine(err)
+	}
+	if scope == rules.OfRequest && strings.Contains(result.Problem, "no such key: "+requestUser) {
+		result.Final, result.Problem = true, "admission did not see the release, so that its user is not known: "+result.Problem
 	}
 	return result
 }
@@ -201,29 +211,10 @@ var errOtherTemplate = errors.New("the workload is gone, or has another template
 
 // observe reads what rules are about.
 func (p *Cel) observe(ctx context.Context, s *Subject) (*rules.Input, error) {
-	kind, err := p.view.KindOf(s.Workload)
+	in, previous, err := p.templates(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	stored, err := p.view.Stored(ctx, s.Workload)
-	if err != nil {
-		return nil, err
-	}
-	if stored == nil {
-		return nil, errOtherTemplate
-	}
-	in := &rules.Input{Workload: stored.Object}
-	if in.NewTemplate, err = workload.Template(kind, stored); err != nil {
-		return nil, err
-	}
-	if workload.Version(in.NewTemplate) != s.Workload.Version {
-		return nil, errOtherTemplate
-	}
-	var previous string
-	if in.OldTemplate, previous, err = p.view.OldTemplate(ctx, s.Workload); err != nil {
-		return nil, err
-	}
-	stored.SetManagedFields(nil)
 	in.Release = map[string]any{
 		"namespace": s.Workload.Namespace, "workload": s.Workload.Name, "kind": s.Workload.GVK.Kind,
 		"version": s.Release.Spec.Reversion, "previousVersion": previous, "attempt": int64(s.Release.Status.Attempt),
@@ -235,6 +226,69 @@ func (p *Cel) observe(ctx context.Context, s *Subject) (*rules.Input, error) {
 	in.Release["batch"], in.Release["lastBatch"] = int64(defense.BatchNumber(s.Batch)), s.Batch.Spec.Last
 	in.Pods, err = p.pods(ctx, s.Batch)
 	return in, err
+}
+
+// templates reads the workload that is released, with its template and the one before.
+func (p *Cel) templates(ctx context.Context, s *Subject) (in *rules.Input, previous string, err error) {
+	kind, err := p.view.KindOf(s.Workload)
+	if err != nil {
+		return nil, "", err
+	}
+	stored, err := p.view.Stored(ctx, s.Workload)
+	if err != nil {
+		return nil, "", err
+	}
+	if stored == nil {
+		return nil, "", errOtherTemplate
+	}
+	in = &rules.Input{Workload: stored.Object}
+	if in.NewTemplate, err = workload.Template(kind, stored); err != nil {
+		return nil, "", err
+	}
+	if workload.Version(in.NewTemplate) != s.Workload.Version {
+		return nil, "", errOtherTemplate
+	}
+	if in.OldTemplate, previous, err = p.view.OldTemplate(ctx, s.Workload); err != nil {
+		return nil, "", err
+	}
+	stored.SetManagedFields(nil)
+	return in, previous, nil
+}
+
+// requestUser is what rules about a request know of who made it.
+const requestUser = "userInfo"
+
+// observeSlipped reads what rules about a request know of a release that admission did
+// not see: what is stored is what was asked for. Where the template before is not known,
+// it is as if the workload was created.
+func (p *Cel) observeSlipped(ctx context.Context, s *Subject) (*rules.Input, error) {
+	kind, err := p.view.KindOf(s.Workload)
+	if err != nil {
+		return nil, err
+	}
+	in, _, err := p.templates(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := p.view.Namespace(ctx, s.Release.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	operation, gvk := "CREATE", kind.GroupVersionKind()
+	in.Object, in.Namespace = in.Workload, ns.ForRules()
+	if in.OldTemplate != nil {
+		operation, in.OldObject = "UPDATE", runtime.DeepCopyJSON(in.Object)
+		if err := unstructured.SetNestedMap(in.OldObject, in.OldTemplate, kind.TemplatePath()...); err != nil {
+			return nil, err
+		}
+	}
+	resource := map[string]any{"group": gvk.Group, "version": gvk.Version, "resource": kind.Resource()}
+	of := map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind}
+	in.Request = map[string]any{
+		"operation": operation, "kind": of, "requestKind": of, "resource": resource, "requestResource": resource,
+		"name": s.Workload.Name, "namespace": s.Workload.Namespace, "dryRun": false,
+	}
+	return in, nil
 }
 
 // pods reads the pods of a batch that are there.

@@ -343,18 +343,18 @@ func TestRulesLateInBackground(t *testing.T) {
 // stand in the way of others.
 func TestRulesTakeTurns(t *testing.T) {
 	r := newRuled(t, "true")
-	mine, ok := r.cel.tries.try("ns")
+	mine, ok := r.cel.slots.Try("ns")
 	if !ok {
 		t.Fatal("nobody has one")
 	}
 	if step := r.next(); step.After != soon || r.writes != 0 {
 		t.Errorf("it does not wait: %+v", step)
 	}
-	other, ok := r.cel.tries.try("bank")
+	other, ok := r.cel.slots.Try("bank")
 	if !ok {
 		t.Error("another namespace has none")
 	}
-	if _, ok := r.cel.tries.try("third"); ok {
+	if _, ok := r.cel.slots.Try("third"); ok {
 		t.Error("a third has one")
 	}
 	other()
@@ -362,7 +362,7 @@ func TestRulesTakeTurns(t *testing.T) {
 	if r.next(); r.check().Phase != v1alpha1.CheckPassed {
 		t.Errorf("the check is %+v", r.check())
 	}
-	if n := len(r.cel.tries.of); n != 0 {
-		t.Errorf("%d namespaces are kept", n)
+	if r.cel.slots.InUse() {
+		t.Error("it is kept")
 	}
 }

@@ -124,10 +124,19 @@ func findCheck(ctx context.Context, v cluster.View, s *Subject, c *v1alpha1.Chec
 		}
 		of = policy.Find(live, v.Operator, s.Selected, c.Name)
 	}
-	if of != nil && (of.Type != c.Type || of.Stage != cmp.Or(c.Stage, v1alpha1.StageBatchPost)) {
+	if of != nil && (of.Type != c.Type || stageOf(of) != cmp.Or(c.Stage, v1alpha1.StageBatchPost)) {
 		return nil, nil
 	}
 	return of, nil
+}
+
+// stageOf is the stage of a release at which a check is made. Where it is made at all of
+// a release, one at the stage Admission is made when it begins: admission did not see it.
+func stageOf(c *policy.Check) v1alpha1.PolicyStage {
+	if c.Stage == v1alpha1.StageAdmission {
+		return v1alpha1.StageReleasePre
+	}
+	return c.Stage
 }
 
 // removed is a check that its policy does not have any more.
@@ -243,7 +252,7 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginChec
 }
 
 // BeginRelease says which checks of policies may begin at stages of a release as a
-// whole.
+// whole. Those at the stage Admission do of one that admission did not see.
 func BeginRelease(ctx context.Context, v cluster.View, w *defense.Workload, change *v1alpha1.ChangeWorkload) ([]defense.BeginCheck, error) {
 	policies, of, err := v.PoliciesFor(ctx, w)
 	if err != nil {
@@ -252,11 +261,15 @@ func BeginRelease(ctx context.Context, v cluster.View, w *defense.Workload, chan
 	if change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release {
 		of.Began = time.Unix(change.Status.StartTimeUnix, 0)
 	}
-	selected := policy.Select(policies, v.Operator, of).At(v1alpha1.StageReleasePre, v1alpha1.StageReleasePost)
+	stages := []v1alpha1.PolicyStage{v1alpha1.StageReleasePre, v1alpha1.StageReleasePost}
+	if defense.Slipped(w, change) {
+		stages = append(stages, v1alpha1.StageAdmission)
+	}
+	selected := policy.Select(policies, v.Operator, of).At(stages...)
 	begin := make([]defense.BeginCheck, len(selected))
 	for i := range selected {
 		begin[i] = beginOf(&selected[i])
-		begin[i].Status.Stage = selected[i].Stage
+		begin[i].Status.Stage = stageOf(&selected[i])
 	}
 	return begin, nil
 }

@@ -45,7 +45,7 @@ type Probe struct {
 	view   cluster.View
 	clock  clock.PassiveClock
 	caller *caller
-	slots  *slots
+	slots  *turns
 	// running are the calls that are under way, or wait for their turn.
 	running sync.WaitGroup
 
@@ -75,7 +75,7 @@ var _ Provider = &Probe{}
 // NewProbe calls pods at the addresses that the guard lets through.
 func NewProbe(c *cluster.Cluster, guard Guard) *Probe {
 	return &Probe{
-		view: c.View, clock: c.Clock, caller: &caller{guard: guard}, slots: newSlots(),
+		view: c.View, clock: c.Clock, caller: &caller{guard: guard}, slots: newTurns(),
 		batches: map[types.NamespacedName]map[string]*probing{},
 	}
 }

@@ -380,7 +380,7 @@ func TestProbeStops(t *testing.T) {
 
 // TestSlots: as many calls as may be are at work at a time.
 func TestSlots(t *testing.T) {
-	s := newSlots()
+	s := newTurns()
 	var held []func()
 	for i := range maxCalls / maxCallsOfNamespace {
 		for range maxCallsOfNamespace {
@@ -423,7 +423,7 @@ func TestSlots(t *testing.T) {
 }
 
 // waiting waits until so many calls wait for their turn.
-func waiting(t *testing.T, s *slots, n int) {
+func waiting(t *testing.T, s *turns, n int) {
 	t.Helper()
 	for {
 		s.mu.Lock()
@@ -448,7 +448,7 @@ func TestSlotsAreFair(t *testing.T) {
 		urgent  bool
 		took    time.Duration
 	}
-	s, now := newSlots(), time.Unix(0, 0)
+	s, now := newTurns(), time.Unix(0, 0)
 	s.now = func() time.Time { return now }
 	type granted struct {
 		caller

@@ -318,6 +318,7 @@ func TestWebhooks(t *testing.T) {
 				prefix + "mutating-webhook-configuration mdeployment.kb.io":   "/mutate-apps-v1-deployment",
 				prefix + "validating-webhook-configuration vdeployment.kb.io": "/validate-apps-v1-deployment",
 				prefix + "validating-webhook-configuration qdeployment.kb.io": "/quarantine-apps-v1-deployment",
+				prefix + "validating-webhook-configuration pdeployment.kb.io": "/policy-apps-v1-deployment",
 			}
 			if diff := cmp.Diff(want, paths); diff != "" {
 				t.Errorf("paths (-want +got):\n%s", diff)

@@ -35,10 +35,13 @@ const (
 )
 
 // PolicyStage is a point of a release at which it is checked.
-// +kubebuilder:validation:Enum=ReleasePre;BatchPost;ReleasePost
+// +kubebuilder:validation:Enum=Admission;ReleasePre;BatchPost;ReleasePost
 type PolicyStage string
 
 const (
+	// StageAdmission is when somebody asks the API server to release: what fails is
+	// refused.
+	StageAdmission PolicyStage = "Admission"
 	// StageReleasePre is when the release begins: batches wait for it.
 	StageReleasePre PolicyStage = "ReleasePre"
 	// StageBatchPost is after the pods of a batch have finished.
@@ -136,8 +139,13 @@ type DefensePolicySpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || !has(self.cel.forEach) || self.stage == 'BatchPost'",message="at this stage there are no pods to evaluate the rules for: leave forEach out",fieldPath=".cel.forEach"
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || duration(self.delay) < duration(self.deadline)",message="delay must be shorter than deadline, 15m unless given",fieldPath=".deadline"
-// +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(self.timeout).getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
-// +kubebuilder:validation:XValidation:rule="duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
+// +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(has(self.timeout) ? self.timeout : '10s').getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.timeout) || duration(self.timeout) <= duration('2s')",message="whoever releases waits for a check at the stage Admission: set timeout to 2s or 1s, or leave it out",fieldPath=".timeout"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || self.wait",message="a check at the stage Admission answers the request, and does not go on in the background: leave wait out",fieldPath=".wait"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || duration(self.delay) == duration('0s')",message="a check at the stage Admission answers the request at once: leave delay out",fieldPath=".delay"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || duration(self.deadline) == duration('15m')",message="a check at the stage Admission answers the request at once: leave deadline out, and set timeout",fieldPath=".deadline"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.onError) || self.onError != 'Fail'",message="a check at the stage Admission that cannot be made lets pass: leave onError out, or have the check at the stage ReleasePre",fieldPath=".onError"
 // +kubebuilder:validation:XValidation:rule="duration(self.delay) >= duration('0s') && duration(self.delay) <= duration('1h')",message="delay is a duration from 0s to 1h",fieldPath=".delay"
 // +kubebuilder:validation:XValidation:rule="duration(self.deadline) >= duration('1s') && duration(self.deadline) <= duration('2h')",message="deadline is a duration from 1s to 2h",fieldPath=".deadline"
 type PolicyCheck struct {
@@ -146,8 +154,9 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// Stage of the release at which it begins. ReleasePre: when the release
-	// begins; its batches wait for the check. BatchPost: when the pods of a batch
+	// Stage of the release at which it begins. Admission: when somebody asks the
+	// API server to release; only checks of type cel, and what fails is refused.
+	// ReleasePre: when the release begins; its batches wait for the check. BatchPost: when the pods of a batch
 	// have finished. ReleasePost: when all pods have passed; the success of the
 	// release waits for the check.
 	// +optional
@@ -171,12 +180,13 @@ type PolicyCheck struct {
 	// +optional
 	// +kubebuilder:default="15m"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
-	// Timeout of one call of the check, 1s to 60s.
+	// Timeout of one call of the check, 1s to 60s; 10s when absent. At the stage
+	// Admission 1s to 2s, and 2s when absent.
 	// +optional
-	// +kubebuilder:default="10s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 	// OnError is what it means that this check could not be measured; what the
-	// policy says when empty.
+	// policy says when empty. At the stage Admission it lets pass, whatever the
+	// policy says.
 	// +optional
 	OnError OnSilence `json:"onError,omitempty"`
 	// PodHealth looks at how the pods of the batch are.
@@ -271,7 +281,9 @@ const (
 // when all rules are true. Beside pod or pods they know workload, newTemplate and
 // oldTemplate (null when there is none), release, and the variables. A pod that is
 // gone is nobody's failure. At the stages ReleasePre and ReleasePost the rules are
-// evaluated once, and know neither pod nor pods.
+// evaluated once, and know neither pod nor pods. At the stage Admission they know,
+// as in a ValidatingAdmissionPolicy, object, oldObject (null when it is being
+// created), request and namespaceObject, and nothing else.
 type CelCheck struct {
 	// ForEach says what the rules are evaluated for at the stage BatchPost; Pod when
 	// absent. It is not given at other stages.

@@ -31,10 +31,10 @@ const (
 	maxCallsOfNamespace = 2
 )
 
-// slots bound the calls that are at work. The next one is of the namespace whose calls
+// turns bound the calls that are at work. The next one is of the namespace whose calls
 // took the least time, and there of the release whose did: where nobody answers, calls
 // take long, and must not keep others away.
-type slots struct {
+type turns struct {
 	now func() time.Time
 
 	mu      sync.Mutex
@@ -64,11 +64,11 @@ type turn struct {
 	began   time.Time
 }
 
-func newSlots() *slots { return &slots{now: time.Now} }
+func newTurns() *turns { return &turns{now: time.Now} }
 
 // acquire waits until a call for a release of a namespace may be made. It fails only
 // when the context ends.
-func (s *slots) acquire(ctx context.Context, namespace, release string, urgent bool) (done func(), err error) {
+func (s *turns) acquire(ctx context.Context, namespace, release string, urgent bool) (done func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (s *slots) acquire(ctx context.Context, namespace, release string, urgent b
 }
 
 // grant gives the slots that are free to those whose turn it is.
-func (s *slots) grant() {
+func (s *turns) grant() {
 	now := s.now()
 	for len(s.all.began) < maxCalls {
 		next := -1
@@ -112,7 +112,7 @@ func (s *slots) grant() {
 }
 
 // leave ends a call, or the wait for it.
-func (s *slots) leave(t *turn) {
+func (s *turns) leave(t *turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := slices.Index(s.waiting, t); i >= 0 {

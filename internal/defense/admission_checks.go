@@ -1,0 +1,169 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// The checks of policies at the stage Admission. They answer a request to release; what
+// cannot be measured lets pass.
+
+// IsChecked says that the checks of policies at the stage Admission have a say about a
+// request: it releases something, and is neither the operator's own nor a way back.
+// Only validation asks this: it looks at what would be stored.
+func (r *AdmissionRequest) IsChecked() bool {
+	if r.Own || OptedOut(r.New.Labels) {
+		return false
+	}
+	switch r.Operation {
+	case AdmissionCreate:
+		return true
+	case AdmissionUpdate:
+		return r.released() && !r.wentBack()
+	default:
+		return false
+	}
+}
+
+// AdmissionCheck is what one check of a policy came to about a request.
+type AdmissionCheck struct {
+	// Name is namespace/policy/check.
+	Name       string
+	Mode       v1alpha1.PolicyMode
+	Suggestion string
+	// False is the first rule that is false; nil when none is.
+	False *FalseRule
+	// Problem says why not all rules could be evaluated; empty when they could.
+	Problem string
+}
+
+// Phase is what the check came to in one word.
+func (c *AdmissionCheck) Phase() v1alpha1.CheckPhase {
+	switch {
+	case c.False != nil:
+		return v1alpha1.CheckFailed
+	case c.Problem != "":
+		return v1alpha1.CheckError
+	default:
+		return v1alpha1.CheckPassed
+	}
+}
+
+// describe says what it came to, and its suggestion where it failed.
+func (c *AdmissionCheck) describe() string {
+	if c.False == nil {
+		return c.Problem
+	}
+	return strings.Join(nonEmpty(c.False.Message, c.Suggestion), "; ")
+}
+
+// AdmissionChecks are those of one request.
+type AdmissionChecks struct {
+	// Kind in lower case, and Name, of the workload.
+	Kind, Name string
+	// ObservedBy is what makes the workload only observed; empty when it is not.
+	ObservedBy string
+	Checks     []AdmissionCheck
+}
+
+// AdmissionAnswer is the answer to it.
+type AdmissionAnswer struct {
+	// Denial says why the request is refused; empty when it is not.
+	Denial string
+	// Warnings tell of what it is not refused for.
+	Warnings []string
+	// WouldDeny: it is not refused because the workload is only observed.
+	WouldDeny bool
+}
+
+const (
+	// maxTold is how many bytes are told of all checks that refuse a request, beside
+	// their names.
+	maxTold = 4 << 10
+	// maxWarned is how many bytes are told of a check that refuses none, and maxWarnings
+	// how many such checks are told of: clients have a limit, too.
+	maxWarned   = 512
+	maxWarnings = 8
+)
+
+// Decide says what becomes of the request.
+func (a AdmissionChecks) Decide() (answer AdmissionAnswer) {
+	var refuse []*AdmissionCheck
+	warned := 0
+	warn := func(format string, c *AdmissionCheck) {
+		if warned++; warned <= maxWarnings {
+			answer.Warnings = append(answer.Warnings, fmt.Sprintf(format, a.Kind, a.Name, c.Name, brieflyTold(c.describe(), maxWarned)))
+		}
+	}
+	for i := range a.Checks {
+		c := &a.Checks[i]
+		switch {
+		case c.False != nil && c.Mode != v1alpha1.ModeObserve:
+			refuse = append(refuse, c)
+		case c.False != nil:
+			warn("%s %s would be refused, did it not only observe, by the check %s: %s", c)
+		case c.Problem != "":
+			warn("%s %s passed the check %s unseen, which could not be made: %s", c)
+		default: // it passed
+		}
+	}
+	if more := warned - maxWarnings; more > 0 {
+		answer.Warnings = append(answer.Warnings, fmt.Sprintf("the same of %d more checks", more))
+	}
+	denial := a.refusal(refuse)
+	if denial != "" && a.ObservedBy != "" {
+		answer.WouldDeny, answer.Warnings = true, append([]string{WouldDeny(a.ObservedBy, denial)}, answer.Warnings...)
+		return answer
+	}
+	answer.Denial = denial
+	return answer
+}
+
+// refusal names all checks that refuse a request; empty for none.
+func (a AdmissionChecks) refusal(by []*AdmissionCheck) string {
+	told := make([]string, len(by))
+	for i, c := range by {
+		told[i] = c.Name + ": " + brieflyTold(c.describe(), maxTold/len(by))
+	}
+	switch len(by) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("%s %s is refused by the check %s", a.Kind, a.Name, told[0])
+	default:
+		return fmt.Sprintf("%s %s is refused by %d checks: %s", a.Kind, a.Name, len(by), strings.Join(told, " | "))
+	}
+}
+
+// brieflyTold is a text in one line of at most so many bytes.
+func brieflyTold(text string, limit int) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) <= limit {
+		return text
+	}
+	return cutAtRune(text, limit-len("...")) + "..."
+}
+
+// Slipped says that admission did not see a release: whoever recorded it says that its
+// user is not known.
+func Slipped(w *Workload, change *v1alpha1.ChangeWorkload) bool {
+	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == UnknownUser
+}

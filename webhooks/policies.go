@@ -1,0 +1,278 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package webhooks
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	policies "github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/ration"
+	"github.com/traas-stack/altershield-operator/internal/rules"
+	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// How many checks of policies are made at a time, and how many of requests in one
+// namespace: each may take a processor until its time is over. Those of policies of the
+// operator have slots of their own, so that no policy of a namespace stands in their way.
+const (
+	maxOperators            = 4
+	maxOperatorsOfNamespace = 2
+	maxTenants              = 4
+	maxTenantsOfNamespace   = 1
+)
+
+// Policies are what may count for a workload of a namespace.
+type Policies struct {
+	// Policies in the order in which they count, of the namespace and of the operator's.
+	Policies []v1alpha1.DefensePolicy
+	Operator string
+	// Namespace is that of the workload.
+	Namespace cluster.Namespace
+}
+
+// PoliciesBy reads them from a cache.
+func PoliciesBy(v cluster.View) func(ctx context.Context, namespace string) (Policies, error) {
+	return func(ctx context.Context, namespace string) (p Policies, err error) {
+		p.Operator = v.Operator
+		if p.Policies, err = v.Policies(ctx, namespace); err != nil || len(p.Policies) == 0 {
+			return p, err
+		}
+		p.Namespace, err = v.Namespace(ctx, namespace)
+		return p, err
+	}
+}
+
+// evaluator makes the checks of policies of requests, of all kinds of workloads.
+type evaluator struct {
+	operators, tenants *slots.Slots
+	// noise is what users can cause at will.
+	noise *ration.Log
+}
+
+func newEvaluator(o *Options) *evaluator {
+	return &evaluator{
+		operators: slots.New(maxOperators, maxOperatorsOfNamespace), tenants: slots.New(maxTenants, maxTenantsOfNamespace),
+		noise: ration.NewLog(o.Log, clock.RealClock{}),
+	}
+}
+
+// newPolicy is of the checks of policies at the stage Admission. What cannot be checked
+// passes.
+func newPolicy(o Options, kind workload.Kind, e *evaluator) handler {
+	return handler{
+		kind:   kind,
+		name:   policy,
+		answer: e.answer(&o, kind),
+		failed: func(req *admission.Request, err error) admission.Response {
+			e.noise.Error(err, "admitted a workload without the checks of policies, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
+			return admission.Allowed("").WithWarnings("the checks of policies could not be made")
+		},
+	}
+}
+
+func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
+	return func(ctx context.Context, req *admission.Request) (admission.Response, error) {
+		request, stored, object, err := read(req, o, kind)
+		if err != nil {
+			return admission.Response{}, err
+		}
+		within, cancel := context.WithTimeout(ctx, policies.MaxAtAdmission)
+		defer cancel()
+		o.observePast(within, &request, stored)
+		if o.Policies == nil || object.deleting || !request.IsChecked() {
+			return admission.Allowed(""), nil
+		}
+		known, err := o.Policies(within, req.Namespace)
+		if err != nil {
+			return admission.Response{}, err
+		}
+		of := policies.Workload{Namespace: req.Namespace, Labels: request.New.Labels}
+		if known.Namespace.Meta != nil {
+			of.NamespaceLabels = known.Namespace.Meta.Labels
+		}
+		checks := policies.AtAdmission(known.Policies, known.Operator, of)
+		if len(checks) == 0 || req.Namespace == known.Operator {
+			return admission.Allowed(""), nil
+		}
+		in, err := inputOf(req, known.Namespace)
+		if err != nil {
+			return admission.Response{}, err
+		}
+		all := defense.AdmissionChecks{
+			Kind: request.Kind, Name: cmp.Or(request.Name, object.generateName), Checks: e.evaluate(within, &known, req.Namespace, checks, in),
+		}
+		e.report(&request, all.Checks)
+		answer := all.Decide()
+		if answer.Denial != "" {
+			all.ObservedBy = observedBy(ctx, o, &request)
+			answer = all.Decide()
+		}
+		if answer.WouldDeny {
+			metrics.Observed(v1alpha1.EventWouldDeny)
+		}
+		if answer.Denial != "" {
+			return admission.Denied(answer.Denial).WithWarnings(answer.Warnings...), nil
+		}
+		return admission.Allowed("").WithWarnings(answer.Warnings...), nil
+	}
+}
+
+// report counts what checks came to, and logs what could not be made.
+func (e *evaluator) report(r *defense.AdmissionRequest, checks []defense.AdmissionCheck) {
+	for i := range checks {
+		c := &checks[i]
+		phase := c.Phase()
+		metrics.Check(&v1alpha1.CheckStatus{Name: c.Name, Mode: c.Mode, Phase: phase})
+		if phase == v1alpha1.CheckError {
+			e.noise.Info("admitted a release without a check of a policy, which could not be made",
+				"check", c.Name, "kind", r.Kind, "namespace", r.Namespace, "name", r.Name, "cause", c.Problem)
+		}
+	}
+}
+
+// evaluate makes the checks side by side, until the context ends.
+func (e *evaluator) evaluate(ctx context.Context, known *Policies, namespace string, checks []policies.Check, in rules.Input) []defense.AdmissionCheck {
+	type outcome struct {
+		of     int
+		result defense.AdmissionCheck
+	}
+	results, outcomes := make([]defense.AdmissionCheck, len(checks)), make(chan outcome, len(checks))
+	for i := range checks {
+		c := &checks[i]
+		results[i] = resultOf(c, tookTooLong(policies.MaxAtAdmission))
+		go func() { outcomes <- outcome{i, e.make(ctx, c, known.Operator, namespace, in)} }()
+	}
+	for range checks {
+		select {
+		case o := <-outcomes:
+			results[o.of] = o.result
+		case <-ctx.Done():
+			// What is not there by now goes on only until it notices.
+			return results
+		}
+	}
+	return results
+}
+
+func resultOf(c *policies.Check, problem string) defense.AdmissionCheck {
+	return defense.AdmissionCheck{Name: c.Name, Mode: c.Mode, Suggestion: c.Suggestion, Problem: problem}
+}
+
+func tookTooLong(limit time.Duration) string { return fmt.Sprintf("it took longer than %s", limit) }
+
+// make makes one check, when it is its turn.
+func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, namespace string, in rules.Input) (result defense.AdmissionCheck) {
+	result = resultOf(c, "")
+	defer func() {
+		// Nobody else would, and the process would end.
+		if p := recover(); p != nil {
+			e.noise.Error(fmt.Errorf("panic: %v\n%s", p, debug.Stack()), "a check of a policy failed", "check", c.Name)
+			result = resultOf(c, "it failed, see the log of the operator")
+		}
+	}()
+	turns, operators := e.tenants, c.IsOf(operator)
+	if operators {
+		turns = e.operators
+	}
+	release, err := turns.Acquire(ctx, namespace)
+	if err != nil {
+		result.Problem = "too many checks are made at once"
+		return result
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	program, problem, err := rules.AtAdmission(ctx, c.Cel, operators)
+	switch {
+	case err != nil:
+		result.Problem = "the compiler of rules has too much to do"
+		return result
+	case problem != "":
+		result.Problem = problem
+		return result
+	}
+	failures, err := program.Evaluate(ctx, in, rules.MaxTotalCost/int64(max(c.Sharing, 1)))
+	if len(failures) > 0 {
+		result.False = &defense.FalseRule{Rule: failures[0].Rule, Message: failures[0].Message}
+	}
+	switch {
+	case ctx.Err() != nil:
+		result.Problem = tookTooLong(c.Timeout)
+	case err != nil:
+		result.Problem = err.Error()
+	}
+	return result
+}
+
+// inputOf is what rules know of a request, as in a ValidatingAdmissionPolicy.
+func inputOf(req *admission.Request, namespace cluster.Namespace) (in rules.Input, err error) {
+	in.Namespace = namespace.ForRules()
+	if in.Object, err = contentOf(req.Object); err != nil {
+		return in, fmt.Errorf("object: %w", err)
+	}
+	if in.OldObject, err = contentOf(req.OldObject); err != nil {
+		return in, fmt.Errorf("old object: %w", err)
+	}
+	in.Request, err = requestForRules(req)
+	return in, err
+}
+
+// contentOf is an object, but for who wrote it; nil when there is none.
+func contentOf(raw runtime.RawExtension) (content map[string]any, err error) {
+	if len(raw.Raw) == 0 {
+		return nil, nil
+	}
+	if err := json.Unmarshal(raw.Raw, &content); err != nil {
+		return nil, err
+	}
+	unstructured.RemoveNestedField(content, "metadata", "managedFields")
+	return content, nil
+}
+
+// requestForRules is a request without its objects, and without what is of one call of
+// the webhook only.
+func requestForRules(req *admission.Request) (content map[string]any, err error) {
+	of := req.AdmissionRequest
+	of.Object, of.OldObject = runtime.RawExtension{}, runtime.RawExtension{}
+	data, err := json.Marshal(of)
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	if err := json.Unmarshal(data, &content); err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	for _, key := range []string{"uid", "object", "oldObject"} {
+		delete(content, key)
+	}
+	content["dryRun"] = req.DryRun != nil && *req.DryRun
+	return content, nil
+}

@@ -1,0 +1,335 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	dto "github.com/prometheus/client_model/go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	policies "github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+const operatorsNamespace = "altershieldoperator-system"
+
+// policyOf is an accepted policy with one check at admission by these rules.
+func policyOf(namespace, name string, rules ...string) v1alpha1.DefensePolicy {
+	p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1}}
+	c := v1alpha1.PolicyCheck{Name: "check", Stage: v1alpha1.StageAdmission, Cel: &v1alpha1.CelCheck{}}
+	for _, r := range rules {
+		c.Cel.Rules = append(c.Cel.Rules, v1alpha1.CelRule{Expression: r, Message: "it is " + name})
+	}
+	p.Spec.Checks = []v1alpha1.PolicyCheck{c}
+	return accepted(p)
+}
+
+func accepted(p v1alpha1.DefensePolicy) v1alpha1.DefensePolicy {
+	p.Status.InForce, p.Status.InForceGeneration = p.Spec.DeepCopy(), p.Generation
+	return p
+}
+
+// withPolicies are options with these policies, in the namespace of the test.
+func withPolicies(list ...v1alpha1.DefensePolicy) Options {
+	return Options{Self: self, Log: logr.Discard(), Settings: observing, Policies: policiesOf(list...)}
+}
+
+func policiesOf(list ...v1alpha1.DefensePolicy) func(context.Context, string) (Policies, error) {
+	ns := cluster.NamespaceObject()
+	ns.Name, ns.Labels = "default", map[string]string{"tier": "critical"}
+	return func(_ context.Context, namespace string) (Policies, error) {
+		if namespace != "default" {
+			return Policies{}, errors.New("asked for the wrong namespace")
+		}
+		of := slices.DeleteFunc(slices.Clone(list), func(p v1alpha1.DefensePolicy) bool {
+			return p.Namespace != namespace && p.Namespace != operatorsNamespace
+		})
+		policies.Sort(of, operatorsNamespace)
+		return Policies{Policies: of, Operator: operatorsNamespace, Namespace: cluster.Namespace{Meta: ns, Enrolled: true}}, nil
+	}
+}
+
+func testPolicy(t *testing.T, k kindOfTest) {
+	stored, changed := released(""), strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)
+	no := policyOf("default", "no", "false")
+	observes, disabled, later := no, no, no
+	observes.Spec.Mode, observes.Name = v1alpha1.ModeObserve, "observes"
+	observes = accepted(observes)
+	disabled.Spec.Mode = v1alpha1.ModeDisabled
+	later.Generation, later.Spec = 2, policyOf("", "", "true").Spec // not judged yet
+	fresh := no
+	fresh.Status = v1alpha1.DefensePolicyStatus{}
+	advised := no
+	advised.Spec.Suggestion = "see the handbook"
+	advised = accepted(advised)
+	selecting := func(name string, labels map[string]string) v1alpha1.DefensePolicy {
+		p := policyOf(operatorsNamespace, name, "false")
+		p.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: labels}
+		return accepted(p)
+	}
+	onlyCritical := policyOf("default", "labelled", "false")
+	onlyCritical.Spec.WorkloadSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "critical"}}
+	onlyCritical = accepted(onlyCritical)
+	byTheBatch := no
+	byTheBatch.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "check", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: "false"}}}}}
+	byTheBatch = accepted(byTheBatch)
+	annotated := strings.Replace(stored, `"annotations":{`, `"annotations":{"a":"b",`, 1)
+	const refused = "deployment sleep is refused by the check default/no/check: it is no"
+	for name, test := range map[string]struct {
+		policies      []v1alpha1.DefensePolicy
+		before, after string
+		edit          func(*admission.Request)
+		denied        string
+		warnings      []string // parts of each
+	}{
+		"no policies":                  {before: stored, after: changed},
+		"a release":                    {policies: []v1alpha1.DefensePolicy{no}, before: stored, after: changed, denied: refused},
+		"a release, with a suggestion": {policies: []v1alpha1.DefensePolicy{advised}, before: stored, after: changed, denied: refused + "; see the handbook"},
+		"a creation":                   {policies: []v1alpha1.DefensePolicy{no}, after: stored, denied: refused},
+		"a try":                        {policies: []v1alpha1.DefensePolicy{no}, before: stored, after: changed, edit: func(r *admission.Request) { r.DryRun = ptr.To(true) }, denied: refused},
+		"another replica count":        {policies: []v1alpha1.DefensePolicy{no}, before: stored, after: strings.Replace(stored, `"replicas":5`, `"replicas":6`, 1)},
+		"another annotation":           {policies: []v1alpha1.DefensePolicy{no}, before: stored, after: annotated},
+		"the operator's own": {policies: []v1alpha1.DefensePolicy{no}, before: stored, after: changed, edit: func(r *admission.Request) {
+			r.UserInfo.Username, r.Options.Raw = self, []byte(`{"fieldManager":"`+v1alpha1.FieldManager+`"}`)
+		}},
+		"the operator's user, not the operator": {policies: []v1alpha1.DefensePolicy{no}, before: stored, after: changed,
+			edit: func(r *admission.Request) { r.UserInfo.Username = self }, denied: refused},
+		"one that is going": {policies: []v1alpha1.DefensePolicy{no}, before: stored,
+			after: strings.Replace(changed, `"name":"sleep"`, `"name":"sleep","deletionTimestamp":"2026-01-01T00:00:00Z"`, 1)},
+		"opted out": {policies: []v1alpha1.DefensePolicy{no}, before: stored, after: strings.Replace(changed, `"labels":{`, `"labels":{`+labelled(v1alpha1.DefenseLabel, "disabled"), 1)},
+		"only observed": {policies: []v1alpha1.DefensePolicy{no}, before: stored,
+			after: annotatedWith(changed, v1alpha1.SettingAnnotationPrefix+settings.NameObserve, "enabled"), warnings: []string{"only observed"}},
+		"a policy that observes":                {policies: []v1alpha1.DefensePolicy{observes}, before: stored, after: changed, warnings: []string{"default/observes/check: it is no"}},
+		"a policy that is disabled":             {policies: []v1alpha1.DefensePolicy{disabled}, before: stored, after: changed},
+		"a policy that is not judged yet":       {policies: []v1alpha1.DefensePolicy{later}, before: stored, after: changed, denied: refused},
+		"a policy that nobody ever judged":      {policies: []v1alpha1.DefensePolicy{fresh}, before: stored, after: changed},
+		"a check at another stage":              {policies: []v1alpha1.DefensePolicy{byTheBatch}, before: stored, after: changed},
+		"of another namespace":                  {policies: []v1alpha1.DefensePolicy{policyOf("other", "no", "false")}, before: stored, after: changed},
+		"of the operator":                       {policies: []v1alpha1.DefensePolicy{selecting("ops", map[string]string{"tier": "critical"})}, before: stored, after: changed, denied: "deployment sleep is refused by the check " + operatorsNamespace + "/ops/check: it is ops"},
+		"of the operator, for other namespaces": {policies: []v1alpha1.DefensePolicy{selecting("ops", map[string]string{"tier": "other"})}, before: stored, after: changed},
+		"for other workloads":                   {policies: []v1alpha1.DefensePolicy{onlyCritical}, before: stored, after: changed},
+		"a namespace weakens the operator's":    {policies: []v1alpha1.DefensePolicy{policyOf("default", "yes", "true"), selecting("ops", nil)}, before: stored, after: changed, denied: "/ops/check: it is ops"},
+		"two":                                   {policies: []v1alpha1.DefensePolicy{no, selecting("ops", nil)}, before: stored, after: changed, denied: "is refused by 2 checks: " + operatorsNamespace + "/ops/check: it is ops | default/no/check: it is no"},
+		"a rule that cannot be evaluated":       {policies: []v1alpha1.DefensePolicy{policyOf("default", "wrong", "object.spec.nothing == 1")}, before: stored, after: changed, warnings: []string{"default/wrong/check unseen, which could not be made: rules[0]: no such key: nothing"}},
+		"a rule that does not compile any more": {policies: []v1alpha1.DefensePolicy{policyOf("default", "wrong", "pod.spec.nothing == 1")}, before: stored, after: changed, warnings: []string{"could not be made: rules[0].expression: it does not compile"}},
+		"what rules know of a request that is one": {policies: []v1alpha1.DefensePolicy{policyOf("default", "known",
+			"object.metadata.name == 'sleep' && object.kind == oldObject.kind && type(object.spec.replicas) == int",
+			"request.operation == 'UPDATE' && request.kind.kind == object.kind && request.userInfo.username == 'jane' && request.namespace == 'default' && request.name == 'sleep' && request.dryRun == false",
+			"request.resource.resource.startsWith(object.kind.lowerAscii()) && request.options.fieldManager == 'kubectl' && !has(request.object) && !has(request.uid)",
+			"namespaceObject.metadata.name == 'default' && namespaceObject.metadata.labels.tier == 'critical' && !has(namespaceObject.metadata.annotations)")},
+			before: stored, after: changed},
+		"what rules know of a creation": {policies: []v1alpha1.DefensePolicy{policyOf("default", "known", "oldObject == null && request.operation == 'CREATE'")}, after: stored},
+		"who wrote what is not known": {policies: []v1alpha1.DefensePolicy{policyOf("default", "known", "!has(object.metadata.managedFields) && !has(oldObject.metadata.managedFields)")},
+			before: strings.Replace(stored, `"name":"sleep"`, `"name":"sleep","managedFields":[]`, 1), after: strings.Replace(changed, `"name":"sleep"`, `"name":"sleep","managedFields":[]`, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := withPolicies(test.policies...)
+			req := makeRequest(test.before, test.after)
+			if test.edit != nil {
+				test.edit(&req)
+			}
+			got := review(t, newPolicy(o, k, newEvaluator(&o)), k.of(req))
+			if got.Allowed != (test.denied == "") || !got.Allowed && !strings.Contains(got.Result.Message, k.words.Replace(test.denied)) {
+				t.Errorf("allowed: %t, %+v, want %q", got.Allowed, got.Result, test.denied)
+			}
+			if len(got.Warnings) != len(test.warnings) {
+				t.Errorf("warnings %q", got.Warnings)
+			}
+			for i, want := range test.warnings {
+				if i < len(got.Warnings) && !strings.Contains(got.Warnings[i], want) {
+					t.Errorf("warning %q, want %q", got.Warnings[i], want)
+				}
+			}
+		})
+	}
+}
+
+// TestPolicyLetsWaysBackPass: the version that is good is not asked about again.
+func TestPolicyLetsWaysBackPass(t *testing.T) {
+	blocked := strings.Replace(released(labelled(v1alpha1.SuspendLabel, "1700000000")), `"annotations":{`,
+		`"uid":"u","annotations":{"`+v1alpha1.SuspendedByAnnotation+`":"`+sleepVersion+` 1",`, 1)
+	o := withPolicies(policyOf("default", "no", "false"))
+	known := defense.Past{
+		Changes: []v1alpha1.ChangeWorkload{{
+			Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: sleepVersion, Release: 1},
+			Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadSuspend, ObservedRelease: 1},
+		}},
+		History: []defense.Revision{{Name: "r", Version: repairVersion}},
+	}
+	for name, back := range map[string]bool{"a way back": true, "a version that is not known": false} {
+		t.Run(name, func(t *testing.T) {
+			o.Past = func(context.Context, string, types.UID) (defense.Past, error) {
+				if back {
+					return known, nil
+				}
+				return defense.Past{Changes: known.Changes}, nil
+			}
+			req := makeRequest(blocked, strings.ReplaceAll(blocked, `"test":"123"`, `"test":"1234"`))
+			req.Object.Raw = applyPatch(t, string(req.Object.Raw), review(t, newMutating(o, deployments), req).Patch)
+			if got := review(t, newPolicy(o, deployments, newEvaluator(&o)), req); got.Allowed != back {
+				t.Errorf("allowed: %t, %+v", got.Allowed, got.Result)
+			}
+		})
+	}
+}
+
+// TestPolicyFails: an error lets pass, and is told.
+func TestPolicyFails(t *testing.T) {
+	changed := strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)
+	for name, read := range map[string]func(context.Context, string) (Policies, error){
+		"a cache that is not filled": func(context.Context, string) (Policies, error) { return Policies{}, errors.New("no cache") },
+		"a panic":                    func(context.Context, string) (Policies, error) { panic("no cache") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			logged := ""
+			o := Options{Self: self, Policies: read, Log: funcr.New(func(_, line string) { logged += line }, funcr.Options{})}
+			got := review(t, newPolicy(o, deployments, newEvaluator(&o)), makeRequest(released(""), changed))
+			if !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(logged, "no cache") {
+				t.Errorf("allowed: %t, warnings %q, log %q", got.Allowed, got.Warnings, logged)
+			}
+		})
+	}
+}
+
+// counted is how often a check of the namespace of the test came to a phase.
+func counted(t *testing.T, policy string, phase v1alpha1.CheckPhase) float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "altershield_checks_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			has := func(name, value string) bool {
+				return slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == name && l.GetValue() == value })
+			}
+			if has("policy", policy) && has("phase", string(phase)) {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// expensive takes as long as it may: each rule costs nearly all that one may.
+func expensive(namespace, name string, rules int) v1alpha1.DefensePolicy {
+	rule := "object.many.all(a, object.many.all(b, object.many.all(c, a + b + c >= 0)))"
+	return policyOf(namespace, name, slices.Repeat([]string{rule}, rules)...)
+}
+
+// manyRequest is a release whose object keeps expensive busy.
+func manyRequest() admission.Request {
+	many := `"many":[` + strings.TrimSuffix(strings.Repeat("1,", 60), ",") + `],"spec"`
+	changed := strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)
+	return makeRequest(strings.Replace(released(""), `"spec"`, many, 1), strings.Replace(changed, `"spec"`, many, 1))
+}
+
+// TestPolicyAttack: whoever has expensive policies lets them pass, and delays nobody
+// else's beyond what a request may take.
+func TestPolicyAttack(t *testing.T) {
+	list := []v1alpha1.DefensePolicy{policyOf(operatorsNamespace, "ops", "object.metadata.name != 'sleep'")}
+	for i := range policies.MaxPolicies - 1 {
+		list = append(list, expensive("default", fmt.Sprint("attack-", i), 16))
+	}
+	o := withPolicies(list...)
+	e := newEvaluator(&o)
+	before := counted(t, "default/attack-0", v1alpha1.CheckError)
+	var requests sync.WaitGroup
+	for range 8 {
+		requests.Go(func() {
+			began := time.Now()
+			got := review(t, newPolicy(o, deployments, e), manyRequest())
+			if took := time.Since(began); took > callTimeout*time.Second-300*time.Millisecond {
+				t.Errorf("it took %s", took)
+			}
+			if got.Allowed || !strings.Contains(got.Result.Message, operatorsNamespace+"/ops/check: it is ops") {
+				t.Errorf("the operator's policy did not count: %+v", got)
+			}
+			if !strings.Contains(strings.Join(got.Warnings, "\n"), "default/attack-") {
+				t.Errorf("warnings %q", got.Warnings)
+			}
+		})
+	}
+	requests.Wait()
+	if got := counted(t, "default/attack-0", v1alpha1.CheckError) - before; got != 8 {
+		t.Errorf("%v checks counted as errors", got)
+	}
+	for e.operators.InUse() || e.tenants.InUse() { // what was interrupted notices it
+		runtime.Gosched()
+	}
+}
+
+// TestPolicyOfOthersUnderAttack: policies of a namespace are made while others keep their
+// own slots busy.
+func TestPolicyOfOthersUnderAttack(t *testing.T) {
+	o := withPolicies(policyOf("default", "no", "false"))
+	e := newEvaluator(&o)
+	var give []func()
+	for i := range maxTenants - 1 {
+		release, err := e.tenants.Acquire(t.Context(), fmt.Sprint("attacker-", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		give = append(give, release)
+	}
+	changed := strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)
+	if got := review(t, newPolicy(o, deployments, e), makeRequest(released(""), changed)); got.Allowed {
+		t.Error("its own slot is free, and the check was not made")
+	}
+	release, err := e.tenants.Acquire(t.Context(), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := review(t, newPolicy(o, deployments, e), makeRequest(released(""), changed))
+	if !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "too many checks are made at once") && !strings.Contains(got.Warnings[0], "it took longer than 2s") {
+		t.Errorf("allowed: %t, warnings %q", got.Allowed, got.Warnings)
+	}
+	for _, release := range append(give, release) {
+		release()
+	}
+}
+
+// TestPolicyTimeout: a check takes no longer than it may.
+func TestPolicyTimeout(t *testing.T) {
+	p := expensive("default", "slow", 16)
+	p.Spec.Checks[0].Timeout = &metav1.Duration{Duration: time.Millisecond}
+	o := withPolicies(accepted(p))
+	got := review(t, newPolicy(o, deployments, newEvaluator(&o)), manyRequest())
+	if !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "default/slow/check unseen, which could not be made: it took longer than 1ms") {
+		t.Errorf("allowed: %t, warnings %q", got.Allowed, got.Warnings)
+	}
+}
