@@ -73,7 +73,9 @@ func TestDecideRules(t *testing.T) {
 		"wrong to the end, in the background": {at: 10 * time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate}},
 		"it was wrong, and is tried again":    {at: time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, evaluate: true}},
 		"wrong, when it was down until later": {at: time.Hour, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate}},
-		"true, when it was down until later":  {at: time.Hour, result: &RulesResult{Pods: 1}, want: want{done: true, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed}},
+		"wrong for good": {at: time.Minute, result: &RulesResult{Whole: true, Problem: "no such key: userInfo", Final: true},
+			want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate, message: "the rules cannot be evaluated: no such key"}},
+		"true, when it was down until later": {at: time.Hour, result: &RulesResult{Pods: 1}, want: want{done: true, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := RulesInput{

@@ -344,3 +344,53 @@ func TestServerSilence(t *testing.T) {
 		})
 	}
 }
+
+// TestAtAdmission: only what was accepted counts, nothing is compiled for it, and a check
+// takes no longer than somebody may wait.
+func TestAtAdmission(t *testing.T) {
+	atAdmission := func(name string, timeout time.Duration) v1alpha1.DefensePolicySpec {
+		c := v1alpha1.PolicyCheck{Name: name, Stage: v1alpha1.StageAdmission, OnError: v1alpha1.SilencePasses,
+			Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: "object.metadata.name != 'at admission " + name + "'"}}}}
+		if timeout > 0 {
+			c.Timeout = &metav1.Duration{Duration: timeout}
+		}
+		return v1alpha1.DefensePolicySpec{OnError: v1alpha1.SilenceFails, Checks: []v1alpha1.PolicyCheck{c, {Name: "pods", PodHealth: &v1alpha1.PodHealthCheck{}}}}
+	}
+	before, now := atAdmission("before", 0), atAdmission("now", time.Second)
+	for name, test := range map[string]struct {
+		spec       v1alpha1.DefensePolicySpec
+		inForce    *v1alpha1.DefensePolicySpec
+		generation int64
+		want       string
+		timeout    time.Duration
+	}{
+		"accepted":                {spec: now, inForce: &now, generation: 2, want: "shop/p/now", timeout: time.Second},
+		"not judged yet":          {spec: now, inForce: &before, generation: 1, want: "shop/p/before", timeout: MaxAtAdmission},
+		"never judged":            {spec: now},
+		"disabled since":          {spec: v1alpha1.DefensePolicySpec{Mode: v1alpha1.ModeDisabled, Checks: now.Checks}, inForce: &before, generation: 1},
+		"of a time without limit": {spec: atAdmission("long", time.Minute), inForce: ptr.To(atAdmission("long", time.Minute)), generation: 2, want: "shop/p/long", timeout: MaxAtAdmission},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p", Generation: 2}, Spec: test.spec}
+			p.Status.InForce, p.Status.InForceGeneration = test.inForce, test.generation
+			compiled := rules.Compiled()
+			checks := AtAdmission([]v1alpha1.DefensePolicy{p}, operator, Workload{Namespace: "shop"})
+			if n := rules.Compiled() - compiled; n != 0 {
+				t.Errorf("%d were compiled", n)
+			}
+			if test.want == "" {
+				if len(checks) != 0 {
+					t.Errorf("checks %+v", checks)
+				}
+				return
+			}
+			if len(checks) != 1 || checks[0].Name != test.want || checks[0].Timeout != test.timeout || checks[0].Generation != test.generation ||
+				checks[0].OnError != v1alpha1.SilencePasses || checks[0].Deadline != slippedDeadline {
+				t.Errorf("checks %+v", checks)
+			}
+			if other := AtAdmission([]v1alpha1.DefensePolicy{p}, operator, Workload{Namespace: "other"}); len(other) != 0 {
+				t.Errorf("it counts in another namespace: %+v", other)
+			}
+		})
+	}
+}

@@ -187,6 +187,14 @@ func orderFailed(s *v1alpha1.ChangeWorkloadStatus) bool {
 		slices.ContainsFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool { return fails(u.Verdict) })
 }
 
+// checkFailed says that a check of a policy fails a release as a whole.
+func checkFailed(s *v1alpha1.ChangeWorkloadStatus) bool {
+	return slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
+		unmeasured := c.Phase == v1alpha1.CheckError || c.Phase == v1alpha1.CheckNoData || c.Phase == v1alpha1.CheckInconclusive
+		return c.Mode != v1alpha1.ModeObserve && (c.Phase == v1alpha1.CheckFailed || unmeasured && c.OnSilence == v1alpha1.SilenceFails)
+	})
+}
+
 // numberOf is the number of a batch in its name; 0 when there is none.
 func numberOf(name string) int32 {
 	n, err := strconv.ParseInt(name[strings.LastIndex(name, "-")+1:], 10, 32)

@@ -403,7 +403,7 @@ func (w *world) weigh(r *release, rv uint64) {
 	}
 	was := r.failing
 	s := &r.Status
-	r.failing = orderFailed(s) || w.anyFailed(r, func(b *batch) bool {
+	r.failing = orderFailed(s) || checkFailed(s) || w.anyFailed(r, func(b *batch) bool {
 		return b.Spec.Attempt == s.Attempt && b.Spec.Release == s.ObservedRelease
 	})
 	if !r.failing {
