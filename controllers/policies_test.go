@@ -398,6 +398,18 @@ var releaseStories = []world.Story{
 			w.Failf("%d batches, and the check is %+v", n, ofRelease(w, rule))
 		}
 	}},
+	{Name: "a Service at the end that cannot be called, and must", Options: withPolicies(noDefault(), podHealth("policy", func(p *v1alpha1.DefensePolicy) {
+		c := &p.Spec.Checks[0]
+		c.Stage, c.PodHealth = v1alpha1.StageReleasePost, nil
+		c.Probe = &v1alpha1.ProbeCheck{Target: v1alpha1.ProbeService, Service: "web", TCP: &v1alpha1.TCPProbe{Port: 1}, Successes: 3, Failures: 1}
+		c.OnError, c.Deadline = v1alpha1.SilenceFails, &metav1.Duration{Duration: 2 * time.Minute}
+	})), Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		if c := ofRelease(w, health); c == nil || c.Phase != v1alpha1.CheckError || !strings.Contains(c.Message, "there is no such Service") {
+			w.Failf("the check is %+v", c)
+		}
+	}},
 	{Name: "a rule at the beginning is false, and is corrected", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()), Run: func(w *world.World) {
 		failsWhole(w)
 		checks := w.Change("web").DeepCopy().Status.Checks

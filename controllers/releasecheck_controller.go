@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,9 +52,10 @@ func newReleaseCheckReconciler(c *cluster.Cluster, providers ...verify.Provider)
 
 // SetupWithManager adds the controller to the manager.
 func (r *ReleaseCheckReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	// Also once they are over: what is remembered of them, and calls, end then.
 	checked := func(o client.Object) bool {
 		change, ok := o.(*v1alpha1.ChangeWorkload)
-		return ok && r.goesOn(change)
+		return ok && slices.ContainsFunc(change.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Type != "" })
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("releasecheck").
@@ -75,9 +77,13 @@ func (r *ReleaseCheckReconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var change v1alpha1.ChangeWorkload
 	if err := r.Client.Get(ctx, req.NamespacedName, &change); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.checks.forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !r.goesOn(&change) {
+		r.checks.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
 	subject := verify.Subject{Release: &change}

@@ -75,10 +75,7 @@ func eachCheck(
 	if !s.isCurrent() {
 		return Step{}, nil
 	}
-	checks := s.Release.Status.Checks
-	if s.Batch != nil {
-		checks = s.Batch.Status.Checks
-	}
+	checks := s.checks()
 	for i := range checks {
 		c := &checks[i]
 		if c.Type != kind || !defense.CheckGoesOn(c, clk.Now()) {

@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -52,14 +53,15 @@ type Probe struct {
 	mu sync.Mutex
 	// stopped: no call begins any more.
 	stopped bool
-	// batches have the probes of each, by the names of their checks.
+	// batches have the probes of each, and releases theirs, by the names of their checks.
 	batches map[types.NamespacedName]map[string]*probing
 }
 
 // probing is a check under way.
 type probing struct {
-	// batch and generation it is of: another one begins anew.
-	batch      types.UID
+	// subject, start and generation it is of: another one begins anew.
+	subject    types.UID
+	started    *metav1.Time
 	generation int64
 	began      time.Time
 	streaks    map[types.UID]defense.ProbeStreak
@@ -119,35 +121,32 @@ func (p *Probe) drop(key types.NamespacedName, check string) {
 
 // Next implements Provider.
 func (p *Probe) Next(ctx context.Context, s Subject) (step Step, err error) {
-	if s.Batch == nil {
-		return Step{}, nil
+	goOn, checks := map[string]bool{}, s.checks()
+	for i := range checks {
+		goOn[checks[i].Name] = s.isCurrent() && checks[i].Type == policy.TypeProbe && defense.CheckGoesOn(&checks[i], p.clock.Now())
 	}
-	key, goOn := s.Key(), map[string]bool{}
-	if defense.IsCurrentBatch(s.Release, s.Batch) {
-		for i := range s.Batch.Status.Checks {
-			c := &s.Batch.Status.Checks[i]
-			goOn[c.Name] = c.Type == policy.TypeProbe && defense.CheckGoesOn(c, p.clock.Now())
-		}
-	}
-	p.keep(key, goOn)
-	for i := range s.Batch.Status.Checks {
-		c := &s.Batch.Status.Checks[i]
-		if !goOn[c.Name] {
-			continue
-		}
-		next, after, err := p.look(ctx, &s, c)
-		if err != nil {
-			return Step{}, err
-		}
-		if next != nil {
-			return writeCheck(p.clock, *next), nil
-		}
-		if after > 0 && (step.After == 0 || after < step.After) {
-			step.After = after
-		}
-	}
-	return step, nil
+	p.keep(s.Key(), goOn)
+	return eachCheck(p.clock, &s, policy.TypeProbe, func(c *v1alpha1.CheckStatus) (*v1alpha1.CheckStatus, time.Duration, error) {
+		return p.look(ctx, &s, c)
+	})
 }
+
+// podsOf are the pods that a check is about. Of a release as a whole, of which only a
+// Service is called, some are enough to tell that there are any.
+func (p *Probe) podsOf(ctx context.Context, s *Subject) ([]defense.Pod, error) {
+	if s.Batch != nil {
+		return observed(ctx, p.view, s.Batch)
+	}
+	pods, err := p.view.Pods(ctx, s.Workload)
+	if err != nil {
+		return nil, err
+	}
+	pods = slices.DeleteFunc(pods, func(pod defense.Pod) bool { return pod.Terminating || pod.Ended })
+	return pods[:min(len(pods), podsOfRelease)], nil
+}
+
+// podsOfRelease is how many pods of a release are looked at.
+const podsOfRelease = 5
 
 // look makes one step of a check. It returns nil where nothing is to be written.
 func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
@@ -159,11 +158,11 @@ func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (
 		p.drop(s.Key(), c.Name)
 		return removed(c), 0, nil
 	}
-	pods, err := observed(ctx, p.view, s.Batch)
+	pods, err := p.podsOf(ctx, s)
 	if err != nil {
 		return nil, 0, err
 	}
-	in := p.take(s, of)
+	in := p.take(s, of, c)
 	in.Pods, in.Status = pods, followed(c, of, s)
 	plan := defense.DecideProbe(in)
 	p.store(s.Key(), c.Name, plan.Streaks)
@@ -181,7 +180,7 @@ func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (
 	}
 	targets := in.Pods
 	if name := in.Check.Service; name != "" {
-		targets = []defense.Pod{{Namespace: s.Batch.Namespace, Name: name, UID: defense.ServiceUID}}
+		targets = []defense.Pod{{Namespace: s.Release.Namespace, Name: name, UID: defense.ServiceUID}}
 	}
 	p.call(ctx, s, of, targets, plan)
 	return nil, plan.After, nil
@@ -189,17 +188,17 @@ func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (
 
 // take is what is known of a check by now. It begins anew where the check is another
 // one.
-func (p *Probe) take(s *Subject, of *policy.Check) defense.ProbeInput {
+func (p *Probe) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) defense.ProbeInput {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key, now := s.Key(), p.clock.Now()
 	known := p.batches[key][of.Name]
-	if known == nil || known.batch != s.Batch.UID || known.generation != of.Generation {
+	if known == nil || known.subject != s.uid() || !known.started.Equal(c.StartTime) || known.generation != of.Generation {
 		if known != nil {
 			known.cancel()
 		}
 		known = &probing{
-			batch: s.Batch.UID, generation: of.Generation, began: now, streaks: map[types.UID]defense.ProbeStreak{},
+			subject: s.uid(), started: c.StartTime, generation: of.Generation, began: now, streaks: map[types.UID]defense.ProbeStreak{},
 			results: map[types.UID]defense.ProbeResult{}, busy: map[types.UID]context.CancelFunc{}, found: map[types.UID]place{},
 		}
 		if p.batches[key] == nil {

@@ -75,6 +75,14 @@ func (s *Subject) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Release.Namespace, Name: s.Release.Name}
 }
 
+// checks of the subject.
+func (s *Subject) checks() []v1alpha1.CheckStatus {
+	if s.Batch != nil {
+		return s.Batch.Status.Checks
+	}
+	return s.Release.Status.Checks
+}
+
 // uid is that of the object whose status has the check.
 func (s *Subject) uid() types.UID {
 	if s.Batch != nil {
