@@ -145,11 +145,13 @@ func Compiled() int64 { return known.compiled.Load() }
 
 // How much is remembered.
 const (
-	maxPrograms = 24
-	maxProblems = 8192
+	maxPrograms = 32
+	// maxAtAdmission is that of each shelf for requests: as many as count for a workload.
+	maxAtAdmission = 32
+	maxProblems    = 8192
 )
 
-// shelf is where what was compiled is remembered, of which each has maxPrograms.
+// shelf is where what was compiled is remembered.
 type shelf int
 
 const (
@@ -163,7 +165,7 @@ const (
 // compiled of them takes a hundred times as much memory.
 const maxText = 16 << 10
 
-var known = newCache(maxPrograms, maxProblems, compile)
+var known = newCache(maxPrograms, maxAtAdmission, maxProblems, compile)
 
 // cache remembers by what a check says, and what it knows: the same policy in many
 // namespaces is compiled once, and one that changes is another.
@@ -176,11 +178,9 @@ type cache struct {
 	compiled  atomic.Int64
 }
 
-func newCache(programs, problems int, compile func(*v1alpha1.CelCheck, Scope) (*Program, string)) *cache {
+func newCache(programs, atAdmission, problems int, compile func(*v1alpha1.CelCheck, Scope) (*Program, string)) *cache {
 	c := &cache{compile: compile, problems: lru.New(problems), compiling: semaphore.NewWeighted(1)}
-	for i := range c.programs {
-		c.programs[i] = lru.New(programs)
-	}
+	c.programs = [shelves]*lru.Cache{byReleases: lru.New(programs), byRequests: lru.New(atAdmission), byOperator: lru.New(atAdmission)}
 	return c
 }
 

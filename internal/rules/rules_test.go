@@ -332,7 +332,7 @@ func TestInterrupted(t *testing.T) {
 // bounded.
 func TestCache(t *testing.T) {
 	compiled := map[string]int{}
-	c := newCache(2, 3, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
+	c := newCache(2, 2, 3, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
 		compiled[c.Rules[0].Expression]++
 		if c.Rules[0].Expression == "wrong" {
 			return nil, "it is wrong"
@@ -365,7 +365,7 @@ func TestCache(t *testing.T) {
 // and what was compiled when it was judged is found.
 func TestShelves(t *testing.T) {
 	compiled := map[string]int{}
-	c := newCache(2, 1000, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
+	c := newCache(2, 2, 1000, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
 		compiled[c.Rules[0].Expression]++
 		return &Program{}, ""
 	})
@@ -391,7 +391,7 @@ func TestShelves(t *testing.T) {
 // TestCompilerIsBusy: who waits for the compiler does not for longer than it may.
 func TestCompilerIsBusy(t *testing.T) {
 	began, end := make(chan struct{}), make(chan struct{})
-	c := newCache(2, 3, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
+	c := newCache(2, 2, 3, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
 		if c.Rules[0].Expression == "slow" {
 			close(began)
 			<-end
@@ -421,7 +421,7 @@ func TestCompilerIsBusy(t *testing.T) {
 // TestManyChecks: a thousand checks that differ take no more memory than those that are
 // remembered.
 func TestManyChecks(t *testing.T) {
-	c := newCache(maxPrograms, maxProblems, compile)
+	c := newCache(maxPrograms, maxAtAdmission, maxProblems, compile)
 	heap := func() int {
 		runtime.GC()
 		var stats runtime.MemStats

@@ -52,6 +52,16 @@ func healthPolicy(ns, name string, with func(*v1alpha1.PolicyCheck)) *v1alpha1.D
 	return p
 }
 
+// atAdmission is a policy of a namespace that refuses by a rule.
+func atAdmission(ns, name, rule string) *v1alpha1.DefensePolicy {
+	p := healthPolicy(ns, name, func(c *v1alpha1.PolicyCheck) {
+		c.PodHealth, c.Stage = nil, v1alpha1.StageAdmission
+		c.Cel = &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: rule, Message: "this is not for " + ns}}}
+	})
+	p.Spec.Suggestion = "ask the platform"
+	return p
+}
+
 // newDefensePolicy makes a policy, and waits until it is accepted, or not.
 func (w *world) newDefensePolicy(ctx context.Context, p *v1alpha1.DefensePolicy, reason string) {
 	GinkgoHelper()
@@ -296,6 +306,84 @@ var _ = Describe("policies", func() {
 		Entry("when it begins", v1alpha1.StageReleasePre),
 		Entry("when its pods have passed", v1alpha1.StageReleasePost),
 	)
+
+	It("refuse a release at once, and nothing that is none, or goes back", func(ctx SpecContext) {
+		ns, other := w.newNamespace(ctx, true), w.newNamespace(ctx, true)
+		for _, name := range []string{"web", "api"} {
+			w.create(ctx, sleeper(ns, name).Replicas(2))
+		}
+		good, bad := map[string]string{}, map[string]string{}
+		for _, name := range []string{"web", "api"} {
+			good[name] = w.verified(ctx, ns, name).Spec.Reversion
+			Expect(w.patchTemplate(ctx, ns, name, "second")).To(Succeed())
+			bad[name] = w.verified(ctx, ns, name).Spec.Reversion
+		}
+		p := atAdmission(ns, "first-only", "object.spec.template.metadata.labels.test == '123'")
+		w.newDefensePolicy(ctx, p, v1alpha1.ReasonInForce)
+		w.newDefensePolicy(ctx, atAdmission(other, "nothing", "false"), v1alpha1.ReasonInForce)
+		By("refusing")
+		refused := func(name string) string {
+			return `admission webhook "pdeployment.kb.io" denied the request: deployment ` + name + " is refused by the check " + ns + "/first-only/health: this is not for " + ns + "; ask the platform"
+		}
+		patch := `{"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`
+		Eventually(func(g Gomega) {
+			out, err := w.tryKubectl(ctx, "-n", ns, "patch", "deployment", "web", "--dry-run=server", "-p", patch)
+			g.Expect(err).To(HaveOccurred(), out)
+			g.Expect(out).To(ContainSubstring(refused("web")))
+		}).WithContext(ctx).Should(Succeed())
+		out, err := w.tryKubectl(ctx, "-n", ns, "patch", "deployment", "web", "-p", patch)
+		Expect(err).To(HaveOccurred())
+		Expect(out).To(ContainSubstring(refused("web")))
+		Expect(w.api.Create(ctx, sleeper(ns, "new").TemplateLabel("test", "third").Obj())).To(MatchError(ContainSubstring(refused("new"))))
+		By("scaling and labelling what would not be released again")
+		w.kubectl(ctx, "-n", ns, "scale", "deployment", "web", "--replicas=3")
+		w.kubectl(ctx, "-n", ns, "label", "deployment", "web", "team=x")
+		w.rolledOut(ctx, ns, "web")
+		By("refusing everything, and going back")
+		p.Spec.Checks[0].Cel.Rules[0].Expression = "false"
+		Expect(w.api.Update(ctx, p)).To(Succeed())
+		patch = `{"spec":{"template":{"metadata":{"labels":{"test":"123"}}}}}`
+		Eventually(func(g Gomega) {
+			out, err := w.tryKubectl(ctx, "-n", ns, "patch", "deployment", "web", "--dry-run=server", "-p", patch)
+			g.Expect(err).To(HaveOccurred(), out)
+			g.Expect(out).To(ContainSubstring(refused("web")))
+		}).WithContext(ctx).Should(Succeed())
+		w.block(ctx, ns, "web")
+		Expect(w.patchTemplate(ctx, ns, "web", "123")).To(Succeed())
+		w.wentBack(ctx, ns, "web", bad["web"], good["web"])
+		w.kubectl(ctx, "-n", ns, "annotate", "deployment", "api", v1alpha1.RollbackToAnnotation+"=last-success")
+		w.rolledBackTo(ctx, ns, "api", good["api"])
+		w.restful(ctx, ns)
+	})
+
+	It("that were not asked suspend the release when it begins", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(2))
+		w.create(ctx, sleeper(ns, "who").Replicas(2))
+		w.verified(ctx, ns, "web")
+		w.verified(ctx, ns, "who")
+		w.newDefensePolicy(ctx, atAdmission(ns, "first-only",
+			"request.operation == 'UPDATE' && request.name == object.metadata.name && namespaceObject.metadata.name == object.metadata.namespace && "+
+				"oldObject.spec.template.metadata.labels.test == '123' && object.spec.template.metadata.labels.test == 'second'"), v1alpha1.ReasonInForce)
+		w.newDefensePolicy(ctx, atAdmission(ns, "who", "object.metadata.name == 'web' || request.userInfo.username != 'nobody'"), v1alpha1.ReasonInForce)
+		w.withoutManager(ctx, func() {
+			Expect(w.patchTemplate(ctx, ns, "web", "third")).To(Succeed())
+			Expect(w.patchTemplate(ctx, ns, "who", "second")).To(Succeed())
+		})
+		By("suspending what would have been refused")
+		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		Expect(*defense.FindCheck(change.Status.Checks, ns+"/first-only/health")).To(And(
+			HaveField("Stage", v1alpha1.StageReleasePre), HaveField("Phase", v1alpha1.CheckFailed), HaveField("Message", "this is not for "+ns+"; ask the platform")))
+		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
+		By("letting pass what cannot be known any more, and what is good")
+		change = w.verified(ctx, ns, "who")
+		Expect(*defense.FindCheck(change.Status.Checks, ns+"/first-only/health")).To(HaveField("Phase", v1alpha1.CheckPassed))
+		Expect(*defense.FindCheck(change.Status.Checks, ns+"/who/health")).To(And(
+			HaveField("Phase", v1alpha1.CheckError), HaveField("Message", ContainSubstring("its user is not known"))))
+		By("not what admission saw")
+		Expect(w.patchTemplate(ctx, ns, "who", "second-again")).To(MatchError(ContainSubstring("is refused by the check " + ns + "/first-only/health")))
+		w.restful(ctx, ns)
+	})
 
 	It("of a namespace take nothing away from those of the operator, and are refused where they reach out", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
