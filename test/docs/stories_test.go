@@ -127,7 +127,7 @@ var stories = map[string]told{
 				command: "kubectl patch validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration --type=json -p " +
 					`'[{"op":"replace","path":"/webhooks/1/failurePolicy","value":"Ignore"}]'`,
 				after: func(s *story) {
-					s.wait("Ignore Ignore", "kubectl get validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration -o jsonpath='{.webhooks[*].failurePolicy}'")
+					s.wait("Ignore Ignore Ignore", "kubectl get validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration -o jsonpath='{.webhooks[*].failurePolicy}'")
 				},
 			},
 			{command: "kubectl apply -f quick-start.yaml", before: (*story).removeWebhooks},

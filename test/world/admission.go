@@ -51,7 +51,7 @@ import (
 type hook struct{ name, path string }
 
 // hooks are the webhooks of one kind of workload.
-type hooks struct{ mutate, block, quarantine hook }
+type hooks struct{ mutate, block, quarantine, policy hook }
 
 // hooksOf finds the webhooks that are asked about a resource.
 func hooksOf(kinds *workload.Registry, resource schema.GroupResource) (found hooks) {
@@ -72,6 +72,8 @@ func hooksOf(kinds *workload.Registry, resource schema.GroupResource) (found hoo
 				case !asked(h.Rules):
 				case *h.FailurePolicy == admissionregistrationv1.Fail:
 					found.block = hook{h.Name, *h.ClientConfig.Service.Path}
+				case slices.Contains(h.Rules[0].Operations, admissionregistrationv1.Create):
+					found.policy = hook{h.Name, *h.ClientConfig.Service.Path}
 				default:
 					found.quarantine = hook{h.Name, *h.ClientConfig.Service.Path}
 				}
@@ -140,10 +142,15 @@ func (w *World) admission(ctx context.Context, before, after client.Object, fiel
 		}
 	}
 	after = stripped(after)
+	request = reviewOf(request.UserInfo.Username, before, after, fieldManager)
+	if (before == nil || released(before, after)) && !defense.OptedOut(after.GetLabels()) {
+		if review := p.review(hooks.policy.path, request); !review.Allowed {
+			return nil, denied(hooks.policy.name, review)
+		}
+	}
 	if before == nil {
 		return after, nil
 	}
-	request = reviewOf(request.UserInfo.Username, before, after, fieldManager)
 	if blocked(before, after) {
 		if review := p.review(hooks.block.path, request); !review.Allowed {
 			return nil, denied(hooks.block.name, review)

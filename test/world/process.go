@@ -145,7 +145,7 @@ func (p *Process) setUp() error {
 		return err
 	}
 	return errors.Join(
-		webhooks.SetupWithManager(mgr, webhooks.Options{Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForce, Past: c.Past}),
+		webhooks.SetupWithManager(mgr, webhooks.Options{Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForce, Past: c.Past, Policies: webhooks.PoliciesBy(c.View)}),
 		routers.SetupWithManager(mgr, routers.Options{
 			Address: ":0", Tokens: altershield.StaticTokens{token}, Clock: c.Clock, View: c.View, Rollbacks: c, Log: mgr.GetLogger(),
 		}),
