@@ -54,6 +54,19 @@ func byRule(rule string, with ...func(*v1alpha1.DefensePolicy)) v1alpha1.Defense
 	return p
 }
 
+// atAdmission is a policy that refuses by a rule.
+func atAdmission(rule string) v1alpha1.DefensePolicy {
+	return byRule(rule, func(p *v1alpha1.DefensePolicy) { p.Spec.Checks[0].Stage = v1alpha1.StageAdmission })
+}
+
+// whileDown releases another template, which is rolled out before the operator is back.
+func whileDown(w *world.World, value string) {
+	w.Stop()
+	release(w, value)
+	w.For(time.Minute)
+	w.Start()
+}
+
 // inBackground lets nothing wait for a check, which is made after a minute.
 func inBackground(p *v1alpha1.DefensePolicy) {
 	p.Spec.Checks[0].Wait, p.Spec.Checks[0].Delay = ptr.To(false), &metav1.Duration{Duration: time.Minute}
@@ -325,6 +338,36 @@ var ruleStories = []world.Story{
 	{Name: "a rule that cannot be evaluated, which fails", Options: withPolicies(byRule("pod.spec.no.such == 1", onError(v1alpha1.SilenceFails)), noDefault()), Run: func(w *world.World) {
 		create(w, web(1))
 		until(w, v1alpha1.ChangeWorkloadSuspend)
+	}},
+	{Name: "a release that admission did not see, which a policy refuses", Options: withPolicies(atAdmission(
+		"oldObject == null || object.metadata.name == request.name && request.operation == 'UPDATE' && namespaceObject.metadata.name == request.namespace && "+
+			"object.spec.template.metadata.?labels.test.orValue('') != 'second'"), noDefault(),
+	), Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		whileDown(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
+		c := defense.FindCheck(w.Change("web").Status.Checks, rule)
+		if c == nil || c.Phase != v1alpha1.CheckFailed || c.Stage != v1alpha1.StageReleasePre || !strings.Contains(c.Message, "it breaks a rule") {
+			w.Failf("the check is %+v", c)
+		}
+	}},
+	{Name: "a release that admission did not see, by nobody knows whom", Options: withPolicies(atAdmission(
+		"object.spec.template.metadata.?labels.test.orValue('') != 'second' || request.userInfo.username != 'nobody'"), noDefault(),
+	), Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		whileDown(w, "second")
+		w.Until("the check is over", func() bool {
+			of := w.Change("web")
+			if of == nil {
+				return false
+			}
+			c := defense.FindCheck(of.Status.Checks, rule)
+			return c != nil && c.Phase == v1alpha1.CheckError && strings.Contains(c.Message, "its user is not known")
+		})
+		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "a rule that cannot be evaluated in the background, which fails", Options: withPolicies(
 		byRule("pod.spec.no.such == 1", inBackground, onError(v1alpha1.SilenceFails)), noDefault(),

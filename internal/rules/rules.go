@@ -35,7 +35,6 @@ import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
 	"github.com/google/cel-go/common/ast"
-	"golang.org/x/sync/semaphore"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/library"
@@ -173,13 +172,14 @@ type cache struct {
 	compile  func(*v1alpha1.CelCheck, Scope) (*Program, string)
 	programs [shelves]*lru.Cache
 	problems *lru.Cache
-	// compiling: one at a time, since it takes long, in the order in which they came.
-	compiling *semaphore.Weighted
+	// compiling is full while somebody does: one at a time, since it takes long, in the
+	// order in which they came.
+	compiling chan struct{}
 	compiled  atomic.Int64
 }
 
 func newCache(programs, atAdmission, problems int, compile func(*v1alpha1.CelCheck, Scope) (*Program, string)) *cache {
-	c := &cache{compile: compile, problems: lru.New(problems), compiling: semaphore.NewWeighted(1)}
+	c := &cache{compile: compile, problems: lru.New(problems), compiling: make(chan struct{}, 1)}
 	c.programs = [shelves]*lru.Cache{byReleases: lru.New(programs), byRequests: lru.New(atAdmission), byOperator: lru.New(atAdmission)}
 	return c
 }
@@ -224,10 +224,12 @@ func (c *cache) within(ctx context.Context, of *v1alpha1.CelCheck, scope Scope, 
 	if p, problem := c.get(k, at); p != nil || problem != "" {
 		return p, problem, nil
 	}
-	if err := c.compiling.Acquire(ctx, 1); err != nil {
-		return nil, "", fmt.Errorf("the compiler of rules has too much to do: %w", err)
+	select {
+	case c.compiling <- struct{}{}:
+		defer func() { <-c.compiling }()
+	case <-ctx.Done():
+		return nil, "", fmt.Errorf("the compiler of rules has too much to do: %w", ctx.Err())
 	}
-	defer c.compiling.Release(1)
 	if p, problem := c.get(k, at); p != nil || problem != "" {
 		return p, problem, nil
 	}
