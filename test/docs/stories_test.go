@@ -355,6 +355,13 @@ var stories = map[string]told{
 			},
 			{command: "kubectl apply -f config/samples/policies/probe.yaml", after: (*story).probed},
 			{
+				command: "kubectl apply -f config/samples/policies/altershield.yaml",
+				after: func(s *story) {
+					s.policy("default", "server-has-to-speak", "Enforce")
+					s.do("kubectl delete defensepolicy server-has-to-speak")
+				},
+			},
+			{
 				command: "kubectl get changepods -o wide",
 				before: func(s *story) {
 					s.do("kubectl delete defensepolicy answers")
