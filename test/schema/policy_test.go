@@ -173,6 +173,11 @@ var _ = Describe("the samples of policies", func() {
 			Expect(yaml.UnmarshalStrict(data, &o.Object)).To(Succeed(), file)
 			o.SetNamespace("default") // the operator's is not there
 			Expect(api.Create(ctx, o, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).To(Succeed(), file)
+			if o.GetKind() == "DefensePolicy" {
+				p := &v1alpha1.DefensePolicy{}
+				Expect(yaml.UnmarshalStrict(data, p)).To(Succeed(), file)
+				Expect(policy.Accepted(p, p.Namespace)).To(BeEmpty(), file)
+			}
 		}
 	})
 })
