@@ -109,7 +109,7 @@ func (r *ChangePodReconciler) observe(ctx context.Context, batch *v1alpha1.Chang
 	if s.Workload, err = r.DefendedOwner(ctx, &change); err != nil || s.Workload == nil {
 		return s, err
 	}
-	inForce, err := r.InForceOf(ctx, s.Workload)
+	inForce, err := r.InForceOf(ctx, s.Workload, &change)
 	if err != nil {
 		return s, err
 	}

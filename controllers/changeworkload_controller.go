@@ -100,6 +100,8 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&appsv1.ControllerRevision{}, to(r.changesOfRemembered), builder.WithPredicates(deletedOnly())).
 		// A setting changes what is decided of releases that are verified.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openChanges)).
+		// A policy changes what silence of the server means.
+		Watches(&v1alpha1.DefensePolicy{}, to(r.changesOfPolicy), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
 		// An earlier release ended, which this one tells of, or its order, and its record may be removed.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.changesBeside), builder.WithPredicates(releaseEnded())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
@@ -199,7 +201,7 @@ func (r *ChangeWorkloadReconciler) observe(
 	if current, err = r.observeWorkload(ctx, &in); err != nil || !current || in.Workload == nil {
 		return in, current, err
 	}
-	inForce, err := r.InForceOf(ctx, in.Workload)
+	inForce, err := r.InForceOf(ctx, in.Workload, change)
 	if err != nil {
 		return in, false, err
 	}

@@ -70,6 +70,8 @@ func (r *OrderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return b.
 		// A setting changes how long a check may take, or what silence means.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openOrders)).
+		// A policy does.
+		Watches(&v1alpha1.DefensePolicy{}, to(r.ordersOfPolicy), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
 		// The namespace is enrolled again.
 		Watches(cluster.NamespaceObject(), to(r.ordersOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: verify.Workers, ReconciliationTimeout: reconcileTimeout}).
@@ -107,7 +109,7 @@ func (r *OrderReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWo
 	// Settings that cannot be used are reported by the release.
 	var inForce settings.InForce
 	if s.Workload != nil {
-		inForce, err = r.InForceOf(ctx, s.Workload)
+		inForce, err = r.InForceOf(ctx, s.Workload, change)
 	} else {
 		inForce, err = r.InForce(ctx, change.Namespace, nil)
 	}

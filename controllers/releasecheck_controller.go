@@ -20,6 +20,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -43,6 +44,9 @@ type ReleaseCheckReconciler struct {
 	*cluster.Cluster
 	checks *checker
 }
+
+// behindCache is when to look again where the workload is not what the release is of.
+const behindCache = 5 * time.Second
 
 func newReleaseCheckReconciler(c *cluster.Cluster, providers ...verify.Provider) *ReleaseCheckReconciler {
 	r := &ReleaseCheckReconciler{Cluster: c}
@@ -90,6 +94,11 @@ func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request
 	var err error
 	if subject.Workload, err = r.DefendedOwner(ctx, &change); err != nil || subject.Workload == nil {
 		return ctrl.Result{}, err
+	}
+	if subject.Workload.Release() != change.Spec.Release || subject.Workload.Version != change.Spec.Reversion {
+		// Another release came, or this one is not seen yet: an event tells when it is.
+		r.checks.forget(req.NamespacedName)
+		return ctrl.Result{RequeueAfter: behindCache}, nil
 	}
 	inForce, err := r.InForce(ctx, change.Namespace, subject.Workload.Annotations)
 	if err != nil {

@@ -37,6 +37,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -318,6 +319,24 @@ func (r *ChangeWorkloadReconciler) openChanges(ctx context.Context, setting clie
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) bool {
 		return defense.IsVerified(c.Status.Status)
 	}, r.WhereInForce(setting)...)
+}
+
+// namesServer lets policies through that say what silence of the server means.
+func namesServer(o client.Object) bool {
+	p, ok := o.(*v1alpha1.DefensePolicy)
+	return ok && policy.NamesServer(p)
+}
+
+// changesOfPolicy maps a policy to the releases under way that it may select.
+func (r *ChangeWorkloadReconciler) changesOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) bool {
+		return defense.IsOpen(c.Status.Status)
+	}, r.WhereInForce(o)...)
+}
+
+// ordersOfPolicy maps a policy to the orders that wait.
+func (r *OrderReconciler) ordersOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.openOrders(ctx, o)
 }
 
 // changeOfBatch maps a batch to its release.

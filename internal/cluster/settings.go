@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -44,8 +45,9 @@ func (v View) InForce(ctx context.Context, namespace string, annotations map[str
 	return settings.For(operator, own, annotations), nil
 }
 
-// InForceOf is what is in force for a workload, with what policies say of the server.
-func (v View) InForceOf(ctx context.Context, w *defense.Workload) (settings.InForce, error) {
+// InForceOf is what is in force for a release of a workload, with what policies say of
+// the server: those that were there when it began.
+func (v View) InForceOf(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload) (settings.InForce, error) {
 	inForce, err := v.InForce(ctx, w.Namespace, w.Annotations)
 	if err != nil {
 		return inForce, err
@@ -53,6 +55,9 @@ func (v View) InForceOf(ctx context.Context, w *defense.Workload) (settings.InFo
 	policies, of, err := v.PoliciesFor(ctx, w)
 	if err != nil || !slices.ContainsFunc(policies, func(p v1alpha1.DefensePolicy) bool { return policy.NamesServer(&p) }) {
 		return inForce, err
+	}
+	if change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release {
+		of.Began = time.Unix(change.Status.StartTimeUnix, 0)
 	}
 	inForce.Settings.ServerSilenceBy = policy.Select(policies, v.Operator, of).ServerSilenceBy
 	return inForce, nil

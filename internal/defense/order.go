@@ -111,12 +111,14 @@ func (d *release) followOrder() {
 	waits := s.Status == v1alpha1.ChangeWorkloadInit
 	switch {
 	case s.OrderStage == v1alpha1.OrderRefused:
+		d.cancelChecks()
 		d.enter(v1alpha1.ChangeWorkloadFailed, corev1.EventTypeWarning, "OrderRefused",
 			"AlterShield Server refused the order, the release is not verified: "+conditionMessage(s, v1alpha1.ConditionOrderAccepted))
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonRefused, "the server refused the order: the release is not verified")
 	case !waits:
-	case d.failsAsAWhole():
-		// judge suspends it.
+	case d.failedOrder() != nil:
+		// judge suspends it. Where only a check of a policy failed, the order has its time:
+		// a batch that is made before it is accepted would be verified without it.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 	case orderAccepted(s.OrderStage):
 		// An older build wrote one without the other.

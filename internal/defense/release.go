@@ -282,6 +282,9 @@ func (d *release) cancel(why standing) {
 	if why == standingReplaced {
 		d.rememberLeft()
 	}
+	if why != standingLeft {
+		d.cancelChecks() // what they are about is another release's by now
+	}
 	if !IsOpen(d.status.Status) {
 		return
 	}
@@ -437,7 +440,7 @@ func (d *release) judge(made bool) {
 	allPassed := d.allPassed()
 	if before != v1alpha1.ChangeWorkloadSuccess {
 		d.unsettled, d.settleIn = d.waitsForRestarted()
-		allPassed = allPassed && !d.unsettled
+		allPassed = allPassed && !d.unsettled && d.preOver()
 	}
 	if allPassed && before != v1alpha1.ChangeWorkloadSuccess && !d.hasFailed() {
 		d.beginChecks(v1alpha1.StageReleasePost)

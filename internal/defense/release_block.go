@@ -40,7 +40,7 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		// Its node would be told to have ended well.
 		d.status.OrderPostDueTimeUnix = 0
 	}
-	isNew := before != v1alpha1.ChangeWorkloadSuspend || d.failedAnew()
+	isNew := before != v1alpha1.ChangeWorkloadSuspend || d.failedAnew() || d.failedCheck() != nil && !d.Change.Status.CheckFailed
 	if before == v1alpha1.ChangeWorkloadSuspend {
 		d.correct() // of some of its pods
 	}

@@ -66,9 +66,9 @@ func (d *release) waitsFor(stage v1alpha1.PolicyStage) *v1alpha1.CheckStatus {
 }
 
 // preOver says that batches may be made: the order's PRE check is over, and the checks
-// of policies with which the release began are.
+// of policies with which the release began are. Of a release that one has failed, the others hold nothing up: its pods are verified.
 func (d *release) preOver() bool {
-	return d.orderPreOver() && d.waitsFor(v1alpha1.StageReleasePre) == nil
+	return d.orderPreOver() && (d.waitsFor(v1alpha1.StageReleasePre) == nil || d.failedCheck() != nil)
 }
 
 // postOver says that nothing that was asked once all pods had passed stands in the

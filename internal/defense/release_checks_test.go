@@ -245,3 +245,85 @@ func TestReleaseChecksOfAttempts(t *testing.T) {
 		t.Errorf("%s of the new attempt; %+v", got, w.in.Change.Status.Checks)
 	}
 }
+
+// TestReleaseChecksBesideOrder: a check that fails does not let batches be made before
+// the order is accepted: the server would not be asked about them.
+func TestReleaseChecksBesideOrder(t *testing.T) {
+	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePre)
+	w.in.Cluster = "cluster"
+	w.Settle(t).Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckFailed)
+	w.Settle(t)
+	if s := &w.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadInit || len(w.in.Batches) != 0 {
+		t.Errorf("state %q with %d batches, and the order is %s", s.Status, len(w.in.Batches), s.OrderStage)
+	}
+	w.in.Change.Status.Status, w.in.Change.Status.OrderStage = v1alpha1.ChangeWorkloadRunning, v1alpha1.OrderPostWait
+	w.Settle(t)
+	if s := &w.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || !w.in.Workload.blocked() {
+		t.Errorf("state %q, blocked: %t", s.Status, w.in.Workload.blocked())
+	}
+	refused := newWorld(2).Pods(2).Begins(v1alpha1.StageReleasePre)
+	refused.in.Cluster = "cluster"
+	refused.Settle(t).in.Change.Status.OrderStage = v1alpha1.OrderRefused
+	if got := phaseAt(refused.Settle(t), v1alpha1.StageReleasePre); got != v1alpha1.CheckCanceled {
+		t.Errorf("the order was refused, and the check is %s", got)
+	}
+}
+
+// TestReleaseChecksOfNoPods: also a release without pods waits for its checks, one
+// after the other.
+func TestReleaseChecksOfNoPods(t *testing.T) {
+	w := newWorld(0).Complete().Begins(v1alpha1.StageReleasePre).Begins(v1alpha1.StageReleasePost).Settle(t)
+	if s := &w.in.Change.Status; s.Status == v1alpha1.ChangeWorkloadSuccess || phaseAt(w, v1alpha1.StageReleasePost) != "" {
+		t.Errorf("state %q, checks %+v", s.Status, s.Checks)
+	}
+	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckPassed)
+	w.Settle(t).Ends(t, v1alpha1.StageReleasePost, v1alpha1.CheckPassed)
+	if s := &w.Settle(t).in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess {
+		t.Errorf("state %q, checks %+v", s.Status, s.Checks)
+	}
+}
+
+// TestReleaseCheckFailsAnew: one that fails after the block of a failed pod was lifted
+// by hand blocks again; what was known does not.
+func TestReleaseCheckFailsAnew(t *testing.T) {
+	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePost, background).Settle(t).Check().Settle(t)
+	w.Verdict("sleep-0", VerdictFail).Settle(t)
+	lift := func() {
+		delete(w.stored.Labels, v1alpha1.SuspendLabel)
+		delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
+		w.Settle(t)
+	}
+	if lift(); w.stored.blocked() {
+		t.Fatal("what was lifted by hand is blocked again")
+	}
+	w.Ends(t, v1alpha1.StageReleasePost, v1alpha1.CheckFailed)
+	if w.Settle(t); !w.stored.blocked() {
+		t.Error("it is not blocked")
+	}
+	if lift(); w.stored.blocked() {
+		t.Error("what was lifted by hand is blocked again")
+	}
+}
+
+// TestReleaseChecksOfReplaced: a release that succeeded, and was replaced, gives up what
+// goes on in the background.
+func TestReleaseChecksOfReplaced(t *testing.T) {
+	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePost, background).Settle(t).Check().Settle(t)
+	w.Release(2, versionB).Settle(t)
+	if got := phaseAt(w, v1alpha1.StageReleasePost); got != v1alpha1.CheckCanceled {
+		t.Errorf("the check is %s of a release %s", got, w.in.Change.Status.Status)
+	}
+}
+
+// TestBatchWaitsAfterCheck: how long a batch waits to be full counts from when the
+// check let batches be made.
+func TestBatchWaitsAfterCheck(t *testing.T) {
+	w := newWorld(10).BatchSize(5).Pods(2).Begins(v1alpha1.StageReleasePre).Settle(t).Later(10 * time.Minute)
+	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckPassed)
+	if w.Settle(t); w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRunning || len(w.in.Batches) != 0 {
+		t.Errorf("state %q with %d batches", w.in.Change.Status.Status, len(w.in.Batches))
+	}
+	if w.Later(time.Minute + time.Second).Settle(t); len(w.in.Batches) != 1 {
+		t.Errorf("%d batches", len(w.in.Batches))
+	}
+}

@@ -176,8 +176,16 @@ func (d *release) allBatched() bool {
 	return live == int(d.Workload.Replicas)
 }
 
+// deadline is until when a batch waits to be full. While a check of the release held
+// batches up, none was waited for.
 func (d *release) deadline() time.Time {
-	return time.Unix(d.status.EntryTimeUnix, 0).Add(d.Settings.Wait)
+	since := time.Unix(d.status.EntryTimeUnix, 0)
+	for _, c := range d.checksAt(v1alpha1.StageReleasePre) {
+		if !c.Background && c.CompletionTime != nil && c.CompletionTime.After(since) {
+			since = c.CompletionTime.Time
+		}
+	}
+	return since.Add(d.Settings.Wait)
 }
 
 func (d *release) overdue() bool { return !d.Now.Before(d.deadline()) }

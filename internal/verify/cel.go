@@ -165,8 +165,12 @@ func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (ne
 // evaluate evaluates the rules about what the API server has; nil where it is not
 // their turn yet, or the cache may show soon what the API server has.
 func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadline *metav1.Time) *defense.RulesResult {
+	late := deadline != nil && !p.clock.Now().Add(2*soon).Before(deadline.Time)
 	release, ok := p.slots.Try(s.Release.Namespace)
-	if !ok {
+	switch {
+	case !ok && late:
+		return &defense.RulesResult{Problem: "other checks by rules take all the time"}
+	case !ok:
 		return nil
 	}
 	defer release()
@@ -180,7 +184,7 @@ func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadli
 		observe = p.observeSlipped
 	}
 	in, err := observe(ctx, s)
-	if errors.Is(err, errOtherTemplate) && deadline != nil && p.clock.Now().Add(2*soon).Before(deadline.Time) {
+	if errors.Is(err, errOtherTemplate) && deadline != nil && !late {
 		return nil
 	}
 	if err != nil {

@@ -141,7 +141,7 @@ func (p *Probe) podsOf(ctx context.Context, s *Subject) ([]defense.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	pods = slices.DeleteFunc(pods, func(pod defense.Pod) bool { return pod.Terminating || pod.Ended })
+	pods = slices.DeleteFunc(pods, func(pod defense.Pod) bool { return pod.Terminating || pod.Ended || pod.Disrupted })
 	return pods[:min(len(pods), podsOfRelease)], nil
 }
 

@@ -94,6 +94,9 @@ func (s *Subject) uid() types.UID {
 // isCurrent says that the subject is of the attempt that its release is at, and that
 // the release is verified.
 func (s *Subject) isCurrent() bool {
+	if s.Workload != nil && s.Workload.Release() > s.Release.Spec.Release {
+		return false // what it would look at is of the release that replaced it
+	}
 	if s.Batch != nil {
 		return defense.IsCurrentBatch(s.Release, s.Batch)
 	}
@@ -105,7 +108,7 @@ func (s *Subject) isOpen() bool {
 	if s.Batch != nil {
 		return s.Batch.Status.Status != v1alpha1.ChangePodExecuteDone
 	}
-	return defense.IsOpen(s.Release.Status.Status)
+	return defense.IsVerified(s.Release.Status.Status) && s.Release.Status.Status != v1alpha1.ChangeWorkloadSuccess
 }
 
 // Step is what one step of a check came to.
