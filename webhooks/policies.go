@@ -21,6 +21,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -115,10 +116,13 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 		if err != nil {
 			return admission.Response{}, err
 		}
-		of := policies.Workload{Namespace: req.Namespace, Labels: request.New.Labels}
-		if known.Namespace.Meta != nil {
-			of.NamespaceLabels = known.Namespace.Meta.Labels
+		if len(known.Policies) == 0 {
+			return admission.Allowed(""), nil
 		}
+		if known.Namespace.Meta == nil {
+			return admission.Response{}, fmt.Errorf("nothing is known of the namespace %s yet", req.Namespace)
+		}
+		of := policies.Workload{Namespace: req.Namespace, NamespaceLabels: known.Namespace.Meta.Labels, Labels: request.New.Labels}
 		checks := policies.AtAdmission(known.Policies, known.Operator, of)
 		if len(checks) == 0 || req.Namespace == known.Operator {
 			return admission.Allowed(""), nil
@@ -228,9 +232,20 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 	case ctx.Err() != nil:
 		result.Problem = tookTooLong(c.Timeout)
 	case err != nil:
-		result.Problem = err.Error()
+		result.Problem = cut(err.Error())
 	}
 	return result
+}
+
+// maxProblem bounds what is told of an error: a rule may put what an object contains
+// into it.
+const maxProblem = 1024
+
+func cut(text string) string {
+	if len(text) <= maxProblem {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxProblem], "") + "..."
 }
 
 // inputOf is what rules know of a request, as in a ValidatingAdmissionPolicy.

@@ -19,6 +19,7 @@ package defense
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -162,8 +163,10 @@ func brieflyTold(text string, limit int) string {
 	return cutAtRune(text, limit-len("...")) + "..."
 }
 
-// Slipped says that admission did not see a release: whoever recorded it says that its
-// user is not known.
+// Slipped says that admission did not see a release that it would have asked policies
+// about: whoever recorded it says that its user is not known, and no rollback of the
+// operator's made it.
 func Slipped(w *Workload, change *v1alpha1.ChangeWorkload) bool {
-	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == UnknownUser
+	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == UnknownUser &&
+		!ParseQuarantine(w.Annotations, time.Time{}).restored(w)
 }

@@ -131,15 +131,23 @@ func TestSlipped(t *testing.T) {
 	by := func(release, user string) *Workload {
 		return &Workload{Annotations: map[string]string{v1alpha1.ReleaseAnnotation: release, v1alpha1.ReleasedByAnnotation: user}}
 	}
+	rolledBackWorkload := func() *Workload {
+		w := by("2", UnknownUser)
+		w.Version = versionA
+		w.Annotations[v1alpha1.QuarantinedAnnotation] = versionB
+		w.Annotations[v1alpha1.QuarantineReasonAnnotation] = `{"` + versionB + `":{"to":"` + versionA + `","release":1}}`
+		return w
+	}
 	for name, test := range map[string]struct {
 		workload *Workload
 		want     bool
 	}{
 		"by nobody knows whom": {by("2", UnknownUser), true},
-		"by a user":            {by("2", "jane"), false},
+		"by a user":            {by("2", "somebody"), false},
 		"by the operator":      {by("2", v1alpha1.FieldManager), false},
-		"another release":      {by("3", UnknownUser), false},
-		"no workload":          {nil, false},
+		"by a rollback that admission did not see": {rolledBackWorkload(), false},
+		"another release":                          {by("3", UnknownUser), false},
+		"no workload":                              {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Slipped(test.workload, change); got != test.want {

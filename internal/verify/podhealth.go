@@ -258,11 +258,14 @@ func BeginRelease(ctx context.Context, v cluster.View, w *defense.Workload, chan
 	if change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release {
 		of.Began = time.Unix(change.Status.StartTimeUnix, 0)
 	}
-	stages := []v1alpha1.PolicyStage{v1alpha1.StageReleasePre, v1alpha1.StageReleasePost}
+	selected := policy.Select(policies, v.Operator, of).At(v1alpha1.StageReleasePre, v1alpha1.StageReleasePost)
 	if defense.Slipped(w, change) {
-		stages = append(stages, v1alpha1.StageAdmission)
+		// Of those that were there when it was asked for.
+		if asked := w.RevisionCreated; !asked.IsZero() && (of.Began.IsZero() || asked.Before(of.Began)) {
+			of.Began = asked
+		}
+		selected = append(selected, policy.Select(policies, v.Operator, of).At(v1alpha1.StageAdmission)...)
 	}
-	selected := policy.Select(policies, v.Operator, of).At(stages...)
 	begin := make([]defense.BeginCheck, len(selected))
 	for i := range selected {
 		begin[i] = beginOf(&selected[i])

@@ -260,6 +260,7 @@ var stories = map[string]told{
 	"docs/policies.md": {
 		begin: func(s *story) {
 			s.standAlone()
+			s.policy(system, "default", "Enforce") // it counts for releases that begin later
 			s.fresh()
 		},
 		end: func(s *story) {
@@ -352,6 +353,15 @@ var stories = map[string]told{
 					s.state(current(s), "Suspend")
 					s.do("kubectl delete defensepolicy one-change")
 				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/admission.yaml",
+				before:  (*story).fresh,
+				after:   func(s *story) { s.policy("default", "admission", "Enforce") },
+			},
+			{
+				command: "kubectl set image deployment/sleep sleep=busybox:1.32",
+				after:   func(s *story) { s.do("kubectl delete defensepolicy admission") },
 			},
 			{command: "kubectl apply -f config/samples/policies/probe.yaml", after: (*story).probed},
 			{
