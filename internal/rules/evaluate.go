@@ -134,6 +134,8 @@ func (in *Input) known(scope Scope) map[string]any {
 func (e *evaluation) rulesOf(known map[string]any, subject string, value any) (failed *Failure, err error) {
 	vars := maps.Clone(known)
 	vars[meterName] = e.meter
+	// Nothing is left of what was made for another.
+	e.meter.made = 0
 	if subject != "" {
 		vars[subject] = value
 	}
@@ -181,7 +183,9 @@ func (e *evaluation) value(x *expression, activation cel.Activation) ref.Val {
 	if e.left < 0 {
 		return types.WrapErr(e.errTotal)
 	}
+	open := len(e.meter.open)
 	value, details, err := x.program.ContextEval(e.ctx, activation)
+	e.meter.endTo(open) // what broke off ended nothing
 	cost := uint64(MaxCost)
 	if details != nil && details.ActualCost() != nil {
 		cost = *details.ActualCost()

@@ -19,6 +19,7 @@ package rules
 import (
 	"fmt"
 	"regexp/syntax"
+	"slices"
 
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
@@ -31,24 +32,27 @@ import (
 // The cost of a call is counted when it is over, and a call cannot be interrupted. So
 // what is given to one must not be so large that it takes for ever, or all memory:
 // lists that hold the same list twice, and that in turn, grow with every word.
+// What a call makes is kept, by a variable for one, so that all of it together is
+// bounded, too.
 
 // size bounds an argument: its values, nested ones included, and the bytes of its
-// strings. Without values only that of a string is bounded.
-type size struct{ values, bytes int }
+// strings, and of one that is itself a string. Without values only that is bounded.
+type size struct{ values, bytes, text int }
 
 var (
 	// usualSize is for functions that take time as their argument is long, or the
-	// square of that.
-	usualSize = size{5_000, 1 << 20}
+	// square of that, or make as much of it.
+	usualSize = size{5_000, 1 << 20, 64 << 10}
 	// added is for what is joined: a string would grow with every word, while a list
 	// is only held.
-	added = size{0, 64 << 10}
+	added = size{0, 64 << 10, 64 << 10}
 	// compared is for what is looked at once.
-	compared = size{100_000, 4 << 20}
-	// multiplied is for functions whose arguments multiply.
-	multiplied = size{1_000, 4 << 10}
+	compared = size{100_000, 4 << 20, 4 << 20}
+	// multiplied is for functions whose arguments multiply, multiplier for all but the
+	// first of them.
+	multiplied, multiplier = size{1_000, 4 << 10, 4 << 10}, size{1_000, 1 << 10, 1 << 10}
 	// matched and pattern are for regular expressions.
-	matched, pattern = size{1_000, 16 << 10}, size{1, 256}
+	matched, pattern = size{1_000, 16 << 10, 16 << 10}, size{1, 256, 256}
 )
 
 // maxWeighed is how many values may be weighed in one evaluation.
@@ -77,7 +81,12 @@ func sizeOf(function string, argument int) size {
 		return added
 	case operators.Equals, operators.NotEquals, operators.In, operators.OldIn:
 		return compared
-	case "replace", "join", "sets.contains", "sets.equivalent", "sets.intersects":
+	case "replace", "join":
+		if argument > 0 {
+			return multiplier
+		}
+		return multiplied
+	case "sets.contains", "sets.equivalent", "sets.intersects":
 		return multiplied
 	case "matches", "find", "findAll":
 		if isPattern(function, argument) {
@@ -89,8 +98,27 @@ func sizeOf(function string, argument int) size {
 	}
 }
 
-// guards bounds arguments, by the ids of their expressions.
-type guards map[int64]size
+// guard is what is done at an expression.
+type guard struct {
+	// limit of what it may come to, as an argument; nil without.
+	limit *size
+	// makes says that what it comes to is new; function is what makes it, if one does.
+	makes    bool
+	function string
+	// walks is the loop that this is the range of, turns the one whose condition this is,
+	// and ends the one whose result this is.
+	walks, turns, ends *loop
+}
+
+// guards are those of expressions, by their ids.
+type guards map[int64]*guard
+
+func (g guards) at(id int64) *guard {
+	if g[id] == nil {
+		g[id] = &guard{}
+	}
+	return g[id]
+}
 
 // Steps of regular expressions: each x of x{500} is one. A text is compared with all of
 // them at each of its characters, whatever the cost says.
@@ -121,72 +149,150 @@ func stepsOf(pattern string) int {
 	return len(compiled.Inst)
 }
 
-// guardedArguments are the arguments of an expression's calls that are bounded. What its
-// regular expressions have is taken off the steps that are left.
-func guardedArguments(of *ast.AST, steps *int) (g guards, problem string) {
+// guardsOf are those of an expression. What its regular expressions have is taken off the
+// steps that are left.
+func guardsOf(of *ast.AST, steps *int) (g guards, problem string) {
 	g = guards{}
 	ast.PostOrderVisit(of.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() != ast.CallKind {
-			return
-		}
-		call := e.AsCall()
-		function := call.FunctionName()
-		if refused[function] && problem == "" {
-			problem = fmt.Sprintf("the function %s is not available in policies", function)
-		}
-		if cheap[function] {
-			return
-		}
-		args := call.Args()
-		if call.IsMemberFunction() {
-			args = append([]ast.Expr{call.Target()}, args...)
-		}
-		for i, arg := range args {
-			limit := sizeOf(function, i)
-			if arg.Kind() != ast.LiteralKind {
-				g[arg.ID()] = limit
-			} else if s, ok := arg.AsLiteral().(types.String); ok && len(s) > limit.bytes && problem == "" {
-				problem = fmt.Sprintf("a string of %d bytes is too long for the function %s, at most %d are allowed", len(s), function, limit.bytes)
-			} else if ok && problem == "" && isPattern(function, i) {
-				n := stepsOf(string(s))
-				if *steps -= n; n > maxPattern || *steps < 0 {
-					problem = fmt.Sprintf("a pattern is too large: at most %d steps, and %d of all patterns of the check together; x{500} has 500", maxPattern, maxPatterns)
-				}
+		found := ""
+		switch e.Kind() {
+		case ast.CallKind:
+			if makes(of, e) {
+				made := g.at(e.ID())
+				made.makes, made.function = true, e.AsCall().FunctionName()
 			}
+			found = g.arguments(e.AsCall(), steps)
+		case ast.ListKind, ast.MapKind:
+			if !constant(e) {
+				g.at(e.ID()).makes = true
+			}
+		case ast.ComprehensionKind:
+			g.loop(e.AsComprehension())
+		default:
+		}
+		if problem == "" {
+			problem = found
 		}
 	}))
 	return g, problem
 }
 
-// decorate lets an argument be weighed before it is given to its call. What counts the
-// cost goes by these interfaces, so that each is kept.
+// makes says whether a call makes something that has a size.
+func makes(of *ast.AST, e ast.Expr) bool {
+	switch function := e.AsCall().FunctionName(); function {
+	case operators.Equals, operators.NotEquals, operators.In, operators.OldIn:
+		return false
+	default:
+		if cheap[function] {
+			return false
+		}
+	}
+	switch of.GetType(e.ID()).Kind() {
+	case types.BoolKind, types.IntKind, types.UintKind, types.DoubleKind, types.NullTypeKind:
+		return false
+	default:
+		return true
+	}
+}
+
+// constant says whether an expression is one that is made when it is compiled.
+func constant(e ast.Expr) bool {
+	switch e.Kind() {
+	case ast.LiteralKind:
+		return true
+	case ast.ListKind:
+		return !slices.ContainsFunc(e.AsList().Elements(), func(e ast.Expr) bool { return !constant(e) })
+	case ast.MapKind:
+		return !slices.ContainsFunc(e.AsMap().Entries(), func(e ast.EntryExpr) bool {
+			return !constant(e.AsMapEntry().Key()) || !constant(e.AsMapEntry().Value())
+		})
+	default:
+		return false
+	}
+}
+
+// arguments bounds those of a call.
+func (g guards) arguments(call ast.CallExpr, steps *int) (problem string) {
+	function := call.FunctionName()
+	if refused[function] {
+		return fmt.Sprintf("the function %s is not available in policies", function)
+	}
+	if cheap[function] {
+		return ""
+	}
+	args := call.Args()
+	if call.IsMemberFunction() {
+		args = append([]ast.Expr{call.Target()}, args...)
+	}
+	for i, arg := range args {
+		limit := sizeOf(function, i)
+		switch arg.Kind() {
+		case ast.LiteralKind:
+			if problem == "" {
+				problem = ofLiteral(arg, function, i, steps)
+			}
+		case ast.ComprehensionKind:
+			// What counts the cost must see a loop as it is.
+			g.at(arg.AsComprehension().Result().ID()).limit = &limit
+		default:
+			g.at(arg.ID()).limit = &limit
+		}
+	}
+	return problem
+}
+
+// ofLiteral is what is wrong with a literal as an argument.
+func ofLiteral(arg ast.Expr, function string, argument int, steps *int) (problem string) {
+	s, ok := arg.AsLiteral().(types.String)
+	limit := sizeOf(function, argument)
+	switch {
+	case !ok:
+	case len(s) > limit.text:
+		return fmt.Sprintf("a string of %d bytes is too long for the function %s, at most %d are allowed", len(s), function, limit.text)
+	case isPattern(function, argument):
+		n := stepsOf(string(s))
+		if *steps -= n; n > maxPattern || *steps < 0 {
+			return fmt.Sprintf("a pattern is too large: at most %d steps, and %d of all patterns of the check together; x{500} has 500", maxPattern, maxPatterns)
+		}
+	}
+	return ""
+}
+
+// decorate lets an expression be guarded. What counts the cost goes by these interfaces,
+// so that each is kept.
 func (g guards) decorate(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
-	limit, ok := g[i.ID()]
+	at, ok := g[i.ID()]
 	if !ok {
 		return i, nil
 	}
 	switch inner := i.(type) {
 	case interpreter.InterpretableConst:
+		if at.turns != nil {
+			return &weighed{inner, at}, nil
+		}
 		return i, nil
 	case interpreter.InterpretableAttribute:
-		return &weighedAttribute{inner, limit}, nil
+		// What it comes to was there before, or is counted where it is made.
+		of := *at
+		of.makes = false
+		return &weighedAttribute{inner, &of}, nil
 	case interpreter.InterpretableCall:
-		return &weighedCall{inner, limit}, nil
+		return &weighedCall{inner, at}, nil
 	case interpreter.InterpretableConstructor:
-		return &weighedConstructor{inner, limit}, nil
+		return &weighedConstructor{inner, at}, nil
 	default:
-		return &weighed{inner, limit}, nil
+		return &weighed{inner, at}, nil
 	}
 }
 
 type weighed struct {
 	interpreter.InterpretableV2
-	limit size
+	at *guard
 }
 
 // Exec implements interpreter.InterpretableV2.
 func (w *weighed) Exec(f *interpreter.ExecutionFrame) ref.Val {
-	return w.limit.weigh(f, w.InterpretableV2.Exec(f))
+	return w.at.exec(f, w.InterpretableV2)
 }
 
 // Eval implements interpreter.InterpretableV2.
@@ -194,12 +300,12 @@ func (w *weighed) Eval(a interpreter.Activation) ref.Val { return w.Exec(interpr
 
 type weighedAttribute struct {
 	interpreter.InterpretableAttribute
-	limit size
+	at *guard
 }
 
 // Exec implements interpreter.InterpretableV2.
 func (w *weighedAttribute) Exec(f *interpreter.ExecutionFrame) ref.Val {
-	return w.limit.weigh(f, w.InterpretableAttribute.Exec(f))
+	return w.at.exec(f, w.InterpretableAttribute)
 }
 
 // Eval implements interpreter.InterpretableV2.
@@ -209,12 +315,12 @@ func (w *weighedAttribute) Eval(a interpreter.Activation) ref.Val {
 
 type weighedCall struct {
 	interpreter.InterpretableCall
-	limit size
+	at *guard
 }
 
 // Exec implements interpreter.InterpretableV2.
 func (w *weighedCall) Exec(f *interpreter.ExecutionFrame) ref.Val {
-	return w.limit.weigh(f, w.InterpretableCall.Exec(f))
+	return w.at.exec(f, w.InterpretableCall)
 }
 
 // Eval implements interpreter.InterpretableV2.
@@ -222,12 +328,12 @@ func (w *weighedCall) Eval(a interpreter.Activation) ref.Val { return w.Exec(int
 
 type weighedConstructor struct {
 	interpreter.InterpretableConstructor
-	limit size
+	at *guard
 }
 
 // Exec implements interpreter.InterpretableV2.
 func (w *weighedConstructor) Exec(f *interpreter.ExecutionFrame) ref.Val {
-	return w.limit.weigh(f, w.InterpretableConstructor.Exec(f))
+	return w.at.exec(f, w.InterpretableConstructor)
 }
 
 // Eval implements interpreter.InterpretableV2.
@@ -238,18 +344,74 @@ func (w *weighedConstructor) Eval(a interpreter.Activation) ref.Val {
 // meterName is under which an evaluation has its meter. No expression can say it.
 const meterName = "@meter"
 
-// meter counts what was weighed in an evaluation.
+// meter counts what was weighed in an evaluation, and what it made.
 type meter struct {
 	left int
+	// made are the bytes that the rules made for one subject, and held those that a loop
+	// needs while it goes on.
+	made, held int
+	// walked is how much work loops were, and open are those that go on.
+	walked int
+	open   []turning
 	// over is nil while there is time left.
 	over func() error
 }
 
-// weigh returns a value, or an error in its stead when it is too large.
-func (s size) weigh(a interpreter.Activation, v ref.Val) ref.Val {
+// meterOf is that of an evaluation; nil while the compiler makes constants.
+func meterOf(a interpreter.Activation) *meter {
 	found, _ := a.ResolveName(meterName)
-	m, ok := found.(*meter)
-	if !ok {
+	m, _ := found.(*meter)
+	return m
+}
+
+// exec evaluates an expression, or returns an error in its stead.
+func (g *guard) exec(f *interpreter.ExecutionFrame, inner interpreter.InterpretableV2) ref.Val {
+	m := meterOf(f)
+	if m == nil {
+		return g.weigh(nil, inner.Exec(f))
+	}
+	if g.turns != nil {
+		if m.turn(g.turns); m.spent() {
+			return types.False // the loop ends, and its result is the error
+		}
+	}
+	if g.makes && m.spent() {
+		return tooMuch()
+	}
+	v := g.weigh(m, inner.Exec(f))
+	if g.ends != nil {
+		spent := m.spent()
+		if m.end(g.ends); spent {
+			return tooMuch()
+		}
+	}
+	if types.IsUnknownOrError(v) {
+		return v
+	}
+	if g.makes || g.ends != nil {
+		if m.made += made(g.function, v); m.spent() {
+			return tooMuch()
+		}
+	}
+	if g.walks != nil {
+		if err := m.walk(g.walks, v); err != nil {
+			return err
+		}
+	}
+	return v
+}
+
+// weigh weighs what is an argument.
+func (g *guard) weigh(m *meter, v ref.Val) ref.Val {
+	if g.limit == nil || types.IsUnknownOrError(v) {
+		return v
+	}
+	return g.limit.weigh(m, v)
+}
+
+// weigh returns a value, or an error in its stead when it is too large.
+func (s size) weigh(m *meter, v ref.Val) ref.Val {
+	if m == nil {
 		// The compiler makes a constant of it, and of a constant pattern what is kept.
 		if s == pattern {
 			return types.NewErr("a pattern is either a literal, or not known before it is evaluated")
@@ -259,20 +421,23 @@ func (s size) weigh(a interpreter.Activation, v ref.Val) ref.Val {
 	if m.over() != nil {
 		return types.NewErr("operation interrupted")
 	}
-	if text, ok := v.(types.String); ok && s == pattern && len(text) <= s.bytes && stepsOf(string(text)) > maxPattern {
-		return types.NewErr("a pattern is too large: at most %d steps, of which x{500} has 500", maxPattern)
-	}
 	left := s
-	if s.values == 0 {
-		switch v.(type) {
-		case types.String, types.Bytes:
-			left.values = 1
-		default:
+	switch v := v.(type) {
+	case types.String:
+		if s == pattern && len(v) <= s.text && stepsOf(string(v)) > maxPattern {
+			return types.NewErr("a pattern is too large: at most %d steps, of which x{500} has 500", maxPattern)
+		}
+		left.values, left.bytes = 1, s.text
+	case types.Bytes:
+		left.values, left.bytes = 1, s.text
+	default:
+		if s.values == 0 {
 			return v
 		}
 	}
 	if !left.take(m, v) {
-		return types.NewErr("a value is too large for what is done with it: at most %d values and %d bytes of strings", max(s.values, 1), s.bytes)
+		return types.NewErr("a value is too large for what is done with it: at most %d values and %d bytes of strings, and %d of a single one",
+			max(s.values, 1), s.bytes, s.text)
 	}
 	return v
 }

@@ -17,10 +17,10 @@ limitations under the License.
 // Package rules compiles and evaluates the expressions of checks of the type cel. It
 // decides from what it is given, and reads nothing.
 //
-// Who writes a policy may be a tenant. So three things bound what an expression may
+// Who writes a policy may be a tenant. So four things bound what an expression may
 // take: the estimate of its cost when it is compiled, the cost that is counted while
-// it is evaluated, and, since that is counted only after each call, the size of what
-// is given to a call.
+// it is evaluated, since that is counted only after each call, the size of what is
+// given to a call, and what is made and walked by all expressions of a check.
 package rules
 
 import (
@@ -45,7 +45,9 @@ import (
 
 // Limits of what is evaluated, in units of the cost that the API server counts, too.
 const (
-	// MaxCost of one expression, for one pod or for the batch: 0.1 s or so.
+	// MaxCost of one expression, for one pod or for the batch. It says little of the time:
+	// it is 0.1 s or so of short loops, and seconds of long ones, the counting being what
+	// takes it. So how long these are is bounded by itself.
 	MaxCost = celconfig.PerCallLimit
 	// MaxTotalCost of all expressions of a policy.
 	MaxTotalCost = celconfig.RuntimeCELCostBudget
@@ -366,7 +368,7 @@ func compileOne(env *cel.Env, text string, steps *int) (e expression, kind *cel.
 	if issues.Err() != nil {
 		return e, nil, "it does not compile: " + describe(issues)
 	}
-	guarded, problem := guardedArguments(compiled.NativeRep(), steps)
+	guarded, problem := guardsOf(compiled.NativeRep(), steps)
 	if problem != "" {
 		return e, nil, problem
 	}
