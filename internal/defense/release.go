@@ -310,6 +310,9 @@ func (d *release) cancel(why standing) {
 // rollBack ends a release whose workload was set back to another version.
 func (d *release) rollBack(why QuarantineReason) {
 	d.endOrder(v1alpha1.FinishRollback)
+	if s := d.status; s.FailCount > 0 || s.OrderFailed || s.CheckFailed {
+		d.leaveHistory() // the rollback may have come first, where the block was denied
+	}
 	if d.status.Status == v1alpha1.ChangeWorkloadRollback && meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionRolledBack) {
 		return
 	}
