@@ -94,7 +94,7 @@ func TestMemory(t *testing.T) {
 		"strings, joined":              {variables(parts("(%[1]s + %[1]s)", "object.middle", 40)), "makes more than 16 MiB"},
 		"strings, in upper case":       {variables(parts("%s.upperAscii()", "object.middle", 60)), "makes more than 16 MiB"},
 		"strings, as bytes":            {variables(parts("bytes(string(%s))", "object.middle", 40)), "makes more than 16 MiB"},
-		"strings of a loop":            {variables("object.many.slice(0, 100).map(i, object.middle + string(i))"), "makes more than 16 MiB"},
+		"strings of a loop":            {variables("object.many.slice(0, 100).map(i, object.middle + string(int(i)))"), "makes more than 16 MiB"},
 		"lists of loops":               {variables(parts("%[1]s.map(i, [i, i, i])", "object.many", 4)), "makes more than 16 MiB"},
 		"lists of loops in loops":      {variables("object.many.slice(0, 200).map(i, object.many.slice(0, 200).map(j, [j]))"), "makes more than 16 MiB"},
 		"maps of loops":                {variables("object.many.map(i, {'a': i, 'b': i, 'c': dyn({'d': i, 'e': i, 'f': dyn([i])})})"), "makes more than 16 MiB"},
