@@ -378,6 +378,12 @@ var ruleStories = []world.Story{
 	}},
 }
 
+// first lets a check by a rule begin before another one of the health of pods.
+func first(p *v1alpha1.DefensePolicy) {
+	p.Spec.Checks[0].Stage = v1alpha1.StageBatchPre
+	p.Spec.Checks = append(p.Spec.Checks, podHealth("policy").Spec.Checks...)
+}
+
 // atStage lets a check begin at a stage of the release, and be made once the rollout is
 // over: a failure halts it, and how far it is by then is a matter of time.
 func atStage(stage v1alpha1.PolicyStage) func(*v1alpha1.DefensePolicy) {
@@ -407,6 +413,27 @@ func failsWhole(w *world.World) {
 	if c := ofRelease(w, rule); c == nil || c.Phase != v1alpha1.CheckFailed || c.Reason != v1alpha1.ReasonRuleFailed || c.Message != "it breaks a rule" {
 		w.Failf("the check is %+v", c)
 	}
+}
+
+// batchPreStories are those of checks that come before others.
+var batchPreStories = []world.Story{
+	{Name: "a rule before other checks is true", Options: withPolicies(byRule("pod.metadata.name != ''", first), noDefault()), Run: func(w *world.World) {
+		create(w, web(2))
+		began := time.Now()
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		rule, health := checkOf(w, rule), checkOf(w, health)
+		if took := time.Since(began); took < 30*time.Second || rule.Phase != v1alpha1.CheckPassed || health.Phase != v1alpha1.CheckPassed ||
+			health.StartTime.Before(rule.CompletionTime) {
+			w.Failf("it took %s: %+v, %+v", took, rule, health)
+		}
+	}},
+	{Name: "a rule before other checks is false", Options: withPolicies(byRule("pod.metadata.name == ''", first, onError(v1alpha1.SilenceFails)), noDefault()), Run: func(w *world.World) {
+		create(w, web(1))
+		suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
+		if c := checkOf(w, health); c == nil || c.Phase != v1alpha1.CheckCanceled || c.StartTime != nil {
+			w.Failf("the check that had not begun is %+v", c)
+		}
+	}},
 }
 
 // releaseStories are those of checks of the release as a whole.

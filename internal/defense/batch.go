@@ -95,10 +95,12 @@ type batch struct {
 	plan   BatchPlan
 	// others are the names of the checks that are waited for beside the server's.
 	others []string
+	// mayBegin are the checks that begin with a batch, also where they did.
+	mayBegin []BeginCheck
 }
 
 func newBatch(in BatchInput) *batch {
-	b := &batch{BatchInput: in, status: in.Batch.Status.DeepCopy()}
+	b := &batch{BatchInput: in, status: in.Batch.Status.DeepCopy(), mayBegin: in.Begin}
 	if !b.begins() {
 		b.Begin = nil
 	}
@@ -119,6 +121,7 @@ func (b *batch) finish() BatchPlan {
 	b.noteServer()
 	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
 		b.begin()
+		b.beginPending()
 	}
 	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
 		b.status.UpdateTime, b.status.UpdateTimeUnix = FormatTime(b.Now), b.Now.Unix()
@@ -472,8 +475,8 @@ func (b *batch) conclude() {
 	if !over && failed == nil && b.current() && IsVerified(b.Change.Status.Status) && (server == nil || server.Phase != v1alpha1.CheckFailed) {
 		return
 	}
-	for _, name := range b.others {
-		if c := FindCheck(s.Checks, name); c != nil && !CheckIsOver(c) {
+	for i := range s.Checks {
+		if c := &s.Checks[i]; slices.Contains(b.others, c.Name) && !CheckIsOver(c) || isPending(c) {
 			canceled := *c
 			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the batch ended before the check was over"
 			SetCheck(&s.Checks, canceled, b.Now)

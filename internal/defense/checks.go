@@ -157,8 +157,45 @@ func (b *batch) begins() bool {
 
 // begin writes the checks down that begin with the batch.
 func (b *batch) begin() {
+	waits := slices.ContainsFunc(b.Begin, func(c BeginCheck) bool { return c.Status.Stage == v1alpha1.StageBatchPre && !c.Status.Background })
 	for i := range b.Begin {
-		SetCheck(&b.status.Checks, b.Begin[i].begun(b.Now), b.Now)
+		c := b.Begin[i].begun(b.Now)
+		if waits && c.Stage != v1alpha1.StageBatchPre {
+			c.Phase, c.StartTime, c.DueTime, c.Deadline = v1alpha1.CheckPending, nil, nil, nil
+		}
+		SetCheck(&b.status.Checks, c, b.Now)
+	}
+}
+
+// isPending says that a check of a policy waits for those of the stage before.
+func isPending(c *v1alpha1.CheckStatus) bool { return c.Type != "" && c.Phase == v1alpha1.CheckPending }
+
+// beginPending begins the checks that waited for those at BatchPre, once these are over:
+// as their policies want them by then. Where one failed, the batch is over, too.
+func (b *batch) beginPending() {
+	if b.status.Status == v1alpha1.ChangePodExecuteDone || slices.ContainsFunc(b.status.Checks, func(c v1alpha1.CheckStatus) bool {
+		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c)
+	}) {
+		return
+	}
+	removed := false
+	for i := range b.status.Checks {
+		c := &b.status.Checks[i]
+		if !isPending(c) {
+			continue
+		}
+		at := slices.IndexFunc(b.mayBegin, func(m BeginCheck) bool { return m.Status.Name == c.Name && m.Status.Stage == c.Stage })
+		if at >= 0 {
+			SetCheck(&b.status.Checks, b.mayBegin[at].begun(b.Now), b.Now)
+			continue
+		}
+		canceled := *c
+		canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "the policy has no such check any more"
+		SetCheck(&b.status.Checks, canceled, b.Now)
+		removed = true
+	}
+	if removed && b.serverOver() {
+		b.conclude()
 	}
 }
 
@@ -182,7 +219,7 @@ func CheckGoesOn(c *v1alpha1.CheckStatus, now time.Time) bool {
 
 // CheckMayGoOn says so whatever the time is.
 func CheckMayGoOn(c *v1alpha1.CheckStatus) bool {
-	return c.Type != "" && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching)
+	return c.Type != "" && c.Phase != v1alpha1.CheckPending && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching)
 }
 
 // NoteCheck puts what a check of a policy came to into the status of a batch. One that

@@ -208,3 +208,90 @@ func TestSilenceInBackground(t *testing.T) {
 		})
 	}
 }
+
+// TestBatchPre: the checks at BatchPost begin when those at BatchPre are over, as their
+// policies want them by then, and not at all when one of these failed.
+func TestBatchPre(t *testing.T) {
+	const pre, post, watch = "ns/p/pre", "ns/p/post", "ns/p/watch"
+	all := func() []BeginCheck {
+		return []BeginCheck{
+			{Due: time.Second, Deadline: time.Minute, Status: v1alpha1.CheckStatus{Name: post, Type: "podHealth"}},
+			{Due: time.Second, Deadline: time.Minute, Status: v1alpha1.CheckStatus{Name: watch, Type: "podHealth", Background: true}},
+			{Due: time.Second, Deadline: time.Minute, Status: v1alpha1.CheckStatus{Name: pre, Type: "probe", Stage: v1alpha1.StageBatchPre}},
+		}
+	}
+	type phases map[string]v1alpha1.CheckPhase
+	for name, test := range map[string]struct {
+		// begin alters which checks may begin, at first, and once the first came to phase.
+		begin, later func([]BeginCheck) []BeginCheck
+		phase        v1alpha1.CheckPhase
+		first, want  phases
+		state        v1alpha1.ChangePodStatusType
+		pods         string
+	}{
+		"it passes": {phase: v1alpha1.CheckPassed,
+			first: phases{pre: v1alpha1.CheckRunning, post: v1alpha1.CheckPending, watch: v1alpha1.CheckPending},
+			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckRunning, watch: v1alpha1.CheckWatching}, pods: VerdictNone},
+		"it fails": {phase: v1alpha1.CheckFailed,
+			first: phases{pre: v1alpha1.CheckRunning, post: v1alpha1.CheckPending, watch: v1alpha1.CheckPending},
+			want:  phases{pre: v1alpha1.CheckFailed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckCanceled}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictFail},
+		"in the background it holds nothing up": {phase: v1alpha1.CheckFailed,
+			begin: func(c []BeginCheck) []BeginCheck { c[2].Status.Background = true; return c },
+			first: phases{pre: v1alpha1.CheckWatching, post: v1alpha1.CheckRunning, watch: v1alpha1.CheckWatching},
+			want:  phases{pre: v1alpha1.CheckFailed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckWatching}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictFail},
+		"the others are gone by then": {phase: v1alpha1.CheckPassed,
+			later: func(c []BeginCheck) []BeginCheck { return c[2:] },
+			first: phases{pre: v1alpha1.CheckRunning, post: v1alpha1.CheckPending, watch: v1alpha1.CheckPending},
+			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckCanceled}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictPass},
+		"it is waited for no more": {phase: v1alpha1.CheckPassed,
+			later: func(c []BeginCheck) []BeginCheck { c[0].Status.Background = true; return c },
+			first: phases{pre: v1alpha1.CheckRunning, post: v1alpha1.CheckPending, watch: v1alpha1.CheckPending},
+			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckWatching, watch: v1alpha1.CheckWatching}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictPass},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := wrappers.MakeChangeWorkload("ns", "web").Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning).Obj()
+			batch := wrappers.MakeChangePod("ns", "web--x--1").Attempt(1, 1).Pods("a").State(v1alpha1.ChangePodInit).Obj()
+			in := BatchInput{Now: testNow, Change: change, Batch: batch, Begin: all()}
+			if test.begin != nil {
+				in.Begin = test.begin(in.Begin)
+			}
+			seen := func() phases {
+				is := phases{}
+				for _, c := range batch.Status.Checks {
+					if c.Type != "" {
+						is[c.Name] = c.Phase
+					}
+					if pending := c.Phase == v1alpha1.CheckPending; pending == (c.StartTime != nil) && c.Type != "" && c.Phase != v1alpha1.CheckCanceled {
+						t.Errorf("%s is %s, and began at %s", c.Name, c.Phase, c.StartTime)
+					}
+				}
+				return is
+			}
+			settle := func(plan BatchPlan) {
+				for range 3 {
+					if plan.Status != nil {
+						batch.Status = *plan.Status
+					}
+					plan = DecideBatch(in)
+				}
+			}
+			settle(DecideBatch(in))
+			if diff := cmp.Diff(test.first, seen()); diff != "" {
+				t.Errorf("at first (-want +got):\n%s", diff)
+			}
+			if test.later != nil {
+				in.Begin = test.later(in.Begin)
+			}
+			in.Now = testNow.Add(10 * time.Second)
+			c := *FindCheck(batch.Status.Checks, pre)
+			c.Phase = test.phase
+			settle(NoteCheck(in, c))
+			if diff := cmp.Diff(test.want, seen()); diff != "" {
+				t.Errorf("then (-want +got):\n%s", diff)
+			}
+			if s := &batch.Status; s.Status != test.state || s.PodResults[0].Verdict != test.pods {
+				t.Errorf("the batch is %q, %+v", s.Status, s.PodResults)
+			}
+		})
+	}
+}

@@ -36,6 +36,7 @@ import (
 // or lifting the block by hand, is not undone.
 func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 	d.leaveHistory()
+	d.cancelWaiting()
 	if d.status.OrderStage == v1alpha1.OrderPostWait {
 		// Its node would be told to have ended well.
 		d.status.OrderPostDueTimeUnix = 0

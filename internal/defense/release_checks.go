@@ -66,9 +66,9 @@ func (d *release) waitsFor(stage v1alpha1.PolicyStage) *v1alpha1.CheckStatus {
 }
 
 // preOver says that batches may be made: the order's PRE check is over, and the checks
-// of policies with which the release began are. Of a release that one has failed, the others hold nothing up: its pods are verified.
+// of policies with which the release began are.
 func (d *release) preOver() bool {
-	return d.orderPreOver() && (d.waitsFor(v1alpha1.StageReleasePre) == nil || d.failedCheck() != nil)
+	return d.orderPreOver() && d.waitsFor(v1alpha1.StageReleasePre) == nil
 }
 
 // postOver says that nothing that was asked once all pods had passed stands in the
@@ -121,10 +121,22 @@ func (d *release) describeWhole() string {
 
 // cancelChecks gives up the checks of a release that ends: it ends for good.
 func (d *release) cancelChecks() {
+	d.giveUp("the release ended before the check was over", func(*v1alpha1.CheckStatus) bool { return true })
+}
+
+// cancelWaiting gives up the checks that a release waits for, where another one has
+// failed it: as with a batch, the first failure decides.
+func (d *release) cancelWaiting() {
+	if d.failedCheck() != nil {
+		d.giveUp("another check failed first", func(c *v1alpha1.CheckStatus) bool { return !c.Background })
+	}
+}
+
+func (d *release) giveUp(why string, which func(*v1alpha1.CheckStatus) bool) {
 	for i := range d.status.Checks {
-		if c := &d.status.Checks[i]; CheckGoesOn(c, d.Now) {
+		if c := &d.status.Checks[i]; CheckGoesOn(c, d.Now) && which(c) {
 			canceled := *c
-			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the release ended before the check was over"
+			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, why
 			SetCheck(&d.status.Checks, canceled, d.Now)
 		}
 	}

@@ -327,3 +327,21 @@ func TestBatchWaitsAfterCheck(t *testing.T) {
 		t.Errorf("%d batches", len(w.in.Batches))
 	}
 }
+
+// TestFirstFailureDecides: when a check has failed the release, the others that it waits
+// for are given up, and its pods are verified.
+func TestFirstFailureDecides(t *testing.T) {
+	other := func(b *BeginCheck) { b.Status.Name = "default/p/other" }
+	watching := func(b *BeginCheck) { b.Status.Name, b.Status.Background = "default/p/watching", true }
+	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePre).Begins(v1alpha1.StageReleasePre, other).Begins(v1alpha1.StageReleasePre, watching).Settle(t)
+	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckFailed)
+	w.Settle(t).Check().Settle(t)
+	for name, want := range map[string]v1alpha1.CheckPhase{"default/p/other": v1alpha1.CheckCanceled, "default/p/watching": v1alpha1.CheckWatching} {
+		if c := FindCheck(w.in.Change.Status.Checks, name); c == nil || c.Phase != want {
+			t.Errorf("%s is %+v", name, c)
+		}
+	}
+	if s := &w.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || s.PassCount != 2 {
+		t.Errorf("%s with %d pods that passed", s.Status, s.PassCount)
+	}
+}

@@ -224,7 +224,7 @@ func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([
 func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginCheck, error) {
 	of := s.Selected
 	of.Began = time.Unix(s.Release.Status.StartTimeUnix, 0)
-	selected := policy.Select(s.Policies, v.Operator, of).At(v1alpha1.StageBatchPost)
+	selected := policy.Select(s.Policies, v.Operator, of).At(v1alpha1.StageBatchPre, v1alpha1.StageBatchPost)
 	begin := make([]defense.BeginCheck, 0, len(selected))
 	for i := range selected {
 		c := &selected[i]
@@ -232,6 +232,9 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginChec
 			continue
 		}
 		check := beginOf(c)
+		if c.Stage == v1alpha1.StageBatchPre {
+			check.Status.Stage = c.Stage
+		}
 		if c.PodHealth != nil && c.PodHealth.MaxRestarts != nil {
 			pods, err := observed(ctx, v, s.Batch)
 			if err != nil {

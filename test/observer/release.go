@@ -177,13 +177,9 @@ func failed(b *v1alpha1.ChangePod) bool {
 	return false
 }
 
-// orderFailed says that a release has a failing verdict of its own, of the server or of
-// a check of a policy.
+// orderFailed says that a release has a failing verdict of its own.
 func orderFailed(s *v1alpha1.ChangeWorkloadStatus) bool {
-	return slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
-		return c.Type != "" && c.Mode != v1alpha1.ModeObserve && (c.Phase == v1alpha1.CheckFailed || c.OnSilence == v1alpha1.SilenceFails &&
-			(c.Phase == v1alpha1.CheckError || c.Phase == v1alpha1.CheckNoData || c.Phase == v1alpha1.CheckInconclusive))
-	}) || s.OrderPreVerdict != nil && fails(s.OrderPreVerdict.Verdict) || s.OrderPostVerdict != nil && fails(s.OrderPostVerdict.Verdict) ||
+	return s.OrderPreVerdict != nil && fails(s.OrderPreVerdict.Verdict) || s.OrderPostVerdict != nil && fails(s.OrderPostVerdict.Verdict) ||
 		slices.ContainsFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool { return fails(u.Verdict) })
 }
 
@@ -191,7 +187,7 @@ func orderFailed(s *v1alpha1.ChangeWorkloadStatus) bool {
 func checkFailed(s *v1alpha1.ChangeWorkloadStatus) bool {
 	return slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
 		unmeasured := c.Phase == v1alpha1.CheckError || c.Phase == v1alpha1.CheckNoData || c.Phase == v1alpha1.CheckInconclusive
-		return c.Mode != v1alpha1.ModeObserve && (c.Phase == v1alpha1.CheckFailed || unmeasured && c.OnSilence == v1alpha1.SilenceFails)
+		return c.Type != "" && c.Mode != v1alpha1.ModeObserve && (c.Phase == v1alpha1.CheckFailed || unmeasured && c.OnSilence == v1alpha1.SilenceFails)
 	})
 }
 

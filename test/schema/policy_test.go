@@ -63,6 +63,8 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("a single status code", checkOf("probe: {http: {port: 8080, expect: '204'}}")),
 	Entry("a range of one", checkOf("probe: {http: {port: 8080, expect: 204-204}}")),
 	Entry("a probe by gRPC", checkOf("probe: {grpc: {port: 9000, service: shop.v1.Shop}}")),
+	Entry("a probe before other checks", checkOf("stage: BatchPre\nprobe: {tcp: {port: 80}}")),
+	Entry("rules for each pod before other checks", checkOf("stage: BatchPre\ncel: {forEach: Pod, rules: [{expression: 'true'}]}")),
 	Entry("rules about a release that begins", checkOf("stage: ReleasePre\ncel: {rules: [{expression: 'true'}]}")),
 	Entry("rules about a release at its end", checkOf("stage: ReleasePost\nwait: false\ncel: {rules: [{expression: 'true'}]}")),
 	Entry("rules about a request to release", checkOf("stage: Admission\ncel: {rules: [{expression: 'true'}]}")),

@@ -35,7 +35,7 @@ const (
 )
 
 // PolicyStage is a point of a release at which it is checked.
-// +kubebuilder:validation:Enum=Admission;ReleasePre;BatchPost;ReleasePost
+// +kubebuilder:validation:Enum=Admission;ReleasePre;BatchPre;BatchPost;ReleasePost
 type PolicyStage string
 
 const (
@@ -44,6 +44,9 @@ const (
 	StageAdmission PolicyStage = "Admission"
 	// StageReleasePre is when the release begins: batches wait for it.
 	StageReleasePre PolicyStage = "ReleasePre"
+	// StageBatchPre is when the pods of a batch have finished: the checks at BatchPost
+	// wait for it.
+	StageBatchPre PolicyStage = "BatchPre"
 	// StageBatchPost is after the pods of a batch have finished.
 	StageBatchPost PolicyStage = "BatchPost"
 	// StageReleasePost is when all pods have passed: success waits for it.
@@ -133,11 +136,11 @@ type DefensePolicySpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="of a check of type altershield only name and onError are given: the server has stages of its own, its time is in the OpsConfigInfo timeouts, and to only observe its verdicts is the OpsConfigInfo observe",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth looks at the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
-// +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage == 'BatchPost' || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe or altershield"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
-// +kubebuilder:validation:XValidation:rule="!has(self.cel) || !has(self.cel.forEach) || self.stage == 'BatchPost'",message="at this stage there are no pods to evaluate the rules for: leave forEach out",fieldPath=".cel.forEach"
+// +kubebuilder:validation:XValidation:rule="!has(self.cel) || !has(self.cel.forEach) || self.stage in ['BatchPre', 'BatchPost']",message="at this stage there are no pods to evaluate the rules for: leave forEach out",fieldPath=".cel.forEach"
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || duration(self.delay) < duration(self.deadline)",message="delay must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(has(self.timeout) ? self.timeout : '10s').getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
@@ -156,8 +159,9 @@ type PolicyCheck struct {
 	Name string `json:"name"`
 	// Stage of the release at which it begins. Admission: when somebody asks the
 	// API server to release; only checks of type cel, and what fails is refused.
-	// ReleasePre: when the release begins; its batches wait for the check. BatchPost: when the pods of a batch
-	// have finished. ReleasePost: when all pods have passed; the success of the
+	// ReleasePre: when the release begins; its batches wait for the check. BatchPre:
+	// when the pods of a batch have finished. BatchPost: then, too, but after the
+	// checks at BatchPre. ReleasePost: when all pods have passed; the success of the
 	// release waits for the check.
 	// +optional
 	// +kubebuilder:default=BatchPost
