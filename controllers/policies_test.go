@@ -417,7 +417,7 @@ func failsWhole(w *world.World) {
 
 // batchPreStories are those of checks that come before others.
 var batchPreStories = []world.Story{
-	{Name: "a rule before other checks is true", Options: withPolicies(byRule("pod.metadata.name != ''", first), noDefault()), Run: func(w *world.World) {
+	{Name: "a rule before other checks is true", Options: withPolicies(byRule("pod.metadata.name != ''", first)), Run: func(w *world.World) {
 		create(w, web(2))
 		began := time.Now()
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -425,6 +425,9 @@ var batchPreStories = []world.Story{
 		if took := time.Since(began); took < 30*time.Second || rule.Phase != v1alpha1.CheckPassed || health.Phase != v1alpha1.CheckPassed ||
 			health.StartTime.Before(rule.CompletionTime) {
 			w.Failf("it took %s: %+v, %+v", took, rule, health)
+		}
+		if c := checkOf(w, staysUp); c == nil || c.Phase != v1alpha1.CheckWatching || c.StartTime == nil {
+			w.Failf("the check in the background is %+v", c)
 		}
 	}},
 	{Name: "a rule before other checks is false", Options: withPolicies(byRule("pod.metadata.name == ''", first, onError(v1alpha1.SilenceFails)), noDefault()), Run: func(w *world.World) {

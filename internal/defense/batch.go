@@ -461,6 +461,7 @@ func (b *batch) noteServer() {
 // are not over are given up then, as they are when the release has ended.
 func (b *batch) conclude() {
 	s := b.status
+	b.beginPending()
 	over, failed := checksOver(s.Checks, b.others), failedCheck(s.Checks)
 	if failed == nil && over {
 		failed = silentCheck(s.Checks, namesOf(s.Checks), b.Settings.SilenceFails)

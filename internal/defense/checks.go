@@ -173,12 +173,11 @@ func isPending(c *v1alpha1.CheckStatus) bool { return c.Type != "" && c.Phase ==
 // beginPending begins the checks that waited for those at BatchPre, once these are over:
 // as their policies want them by then. Where one failed, the batch is over, too.
 func (b *batch) beginPending() {
-	if b.status.Status == v1alpha1.ChangePodExecuteDone || slices.ContainsFunc(b.status.Checks, func(c v1alpha1.CheckStatus) bool {
+	if b.status.Status == v1alpha1.ChangePodExecuteDone || failedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, func(c v1alpha1.CheckStatus) bool {
 		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c)
 	}) {
 		return
 	}
-	removed := false
 	for i := range b.status.Checks {
 		c := &b.status.Checks[i]
 		if !isPending(c) {
@@ -192,10 +191,6 @@ func (b *batch) beginPending() {
 		canceled := *c
 		canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "the policy has no such check any more"
 		SetCheck(&b.status.Checks, canceled, b.Now)
-		removed = true
-	}
-	if removed && b.serverOver() {
-		b.conclude()
 	}
 }
 
