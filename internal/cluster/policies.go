@@ -69,9 +69,10 @@ func (v View) PoliciesOf(ctx context.Context, w *defense.Workload) ([]string, er
 // PoliciesFor are those that may select a workload, and what they select it by.
 func (v View) PoliciesFor(ctx context.Context, w *defense.Workload) (policies []v1alpha1.DefensePolicy, of policy.Workload, err error) {
 	of = policy.Workload{Namespace: w.Namespace, Labels: w.Labels}
-	if policies, err = v.Policies(ctx, w.Namespace); err != nil || len(policies) == 0 {
+	if policies, err = v.Policies(ctx, w.Namespace); err != nil {
 		return nil, of, err
 	}
+	// Also where the cache shows none: the API server may have one that it lacks.
 	ns, err := v.Namespace(ctx, w.Namespace)
 	if err != nil || ns.Meta == nil {
 		return nil, of, err
