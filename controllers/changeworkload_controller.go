@@ -101,7 +101,7 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// A setting changes what is decided of releases that are verified.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openChanges)).
 		// A policy changes what silence of the server means.
-		Watches(&v1alpha1.DefensePolicy{}, to(r.changesOfPolicy), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
+		Watches(&v1alpha1.DefensePolicy{}, to(r.openChanges), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
 		// An earlier release ended, which this one tells of, or its order, and its record may be removed.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.changesBeside), builder.WithPredicates(releaseEnded())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).

@@ -71,7 +71,7 @@ func (r *OrderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// A setting changes how long a check may take, or what silence means.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openOrders)).
 		// A policy does.
-		Watches(&v1alpha1.DefensePolicy{}, to(r.ordersOfPolicy), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
+		Watches(&v1alpha1.DefensePolicy{}, to(r.openOrders), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
 		// The namespace is enrolled again.
 		Watches(cluster.NamespaceObject(), to(r.ordersOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: verify.Workers, ReconciliationTimeout: reconcileTimeout}).

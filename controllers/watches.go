@@ -327,18 +327,6 @@ func namesServer(o client.Object) bool {
 	return ok && policy.NamesServer(p)
 }
 
-// changesOfPolicy maps a policy to the releases under way that it may select.
-func (r *ChangeWorkloadReconciler) changesOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) bool {
-		return defense.IsOpen(c.Status.Status)
-	}, r.WhereInForce(o)...)
-}
-
-// ordersOfPolicy maps a policy to the orders that wait.
-func (r *OrderReconciler) ordersOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.openOrders(ctx, o)
-}
-
 // changeOfBatch maps a batch to its release.
 func changeOfBatch(_ context.Context, o client.Object) []reconcile.Request {
 	ref := metav1.GetControllerOf(o)

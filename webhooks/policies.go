@@ -21,7 +21,6 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -31,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
@@ -232,7 +232,7 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 	case ctx.Err() != nil:
 		result.Problem = tookTooLong(c.Timeout)
 	case err != nil:
-		result.Problem = cut(err.Error())
+		result.Problem = altershield.Cut(err.Error(), maxProblem)
 	}
 	return result
 }
@@ -240,13 +240,6 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 // maxProblem bounds what is told of an error: a rule may put what an object contains
 // into it.
 const maxProblem = 1024
-
-func cut(text string) string {
-	if len(text) <= maxProblem {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxProblem], "") + "..."
-}
 
 // inputOf is what rules know of a request, as in a ValidatingAdmissionPolicy.
 func inputOf(req *admission.Request, namespace cluster.Namespace) (in rules.Input, err error) {

@@ -114,10 +114,8 @@ func silentCheck(checks []v1alpha1.CheckStatus, names []string, silenceFails boo
 		if c == nil || c.Mode == v1alpha1.ModeObserve || c.OnSilence == v1alpha1.SilencePasses || c.OnSilence != v1alpha1.SilenceFails && !silenceFails {
 			continue
 		}
-		switch c.Phase {
-		case v1alpha1.CheckError, v1alpha1.CheckNoData, v1alpha1.CheckInconclusive:
+		if hasNoVerdict(c) {
 			return c
-		default:
 		}
 	}
 	return nil
@@ -173,9 +171,8 @@ func isPending(c *v1alpha1.CheckStatus) bool { return c.Type != "" && c.Phase ==
 // beginPending begins the checks that waited for those at BatchPre, once these are over:
 // as their policies want them by then. Where one failed, the batch is over, too.
 func (b *batch) beginPending() {
-	if b.status.Status == v1alpha1.ChangePodExecuteDone || failedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, func(c v1alpha1.CheckStatus) bool {
-		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c)
-	}) {
+	before := func(c v1alpha1.CheckStatus) bool { return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c) }
+	if b.status.Status == v1alpha1.ChangePodExecuteDone || failedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, before) {
 		return
 	}
 	for i := range b.status.Checks {
