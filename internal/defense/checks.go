@@ -171,7 +171,9 @@ func isPending(c *v1alpha1.CheckStatus) bool { return c.Type != "" && c.Phase ==
 // beginPending begins the checks that waited for those at BatchPre, once these are over:
 // as their policies want them by then. Where one failed, the batch is over, too.
 func (b *batch) beginPending() {
-	before := func(c v1alpha1.CheckStatus) bool { return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c) }
+	before := func(c v1alpha1.CheckStatus) bool {
+		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c)
+	}
 	if b.status.Status == v1alpha1.ChangePodExecuteDone || failedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, before) {
 		return
 	}

@@ -34,6 +34,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -133,7 +134,7 @@ func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (ne
 	if of == nil {
 		return removed(c), 0, nil
 	}
-	k := evaluated{subject: s.uid(), check: c.Name, started: c.StartTime.Unix(), generation: of.Generation}
+	k := evaluated{subject: s.uid(), check: c.Name, started: ptr.Deref(c.StartTime, metav1.Time{}).Unix(), generation: of.Generation}
 	known := p.recall(k)
 	if known.done {
 		return nil, 0, nil

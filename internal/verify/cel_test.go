@@ -366,3 +366,13 @@ func TestRulesTakeTurns(t *testing.T) {
 		t.Error("it is kept")
 	}
 }
+
+// TestRulesWithoutStart: somebody may have taken the time from the status; the check is
+// made all the same.
+func TestRulesWithoutStart(t *testing.T) {
+	r := newRuled(t, "true")
+	r.s.Batch.Status.Checks[0].StartTime = nil
+	if r.next(); r.check().Phase != v1alpha1.CheckPassed {
+		t.Errorf("the check is %+v", r.check())
+	}
+}
