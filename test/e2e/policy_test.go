@@ -75,7 +75,8 @@ func (w *world) newDefensePolicy(ctx context.Context, p *v1alpha1.DefensePolicy,
 }
 
 // withoutDefaultPolicy turns the default policy off for the time of a spec that lets
-// pods crash for another reason.
+// pods crash for another reason. In the shared world the spec has to be Serial: the
+// policy is that of all others, too.
 func (w *world) withoutDefaultPolicy(ctx context.Context) {
 	GinkgoHelper()
 	set := func(ctx context.Context, mode v1alpha1.PolicyMode) {
@@ -356,7 +357,8 @@ var _ = Describe("policies", func() {
 		w.restful(ctx, ns)
 	})
 
-	It("that were not asked suspend the release when it begins", func(ctx SpecContext) {
+	// Serial: it stops the manager, which is that of all specs of the shared world.
+	It("that were not asked suspend the release when it begins", Serial, func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		w.create(ctx, sleeper(ns, "web").Replicas(2))
 		w.create(ctx, sleeper(ns, "who").Replicas(2))

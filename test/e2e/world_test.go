@@ -322,9 +322,11 @@ func (w *world) tryKubectl(ctx context.Context, args ...string) (string, error) 
 	return string(out), err
 }
 
-// withoutManager does something while the manager is down.
+// withoutManager does something while the manager is down. That of the shared world is
+// the first process's: the spec has to be Serial there.
 func (w *world) withoutManager(ctx context.Context, do func()) {
 	GinkgoHelper()
+	Expect(w.manager).NotTo(BeNil(), "the manager is another process's: make the spec Serial")
 	Expect(w.manager.Stop()).To(Succeed())
 	defer func() {
 		GinkgoHelper()
