@@ -69,7 +69,11 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	if err := r.Client.Get(ctx, req.NamespacedName, &object); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	assessment, ours, err := r.assess(ctx, &object)
+	operator, err := r.Settings(ctx, r.Operator)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	assessment, ours, err := r.assess(ctx, &object, operator)
 	if err != nil || !ours {
 		return ctrl.Result{}, err
 	}
@@ -92,14 +96,15 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	}
 	log.FromContext(ctx).Info("setting changed", "enable", object.Spec.Enable, "content", object.Spec.Content,
 		"accepted", assessment.Accepted, "message", assessment.Message)
-	r.report(&object, updated)
+	above := settings.FromObjects(operator)
+	r.report(&object, updated, &above)
 	return ctrl.Result{}, nil
 }
 
 // assess judges a setting. Nothing is said of objects that are neither the
 // operator's nor of a namespace under defense.
 func (r *OpsConfigInfoReconciler) assess(
-	ctx context.Context, object *v1alpha1.OpsConfigInfo,
+	ctx context.Context, object *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo,
 ) (a settings.Assessment, ours bool, err error) {
 	if object.Namespace == r.Operator {
 		return settings.Assess(object), true, nil
@@ -108,17 +113,13 @@ func (r *OpsConfigInfoReconciler) assess(
 	if err != nil || !ns.Enrolled {
 		return a, false, err
 	}
-	operator, err := r.Settings(ctx, r.Operator)
-	if err != nil {
-		return a, false, err
-	}
 	return settings.AssessOwn(object, operator), true, nil
 }
 
 // report emits an event when a setting begins to lower the defense of a namespace,
 // or ceased to. What is in force everywhere is the operator's own business,
 // unless nothing is defended at all.
-func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo) {
+func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo, above *settings.Settings) {
 	level, where := metrics.LevelNamespace, "the workloads of this namespace, unless they have values of their own"
 	if after.Namespace == r.Operator {
 		if after.Name != settings.NameObserve {
@@ -126,7 +127,7 @@ func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo) 
 		}
 		level, where = metrics.LevelOperator, "all workloads, unless their namespaces or they have values of their own"
 	}
-	did, does := settings.Lowers(before.Name, before.Status.InForce), settings.Lowers(after.Name, after.Status.InForce)
+	did, does := settings.Lowers(before.Name, before.Status.InForce, above), settings.Lowers(after.Name, after.Status.InForce, above)
 	switch {
 	case does && !did:
 		metrics.DefenseLowered(after.Name, level)

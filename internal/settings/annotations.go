@@ -58,7 +58,7 @@ func (l *layers) annotate(operator []v1alpha1.OpsConfigInfo, annotations map[str
 		switch {
 		case err != nil:
 			l.in.Problems = append(l.in.Problems, fmt.Sprintf("annotation %s: %v; the OpsConfigInfo %q applies", annotation(name), err, name))
-		case before.Blocking && !l.in.Blocking, !before.Observe && l.in.Observe:
+		case before.Blocking && !l.in.Blocking, !before.Observe && l.in.Observe, before.Hold.Holds() && !l.in.Hold.Holds():
 			l.in.Lowered = append(l.in.Lowered, name)
 		}
 		if err == nil && name == NameObserve {

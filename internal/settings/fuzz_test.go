@@ -43,6 +43,12 @@ func written(name string, s Settings) string {
 		return s.QuarantineFor.String()
 	case NameBrake:
 		return fmt.Sprintf("%d/%s", s.BrakeCount, s.BrakeWindow)
+	case NameHolding:
+		what := holdFirst
+		if s.Hold == v1alpha1.HoldEveryBatch {
+			what = holdEvery
+		}
+		return fmt.Sprintf("%s,atMost=%s", what, s.HoldAtMost)
 	}
 	return ""
 }
@@ -63,6 +69,8 @@ func outOfBounds(s Settings) string {
 		"quarantine":   s.QuarantineFor < time.Second || s.QuarantineFor > MaxQuarantine,
 		"brake":        s.BrakeCount < 1 || s.BrakeCount > MaxBrake,
 		"brake's time": s.BrakeWindow < time.Second || s.BrakeWindow > MaxBrakeWindow,
+		"hold":         s.Hold != v1alpha1.HoldNone && !s.Hold.Holds(),
+		"hold's time":  s.HoldAtMost < MinHold || s.HoldAtMost > MaxHold,
 	} {
 		if wrong {
 			return fmt.Sprintf("%s of %+v", what, s)
@@ -74,7 +82,7 @@ func outOfBounds(s Settings) string {
 // contents are what a fuzzer begins with.
 func contents() []string {
 	return []string{"", "10", "0", "-1", "201", "2m", "1ns", "after=2m,slow=10m,tolerate=10%", "tolerate=0", "tolerate=101%", "after=",
-		"wait=60s,pre=120s,post=120s,settle=10s", "settle=0", "settle=0s,settle=1s", "wait=9999999h", "wait=1s,", "=,=", "5/10m", "5/", "/10m", "1000/24h",
+		"wait=60s,pre=120s,post=120s,settle=10s", "settle=0", "settle=0s,settle=1s", "wait=9999999h", "wait=1s,", "=,=", "5/10m", "first", "every,atMost=30m", "first,atMost=59s", "every,", "5/", "/10m", "1000/24h",
 		"2.9s", "3s", "1e3", "+7", "0x10", "٣", "enabled", "disabled", "true", "false", " 7 ", "\xff", "wait=1s\nx", strings.Repeat("9", 300)}
 }
 

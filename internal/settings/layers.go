@@ -155,8 +155,8 @@ func lastValid(o *v1alpha1.OpsConfigInfo, otherwise string) Assessment {
 }
 
 // Lowers says that a value of a setting, in a namespace of its own, takes away
-// from the defense there.
-func Lowers(name string, value *v1alpha1.OpsConfigValue) bool {
+// from the defense there. What is in force above it is the operator's.
+func Lowers(name string, value *v1alpha1.OpsConfigValue, above *Settings) bool {
 	if value == nil {
 		return false
 	}
@@ -165,6 +165,8 @@ func Lowers(name string, value *v1alpha1.OpsConfigValue) bool {
 		return !value.Enable
 	case NameObserve:
 		return value.Enable
+	case NameHolding:
+		return !value.Enable && above.Hold.Holds()
 	default:
 		return false
 	}

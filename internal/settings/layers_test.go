@@ -93,6 +93,27 @@ func TestFor(t *testing.T) {
 			change: func(s *Settings) { s.Blocking = false }},
 		"blocking on again by workload": {
 			namespace: stored(named("blocking", v1alpha1.TypeBlocking).Off("")), annotations: annotated("blocking", "enabled")},
+		"holding off by workload": {
+			operator: stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h")), annotations: annotated("holding", "disabled"), lowered: "holding",
+			change: func(s *Settings) { s.HoldAtMost = time.Hour }},
+		"holding off by workload, as it is": {annotations: annotated("holding", "disabled")},
+		"holding off by both": {
+			operator: stored(named("holding", v1alpha1.TypeHolding).On("every")), namespace: stored(named("holding", v1alpha1.TypeHolding).Off("")),
+			annotations: annotated("holding", "disabled")},
+		"holding less by workload": {
+			operator: stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h")), annotations: annotated("holding", "first"),
+			change: func(s *Settings) { s.Hold, s.HoldAtMost = v1alpha1.HoldFirstBatch, time.Hour }},
+		"holding, its time inherited twice": {
+			operator: stored(named("holding", v1alpha1.TypeHolding).On("first,atMost=1h")), namespace: stored(named("holding", v1alpha1.TypeHolding).On("every")),
+			annotations: annotated("holding", "first"),
+			change:      func(s *Settings) { s.Hold, s.HoldAtMost = v1alpha1.HoldFirstBatch, time.Hour }},
+		"holding on as the namespace would": {
+			namespace: stored(named("holding", v1alpha1.TypeHolding).Off("every,atMost=5m")), annotations: annotated("holding", "enabled"),
+			change: func(s *Settings) { s.Hold, s.HoldAtMost = v1alpha1.HoldEveryBatch, 5*time.Minute }},
+		"holding, locked": {
+			operator:  stored(lockedObject(named("holding", v1alpha1.TypeHolding).On("every"))),
+			namespace: stored(named("holding", v1alpha1.TypeHolding).Off("")), annotations: annotated("holding", "disabled"), problem: "locked",
+			change: func(s *Settings) { s.Hold = v1alpha1.HoldEveryBatch }},
 		"observed by workload": {
 			annotations: annotated("observe", "enabled"), lowered: "observe",
 			observedBy: "the annotation altershield.defense.antgroup.com/observe", change: func(s *Settings) { s.Observe = true }},
@@ -183,18 +204,22 @@ func TestLowers(t *testing.T) {
 	for name, test := range map[string]struct {
 		setting string
 		value   *v1alpha1.OpsConfigValue
+		above   v1alpha1.HoldUntil
 		want    bool
 	}{
-		"no value":       {"blocking", nil, false},
-		"blocking":       {"blocking", &v1alpha1.OpsConfigValue{Enable: true}, false},
-		"blocking off":   {"blocking", &v1alpha1.OpsConfigValue{}, true},
-		"quarantine off": {"quarantine", &v1alpha1.OpsConfigValue{}, true},
-		"observe":        {"observe", &v1alpha1.OpsConfigValue{Enable: true}, true},
-		"observe off":    {"observe", &v1alpha1.OpsConfigValue{}, false},
-		"another":        {"silence", &v1alpha1.OpsConfigValue{}, false},
+		"no value":               {"blocking", nil, "", false},
+		"blocking":               {"blocking", &v1alpha1.OpsConfigValue{Enable: true}, "", false},
+		"blocking off":           {"blocking", &v1alpha1.OpsConfigValue{}, "", true},
+		"quarantine off":         {"quarantine", &v1alpha1.OpsConfigValue{}, "", true},
+		"observe":                {"observe", &v1alpha1.OpsConfigValue{Enable: true}, "", true},
+		"observe off":            {"observe", &v1alpha1.OpsConfigValue{}, "", false},
+		"holding off":            {"holding", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldFirstBatch, true},
+		"holding off, as it was": {"holding", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldNone, false},
+		"holding":                {"holding", &v1alpha1.OpsConfigValue{Enable: true, Content: "first"}, v1alpha1.HoldEveryBatch, false},
+		"another":                {"silence", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldEveryBatch, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Lowers(test.setting, test.value); got != test.want {
+			if got := Lowers(test.setting, test.value, &Settings{Hold: test.above}); got != test.want {
 				t.Errorf("got %t, want %t", got, test.want)
 			}
 		})

@@ -34,6 +34,13 @@ const (
 	timeoutsExample = "wait=60s,pre=120s,post=120s,settle=10s"
 	rollbackExample = "after=2m,slow=10m,tolerate=10%"
 	brakeExample    = "5/10m"
+	holdingExample  = "every,atMost=30m"
+)
+
+// What a rollout may wait for.
+const (
+	holdFirst = "first"
+	holdEvery = "every"
 )
 
 // Bounds of a quarantine and of the brake.
@@ -45,6 +52,15 @@ const (
 	MaxBrake = 1000
 	// MaxBrakeWindow bounds the time they are counted for.
 	MaxBrakeWindow = 24 * time.Hour
+)
+
+// How long a rollout waits for the verdicts on its pods, at most.
+const (
+	// DefaultHold is the time where none is given.
+	DefaultHold = 30 * time.Minute
+	// MinHold and MaxHold bound it.
+	MinHold = time.Minute
+	MaxHold = 2 * time.Hour
 )
 
 // readParts reads a text such as "a=1,b=2" with the function of each part. A
@@ -179,4 +195,68 @@ func applyBrake(s *Settings, v v1alpha1.OpsConfigValue) error {
 	}
 	s.Brake, s.BrakeCount, s.BrakeWindow = v.Enable, count, window
 	return nil
+}
+
+func applyHolding(s *Settings, v v1alpha1.OpsConfigValue) error {
+	if v.Enable {
+		return readHolding(s, v.Content)
+	}
+	s.Hold = v1alpha1.HoldNone
+	return nil
+}
+
+// readHolding reads what a rollout waits for and, where a text names it, for how long;
+// otherwise that stays.
+func readHolding(s *Settings, content string) error {
+	read := *s
+	what, rest, more := strings.Cut(content, ",")
+	switch strings.TrimSpace(what) {
+	case holdFirst:
+		read.Hold = v1alpha1.HoldFirstBatch
+	case holdEvery:
+		read.Hold = v1alpha1.HoldEveryBatch
+	default:
+		return fmt.Errorf("%q is not what a rollout waits for; write %q or %q, with the longest time if need be, as in %q",
+			what, holdFirst, holdEvery, holdingExample)
+	}
+	if more {
+		if err := readParts(rest, map[string]func(string) error{"atMost": holdTime(&read.HoldAtMost)}); err != nil {
+			return fmt.Errorf("%w; write it as in %q", err, holdingExample)
+		}
+	}
+	*s = read
+	return nil
+}
+
+// holdTime reads for how long a rollout waits.
+func holdTime(into *time.Duration) func(string) error {
+	return func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < MinHold || d > MaxHold {
+			return errors.New("not a duration from 1m to 2h")
+		}
+		*into = d
+		return nil
+	}
+}
+
+// AlsoHold says that somebody else has rollouts wait, too: the strictest counts, and the
+// longest time of those that hold.
+func (s *Settings) AlsoHold(until v1alpha1.HoldUntil, atMost time.Duration) {
+	s.Hold, s.HoldAtMost = Strictest(s.Hold, s.HoldAtMost, until, atMost)
+}
+
+// Strictest is what counts of two that may hold, each for a time.
+func Strictest(
+	a v1alpha1.HoldUntil, aTime time.Duration, b v1alpha1.HoldUntil, bTime time.Duration,
+) (until v1alpha1.HoldUntil, atMost time.Duration) {
+	switch {
+	case !b.Holds():
+		return a, aTime
+	case !a.Holds():
+		return b, bTime
+	case b == v1alpha1.HoldEveryBatch:
+		a = b
+	}
+	return a, max(aTime, bTime)
 }

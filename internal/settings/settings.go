@@ -44,6 +44,7 @@ const (
 	NameObserve     = "observe"
 	NameQuarantine  = "quarantine"
 	NameBrake       = "brake"
+	NameHolding     = "holding"
 )
 
 // MaxAdmissionTimeout bounds the time limit of the admission check: the API
@@ -91,6 +92,10 @@ type Settings struct {
 	Brake       bool
 	BrakeCount  int
 	BrakeWindow time.Duration
+	// Hold says which batches of a release its rollout waits for, and HoldAtMost
+	// for how long, from when the pods were made.
+	Hold       v1alpha1.HoldUntil
+	HoldAtMost time.Duration
 	// Observe: record, verify and report releases, and do nothing about them.
 	Observe bool
 	// SelfHealing: roll back a release that is suspended.
@@ -220,6 +225,13 @@ var known = map[string]setting{
 		apply:     applyBrake,
 		ofCluster: true,
 	},
+	NameHolding: {
+		kind:       v1alpha1.TypeHolding,
+		remark:     "a rollout waits for the verdicts on its first pods, or on every batch, for a time at most",
+		initial:    v1alpha1.OpsConfigValue{Content: holdFirst},
+		apply:      applyHolding,
+		annotation: true, content: true,
+	},
 }
 
 // Default is what is in force without any object.
@@ -228,6 +240,7 @@ func Default() Settings {
 	// What the initial values do not name.
 	_ = readTimeouts(&s, timeoutsExample)
 	_ = readRollback(&s, rollbackExample)
+	s.HoldAtMost = DefaultHold
 	for _, k := range known {
 		// The defaults are valid; a test says so.
 		_ = k.apply(&s, k.initial)
@@ -253,7 +266,7 @@ func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 
 func names() []string {
 	return []string{NameBlocking, NameBranch, NameRollback, NameSelfHealing, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission,
-		NameObserve, NameQuarantine, NameBrake}
+		NameObserve, NameQuarantine, NameBrake, NameHolding}
 }
 
 func applyBranch(s *Settings, v v1alpha1.OpsConfigValue) error {

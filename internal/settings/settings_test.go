@@ -44,6 +44,7 @@ func TestFromObjects(t *testing.T) {
 		Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, Settle: 10 * time.Second,
 		Rollback: true, RollbackAfter: 2 * time.Minute, RollbackSlow: 10 * time.Minute, RollbackTolerate: 10,
 		Quarantine: true, QuarantineFor: time.Hour, Brake: true, BrakeCount: 5, BrakeWindow: 10 * time.Minute,
+		Hold: v1alpha1.HoldNone, HoldAtMost: 30 * time.Minute,
 	}
 	with := func(change func(*Settings)) Settings {
 		s := initial
@@ -88,6 +89,13 @@ func TestFromObjects(t *testing.T) {
 		"quarantine off":      {stored(named("quarantine", v1alpha1.TypeQuarantine).Off("30m")), with(func(s *Settings) { s.Quarantine = false })},
 		"brake":               {stored(named("brake", v1alpha1.TypeBrake).On("1/1h30m")), with(func(s *Settings) { s.BrakeCount, s.BrakeWindow = 1, 90*time.Minute })},
 		"brake off":           {stored(named("brake", v1alpha1.TypeBrake).Off("no")), with(func(s *Settings) { s.Brake = false })},
+		"holding the first":   {stored(named("holding", v1alpha1.TypeHolding).On("first")), with(func(s *Settings) { s.Hold = v1alpha1.HoldFirstBatch })},
+		"holding every": {stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h30m")), with(func(s *Settings) {
+			s.Hold, s.HoldAtMost = v1alpha1.HoldEveryBatch, 90*time.Minute
+		})},
+		"holding off":         {stored(named("holding", v1alpha1.TypeHolding).Off("every,atMost=1h")), initial},
+		"holding invalid":     {stored(named("holding", v1alpha1.TypeHolding).On("second")), initial},
+		"holding, last valid": {stored(named("holding", v1alpha1.TypeHolding).On("second").InForce(true, "first")), with(func(s *Settings) { s.Hold = v1alpha1.HoldFirstBatch })},
 		"rollback off":        {stored(named("rollback", v1alpha1.TypeRollback).Off("10m")), with(func(s *Settings) { s.Rollback = false })},
 		"self-healing":        {stored(named("selfhealing", v1alpha1.TypeSelfHealing).On("")), with(func(s *Settings) { s.SelfHealing = true })},
 	} {
@@ -132,7 +140,15 @@ func TestAnnotations(t *testing.T) {
 		"timeouts in part":  {map[string]string{"timeouts!": "post=5m"}, func(s *Settings) { s.PostTimeout = 5 * time.Minute }, nil},
 		"timeouts off":      {map[string]string{"timeouts!": "disabled"}, func(*Settings) {}, nil},
 		"timeouts half bad": {map[string]string{"timeouts!": "post=5m,pre=soon"}, func(*Settings) {}, []string{"pre=soon"}},
-		"several wrong":     {map[string]string{"branch!": "0", "timeouts!": "x"}, func(*Settings) {}, []string{"branch", "timeouts"}},
+		"holding": {map[string]string{"holding!": "every,atMost=10m"}, func(s *Settings) {
+			s.Hold, s.HoldAtMost = v1alpha1.HoldEveryBatch, 10*time.Minute
+		}, nil},
+		"holding on":       {map[string]string{"holding!": "enabled"}, func(s *Settings) { s.Hold = v1alpha1.HoldFirstBatch }, nil},
+		"holding off":      {map[string]string{"holding!": "disabled"}, func(*Settings) {}, nil},
+		"holding, blanks":  {map[string]string{"holding!": " first , atMost=5m "}, func(s *Settings) { s.Hold, s.HoldAtMost = v1alpha1.HoldFirstBatch, 5*time.Minute }, nil},
+		"holding wrong":    {map[string]string{"holding!": "always"}, func(*Settings) {}, []string{`write "first" or "every"`}},
+		"holding too long": {map[string]string{"holding!": "every,atMost=3h"}, func(*Settings) {}, []string{`"atMost=3h": not a duration from 1m to 2h`}},
+		"several wrong":    {map[string]string{"branch!": "0", "timeouts!": "x"}, func(*Settings) {}, []string{"branch", "timeouts"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			annotations := map[string]string{}
@@ -193,6 +209,13 @@ func TestAssess(t *testing.T) {
 		"brake of none":       {named("brake", v1alpha1.TypeBrake).On("0/10m"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
 		"brake without time":  {named("brake", v1alpha1.TypeBrake).On("5"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
 		"brake too long":      {named("brake", v1alpha1.TypeBrake).On("5/25h"), false, v1alpha1.ReasonInvalidContent, "24h"},
+		"holding for nothing": {named("holding", v1alpha1.TypeHolding).On(""), false, v1alpha1.ReasonInvalidContent, `"first"`},
+		"holding too short":   {named("holding", v1alpha1.TypeHolding).On("first,atMost=59s"), false, v1alpha1.ReasonInvalidContent, "from 1m to 2h"},
+		"holding too long":    {named("holding", v1alpha1.TypeHolding).On("first,atMost=2h1s"), false, v1alpha1.ReasonInvalidContent, "from 1m to 2h"},
+		"holding unitless":    {named("holding", v1alpha1.TypeHolding).On("first,atMost=30"), false, v1alpha1.ReasonInvalidContent, `"every,atMost=30m"`},
+		"holding twice":       {named("holding", v1alpha1.TypeHolding).On("every,atMost=5m,atMost=6m"), false, v1alpha1.ReasonInvalidContent, "at most once"},
+		"holding and nothing": {named("holding", v1alpha1.TypeHolding).On("every,"), false, v1alpha1.ReasonInvalidContent, "the parts are atMost"},
+		"holding part first":  {named("holding", v1alpha1.TypeHolding).On("atMost=5m,every"), false, v1alpha1.ReasonInvalidContent, `"first"`},
 		"threshold without":   {named("timeouts", v1alpha1.TypeTimeouts).On(""), false, v1alpha1.ReasonInvalidContent, "wait=60s"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -222,5 +245,33 @@ func TestDefaults(t *testing.T) {
 	}
 	if len(names()) != len(known) {
 		t.Errorf("%d names are listed, %d known", len(names()), len(known))
+	}
+}
+
+// TestAlsoHold: of those that hold the strictest counts, and the longest time.
+func TestAlsoHold(t *testing.T) {
+	const none, first, every = v1alpha1.HoldNone, v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch
+	for name, test := range map[string]struct {
+		until                  v1alpha1.HoldUntil
+		atMost                 time.Duration
+		also                   v1alpha1.HoldUntil
+		alsoAtMost, wantAtMost time.Duration
+		want                   v1alpha1.HoldUntil
+	}{
+		"nobody":                          {none, time.Hour, none, time.Minute, time.Hour, none},
+		"nobody, and nothing is said":     {"", time.Hour, "", time.Minute, time.Hour, ""},
+		"the other alone":                 {none, time.Hour, first, time.Minute, time.Minute, first},
+		"the other where none is said":    {"", time.Hour, every, time.Minute, time.Minute, every},
+		"not the other":                   {first, time.Minute, none, time.Hour, time.Minute, first},
+		"both alike":                      {first, time.Minute, first, time.Hour, time.Hour, first},
+		"the other stricter, and shorter": {first, time.Hour, every, time.Minute, time.Hour, every},
+		"the other laxer, and longer":     {every, time.Minute, first, time.Hour, time.Hour, every},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Settings{Hold: test.until, HoldAtMost: test.atMost}
+			if s.AlsoHold(test.also, test.alsoAtMost); s.Hold != test.want || s.HoldAtMost != test.wantAtMost {
+				t.Errorf("%q for %s, want %q for %s", s.Hold, s.HoldAtMost, test.want, test.wantAtMost)
+			}
+		})
 	}
 }

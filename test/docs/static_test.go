@@ -443,7 +443,7 @@ func TestNames(t *testing.T) {
 				}
 			}
 			for _, m := range key.FindAllStringSubmatch(s.text, -1) {
-				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains([]string{"blocking", "branch", "halting", "observe", "rollback", "selfhealing", "silence", "timeouts"}, m[1]) {
+				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains([]string{"blocking", "branch", "halting", "holding", "observe", "rollback", "selfhealing", "silence", "timeouts"}, m[1]) {
 					t.Errorf("%s:%d: there is no label or annotation altershield.defense.antgroup.com/%s", path, s.line, m[1])
 				}
 			}

@@ -75,6 +75,10 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("a probe of a Service", checkOf("probe: {target: Service, service: web, http: {port: 80}}")),
 	Entry("a probe by TCP", checkOf("wait: false\nprobe: {tcp: {port: 5432}}")),
 	Entry("the least of cel", checkOf("cel: {rules: [{expression: 'true'}]}")),
+	Entry("a hold beside checks", "hold: {until: FirstBatch}\n"+checkOf("podHealth: {}")),
+	Entry("a hold alone", "hold: {until: EveryBatch, maxDuration: 1m}"),
+	Entry("a hold alone, and no checks", "hold: {until: FirstBatch, maxDuration: 2h}\nchecks: []"),
+	Entry("a hold that does not", "hold: {until: None}\n"+checkOf("podHealth: {}")),
 	Entry("all of cel", "onError: Fail\n"+checkOf("mode: Observe\ndelay: 10s\nwait: false\ndeadline: 20m\n"+
 		"cel: {forEach: Batch, variables: [{name: c, expression: 'pods[0]'}], rules: [{expression: 'has(variables.c.spec)', message: no spec}]}")),
 )
@@ -86,7 +90,13 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 		Expect(err.Error()).To(ContainSubstring(want))
 	}
 },
-	Entry("no checks", "p", "checks: []", "spec.checks", "at least 1"),
+	Entry("no checks", "p", "checks: []", "spec.checks", "a policy has checks, or a hold"),
+	Entry("nothing", "p", "mode: Enforce", "spec.checks", "a policy has checks, or a hold"),
+	Entry("a hold that does not, and no checks", "p", "hold: {}", "spec.checks", "set hold.until to FirstBatch or EveryBatch"),
+	Entry("a hold of nothing that is known", "p", "hold: {until: LastBatch}\n"+checkOf("podHealth: {}"), "spec.hold.until", "Unsupported value"),
+	Entry("a hold that is too short", "p", "hold: {until: FirstBatch, maxDuration: 59s}", "spec.hold.maxDuration", "from 1m to 2h"),
+	Entry("a hold that is too long", "p", "hold: {until: FirstBatch, maxDuration: 2h1s}", "spec.hold.maxDuration", "from 1m to 2h"),
+	Entry("a hold without a unit", "p", "hold: {until: FirstBatch, maxDuration: '30'}", "spec.hold"),
 	Entry("a check of no type", "p", checkOf("wait: true"), "spec.checks[0]", "a check has a type"),
 	Entry("a check of a later release, with its name", "p", checkOf("prometheus: {query: up, failWhen: value > 1}"), "spec.checks[0].prometheus", "the check type prometheus belongs to a later release"),
 	Entry("another one", "p", checkOf("service: {endpointRef: {name: gate}}"), "spec.checks[0].service"),
@@ -97,7 +107,6 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("rules for each pod before there are any", "p", checkOf("stage: ReleasePre\ncel: {forEach: Pod, rules: [{expression: 'true'}]}"), "spec.checks[0].cel.forEach", "leave forEach out"),
 	Entry("a probe of pods before there are any", "p", checkOf("stage: ReleasePre\nprobe: {tcp: {port: 80}}"), "spec.checks[0].stage", "set stage to BatchPre or BatchPost"),
 	Entry("a probe of pods at the end", "p", checkOf("stage: ReleasePost\nprobe: {tcp: {port: 80}}"), "spec.checks[0].stage", "with target Service"),
-	Entry("a hold", "p", "hold: {until: FirstBatch}\n"+checkOf("podHealth: {}"), "spec.hold", "later release"),
 	Entry("freezes", "p", "freezes: [{name: weekend, schedule: '0 16 * * 5'}]\n"+checkOf("podHealth: {}"), "spec.freezes"),
 	Entry("notifications", "p", "notify: [{endpointRef: {name: am}}]\n"+checkOf("podHealth: {}"), "spec.notify"),
 	Entry("a name that is none", "p", "checks: [{name: A_B, podHealth: {}}]", "spec.checks[0].name"),

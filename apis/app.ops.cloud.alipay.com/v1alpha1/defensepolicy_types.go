@@ -66,6 +66,24 @@ const (
 	SilenceDefault OnSilence = "Default"
 )
 
+// HoldUntil says which batches of a release its rollout waits for.
+// +kubebuilder:validation:Enum=None;FirstBatch;EveryBatch
+type HoldUntil string
+
+const (
+	// HoldNone means none: pods are replaced at the pace of the workload.
+	HoldNone HoldUntil = "None"
+	// HoldFirstBatch means the first: when its pods have passed, the others are
+	// replaced at the pace of the workload.
+	HoldFirstBatch HoldUntil = "FirstBatch"
+	// HoldEveryBatch means every one: more pods are replaced when those that were
+	// replaced so far have passed.
+	HoldEveryBatch HoldUntil = "EveryBatch"
+)
+
+// Holds says that a rollout waits at all.
+func (h HoldUntil) Holds() bool { return h == HoldFirstBatch || h == HoldEveryBatch }
+
 // Reserved has its place in the API, and its meaning in a later release of the
 // operator. Until then the API server refuses it.
 // +kubebuilder:validation:Type=object
@@ -74,7 +92,7 @@ type Reserved struct{}
 
 // DefensePolicySpec says what is checked of releases.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.hold)",message="hold belongs to a later release of the operator",fieldPath=".hold",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="has(self.checks) && self.checks.size() > 0 || has(self.hold) && self.hold.until != 'None'",message="a policy has checks, or a hold: give at least one check, or set hold.until to FirstBatch or EveryBatch",fieldPath=".checks"
 // +kubebuilder:validation:XValidation:rule="!has(self.freezes)",message="freezes belong to a later release of the operator",fieldPath=".freezes",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.notify)",message="notify belongs to a later release of the operator",fieldPath=".notify",reason=FieldValueForbidden
 type DefensePolicySpec struct {
@@ -106,9 +124,10 @@ type DefensePolicySpec struct {
 	// +optional
 	// +kubebuilder:default=Default
 	OnError OnSilence `json:"onError,omitempty"`
-	// Hold is reserved.
+	// Hold says whether the rollout of a release waits for its verdicts. Of all
+	// policies in mode Enforce, and of the setting holding, the strictest counts.
 	// +optional
-	Hold *Reserved `json:"hold,omitempty"`
+	Hold *PolicyHold `json:"hold,omitempty"`
 	// Freezes are reserved.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
@@ -120,12 +139,33 @@ type DefensePolicySpec struct {
 	// +listType=atomic
 	Notify []Reserved `json:"notify,omitempty"`
 	// Checks are made of every release that the policy selects, each by itself.
-	// +kubebuilder:validation:MinItems=1
+	// There may be none where the policy holds.
+	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:XValidation:rule="self.filter(c, has(c.altershield)).size() <= 1",message="a policy has at most one check of type altershield"
-	Checks []PolicyCheck `json:"checks"`
+	Checks []PolicyCheck `json:"checks,omitempty"`
+}
+
+// PolicyHold has the rollout of a release wait until pods that it has made were
+// verified, by whatever checks apply to them, before it replaces more.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.maxDuration) >= duration('1m') && duration(self.maxDuration) <= duration('2h')",message="maxDuration is a duration from 1m to 2h, as in 30m",fieldPath=".maxDuration"
+type PolicyHold struct {
+	// Until which batches have passed. None: the policy does not hold. FirstBatch:
+	// once the first pods have passed, the rollout goes on as it would without the
+	// policy. EveryBatch: it waits each time that it has made as many pods as its
+	// strategy lets it.
+	// +optional
+	// +kubebuilder:default=None
+	Until HoldUntil `json:"until,omitempty"`
+	// MaxDuration is the longest time that pods are waited for, from when they were
+	// made, 1m to 2h. Then it counts what silence means: the release fails, or the
+	// rollout goes on. Of several policies the longest counts.
+	// +optional
+	// +kubebuilder:default="30m"
+	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 }
 
 // PolicyCheck is one check: exactly one of the types.
@@ -476,6 +516,7 @@ type DefensePolicyStatus struct {
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="REASON",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`,description="Why it is, or is not"
 // +kubebuilder:printcolumn:name="CHECKS",type=string,priority=1,JSONPath=`.spec.checks[*].name`,description="Names of the checks"
+// +kubebuilder:printcolumn:name="HOLD",type=string,priority=1,JSONPath=`.spec.hold.until`,description="Which batches rollouts wait for"
 type DefensePolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -142,7 +142,7 @@ const (
 	ChangeCauseAnnotation = "kubernetes.io/change-cause"
 	// SettingAnnotationPrefix, with the name of a setting, is the annotation by
 	// which a workload overrides it: blocking, branch, rollback, selfhealing,
-	// halting, silence, timeouts, observe.
+	// halting, silence, timeouts, observe, holding.
 	SettingAnnotationPrefix = "altershield.defense.antgroup.com/"
 	// SettingsAlteredAnnotation names the settings that the release the workload
 	// is at altered together with the template, after its number: kubectl rollout

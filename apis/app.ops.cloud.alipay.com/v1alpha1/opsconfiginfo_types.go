@@ -21,7 +21,7 @@ import (
 )
 
 // OpsConfigType is the type of a setting.
-// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck;isObserve;isQuarantine;isBrake
+// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck;isObserve;isQuarantine;isBrake;isHolding
 type OpsConfigType string
 
 const (
@@ -57,6 +57,9 @@ const (
 	// TypeBrake (object `brake`): the most rollbacks that nobody asked for in a
 	// time, as in 5/10m.
 	TypeBrake OpsConfigType = "isBrake"
+	// TypeHolding (object `holding`): a rollout waits for its verdicts. Content is
+	// first or every, with the longest time if need be, as in first,atMost=30m.
+	TypeHolding OpsConfigType = "isHolding"
 )
 
 // OpsConfigInfoSpec is one setting. Disabled settings may have any content.
@@ -68,6 +71,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isTimeout' || (has(self.content) && self.content.matches('^((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)(,((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)){0,3}$') && !self.content.matches('(wait=.*wait=|pre=.*pre=|post=.*post=|settle=.*settle=)'))",message="content of type isTimeout names thresholds of at least 1s, settle also 0, each once, as in \"wait=60s,pre=120s,post=120s,settle=10s\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isQuarantine' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content) <= duration('24h'))",message="content of type isQuarantine is a duration from 1s to 24h in s, m or h, as in \"1h\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isBrake' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,2}|1000)/([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content.split('/')[1]) <= duration('24h'))",message="content of type isBrake is a number of rollbacks from 1 to 1000 and the time they are counted for, from 1s to 24h, as in \"5/10m\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHolding' || (has(self.content) && self.content.matches('^(first|every)(,atMost=([1-9][0-9]{0,5}(s|m|h)){1,3})?$') && (!self.content.contains('=') || duration(self.content.split('=')[1]) >= duration('1m') && duration(self.content.split('=')[1]) <= duration('2h')))",message="content of type isHolding is first or every, and the longest time for which pods are waited for, from 1m to 2h, if need be, as in \"first,atMost=30m\"",fieldPath=".content"
 type OpsConfigInfoSpec struct {
 	// Type of the setting. It must be the one that belongs to the name of the
 	// object: the name decides which setting this is. isBlockingUp (blocking):
@@ -82,7 +86,8 @@ type OpsConfigInfoSpec struct {
 	// be released. isObserve (observe): releases are recorded, verified and
 	// reported only. isQuarantine (quarantine): a version that never started is
 	// denied for a time; off: until somebody overrides it. isBrake (brake): the
-	// most rollbacks that nobody asked for in a time; off: no limit.
+	// most rollbacks that nobody asked for in a time; off: no limit. isHolding
+	// (holding): a rollout waits for its verdicts.
 	Type OpsConfigType `json:"type"`
 	// Enable turns the setting on.
 	Enable bool `json:"enable"`
@@ -97,6 +102,8 @@ type OpsConfigInfoSpec struct {
 	// as in 2s.
 	// isQuarantine: how long, the first time, up to 24h, as in 1h.
 	// isBrake: how many in which time, up to 1000 and 24h, as in 5/10m.
+	// isHolding: first or every, which batches are waited for; and for how
+	// long at most, 1m to 2h, as in first,atMost=30m; 30m unless given.
 	// The other types have none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
@@ -141,7 +148,8 @@ type OpsConfigInfoStatus struct {
 
 // OpsConfigInfo is one setting of the operator. It takes effect without a
 // restart. Its name says which: blocking, branch, rollback, selfhealing,
-// halting, silence, timeouts, history, admission, observe, quarantine, brake.
+// halting, silence, timeouts, history, admission, observe, quarantine, brake,
+// holding.
 // Objects of the operator's own namespace are in force everywhere. One in a
 // namespace under defense is in force there, unless the operator's is locked;
 // admission and brake are of the whole cluster only. In other namespaces they

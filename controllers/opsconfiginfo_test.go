@@ -1,0 +1,98 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// TestHoldingLowered: a namespace that turns off what the operator has on is told, once,
+// and so is that it is on there again. Where the operator has it off, nothing is taken
+// away.
+func TestHoldingLowered(t *testing.T) {
+	const operator, namespace = "operator", "shop"
+	holding := func(namespace string) *wrappers.OpsConfigInfoWrapper {
+		return wrappers.MakeOpsConfigInfo(namespace, settings.NameHolding, v1alpha1.TypeHolding)
+	}
+	off, on := v1alpha1.OpsConfigValue{}, v1alpha1.OpsConfigValue{Enable: true, Content: "first"}
+	for name, test := range map[string]struct {
+		operator *wrappers.OpsConfigInfoWrapper
+		steps    []v1alpha1.OpsConfigValue
+		want     []string // events
+	}{
+		"off":                             {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off}, []string{"DefenseLowered"}},
+		"off and on again":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off, on}, []string{"DefenseLowered", "DefenseRestored"}},
+		"on, and then off":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on, off}, []string{"DefenseLowered"}},
+		"on":                              {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on}, nil},
+		"off, as the operator has it":     {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{off}, nil},
+		"on and off where it is off":      {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{on, off}, nil},
+		"off, but the operator's is kept": {holding(operator).On("every").With(func(o *v1alpha1.OpsConfigInfo) { o.Spec.Locked = true }), []v1alpha1.OpsConfigValue{off}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+				t.Fatal(err)
+			}
+			own := holding(namespace).Obj()
+			c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(own).
+				WithObjects(wrappers.MakeNamespace(namespace).Enrolled().Obj(), test.operator.Obj(), own).Build()
+			recorder := events.NewFakeRecorder(10)
+			r := &OpsConfigInfoReconciler{Cluster: &cluster.Cluster{
+				View: cluster.View{Cached: c, Live: c, Operator: operator}, Client: c,
+				Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)),
+			}}
+			for _, step := range test.steps {
+				if err := c.Get(t.Context(), client.ObjectKeyFromObject(own), own); err != nil {
+					t.Fatal(err)
+				}
+				own.Spec.Enable, own.Spec.Content = step.Enable, step.Content
+				if err := c.Update(t.Context(), own); err != nil {
+					t.Fatal(err)
+				}
+				for range 2 { // twice, as it may be called for any reason
+					if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(own)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			close(recorder.Events)
+			var told []string
+			for event := range recorder.Events {
+				told = append(told, strings.Fields(event)[1])
+			}
+			if strings.Join(told, " ") != strings.Join(test.want, " ") {
+				t.Errorf("told %v, want %v", told, test.want)
+			}
+		})
+	}
+}
