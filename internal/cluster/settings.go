@@ -46,20 +46,49 @@ func (v View) InForce(ctx context.Context, namespace string, annotations map[str
 }
 
 // InForceOf is what is in force for a release of a workload, with what policies say of
-// the server: those that were there when it began.
+// the server, and of a hold: those that were there when it began.
 func (v View) InForceOf(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload) (settings.InForce, error) {
 	inForce, err := v.InForce(ctx, w.Namespace, w.Annotations)
 	if err != nil {
 		return inForce, err
 	}
 	policies, of, err := v.PoliciesFor(ctx, w)
-	if err != nil || !slices.ContainsFunc(policies, func(p v1alpha1.DefensePolicy) bool { return policy.NamesServer(&p) }) {
+	if err != nil || !slices.ContainsFunc(policies, func(p v1alpha1.DefensePolicy) bool { return policy.NamesServer(&p) || policy.MayHold(&p) }) {
 		return inForce, err
 	}
 	if change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release {
 		of.Began = time.Unix(change.Status.StartTimeUnix, 0)
 	}
-	inForce.Settings.ServerSilenceBy = policy.Select(policies, v.Operator, of).ServerSilenceBy
+	selected := policy.Select(policies, v.Operator, of)
+	inForce.ServerSilenceBy = selected.ServerSilenceBy
+	inForce.AlsoHold(selected.Hold, selected.HoldAtMost)
+	return inForce, nil
+}
+
+// InForceAtAdmission is what is in force for a request to release a workload with these
+// labels and annotations, with what policies say of a hold. It reads caches only. Where
+// they lack what policies select by, there is an error, and nothing is known of the hold.
+func (v View) InForceAtAdmission(ctx context.Context, namespace string, labels, annotations map[string]string) (settings.InForce, error) {
+	inForce, err := v.InForce(ctx, namespace, annotations)
+	if err != nil {
+		return settings.InForce{}, err
+	}
+	policies, err := v.Policies(ctx, namespace)
+	if err != nil {
+		return settings.InForce{}, err
+	}
+	if !slices.ContainsFunc(policies, func(p v1alpha1.DefensePolicy) bool { return policy.MayHold(&p) }) {
+		return inForce, nil
+	}
+	ns, err := v.Namespace(ctx, namespace)
+	if err != nil {
+		return settings.InForce{}, err
+	}
+	if ns.Meta == nil {
+		return settings.InForce{}, fmt.Errorf("nothing is known of the namespace %s yet", namespace)
+	}
+	inForce.AlsoHold(policy.HoldAtAdmission(policies, v.Operator,
+		policy.Workload{Namespace: namespace, NamespaceLabels: ns.Meta.Labels, Labels: labels}))
 	return inForce, nil
 }
 

@@ -18,13 +18,16 @@ package cluster
 
 import (
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 func TestInForce(t *testing.T) {
@@ -60,4 +63,82 @@ func TestInForce(t *testing.T) {
 	if _, err := (View{Cached: fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()}).InForce(t.Context(), "own", nil); err == nil {
 		t.Error("no error where the settings cannot be read")
 	}
+}
+
+// TestHold: what the setting and the policies say of a hold comes together, for a release
+// that goes on, and for a request to release.
+func TestHold(t *testing.T) {
+	setting := func(content string) client.Object {
+		return wrappers.MakeOpsConfigInfo("operator", settings.NameHolding, v1alpha1.TypeHolding).On(content).Obj()
+	}
+	policy := func(name string, until v1alpha1.HoldUntil, atMost time.Duration, with ...func(*v1alpha1.DefensePolicy)) client.Object {
+		p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: name, Generation: 1, CreationTimestamp: metav1.NewTime(testNow)}}
+		p.Spec.Hold = &v1alpha1.PolicyHold{Until: until, MaxDuration: &metav1.Duration{Duration: atMost}}
+		for _, f := range with {
+			f(p)
+		}
+		p.Status.InForce, p.Status.InForceGeneration = p.Spec.DeepCopy(), 1
+		return p
+	}
+	observes := func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = v1alpha1.ModeObserve }
+	selects := func(app, env string) func(*v1alpha1.DefensePolicy) {
+		return func(p *v1alpha1.DefensePolicy) {
+			p.Spec.WorkloadSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+			p.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"env": env}}
+		}
+	}
+	younger := func(p *v1alpha1.DefensePolicy) { p.CreationTimestamp = metav1.NewTime(testNow.Add(time.Second)) }
+	const none, first, every = v1alpha1.HoldNone, v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch
+	for name, test := range map[string]struct {
+		objects     []client.Object
+		annotations map[string]string
+		until       v1alpha1.HoldUntil
+		atMost      time.Duration
+		// atAdmission, where the release had begun before that.
+		atAdmission v1alpha1.HoldUntil
+	}{
+		"nothing":                        {until: none, atMost: 30 * time.Minute},
+		"the setting":                    {objects: []client.Object{setting("first,atMost=5m")}, until: first, atMost: 5 * time.Minute},
+		"a policy":                       {objects: []client.Object{policy("p", every, time.Minute)}, until: every, atMost: time.Minute},
+		"a policy that selects it":       {objects: []client.Object{policy("p", first, time.Hour, selects("web", "prod"))}, until: first, atMost: time.Hour},
+		"one that selects others":        {objects: []client.Object{policy("p", first, time.Hour, selects("api", "prod"))}, until: none, atMost: 30 * time.Minute},
+		"one that selects other ones":    {objects: []client.Object{policy("p", first, time.Hour, selects("web", "test"))}, until: none, atMost: 30 * time.Minute},
+		"a policy that observes":         {objects: []client.Object{setting("first,atMost=5m"), policy("p", every, time.Hour, observes)}, until: first, atMost: 5 * time.Minute},
+		"the policy stricter":            {objects: []client.Object{setting("first,atMost=5m"), policy("p", every, time.Minute)}, until: every, atMost: 5 * time.Minute},
+		"the policy laxer":               {objects: []client.Object{setting("every,atMost=5m"), policy("p", first, time.Hour)}, until: every, atMost: time.Hour},
+		"a policy that does not hold":    {objects: []client.Object{setting("first,atMost=5m"), policy("p", none, time.Hour)}, until: first, atMost: 5 * time.Minute},
+		"several":                        {objects: []client.Object{policy("p", first, time.Hour), policy("q", every, time.Minute)}, until: every, atMost: time.Hour},
+		"off at the workload":            {objects: []client.Object{setting("every,atMost=5m")}, annotations: map[string]string{"holding": "disabled"}, until: none, atMost: 5 * time.Minute},
+		"off there, but not by a policy": {objects: []client.Object{policy("p", first, time.Hour)}, annotations: map[string]string{"holding": "disabled"}, until: first, atMost: time.Hour},
+		"a policy made since":            {objects: []client.Object{policy("p", every, time.Minute, younger)}, until: none, atMost: 30 * time.Minute, atAdmission: every},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := viewOf(t, append(test.objects, wrappers.MakeNamespace("prod").Enrolled().Label("env", "prod").Obj())...)
+			w := webWorkload()
+			w.Labels = map[string]string{"app": "web"}
+			w.Annotations = map[string]string{}
+			for name, value := range test.annotations {
+				w.Annotations[v1alpha1.SettingAnnotationPrefix+name] = value
+			}
+			change := wrappers.MakeChangeWorkload("prod", "web").Of(web().Obj()).Obj()
+			change.Status.Attempt, change.Status.ObservedRelease, change.Status.StartTimeUnix = 1, change.Spec.Release, testNow.Unix()
+			got, err := v.InForceOf(t.Context(), w, change)
+			if err != nil || got.Hold != test.until || got.HoldAtMost != test.atMost {
+				t.Errorf("%q for %s, %v, want %q for %s", got.Hold, got.HoldAtMost, err, test.until, test.atMost)
+			}
+			want := test.until
+			if test.atAdmission != "" {
+				want = test.atAdmission
+			}
+			got, err = v.InForceAtAdmission(t.Context(), "prod", w.Labels, w.Annotations)
+			if err != nil || got.Hold != want || want == test.until && got.HoldAtMost != test.atMost {
+				t.Errorf("%q for %s at admission, %v, want %q", got.Hold, got.HoldAtMost, err, want)
+			}
+		})
+	}
+	t.Run("nothing known of the namespace", func(t *testing.T) {
+		if got, err := viewOf(t, policy("p", every, time.Hour)).InForceAtAdmission(t.Context(), "prod", nil, nil); err == nil || got.Hold.Holds() {
+			t.Errorf("%q, %v", got.Hold, err)
+		}
+	})
 }

@@ -32,6 +32,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/rules"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // How many count for one workload: those of the operator's namespace first, older
@@ -178,7 +179,11 @@ type Selection struct {
 	// ServerSilenceBy is the first check that fails what the server gives no verdict
 	// on; empty for none.
 	ServerSilenceBy string
-	// Policies are namespace/name@generation of those that the checks are of, and Over
+	// Hold is the strictest of the policies that hold, and HoldAtMost the longest time
+	// of them; none of them holds where Hold does not.
+	Hold       v1alpha1.HoldUntil
+	HoldAtMost time.Duration
+	// Policies are namespace/name@generation of those that count, and Over
 	// namespace/name of those that are too many.
 	Policies, Over []string
 }
@@ -222,6 +227,13 @@ func AtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload)
 	return choose(policies, operator, w, accepted).At(v1alpha1.StageAdmission)
 }
 
+// HoldAtAdmission says whether the rollout of a release of a workload waits, and for how
+// long at most. It goes by what was accepted, as AtAdmission does.
+func HoldAtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload) (until v1alpha1.HoldUntil, atMost time.Duration) {
+	s := choose(policies, operator, w, accepted)
+	return s.Hold, s.HoldAtMost
+}
+
 // choose is Select by what is in force of a policy, if that is of concern.
 func choose(
 	policies []v1alpha1.DefensePolicy, operator string, w Workload,
@@ -243,6 +255,8 @@ func choose(
 		}
 		count++
 		s.Policies = append(s.Policies, fmt.Sprintf("%s/%s@%d", p.Namespace, p.Name, generation))
+		until, atMost := holdOf(spec)
+		s.Hold, s.HoldAtMost = settings.Strictest(s.Hold, s.HoldAtMost, until, atMost)
 		for _, c := range checksOf(p, spec, generation) {
 			if c.Type != typeServer {
 				s.Checks = append(s.Checks, c)
@@ -252,6 +266,15 @@ func choose(
 		}
 	}
 	return s
+}
+
+// holdOf is what a spec in force has rollouts wait for: what changes nothing holds
+// nothing up.
+func holdOf(spec *v1alpha1.DefensePolicySpec) (until v1alpha1.HoldUntil, atMost time.Duration) {
+	if spec.Hold == nil || cmp.Or(spec.Mode, v1alpha1.ModeEnforce) != v1alpha1.ModeEnforce {
+		return v1alpha1.HoldNone, 0
+	}
+	return spec.Hold.Until, durationOr(spec.Hold.MaxDuration, settings.DefaultHold)
 }
 
 // Find finds a check of a workload by its name, also one that is over what counts, or
@@ -384,6 +407,12 @@ func (c *Check) failsSilence() bool {
 func NamesServer(p *v1alpha1.DefensePolicy) bool {
 	named := func(c v1alpha1.PolicyCheck) bool { return c.Altershield != nil }
 	return slices.ContainsFunc(p.Spec.Checks, named) || p.Status.InForce != nil && slices.ContainsFunc(p.Status.InForce.Checks, named)
+}
+
+// MayHold says that a policy may have rollouts wait, where it counts.
+func MayHold(p *v1alpha1.DefensePolicy) bool {
+	holds := func(spec *v1alpha1.DefensePolicySpec) bool { return spec.Hold != nil && spec.Hold.Until.Holds() }
+	return holds(&p.Spec) || p.Status.InForce != nil && holds(p.Status.InForce)
 }
 
 // Due is when a check has seen all it is to see, from when its stage began.

@@ -79,6 +79,24 @@ func byRule(rule string) func(*v1alpha1.DefensePolicy) {
 	}
 }
 
+// holding has rollouts wait; for the time that is the default where none is given.
+func holding(until v1alpha1.HoldUntil, atMost time.Duration) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Hold = &v1alpha1.PolicyHold{Until: until}
+		if atMost > 0 {
+			p.Spec.Hold.MaxDuration = &metav1.Duration{Duration: atMost}
+		}
+	}
+}
+
+// withoutChecks leaves a policy its hold alone.
+func withoutChecks(p *v1alpha1.DefensePolicy) { p.Spec.Checks = nil }
+
+// wasJudged says that the spec as it is now was accepted.
+func wasJudged(p *v1alpha1.DefensePolicy) {
+	p.Status.InForce, p.Status.InForceGeneration = p.Spec.DeepCopy(), p.Generation
+}
+
 // before says that a spec was accepted as generation 1, and that the present one is of
 // generation 2.
 func before(spec *v1alpha1.DefensePolicySpec) func(*v1alpha1.DefensePolicy) {
@@ -390,6 +408,78 @@ func TestAtAdmission(t *testing.T) {
 			}
 			if other := AtAdmission([]v1alpha1.DefensePolicy{p}, operator, Workload{Namespace: "other"}); len(other) != 0 {
 				t.Errorf("it counts in another namespace: %+v", other)
+			}
+		})
+	}
+}
+
+// TestHold: of the policies that count for shop/web the strictest hold counts, for the
+// longest time of those that hold. At admission only what was accepted counts.
+func TestHold(t *testing.T) {
+	const none, first, every = v1alpha1.HoldNone, v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch
+	type policies = []v1alpha1.DefensePolicy
+	held := v1alpha1.DefensePolicySpec{Hold: &v1alpha1.PolicyHold{Until: first}}
+	for name, test := range map[string]struct {
+		policies policies
+		began    time.Time
+		until    v1alpha1.HoldUntil
+		atMost   time.Duration
+		// unjudged: nobody has said yet whether the policies are accepted.
+		unjudged bool
+		// atAdmission, where it is another one there.
+		atAdmission *v1alpha1.HoldUntil
+	}{
+		"no policy":               {},
+		"without a hold":          {policies: policies{made("shop", "p", 0)}},
+		"that does not hold":      {policies: policies{made("shop", "p", 0, holding(none, time.Hour))}},
+		"one":                     {policies: policies{made("shop", "p", 0, holding(first, time.Hour))}, until: first, atMost: time.Hour},
+		"without checks":          {policies: policies{made("shop", "p", 0, holding(first, 0), withoutChecks)}, until: first, atMost: 30 * time.Minute},
+		"of the operator's":       {policies: policies{made(operator, "p", 0, holding(every, 0))}, until: every, atMost: 30 * time.Minute},
+		"that enforces":           {policies: policies{made("shop", "p", 0, holding(every, 0), mode(v1alpha1.ModeEnforce))}, until: every, atMost: 30 * time.Minute},
+		"that observes":           {policies: policies{made("shop", "p", 0, holding(every, 0), mode(v1alpha1.ModeObserve))}},
+		"that is disabled":        {policies: policies{made("shop", "p", 0, holding(every, 0), mode(v1alpha1.ModeDisabled))}},
+		"that selects another":    {policies: policies{made("shop", "p", 0, holding(every, 0), selecting("app", "api"))}},
+		"that selects other ones": {policies: policies{made(operator, "p", 0, holding(every, 0), ofNamespaces("team", "bank"))}},
+		"of another namespace":    {policies: policies{made("other", "p", 0, holding(every, 0))}},
+		"the strictest of two": {policies: policies{made(operator, "p", 0, holding(every, time.Minute)), made("shop", "p", 0, holding(first, time.Hour))},
+			until: every, atMost: time.Hour},
+		"which may be the other": {policies: policies{made(operator, "p", 0, holding(first, time.Minute)), made("shop", "p", 0, holding(every, time.Hour))},
+			until: every, atMost: time.Hour},
+		"the time of one that does not hold": {policies: policies{made(operator, "p", 0, holding(first, time.Minute)),
+			made("shop", "p", 0, holding(none, time.Hour)), made("shop", "q", 0, holding(every, time.Hour), mode(v1alpha1.ModeObserve))},
+			until: first, atMost: time.Minute},
+		"one too many":                 {policies: append(many(MaxPolicies, "shop"), made("shop", "p", 0, holding(every, 0)))},
+		"made after the release began": {policies: policies{made("shop", "p", time.Second, holding(every, 0))}, began: now},
+		"made in the same second":      {policies: policies{made("shop", "p", 0, holding(every, 0))}, began: now, until: every, atMost: 30 * time.Minute},
+		"not accepted, and never was":  {policies: policies{made("shop", "p", 0, holding(every, 0), invalid(nil))}, unjudged: true},
+		"not accepted any more": {policies: policies{made("shop", "p", 0, holding(every, time.Hour), invalid(&held))}, unjudged: true,
+			until: first, atMost: 30 * time.Minute},
+		"not judged yet, and laxer before": {policies: policies{made("shop", "p", 0, holding(every, 0), before(&held))}, unjudged: true,
+			until: every, atMost: 30 * time.Minute, atAdmission: ptr.To(first)},
+		"never judged": {policies: policies{made("shop", "p", 0, holding(every, 0))}, unjudged: true,
+			until: every, atMost: 30 * time.Minute, atAdmission: ptr.To(v1alpha1.HoldUntil(""))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range test.policies {
+				if !test.unjudged {
+					wasJudged(&test.policies[i])
+				}
+			}
+			Sort(test.policies, operator)
+			web := Workload{Namespace: "shop", NamespaceLabels: map[string]string{"team": "shop"}, Labels: map[string]string{"app": "web"}, Began: test.began}
+			s := Select(test.policies, operator, web)
+			if s.Hold != test.until || s.HoldAtMost != test.atMost {
+				t.Errorf("%q for %s, want %q for %s", s.Hold, s.HoldAtMost, test.until, test.atMost)
+			}
+			atAdmission, wantAtMost := ptr.Deref(test.atAdmission, test.until), test.atMost
+			if !atAdmission.Holds() {
+				wantAtMost = 0
+			}
+			if until, atMost := HoldAtAdmission(test.policies, operator, web); until != atAdmission || atMost != wantAtMost {
+				t.Errorf("%q for %s at admission, want %q for %s", until, atMost, atAdmission, wantAtMost)
+			}
+			if s.Hold.Holds() && !slices.ContainsFunc(test.policies, func(p v1alpha1.DefensePolicy) bool { return MayHold(&p) }) {
+				t.Error("none of the policies may hold")
 			}
 		})
 	}

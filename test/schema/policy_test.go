@@ -206,3 +206,23 @@ var _ = Describe("the default policy", func() {
 		Expect(p.Spec.Checks[0].PodHealth.ReadyAtEnd).To(HaveValue(BeTrue()))
 	})
 })
+
+var _ = Describe("a policy that holds", func() {
+	It("comes back with what it means", func(ctx SpecContext) {
+		p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "holds"}}
+		p.Spec.Hold = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
+		without := policy.Select([]v1alpha1.DefensePolicy{*p}, "default", policy.Workload{Namespace: "shop"})
+		Expect(api.Create(ctx, p)).To(Succeed())
+		DeferCleanup(api.Delete, p)
+		Expect(p.Spec.Hold.MaxDuration).To(HaveValue(Equal(metav1.Duration{Duration: without.HoldAtMost})))
+		p.Status.InForce, p.Status.InForceGeneration = p.Spec.DeepCopy(), p.Generation
+		Expect(api.Status().Update(ctx, p)).To(Succeed(), "what is in force is kept in the status, too")
+		Expect(policy.Select([]v1alpha1.DefensePolicy{*p}, "default", policy.Workload{Namespace: "shop"}).Hold).To(Equal(without.Hold))
+	})
+	It("need not say that it does not", func(ctx SpecContext) {
+		o := policyOf("holds-not", "hold: {}\n"+checkOf("podHealth: {}"))
+		Expect(api.Create(ctx, o, client.DryRunAll)).To(Succeed())
+		until, _, err := unstructured.NestedString(o.Object, "spec", "hold", "until")
+		Expect(until, err).To(Equal(string(v1alpha1.HoldNone)))
+	})
+})
