@@ -50,6 +50,13 @@ const (
 	defaultCertValidity   = 90 * 24 * time.Hour
 	// minCertValidity leaves a slow replica seconds to renew one.
 	minCertValidity = 10 * time.Second
+	// What a rollout that waits for its verdicts is kept from going on for, and how long
+	// before it would go on by itself the operator acts.
+	defaultHoldStep  = 10 * time.Minute
+	minHoldStep      = time.Second
+	maxHoldStep      = time.Hour
+	defaultHoldGuard = time.Minute
+	minHoldGuard     = 100 * time.Millisecond
 )
 
 // Options are the values of the flags.
@@ -80,6 +87,10 @@ type Options struct {
 	altershield.Registration
 	// DenyCIDRs are networks that no probe of a policy calls.
 	DenyCIDRs []netip.Prefix
+	// HoldStep is how long pods of a rollout that waits for its verdicts are kept from
+	// counting as available at first, and HoldGuard how long before they would the
+	// operator acts.
+	HoldStep, HoldGuard time.Duration
 	// PrintVersion and end.
 	PrintVersion bool
 	// Log says how much is logged, and in which form.
@@ -140,6 +151,12 @@ func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
 	fs.BoolVar(&o.MetricsByNamespace, "metrics-by-namespace", true,
 		"count blocked workloads for each namespace under defense; false gives one number for all, where there are very many namespaces")
 	fs.Func("deny-cidrs", "`networks` that no probe of a policy calls, separated by commas, as in 10.96.0.0/12,fd00:10::/32: those of nodes, for one", o.denyCIDRs)
+	fs.DurationVar(&o.HoldStep, "hold-step", defaultHoldStep,
+		"`duration` for which new pods of a rollout that waits for its verdicts do not count as available at first, and for which it goes on waiting by itself "+
+			"while no replica of the operator runs; "+minHoldStep.String()+" to "+maxHoldStep.String())
+	fs.DurationVar(&o.HoldGuard, "hold-guard", defaultHoldGuard,
+		"`duration` before such a rollout would go on by itself in which the operator has it wait longer, more than it takes another replica to take over; "+
+			minHoldGuard.String()+" to --hold-step")
 	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081",
 		"`address` /healthz and /readyz are served on; 0 turns them off")
 	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit, and exit")
@@ -231,7 +248,21 @@ func (o *Options) validate() error {
 	if err := o.Certificates.validate(); err != nil {
 		return err
 	}
+	if err := o.validateHold(); err != nil {
+		return err
+	}
 	return o.validateServer()
+}
+
+// validateHold checks the times of rollouts that wait for their verdicts.
+func (o *Options) validateHold() error {
+	if o.HoldStep < minHoldStep || o.HoldStep > maxHoldStep {
+		return fmt.Errorf("--hold-step %s is out of bounds: give a duration from %s to %s", o.HoldStep, minHoldStep, maxHoldStep)
+	}
+	if o.HoldGuard < minHoldGuard || o.HoldGuard > o.HoldStep {
+		return fmt.Errorf("--hold-guard %s is out of bounds: give a duration from %s to that of --hold-step, %s", o.HoldGuard, minHoldGuard, o.HoldStep)
+	}
+	return nil
 }
 
 func (c *Certificates) validate() error {

@@ -71,6 +71,18 @@ func TestParse(t *testing.T) {
 		"defaults": {check: func(o *Options) bool {
 			return o.Namespace == "altershieldoperator-system" && !o.LeaderElect && o.HealthAddress == ":8081" && o.WebhookPort == 9443 && o.MetricsAddress == "0" && o.MetricsByNamespace
 		}},
+		"holding, defaults": {check: func(o *Options) bool { return o.HoldStep == 10*time.Minute && o.HoldGuard == time.Minute }},
+		"holding shortly": {args: []string{"--hold-step=1s", "--hold-guard=100ms"}, check: func(o *Options) bool {
+			return o.HoldStep == time.Second && o.HoldGuard == 100*time.Millisecond
+		}},
+		"holding long": {args: []string{"--hold-step=1h", "--hold-guard=1h"}, check: func(o *Options) bool {
+			return o.HoldStep == time.Hour && o.HoldGuard == time.Hour
+		}},
+		"hold step too short":    {args: []string{"--hold-step=999ms", "--hold-guard=100ms"}, wantErr: []string{"--hold-step 999ms", "from 1s to 1h0m0s"}},
+		"hold step too long":     {args: []string{"--hold-step=61m"}, wantErr: []string{"--hold-step 1h1m0s", "from 1s to 1h0m0s"}},
+		"hold guard too short":   {args: []string{"--hold-guard=99ms"}, wantErr: []string{"--hold-guard 99ms", "from 100ms"}},
+		"hold guard over a step": {args: []string{"--hold-step=30s"}, wantErr: []string{"--hold-guard 1m0s", "--hold-step, 30s"}},
+		"hold step without unit": {args: []string{"--hold-step=600"}, wantErr: []string{"hold-step", "600"}},
 		"namespace of the pod": {podNamespace: "ours", check: func(o *Options) bool {
 			return o.Namespace == "ours" && o.Pod.Namespace == "ours" && o.Pod.Name == "manager-1"
 		}},
