@@ -38,6 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/identity"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/options"
@@ -111,7 +112,9 @@ func run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}
-	c := cluster.New(mgr, cluster.Options{Namespace: o.Namespace, Clock: serverClock, Kinds: kinds})
+	c := cluster.New(mgr, cluster.Options{
+		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: defense.HoldSteps{Step: o.HoldStep, Guard: o.HoldGuard},
+	})
 	if err := controllers.Setup(ctx, mgr, c, controllers.Options{Server: server, MetricsTogether: !o.MetricsByNamespace, APIServer: config.Host, DenyCIDRs: o.DenyCIDRs}); err != nil {
 		return err
 	}
@@ -120,6 +123,7 @@ func run(ctx context.Context, o *options.Options) error {
 		webhooks.SetupWithManager(mgr, webhooks.Options{
 			Kinds: kinds, Self: self, Clock: serverClock, Pod: o.Pod, Log: ctrl.Log.WithName("webhooks"),
 			Settings: c.InForce, Past: c.Past, Known: webhooks.KnownBy(c.View), Policies: webhooks.PoliciesBy(c.View),
+			Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps,
 			Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{Registration: o.Registration, Cluster: string(clusterUID)}),
 		}),
 		routers.SetupWithManager(mgr, routers.Options{

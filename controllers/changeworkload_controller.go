@@ -190,7 +190,7 @@ func (r *ChangeWorkloadReconciler) liveBatches(
 func (r *ChangeWorkloadReconciler) observe(
 	ctx context.Context, ns cluster.Namespace, change *v1alpha1.ChangeWorkload,
 ) (in defense.ReleaseInput, current bool, err error) {
-	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID}
+	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID, HoldSteps: r.HoldSteps}
 	if since, ok := r.putOff.Get(change.UID); ok {
 		in.PutOffSince = since.(time.Time) //nolint:errcheck // the cache holds nothing else
 	}
@@ -352,7 +352,7 @@ func (r *ChangeWorkloadReconciler) askRollback(ctx context.Context, w *defense.W
 
 // releaseActs are what is written for a release by its own controller.
 func releaseActs() []cluster.Act {
-	return []cluster.Act{cluster.ActBlock, cluster.ActLift, cluster.ActResume, cluster.ActBatch, cluster.ActRequest}
+	return []cluster.Act{cluster.ActBlock, cluster.ActLift, cluster.ActResume, cluster.ActBatch, cluster.ActRequest, cluster.ActPace}
 }
 
 // tidy remembers, forgets and removes; what cannot be done keeps nothing else
@@ -451,6 +451,19 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(
 	case defense.ResumeWorkload:
 		p = cluster.PatchRelease(w)
 		p.Resume(kind)
+	case defense.PaceWorkload:
+		p, a = cluster.PatchRelease(w), cluster.ActPace
+		if plan.Halt {
+			p.Halt(kind, change.Spec.Reversion)
+		}
+	}
+	switch h := plan.Hold; {
+	case h == nil:
+	case h.Set != nil:
+		p.Hold(kind, h.Set)
+	default:
+		p.GiveBack(kind)
+		p.SetAnnotation(v1alpha1.HoldEndedAnnotation, h.End.String())
 	}
 	if err := r.PatchWorkload(ctx, p, a); err != nil {
 		return err
@@ -459,7 +472,8 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(
 		defense.BlockWorkload:  "blocked the workload",
 		defense.LiftBlock:      "lifted the block of the workload",
 		defense.ResumeWorkload: "resumed the workload",
-	}[plan.Action], "workload", w.Name, "version", change.Spec.Reversion, "halted", plan.Halt, "resumed", plan.Resume)
+		defense.PaceWorkload:   "changed the pace of the rollout",
+	}[plan.Action], "workload", w.Name, "version", change.Spec.Reversion, "halted", plan.Halt, "resumed", plan.Resume, "hold", plan.Hold.String())
 	return nil
 }
 

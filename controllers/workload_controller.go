@@ -322,7 +322,7 @@ func (r *WorkloadReconciler) handBack(ctx context.Context, w *defense.Workload) 
 	return nil
 }
 
-// takeBack removes the operator's own block and pause.
+// takeBack removes the operator's own block and pause, and gives back what a hold changed.
 func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) error {
 	kind, err := r.KindOf(w)
 	if err != nil {
@@ -336,6 +336,7 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) 
 	}
 	p.DropAnnotation(v1alpha1.OverrideStaleAnnotation)
 	p.Resume(kind)
+	p.GiveBack(kind)
 	left, err := r.leftUnseen(ctx, w)
 	if err != nil {
 		return err

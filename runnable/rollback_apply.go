@@ -131,6 +131,7 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *defense.Workload, rb 
 	p := cluster.PatchRevision(w)
 	p.Restore(kind, template)
 	p.Resume(kind)
+	p.GiveBack(kind)
 	if applied, err := s.lastApplied(ctx, kind, w, template); err != nil {
 		return err
 	} else if applied != "" {

@@ -55,7 +55,9 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	}
 	o := &object{kind: kind, template: template}
 	o.Version = workload.Version(template)
-	o.Paused, _ = kind.Paused(&unstructured.Unstructured{Object: content})
+	stored := &unstructured.Unstructured{Object: content}
+	o.Paused, _ = kind.Paused(stored)
+	o.Pacing, _ = kind.Pace(stored)
 
 	metadata, _ := content["metadata"].(map[string]any)
 	o.ResourceVersion, _ = metadata["resourceVersion"].(string)

@@ -29,7 +29,7 @@ const pastTimeout = 500 * time.Millisecond
 // observePast adds the past to a request whose answer depends on it. Where it
 // is not known, the request is not a way back.
 func (o *Options) observePast(ctx context.Context, r *defense.AdmissionRequest, stored *object) {
-	if o.Past == nil || stored == nil || !r.NeedsPast() {
+	if o.Past == nil || stored == nil || !r.NeedsPast() && r.Hold == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, pastTimeout)
@@ -40,4 +40,22 @@ func (o *Options) observePast(ctx context.Context, r *defense.AdmissionRequest, 
 		return
 	}
 	r.Past = &past
+}
+
+// observeHold adds to a request that begins a rollout whether that is to be held. Where
+// it is not known, it is not held: the controller holds it when it sees it.
+func (o *Options) observeHold(ctx context.Context, r *defense.AdmissionRequest) {
+	if o.Hold == nil || !r.NeedsHold() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
+	defer cancel()
+	inForce, err := o.Hold(ctx, r.Namespace, r.New.Labels, r.New.Annotations)
+	if err != nil {
+		o.Log.Error(err, "a rollout is not held by admission, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+		return
+	}
+	if !inForce.Observe && inForce.Hold.Holds() {
+		r.Hold = &defense.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, HoldSteps: o.HoldSteps}
+	}
 }

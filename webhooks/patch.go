@@ -42,7 +42,10 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 		case defense.TemplateLabel:
 			path, parent, present = templateMetadata.Join("labels"), o.hasTemplateLabels, o.TemplateLabels
 		case defense.WorkloadPaused:
-			operations = append(operations, resume(o)...)
+			operations = append(operations, changing(o.kind.Resume(&defense.Workload{Labels: o.Labels, Annotations: o.Annotations, Paused: o.Paused}))...)
+			continue
+		case defense.WorkloadPace:
+			operations = append(operations, changing(o.kind.SetPace(o.Pace, c.Pace))...)
 			continue
 		}
 		_, replaces := present[c.Key]
@@ -69,10 +72,10 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 	return operations
 }
 
-// resume lets go on what the operator halted. The object is the one of the request, so
-// nothing has to be tested.
-func resume(o *object) (operations []jsonpatch.JsonPatchOperation) {
-	for _, op := range o.kind.Resume(&defense.Workload{Labels: o.Labels, Annotations: o.Annotations, Paused: o.Paused}) {
+// changing are the operations of a patch that change something: nothing is to be tested
+// of an object that is in the request itself.
+func changing(ops []workload.Op) (operations []jsonpatch.JsonPatchOperation) {
+	for _, op := range ops {
 		if op.Op != "test" {
 			operations = append(operations, jsonpatch.NewOperation(op.Op, op.Path, op.Value))
 		}

@@ -64,6 +64,12 @@ type Options struct {
 	// Settings reads what is in force for a workload with these annotations in
 	// a namespace; required with a Checker.
 	Settings func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
+	// Hold reads what is in force for a workload with these labels and annotations in a
+	// namespace, with what policies say of a hold, from a cache. Nil: no rollout is held
+	// by admission.
+	Hold func(ctx context.Context, namespace string, labels, annotations map[string]string) (settings.InForce, error)
+	// HoldSteps are the times of a hold.
+	HoldSteps defense.HoldSteps
 	// Past reads what is known of the releases of a workload, by namespace and UID,
 	// from a cache. Nil, or an error: no request is a way back.
 	Past func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error)
@@ -169,6 +175,7 @@ func newMutating(o Options, kind workload.Kind) handler {
 			if object.deleting {
 				return response, nil
 			}
+			o.observeHold(ctx, &request)
 			o.observePast(ctx, &request, stored)
 			response.Patches = patch(object, defense.MutateAdmission(request))
 			if check == nil || !mustAsk(req, &request) {

@@ -36,6 +36,8 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Kinds of workloads that are defended.
 	Kinds *workload.Registry
+	// HoldSteps are the times of holds; what is not set has its default.
+	HoldSteps defense.HoldSteps
 }
 
 // Cluster reads and writes the cluster. There is one in a process: it remembers
@@ -48,6 +50,8 @@ type Cluster struct {
 	Recorder events.EventRecorder
 	// Clock has the time of the API server, whichever replica this is.
 	Clock clock.PassiveClock
+	// HoldSteps are the times of holds.
+	HoldSteps defense.HoldSteps
 
 	denials *denials
 }
@@ -59,8 +63,8 @@ func New(mgr ctrl.Manager, o Options) *Cluster {
 		View:     View{Cached: c, Live: mgr.GetAPIReader(), Kinds: o.Kinds, Operator: o.Namespace},
 		Client:   c,
 		Recorder: mgr.GetEventRecorder("altershield-operator"),
-		Clock:    o.Clock,
-		denials:  newDenials(o.Clock),
+		Clock:    o.Clock, HoldSteps: o.HoldSteps.OrDefault(),
+		denials: newDenials(o.Clock),
 	}
 }
 

@@ -116,6 +116,7 @@ var (
 	ActBlock    = Act{v1alpha1.ReasonBlockDenied, "block the workload"}
 	ActLift     = Act{v1alpha1.ReasonLiftDenied, "lift the block of the workload"}
 	ActResume   = Act{v1alpha1.ReasonResumeDenied, "resume the workload"}
+	ActPace     = Act{v1alpha1.ReasonPaceDenied, "change the pace of the rollout, which waits for its verdicts"}
 	ActBatch    = Act{v1alpha1.ReasonBatchDenied, "create a batch"}
 	ActRollBack = Act{v1alpha1.ReasonRollbackDenied, "roll the workload back"}
 	ActRecord   = Act{v1alpha1.ReasonRecordDenied, "record the release"}

@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -44,6 +45,16 @@ import (
 type Patch struct {
 	workload *defense.Workload
 	ops      []workload.Op
+	// pace is what admission is to make of the write; nil where it has nothing to do.
+	pace *paced
+}
+
+// paced is a pace that a write leads to, with the operations that do it where admission
+// did not.
+type paced struct {
+	by  workload.Kind
+	to  defense.Pace
+	was *defense.Hold
 }
 
 // PatchRelease patches the workload while it is at the release it was observed
@@ -170,6 +181,29 @@ func (p *Patch) Resume(by workload.Control) {
 	p.DropAnnotation(v1alpha1.HaltedAnnotation)
 }
 
+// Hold says what the pace of a rollout is to be. Admission sets it, in the same request:
+// what the operator itself would write of these fields no other manager could apply
+// server-side any more.
+func (p *Patch) Hold(by workload.Kind, h *defense.Hold) {
+	if was, ok := p.workload.Annotations[v1alpha1.HeldAnnotation]; ok {
+		p.add("test", annotationPath(v1alpha1.HeldAnnotation), was)
+	}
+	p.SetAnnotation(v1alpha1.HeldAnnotation, h.String())
+	p.pace = &paced{by: by, to: h.Set, was: h}
+}
+
+// GiveBack gives back what a hold changed of the workload, as it was observed, and
+// nobody else changed since.
+func (p *Patch) GiveBack(by workload.Control) {
+	w := p.workload
+	if w.Hold == nil {
+		p.DropAnnotation(v1alpha1.HeldAnnotation)
+		return
+	}
+	p.ops = append(p.ops, by.SetPace(w.Pace, w.Hold.Kept(w.Pace))...)
+	p.DropAnnotation(v1alpha1.HeldAnnotation)
+}
+
 // PatchWorkload writes a patch, unless the same was denied just now. One that is
 // denied is a [DeniedError].
 func (c *Cluster) PatchWorkload(ctx context.Context, p *Patch, a Act) error {
@@ -188,7 +222,24 @@ func (c *Cluster) write(ctx context.Context, p *Patch) error {
 	if err := c.Client.Patch(ctx, obj, client.RawPatch(types.JSONPatchType, body)); err != nil {
 		return fmt.Errorf("patch %s %s/%s: %w", p.workload.Kind(), p.workload.Namespace, p.workload.Name, err)
 	}
-	return nil
+	if p.pace == nil {
+		return nil
+	}
+	return c.writePace(ctx, p, obj)
+}
+
+// writePace sets the pace of a workload where admission did not, because it was skipped.
+func (c *Cluster) writePace(ctx context.Context, p *Patch, written *unstructured.Unstructured) error {
+	is, err := p.pace.by.Pace(written)
+	if err != nil || is == nil || is.Pace == p.pace.to {
+		return err
+	}
+	again := &Patch{workload: p.workload}
+	again.add("test", "/metadata/uid", string(p.workload.UID))
+	again.add("test", annotationPath(v1alpha1.HeldAnnotation), p.pace.was.String())
+	again.ops = append(again.ops, p.pace.by.SetPace(is.Pace, p.pace.to)...)
+	log.FromContext(ctx).Info("set the pace of a rollout past admission, which did not", "workload", p.workload.Name, "is", is.Pace, "to", p.pace.to)
+	return c.write(ctx, again)
 }
 
 // isFailedTest says that a JSON patch did not apply, because a test in it failed

@@ -115,8 +115,8 @@ func (v View) Template(ctx context.Context, w *defense.Workload) (template map[s
 	return template, workload.Version(template), nil
 }
 
-// Anew observes the labels, the annotations and the pause of a workload as the API
-// server has them: the cache may be behind the operator's own last write. It fails
+// Anew observes the labels, the annotations, the pause and the pace of a workload as the
+// API server has them: the cache may be behind the operator's own last write. It fails
 // where the workload is gone.
 func (v View) Anew(ctx context.Context, w *defense.Workload) (*defense.Workload, error) {
 	kind, err := v.KindOf(w)
@@ -133,6 +133,12 @@ func (v View) Anew(ctx context.Context, w *defense.Workload) (*defense.Workload,
 	anew := *w
 	anew.Labels, anew.Annotations, anew.ResourceVersion = stored.GetLabels(), stored.GetAnnotations(), stored.GetResourceVersion()
 	anew.Deleting = stored.GetDeletionTimestamp() != nil
-	anew.Paused, err = kind.Paused(stored)
+	if anew.Paused, err = kind.Paused(stored); err != nil {
+		return nil, err
+	}
+	pacing, err := kind.Pace(stored)
+	if err == nil && pacing != nil {
+		anew.Observed(pacing.Pace)
+	}
 	return &anew, err
 }

@@ -53,6 +53,8 @@ type AdmissionObject struct {
 	ResourceVersion string
 	// Paused says that the workload does not roll out changes.
 	Paused bool
+	// Pacing is nil of a kind whose rollouts cannot be held.
+	*Pacing
 }
 
 // AdmissionRequest is one request to write a workload.
@@ -72,6 +74,9 @@ type AdmissionRequest struct {
 	Old, New AdmissionObject
 	// Past is nil when it is not known, or not needed: see NeedsPast.
 	Past *Past
+	// Hold is nil when it is not known whether a rollout is to be held, or not needed:
+	// see NeedsHold.
+	Hold *WantedHold
 }
 
 // AdmissionTarget is the part of a workload that a change is about.
@@ -87,6 +92,8 @@ const (
 	// WorkloadPaused is the pause of the rollout. It is only ever removed, and
 	// has no key.
 	WorkloadPaused
+	// WorkloadPace is what a hold changes. It has no key.
+	WorkloadPace
 )
 
 // AdmissionChange sets or removes one key of a workload.
@@ -96,6 +103,8 @@ type AdmissionChange struct {
 	// Value is empty when the key is removed.
 	Value  string
 	Remove bool
+	// Pace is that of WorkloadPace.
+	Pace Pace
 }
 
 // AdmissionVerdict is the answer to a request.
@@ -115,8 +124,8 @@ const maxUser = 256
 
 // restoredLabels and restoredAnnotations are the operator's own on a workload:
 // an update neither loses, changes nor adds them. Not among them are
-// SuspendLabel, whose loss is denied rather than undone, and what users set:
-// IgnoredSuspendLabel, RollbackToAnnotation, UnquarantineAnnotation and the
+// SuspendLabel, whose loss is denied rather than undone, HeldAnnotation, which goes with
+// what it describes, and what users set: IgnoredSuspendLabel, RollbackToAnnotation, UnquarantineAnnotation and the
 // settings.
 func restoredLabels() []string {
 	return []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel}
@@ -128,7 +137,7 @@ func restoredAnnotations() []string {
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackRequestedAnnotation,
 		v1alpha1.UnquarantinedAnnotation,
-		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation,
+		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.HoldEndedAnnotation,
 	}
 }
 
@@ -157,6 +166,7 @@ func MutateAdmission(r AdmissionRequest) []AdmissionChange {
 	default:
 		r.mutateUpdated(&want)
 	}
+	r.pace(&want)
 	changes := slices.Concat(
 		mapChanges(WorkloadLabel, r.New.Labels, want.Labels),
 		mapChanges(WorkloadAnnotation, r.New.Annotations, want.Annotations),
@@ -164,6 +174,9 @@ func MutateAdmission(r AdmissionRequest) []AdmissionChange {
 	)
 	if r.New.Paused && !want.Paused {
 		changes = append(changes, AdmissionChange{Target: WorkloadPaused, Remove: true})
+	}
+	if want.Pacing != nil && want.Pace != r.New.Pace {
+		changes = append(changes, AdmissionChange{Target: WorkloadPace, Pace: want.Pace})
 	}
 	return changes
 }

@@ -54,7 +54,7 @@ type WorkloadInput struct {
 // and Record is set; EnsureChange and what follows it only without them.
 type WorkloadPlan struct {
 	// TakeBack: the workload left the defense, or is only observed from now on;
-	// remove the operator's block and its pause.
+	// remove the operator's block and its pause, and give back what a hold changed.
 	TakeBack bool
 	// Resumed: somebody resumed what the operator had paused; what says so goes.
 	Resumed bool
@@ -125,7 +125,7 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	if w.Deleting {
 		return WorkloadPlan{}
 	}
-	held := hasOwnBlock(w) || w.Annotations[v1alpha1.HaltedAnnotation] != ""
+	held := hasOwnBlock(w) || w.Annotations[v1alpha1.HaltedAnnotation] != "" || w.Hold != nil
 	switch {
 	case !in.Enrolled || OptedOut(w.Labels):
 		return WorkloadPlan{TakeBack: held && !anyOpen(in.Changes)}

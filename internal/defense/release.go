@@ -18,6 +18,7 @@ package defense
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,8 @@ type ReleaseInput struct {
 	PutOffSince time.Time
 	// Begin are the checks of policies that begin at stages of the release as a whole.
 	Begin []BeginCheck
+	// HoldSteps are the times of a hold.
+	HoldSteps HoldSteps
 	// Cluster identifies the cluster to AlterShield Server; empty when none is
 	// configured.
 	Cluster types.UID
@@ -95,6 +98,9 @@ const (
 	LiftBlock
 	// ResumeWorkload means only resume the rollout, with ReleasePlan.Resume.
 	ResumeWorkload
+	// PaceWorkload means only change the pace of the rollout, with ReleasePlan.Hold, and
+	// pause it, with ReleasePlan.Halt.
+	PaceWorkload
 )
 
 // Batch is a batch to be made.
@@ -149,6 +155,8 @@ type ReleasePlan struct {
 	// Resume takes the operator's own pause back.
 	Action       WorkloadAction
 	Halt, Resume bool
+	// Hold is what becomes of the pace of the rollout in the same write; nil for nothing.
+	Hold *HoldChange
 	// ActionEvents are the events of Action, emitted when it is done.
 	ActionEvents []Event
 	// Status is set when it is to be written. PutOff says that it is to be written
@@ -197,6 +205,7 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 	case standingCurrent:
 		d.noteOptOut()
 		d.follow()
+		d.followHold()
 		d.boundRecords()
 		if d.status.Attempt > 0 {
 			d.keepPrevious()
@@ -271,7 +280,7 @@ func (d *release) standing() standing {
 func (d *release) cancel(why standing) {
 	// Nothing more is written for it.
 	NoteAccepted(d.status, d.Change.Generation, d.Now, v1alpha1.ReasonBlockDenied, v1alpha1.ReasonLiftDenied, v1alpha1.ReasonResumeDenied,
-		v1alpha1.ReasonBatchDenied, v1alpha1.ReasonRollbackDenied, v1alpha1.ReasonRequestDenied, v1alpha1.ReasonRecordDenied)
+		v1alpha1.ReasonPaceDenied, v1alpha1.ReasonBatchDenied, v1alpha1.ReasonRollbackDenied, v1alpha1.ReasonRequestDenied, v1alpha1.ReasonRecordDenied)
 	if reason, ok := rolledBack(d.Workload, d.Change); ok && why == standingReplaced {
 		d.rollBack(reason)
 		return
@@ -581,8 +590,21 @@ func (d *release) putOff() time.Duration {
 	rest.Batches, rest.EntryTime, rest.EntryTimeUnix = was.Batches, was.EntryTime, was.EntryTimeUnix
 	rest.DefensePreparingPods, rest.DefenseCheckingPods, rest.DefenseCheckPassPods = was.DefensePreparingPods, was.DefenseCheckingPods, was.DefenseCheckPassPods
 	rest.PreparingCount, rest.CheckingCount, rest.PassCount = was.PreparingCount, was.CheckingCount, was.PassCount
+	rest.Conditions = withMessageOf(v1alpha1.ConditionHeld, rest.Conditions, was.Conditions)
 	if !equality.Semantic.DeepEqual(&rest, was) {
 		return 0
 	}
 	return left
+}
+
+// withMessageOf are conditions in which one of a type has the message that it had, where
+// it was the same else: that tells how many verdicts are waited for.
+func withMessageOf(kind string, conditions, was []metav1.Condition) []metav1.Condition {
+	now, before := meta.FindStatusCondition(conditions, kind), meta.FindStatusCondition(was, kind)
+	if now == nil || before == nil || now.Status != before.Status || now.Reason != before.Reason {
+		return conditions
+	}
+	conditions = slices.Clone(conditions)
+	meta.FindStatusCondition(conditions, kind).Message = before.Message
+	return conditions
 }

@@ -20,6 +20,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,7 +56,7 @@ type Workload struct {
 	Stamp string
 	// Replicas is the number of pods the workload asks for.
 	Replicas int32
-	// MinReady is how long a pod has to be Ready to be available.
+	// MinReady is how long a pod has to be Ready to be available, as the user wants it.
 	MinReady time.Duration
 	// Paused says that the workload does not roll out changes.
 	Paused bool
@@ -63,6 +64,11 @@ type Workload struct {
 	// long the rollout may stand still; 0 is for ever.
 	Rolling          bool
 	ProgressDeadline time.Duration
+	// Pace is what the workload has of what a hold changes, MinReady and
+	// ProgressDeadline what the user wants of it. Hold is nil while it is not held, and
+	// of a kind that cannot be Pace is zero.
+	Pace Pace
+	Hold *Hold
 	// InFlight is how many pods the strategy lets be replaced at a time.
 	InFlight int32
 	// AvailableSince is since when the workload has been available without a break;
@@ -81,6 +87,8 @@ type Workload struct {
 	RevisionCreated time.Time
 	// RevisionUID identifies it; empty while there is none.
 	RevisionUID types.UID
+	// RevisionReplicas are the pods that are asked of it by now.
+	RevisionReplicas int32
 	// OldRevisions are the others that pods are asked of.
 	OldRevisions []OldRevision
 }
@@ -124,6 +132,21 @@ type Rollout struct {
 	// Stuck: the rollout exceeded its progress deadline, as Message says.
 	Stuck   bool
 	Message string
+}
+
+// Observed takes what a hold changes, with what the annotations say of a hold: of the
+// user's values, which the operator goes by, and of those in force.
+func (w *Workload) Observed(pace Pace) {
+	w.Pace, w.Hold = pace, ParseHold(w.Annotations[v1alpha1.HeldAnnotation])
+	users := pace
+	if w.Hold != nil {
+		users = w.Hold.Kept(pace)
+	}
+	w.MinReady, w.ProgressDeadline = users.minReady(), 0
+	// The largest value means none.
+	if users.ProgressDeadlineSeconds < math.MaxInt32 {
+		w.ProgressDeadline = time.Duration(users.ProgressDeadlineSeconds) * time.Second
+	}
 }
 
 // Kind is the kind of the workload in lower case, as in messages.

@@ -20,10 +20,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +33,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -166,6 +166,65 @@ func (Deployment) Resume(w *defense.Workload) []Op {
 		return []Op{{Op: "test", Path: pausedPath}}
 	}
 	return []Op{{Op: "test", Path: pausedPath, Value: true}, {Op: "remove", Path: pausedPath}}
+}
+
+// Pace implements Kind.
+func (Deployment) Pace(stored *unstructured.Unstructured) (*defense.Pacing, error) {
+	var spec struct {
+		Spec struct {
+			Replicas                *int32 `json:"replicas"`
+			MinReadySeconds         int32  `json:"minReadySeconds"`
+			ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds"`
+			Strategy                struct {
+				Type appsv1.DeploymentStrategyType `json:"type"`
+			} `json:"strategy"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"spec": withoutTemplate(stored.Object)}, &spec); err != nil {
+		return nil, fmt.Errorf("read deployment %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
+	}
+	s := &spec.Spec
+	return &defense.Pacing{
+		Pace:     defense.Pace{MinReadySeconds: s.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(s.ProgressDeadlineSeconds, defaultProgressDeadline)},
+		Rolling:  s.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType || s.Strategy.Type == "",
+		Replicas: ptr.Deref(s.Replicas, 1),
+	}, nil
+}
+
+// defaultProgressDeadline is what the API server sets, in seconds.
+const defaultProgressDeadline = 600
+
+// withoutTemplate is the spec of a workload but for its template, whose fields this
+// build may not be able to type.
+func withoutTemplate(content map[string]any) map[string]any {
+	spec, _ := content["spec"].(map[string]any)
+	rest := make(map[string]any, len(spec))
+	for k, v := range spec {
+		if k != "template" {
+			rest[k] = v
+		}
+	}
+	return rest
+}
+
+// SetPace implements Control.
+func (Deployment) SetPace(from, to defense.Pace) (ops []Op) {
+	const minReady, deadline = "/spec/minReadySeconds", "/spec/progressDeadlineSeconds"
+	if from.MinReadySeconds != to.MinReadySeconds {
+		// The API server leaves out what is 0.
+		test, set := Op{Op: "test", Path: minReady}, Op{Op: "remove", Path: minReady}
+		if from.MinReadySeconds > 0 {
+			test.Value = from.MinReadySeconds
+		}
+		if to.MinReadySeconds > 0 {
+			set = Op{Op: "add", Path: minReady, Value: to.MinReadySeconds}
+		}
+		ops = append(ops, test, set)
+	}
+	if from.ProgressDeadlineSeconds != to.ProgressDeadlineSeconds {
+		ops = append(ops, Op{Op: "test", Path: deadline, Value: from.ProgressDeadlineSeconds}, Op{Op: "replace", Path: deadline, Value: to.ProgressDeadlineSeconds})
+	}
+	return ops
 }
 
 // Restore implements Control.
@@ -327,6 +386,8 @@ func (d Deployment) observeReplicaSets(ctx context.Context, r client.Reader, w *
 	if current != nil {
 		w.RevisionCreated = current.GetCreationTimestamp().Time
 		w.RevisionUID = current.GetUID()
+		replicas, _, _ := unstructured.NestedInt64(current.Object, "spec", "replicas")
+		w.RevisionReplicas = int32(replicas) //nolint:gosec // the API has them so
 		return observeNotMade(current, w)
 	}
 	return nil
@@ -397,19 +458,8 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 	}
 	// The template is of no use here, and fields in it this build cannot type
 	// must not get in the way.
-	content := make(map[string]any, len(obj.Object))
-	for k, v := range obj.Object {
-		content[k] = v
-	}
-	if spec, ok := content["spec"].(map[string]any); ok {
-		rest := make(map[string]any, len(spec))
-		for k, v := range spec {
-			if k != "template" {
-				rest[k] = v
-			}
-		}
-		content["spec"] = rest
-	}
+	content := maps.Clone(obj.Object)
+	content["spec"] = withoutTemplate(obj.Object)
 	var deployment appsv1.Deployment
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &deployment); err != nil {
 		return nil, "", fmt.Errorf("read deployment %s/%s: %w", obj.GetNamespace(), obj.GetName(), err)
@@ -427,14 +477,12 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 		Version:         version,
 		Stamp:           stampOf(obj),
 		Replicas:        1,
-		MinReady:        time.Duration(deployment.Spec.MinReadySeconds) * time.Second,
 		Paused:          deployment.Spec.Paused,
 		Rolling:         deployment.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType,
 	}
-	// The largest value means none.
-	if s := deployment.Spec.ProgressDeadlineSeconds; s != nil && *s < math.MaxInt32 {
-		w.ProgressDeadline = time.Duration(*s) * time.Second
-	}
+	w.Observed(defense.Pace{
+		MinReadySeconds: deployment.Spec.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(deployment.Spec.ProgressDeadlineSeconds, defaultProgressDeadline),
+	})
 	if deployment.Spec.Replicas != nil {
 		w.Replicas = *deployment.Spec.Replicas
 	}

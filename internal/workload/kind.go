@@ -62,6 +62,9 @@ type Kind interface {
 	IsCurrent(w *defense.Workload, pod metav1.Object) bool
 	// Paused reads off a workload, as the API server sent it, whether it is paused.
 	Paused(stored *unstructured.Unstructured) (bool, error)
+	// Pace reads off such a workload what a hold changes, and whether its rollout can
+	// be held; nil where workloads of this kind cannot.
+	Pace(stored *unstructured.Unstructured) (*defense.Pacing, error)
 	// RevisionTemplate reads the pod template of an earlier revision, as the
 	// workload had it, with its version; nil when the revision is gone.
 	RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error)
@@ -89,6 +92,8 @@ type Control interface {
 	Resume(w *defense.Workload) []Op
 	// Restore sets the pod template back.
 	Restore(template map[string]any) []Op
+	// SetPace changes what a hold changes, from what was observed.
+	SetPace(from, to defense.Pace) []Op
 }
 
 // Template reads the pod template off a workload of a kind, as the API server sent it.

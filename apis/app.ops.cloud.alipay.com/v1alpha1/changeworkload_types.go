@@ -568,8 +568,9 @@ type ChangeWorkloadStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Conditions explain the state: Progressing, Verified, Blocked, RolledBack,
-	// OrderAccepted, OrderPreChecked, OrderPostChecked, OrderEnded, and
-	// OverridesAccepted once an annotation of the workload could not be used.
+	// OrderAccepted, OrderPreChecked, OrderPostChecked, OrderEnded, Held where the
+	// rollout waits for its verdicts, and OverridesAccepted once an annotation of the
+	// workload could not be used.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -593,6 +594,7 @@ type ChangeWorkloadStatus struct {
 // +kubebuilder:printcolumn:name="ORDERSTAGE",type=string,priority=1,JSONPath=`.status.orderStage`,description="How far the order has come on AlterShield Server"
 // +kubebuilder:printcolumn:name="PROGRESSING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Progressing")].reason`,description="How far the rollout has come, or what holds it up"
 // +kubebuilder:printcolumn:name="VERIFIED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Verified")].reason`,description="What the verification says"
+// +kubebuilder:printcolumn:name="HELD",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Held")].reason`,description="Whether the rollout waits for verdicts, or why it went on"
 type ChangeWorkload struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

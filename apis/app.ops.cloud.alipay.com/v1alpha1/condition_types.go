@@ -87,6 +87,9 @@ const (
 	ReasonLiftDenied = "LiftDenied"
 	// ReasonResumeDenied means that the operator could not end its own pause.
 	ReasonResumeDenied = "ResumeDenied"
+	// ReasonPaceDenied means that the operator could not hold the rollout, let it go on,
+	// or give back what the hold had changed.
+	ReasonPaceDenied = "PaceDenied"
 	// ReasonBatchDenied means that a batch could not be created.
 	ReasonBatchDenied = "BatchDenied"
 	// ReasonRollbackDenied means that the workload could not be rolled back.
@@ -422,4 +425,43 @@ const (
 	ReasonOfCluster = "OfCluster"
 	// ReasonUnknownName means no setting has this name; the object is ignored.
 	ReasonUnknownName = "UnknownName"
+)
+
+// ConditionHeld of a ChangeWorkload is True while the rollout of the release waits for
+// verdicts, and False when it did, or should have, and goes on: its reason says why. It
+// is absent where nothing is to be waited for.
+const ConditionHeld = "Held"
+
+// Reasons of ConditionHeld.
+const (
+	// ReasonWaitingForVerdicts means that pods that were made are not verified yet.
+	ReasonWaitingForVerdicts = "WaitingForVerdicts"
+	// ReasonHoldVerified means that everything that was waited for passed.
+	ReasonHoldVerified = "Verified"
+	// ReasonHoldRanOut means that pods had no verdict when they had been waited for as
+	// long as is allowed, and that the rollout went on without.
+	ReasonHoldRanOut = "RanOut"
+	// ReasonHoldFailed means that the release failed.
+	ReasonHoldFailed = "Failed"
+	// ReasonHoldEdited means that somebody set a field that the hold had changed.
+	ReasonHoldEdited = "EditedByUser"
+	// ReasonHoldEnded means that the release ended, or that nothing asks for a hold any
+	// more.
+	ReasonHoldEnded = "Ended"
+	// ReasonNotHeld means that the rollout of this release does not wait, as its message
+	// says why.
+	ReasonNotHeld = "NotHeld"
+)
+
+// Events of a hold.
+const (
+	// EventHoldStarted: the rollout waits for its verdicts.
+	EventHoldStarted = "HoldStarted"
+	// EventHoldEnded: it does not any more.
+	EventHoldEnded = "HoldEnded"
+	// EventHoldRanOut: pods had no verdict after the longest time that is waited.
+	EventHoldRanOut = "HoldRanOut"
+	// EventWouldHold: the rollout would have waited, were the workload not only
+	// observed.
+	EventWouldHold = "WouldHold"
 )

@@ -115,6 +115,14 @@ const (
 	// HaltedAnnotation holds the version because of which the operator paused
 	// the workload.
 	HaltedAnnotation = "altershield.defense.antgroup.com/halted"
+	// HeldAnnotation records, as JSON, what a hold changed of the workload, to be
+	// given back, and what it wants it to be now. It is there while the rollout waits
+	// for its verdicts.
+	HeldAnnotation = "altershield.defense.antgroup.com/held"
+	// HoldEndedAnnotation records why the hold of the release the workload is at ended:
+	// number of the release, reason of the condition Held and, where somebody ended it,
+	// user, separated by single spaces.
+	HoldEndedAnnotation = "altershield.defense.antgroup.com/hold-ended"
 	// HistoryOfLabel on a ControllerRevision holds the UID of the workload whose
 	// version it remembers. Those of before have it not: the workload is their
 	// controller.

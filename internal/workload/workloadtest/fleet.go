@@ -133,6 +133,9 @@ func (Fleet) Paused(stored *unstructured.Unstructured) (bool, error) {
 	return anchored, err
 }
 
+// Pace implements workload.Kind: rollouts of Fleets cannot be held.
+func (Fleet) Pace(*unstructured.Unstructured) (*defense.Pacing, error) { return nil, nil }
+
 // RevisionTemplate implements workload.Kind.
 func (Fleet) RevisionTemplate(context.Context, client.Reader, string, *defense.OldRevision) (map[string]any, string, error) {
 	return nil, "", nil
@@ -175,3 +178,6 @@ func (Fleet) Resume(w *defense.Workload) []workload.Op {
 func (Fleet) Restore(template map[string]any) []workload.Op {
 	return []workload.Op{{Op: "replace", Path: "/spec/crew", Value: template}}
 }
+
+// SetPace implements workload.Control.
+func (Fleet) SetPace(defense.Pace, defense.Pace) []workload.Op { return nil }

@@ -1,0 +1,348 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"encoding/json"
+	"math"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// A hold makes the rollout of a Deployment wait for its verdicts. The pods of a wave
+// run, are Ready and serve, but count as available only once they are verified, so the
+// deployment controller makes no more of them: minReadySeconds is raised while they are
+// not, and lowered to their age when they are. No pod is ever removed because of that.
+// Should the operator be gone, each wave goes on by itself when it is as old as that.
+
+// Pace is what a hold changes of a workload.
+type Pace struct {
+	// MinReadySeconds a pod has to be Ready to be available.
+	MinReadySeconds int32 `json:"minReadySeconds"`
+	// ProgressDeadlineSeconds the rollout may stand still; the largest value means for
+	// ever.
+	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds"`
+}
+
+// minReady is MinReadySeconds as a duration.
+func (p Pace) minReady() time.Duration { return time.Duration(p.MinReadySeconds) * time.Second }
+
+// paced is p with another MinReadySeconds, for at most so long: the deadline of the
+// rollout is later than both. It has to be, and a hold is no lack of progress.
+func (p Pace) paced(minReady, atMost time.Duration) Pace {
+	minReady = max(minReady.Truncate(time.Second), p.minReady())
+	q := Pace{MinReadySeconds: int32(min(minReady/time.Second, math.MaxInt32-1)), ProgressDeadlineSeconds: math.MaxInt32} //nolint:gosec // bounded
+	if p.ProgressDeadlineSeconds < math.MaxInt32 {
+		wait := int64(max(minReady, atMost)/time.Second) + int64(p.ProgressDeadlineSeconds)
+		q.ProgressDeadlineSeconds = int32(min(wait, math.MaxInt32)) //nolint:gosec // bounded
+	}
+	return q
+}
+
+// Hold is what HeldAnnotation says.
+type Hold struct {
+	// Release is the number of the release that is held.
+	Release int64 `json:"release"`
+	// Until is what it waits for.
+	Until v1alpha1.HoldUntil `json:"until"`
+	// Pace is the user's own, to be given back.
+	Pace `json:",inline"`
+	// Set is what the operator wants it to be now, and Was what it wanted before.
+	Set Pace  `json:"set"`
+	Was *Pace `json:"was,omitempty"`
+	// OpenedAt is when pods were let become available last, those that were Ready since
+	// OpenedTo or before; Unix time (seconds), 0 when none were.
+	OpenedAt int64 `json:"openedAt,omitempty"`
+	OpenedTo int64 `json:"openedTo,omitempty"`
+}
+
+// ParseHold reads the value of HeldAnnotation; nil when it says nothing that can be
+// used.
+func ParseHold(value string) *Hold {
+	var h Hold
+	if value == "" || json.Unmarshal([]byte(value), &h) != nil || h.Release < 1 ||
+		!h.Pace.valid() || !h.Set.valid() || h.Was != nil && !h.Was.valid() {
+		return nil
+	}
+	return &h
+}
+
+// valid says that the API server takes it.
+func (p Pace) valid() bool {
+	return p.MinReadySeconds >= 0 && p.ProgressDeadlineSeconds > p.MinReadySeconds
+}
+
+// String is the value of HeldAnnotation.
+func (h *Hold) String() string {
+	data, err := json.Marshal(h)
+	if err != nil {
+		return "" // numbers and strings only
+	}
+	return string(data)
+}
+
+// own says that a value was written by the operator, or is the user's own: of each
+// field apart.
+func (h *Hold) own(is Pace) bool {
+	of := func(field func(Pace) int32) bool {
+		v := field(is)
+		return v == field(h.Set) || v == field(h.Pace) || h.Was != nil && v == field(*h.Was)
+	}
+	return of(minReadyOf) && of(deadlineOf)
+}
+
+func minReadyOf(p Pace) int32 { return p.MinReadySeconds }
+func deadlineOf(p Pace) int32 { return p.ProgressDeadlineSeconds }
+
+// Kept is what is left of a pace that somebody changed when the hold ends: the user's
+// own, but for what is neither that nor the operator's.
+func (h *Hold) Kept(is Pace) Pace {
+	given := h.Pace
+	for _, f := range []struct {
+		of  func(Pace) int32
+		set *int32
+	}{{minReadyOf, &given.MinReadySeconds}, {deadlineOf, &given.ProgressDeadlineSeconds}} {
+		if v := f.of(is); v != f.of(h.Set) && (h.Was == nil || v != f.of(*h.Was)) {
+			*f.set = v
+		}
+	}
+	return given
+}
+
+// HoldSteps are the times of a hold that are the same for all workloads.
+type HoldSteps struct {
+	// Step is how long a wave is kept at first from being available. Should the
+	// operator be gone, a wave goes on by itself after that.
+	Step time.Duration
+	// Guard is how long before a wave would become available by itself the operator
+	// sees to it that it does not.
+	Guard time.Duration
+}
+
+// OrDefault fills in what is not set.
+func (s HoldSteps) OrDefault() HoldSteps {
+	return HoldSteps{Step: cmp.Or(s.Step, 10*time.Minute), Guard: cmp.Or(s.Guard, time.Minute)}
+}
+
+// settle is how old pods are at least when they are let become available: the pods that
+// are made then have to be that old before they are, too, and are seen before.
+func (s HoldSteps) settle() time.Duration { return s.Guard / 5 }
+
+// slack is how much younger than the youngest of them a pod is taken for that is let
+// become available: times are in whole seconds, and clocks differ.
+const slack = 2 * time.Second
+
+// maxStep bounds how long a hold goes on when the operator is gone.
+const maxStep = time.Hour
+
+// HeldPod is a pod of a rollout that is held.
+type HeldPod struct {
+	Created time.Time
+	// ReadySince is zero while it is not Ready.
+	ReadySince time.Time
+	// Verified: all checks that it waits for have passed it. Flapped: it was not Ready
+	// once since then.
+	Verified, Flapped bool
+}
+
+// HoldInput is what the pace of a rollout that is held is decided from.
+type HoldInput struct {
+	Now time.Time
+	// Hold is what the workload says of it.
+	Hold *Hold
+	// Until and AtMost are wanted now.
+	Until  v1alpha1.HoldUntil
+	AtMost time.Duration
+	HoldSteps
+	// Replicas are asked for. Pods are those of the current template that are not to
+	// go.
+	Replicas int32
+	Pods     []HeldPod
+}
+
+// HoldPlan is what becomes of a hold.
+type HoldPlan struct {
+	// Done: nothing is waited for any more.
+	Done bool
+	// Set is the pace it is to have from now on; nil when nothing changes. Opens: pods
+	// are let become available by it.
+	Set   *Hold
+	Opens bool
+	// Waiting are the pods that are waited for, the oldest of which was made at Since.
+	Waiting int
+	Since   time.Time
+	// RanOut are pods that have no verdict after the longest time that is waited, and are
+	// let go on by this: they are Ready, and were not let go on before.
+	RanOut int
+	// Again is how long until there is something to do by time alone; 0 for never.
+	Again time.Duration
+}
+
+// wave is what a decision looks at of the pods.
+type wave struct {
+	HoldInput
+	plan HoldPlan
+	// live are pods that count, waiting those of them without a verdict.
+	verified, waiting []HeldPod
+	// oldest is how long the oldest pod is Ready that waits; zero when none is Ready.
+	oldest time.Duration
+	ready  bool
+}
+
+// DecideHold says what becomes of a rollout that is held.
+func DecideHold(in HoldInput) HoldPlan {
+	w := &wave{HoldInput: in}
+	for _, p := range in.Pods {
+		left := p.Created.Add(in.AtMost).Sub(in.Now)
+		switch {
+		case p.Verified:
+			w.verified = append(w.verified, p)
+			continue
+		case left <= 0:
+			// Its time is over. One that is not Ready waits for no verdict.
+			if p.ReadySince.Unix() > in.Hold.OpenedTo && !p.ReadySince.IsZero() {
+				w.plan.RanOut++
+			}
+			w.verified = append(w.verified, p)
+			continue
+		}
+		w.again(left)
+		w.waiting = append(w.waiting, p)
+		if w.plan.Since.IsZero() || p.Created.Before(w.plan.Since) {
+			w.plan.Since = p.Created
+		}
+		if age := in.Now.Sub(p.ReadySince); !p.ReadySince.IsZero() && (!w.ready || age > w.oldest) {
+			w.oldest, w.ready = age, true
+		}
+	}
+	w.plan.Waiting = len(w.waiting)
+	switch {
+	case w.over():
+		w.plan.Done, w.plan.Again = true, 0
+	case w.open():
+	default:
+		w.close()
+	}
+	if minReady := cmp.Or(w.plan.Set, in.Hold).Set.minReady(); w.ready && !w.plan.Done {
+		w.again(minReady - w.oldest - w.early(minReady))
+	}
+	return w.plan
+}
+
+func (w *wave) again(in time.Duration) {
+	w.plan.Again = shortest(w.plan.Again, max(in, time.Second/10))
+}
+
+// over says that nothing is waited for: the first wave is verified, or all pods are.
+func (w *wave) over() bool {
+	switch {
+	case w.Replicas == 0:
+		return true
+	case len(w.waiting) > 0 || len(w.verified) == 0:
+		return false
+	default:
+		return w.Until == v1alpha1.HoldFirstBatch || len(w.verified) >= int(w.Replicas)
+	}
+}
+
+// open lets the pods become available that are verified and older than the oldest one
+// that waits, each once. The first wave is let go on as a whole, when the hold is over.
+func (w *wave) open() bool {
+	if w.Until == v1alpha1.HoldFirstBatch {
+		return false
+	}
+	opens, youngest := false, time.Duration(math.MaxInt64)
+	for i := range w.verified {
+		p := &w.verified[i]
+		age := w.Now.Sub(p.ReadySince)
+		if p.ReadySince.IsZero() || w.ready && age-slack <= w.oldest+w.settle() {
+			continue
+		}
+		if wait := w.settle() + slack - age; wait > 0 {
+			if p.Flapped {
+				continue // the others do not wait for it
+			}
+			w.again(wait)
+			return false
+		}
+		youngest = min(youngest, age)
+		opens = opens || p.ReadySince.Unix() > w.Hold.OpenedTo
+	}
+	if !opens {
+		return false
+	}
+	set := w.with(min(youngest-slack, maxStep))
+	set.OpenedAt, set.OpenedTo = w.Now.Unix(), w.Now.Add(-youngest).Unix()
+	w.plan.Set, w.plan.Opens = set, true
+	return true
+}
+
+// close keeps the pods that wait from becoming available, when they are about to.
+func (w *wave) close() {
+	minReady := w.Hold.Set.minReady()
+	if len(w.waiting) == 0 || (!w.ready || minReady-w.oldest > w.early(minReady)) && (minReady >= w.Guard || !w.madeSince()) {
+		return
+	}
+	to := w.oldest + w.Step
+	if age, ok := w.youngestVerified(); ok && age-slack-w.oldest >= 2*w.Guard {
+		// The verified ones stay available.
+		to = min(age-slack, w.oldest+maxStep)
+	}
+	w.plan.Set = w.with(to)
+}
+
+// early is how long before a pod would become available it is kept from that: not so
+// early that what was opened just now has not been acted on.
+func (w *wave) early(minReady time.Duration) time.Duration {
+	return min(w.Guard, max(minReady/2, slack))
+}
+
+// madeSince says that pods were made since some were let become available.
+func (w *wave) madeSince() bool {
+	for i := range w.waiting {
+		if w.waiting[i].Created.Unix() >= w.Hold.OpenedAt {
+			return true
+		}
+	}
+	return false
+}
+
+// youngestVerified is how long the youngest pod is Ready that is verified and older than
+// those that wait.
+func (w *wave) youngestVerified() (age time.Duration, ok bool) {
+	for i := range w.verified {
+		p := &w.verified[i]
+		if a := w.Now.Sub(p.ReadySince); !p.ReadySince.IsZero() && a > w.oldest && (!ok || a < age) {
+			age, ok = a, true
+		}
+	}
+	return age, ok
+}
+
+// with is the hold with another MinReadySeconds.
+func (w *wave) with(minReady time.Duration) *Hold {
+	h, was := *w.Hold, w.Hold.Set
+	h.Set, h.Was, h.Until = h.Pace.paced(minReady, w.AtMost), &was, w.Until
+	return &h
+}
+
+// Begin is a hold that begins with this release, from the user's own pace.
+func (s HoldSteps) Begin(release int64, own Pace, until v1alpha1.HoldUntil, atMost time.Duration) *Hold {
+	return &Hold{Release: release, Until: until, Pace: own, Set: own.paced(s.Step, atMost)}
+}

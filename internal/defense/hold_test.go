@@ -1,0 +1,350 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// rollout is a model of the deployment and the ReplicaSet controller, as far as a hold
+// depends on them: pkg/controller/deployment/rolling.go of Kubernetes, with a pod's age
+// against minReadySeconds. Time goes in seconds.
+type rollout struct {
+	t                    *testing.T
+	now                  int
+	replicas             int
+	surge, unavailable   int
+	minReady, originally int
+	// old pods are always available. made is when new ones were, starts how long they
+	// take to be Ready.
+	old    int
+	made   []*madePod
+	starts int
+	// asked is how many new pods the new ReplicaSet has to have.
+	asked int
+	hold  *Hold
+	steps HoldSteps
+	until v1alpha1.HoldUntil
+	// verdict is how long one takes after a pod is Ready, and atMost how long it is waited
+	// for; a pod in silent gets none.
+	verdict, atMost int
+	silent          func(i int) bool
+	// sees is how many seconds the operator is behind.
+	sees int
+	// dead: the operator does nothing any more.
+	dead   func(now int) bool
+	writes int
+	waves  int
+	// again is when the operator asked to look again.
+	again int
+}
+
+type madePod struct{ at, ready int }
+
+func (r *rollout) isReady(p *madePod) bool { return r.now >= p.ready }
+
+func (r *rollout) available(p *madePod) bool { return r.isReady(p) && r.now-p.ready >= r.minReady }
+
+func (r *rollout) verified(i int) bool {
+	p := r.made[i]
+	return !r.silent(i) && r.now-p.at >= 0 && r.now >= p.ready+max(r.originally, 0)+r.verdict
+}
+
+func (r *rollout) timeIsOver(i int) bool { return r.now >= r.made[i].at+r.atMost }
+
+// step lets the controllers of Kubernetes do what they can at once.
+func (r *rollout) step() {
+	for i := len(r.made); i < r.asked; i++ {
+		r.made = append(r.made, &madePod{at: r.now, ready: r.now + r.starts + i%3})
+	}
+	for len(r.made) > r.asked { // the youngest that are not Ready go first
+		r.made = r.made[:len(r.made)-1]
+	}
+	total := r.old + r.asked
+	if most := r.replicas + r.surge; r.asked < r.replicas && total < most {
+		r.asked += min(most-total, r.replicas-r.asked)
+		return
+	}
+	if r.asked > r.replicas {
+		r.asked = r.replicas
+		return
+	}
+	availableNew := 0
+	for _, p := range r.made {
+		if r.available(p) {
+			availableNew++
+		}
+	}
+	least := r.replicas - r.unavailable
+	if down := min(r.old, r.old+availableNew-least); down > 0 && r.old+r.asked-least-(r.asked-availableNew) > 0 {
+		r.old -= min(down, r.old+r.asked-least-(r.asked-availableNew))
+	}
+}
+
+// next is when something happens next by time alone.
+func (r *rollout) next() int {
+	next := math.MaxInt
+	at := func(times ...int) {
+		for _, t := range times {
+			if t > r.now {
+				next = min(next, t)
+			}
+		}
+	}
+	at(r.again)
+	for i, p := range r.made {
+		at(p.at+r.sees, p.ready, p.ready+r.sees, p.ready+r.minReady, p.at+r.atMost)
+		if !r.silent(i) {
+			at(p.ready + r.originally + r.verdict)
+		}
+	}
+	return next
+}
+
+// looks says that the operator looks now: it asked to, a pod that was made or got Ready
+// is seen now, or has its verdict.
+func (r *rollout) looks() bool {
+	if r.hold == nil || r.dead(r.now) {
+		return false
+	}
+	return r.now == 0 || r.now == r.again || slices.ContainsFunc(r.made, func(p *madePod) bool {
+		return r.now == p.at+r.sees || r.now == p.ready+r.sees || r.now == p.ready+r.originally+r.verdict
+	})
+}
+
+// operate lets the operator look, at what it saw some time ago.
+func (r *rollout) operate(clock time.Time) {
+	if !r.looks() {
+		return
+	}
+	var pods []HeldPod
+	for i, p := range r.made {
+		if p.at > r.now-r.sees {
+			continue
+		}
+		h := HeldPod{Created: clock.Add(time.Duration(p.at) * time.Second), Verified: r.verified(i)}
+		if r.now-r.sees >= p.ready {
+			h.ReadySince = clock.Add(time.Duration(p.ready) * time.Second)
+		}
+		pods = append(pods, h)
+	}
+	plan := DecideHold(HoldInput{
+		Now: clock.Add(time.Duration(r.now) * time.Second), Hold: r.hold, Until: r.until, AtMost: time.Duration(r.atMost) * time.Second,
+		HoldSteps: r.steps, Replicas: int32(r.replicas), Pods: pods,
+	})
+	r.again = -1
+	if plan.Again > 0 {
+		r.again = r.now + int((plan.Again+time.Second-1)/time.Second)
+	}
+	switch {
+	case plan.Done:
+		r.minReady, r.hold = int(r.hold.MinReadySeconds), nil
+		r.writes++
+	case plan.Set != nil:
+		if plan.Opens {
+			r.waves++
+		}
+		if !plan.Set.Set.valid() {
+			r.t.Fatalf("after %d s: the API server would refuse %+v", r.now, plan.Set.Set)
+		}
+		r.hold, r.minReady = plan.Set, int(plan.Set.Set.MinReadySeconds)
+		r.writes++
+	}
+}
+
+// turn is all that happens at this time.
+func (r *rollout) turn(clock time.Time) {
+	for range 6 {
+		r.step()
+	}
+	r.check()
+	r.operate(clock)
+	for range 6 {
+		r.step()
+	}
+}
+
+// check fails the test where a hold did harm.
+func (r *rollout) check() {
+	inFlight, serving := 0, r.old
+	for i, p := range r.made {
+		if r.available(p) && !r.verified(i) && !r.timeIsOver(i) && r.hold != nil && !r.dead(r.now) {
+			r.t.Fatalf("after %d s: pod %d of %d is available without a verdict; it was made at %d, Ready at %d; minReadySeconds %d, opened %d to %d",
+				r.now, i, r.replicas, p.at, p.ready, r.minReady, r.hold.OpenedAt, r.hold.OpenedTo)
+		}
+		if !r.verified(i) && !r.timeIsOver(i) {
+			inFlight++
+		}
+		if r.isReady(p) {
+			serving++
+		}
+	}
+	if most := max(r.surge+r.unavailable, 1); inFlight > most && r.hold != nil && !r.dead(r.now) && r.until == v1alpha1.HoldEveryBatch {
+		r.t.Fatalf("after %d s: %d pods are in flight, the strategy allows %d", r.now, inFlight, most)
+	}
+	if serving < r.replicas-r.unavailable {
+		r.t.Fatalf("after %d s: %d pods serve of %d, the strategy allows %d less", r.now, serving, r.replicas, r.unavailable)
+	}
+}
+
+// run plays the rollout to its end.
+func (r *rollout) run(within int) {
+	clock := time.Unix(1_700_000_000, 0)
+	r.steps = r.steps.OrDefault()
+	r.old = r.replicas
+	r.hold = r.steps.Begin(2, Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until, time.Duration(r.atMost)*time.Second)
+	r.minReady = int(r.hold.Set.MinReadySeconds)
+	for r.now < within {
+		r.turn(clock)
+		if r.old == 0 && len(r.made) == r.replicas && r.hold == nil {
+			return
+		}
+		r.now = r.next()
+	}
+	r.t.Fatalf("it is not over after %d s: %d old and %d new pods, minReadySeconds %d, hold %v", within, r.old, len(r.made), r.minReady, r.hold)
+}
+
+func never(int) bool { return false }
+
+// TestHoldModel plays rollouts that are held against a model of the controllers.
+func TestHoldModel(t *testing.T) {
+	strategies := map[string]func(replicas int) (surge, unavailable int){
+		"25%/25%": func(n int) (int, int) {
+			surge, unavailable := (n+3)/4, n/4
+			return surge, unavailable
+		},
+		"1/0":   func(int) (int, int) { return 1, 0 },
+		"0/1":   func(int) (int, int) { return 0, 1 },
+		"100/0": func(n int) (int, int) { return n, 0 },
+	}
+	for name, strategy := range strategies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, replicas := range []int{1, 2, 3, 5, 10, 20, 50, 100} {
+				for _, verdict := range []int{1, 5, 60, 300, 1200} {
+					for _, originally := range []int{0, 30, 900} {
+						surge, unavailable := strategy(replicas)
+						r := &rollout{
+							t: t, replicas: replicas, surge: surge, unavailable: unavailable, originally: originally, starts: 4,
+							until: v1alpha1.HoldEveryBatch, verdict: verdict, atMost: 3600, silent: never, sees: 2, dead: never,
+						}
+						r.run(1000 * 2000)
+						if most := 2*r.waves + 2 + (verdict+originally)/60*(r.waves+1); r.writes > most {
+							t.Errorf("%d replicas, verdicts after %d s, minReadySeconds %d: %d writes in %d waves", replicas, verdict, originally, r.writes, r.waves)
+						}
+						if verdict <= 300 && originally == 0 && r.writes > 2*(r.waves+1) {
+							t.Errorf("%d replicas, verdicts after %d s: %d writes in %d waves, more than two each", replicas, verdict, r.writes, r.waves)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestHoldRunsOut: a pod without a verdict keeps the others no longer than allowed.
+func TestHoldRunsOut(t *testing.T) {
+	for _, replicas := range []int{1, 3, 20} {
+		t.Run(fmt.Sprint(replicas), func(t *testing.T) {
+			r := &rollout{
+				t: t, replicas: replicas, surge: 1, unavailable: 0, starts: 4, until: v1alpha1.HoldEveryBatch, verdict: 20, atMost: 120,
+				silent: func(i int) bool { return i == 0 || i == 7 }, dead: never,
+			}
+			r.run(20 * (130 + 60))
+		})
+	}
+}
+
+// TestHoldFirst: only the first wave is waited for.
+func TestHoldFirst(t *testing.T) {
+	r := &rollout{t: t, replicas: 20, surge: 5, unavailable: 5, starts: 4, until: v1alpha1.HoldFirstBatch, verdict: 60, atMost: 600, silent: never, dead: never}
+	r.run(300)
+	if r.writes != 1 {
+		t.Errorf("%d writes, want the one that gives back", r.writes)
+	}
+}
+
+// TestHoldDead: should the operator be gone, the rollout goes on by itself, a wave at a
+// time, each bounded.
+func TestHoldDead(t *testing.T) {
+	for _, dies := range []int{0, 3, 70, 75, 140, 400} {
+		t.Run(fmt.Sprint(dies), func(t *testing.T) {
+			r := &rollout{
+				t: t, replicas: 20, surge: 5, unavailable: 5, starts: 4, until: v1alpha1.HoldEveryBatch, verdict: 60, atMost: 1800, silent: never,
+				dead: func(now int) bool { return now >= dies },
+			}
+			clock := time.Unix(1_700_000_000, 0)
+			r.steps = r.steps.OrDefault()
+			r.old = r.replicas
+			r.hold = r.steps.Begin(2, Pace{ProgressDeadlineSeconds: 600}, r.until, 30*time.Minute)
+			r.minReady = int(r.hold.Set.MinReadySeconds)
+			for ; r.old > 0; r.now = r.next() {
+				r.turn(clock)
+				if r.now > dies+5*int(maxStep/time.Second) {
+					t.Fatalf("it stands still: minReadySeconds %d", r.minReady)
+				}
+			}
+			t.Logf("over after %d s", r.now)
+		})
+	}
+}
+
+func TestParseHold(t *testing.T) {
+	whole := HoldSteps{}.OrDefault().Begin(7, Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch, time.Hour)
+	if got := ParseHold(whole.String()); got == nil || *got != *whole {
+		t.Errorf("read %+v, want %+v", got, whole)
+	}
+	if whole.Set.ProgressDeadlineSeconds != math.MaxInt32 {
+		t.Errorf("a rollout without a deadline got one: %+v", whole.Set)
+	}
+	for _, bad := range []string{
+		"", "x", "{}", `{"release":0,"minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1200}}`,
+		`{"release":1,"minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":600}}`,
+		`{"release":1,"minReadySeconds":-1,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1200}}`,
+	} {
+		if got := ParseHold(bad); got != nil {
+			t.Errorf("%q was read as %+v", bad, got)
+		}
+	}
+}
+
+func TestHoldKept(t *testing.T) {
+	h := &Hold{
+		Release: 2, Pace: Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
+		Set: Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 2400}, Was: &Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400},
+	}
+	for name, c := range map[string]struct{ is, want Pace }{
+		"the operator's":              {h.Set, h.Pace},
+		"the operator's, not written": {*h.Was, h.Pace},
+		"the user's own":              {h.Pace, h.Pace},
+		"one of the user":             {Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 2400}, Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 600}},
+		"the other of the user":       {Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 900}, Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 900}},
+	} {
+		if got := h.Kept(c.is); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+		if own := h.own(c.is); own != slices.Contains([]string{"the operator's", "the operator's, not written", "the user's own"}, name) {
+			t.Errorf("%s: own is %t", name, own)
+		}
+	}
+}

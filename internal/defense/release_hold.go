@@ -1,0 +1,333 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// The hold of the rollout of a release: when it begins, what it waits for, and when what
+// it changed is given back.
+
+// HoldChange is what is written of a hold.
+type HoldChange struct {
+	// Set is the pace from now on; nil to give it back, and End says why.
+	Set *Hold
+	End HoldEnd
+}
+
+// String is what it does, in one word.
+func (h *HoldChange) String() string {
+	switch {
+	case h == nil:
+		return "unchanged"
+	case h.Set == nil:
+		return "given back"
+	default:
+		return h.Set.Set.minReady().String()
+	}
+}
+
+// HoldCheck is the name, and the type, of what stands among the checks of a release whose
+// hold ran out where silence fails.
+const HoldCheck = "hold"
+
+// checkGrace is how long after its time a check in the background may still say that it
+// failed.
+const checkGrace = 5 * time.Second
+
+// holding says that the rollout of this release is held.
+func (d *release) holding() bool {
+	return d.Workload.Hold != nil && d.Workload.Hold.Release == d.Change.Spec.Release
+}
+
+// wantsHold says that settings or policies ask for a hold.
+func (d *release) wantsHold() bool { return d.Settings.Hold.Holds() && !d.Settings.Observe }
+
+// followHold lets the rollout of the release wait for its verdicts, and go on.
+func (d *release) followHold() {
+	w := d.Workload
+	begins := d.status.Attempt > 0 && (d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
+	switch {
+	case d.status.ObservedRelease != d.Change.Spec.Release || d.plan.Action == LiftBlock:
+		// The attempt has not begun; or the next turn is about it.
+	case w.Hold == nil && begins:
+		d.beginHold()
+	case w.Hold == nil:
+		d.noteHoldGone()
+	case d.Settings.Observe:
+		// What the operator holds is taken back.
+	case !w.Hold.own(w.Pace):
+		d.endHold(v1alpha1.ReasonHoldEdited)
+	case d.hasFailed() && !IsOpen(d.status.Status):
+		d.endFailedHold()
+	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins:
+		d.endHold(v1alpha1.ReasonHoldEnded)
+	default:
+		d.pace(begins)
+	}
+}
+
+// beginHold holds the rollout of a release that admission did not hold: it was released
+// past it, or admission did not know that it is to.
+func (d *release) beginHold() {
+	w := d.Workload
+	end, ended := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation])
+	switch {
+	case !d.Settings.Hold.Holds() || w.Pace == (Pace{}):
+	case ended && end.Release == d.Change.Spec.Release:
+		d.noteHoldGone()
+	case remembered(d.History, d.Change.Spec.Reversion) || d.restores():
+		d.notHeld("the version succeeded before, and a way back is not to wait")
+	case d.Settings.Observe:
+		d.notHeld("the workload is only observed")
+		if d.replaces() {
+			d.would(v1alpha1.EventWouldHold, "the rollout would have waited for its verdicts")
+		}
+	case !d.replaces():
+		d.notHeld("it replaces no pods while others run")
+	default:
+		d.writeHold(d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, w.Pace, d.Settings.Hold, d.Settings.HoldAtMost))
+		d.holdStarted(", which admission did not see to; pods that are available by now are not waited for")
+	}
+}
+
+// replaces says that the rollout replaces pods while others run.
+func (d *release) replaces() bool {
+	w := d.Workload
+	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && IsOpen(d.status.Status) &&
+		slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Replicas > 0 })
+}
+
+// restores says that the release is the operator's own rollback.
+func (d *release) restores() bool {
+	for i := range d.Others {
+		if why, ok := rolledBack(d.Workload, &d.Others[i]); ok && why.To == d.Change.Spec.Reversion && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *release) notHeld(why string) {
+	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonNotHeld, "the rollout does not wait for its verdicts: %s", why)
+}
+
+func (d *release) holdStarted(more string) {
+	first := "all its pods are"
+	if d.Settings.Hold == v1alpha1.HoldFirstBatch {
+		first = "its first pods are"
+	}
+	message := fmt.Sprintf("the rollout waits until %s verified, for at most %s each time%s", first, d.Settings.HoldAtMost, more)
+	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldStarted, message)
+	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
+}
+
+// pace decides when the next pods may be made.
+func (d *release) pace(begins bool) {
+	w := d.Workload
+	if begins {
+		d.holdStarted("")
+	}
+	if !d.holding() {
+		// Released past admission, while the one before was held.
+		d.writeHold(d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, w.Hold.Kept(w.Pace), d.Settings.Hold, d.Settings.HoldAtMost))
+		return
+	}
+	pods, again := d.heldPods()
+	plan := DecideHold(HoldInput{
+		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: d.Settings.HoldAtMost, HoldSteps: d.HoldSteps.OrDefault(),
+		Replicas: w.Replicas, Pods: pods,
+	})
+	again = shortest(again, plan.Again)
+	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, again)
+	fails, _ := d.Settings.ServerSilence()
+	switch {
+	case plan.RanOut > 0 && fails:
+		d.failHold(plan.RanOut)
+		return
+	case plan.Done && plan.RanOut > 0:
+		d.ranOut(plan.RanOut)
+		d.endHold(v1alpha1.ReasonHoldRanOut)
+		return
+	case plan.Done:
+		d.endHold(v1alpha1.ReasonHoldVerified)
+		return
+	case plan.Set != nil:
+		if plan.Opens && plan.RanOut > 0 {
+			d.ranOut(plan.RanOut)
+		}
+		d.writeHold(plan.Set)
+	case w.Pace != w.Hold.Set:
+		d.writeHold(w.Hold) // what was written last was not carried out
+	}
+	d.explainHold(&plan)
+}
+
+// explainHold says what is waited for. Between two waves it says so of the next one.
+func (d *release) explainHold(p *HoldPlan) {
+	if p.Waiting == 0 {
+		d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "the pods that were made so far are verified; the next ones are waited for")
+		return
+	}
+	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "waiting for %d verdicts since %s, at most until %s",
+		p.Waiting, FormatTime(p.Since), FormatTime(p.Since.Add(d.Settings.HoldAtMost)))
+}
+
+func (d *release) describeRanOut(pods int) string {
+	return fmt.Sprintf("%d pods have no verdict after %s", pods, d.Settings.HoldAtMost)
+}
+
+func (d *release) ranOut(pods int) {
+	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventHoldRanOut, d.describeRanOut(pods)+"; the rollout goes on without them, as silence does not fail")
+}
+
+// failHold fails the release because pods of it have no verdict.
+func (d *release) failHold(pods int) {
+	c := v1alpha1.CheckStatus{
+		Name: HoldCheck, Type: HoldCheck, Mode: v1alpha1.ModeEnforce, Phase: v1alpha1.CheckNoData, OnSilence: v1alpha1.SilenceFails,
+		Reason: v1alpha1.ReasonHoldRanOut, Message: d.describeRanOut(pods) + ", and silence fails", StartTime: timeOf(time.Unix(d.status.StartTimeUnix, 0)),
+	}
+	if FindCheck(d.status.Checks, HoldCheck) == nil {
+		SetCheck(&d.status.Checks, c, d.Now)
+		d.event(corev1.EventTypeWarning, v1alpha1.EventHoldRanOut, c.Message)
+		d.plan.RequeueAfter = time.Second / 10
+	}
+}
+
+// heldPods are the pods of the release, as a hold looks at them, and how long until one
+// more is verified by time alone.
+func (d *release) heldPods() (pods []HeldPod, again time.Duration) {
+	verified := map[types.UID]int64{}
+	for i := range d.Batches {
+		b := &d.Batches[i]
+		if !d.ofAttempt(b) || b.Status.Status != v1alpha1.ChangePodExecuteDone {
+			continue
+		}
+		if left := d.watched(b); left > 0 {
+			again = shortest(again, left)
+			continue
+		}
+		passed, _ := batchResults(b)
+		for j := range passed {
+			verified[types.UID(passed[j].UID)] = b.Spec.CreateTimeUnix
+		}
+	}
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		if !p.live() {
+			continue
+		}
+		made, ok := verified[p.UID]
+		h := HeldPod{Created: p.Created, Verified: ok}
+		if p.Ready {
+			h.ReadySince = p.bounded(p.ReadySince, d.Now)
+			h.Flapped = ok && h.ReadySince.After(time.Unix(made, 0).Add(clockTolerance))
+		}
+		pods = append(pods, h)
+	}
+	return pods, again
+}
+
+// watched is how long a check in the background still looks at a batch that is done; 0
+// when none does.
+func (d *release) watched(b *v1alpha1.ChangePod) (left time.Duration) {
+	for i := range b.Status.Checks {
+		if c := &b.Status.Checks[i]; c.Phase == v1alpha1.CheckWatching && c.Mode != v1alpha1.ModeObserve && c.DueTime != nil {
+			left = max(left, c.DueTime.Add(checkGrace).Sub(d.Now))
+		}
+	}
+	return left
+}
+
+// writeHold changes the pace of the rollout, in the write that does something else with
+// the workload, if there is one.
+func (d *release) writeHold(set *Hold) {
+	d.plan.Hold = &HoldChange{Set: set}
+	if d.plan.Action == LeaveWorkload {
+		d.plan.Action = PaceWorkload
+	}
+}
+
+// endHold gives back what the hold changed, and says why.
+func (d *release) endHold(reason string) {
+	end := HoldEnd{Release: d.Change.Spec.Release, Reason: reason}
+	if reason == v1alpha1.ReasonHoldEdited {
+		end.User = UnknownUser
+	}
+	d.writeHold(nil)
+	d.plan.Hold.End = end
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, "the rollout does not wait any more: "+end.describe())
+	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, reason, "%s", end.describe())
+}
+
+// endFailedHold gives back what the hold changed, and pauses the rollout in the same
+// write: whoever resumes it gets the workload's own pace.
+func (d *release) endFailedHold() {
+	if d.Settings.Blocking && !d.Workload.Paused && !d.plan.Halt {
+		d.halt()
+	}
+	d.endHold(v1alpha1.ReasonHoldFailed)
+}
+
+// noteHoldGone says of a hold that is gone why it is, once. Where nothing says so, the
+// workload was let go as a whole.
+func (d *release) noteHoldGone() {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld)
+	end, ended := ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
+	ended = ended && end.Release == d.Change.Spec.Release
+	if said != nil && said.Status == metav1.ConditionFalse || said == nil && !ended {
+		return
+	}
+	if !ended {
+		end = HoldEnd{Reason: v1alpha1.ReasonHoldEnded}
+	}
+	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, "the rollout does not wait any more: "+end.describe())
+	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, end.Reason, "%s", end.describe())
+}
+
+// waveIsFinished says that every pod that was made so far of a rollout that is held is
+// finished: no more come before they are verified, so their batch is not waited for to
+// be full.
+func (d *release) waveIsFinished() bool {
+	if !d.holding() {
+		return false
+	}
+	waiting := map[types.UID]bool{}
+	for i := range d.preparing {
+		waiting[d.preparing[i].UID] = true
+	}
+	live := int32(0)
+	for i := range d.Pods {
+		if p := &d.Pods[i]; p.live() {
+			live++
+			if !d.batched[p.UID] && !waiting[p.UID] {
+				return false
+			}
+		}
+	}
+	return live >= d.Workload.RevisionReplicas
+}
