@@ -327,10 +327,12 @@ func (w *world) tryKubectl(ctx context.Context, args ...string) (string, error) 
 func (w *world) withoutManager(ctx context.Context, do func()) {
 	GinkgoHelper()
 	Expect(w.manager).NotTo(BeNil(), "the manager is another process's: make the spec Serial")
+	w.observer.OperatorStops()
 	Expect(w.manager.Stop()).To(Succeed())
 	defer func() {
 		GinkgoHelper()
 		Expect(w.manager.Start(ctx)).To(Succeed())
+		w.observer.OperatorStarts()
 	}()
 	do()
 }

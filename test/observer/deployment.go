@@ -39,7 +39,7 @@ func ownLabels() []string {
 func ownAnnotations() []string {
 	return []string{
 		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
-		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
+		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HeldAnnotation, v1alpha1.HoldEndedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackToAnnotation,
 		v1alpha1.RollbackRequestedAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.UnquarantinedAnnotation,
 		v1alpha1.AdmittedAnnotation,
@@ -63,11 +63,16 @@ func checkDeployment(before, after *appsv1.Deployment, by Writer, defended bool)
 
 // checkOwnFields is S6: but for what is the operator's, both versions are equal.
 func checkOwnFields(before, after *appsv1.Deployment) []finding {
+	_, wasHeld := holdOf(before)
+	_, isHeld := holdOf(after)
 	released := !equality.Semantic.DeepEqual(before.Spec.Template, after.Spec.Template)
 	foreign := func(d *appsv1.Deployment) *appsv1.Deployment {
 		d = d.DeepCopy()
 		d.ManagedFields, d.ResourceVersion, d.Generation = nil, "", 0
 		d.Spec.Paused = false
+		if wasHeld || isHeld { // that it does so rightly is checked there
+			d.Spec.MinReadySeconds, d.Spec.ProgressDeadlineSeconds = 0, nil
+		}
 		d.Labels, d.Annotations = without(d.Labels, ownLabels()), without(d.Annotations, ownAnnotations())
 		if released { // a rollback
 			d.Spec.Template = corev1.PodTemplateSpec{}

@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -41,13 +42,26 @@ type replicaSetFacts struct {
 	// template identifies the pod template; content does so without the label
 	// that says its version.
 	template, content string
+	generation        int64
+	replicas          int32
+	minReadySeconds   int32
+	status            replicaSetCounts
+}
+
+// replicaSetCounts are what the ReplicaSet controller counted, and of which
+// generation of the spec.
+type replicaSetCounts struct {
+	observed                   int64
+	replicas, ready, available int32
 }
 
 type podFacts struct {
 	owner      types.UID
 	live       bool
+	deleting   bool
 	ready      bool
 	readySince time.Time
+	created    time.Time
 }
 
 // factsOf is what is kept of an object.
@@ -57,13 +71,17 @@ func factsOf(o client.Object) any {
 	case *corev1.Namespace:
 		return namespaceFacts{enrolled: o.Labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue}
 	case *appsv1.ReplicaSet:
-		f := replicaSetFacts{owner: ownerOf(o)}
+		s := &o.Status
+		f := replicaSetFacts{
+			owner: ownerOf(o), generation: o.Generation, replicas: ptr.Deref(o.Spec.Replicas, 1), minReadySeconds: o.Spec.MinReadySeconds,
+			status: replicaSetCounts{observed: s.ObservedGeneration, replicas: s.Replicas, ready: s.ReadyReplicas, available: s.AvailableReplicas},
+		}
 		f.template, f.content = templateOf(&o.Spec.Template)
 		return f
 	case *corev1.Pod:
 		f := podFacts{
-			owner: ownerOf(o),
-			live:  o.DeletionTimestamp == nil && o.Status.Phase != corev1.PodFailed && o.Status.Phase != corev1.PodSucceeded,
+			owner: ownerOf(o), created: o.CreationTimestamp.Time, deleting: o.DeletionTimestamp != nil,
+			live: o.DeletionTimestamp == nil && o.Status.Phase != corev1.PodFailed && o.Status.Phase != corev1.PodSucceeded,
 		}
 		for i := range o.Status.Conditions {
 			if c := &o.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {

@@ -18,7 +18,9 @@ package observer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +33,9 @@ func (w *world) unfinished(namespaces []string, now time.Time) []string {
 	var open []string
 	for _, d := range w.deployments {
 		version := d.Labels[v1alpha1.VersionLabel]
+		if slices.Contains(namespaces, d.Namespace) && w.stuck(d) {
+			open = append(open, fmt.Sprintf("deployment %s/%s: still held: %s", d.Namespace, d.Name, d.Annotations[v1alpha1.HeldAnnotation]))
+		}
 		if !slices.Contains(namespaces, d.Namespace) || d.DeletionTimestamp != nil || version == "" || !rolledOut(d.Deployment) {
 			continue
 		}
@@ -57,4 +62,18 @@ func (w *world) unfinished(namespaces []string, now time.Time) []string {
 	}
 	slices.Sort(open)
 	return open
+}
+
+// stuck says that a workload is held that nothing holds any more: it left the defense,
+// or its rollout or its release is over.
+func (w *world) stuck(d *workload) bool {
+	if _, held := holdOf(d.Deployment); !held || d.DeletionTimestamp != nil {
+		return false
+	}
+	why, _ := w.leftSince(d)
+	over := func(r *release) bool {
+		return r.owner == d.UID && r.Spec.Reversion == d.Labels[v1alpha1.VersionLabel] && terminal(r.Status.Status) &&
+			strconv.FormatInt(r.Status.ObservedRelease, 10) == d.Annotations[v1alpha1.ReleaseAnnotation]
+	}
+	return why != "" || rolledOut(d.Deployment) || slices.ContainsFunc(slices.Collect(maps.Values(w.releases)), over)
 }

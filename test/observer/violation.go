@@ -42,6 +42,12 @@ const (
 	EachPodOnce Invariant = "S7"
 	// NoVerdictLost (S8): what was acknowledged is stored.
 	NoVerdictLost Invariant = "S8"
+	// HoldHarmless (S10): a hold lowers no capacity below what the strategy allows,
+	// and every field it changed is given back.
+	HoldHarmless Invariant = "S10"
+	// HoldShut (S12): while a hold goes on, no pod becomes available whose wave is
+	// not verified, and no more pods are in flight than the strategy allows.
+	HoldShut Invariant = "S12"
 	// TerminalStays (L1): every release reaches a terminal status and stays there.
 	TerminalStays Invariant = "L1"
 	// RightsSuffice: the operator asks for nothing it has no right to.

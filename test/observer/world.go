@@ -71,6 +71,7 @@ type world struct {
 	// were stored on a batch.
 	delivered map[check]string
 	onBatches map[check]string
+	holds     holds
 }
 
 type namespace struct {
@@ -94,6 +95,7 @@ type workload struct {
 type pod struct {
 	podFacts
 	namespace, name string
+	holdFacts
 }
 
 type release struct {
@@ -139,6 +141,7 @@ func newWorld() *world {
 		uids:        map[string]types.UID{},
 		delivered:   map[check]string{},
 		onBatches:   map[check]string{},
+		holds:       newHolds(),
 	}
 }
 
@@ -147,6 +150,7 @@ func newWorld() *world {
 func (w *world) forget() {
 	fresh := newWorld()
 	fresh.delivered, fresh.onBatches = w.delivered, w.onBatches
+	fresh.holds.figures, fresh.holds.outages = w.holds.figures, w.holds.outages
 	for name, ns := range w.namespaces {
 		if ns.ever {
 			fresh.namespaces[name] = &namespace{ever: true, changed: ns.changed}
@@ -181,14 +185,13 @@ func (w *world) apply(e event, by Writer) []Violation {
 	previous := uint64(0)
 	switch o := e.object.(type) {
 	case nil:
-		w.remove(e)
-		return nil
+		return violationsOf(e, 0, w.remove(e))
 	case namespaceFacts:
 		w.applyNamespace(e, o)
 	case replicaSetFacts:
-		w.replicaSets[e.uid] = o
+		findings = w.applyReplicaSet(e, o)
 	case podFacts:
-		w.pods[e.uid] = &pod{podFacts: o, namespace: e.namespace, name: e.name}
+		findings = w.applyPod(e, o)
 	case *appsv1.Deployment:
 		if before := w.deployments[e.uid]; before != nil {
 			previous = revisionOf(before.ResourceVersion)
@@ -206,7 +209,11 @@ func (w *world) apply(e event, by Writer) []Violation {
 		findings = w.applyBatch(e, o, by)
 	}
 	w.uids[e.kind+"/"+e.namespace+"/"+e.name] = e.uid
-	var violations []Violation
+	return violationsOf(e, previous, findings)
+}
+
+// violationsOf names the object of what was found in a version that follows another.
+func violationsOf(e event, previous uint64, findings []finding) (violations []Violation) {
 	for _, f := range findings {
 		violations = append(violations, Violation{
 			Invariant: f.invariant,
@@ -219,7 +226,7 @@ func (w *world) apply(e event, by Writer) []Violation {
 	return violations
 }
 
-func (w *world) remove(e event) {
+func (w *world) remove(e event) (findings []finding) {
 	key := e.kind + "/" + e.namespace + "/" + e.name
 	if w.uids[key] == e.uid {
 		delete(w.uids, key)
@@ -231,10 +238,13 @@ func (w *world) remove(e event) {
 		}
 	case kindDeployment:
 		delete(w.deployments, e.uid)
+		delete(w.holds.going, e.uid)
+		delete(w.holds.ended, e.uid)
 	case kindReplicaSet:
 		delete(w.replicaSets, e.uid)
+		delete(w.holds.sets, e.uid)
 	case kindPod:
-		delete(w.pods, e.uid)
+		findings = w.removePod(e)
 	case kindRelease:
 		delete(w.releases, e.uid)
 		if len(w.owned[e.uid]) == 0 {
@@ -244,10 +254,12 @@ func (w *world) remove(e event) {
 		b := w.batches[e.uid]
 		delete(w.batches, e.uid)
 		if b != nil {
+			w.verify(b, e.seen)
 			delete(w.owned[b.owner], e.uid)
 			w.weigh(w.releases[b.owner], e.rv)
 		}
 	}
+	return findings
 }
 
 func (w *world) applyNamespace(e event, o namespaceFacts) {
@@ -285,12 +297,13 @@ func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findi
 	if _, since := w.leftSince(next); since.IsZero() {
 		next.tookBack = 0
 	}
+	w.keepHold(e, before, next)
 	if before == nil || by == Unknown {
 		return nil
 	}
 	ns := w.namespaces[e.namespace]
 	defended := ns != nil && ns.enrolled && e.seen.Sub(ns.changed) > propagation
-	findings = checkDeployment(before.Deployment, o, by, defended)
+	findings = append(checkDeployment(before.Deployment, o, by, defended), checkHold(before.Deployment, o, by, defended)...)
 	_, was := before.Labels[v1alpha1.SuspendLabel]
 	if _, is := o.Labels[v1alpha1.SuspendLabel]; is && !was && by == Operator {
 		findings = append(findings, w.checkBlocked(next)...)
@@ -355,6 +368,7 @@ func (w *world) applyRelease(e event, o *v1alpha1.ChangeWorkload, by Writer) (fi
 	if before != nil {
 		findings = append(findings, checkRelease(before.ChangeWorkload, o, by)...)
 		findings = append(findings, w.checkUnclaimed(before.ChangeWorkload, o, by)...)
+		findings = append(findings, w.checkClaim(before.ChangeWorkload, next, e, by)...)
 	}
 	suspended := v1alpha1.ChangeWorkloadSuspend
 	switch {
@@ -444,7 +458,7 @@ func (w *world) leftOut(r *release, at time.Time) (left []string) {
 		if !ok || rs.owner != d.UID || rs.template != d.template || !p.live || !p.ready {
 			continue
 		}
-		finished := p.readySince.Add(time.Duration(d.Spec.MinReadySeconds) * time.Second)
+		finished := p.readySince.Add(time.Duration(minReadySeconds(d.Deployment)) * time.Second)
 		if at.Sub(finished) > sight && len(w.batchesOf(r, string(uid))) == 0 {
 			left = append(left, p.name)
 		}
@@ -471,7 +485,11 @@ func (w *world) applyBatch(e event, o *v1alpha1.ChangePod, by Writer) (findings 
 	if before != nil && before.owner != next.owner {
 		delete(w.owned[before.owner], e.uid)
 	}
+	if before != nil {
+		w.verify(before, e.seen) // what it was watched for may have ended before this
+	}
 	w.batches[e.uid] = next
+	w.verify(next, e.seen)
 	if w.owned[next.owner] == nil {
 		w.owned[next.owner] = map[types.UID]*batch{}
 	}

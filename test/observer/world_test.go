@@ -46,6 +46,8 @@ type step struct {
 	gone    bool
 	listed  bool
 	request *Request
+	// does is what happens beside the API server.
+	does func(w *world, now time.Time)
 }
 
 func operator(o client.Object) step { return step{object: o, by: Operator} }
@@ -66,10 +68,13 @@ func tell(w *world, story []step) (found []string) {
 	for i, s := range story {
 		rv := uint64(i) + 1
 		var violations []Violation
-		if s.request != nil {
+		switch {
+		case s.does != nil:
+			s.does(w, at(i))
+		case s.request != nil:
 			s.request.Received, s.request.Code = at(i), max(s.request.Code, 200)
 			violations = w.checkRequest(s.request, "operator")
-		} else {
+		default:
 			o, ok := s.object.DeepCopyObject().(client.Object)
 			if !ok {
 				panic("a copy is of another type")

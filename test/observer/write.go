@@ -63,6 +63,7 @@ func business(r *Request) bool {
 // checkRequest judges a request of the operator in the state the cluster was in
 // when it was carried out. own is the operator's own namespace.
 func (w *world) checkRequest(r *Request, own string) []Violation {
+	w.countHeld(r)
 	var findings []finding
 	switch {
 	case r.Code == 403 && !passing(r.Message):
@@ -204,12 +205,15 @@ func takesBack(body []byte) bool {
 	for _, o := range operations {
 		switch key := strings.ReplaceAll(o.Path, "~1", "/"); {
 		case o.Op == "test":
+		case key == "/spec/minReadySeconds", key == "/spec/progressDeadlineSeconds":
+			// What a hold changed is given back: as it was, which checkHold checks.
 		case o.Op != "remove":
 			return false
 		case key == "/spec/paused",
 			key == "/metadata/labels/"+v1alpha1.SuspendLabel,
 			key == "/metadata/annotations/"+v1alpha1.SuspendedByAnnotation,
 			key == "/metadata/annotations/"+v1alpha1.OverrideStaleAnnotation,
+			key == "/metadata/annotations/"+v1alpha1.HeldAnnotation,
 			key == "/metadata/annotations/"+v1alpha1.HaltedAnnotation:
 			removed++
 		default:

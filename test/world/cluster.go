@@ -253,6 +253,12 @@ func (c *cluster) roll(d *appsv1.Deployment) {
 		c.revise(d, current, newest+1)
 		return
 	}
+	if current.Spec.MinReadySeconds != d.Spec.MinReadySeconds {
+		next := current.DeepCopy()
+		next.Spec.MinReadySeconds = d.Spec.MinReadySeconds
+		must(c.api.client.Update(c.ctx(), next))
+		return
+	}
 	if d.Annotations[revisionAnnotation] != current.Annotations[revisionAnnotation] {
 		next := d.DeepCopy()
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, revisionAnnotation, current.Annotations[revisionAnnotation])

@@ -95,6 +95,7 @@ func (w *World) newProcess(number int, lag map[string]time.Duration) *Process {
 	}
 	synctest.Wait()
 	w.all = append(w.all, p)
+	w.api.judge.OperatorStarts(time.Now())
 	return p
 }
 
@@ -145,7 +146,7 @@ func (p *Process) setUp() error {
 		return err
 	}
 	return errors.Join(
-		webhooks.SetupWithManager(mgr, webhooks.Options{Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForce, Past: c.Past, Policies: webhooks.PoliciesBy(c.View)}),
+		webhooks.SetupWithManager(mgr, webhooks.Options{Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForce, Past: c.Past, Policies: webhooks.PoliciesBy(c.View), Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps}),
 		routers.SetupWithManager(mgr, routers.Options{
 			Address: ":0", Tokens: altershield.StaticTokens{token}, Clock: c.Clock, View: c.View, Rollbacks: c, Log: mgr.GetLogger(),
 		}),

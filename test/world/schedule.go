@@ -95,8 +95,12 @@ func (p *Process) enter(ctx context.Context, step bool) error {
 func (p *Process) die() {
 	p.world.mu.Lock()
 	p.dead = true
+	last := !slices.ContainsFunc(p.world.processes, func(other *Process) bool { return !other.dead })
 	p.world.mu.Unlock()
 	p.cancel()
+	if last {
+		p.world.api.judge.OperatorStops(time.Now())
+	}
 }
 
 // let lets one task go on until it waits again or ends.

@@ -1,0 +1,684 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+const (
+	// slack is how far times may be apart that are the same: those in objects are in
+	// seconds, and so is what the operator knows of the API server's clock.
+	slack = 2 * time.Second
+	// delay is how old what a controller of Kubernetes goes by may be.
+	delay = 10 * time.Second
+	// startUp is how long the operator may take to act after it was started.
+	startUp = 20 * time.Second
+	// leastAtMost is the least time that a wave is held for before the hold runs out.
+	leastAtMost = time.Minute
+	// A wave is verified, and the hold goes on or ends: what the operator says of it.
+	conditionHeld, reasonVerified = "Held", "Verified"
+	// holdingSetting is the setting that asks for holds; untilEvery holds each wave.
+	holdingSetting, untilEvery = "holding", "EveryBatch"
+)
+
+// pace is what makes a rollout wait.
+type pace struct {
+	MinReadySeconds, ProgressDeadlineSeconds int32
+}
+
+// heldAs is what the annotation of a hold says: the release, the workload's own
+// pace, and the one that is set instead.
+type heldAs struct {
+	pace
+	Release int64
+	Until   string
+	Set     pace
+	Was     *pace
+}
+
+// holdOf is the hold of a Deployment, if it has one that can be read.
+func holdOf(d *appsv1.Deployment) (h heldAs, held bool) {
+	text := d.Annotations[v1alpha1.HeldAnnotation]
+	return h, text != "" && json.Unmarshal([]byte(text), &h) == nil
+}
+
+// explains says that each field is as the hold set it, or as it was before.
+func (h *heldAs) explains(is pace) bool {
+	own, set, was := h.fields(), h.Set.fields(), cmp.Or(h.Was, &h.Set).fields()
+	for name, value := range is.fields() {
+		if value != own[name] && value != set[name] && value != was[name] {
+			return false
+		}
+	}
+	return true
+}
+
+func paceOf(d *appsv1.Deployment) pace {
+	return pace{d.Spec.MinReadySeconds, ptr.Deref(d.Spec.ProgressDeadlineSeconds, 600)}
+}
+
+// fields are a pace by the names of its fields.
+func (p pace) fields() map[string]int32 {
+	return map[string]int32{"minReadySeconds": p.MinReadySeconds, "progressDeadlineSeconds": p.ProgressDeadlineSeconds}
+}
+
+// minReadySeconds is when a pod is finished: by the workload's own pace.
+func minReadySeconds(d *appsv1.Deployment) int32 {
+	if h, held := holdOf(d); held {
+		return h.MinReadySeconds
+	}
+	return d.Spec.MinReadySeconds
+}
+
+// checkHold is S10 of two consecutive versions of a Deployment: a hold begins with
+// its values, keeps the workload's own, and gives them back when it ends.
+func checkHold(before, after *appsv1.Deployment, by Writer, defended bool) []finding {
+	if by == Other && (!defended || optedOut(before) || optedOut(after)) {
+		return nil
+	}
+	was, wasHeld := holdOf(before)
+	is, isHeld := holdOf(after)
+	switch text := after.Annotations[v1alpha1.HeldAnnotation]; {
+	case text != "" && !isHeld:
+		return []finding{found(HoldHarmless, "what is held cannot be read: %s", text)}
+	case wasHeld && isHeld:
+		return checkKept(before, after, &was, &is, by)
+	case wasHeld:
+		return checkGivenBack(before, after, &was, by)
+	case isHeld:
+		return checkBegun(after, &is)
+	}
+	return nil
+}
+
+// checkBegun is S10 of the write that begins a hold.
+func checkBegun(after *appsv1.Deployment, h *heldAs) (findings []finding) {
+	if is := paceOf(after); is != h.Set {
+		findings = append(findings, found(HoldHarmless, "a hold begins that sets %+v, but it is %+v", h.Set, is))
+	}
+	if release := after.Annotations[v1alpha1.ReleaseAnnotation]; release != fmt.Sprint(h.Release) {
+		findings = append(findings, found(HoldHarmless, "a hold of release %d begins at release %q", h.Release, release))
+	}
+	return findings
+}
+
+// checkKept is S10 of a write while a hold goes on.
+func checkKept(before, after *appsv1.Deployment, was, is *heldAs, by Writer) (findings []finding) {
+	own, set, stood, stands := is.fields(), was.Set.fields(), paceOf(before).fields(), paceOf(after).fields()
+	for name, before := range was.fields() {
+		switch {
+		case own[name] != before && by == Operator:
+			findings = append(findings, found(HoldHarmless, "the operator lost %s=%d of the user's, and keeps %d", name, before, own[name]))
+		case own[name] != before && own[name] == set[name]:
+			findings = append(findings, found(HoldHarmless, "%s=%d, which the hold set, is kept as the user's, which is %d", name, own[name], before))
+		case by == Operator && stands[name] != stood[name] && stands[name] != is.Set.fields()[name]:
+			findings = append(findings, found(HoldHarmless, "the operator set %s=%d, and says %d", name, stands[name], is.Set.fields()[name]))
+		}
+	}
+	return findings
+}
+
+// checkGivenBack is S10 of the write that ends a hold: each field has the user's own
+// value, or one that a user set: in the same request, or past admission.
+func checkGivenBack(before, after *appsv1.Deployment, h *heldAs, by Writer) (findings []finding) {
+	own, stood, set, earlier := h.fields(), paceOf(before).fields(), h.Set.fields(), ptr.Deref(h.Was, h.Set).fields()
+	for name, is := range paceOf(after).fields() {
+		edited := by == Other && is != stood[name]
+		kept := is == stood[name] && is != set[name] && is != earlier[name]
+		if is != own[name] && !edited && !kept {
+			findings = append(findings, found(HoldHarmless, "the hold is gone, and %s is %d; the user's is %d", name, is, own[name]))
+		}
+	}
+	return findings
+}
+
+// HoldFigures say what it took to hold the rollouts of a workload.
+type HoldFigures struct {
+	// Writes are those by which the operator changed what is held, the end of a hold
+	// included. Waves are how often the rollout went on while it was held, the first
+	// time included.
+	Writes, Waves int
+}
+
+// HeldWrites are the figures of the holds of a Deployment. Call it after Settle.
+func (o *Observer) HeldWrites(namespace, name string) HoldFigures {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return *o.world.figuresOf(namespace, name)
+}
+
+// OperatorStops says that no replica of the operator works from now on, until
+// OperatorStarts says that one does: then a held rollout goes on by itself.
+func (o *Observer) OperatorStops() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.world.operatorStops(time.Now())
+}
+
+// OperatorStarts is the end of what OperatorStops began.
+func (o *Observer) OperatorStarts() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.world.operatorStarts(time.Now())
+}
+
+// HeldWrites are the figures of the holds of a Deployment.
+func (j *Judge) HeldWrites(namespace, name string) HoldFigures {
+	return *j.world.figuresOf(namespace, name)
+}
+
+// OperatorStops says that no replica of the operator works from a time on, until
+// OperatorStarts says that one does: then a held rollout goes on by itself.
+func (j *Judge) OperatorStops(at time.Time) { j.world.operatorStops(at) }
+
+// OperatorStarts is the end of what OperatorStops began.
+func (j *Judge) OperatorStarts(at time.Time) { j.world.operatorStarts(at) }
+
+// holds are the rollouts that wait, and what they take.
+type holds struct {
+	// going are the holds by Deployment, ended the last ones of those that are not held
+	// any more; sets is what is known of ReplicaSets.
+	going, ended map[types.UID]*hold
+	sets         map[types.UID]*setHistory
+	// figures are by namespace and name of the Deployment.
+	figures map[string]*HoldFigures
+	// outages are when no replica of the operator worked.
+	outages []outage
+}
+
+func newHolds() holds {
+	return holds{going: map[types.UID]*hold{}, ended: map[types.UID]*hold{}, sets: map[types.UID]*setHistory{}, figures: map[string]*HoldFigures{}}
+}
+
+// outage has no end while it goes on.
+type outage struct{ from, to time.Time }
+
+// hold is a hold of one release of a Deployment.
+type hold struct {
+	heldAs
+	// release is the number the workload has, rv the version it has it since.
+	release string
+	rv      uint64
+	// end is the version that ended it; 0 while it goes on.
+	end uint64
+	// atMost is the least that may be what bounds the wait of a pod.
+	atMost time.Duration
+	// room is how many pods may be in flight, need how many have to serve: the most
+	// and the least of what any version since then says.
+	room, need, replicas int32
+	// taken is when others than the rollout took pods that served.
+	taken []time.Time
+}
+
+// setHistory is what is known of a ReplicaSet.
+type setHistory struct {
+	// since is when it has had its minReadySeconds.
+	since time.Time
+	// excess is how many pods were counted as available that must not be.
+	excess int32
+	// settled counts its pods that are gone and were not in flight any more; trusted
+	// is when those went that might be available.
+	settled int
+	trusted []time.Time
+	// wave is, plus one, how many pods were not in flight when its last wave began.
+	wave int
+}
+
+// holdFacts are what holds take to know of a pod.
+type holdFacts struct {
+	// born is the version it was first seen at; listed: it was older than that.
+	born   uint64
+	listed bool
+	// verified: its batch was done well, and watched to the end. settled: it was Ready
+	// for long enough to be available. alone: it became available while nobody could
+	// have kept it from that. All three stay.
+	verified, settled, alone bool
+	// lost is when it last ceased to be Ready.
+	lost time.Time
+}
+
+func (p *pod) serves() bool { return p.live && p.ready }
+
+// availableAt is when a pod that is Ready becomes available.
+func (p *pod) availableAt(minReadySeconds int32) time.Time {
+	return p.readySince.Add(time.Duration(minReadySeconds) * time.Second)
+}
+
+func (w *world) operatorStops(at time.Time) {
+	if n := len(w.holds.outages); n == 0 || !w.holds.outages[n-1].to.IsZero() {
+		w.holds.outages = append(w.holds.outages, outage{from: at})
+	}
+}
+
+func (w *world) operatorStarts(at time.Time) {
+	if n := len(w.holds.outages); n > 0 && w.holds.outages[n-1].to.IsZero() {
+		w.holds.outages[n-1].to = at
+	}
+}
+
+// unattended says that nobody was there to act before a time.
+func (w *world) unattended(at time.Time) bool {
+	return slices.ContainsFunc(w.holds.outages, func(o outage) bool {
+		return !o.from.After(at) && (o.to.IsZero() || o.to.Add(startUp).After(at))
+	})
+}
+
+func (w *world) figuresOf(namespace, name string) *HoldFigures {
+	key := namespace + "/" + name
+	if w.holds.figures[key] == nil {
+		w.holds.figures[key] = &HoldFigures{}
+	}
+	return w.holds.figures[key]
+}
+
+// countHeld counts a request of the operator that changes what is held.
+func (w *world) countHeld(r *Request) {
+	if r.Resource != "deployments" || !r.writes() || r.Code >= 300 {
+		return
+	}
+	paths := r.Paths
+	if paths == nil {
+		paths = pathsOf(r.body)
+	}
+	if slices.Contains(paths, "/metadata/annotations/"+strings.ReplaceAll(v1alpha1.HeldAnnotation, "/", "~1")) {
+		w.figuresOf(r.Namespace, r.Name).Writes++
+	}
+}
+
+// fenced is how many pods of a rollout may be in flight, and how many have to serve.
+func fenced(d *appsv1.Deployment) (room, need int32) {
+	replicas := ptr.Deref(d.Spec.Replicas, 1)
+	r := d.Spec.Strategy.RollingUpdate
+	if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		return replicas, 0
+	}
+	if r == nil {
+		r = &appsv1.RollingUpdateDeployment{}
+	}
+	quarter := intstr.FromString("25%")
+	part := func(v *intstr.IntOrString, up bool) int32 {
+		n, err := intstr.GetScaledValueFromIntOrPercent(cmp.Or(v, &quarter), int(replicas), up)
+		if err != nil {
+			return 0 // the API server has none such
+		}
+		return int32(n)
+	}
+	surge, unavailable := part(r.MaxSurge, true), min(part(r.MaxUnavailable, false), replicas)
+	if surge == 0 && unavailable == 0 {
+		unavailable = 1
+	}
+	return surge + unavailable, replicas - unavailable
+}
+
+// keepHold remembers the hold of a version of a Deployment.
+func (w *world) keepHold(e event, before, d *workload) {
+	as, held := holdOf(d.Deployment)
+	if !held || !as.explains(paceOf(d.Deployment)) {
+		// It is over, also where a user's own value says so and the operator has not
+		// seen it yet.
+		if h := w.holds.going[d.UID]; h != nil {
+			h.end, w.holds.ended[d.UID] = e.rv, h
+		}
+		delete(w.holds.going, d.UID)
+		return
+	}
+	delete(w.holds.ended, d.UID)
+	room, need := fenced(d.Deployment)
+	replicas, release := ptr.Deref(d.Spec.Replicas, 1), d.Annotations[v1alpha1.ReleaseAnnotation]
+	h := w.holds.going[d.UID]
+	if h == nil || h.release != release {
+		h = &hold{release: release, rv: e.rv, atMost: atMostOf(d.Deployment, &as), room: room, need: need, replicas: replicas}
+		if before != nil {
+			room, need = fenced(before.Deployment)
+		}
+		w.holds.going[d.UID] = h
+	}
+	// Where it is scaled, all that is added may be in flight.
+	h.room = max(h.room, room) + max(replicas-h.replicas, 0)
+	h.need, h.replicas, h.heldAs = min(h.need, need), replicas, as
+}
+
+var atMostIn = regexp.MustCompile(`atMost=(\w+)`)
+
+// atMostOf is the least that may bound how long a pod waits. Policies are not seen
+// here, but the deadline of the version that begins a hold has room for the wait.
+func atMostOf(d *appsv1.Deployment, h *heldAs) time.Duration {
+	least := leastAtMost
+	if asked := atMostIn.FindStringSubmatch(d.Annotations[v1alpha1.SettingAnnotationPrefix+holdingSetting]); asked != nil {
+		if bound, err := time.ParseDuration(asked[1]); err == nil {
+			least = max(least, bound)
+		}
+	}
+	if wait := h.Set.ProgressDeadlineSeconds - h.ProgressDeadlineSeconds; wait > h.Set.MinReadySeconds {
+		least = max(least, time.Duration(wait)*time.Second)
+	}
+	return least
+}
+
+// heldSet is the Deployment of a ReplicaSet of which it is the current revision, with
+// its hold; nil where that is not held.
+func (w *world) heldSet(rs replicaSetFacts) (*workload, *hold) {
+	if d := w.deployments[rs.owner]; d != nil && d.template == rs.template {
+		return d, w.holds.going[d.UID]
+	}
+	return nil, nil
+}
+
+func (w *world) historyOf(set types.UID) *setHistory {
+	if w.holds.sets[set] == nil {
+		w.holds.sets[set] = &setHistory{}
+	}
+	return w.holds.sets[set]
+}
+
+// podsOf are the pods of a ReplicaSet.
+func (w *world) podsOf(set types.UID) (pods []*pod) {
+	for _, p := range w.pods {
+		if p.owner == set {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+func (w *world) applyReplicaSet(e event, o replicaSetFacts) []finding {
+	before, known := w.replicaSets[e.uid]
+	s := w.historyOf(e.uid)
+	if !known || before.minReadySeconds != o.minReadySeconds {
+		s.since = e.seen
+	}
+	w.replicaSets[e.uid] = o
+	_, h := w.heldSet(o)
+	if h == nil || e.listed {
+		return nil
+	}
+	pods := w.podsOf(e.uid)
+	for _, p := range pods {
+		p.settle(before.minReadySeconds, known, e.seen)
+		p.settle(o.minReadySeconds, true, e.seen)
+	}
+	var findings []finding
+	if before.status != o.status {
+		findings = append(findings, w.checkShut(e, o, h, s, pods)...)
+	}
+	if o.replicas > before.replicas {
+		findings = append(findings, w.checkInFlight(e, o, h, s, pods)...)
+	}
+	return findings
+}
+
+// settle notes that a pod was available, where it was Ready for long enough.
+func (p *pod) settle(minReadySeconds int32, known bool, now time.Time) {
+	p.settled = p.settled || known && p.serves() && !p.availableAt(minReadySeconds).After(now.Add(slack))
+}
+
+// trusted says that a pod may be available: it was verified, had its time, is older
+// than what is held, or became available when nobody could keep it from that.
+func (w *world) trusted(p *pod, h *hold, now time.Time) bool {
+	return p.listed || p.born < h.rv || p.alone || w.isVerified(p, now) || !p.created.Add(h.atMost).After(now.Add(slack))
+}
+
+// checkShut is S12 of a count of the ReplicaSet controller: of the pods that it may
+// have counted as available, at least so many are verified.
+func (w *world) checkShut(e event, o replicaSetFacts, h *hold, s *setHistory, pods []*pod) []finding {
+	may := 0
+	var others []string
+	for _, p := range pods {
+		opens := p.availableAt(o.minReadySeconds)
+		// What was counted by an earlier minReadySeconds, or before the pod ceased to be
+		// Ready, may be any that was.
+		recently := e.seen.Sub(p.lost) <= delay
+		counted := recently || p.serves() && (o.status.observed < o.generation || !opens.After(e.seen.Add(slack)))
+		if !counted {
+			continue
+		}
+		p.alone = p.alone || p.serves() && opens.After(s.since) && w.unattended(opens)
+		if w.trusted(p, h, e.seen) {
+			may++
+		} else {
+			others = append(others, fmt.Sprintf("%s (Ready since %s)", p.name, p.readySince.UTC().Format(time.TimeOnly)))
+		}
+	}
+	may += len(recent(s.trusted, e.seen))
+	excess := max(o.status.available-int32(may), 0)
+	grew := excess > s.excess
+	s.excess = excess
+	if !grew {
+		return nil
+	}
+	slices.Sort(others)
+	return []finding{found(HoldShut, "%d pods are available (minReadySeconds %d), of which at most %d are verified, or were held for at least %s; release %s; not: %s",
+		o.status.available, o.minReadySeconds, may, h.atMost, h.release, strings.Join(others, ", "))}
+}
+
+// recent are the times that are not over for long.
+func recent(times []time.Time, now time.Time) []time.Time {
+	return slices.DeleteFunc(slices.Clone(times), func(t time.Time) bool { return now.Sub(t) > delay })
+}
+
+// checkInFlight is S12 of a ReplicaSet that grows: of its pods no more are in flight,
+// which never were available, than the strategy allows.
+func (w *world) checkInFlight(e event, o replicaSetFacts, h *hold, s *setHistory, pods []*pod) []finding {
+	settled := s.settled
+	for _, p := range pods {
+		if p.settled || w.trusted(p, h, e.seen) {
+			settled++
+		}
+	}
+	if settled+1 > s.wave {
+		s.wave = settled + 1
+		d := w.deployments[o.owner]
+		w.figuresOf(d.Namespace, d.Name).Waves++
+	}
+	if flying := o.replicas - int32(settled); flying > h.room {
+		return []finding{found(HoldShut, "%d of %d pods of release %s are in flight, and %d may be", flying, o.replicas, h.release, h.room)}
+	}
+	return nil
+}
+
+func (w *world) applyPod(e event, o podFacts) (findings []finding) {
+	next := &pod{podFacts: o, namespace: e.namespace, name: e.name, holdFacts: holdFacts{born: e.rv, listed: e.listed}}
+	before := w.pods[e.uid]
+	if before != nil {
+		rs, known := w.replicaSets[before.owner]
+		before.settle(rs.minReadySeconds, known, e.seen)
+		next.holdFacts = before.holdFacts
+		if before.serves() && (!next.serves() || next.readySince.After(before.readySince)) {
+			next.lost = e.seen
+		}
+		if o.deleting && !before.deleting {
+			findings = w.checkServing(before, e.seen)
+		}
+	}
+	w.pods[e.uid] = next
+	return findings
+}
+
+func (w *world) removePod(e event) (findings []finding) {
+	p := w.pods[e.uid]
+	if p == nil {
+		return nil
+	}
+	rs, known := w.replicaSets[p.owner]
+	if _, h := w.heldSet(rs); h != nil {
+		s := w.historyOf(p.owner)
+		p.settle(rs.minReadySeconds, known, e.seen)
+		if trusted := w.trusted(p, h, e.seen); trusted || p.settled {
+			s.settled++
+			if trusted {
+				s.trusted = append(recent(s.trusted, e.seen), e.seen)
+			}
+		}
+	}
+	if !p.deleting {
+		findings = w.checkServing(p, e.seen)
+	}
+	delete(w.pods, e.uid)
+	return findings
+}
+
+// checkServing is S10 of a pod that is deleted now: where that is the rollout's doing,
+// as many pods serve without it as have to. The ReplicaSet controller deletes only what
+// is too many; a pod that is not goes because of somebody else.
+func (w *world) checkServing(p *pod, now time.Time) []finding {
+	rs, known := w.replicaSets[p.owner]
+	d := w.deployments[rs.owner]
+	if !known || d == nil || d.DeletionTimestamp != nil || !p.serves() {
+		return nil
+	}
+	h := w.holds.going[d.UID]
+	if h == nil {
+		return nil
+	}
+	alive := int32(0)
+	for _, other := range w.podsOf(p.owner) {
+		if other.live {
+			alive++
+		}
+	}
+	h.taken = recent(h.taken, now)
+	switch {
+	case alive <= rs.replicas:
+		h.taken = append(h.taken, now)
+		return nil
+	case rs.template == d.template:
+		return nil // scaled
+	}
+	serve := len(h.taken) - 1 // without the pod itself
+	for _, other := range w.pods {
+		if w.replicaSets[other.owner].owner != d.UID {
+			continue
+		}
+		// Where a pod ceased to serve by itself, the controllers do not know at once; and
+		// pods that are not available they take first, whether others serve or not.
+		excused := other.live && !other.lost.IsZero() && (now.Sub(other.lost) <= delay || p.availableAt(rs.minReadySeconds).After(now))
+		if other.serves() || excused {
+			serve++
+		}
+	}
+	if int32(serve) < h.need {
+		return []finding{found(HoldHarmless, "the rollout takes pod %s, which serves: %d others do, and %d have to", p.name, serve, h.need)}
+	}
+	return nil
+}
+
+// passed says that a batch is done well, and watched to the end. A check that only
+// observes is waited for by nobody.
+func passed(b *batch, now time.Time) bool {
+	s := &b.Status
+	if s.Status != v1alpha1.ChangePodExecuteDone || b.failed ||
+		s.PreVerdict != nil && fails(s.PreVerdict.Verdict) || s.PostVerdict != nil && fails(s.PostVerdict.Verdict) {
+		return false
+	}
+	return !slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
+		if c.Mode == v1alpha1.ModeObserve {
+			return false
+		}
+		switch c.Phase {
+		case v1alpha1.CheckFailed:
+			return true
+		case "", v1alpha1.CheckPending, v1alpha1.CheckRunning:
+			return c.Background
+		case v1alpha1.CheckWatching:
+			return c.DueTime == nil || c.DueTime.After(now.Add(slack))
+		default:
+			return false
+		}
+	})
+}
+
+// verify notes which pods of a batch are verified.
+func (w *world) verify(b *batch, now time.Time) {
+	r := w.releases[b.owner]
+	if r == nil || !passed(b, now) {
+		return
+	}
+	for i := range b.Spec.PodInfos {
+		p := w.pods[types.UID(b.Spec.PodInfos[i].UID)]
+		if p != nil && w.replicaSets[p.owner].owner == r.owner {
+			p.verified = true
+		}
+	}
+}
+
+// isVerified says that a pod was verified by now: the end of a watch is written down by
+// nobody.
+func (w *world) isVerified(p *pod, now time.Time) bool {
+	if p.verified {
+		return true
+	}
+	owner := w.replicaSets[p.owner].owner
+	for _, r := range w.releases {
+		if r.owner != owner {
+			continue
+		}
+		for _, b := range w.owned[r.UID] {
+			w.verify(b, now)
+		}
+	}
+	return p.verified
+}
+
+// checkClaim is S12 of a release that says that it was verified, and so goes on: no pod
+// of it waits for a verdict that the operator had to know by then or, where only the
+// first wave is held, some pod has one.
+func (w *world) checkClaim(before *v1alpha1.ChangeWorkload, r *release, e event, by Writer) []finding {
+	claims := func(c *v1alpha1.ChangeWorkload) bool {
+		held := meta.FindStatusCondition(c.Status.Conditions, conditionHeld)
+		return held != nil && held.Status == "False" && held.Reason == reasonVerified
+	}
+	d := w.deployments[r.owner]
+	if by != Operator || d == nil || d.Labels[v1alpha1.VersionLabel] != r.Spec.Reversion || claims(before) || !claims(r.ChangeWorkload) {
+		return nil
+	}
+	h := cmp.Or(w.holds.going[d.UID], w.holds.ended[d.UID])
+	if h == nil || h.release != d.Annotations[v1alpha1.ReleaseAnnotation] {
+		return nil
+	}
+	var waits []string
+	verified := false
+	for _, p := range w.pods {
+		if rs := w.replicaSets[p.owner]; rs.owner != d.UID || rs.template != d.template || h.end > 0 && p.born > h.end {
+			continue
+		}
+		trusted := w.trusted(p, h, e.seen)
+		verified = verified || trusted
+		if !trusted && p.serves() && e.seen.Sub(p.availableAt(h.MinReadySeconds)) > sight {
+			waits = append(waits, p.name)
+		}
+	}
+	if len(waits) == 0 || verified && h.Until != untilEvery {
+		return nil
+	}
+	slices.Sort(waits)
+	return []finding{found(HoldShut, "the release says that it is verified, but these pods are not: %s", strings.Join(waits, ", "))}
+}

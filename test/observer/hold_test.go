@@ -1,0 +1,471 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// paced sets both fields of a Deployment.
+func paced(minReady, deadline int32) func(*appsv1.Deployment) {
+	return func(d *appsv1.Deployment) {
+		d.Spec.MinReadySeconds, d.Spec.ProgressDeadlineSeconds = minReady, &deadline
+	}
+}
+
+// heldBy is the annotation of a hold of release 1, whose workload's own pace is 5 and
+// 600 seconds, and that sets another.
+func heldBy(minReady, deadline int32) func(*appsv1.Deployment) {
+	return annotation(v1alpha1.HeldAnnotation, fmt.Sprintf(
+		`{"release":1,"until":"EveryBatch","minReadySeconds":5,"progressDeadlineSeconds":600,"set":{"minReadySeconds":%d,"progressDeadlineSeconds":%d}}`, minReady, deadline))
+}
+
+func TestCheckHold(t *testing.T) {
+	type changes = []func(*appsv1.Deployment)
+	own, shut, open := paced(5, 600), paced(600, 2400), paced(20, 2400)
+	held, opened := heldBy(600, 2400), heldBy(20, 2400)
+	was := annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(opened), `"set"`, `"was":{"minReadySeconds":600,"progressDeadlineSeconds":2400},"set"`, 1))
+	lost := annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(held), `"minReadySeconds":5`, `"minReadySeconds":600`, 1))
+	edited := annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(held), `"minReadySeconds":5`, `"minReadySeconds":7`, 1))
+	optedOut := label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)
+	tests := map[string]struct {
+		before, after changes
+		by            Writer
+		outside       bool
+		want          []Invariant
+	}{
+		"begins":                               {before: changes{own}, after: changes{shut, held}, by: Other},
+		"begins without its values":            {before: changes{own}, after: changes{own, held}, by: Other, want: []Invariant{HoldHarmless}},
+		"begins for another release":           {before: changes{own}, after: changes{shut, held, annotation(v1alpha1.ReleaseAnnotation, "2")}, by: Other, want: []Invariant{HoldHarmless}},
+		"comes back with an old ReplicaSet":    {before: changes{own}, after: changes{own, held, annotation(v1alpha1.ReleaseAnnotation, "2")}, by: Other, want: []Invariant{HoldHarmless, HoldHarmless}},
+		"cannot be read":                       {before: changes{shut, held}, after: changes{shut, annotation(v1alpha1.HeldAnnotation, "{")}, by: Operator, want: []Invariant{HoldHarmless}},
+		"opened by the operator":               {before: changes{shut, held}, after: changes{open, opened}, by: Operator},
+		"admission was away":                   {before: changes{shut, held}, after: changes{shut, opened}, by: Operator},
+		"the operator sets something else":     {before: changes{shut, held}, after: changes{paced(30, 2400), opened}, by: Operator, want: []Invariant{HoldHarmless}},
+		"the operator loses what is the users": {before: changes{shut, held}, after: changes{shut, lost}, by: Operator, want: []Invariant{HoldHarmless}},
+		"the operator makes up what is theirs": {before: changes{shut, held}, after: changes{shut, edited}, by: Operator, want: []Invariant{HoldHarmless}},
+		"a release takes it for the user's":    {before: changes{shut, held}, after: changes{shut, lost, image("busybox:2")}, by: Other, want: []Invariant{HoldHarmless}},
+		"a release brings another value":       {before: changes{shut, held}, after: changes{shut, edited, image("busybox:2")}, by: Other},
+		"given back":                           {before: changes{shut, held}, after: changes{own}, by: Operator},
+		"given back by admission":              {before: changes{shut, held}, after: changes{own, image("busybox:0")}, by: Other},
+		"one field is not given back":          {before: changes{shut, held}, after: changes{paced(5, 2400)}, by: Operator, want: []Invariant{HoldHarmless}},
+		"neither field is given back":          {before: changes{shut, held}, after: changes{shut}, by: Other, want: []Invariant{HoldHarmless, HoldHarmless}},
+		"what it set before is left":           {before: changes{shut, was}, after: changes{paced(600, 600)}, by: Operator, want: []Invariant{HoldHarmless}},
+		"a user sets a value":                  {before: changes{shut, held}, after: changes{paced(30, 600)}, by: Other},
+		"a user sets one, the other is left":   {before: changes{shut, held}, after: changes{paced(30, 2400)}, by: Other, want: []Invariant{HoldHarmless}},
+		"the operator sets a value":            {before: changes{shut, held}, after: changes{paced(30, 600)}, by: Operator, want: []Invariant{HoldHarmless}},
+		"a user had set it past admission":     {before: changes{paced(30, 600), held}, after: changes{paced(30, 600)}, by: Operator},
+		"a user takes it, outside":             {before: changes{shut, held}, after: changes{shut}, by: Other, outside: true},
+		"a user takes it, opted out":           {before: changes{shut, held, optedOut}, after: changes{shut, optedOut}, by: Other},
+		"the operator takes it, outside":       {before: changes{shut, held}, after: changes{shut}, by: Operator, outside: true, want: []Invariant{HoldHarmless, HoldHarmless}},
+		"not held":                             {before: changes{own}, after: changes{paced(7, 800)}, by: Other},
+		"the operator changes what is not held": {
+			before: changes{own}, after: changes{paced(7, 600)}, by: Operator, want: []Invariant{OwnFields},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			before, after := makeDeployment(tc.before...), makeDeployment(tc.after...)
+			findings := checkHold(before, after, tc.by, !tc.outside)
+			if tc.by == Operator {
+				findings = append(findings, checkDeployment(before, after, tc.by, !tc.outside)...)
+			}
+			if diff := cmp.Diff(tc.want, names(findings)); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// annotated is what a change makes of the annotation of a hold.
+func annotated(change func(*appsv1.Deployment)) string {
+	return makeDeployment(change).Annotations[v1alpha1.HeldAnnotation]
+}
+
+// rolling is a Deployment of four pods, of which one may be too many and one too few.
+func rolling(change ...func(*appsv1.Deployment)) *appsv1.Deployment {
+	one := intstr.FromInt32(1)
+	return makeDeployment(append([]func(*appsv1.Deployment){func(d *appsv1.Deployment) {
+		d.Spec.Replicas = new(int32(4))
+		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &one}}
+	}, paced(5, 600)}, change...)...)
+}
+
+func replicas(n int32) func(*appsv1.Deployment) {
+	return func(d *appsv1.Deployment) { d.Spec.Replicas = &n }
+}
+
+// shutAt and openAt are a held version, whose pods become available after 600 seconds,
+// and after as many as are told.
+func shutAt(change ...func(*appsv1.Deployment)) *appsv1.Deployment {
+	return rolling(append([]func(*appsv1.Deployment){paced(600, 2400), heldBy(600, 2400)}, change...)...)
+}
+
+func openAt(minReady int32) *appsv1.Deployment {
+	return rolling(paced(minReady, 2400), heldBy(minReady, 2400))
+}
+
+// set is a version of the ReplicaSet of the held version; earlier of that before it.
+func set(size, available, minReady int32) *appsv1.ReplicaSet {
+	rs := makeReplicaSet("d")
+	rs.Spec.Replicas, rs.Spec.MinReadySeconds = &size, minReady
+	rs.Status.Replicas, rs.Status.AvailableReplicas = size, available
+	return rs
+}
+
+func earlier(size int32) *appsv1.ReplicaSet {
+	rs := makeReplicaSet("d", image("busybox:0"))
+	rs.Name, rs.UID, rs.Spec.Replicas = "web-0", "rs0", &size
+	rs.Status.Replicas, rs.Status.AvailableReplicas = size, size
+	return rs
+}
+
+// podAt is a pod of the held version, made and Ready at a step; oldPod one of that
+// before it.
+func podAt(name string, step int) *corev1.Pod {
+	p := makePod(name, at(step))
+	p.CreationTimestamp = metav1.NewTime(at(step))
+	return p
+}
+
+func oldPod(name string) *corev1.Pod {
+	return wrappers.MakePod("ns", name).UID(types.UID(name)).Of(earlier(4)).Ready(epoch).Obj()
+}
+
+func unready(p *corev1.Pod) *corev1.Pod {
+	p.Status.Conditions = nil
+	return p
+}
+
+func going(p *corev1.Pod) *corev1.Pod {
+	p.DeletionTimestamp = &metav1.Time{Time: epoch}
+	return p
+}
+
+// verified is a batch of pods that is done.
+func verified(n int, pods ...string) *v1alpha1.ChangePod {
+	return makeBatch(numbered(n), done("none"), func(b *v1alpha1.ChangePod) {
+		b.Spec.PodInfos = nil
+		for _, p := range pods {
+			b.Spec.PodInfos = append(b.Spec.PodInfos, v1alpha1.PodInfo{Pod: p, Namespace: "ns", UID: p})
+		}
+	})
+}
+
+// watched has a check in the background that is due at a step.
+func watched(b *v1alpha1.ChangePod, mode v1alpha1.PolicyMode, phase v1alpha1.CheckPhase, due int) *v1alpha1.ChangePod {
+	b.Status.Checks = []v1alpha1.CheckStatus{{Name: "ns/p/c", Type: "metric", Mode: mode, Background: true, Phase: phase, DueTime: &metav1.Time{Time: at(due)}}}
+	return b
+}
+
+func stops(w *world, now time.Time)  { w.operatorStops(now) }
+func starts(w *world, now time.Time) { w.operatorStarts(now) }
+
+// beginning is a release that is held: of four pods two are new, three old. The story
+// goes on at step 16.
+var beginning = begins(600, 2400)
+
+// begins is the beginning of a hold with another pace.
+func begins(minReady, deadline int32) []step {
+	return []step{
+		user(makeNamespace(true)), user(rolling(image("busybox:0"), label(v1alpha1.VersionLabel, "v0"), annotation(v1alpha1.ReleaseAnnotation, "0"))), user(earlier(4)),
+		user(oldPod("o1")), user(oldPod("o2")), user(oldPod("o3")), user(oldPod("o4")),
+		user(rolling(paced(minReady, deadline), heldBy(minReady, deadline))), user(set(1, 0, minReady)), user(earlier(3)), gone(oldPod("o4")), user(set(2, 0, minReady)),
+		user(podAt("p1", 12)), user(podAt("p2", 12)), operator(makeRelease(running)), user(set(2, 0, minReady)),
+	}
+}
+
+func TestHoldShut(t *testing.T) {
+	pass := operator(verified(1, "p1", "p2"))
+	enforce, watching := v1alpha1.ModeEnforce, v1alpha1.CheckWatching
+	// opens lowers minReadySeconds so that what is older than 20 seconds is available.
+	opens := []step{operator(openAt(20)), user(set(2, 0, 20))}
+	stale := func(rs *appsv1.ReplicaSet) *appsv1.ReplicaSet {
+		rs.Generation, rs.Status.ObservedGeneration = 2, 1
+		return rs
+	}
+	tests := map[string]struct {
+		story []step
+		// begins is how; empty is the beginning.
+		begins []step
+		want   []string
+	}{
+		"verified":                        {story: join(pass, opens, user(set(2, 2, 20)))},
+		"not verified":                    {story: join(opens, user(set(2, 2, 20))), want: []string{"S12 at 18"}},
+		"said once":                       {story: join(opens, user(set(2, 2, 20)), user(set(2, 2, 21)), user(set(2, 1, 20))), want: []string{"S12 at 18"}},
+		"one more each time":              {story: join(opens, user(set(2, 1, 20)), user(set(2, 2, 20))), want: []string{"S12 at 18", "S12 at 19"}},
+		"one of two, one is available":    {story: join(operator(verified(1, "p1")), opens, user(set(2, 1, 20)))},
+		"one of two, both are":            {story: join(operator(verified(1, "p1")), opens, user(set(2, 2, 20))), want: []string{"S12 at 19"}},
+		"verified too late":               {story: join(opens, user(set(2, 2, 20)), pass), want: []string{"S12 at 18"}},
+		"its batch is not done":           {story: join(operator(makeBatch()), opens, user(set(2, 1, 20))), want: []string{"S12 at 19"}},
+		"failed":                          {story: join(operator(makeBatch(done("fail"))), opens, user(set(2, 1, 20))), want: []string{"S12 at 19"}},
+		"a failure was delivered":         {story: join(operator(makeBatch(done("none"), post(verdict("fail")))), opens, user(set(2, 1, 20))), want: []string{"S12 at 19"}},
+		"it failed later":                 {story: join(operator(makeBatch(done("none"))), opens, user(makeBatch(done("fail"))), user(set(2, 1, 20)))},
+		"its batch is gone":               {story: join(pass, gone(verified(1, "p1", "p2")), opens, user(set(2, 2, 20)))},
+		"watched":                         {story: join(operator(watched(verified(1, "p1", "p2"), enforce, watching, 30)), opens, user(set(2, 2, 20))), want: []string{"S12 at 19"}},
+		"watched to the end":              {story: join(operator(watched(verified(1, "p1", "p2"), enforce, watching, 19)), opens, user(set(2, 2, 20)))},
+		"watched, to observe only":        {story: join(operator(watched(verified(1, "p1", "p2"), v1alpha1.ModeObserve, watching, 30)), opens, user(set(2, 2, 20)))},
+		"what is watched waits to begin":  {story: join(operator(watched(verified(1, "p1", "p2"), enforce, v1alpha1.CheckPending, 0)), opens, user(set(2, 2, 20))), want: []string{"S12 at 19"}},
+		"what was watched failed":         {story: join(operator(watched(verified(1, "p1", "p2"), enforce, v1alpha1.CheckFailed, 0)), opens, user(set(2, 2, 20))), want: []string{"S12 at 19"}},
+		"watched to the end, then failed": {story: join(operator(watched(verified(1, "p1", "p2"), enforce, watching, 17)), opens, operator(watched(verified(1, "p1", "p2"), enforce, v1alpha1.CheckFailed, 17)), user(set(2, 2, 20)))},
+		"a batch of another workload":     {story: join(operator(makeRelease(running, func(c *v1alpha1.ChangeWorkload) { c.OwnerReferences[0].UID = "other" })), pass, opens, user(set(2, 2, 20))), want: []string{"S12 at 20"}},
+		"given back":                      {story: join(operator(rolling()), user(set(2, 2, 5)))},
+		"superseded":                      {story: join(user(shutAt(image("busybox:2"))), user(set(2, 2, 20)))},
+		"raised again":                    {story: join(pass, opens, user(set(2, 2, 20)), operator(shutAt()), user(set(2, 0, 600)), operator(openAt(20)), user(set(2, 2, 20)))},
+		"counted by what it was before":   {story: join(pass, opens, user(set(2, 2, 20)), operator(shutAt()), user(stale(set(2, 1, 600))), user(stale(set(2, 2, 600))))},
+		"verified ones are too young":     {story: join(pass, operator(openAt(590)), user(set(2, 1, 590))), want: []string{"S12 at 18"}},
+		"another than the one that is lost": {story: join(operator(verified(1, "p1")), opens, user(set(2, 1, 20)), user(unready(podAt("p1", 12))), user(set(2, 0, 20)), user(set(2, 1, 20))),
+			want: []string{"S12 at 22"}},
+		"counted before it was lost":  {story: join(pass, opens, user(unready(podAt("p1", 12))), user(set(2, 2, 20)))},
+		"counted before it was gone":  {story: join(pass, opens, gone(podAt("p1", 12)), user(set(2, 2, 20)))},
+		"gone for long":               {story: join(pass, opens, gone(podAt("p1", 12)), user(set(2, 1, 20)), user(set(2, 2, 20))), want: []string{"S12 at 21"}},
+		"it ran out":                  {begins: begins(20, 670), story: join(user(makeNamespace(true)), user(makeNamespace(true)), user(makeNamespace(true)), user(set(2, 2, 20)))},
+		"it had not run out":          {begins: begins(20, 670), story: join(user(makeNamespace(true)), user(makeNamespace(true)), user(set(2, 2, 20))), want: []string{"S12 at 18"}},
+		"not before a minute is over": {begins: begins(20, 620), story: join(user(podAt("p3", 16)), user(makeNamespace(true)), user(set(3, 3, 20))), want: []string{"S12 at 18"}},
+		"older than what is held": {story: []step{
+			user(shutAt(annotation(v1alpha1.ReleaseAnnotation, "2"), annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(heldBy(600, 2400)), `"release":1`, `"release":2`, 1)))), user(set(2, 2, 20)),
+		}},
+		"by itself":                            {story: join(user(podAt("p1", 16)), user(set(2, 0, 30)), user(makeNamespace(true)), user(makeNamespace(true)), user(set(2, 1, 30))), want: []string{"S12 at 20"}},
+		"by itself while nobody was there":     {story: join(step{does: stops}, user(set(2, 0, 70)), user(makeNamespace(true)), user(set(2, 2, 70)), step{does: starts})},
+		"by itself right after":                {story: join(step{does: stops}, user(set(2, 0, 70)), step{does: starts}, user(makeNamespace(true)), user(set(2, 2, 70)))},
+		"by itself when somebody was there":    {story: join(step{does: stops}, step{does: starts}, user(set(2, 0, 80)), user(makeNamespace(true)), user(set(2, 2, 80))), want: []string{"S12 at 20"}},
+		"opened, and somebody was away before": {story: join(step{does: stops}, step{does: starts}, opens, user(set(2, 2, 20))), want: []string{"S12 at 20"}},
+
+		"in flight: one too many":        {story: join(user(set(3, 0, 600))), want: []string{"S12 at 16"}},
+		"in flight: scaled":              {story: join(user(shutAt(replicas(6))), user(set(4, 0, 600)))},
+		"in flight: scaled, one more":    {story: join(user(shutAt(replicas(6))), user(set(5, 0, 600))), want: []string{"S12 at 17"}},
+		"in flight: the next wave":       {story: join(pass, opens, user(set(2, 2, 20)), user(set(4, 2, 20)))},
+		"in flight: too large a wave":    {story: join(pass, opens, user(set(2, 2, 20)), user(set(5, 2, 20))), want: []string{"S12 at 20"}},
+		"in flight: one was lost":        {story: join(pass, opens, user(set(2, 2, 20)), user(unready(podAt("p1", 12))), user(set(4, 1, 20)))},
+		"in flight: raised again":        {story: join(pass, opens, user(set(2, 2, 20)), operator(shutAt()), user(set(2, 0, 600)), user(set(4, 0, 600)))},
+		"in flight: one was replaced":    {story: join(pass, opens, user(set(2, 2, 20)), gone(podAt("p1", 12)), user(podAt("p3", 21)), user(set(4, 1, 20)))},
+		"in flight: the wave is not yet": {story: join(user(set(4, 0, 600))), want: []string{"S12 at 16"}},
+		"in flight: given back":          {story: join(operator(rolling()), user(set(4, 0, 5)))},
+
+		"claimed":                                {story: join(pass, operator(claim()))},
+		"claimed for nothing":                    {story: join(operator(claim())), want: []string{"S12 at 16"}},
+		"claimed for nothing, after it was over": {story: join(operator(rolling()), operator(claim())), want: []string{"S12 at 17"}},
+		"claimed for half":                       {story: join(operator(verified(1, "p1")), operator(claim())), want: []string{"S12 at 17"}},
+		"claimed by a user":                      {story: join(user(claim()))},
+		"a pod came after it was over":           {story: join(pass, operator(rolling()), user(podAt("p3", 10)), operator(claim()))},
+		"a pod has just come":                    {story: join(pass, user(podAt("p3", 17)), operator(claim()))},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if tc.begins == nil {
+				tc.begins = beginning
+			}
+			got := tell(newWorld(), join(tc.begins, tc.story))
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// claim is the release that says that it is verified.
+func claim() *v1alpha1.ChangeWorkload {
+	return makeRelease(running, func(c *v1alpha1.ChangeWorkload) {
+		c.Status.Conditions = []metav1.Condition{{Type: conditionHeld, Status: metav1.ConditionFalse, Reason: reasonVerified}}
+	})
+}
+
+// join makes one story of steps and stories.
+func join(parts ...any) (story []step) {
+	for _, p := range parts {
+		switch p := p.(type) {
+		case step:
+			story = append(story, p)
+		case []step:
+			story = append(story, p...)
+		default:
+			panic(fmt.Sprintf("%T", p))
+		}
+	}
+	return story
+}
+
+func TestHoldHarmless(t *testing.T) {
+	passes := join(operator(verified(1, "p1", "p2")), operator(openAt(20)), user(set(2, 2, 20)))
+	tests := map[string]struct {
+		story []step
+		want  []string
+	}{
+		"the next wave":             {story: join(passes, user(earlier(1)), gone(oldPod("o3")), gone(oldPod("o2")))},
+		"one too many":              {story: join(passes, user(earlier(0)), gone(oldPod("o3")), gone(oldPod("o2")), gone(oldPod("o1"))), want: []string{"S10 at 22"}},
+		"one too many, in its time": {story: join(passes, user(earlier(0)), user(going(oldPod("o3"))), user(going(oldPod("o2"))), user(going(oldPod("o1"))), gone(oldPod("o1"))), want: []string{"S10 at 22"}},
+		"the new ones do not serve": {story: join(user(unready(podAt("p1", 12))), user(unready(podAt("p2", 12))), user(set(2, 0, 600)), user(earlier(1)), gone(oldPod("o3"))), want: []string{"S10 at 20"}},
+		"one has just failed":       {story: join(passes, user(earlier(1)), gone(oldPod("o3")), user(unready(podAt("p2", 12))), gone(oldPod("o2")))},
+		"it does not serve itself":  {story: join(user(earlier(0)), gone(oldPod("o3")), user(unready(oldPod("o2"))), gone(oldPod("o2")), gone(podAt("p1", 12)))},
+		"a user deletes":            {story: join(gone(oldPod("o3")), gone(oldPod("o2")), gone(oldPod("o1")))},
+		"a user just deleted one":   {story: join(passes, user(earlier(2)), gone(oldPod("o3")), gone(podAt("p1", 12)), user(earlier(1)), gone(oldPod("o2"))), want: []string{"S10 at 23"}},
+		"at the same time":          {story: join(passes, user(earlier(2)), user(earlier(1)), gone(oldPod("o3")), gone(podAt("p1", 12)), gone(oldPod("o2")))},
+		"scaled":                    {story: join(user(shutAt(replicas(2))), user(earlier(0)), gone(oldPod("o3")), gone(oldPod("o2")), gone(oldPod("o1")), user(set(1, 0, 600)), gone(podAt("p2", 12)))},
+		"not held":                  {story: join(passes, operator(rolling()), user(earlier(0)), gone(oldPod("o3")), gone(oldPod("o2")), gone(oldPod("o1")))},
+		"the old set goes":          {story: join(passes, gone(earlier(3)), gone(oldPod("o3")), gone(oldPod("o2")), gone(oldPod("o1")))},
+		"all goes":                  {story: join(passes, gone(shutAt()), user(earlier(0)), gone(oldPod("o3")), gone(oldPod("o2")), gone(oldPod("o1")))},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := tell(newWorld(), join(beginning, tc.story))
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFenced(t *testing.T) {
+	rolls := func(surge, unavailable string) func(*appsv1.Deployment) {
+		return func(d *appsv1.Deployment) {
+			s, u := intstr.Parse(surge), intstr.Parse(unavailable)
+			d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: &s, MaxUnavailable: &u}
+		}
+	}
+	tests := map[string]struct {
+		change     func(*appsv1.Deployment)
+		room, need int32
+	}{
+		"quarters of ten":  {func(d *appsv1.Deployment) { replicas(10)(d); rolls("25%", "25%")(d) }, 5, 8},
+		"the default":      {func(d *appsv1.Deployment) { replicas(10)(d); d.Spec.Strategy.RollingUpdate = nil }, 5, 8},
+		"numbers":          {func(d *appsv1.Deployment) { replicas(10)(d); rolls("3", "2")(d) }, 5, 8},
+		"one by one":       {func(d *appsv1.Deployment) { replicas(10)(d); rolls("1", "0")(d) }, 1, 10},
+		"nothing allowed":  {func(d *appsv1.Deployment) { replicas(3)(d); rolls("0", "10%")(d) }, 1, 2},
+		"more than it has": {func(d *appsv1.Deployment) { replicas(2)(d); rolls("0", "5")(d) }, 2, 0},
+		"all at once": {func(d *appsv1.Deployment) {
+			replicas(4)(d)
+			d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
+		}, 4, 0},
+		"nothing to be had": {func(d *appsv1.Deployment) { d.Spec.Replicas = nil; rolls("1", "1")(d) }, 2, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if room, need := fenced(rolling(tc.change)); room != tc.room || need != tc.need {
+				t.Errorf("fenced() = %d, %d, want %d, %d", room, need, tc.room, tc.need)
+			}
+		})
+	}
+}
+
+func TestAtMostOf(t *testing.T) {
+	asks := func(text string) func(*appsv1.Deployment) {
+		return annotation(v1alpha1.SettingAnnotationPrefix+holdingSetting, text)
+	}
+	for name, tc := range map[string]struct {
+		set  func(*appsv1.Deployment)
+		asks string
+		want time.Duration
+	}{
+		"by the deadline":             {set: heldBy(600, 2400), want: 30 * time.Minute},
+		"less than the step":          {set: heldBy(600, 1200), want: time.Minute},
+		"less than the step, asked":   {set: heldBy(600, 1200), asks: "first,atMost=5m", want: 5 * time.Minute},
+		"a policy wants more":         {set: heldBy(600, 2400), asks: "first,atMost=5m", want: 30 * time.Minute},
+		"what cannot be read":         {set: heldBy(600, 1200), asks: "first,atMost=soon", want: time.Minute},
+		"there is no deadline at all": {set: heldBy(600, 600), want: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := makeDeployment(tc.set, asks(tc.asks))
+			h, _ := holdOf(d)
+			if got := atMostOf(d, &h); got != tc.want {
+				t.Errorf("atMostOf() = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestHoldFigures(t *testing.T) {
+	path := "/metadata/annotations/" + strings.ReplaceAll(v1alpha1.HeldAnnotation, "/", "~1")
+	patch := func(change func(*Request)) step {
+		r := Request{Verb: "patch", Resource: "deployments", Namespace: "ns", Name: "web", Paths: []string{path}}
+		change(&r)
+		return sent(r)
+	}
+	as := func(*Request) {}
+	w := newWorld()
+	tell(w, join(beginning, operator(verified(1, "p1", "p2")), patch(as), operator(openAt(20)), user(set(2, 0, 20)), user(set(2, 2, 20)),
+		user(set(3, 2, 20)), user(podAt("p3", 22)), user(set(4, 2, 20)), user(podAt("p4", 24)),
+		patch(func(r *Request) { r.Paths, r.body = nil, []byte(`[{"op":"replace","path":"`+path+`","value":"x"}]`) }),
+		patch(func(r *Request) { r.Code = 409 }), patch(func(r *Request) { r.Paths = []string{"/spec/paused"} }),
+		patch(func(r *Request) { r.Name = "other" }), patch(func(r *Request) { r.Verb = "get" })))
+	if got, want := *w.figuresOf("ns", "web"), (HoldFigures{Writes: 2, Waves: 2}); got != want {
+		t.Errorf("figures %+v, want %+v", got, want)
+	}
+	w.forget()
+	if got := *w.figuresOf("ns", "web"); got.Writes != 2 {
+		t.Errorf("figures %+v are not what they were", got)
+	}
+}
+
+func TestStuck(t *testing.T) {
+	suspended := operator(makeRelease(suspend))
+	tests := map[string]struct {
+		story []step
+		want  int
+	}{
+		"it goes on":          {},
+		"its release is over": {story: []step{suspended}, want: 1},
+		"another one goes on": {story: []step{suspended, user(shutAt(annotation(v1alpha1.ReleaseAnnotation, "2")))}},
+		"its rollout is over": {story: []step{user(shutAt(func(d *appsv1.Deployment) {
+			d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas = 4, 4, 4
+		}))}, want: 2},
+		"it left":               {story: []step{user(makeNamespace(false))}, want: 1},
+		"it was given back":     {story: []step{operator(rolling()), suspended}},
+		"it is being deleted":   {story: []step{user(shutAt(func(d *appsv1.Deployment) { d.DeletionTimestamp = &metav1.Time{Time: epoch} })), suspended}},
+		"it left, and has none": {story: []step{operator(rolling()), user(makeNamespace(false))}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			tell(w, join(beginning, tc.story))
+			if got := w.unfinished([]string{"ns"}, at(100)); len(got) != tc.want {
+				t.Errorf("unfinished() = %q, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// What began before anything was seen is not judged, but what comes is.
+func TestHoldsForgotten(t *testing.T) {
+	w := newWorld()
+	tell(w, beginning)
+	w.forget()
+	if n := len(w.holds.going) + len(w.holds.sets) + len(w.holds.ended); n != 0 {
+		t.Fatalf("%d holds are left", n)
+	}
+	listed := func(s step) step { s.listed = true; return s }
+	again := []step{listed(user(makeNamespace(true))), listed(user(shutAt())), listed(user(set(2, 0, 20))), listed(user(podAt("p1", 0))), listed(user(podAt("p2", 0)))}
+	if got := tell(w, join(again, user(set(2, 1, 20)), user(set(2, 2, 20)))); got != nil {
+		t.Errorf("violations %q", got)
+	}
+	if got := tell(w, join(again, user(podAt("p3", 0)), user(set(3, 3, 20)))); !slices.Equal(got, []string{"S12 at 6"}) {
+		t.Errorf("violations %q", got)
+	}
+}
