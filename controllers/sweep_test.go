@@ -83,7 +83,7 @@ func faultsOf(reference *world.Ending, number int) (faults []world.Fault) {
 // TestStories tells every story twice: it goes well, and is told in the same order
 // each time, also when a seed chooses it, or a failure could not be seen again.
 func TestStories(t *testing.T) {
-	for _, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, serverStories) {
+	for _, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			s.Options.Verbose = *verbose
@@ -109,7 +109,7 @@ func TestStories(t *testing.T) {
 // TestSweep tells every story, and again with something going wrong at each of
 // its writes and calls, and expects it to end the same.
 func TestSweep(t *testing.T) {
-	for i, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, serverStories) {
+	for i, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			s.Options.Verbose = *verbose
@@ -262,7 +262,7 @@ func TestTwoAtOnce(t *testing.T) {
 	if *all {
 		seeds = 20
 	}
-	for i, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, serverStories) {
+	for i, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			reference := world.Reference(t, s)
@@ -289,7 +289,7 @@ func TestTwoAtOnce(t *testing.T) {
 // late, and decides again.
 func TestBehind(t *testing.T) {
 	kinds := []string{"ChangePod", "ChangeWorkload", "Deployment", "ReplicaSet", "Pod", "ControllerRevision"}
-	for i, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, serverStories) {
+	for i, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			reference := world.Reference(t, s)
