@@ -238,6 +238,26 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 10, 600)
 	}},
+	{Name: "hold while admission is skipped", Options: held("every", 60*time.Second), Run: func(w *world.World) {
+		heldRelease(w, 4)
+		w.SkipAdmission()
+		w.For(30 * time.Second)
+		isHeld(w, 3)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 600)
+		endedBy(w, v1alpha1.ReasonHoldVerified)
+	}},
+	{Name: "hold, and fail while admission is skipped", Options: held("every", 90*time.Second), Run: func(w *world.World) {
+		heldRelease(w, 4)
+		w.SkipAdmission()
+		current, _ := podsOf(w)
+		crash(w, current[0])
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		givenBack(w, 0, 600)
+		if !w.Deployment("web").Spec.Paused {
+			w.Failf("it is not paused")
+		}
+	}},
 	{Name: "hold, and run out", Options: held("every,atMost=1m", 10*time.Minute), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		w.Until("all pods are replaced", func() bool { _, old := podsOf(w); return len(old) == 0 })

@@ -49,12 +49,12 @@ type Patch struct {
 	pace *paced
 }
 
-// paced is a pace that a write leads to, with the operations that do it where admission
-// did not.
+// paced is a pace that a write leads to where admission sees it, by what it says of a
+// hold.
 type paced struct {
-	by  workload.Kind
-	to  defense.Pace
-	was *defense.Hold
+	by   workload.Kind
+	to   defense.Pace
+	says *defense.Hold
 }
 
 // PatchRelease patches the workload while it is at the release it was observed
@@ -189,18 +189,19 @@ func (p *Patch) Hold(by workload.Kind, h *defense.Hold) {
 		p.add("test", annotationPath(v1alpha1.HeldAnnotation), was)
 	}
 	p.SetAnnotation(v1alpha1.HeldAnnotation, h.String())
-	p.pace = &paced{by: by, to: h.Set, was: h}
+	p.pace = &paced{by: by, to: h.Set, says: h}
+	if h.Over {
+		p.pace.to = h.Kept(p.workload.Pace)
+	}
 }
 
-// GiveBack gives back what a hold changed of the workload, as it was observed, and
-// nobody else changed since.
-func (p *Patch) GiveBack(by workload.Control) {
-	w := p.workload
-	if w.Hold == nil {
-		p.DropAnnotation(v1alpha1.HeldAnnotation)
+// GiveBack gives back what a hold changed of the workload, and nobody else changed since.
+// Admission does it as it sets a pace.
+func (p *Patch) GiveBack(by workload.Kind) {
+	if h := p.workload.Hold; h != nil {
+		p.Hold(by, h.Ending())
 		return
 	}
-	p.ops = append(p.ops, by.SetPace(w.Pace, w.Hold.Kept(w.Pace))...)
 	p.DropAnnotation(v1alpha1.HeldAnnotation)
 }
 
@@ -228,18 +229,41 @@ func (c *Cluster) write(ctx context.Context, p *Patch) error {
 	return c.writePace(ctx, p, obj)
 }
 
-// writePace sets the pace of a workload where admission did not, because it was skipped.
+// writePace sets the pace of a workload where admission did not: it was skipped, or the
+// workload has left the defense. The fields are nobody's after that, as they are where
+// admission did.
 func (c *Cluster) writePace(ctx context.Context, p *Patch, written *unstructured.Unstructured) error {
+	said := annotationPath(v1alpha1.HeldAnnotation)
 	is, err := p.pace.by.Pace(written)
-	if err != nil || is == nil || is.Pace == p.pace.to {
+	if err != nil || is == nil || written.GetAnnotations()[v1alpha1.HeldAnnotation] != p.pace.says.String() || !p.pace.says.Over && is.Pace == p.pace.to {
 		return err
 	}
 	again := &Patch{workload: p.workload}
 	again.add("test", "/metadata/uid", string(p.workload.UID))
-	again.add("test", annotationPath(v1alpha1.HeldAnnotation), p.pace.was.String())
+	again.add("test", said, p.pace.says.String())
 	again.ops = append(again.ops, p.pace.by.SetPace(is.Pace, p.pace.to)...)
-	log.FromContext(ctx).Info("set the pace of a rollout past admission, which did not", "workload", p.workload.Name, "is", is.Pace, "to", p.pace.to)
-	return c.write(ctx, again)
+	if p.pace.says.Over {
+		again.add("remove", said, nil)
+	}
+	log.FromContext(ctx).Info("set the pace of a rollout, which admission did not see to", "workload", p.workload.Name, "is", is.Pace, "to", p.pace.to)
+	if err := c.write(ctx, again); err != nil {
+		return err
+	}
+	return c.disown(ctx, p.workload, p.pace.by)
+}
+
+// disown takes the operator's name off the fields that a hold changes: whoever applies
+// them server-side would conflict with it for ever.
+func (c *Cluster) disown(ctx context.Context, w *defense.Workload, kind workload.Kind) error {
+	stored, err := c.Stored(ctx, w)
+	if err != nil || stored == nil {
+		return err
+	}
+	fields, due, err := workload.GiveUp(stored.GetManagedFields(), kind.PacePaths()...)
+	if err != nil || !due {
+		return err
+	}
+	return c.write(ctx, PatchFields(w, stored.GetManagedFields(), fields))
 }
 
 // isFailedTest says that a JSON patch did not apply, because a test in it failed

@@ -115,6 +115,8 @@ func (r *AdmissionRequest) pace(want *AdmissionObject) {
 		r.paceRelease(want, held)
 	case held == nil:
 		delete(want.Annotations, v1alpha1.HeldAnnotation)
+	case held.Over:
+		r.giveBack(want, held)
 	case r.New.Pace == r.Old.Pace:
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	case r.reapplied(held):
@@ -132,8 +134,10 @@ func (r *AdmissionRequest) pace(want *AdmissionObject) {
 func (r *AdmissionRequest) paceOwn(want *AdmissionObject, held *Hold) {
 	now := ParseHold(r.New.Annotations[v1alpha1.HeldAnnotation])
 	switch {
+	case now != nil && now.Over:
+		r.giveBack(want, now)
 	case r.released() && held != nil && now != nil:
-		r.giveBack(want, held) // its rollback, decided before it saw the hold
+		r.giveBack(want, held) // its rollback
 	case now != nil && now.own(r.New.Pace):
 		want.Pacing.Pace = now.Set
 	}

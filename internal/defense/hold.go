@@ -43,6 +43,11 @@ type Pace struct {
 // minReady is MinReadySeconds as a duration.
 func (p Pace) minReady() time.Duration { return time.Duration(p.MinReadySeconds) * time.Second }
 
+// deadline is ProgressDeadlineSeconds as a duration.
+func (p Pace) deadline() time.Duration {
+	return time.Duration(p.ProgressDeadlineSeconds) * time.Second
+}
+
 // paced is p with another MinReadySeconds, for at most so long: the deadline of the
 // rollout is later than both. It has to be, and a hold is no lack of progress.
 func (p Pace) paced(minReady, atMost time.Duration) Pace {
@@ -70,6 +75,16 @@ type Hold struct {
 	// OpenedTo or before; Unix time (seconds), 0 when none were.
 	OpenedAt int64 `json:"openedAt,omitempty"`
 	OpenedTo int64 `json:"openedTo,omitempty"`
+	// Over: it ends, and admission takes this away with what it changed. What is left of
+	// it was written while admission did not see it.
+	Over bool `json:"over,omitempty"`
+}
+
+// Ending is the hold as the write says that ends it.
+func (h *Hold) Ending() *Hold {
+	over := *h
+	over.Over = true
+	return &over
 }
 
 // ParseHold reads the value of HeldAnnotation; nil when it says nothing that can be
@@ -234,7 +249,7 @@ func DecideHold(in HoldInput) HoldPlan {
 	w.plan.Waiting = len(w.waiting)
 	switch {
 	case w.over():
-		w.plan.Done, w.plan.Again = true, 0
+		w.end()
 	case w.open():
 	default:
 		w.close()
@@ -252,13 +267,43 @@ func (w *wave) again(in time.Duration) {
 // over says that nothing is waited for: the first wave is verified, or all pods are.
 func (w *wave) over() bool {
 	switch {
-	case w.Replicas == 0:
+	case w.Replicas == 0, w.Until == v1alpha1.HoldFirstBatch && w.Hold.OpenedAt > 0:
 		return true
 	case len(w.waiting) > 0 || len(w.verified) == 0:
 		return false
 	default:
 		return w.Until == v1alpha1.HoldFirstBatch || len(w.verified) >= int(w.Replicas)
 	}
+}
+
+// end gives back what the hold changed. Where the rollout stood still for longer than the
+// user lets it, the pods become available first: that is progress, and the deployment
+// controller would see the deadline before it.
+func (w *wave) end() {
+	w.plan.Again = 0
+	minReady := w.Hold.Set.MinReadySeconds
+	switch late := w.stoodStill() >= w.Hold.deadline()-w.Guard; {
+	case late && minReady > w.Hold.MinReadySeconds:
+		set := w.with(0)
+		set.OpenedAt, set.OpenedTo = w.Now.Unix(), w.Now.Unix()
+		w.plan.Set, w.plan.Opens = set, true
+		w.again(w.settle())
+	case late && w.Now.Before(time.Unix(w.Hold.OpenedAt, 0).Add(w.settle())):
+		w.again(time.Unix(w.Hold.OpenedAt, 0).Add(w.settle()).Sub(w.Now))
+	default:
+		w.plan.Done = true
+	}
+}
+
+// stoodStill is how long no pod got Ready.
+func (w *wave) stoodStill() time.Duration {
+	still := maxStep
+	for i := range w.verified {
+		if p := &w.verified[i]; !p.ReadySince.IsZero() {
+			still = min(still, w.Now.Sub(p.ReadySince))
+		}
+	}
+	return still
 }
 
 // open lets the pods become available that are verified and older than the oldest one

@@ -284,6 +284,36 @@ func TestHoldFirst(t *testing.T) {
 	}
 }
 
+// TestHoldEndsLate: where the rollout stood still for longer than the user lets it, it
+// comes on before the user's deadline counts again.
+func TestHoldEndsLate(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
+		t.Run(string(until), func(t *testing.T) {
+			in := HoldInput{
+				Now: now, Hold: HoldSteps{}.OrDefault().Begin(2, Pace{ProgressDeadlineSeconds: 600}, until, time.Hour), Until: until, AtMost: time.Hour,
+				HoldSteps: HoldSteps{}.OrDefault(), Replicas: 1, Pods: []HeldPod{{Created: now.Add(-15 * time.Minute), ReadySince: now.Add(-14 * time.Minute), Verified: true}},
+			}
+			first := DecideHold(in)
+			if first.Done || first.Set == nil || first.Set.Set.MinReadySeconds != 0 || first.Set.Set.ProgressDeadlineSeconds <= 15*60 || first.Again == 0 {
+				t.Fatalf("first it does %+v", first)
+			}
+			in.Hold = first.Set
+			if soon := DecideHold(in); soon.Done || soon.Set != nil || soon.Again == 0 {
+				t.Errorf("at once it does %+v", soon)
+			}
+			in.Now = now.Add(first.Again)
+			in.Pods = append(in.Pods, HeldPod{Created: now.Add(time.Second)})
+			if until == v1alpha1.HoldEveryBatch {
+				in.Pods = in.Pods[:1]
+			}
+			if then := DecideHold(in); !then.Done {
+				t.Errorf("then it does %+v", then)
+			}
+		})
+	}
+}
+
 // TestHoldDead: should the operator be gone, the rollout goes on by itself, a wave at a
 // time, each bounded.
 func TestHoldDead(t *testing.T) {

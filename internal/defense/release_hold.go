@@ -64,9 +64,6 @@ func (d *release) holding() bool {
 	return d.Workload.Hold != nil && d.Workload.Hold.Release == d.Change.Spec.Release
 }
 
-// wantsHold says that settings or policies ask for a hold.
-func (d *release) wantsHold() bool { return d.Settings.Hold.Holds() && !d.Settings.Observe }
-
 // followHold lets the rollout of the release wait for its verdicts, and go on.
 func (d *release) followHold() {
 	w := d.Workload
@@ -80,11 +77,13 @@ func (d *release) followHold() {
 		d.noteHoldGone()
 	case d.Settings.Observe:
 		// What the operator holds is taken back.
+	case w.Hold.Over:
+		d.endAgain()
 	case !w.Hold.own(w.Pace):
 		d.endHold(v1alpha1.ReasonHoldEdited)
 	case d.hasFailed() && !IsOpen(d.status.Status):
 		d.endFailedHold()
-	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins:
+	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && (!begins || d.isWayBack()):
 		d.endHold(v1alpha1.ReasonHoldEnded)
 	default:
 		d.pace(begins)
@@ -100,7 +99,7 @@ func (d *release) beginHold() {
 	case !d.Settings.Hold.Holds() || w.Pace == (Pace{}):
 	case ended && end.Release == d.Change.Spec.Release:
 		d.noteHoldGone()
-	case remembered(d.History, d.Change.Spec.Reversion) || d.restores():
+	case d.isWayBack():
 		d.notHeld("the version succeeded before, and a way back is not to wait")
 	case d.Settings.Observe:
 		d.notHeld("the workload is only observed")
@@ -120,6 +119,12 @@ func (d *release) replaces() bool {
 	w := d.Workload
 	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && IsOpen(d.status.Status) &&
 		slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Replicas > 0 })
+}
+
+// isWayBack says that the release is of a version that succeeded, or that the operator
+// went back to: it has to be fast.
+func (d *release) isWayBack() bool {
+	return remembered(d.History, d.Change.Spec.Reversion) || d.restores()
 }
 
 // restores says that the release is the operator's own rollback.
@@ -282,6 +287,16 @@ func (d *release) endHold(reason string) {
 	d.plan.Hold.End = end
 	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, "the rollout does not wait any more: "+end.describe())
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, reason, "%s", end.describe())
+}
+
+// endAgain ends a hold as it was to be ended when admission did not see that.
+func (d *release) endAgain() {
+	end, ok := ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
+	if !ok || end.Release != d.Change.Spec.Release {
+		end = HoldEnd{Release: d.Change.Spec.Release, Reason: v1alpha1.ReasonHoldEnded}
+	}
+	d.writeHold(nil)
+	d.plan.Hold.End = end
 }
 
 // endFailedHold gives back what the hold changed, and pauses the rollout in the same

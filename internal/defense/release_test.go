@@ -190,7 +190,7 @@ func (w *world) step(crash bool) ReleasePlan {
 	case LiftBlock:
 		delete(w.stored.Labels, v1alpha1.SuspendLabel)
 		delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
-	case LeaveWorkload, ResumeWorkload:
+	case LeaveWorkload, ResumeWorkload, PaceWorkload:
 	}
 	if plan.Halt {
 		w.stored.Paused = true

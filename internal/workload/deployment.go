@@ -207,9 +207,14 @@ func withoutTemplate(content map[string]any) map[string]any {
 	return rest
 }
 
+var minReadyPath, deadlinePath = Path{"spec", "minReadySeconds"}, Path{"spec", "progressDeadlineSeconds"}
+
+// PacePaths implements Kind.
+func (Deployment) PacePaths() []Path { return []Path{minReadyPath, deadlinePath} }
+
 // SetPace implements Control.
 func (Deployment) SetPace(from, to defense.Pace) (ops []Op) {
-	const minReady, deadline = "/spec/minReadySeconds", "/spec/progressDeadlineSeconds"
+	minReady, deadline := minReadyPath.Pointer(), deadlinePath.Pointer()
 	if from.MinReadySeconds != to.MinReadySeconds {
 		// The API server leaves out what is 0.
 		test, set := Op{Op: "test", Path: minReady}, Op{Op: "remove", Path: minReady}

@@ -71,11 +71,43 @@ func HandBack(entries []metav1.ManagedFieldsEntry, at Path) (changed []metav1.Ma
 	return left, err == nil, err
 }
 
+// GiveUp takes fields, found at these paths, off the operator's own writes, so that they
+// are nobody's who does not apply them. due is false when none of them is the operator's.
+func GiveUp(entries []metav1.ManagedFieldsEntry, at ...Path) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
+	given := fieldpath.NewSet()
+	for _, path := range at {
+		given.Insert(fieldPath(path))
+	}
+	for i := range entries {
+		entry := *entries[i].DeepCopy()
+		if isOwnUpdate(&entry) {
+			set := fieldpath.NewSet()
+			if err := set.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())); err != nil {
+				return nil, false, fmt.Errorf("read the fields of manager %s: %w", entry.Manager, err)
+			}
+			left := set.Difference(given)
+			due = due || left.Size() < set.Size()
+			if left.Empty() {
+				continue
+			}
+			if entry.FieldsV1, err = encode(left); err != nil {
+				return nil, false, err
+			}
+		}
+		changed = append(changed, entry)
+	}
+	return changed, due, nil
+}
+
+// isOwnUpdate says that an entry is of the operator's writes.
+func isOwnUpdate(entry *metav1.ManagedFieldsEntry) bool {
+	return entry.Manager == v1alpha1.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == "" && entry.FieldsV1 != nil
+}
+
 // ownsTemplate says that an entry is of the operator's writes of a template. It
 // may do so without need, for the version label.
 func ownsTemplate(entry *metav1.ManagedFieldsEntry, at Path) bool {
-	return entry.Manager == v1alpha1.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == "" &&
-		entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:`+at[len(at)-1]+`"`))
+	return isOwnUpdate(entry) && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:`+at[len(at)-1]+`"`))
 }
 
 // templateFields reads all fields of an entry, and those of the pod template among

@@ -129,3 +129,29 @@ func readable(t *testing.T, entries []metav1.ManagedFieldsEntry) map[string]any 
 	}
 	return m
 }
+
+func TestGiveUp(t *testing.T) {
+	const paces = `{"f:spec":{"f:minReadySeconds":{},"f:progressDeadlineSeconds":{}}}`
+	flux := applierFields("flux", `{"f:spec":{"f:minReadySeconds":{},"f:replicas":{}}}`)
+	status := ownFields(paces)
+	status.Subresource = "status"
+	for name, test := range map[string]struct {
+		entries, want []metav1.ManagedFieldsEntry // nothing is not due
+	}{
+		"all of an entry":     {[]metav1.ManagedFieldsEntry{flux, ownFields(paces)}, []metav1.ManagedFieldsEntry{flux}},
+		"a part of one":       {[]metav1.ManagedFieldsEntry{ownFields(`{"f:spec":{"f:minReadySeconds":{},"f:paused":{}}}`), flux}, []metav1.ManagedFieldsEntry{ownFields(`{"f:spec":{"f:paused":{}}}`), flux}},
+		"nothing of ours":     {[]metav1.ManagedFieldsEntry{flux, ownFields(keyFields)}, nil},
+		"not of the status":   {[]metav1.ManagedFieldsEntry{status, flux}, nil},
+		"not what others set": {[]metav1.ManagedFieldsEntry{managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, paces)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed, due, err := GiveUp(test.entries, Deployment{}.PacePaths()...)
+			if err != nil || due != (test.want != nil) {
+				t.Fatalf("due is %t, error %v", due, err)
+			}
+			if diff := cmp.Diff(readable(t, test.want), readable(t, changed)); due && diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

@@ -65,6 +65,8 @@ type Kind interface {
 	// Pace reads off such a workload what a hold changes, and whether its rollout can
 	// be held; nil where workloads of this kind cannot.
 	Pace(stored *unstructured.Unstructured) (*defense.Pacing, error)
+	// PacePaths are where in a workload that is.
+	PacePaths() []Path
 	// RevisionTemplate reads the pod template of an earlier revision, as the
 	// workload had it, with its version; nil when the revision is gone.
 	RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error)

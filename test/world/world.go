@@ -392,6 +392,14 @@ func (w *World) Unseen(do func()) {
 	do()
 }
 
+// SkipAdmission has admission see nothing from now on, of anybody: as when the webhooks
+// cannot be reached, and fail open.
+func (w *World) SkipAdmission() {
+	w.api.admit = func(_ context.Context, _, after client.Object, _ string) (client.Object, error) {
+		return stripped(after), nil
+	}
+}
+
 // Enrol puts the namespace under defense, or takes it out.
 func (w *World) Enrol(enrol bool) {
 	ns := w.api.objects[key{"Namespace", "", Namespace}].DeepCopyObject().(*corev1.Namespace) //nolint:errcheck // the kind says so

@@ -136,6 +136,9 @@ func (Fleet) Paused(stored *unstructured.Unstructured) (bool, error) {
 // Pace implements workload.Kind: rollouts of Fleets cannot be held.
 func (Fleet) Pace(*unstructured.Unstructured) (*defense.Pacing, error) { return nil, nil }
 
+// PacePaths implements workload.Kind.
+func (Fleet) PacePaths() []workload.Path { return nil }
+
 // RevisionTemplate implements workload.Kind.
 func (Fleet) RevisionTemplate(context.Context, client.Reader, string, *defense.OldRevision) (map[string]any, string, error) {
 	return nil, "", nil

@@ -1,0 +1,186 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"testing"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+var (
+	usersPace  = Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
+	raisedPace = Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
+	testSteps  = HoldSteps{}.OrDefault()
+)
+
+// pacing gives both objects a pace, and the request one of its own.
+func (w *admissionWrapper) pacing(stored, asked Pace) *admissionWrapper {
+	w.Old.Pacing = &Pacing{Pace: stored, Rolling: true, Replicas: 4}
+	w.New.Pacing = &Pacing{Pace: asked, Rolling: true, Replicas: 4}
+	return w
+}
+
+// wantsHold has settings that ask for a hold, and a history that is known.
+func (w *admissionWrapper) wantsHold(history ...Revision) *admissionWrapper {
+	w.Hold = &WantedHold{Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, HoldSteps: testSteps}
+	w.Past = &Past{History: history}
+	return w
+}
+
+// heldSince lets the workload be held since its release 4.
+func (w *admissionWrapper) heldSince() *admissionWrapper {
+	return w.bothAnnotations(v1alpha1.HeldAnnotation, heldAt(4).String())
+}
+
+func heldAt(release int64) *Hold {
+	return testSteps.Begin(release, usersPace, v1alpha1.HoldEveryBatch, 30*time.Minute)
+}
+
+// admitted is the new object with the changes of admission.
+func admitted(r AdmissionRequest, changes []AdmissionChange) AdmissionRequest {
+	r.New.Labels, r.New.Annotations, r.New.TemplateLabels = cloned(r.New.Labels), cloned(r.New.Annotations), cloned(r.New.TemplateLabels)
+	for _, c := range changes {
+		m := map[AdmissionTarget]map[string]string{
+			WorkloadLabel: r.New.Labels, WorkloadAnnotation: r.New.Annotations, TemplateLabel: r.New.TemplateLabels,
+		}[c.Target]
+		switch {
+		case c.Target == WorkloadPaused:
+			r.New.Paused = false
+		case c.Target == WorkloadPace:
+			pacing := *r.New.Pacing
+			pacing.Pace = c.Pace
+			r.New.Pacing = &pacing
+		case c.Remove:
+			delete(m, c.Key)
+		default:
+			m[c.Key] = c.Value
+		}
+	}
+	return r
+}
+
+func TestMutateHold(t *testing.T) {
+	edited := Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 2400}
+	ending := heldAt(4).Ending().String()
+	opened := *heldAt(4)
+	opened.Set, opened.Was = Pace{MinReadySeconds: 90, ProgressDeadlineSeconds: 2400}, &raisedPace
+	for name, c := range map[string]struct {
+		request *admissionWrapper
+		pace    Pace
+		// held is the release that is held; 0 for none. own are the user's values.
+		held int64
+		own  Pace
+		end  string
+	}{
+		"a release that is to be held":                  {makeUpdate().pacing(usersPace, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"one that nobody asks to be":                    {makeUpdate().pacing(usersPace, usersPace).release(), usersPace, 0, Pace{}, ""},
+		"one with a value of its own":                   {makeUpdate().pacing(Pace{ProgressDeadlineSeconds: 600}, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"a version that succeeded before":               {makeUpdate().pacing(usersPace, usersPace).wantsHold(Revision{Version: "v2"}).release(), usersPace, 0, Pace{}, ""},
+		"no release":                                    {makeUpdate().pacing(usersPace, usersPace).wantsHold().annotation("a", "b"), usersPace, 0, Pace{}, ""},
+		"a release while one is held":                   {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"a release while one is held, applied":          {makeUpdate().pacing(raisedPace, usersPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"a release while one is held, edited":           {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5, Pace{7, 600}, ""},
+		"a release while one is held, that is not":      {makeUpdate().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, Pace{}, ""},
+		"going back while one is held":                  {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold(Revision{Version: "v2"}).release(), usersPace, 0, Pace{}, ""},
+		"something else while it is held":               {makeUpdate().pacing(raisedPace, raisedPace).heldSince().annotation("a", "b"), raisedPace, 4, usersPace, ""},
+		"losing what is known of the hold":              {makeUpdate().pacing(raisedPace, raisedPace).heldSince().lose(v1alpha1.HeldAnnotation), raisedPace, 4, usersPace, ""},
+		"forging a hold":                                {makeUpdate().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), usersPace, 0, Pace{}, ""},
+		"applying what was before":                      {makeUpdate().pacing(raisedPace, usersPace).heldSince(), raisedPace, 4, usersPace, ""},
+		"applying one of it":                            {makeUpdate().pacing(raisedPace, Pace{600, 600}).heldSince(), raisedPace, 4, usersPace, ""},
+		"setting another value":                         {makeUpdate().pacing(raisedPace, edited).heldSince(), Pace{7, 600}, 0, Pace{}, "4 EditedByUser jane"},
+		"setting another value of both":                 {makeUpdate().pacing(raisedPace, Pace{7, 700}).heldSince(), Pace{7, 700}, 0, Pace{}, "4 EditedByUser jane"},
+		"opting out":                                    {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), usersPace, 0, Pace{}, ""},
+		"the operator lets pods become available":       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, opened.String()), opened.Set, 4, usersPace, ""},
+		"the operator gives back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, ending), usersPace, 0, Pace{}, ""},
+		"the operator holds late":                       {makeUpdate().own().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), raisedPace, 4, usersPace, ""},
+		"the operator, where a user was past admission": {makeUpdate().own().pacing(edited, edited).heldSince().annotation("a", "b"), edited, 4, usersPace, ""},
+		"the operator rolls back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, Pace{}, ""},
+		"a hold that was to end":                        {makeUpdate().pacing(raisedPace, raisedPace).bothAnnotations(v1alpha1.HeldAnnotation, ending), usersPace, 0, Pace{}, ""},
+		"creating from what was held": {
+			func() *admissionWrapper {
+				w := makeCreate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String())
+				w.New.Pacing = &Pacing{Pace: raisedPace, Rolling: true, Replicas: 4}
+				return w
+			}(), usersPace, 0, Pace{}, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			once := admitted(c.request.AdmissionRequest, MutateAdmission(c.request.AdmissionRequest))
+			if again := MutateAdmission(once); len(again) > 0 {
+				t.Errorf("asked again, it changes %+v", again)
+			}
+			if once.New.Pace != c.pace {
+				t.Errorf("pace %+v, want %+v", once.New.Pace, c.pace)
+			}
+			h := ParseHold(once.New.Annotations[v1alpha1.HeldAnnotation])
+			switch {
+			case h == nil && c.held != 0, h != nil && (h.Release != c.held || h.Pace != c.own):
+				t.Errorf("held as %+v, want release %d and the user's %+v", h, c.held, c.own)
+			case h == nil && once.New.Annotations[v1alpha1.HeldAnnotation] != "":
+				t.Errorf("the annotation is left: %s", once.New.Annotations[v1alpha1.HeldAnnotation])
+			}
+			if end := once.New.Annotations[v1alpha1.HoldEndedAnnotation]; end != c.end {
+				t.Errorf("ended %q, want %q", end, c.end)
+			}
+		})
+	}
+}
+
+// TestNotHeldByAdmission: what is not to be held is not asked about, and not held.
+func TestNotHeldByAdmission(t *testing.T) {
+	base := func() *admissionWrapper { return makeUpdate().pacing(usersPace, usersPace).wantsHold().release() }
+	for name, w := range map[string]*admissionWrapper{
+		"from nothing":        func() *admissionWrapper { w := base(); w.Old.Replicas = 0; return w }(),
+		"to nothing":          func() *admissionWrapper { w := base(); w.New.Replicas = 0; return w }(),
+		"not rolling":         func() *admissionWrapper { w := base(); w.New.Rolling = false; return w }(),
+		"the operator":        base().own(),
+		"opted out":           base().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
+		"of a kind without":   func() *admissionWrapper { w := base(); w.New.Pacing, w.Old.Pacing = nil, nil; return w }(),
+		"no release":          makeUpdate().pacing(usersPace, usersPace).wantsHold(),
+		"with unknown past":   func() *admissionWrapper { w := base(); w.Past = nil; return w }(),
+		"with an invalid one": func() *admissionWrapper { w := base(); w.New.ProgressDeadlineSeconds = 1; return w }(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, c := range MutateAdmission(w.AdmissionRequest) {
+				if c.Target == WorkloadPace || c.Key == v1alpha1.HeldAnnotation {
+					t.Errorf("it is held: %+v", c)
+				}
+			}
+			asks := name == "with unknown past" || name == "with an invalid one"
+			if w.NeedsHold() != asks {
+				t.Errorf("it is asked about: %t", !asks)
+			}
+		})
+	}
+}
+
+func TestParseHoldEnd(t *testing.T) {
+	for _, e := range []HoldEnd{
+		{Release: 3, Reason: v1alpha1.ReasonHoldVerified}, {Release: 3, Reason: v1alpha1.ReasonHoldEdited, User: "system:serviceaccount:a b:c"},
+	} {
+		if got, ok := ParseHoldEnd(e.String()); !ok || got != e {
+			t.Errorf("read %+v, %t, want %+v", got, ok, e)
+		}
+	}
+	for _, bad := range []string{"", "3", "x Verified", "0 Verified", "3 Whatever"} {
+		if got, ok := ParseHoldEnd(bad); ok {
+			t.Errorf("%q was read as %+v", bad, got)
+		}
+	}
+}
