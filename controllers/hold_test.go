@@ -23,6 +23,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -138,6 +139,32 @@ var holdStories = []world.Story{
 		heldRelease(w, 8)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
+	}},
+	{Name: "hold for a check in the background", Options: func() world.Options {
+		o := held("every", 90*time.Second)
+		o.Policies[1].Spec.Checks[0].Wait = ptr.To(false)
+		return o
+	}(), Run: func(w *world.World) {
+		heldRelease(w, 8)
+		w.For(time.Minute)
+		isHeld(w, 6)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 600)
+	}},
+	{Name: "hold for a check in the background, which fails", Options: func() world.Options {
+		o := held("every", 90*time.Second)
+		o.Policies[1].Spec.Checks[0].Wait = ptr.To(false)
+		return o
+	}(), Run: func(w *world.World) {
+		heldRelease(w, 8)
+		w.For(time.Minute)
+		current, _ := podsOf(w)
+		crash(w, current[0])
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		givenBack(w, 0, 600)
+		if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 6 {
+			w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
+		}
 	}},
 	{Name: "hold, with values of its own", Options: held("every", 30*time.Second), Run: func(w *world.World) {
 		d := probed(3).OneByOne().MinReadySeconds(20).Obj()
