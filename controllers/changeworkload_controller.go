@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -56,6 +57,8 @@ type ChangeWorkloadReconciler struct {
 	// putOff is since when a write of the status of a release is put off, by the UID of
 	// the release.
 	putOff *lru.LRUExpireCache
+	// since is when it decided first.
+	since func() time.Time
 }
 
 const (
@@ -66,7 +69,7 @@ const (
 )
 
 func newChangeWorkloadReconciler(c *cluster.Cluster, clusterUID types.UID) *ChangeWorkloadReconciler {
-	return &ChangeWorkloadReconciler{Cluster: c, clusterUID: clusterUID, putOff: lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock)}
+	return &ChangeWorkloadReconciler{Cluster: c, clusterUID: clusterUID, since: sync.OnceValue(c.Clock.Now), putOff: lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock)}
 }
 
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changeworkloads/status,verbs=update
@@ -100,8 +103,8 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&appsv1.ControllerRevision{}, to(r.changesOfRemembered), builder.WithPredicates(deletedOnly())).
 		// A setting changes what is decided of releases that are verified.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openChanges)).
-		// A policy changes what silence of the server means.
-		Watches(&v1alpha1.DefensePolicy{}, to(r.openChanges), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
+		// A policy changes what silence of the server means, or what is held.
+		Watches(&v1alpha1.DefensePolicy{}, to(r.openChanges), builder.WithPredicates(decidesAlone())).
 		// An earlier release ended, which this one tells of, or its order, and its record may be removed.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.changesBeside), builder.WithPredicates(releaseEnded())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
@@ -190,7 +193,7 @@ func (r *ChangeWorkloadReconciler) liveBatches(
 func (r *ChangeWorkloadReconciler) observe(
 	ctx context.Context, ns cluster.Namespace, change *v1alpha1.ChangeWorkload,
 ) (in defense.ReleaseInput, current bool, err error) {
-	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID, HoldSteps: r.HoldSteps}
+	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID, HoldSteps: r.HoldSteps, Since: r.since()}
 	if since, ok := r.putOff.Get(change.UID); ok {
 		in.PutOffSince = since.(time.Time) //nolint:errcheck // the cache holds nothing else
 	}
@@ -313,6 +316,10 @@ func (r *ChangeWorkloadReconciler) apply(
 		// The failure is reported, although the block is denied.
 		r.EmitDenied(ctx, w, change, denied)
 		plan = defense.BlockDenied(change, plan, r.Clock.Now(), denied.Describe())
+	case errors.As(err, &denied) && plan.Action == defense.PaceWorkload:
+		// It is verified, although it does not wait for that.
+		r.EmitDenied(ctx, w, change, denied)
+		plan = defense.PaceDenied(change, plan, r.Clock.Now(), denied.Describe())
 	default:
 		return r.ReportDenied(ctx, w, change, err)
 	}
@@ -334,10 +341,11 @@ func (r *ChangeWorkloadReconciler) apply(
 		r.putOff.Add(change.UID, r.Clock.Now(), putOffFor)
 	}
 	r.report(ctx, change, updated, w, plan.Events)
-	if denied != nil {
-		return denied
+	if denied == nil {
+		return r.tidy(ctx, change, w, &plan)
 	}
-	return r.tidy(ctx, change, w, &plan)
+	// Where the block was denied, there is nothing in the plan to tidy.
+	return errors.Join(r.tidy(ctx, change, w, &plan), denied)
 }
 
 // askRollback asks for a rollback as a user would, if the plan says so.

@@ -327,6 +327,20 @@ func namesServer(o client.Object) bool {
 	return ok && policy.NamesServer(p)
 }
 
+// decidesAlone lets policies through that say what silence of the server means, or that
+// hold rollouts: before the change or after it.
+func decidesAlone() predicate.Predicate {
+	does := func(o client.Object) bool {
+		p, ok := o.(*v1alpha1.DefensePolicy)
+		return ok && (namesServer(p) || policy.MayHold(p))
+	}
+	only := predicate.NewPredicateFuncs(does)
+	return predicate.Funcs{
+		CreateFunc: only.Create, DeleteFunc: only.Delete, GenericFunc: only.Generic,
+		UpdateFunc: func(e event.UpdateEvent) bool { return does(e.ObjectOld) || does(e.ObjectNew) },
+	}
+}
+
 // changeOfBatch maps a batch to its release.
 func changeOfBatch(_ context.Context, o client.Object) []reconcile.Request {
 	ref := metav1.GetControllerOf(o)
@@ -341,7 +355,7 @@ func changeOfBatch(_ context.Context, o client.Object) []reconcile.Request {
 func (r *WorkloadReconciler) heldWorkloads(ctx context.Context, setting client.Object) []workload.Key {
 	return r.Workloads(ctx, func(w client.Object) bool {
 		_, suspended := w.GetLabels()[v1alpha1.SuspendLabel]
-		return suspended || w.GetAnnotations()[v1alpha1.HaltedAnnotation] != ""
+		return suspended || w.GetAnnotations()[v1alpha1.HaltedAnnotation] != "" || w.GetAnnotations()[v1alpha1.HeldAnnotation] != ""
 	}, r.WhereInForce(setting)...)
 }
 

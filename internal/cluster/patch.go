@@ -191,7 +191,7 @@ func (p *Patch) Hold(by workload.Kind, h *defense.Hold) {
 	p.SetAnnotation(v1alpha1.HeldAnnotation, h.String())
 	p.pace = &paced{by: by, to: h.Set, says: h}
 	if h.Over {
-		p.pace.to = h.Kept(p.workload.Pace)
+		p.pace.to = h.Fitting(h.Kept(p.workload.Pace))
 	}
 }
 

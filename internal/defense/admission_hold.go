@@ -143,9 +143,13 @@ func (r *AdmissionRequest) paceOwn(want *AdmissionObject, held *Hold) {
 	}
 }
 
-// giveBack gives back what the hold changed, and nobody else since.
+// giveBack gives back what the hold changed, and nobody else since. What a user asks for
+// and the API server does not take, it refuses.
 func (r *AdmissionRequest) giveBack(want *AdmissionObject, held *Hold) {
 	want.Pacing.Pace = held.Kept(r.New.Pace)
+	if r.Own {
+		want.Pacing.Pace = held.Fitting(want.Pacing.Pace)
+	}
 	delete(want.Annotations, v1alpha1.HeldAnnotation)
 }
 

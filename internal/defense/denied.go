@@ -69,11 +69,40 @@ func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Tim
 	} else {
 		conditions{&status.Conditions, change.Generation, now}.set(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockDenied, "%s", message)
 	}
+	heldAsBefore(status, change)
 	keepTransition(status.Conditions, change.Status.Conditions)
 	if !equality.Semantic.DeepEqual(status, &change.Status) {
 		left.Status = status
 	}
 	return left
+}
+
+// PaceDenied is what is left of a plan that would have changed the pace of the rollout,
+// alone, and was denied: the release goes on, and says so.
+func PaceDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time, message string) ReleasePlan {
+	left := plan
+	left.Action, left.Hold, left.Halt, left.ActionEvents = LeaveWorkload, nil, false, nil
+	left.Events = slices.DeleteFunc(slices.Clone(plan.Events), func(e Event) bool { return e.Reason == v1alpha1.EventHoldStarted })
+	status := change.Status.DeepCopy()
+	if plan.Status != nil {
+		status = plan.Status.DeepCopy()
+	}
+	NoteDenied(status, change.Generation, now, v1alpha1.ReasonPaceDenied, message)
+	heldAsBefore(status, change)
+	left.Status, left.PutOff = nil, false
+	if !equality.Semantic.DeepEqual(status, &change.Status) {
+		left.Status = status
+	}
+	return left
+}
+
+// heldAsBefore keeps what was said of the hold, which is as it was.
+func heldAsBefore(status *v1alpha1.ChangeWorkloadStatus, change *v1alpha1.ChangeWorkload) {
+	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHeld)
+	said := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionHeld)
+	if said != nil && change.Status.Attempt == status.Attempt {
+		meta.SetStatusCondition(&status.Conditions, *said)
+	}
 }
 
 // keepTransition lets conditions that say what they said before say it since then.

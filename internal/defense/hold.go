@@ -140,6 +140,15 @@ func (h *Hold) Kept(is Pace) Pace {
 	return given
 }
 
+// Fitting is a pace that the API server takes: the deadline is later than minReadySeconds.
+// Somebody may have set the one of them past a hold that had raised the other.
+func (h *Hold) Fitting(p Pace) Pace {
+	if !p.valid() {
+		p.ProgressDeadlineSeconds = int32(min(int64(p.MinReadySeconds)+int64(h.ProgressDeadlineSeconds), math.MaxInt32)) //nolint:gosec // bounded
+	}
+	return p
+}
+
 // HoldSteps are the times of a hold that are the same for all workloads.
 type HoldSteps struct {
 	// Step is how long a wave is kept at first from being available. Should the
@@ -185,10 +194,10 @@ type HoldInput struct {
 	Until  v1alpha1.HoldUntil
 	AtMost time.Duration
 	HoldSteps
-	// Replicas are asked for. Pods are those of the current template that are not to
-	// go.
-	Replicas int32
-	Pods     []HeldPod
+	// Replicas are asked for, and Made is how many pods of the current template are by
+	// now. Pods are those of it that are not to go.
+	Replicas, Made int32
+	Pods           []HeldPod
 }
 
 // HoldPlan is what becomes of a hold.
@@ -224,7 +233,8 @@ type wave struct {
 func DecideHold(in HoldInput) HoldPlan {
 	w := &wave{HoldInput: in}
 	for _, p := range in.Pods {
-		left := p.Created.Add(in.AtMost).Sub(in.Now)
+		// No verdict comes before the user's own minReadySeconds are over.
+		left := p.Created.Add(in.AtMost + in.Hold.minReady()).Sub(in.Now)
 		switch {
 		case p.Verified:
 			w.verified = append(w.verified, p)
@@ -269,7 +279,7 @@ func (w *wave) over() bool {
 	switch {
 	case w.Replicas == 0, w.Until == v1alpha1.HoldFirstBatch && w.Hold.OpenedAt > 0:
 		return true
-	case len(w.waiting) > 0 || len(w.verified) == 0:
+	case len(w.waiting) > 0 || len(w.verified) == 0 || len(w.verified) < int(w.Made):
 		return false
 	default:
 		return w.Until == v1alpha1.HoldFirstBatch || len(w.verified) >= int(w.Replicas)
@@ -329,10 +339,12 @@ func (w *wave) open() bool {
 		youngest = min(youngest, age)
 		opens = opens || p.ReadySince.Unix() > w.Hold.OpenedTo
 	}
+	// What was opened was shut before anything came of it.
+	opens = opens || len(w.waiting) == 0 && youngest < w.Hold.Set.minReady()
 	if !opens {
 		return false
 	}
-	set := w.with(min(youngest-slack, maxStep))
+	set := w.with(min(youngest-slack, w.oldest+maxStep))
 	set.OpenedAt, set.OpenedTo = w.Now.Unix(), w.Now.Add(-youngest).Unix()
 	w.plan.Set, w.plan.Opens = set, true
 	return true
@@ -355,7 +367,11 @@ func (w *wave) close() {
 // early is how long before a pod would become available it is kept from that: not so
 // early that what was opened just now has not been acted on.
 func (w *wave) early(minReady time.Duration) time.Duration {
-	return min(w.Guard, max(minReady/2, slack))
+	early := min(w.Guard, max(minReady/2, slack))
+	if open := w.Now.Sub(time.Unix(w.Hold.OpenedAt, 0)); w.Hold.OpenedAt > 0 && open >= 0 && !w.madeSince() {
+		early = min(early, max((minReady-w.oldest+open)/2, slack))
+	}
+	return early
 }
 
 // madeSince says that pods were made since some were let become available.

@@ -284,6 +284,63 @@ func TestHoldFirst(t *testing.T) {
 	}
 }
 
+// TestHoldDecides are turns that the model does not come to.
+func TestHoldDecides(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	pod := func(ready time.Duration, verified bool) HeldPod {
+		return HeldPod{Created: now.Add(-ready - time.Second), ReadySince: now.Add(-ready), Verified: verified}
+	}
+	opened := func(ago time.Duration, minReady int32) *Hold {
+		h := HoldSteps{}.OrDefault().Begin(2, Pace{ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 2*time.Hour)
+		h.Set.MinReadySeconds, h.Set.ProgressDeadlineSeconds = minReady, max(minReady, 7200)+600
+		h.OpenedAt, h.OpenedTo = now.Add(-ago).Unix(), now.Add(-ago-time.Duration(minReady)*time.Second-slack).Unix()
+		return h
+	}
+	for name, c := range map[string]struct {
+		hold *Hold
+		pods []HeldPod
+		want func(HoldPlan) bool
+	}{
+		"what is verified is let go on past an hour, and nothing else": {
+			opened(2*time.Hour, 3600), []HeldPod{pod(79*time.Minute, true), pod(75*time.Minute, false)},
+			func(p HoldPlan) bool { return p.Opens && p.Set.Set.minReady() > 75*time.Minute },
+		},
+		"what was opened just now is not shut at once, although a pod waits that is not much younger": {
+			opened(0, 300), []HeldPod{pod(302*time.Second, true), pod(282*time.Second, false)},
+			func(p HoldPlan) bool { return p.Set == nil && p.Again > 5*time.Second },
+		},
+		"but in time": {
+			opened(10*time.Second, 300), []HeldPod{pod(312*time.Second, true), pod(292*time.Second, false)},
+			func(p HoldPlan) bool { return p.Set != nil && !p.Opens },
+		},
+		"what was opened, and shut before anything came of it, is opened again": {
+			func() *Hold {
+				h := opened(30*time.Second, 900)
+				h.OpenedTo = now.Add(-5 * time.Minute).Unix()
+				return h
+			}(), []HeldPod{pod(5*time.Minute, true)},
+			func(p HoldPlan) bool { return p.Opens && p.Set.Set.minReady() == 5*time.Minute-slack },
+		},
+		"pods that are still to be made are of the wave": {
+			func() *Hold {
+				h := opened(time.Hour, 600)
+				h.Until, h.OpenedAt, h.OpenedTo = v1alpha1.HoldFirstBatch, 0, 0
+				return h
+			}(), []HeldPod{pod(time.Minute, true)},
+			func(p HoldPlan) bool { return !p.Done && p.Set == nil },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := DecideHold(HoldInput{
+				Now: now, Hold: c.hold, Until: c.hold.Until, AtMost: 2 * time.Hour, HoldSteps: HoldSteps{}.OrDefault(), Replicas: 8, Made: 2, Pods: c.pods,
+			})
+			if !c.want(plan) {
+				t.Errorf("it does %+v, set %+v", plan, plan.Set)
+			}
+		})
+	}
+}
+
 // TestHoldEndsLate: where the rollout stood still for longer than the user lets it, it
 // comes on before the user's deadline counts again.
 func TestHoldEndsLate(t *testing.T) {
@@ -369,8 +426,9 @@ func TestHoldKept(t *testing.T) {
 		"the user's own":              {h.Pace, h.Pace},
 		"one of the user":             {Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 2400}, Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 600}},
 		"the other of the user":       {Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 900}, Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 900}},
+		"more than its deadline":      {Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 2400}, Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 1300}},
 	} {
-		if got := h.Kept(c.is); got != c.want {
+		if got := h.Fitting(h.Kept(c.is)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 		if own := h.own(c.is); own != slices.Contains([]string{"the operator's", "the operator's, not written", "the user's own"}, name) {

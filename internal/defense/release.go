@@ -76,8 +76,9 @@ type ReleaseInput struct {
 	PutOffSince time.Time
 	// Begin are the checks of policies that begin at stages of the release as a whole.
 	Begin []BeginCheck
-	// HoldSteps are the times of a hold.
+	// HoldSteps are the times of a hold, and Since is since when this process decides.
 	HoldSteps HoldSteps
+	Since     time.Time
 	// Cluster identifies the cluster to AlterShield Server; empty when none is
 	// configured.
 	Cluster types.UID

@@ -55,6 +55,10 @@ func (h *HoldChange) String() string {
 // hold ran out where silence fails.
 const HoldCheck = "hold"
 
+// forHuman is how long a rollout is held where silence fails and the server waits for a
+// human to accept the order.
+const forHuman = 30 * 24 * time.Hour
+
 // checkGrace is how long after its time a check in the background may still say that it
 // failed.
 const checkGrace = 5 * time.Second
@@ -67,6 +71,7 @@ func (d *release) holding() bool {
 // followHold lets the rollout of the release wait for its verdicts, and go on.
 func (d *release) followHold() {
 	w := d.Workload
+	d.plan.RequeueAfter = max(d.plan.RequeueAfter, 0) // what is overdue is waited for by events
 	begins := d.status.Attempt > 0 && (d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
 	switch {
 	case d.status.ObservedRelease != d.Change.Spec.Release || d.plan.Action == LiftBlock:
@@ -163,13 +168,17 @@ func (d *release) pace(begins bool) {
 		return
 	}
 	pods, again := d.heldPods()
+	fails, _ := d.Settings.ServerSilence()
+	atMost := d.Settings.HoldAtMost
+	if fails && d.status.Status == v1alpha1.ChangeWorkloadInit {
+		atMost = forHuman // nothing fails before the order is accepted
+	}
 	plan := DecideHold(HoldInput{
-		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: d.Settings.HoldAtMost, HoldSteps: d.HoldSteps.OrDefault(),
-		Replicas: w.Replicas, Pods: pods,
+		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: atMost, HoldSteps: d.HoldSteps.OrDefault(),
+		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods,
 	})
 	again = shortest(again, plan.Again)
 	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, again)
-	fails, _ := d.Settings.ServerSilence()
 	switch {
 	case plan.RanOut > 0 && fails:
 		d.failHold(plan.RanOut)
@@ -185,6 +194,8 @@ func (d *release) pace(begins bool) {
 		if plan.Opens && plan.RanOut > 0 {
 			d.ranOut(plan.RanOut)
 		}
+		is := w.Pace
+		plan.Set.Was = &is
 		d.writeHold(plan.Set)
 	case w.Pace != w.Hold.Set:
 		d.writeHold(w.Hold) // what was written last was not carried out
@@ -247,9 +258,13 @@ func (d *release) heldPods() (pods []HeldPod, again time.Duration) {
 			continue
 		}
 		made, ok := verified[p.UID]
-		h := HeldPod{Created: p.Created, Verified: ok}
+		h := HeldPod{Created: latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok}
 		if p.Ready {
-			h.ReadySince = p.bounded(p.ReadySince, d.Now)
+			// As the ReplicaSet controller counts, also where the kubelet's clock is behind.
+			h.ReadySince = p.ReadySince
+			if p.ReadySince.After(d.Now) {
+				h.ReadySince = d.Now
+			}
 			h.Flapped = ok && h.ReadySince.After(time.Unix(made, 0).Add(clockTolerance))
 		}
 		pods = append(pods, h)
@@ -257,13 +272,27 @@ func (d *release) heldPods() (pods []HeldPod, again time.Duration) {
 	return pods, again
 }
 
+// checkTypePodHealth is the type of checks that are read off what is written down.
+const checkTypePodHealth = "podHealth"
+
 // watched is how long a check in the background still looks at a batch that is done; 0
-// when none does.
+// when none does. One that passes does not write that, so it counts by its time. What a
+// process that is gone had measured by then is not known: where a check is measured and
+// not read off what is written down, it is as late again as this process.
 func (d *release) watched(b *v1alpha1.ChangePod) (left time.Duration) {
 	for i := range b.Status.Checks {
-		if c := &b.Status.Checks[i]; c.Phase == v1alpha1.CheckWatching && c.Mode != v1alpha1.ModeObserve && c.DueTime != nil {
-			left = max(left, c.DueTime.Add(checkGrace).Sub(d.Now))
+		c := &b.Status.Checks[i]
+		if !c.Background || c.Mode == v1alpha1.ModeObserve || !CheckMayGoOn(c) {
+			continue
 		}
+		over := timeOrZero(c.Deadline)
+		if c.Phase == v1alpha1.CheckWatching {
+			over = timeOrZero(c.DueTime)
+			if began := timeOrZero(c.StartTime); c.Type != checkTypePodHealth && d.Since.After(began) {
+				over = latest(over, d.Since.Add(over.Sub(began)))
+			}
+		}
+		left = max(left, over.Add(checkGrace).Sub(d.Now))
 	}
 	return left
 }

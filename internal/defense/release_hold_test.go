@@ -1,0 +1,100 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
+)
+
+// TestHeldPods: a pod is verified when nothing may come to another verdict any more.
+func TestHeldPods(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	ago := func(d time.Duration) *metav1.Time { at := metav1.NewTime(now.Add(-d)); return &at }
+	background := func(phase v1alpha1.CheckPhase, due, deadline time.Duration) v1alpha1.CheckStatus {
+		return v1alpha1.CheckStatus{
+			Name: "a/b/c", Type: "probe", Background: true, Phase: phase, StartTime: ago(time.Minute), DueTime: ago(due), Deadline: ago(deadline),
+		}
+	}
+	observed := background(v1alpha1.CheckWatching, -time.Minute, -time.Hour)
+	observed.Mode = v1alpha1.ModeObserve
+	for name, c := range map[string]struct {
+		status   v1alpha1.ChangePodStatusType
+		checks   []v1alpha1.CheckStatus
+		attempt  int32
+		since    time.Time
+		verified bool
+		again    time.Duration
+	}{
+		"done":                                  {status: v1alpha1.ChangePodExecuteDone, verified: true},
+		"not done":                              {status: v1alpha1.ChangePodPostWait},
+		"of another attempt":                    {status: v1alpha1.ChangePodExecuteDone, attempt: 1},
+		"watched":                               {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, -time.Minute, -time.Hour)}, again: time.Minute + checkGrace},
+		"watched, and its time is over":         {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, 10*time.Second, -time.Hour)}, verified: true},
+		"measured late":                         {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckRunning, 10*time.Second, -time.Hour)}, again: time.Hour + checkGrace},
+		"measured by a process that is gone":    {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, 10*time.Second, -time.Hour)}, since: now.Add(-time.Second), again: 49*time.Second + checkGrace},
+		"not watched: it only observes":         {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{observed}, verified: true},
+		"not watched: it passed":                {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckPassed, -time.Minute, -time.Hour)}, verified: true},
+		"watched, and given up at its deadline": {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckRunning, time.Minute, 10*time.Second)}, verified: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
+			change.Status.Attempt, change.Status.ObservedRelease, change.Status.StartTimeUnix = 2, 2, now.Add(-time.Hour).Unix()
+			batch := wrappers.MakeChangePod("default", "sleep--x--1").Attempt(2-c.attempt, 2).Obj()
+			batch.Spec.PodInfos = []v1alpha1.PodInfo{{Pod: "sleep-1", UID: "1"}}
+			batch.Spec.CreateTimeUnix = now.Add(-2 * time.Minute).Unix()
+			batch.Status.Status, batch.Status.Checks = c.status, c.checks
+			d := &release{ReleaseInput: ReleaseInput{
+				Now: now, Since: c.since, Change: change, Batches: []v1alpha1.ChangePod{*batch},
+				Pods: []Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-3 * time.Hour), ReadySince: now.Add(-3 * time.Hour)}},
+			}, status: change.Status.DeepCopy()}
+			pods, again := d.heldPods()
+			if len(pods) != 1 || pods[0].Verified != c.verified || again != c.again {
+				t.Errorf("pods %+v, again %s, want verified %t and %s", pods, again, c.verified, c.again)
+			}
+			if !pods[0].Created.Equal(now.Add(-time.Hour)) {
+				t.Errorf("it is waited for since %s, before the attempt", pods[0].Created)
+			}
+		})
+	}
+}
+
+// TestPaceDenied: a release whose rollout cannot be held goes on, and says so.
+func TestPaceDenied(t *testing.T) {
+	change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
+	status := &v1alpha1.ChangeWorkloadStatus{Attempt: 1, Status: v1alpha1.ChangeWorkloadRunning}
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: v1alpha1.ConditionHeld, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWaitingForVerdicts})
+	plan := PaceDenied(change, ReleasePlan{
+		Action: PaceWorkload, Hold: &HoldChange{}, Status: status, ActionEvents: []Event{{Reason: v1alpha1.EventHoldEnded}},
+		Events: []Event{{Reason: "ReleaseStarted"}, {Reason: v1alpha1.EventHoldStarted}},
+	}, time.Unix(1_700_000_000, 0), "could not")
+	if plan.Action != LeaveWorkload || plan.Hold != nil || len(plan.ActionEvents) > 0 || len(plan.Events) != 1 {
+		t.Errorf("it does %+v", plan)
+	}
+	if plan.Status == nil || plan.Status.Attempt != 1 || meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionHeld) != nil {
+		t.Errorf("it says %+v", plan.Status)
+	}
+	if c := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionWritesAccepted); c == nil || c.Reason != v1alpha1.ReasonPaceDenied {
+		t.Errorf("the condition is %+v", c)
+	}
+}
