@@ -265,6 +265,25 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 10, 600)
 	}},
+	{Name: "hold, and undo while nobody looks", Options: held("every", 60*time.Second), Run: func(w *world.World) {
+		heldRelease(w, 4)
+		w.Stop()
+		// As kubectl rollout undo does: the annotations are those of the ReplicaSet.
+		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
+		w.For(time.Minute)
+		w.Start()
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 600)
+	}},
+	{Name: "hold, and release while nobody looks", Options: held("every", 60*time.Second), Run: func(w *world.World) {
+		heldRelease(w, 4)
+		w.Stop()
+		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":"{\"release\":1,\"until\":\"EveryBatch\",\"minReadySeconds\":0,\"progressDeadlineSeconds\":600,\"set\":{\"minReadySeconds\":300,\"progressDeadlineSeconds\":2400}}"}},"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`)
+		w.For(time.Minute)
+		w.Start()
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 600)
+	}},
 	{Name: "hold while admission is skipped", Options: held("every", 60*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		w.SkipAdmission()

@@ -181,12 +181,6 @@ func (r *AdmissionRequest) holds() bool {
 }
 
 // reapplied says that a write brings what the hold changed to what it was before, as one
-// that applies a manifest does.
-func (r *AdmissionRequest) reapplied(held *Hold) bool {
-	for _, of := range []func(Pace) int32{minReadyOf, deadlineOf} {
-		if v := of(r.New.Pace); v != of(r.Old.Pace) && v != of(held.Pace) {
-			return false
-		}
-	}
-	return true
-}
+// that applies a manifest does, or to what the hold wanted before, as one that read the
+// workload a moment ago.
+func (r *AdmissionRequest) reapplied(held *Hold) bool { return held.own(r.New.Pace) }

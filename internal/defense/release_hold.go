@@ -72,14 +72,18 @@ func (d *release) holding() bool {
 func (d *release) followHold() {
 	w := d.Workload
 	d.plan.RequeueAfter = max(d.plan.RequeueAfter, 0) // what is overdue is waited for by events
+	lost := d.lostHold()
 	begins := d.status.Attempt > 0 && (d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
 	switch {
 	case d.status.ObservedRelease != d.Change.Spec.Release || d.plan.Action == LiftBlock:
 		// The attempt has not begun; or the next turn is about it.
+	case lost != nil:
+		d.writeHold(lost)
 	case w.Hold == nil && begins:
 		d.beginHold()
 	case w.Hold == nil:
 		d.noteHoldGone()
+		d.status.Hold = nil
 	case d.Settings.Observe:
 		// What the operator holds is taken back.
 	case w.Hold.Over:
@@ -88,10 +92,43 @@ func (d *release) followHold() {
 		d.endHold(v1alpha1.ReasonHoldEdited)
 	case d.hasFailed() && !IsOpen(d.status.Status):
 		d.endFailedHold()
-	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && (!begins || d.isWayBack()):
+	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, d.isWayBack():
 		d.endHold(v1alpha1.ReasonHoldEnded)
 	default:
 		d.pace(begins)
+	}
+}
+
+// lostHold is what is to be written of a hold whose annotation was lost, or displaced by
+// that of an earlier one, past admission: kubectl rollout undo does so. The release goes
+// on from there. It is known by the deadline it set; nil where nothing was lost.
+func (d *release) lostHold() *Hold {
+	w := d.Workload
+	if end, ok := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == d.Change.Spec.Release {
+		return nil
+	}
+	record, release := d.Change.Status.Hold, int64(0)
+	if record == nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release {
+		record = nil
+		for i := range d.Others {
+			if o := &d.Others[i]; o.Status.Hold != nil && o.Spec.Release < d.Change.Spec.Release && o.Spec.Release > release {
+				record, release = o.Status.Hold, o.Spec.Release
+			}
+		}
+	}
+	if record == nil || w.Hold != nil && w.Hold.Release == release || w.Pace.ProgressDeadlineSeconds != record.SetProgressDeadlineSeconds ||
+		record.SetProgressDeadlineSeconds == record.ProgressDeadlineSeconds {
+		return nil
+	}
+	own := Pace{MinReadySeconds: record.MinReadySeconds, ProgressDeadlineSeconds: record.ProgressDeadlineSeconds}
+	return &Hold{Release: d.Change.Spec.Release, Until: v1alpha1.HoldNone, Pace: own, Set: w.Pace}
+}
+
+// recordHold keeps what the hold changed where it cannot be lost with the workload's
+// annotations.
+func (d *release) recordHold(h *Hold) {
+	d.status.Hold = &v1alpha1.HoldRecord{
+		MinReadySeconds: h.MinReadySeconds, ProgressDeadlineSeconds: h.ProgressDeadlineSeconds, SetProgressDeadlineSeconds: h.Set.ProgressDeadlineSeconds,
 	}
 }
 
@@ -199,6 +236,8 @@ func (d *release) pace(begins bool) {
 		d.writeHold(plan.Set)
 	case w.Pace != w.Hold.Set:
 		d.writeHold(w.Hold) // what was written last was not carried out
+	default:
+		d.recordHold(w.Hold)
 	}
 	d.explainHold(&plan)
 }
@@ -301,6 +340,9 @@ func (d *release) watched(b *v1alpha1.ChangePod) (left time.Duration) {
 // the workload, if there is one.
 func (d *release) writeHold(set *Hold) {
 	d.plan.Hold = &HoldChange{Set: set}
+	if set != nil {
+		d.recordHold(set)
+	}
 	if d.plan.Action == LeaveWorkload {
 		d.plan.Action = PaceWorkload
 	}

@@ -303,7 +303,10 @@ func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findi
 	}
 	ns := w.namespaces[e.namespace]
 	defended := ns != nil && ns.enrolled && e.seen.Sub(ns.changed) > propagation
-	findings = append(checkDeployment(before.Deployment, o, by, defended), checkHold(before.Deployment, o, by, defended)...)
+	findings = checkDeployment(before.Deployment, o, by, defended)
+	if by == Operator || !w.unattended(e.seen) { // else nobody kept what a user did
+		findings = append(findings, checkHold(before.Deployment, o, by, defended)...)
+	}
 	_, was := before.Labels[v1alpha1.SuspendLabel]
 	if _, is := o.Labels[v1alpha1.SuspendLabel]; is && !was && by == Operator {
 		findings = append(findings, w.checkBlocked(next)...)

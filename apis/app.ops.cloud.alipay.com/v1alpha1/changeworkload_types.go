@@ -563,6 +563,10 @@ type ChangeWorkloadStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Checks []CheckStatus `json:"checks,omitempty"`
+	// Hold is what a hold of the rollout changed of the workload, as it was last known
+	// to go on. It is given back from here where the annotation of it is lost.
+	// +optional
+	Hold *HoldRecord `json:"hold,omitempty"`
 	// ObservedGeneration is the metadata.generation this status was computed
 	// from.
 	// +optional
@@ -575,6 +579,17 @@ type ChangeWorkloadStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// HoldRecord is what a hold changed of a workload.
+type HoldRecord struct {
+	// MinReadySeconds of the user.
+	MinReadySeconds int32 `json:"minReadySeconds"`
+	// ProgressDeadlineSeconds of the user.
+	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds"`
+	// SetProgressDeadlineSeconds is what the hold made of it, by which it is known
+	// again.
+	SetProgressDeadlineSeconds int32 `json:"setProgressDeadlineSeconds"`
 }
 
 // ChangeWorkload is the record of one release: one version of the pod template
