@@ -28,6 +28,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	lru "k8s.io/apimachinery/pkg/util/cache"
@@ -505,10 +506,36 @@ func (r *ChangeWorkloadReconciler) report(
 // reportState logs and counts a change of the state of a release, and of its checks, after it was written.
 func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
 	reportChecks(before.Status.Checks, after.Status.Checks)
+	reportHold(&before.Status, &after.Status)
 	if before.Status.Status != after.Status.Status {
 		metrics.ReleaseEntered(stateName(after.Status.Status))
 		log.FromContext(ctx).Info("release changed state",
 			"from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
+	}
+}
+
+// reportHold counts a hold that began or ended, after the condition was written that says
+// so: each once, whoever ended it, and also one that ended before it was seen.
+func reportHold(before, after *v1alpha1.ChangeWorkloadStatus) {
+	was, now := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionHeld), meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionHeld)
+	held := was != nil && was.Status == metav1.ConditionTrue
+	if before.Attempt != after.Attempt {
+		if held {
+			metrics.HoldEnded(v1alpha1.ReasonHoldEnded)
+		}
+		was, held = nil, false
+	}
+	holds := now != nil && now.Status == metav1.ConditionTrue
+	ended := now != nil && !holds && now.Reason != v1alpha1.ReasonNotHeld
+	if !held && (holds || ended && (was == nil || was.Reason == v1alpha1.ReasonNotHeld)) {
+		metrics.HoldStarted()
+		held = true
+	}
+	switch {
+	case held && ended:
+		metrics.HoldEnded(now.Reason)
+	case held && !holds:
+		metrics.HoldEnded(v1alpha1.ReasonHoldEnded)
 	}
 }
 
@@ -529,7 +556,7 @@ func count(e defense.Event) {
 		metrics.VerdictsCorrected()
 	case v1alpha1.EventWentBack:
 		metrics.WentBack()
-	case v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny:
+	case v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldHold, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny:
 		metrics.Observed(e.Reason)
 	}
 }

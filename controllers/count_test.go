@@ -19,6 +19,7 @@ package controllers
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -39,6 +40,7 @@ func TestCount(t *testing.T) {
 		{defense.Event{Reason: v1alpha1.EventWentBack}, "altershield_ways_back_total"},
 		{defense.Event{Reason: v1alpha1.ReasonBrake}, "altershield_rollbacks_braked_total"},
 		{defense.Event{Reason: v1alpha1.EventWouldRollBack}, "altershield_observed_total"},
+		{defense.Event{Reason: v1alpha1.EventWouldHold}, "altershield_observed_total"},
 		{defense.Event{Reason: v1alpha1.EventDefenseLowered, Settings: []string{"blocking"}}, "altershield_defense_lowered_total"},
 		// It was counted where it was made.
 		{defense.Event{Reason: "RolledBack"}, ""},
@@ -56,6 +58,84 @@ func TestCount(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestReportHold: each hold is counted once when it begins and once when it ends, with
+// why, whether it was seen to go on or not.
+func TestReportHold(t *testing.T) {
+	held := func(attempt int32, status metav1.ConditionStatus, reason string) v1alpha1.ChangeWorkloadStatus {
+		s := v1alpha1.ChangeWorkloadStatus{Attempt: attempt}
+		if reason != "" {
+			s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHeld, Status: status, Reason: reason}}
+		}
+		return s
+	}
+	none, waits := held(1, "", ""), held(1, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts)
+	ended := func(reason string) v1alpha1.ChangeWorkloadStatus { return held(1, metav1.ConditionFalse, reason) }
+	for name, test := range map[string]struct {
+		before, after v1alpha1.ChangeWorkloadStatus
+		starts        float64
+		end           string
+	}{
+		"nothing is held":                     {none, none, 0, ""},
+		"begins":                              {none, waits, 1, ""},
+		"goes on":                             {waits, waits, 0, ""},
+		"is verified":                         {waits, ended(v1alpha1.ReasonHoldVerified), 0, v1alpha1.ReasonHoldVerified},
+		"runs out":                            {waits, ended(v1alpha1.ReasonHoldRanOut), 0, v1alpha1.ReasonHoldRanOut},
+		"fails":                               {waits, ended(v1alpha1.ReasonHoldFailed), 0, v1alpha1.ReasonHoldFailed},
+		"was edited before it was seen":       {none, ended(v1alpha1.ReasonHoldEdited), 1, v1alpha1.ReasonHoldEdited},
+		"has ended, and says so again":        {ended(v1alpha1.ReasonHoldVerified), ended(v1alpha1.ReasonHoldEnded), 0, ""},
+		"is not wanted":                       {none, ended(v1alpha1.ReasonNotHeld), 0, ""},
+		"is wanted late":                      {ended(v1alpha1.ReasonNotHeld), waits, 1, ""},
+		"ends without a word":                 {waits, none, 0, v1alpha1.ReasonHoldEnded},
+		"the attempt before had one":          {ended(v1alpha1.ReasonHoldVerified), held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, ""},
+		"the attempt before was under way":    {waits, held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, v1alpha1.ReasonHoldEnded},
+		"the attempt before was, this is not": {waits, held(2, "", ""), 0, v1alpha1.ReasonHoldEnded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := countedHolds(t)
+			reportHold(&test.before, &test.after)
+			after := countedHolds(t)
+			for _, series := range []string{
+				"starts", v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldEnded,
+			} {
+				want := 0.0
+				switch series {
+				case "starts":
+					want = test.starts
+				case test.end:
+					want = 1
+				}
+				if _, there := before[series]; !there {
+					t.Errorf("%s has no series from the start", series)
+				}
+				if got := after[series] - before[series]; got != want {
+					t.Errorf("%s rises by %v, want %v", series, got, want)
+				}
+			}
+		})
+	}
+}
+
+// countedHolds are the starts, and the ends by their reasons.
+func countedHolds(t *testing.T) map[string]float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			switch f.GetName() {
+			case "altershield_hold_starts_total":
+				holds["starts"] = m.GetCounter().GetValue()
+			case "altershield_hold_ends_total":
+				holds[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return holds
 }
 
 // counted are the counters of the process, summed over their labels.

@@ -62,6 +62,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	if err := metrics.BlockedWorkloads(func() (map[string]int, error) { return blockedWorkloads(ctx, c.View) }, !o.MetricsTogether); err != nil {
 		return fmt.Errorf("register the metric of blocked workloads: %w", err)
 	}
+	if err := metrics.HeldWorkloads(func() (map[string]int, error) { return heldWorkloads(ctx, c.View) }, !o.MetricsTogether); err != nil {
+		return fmt.Errorf("register the metric of held workloads: %w", err)
+	}
 	_, clusterUID := o.Server.Connection()
 	server, batchWorkers := verify.NewAlterShield(c, o.Server, o.Spread), workers
 	if o.Server != nil {

@@ -96,8 +96,16 @@ var (
 	}, []string{"setting", "level"})
 	observed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_observed_total",
-		Help: "What would have been done, were the workload not only observed: WouldSuspend, WouldHalt, WouldRollBack or WouldDeny.",
+		Help: "What would have been done, were the workload not only observed: WouldSuspend, WouldHalt, WouldHold, WouldRollBack or WouldDeny.",
 	}, []string{"action"})
+	holdStarts = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "altershield_hold_starts_total",
+		Help: "Rollouts that began to wait for their verdicts.",
+	})
+	holdEnds = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_hold_ends_total",
+		Help: "Rollouts that ceased to wait for their verdicts, by why: Verified, RanOut, Failed, EditedByUser or Ended.",
+	}, []string{"reason"})
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_admission_total",
 		Help: "Requests to the webhooks, by webhook (mutate, validate, quarantine or policy) and decision: unchanged, changed, denied or failed.",
@@ -138,7 +146,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
+	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -242,6 +250,12 @@ func DefenseLowered(setting, level string) { defenseLowered.WithLabelValues(sett
 
 // Observed counts what would have been done, by the reason of its event.
 func Observed(action string) { observed.WithLabelValues(action).Inc() }
+
+// HoldStarted counts a rollout that began to wait for its verdicts.
+func HoldStarted() { holdStarts.Inc() }
+
+// HoldEnded counts one that does not wait any more, by the reason of its condition.
+func HoldEnded(reason string) { holdEnds.WithLabelValues(reason).Inc() }
 
 // Admission counts a request to a webhook.
 func Admission(webhook, decision string) { admissions.WithLabelValues(webhook, decision).Inc() }

@@ -27,8 +27,13 @@ func init() {
 	for _, cause := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
 		rollbacks.WithLabelValues(cause)
 	}
-	for _, action := range []string{v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny} {
+	for _, action := range []string{v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldHold, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny} {
 		observed.WithLabelValues(action)
+	}
+	for _, reason := range []string{
+		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldEnded,
+	} {
+		holdEnds.WithLabelValues(reason)
 	}
 	for _, result := range []string{"PostFinish", "Skipped", "PreFailed", "PreTimeout", "PostFailed", "PostTimeout"} {
 		batches.WithLabelValues(result)

@@ -129,6 +129,9 @@ func metricsOf(t *testing.T) (found []metric) {
 	if err := operatormetrics.BlockedWorkloads(func() (map[string]int, error) { return map[string]int{"shop": 0}, nil }, true); err != nil {
 		t.Fatal(err)
 	}
+	if err := operatormetrics.HeldWorkloads(func() (map[string]int, error) { return map[string]int{"shop": 0}, nil }, true); err != nil {
+		t.Fatal(err)
+	}
 	registry, ok := metrics.Registry.(prometheus.Collector)
 	if !ok {
 		t.Fatal("the registry does not say what it has")

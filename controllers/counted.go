@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,10 +35,21 @@ import (
 // the cache starts.
 const countTimeout = 2 * time.Second
 
-// blockedWorkloads counts in the cache, by namespace, the workloads whose releases are
-// blocked. Each namespace under defense has a number. Elsewhere, and on a workload that
-// is opted out, the label of a block has no effect.
+// blockedWorkloads counts the workloads whose releases are blocked. On a workload that
+// is opted out the label of a block has no effect.
 func blockedWorkloads(ctx context.Context, v cluster.View) (map[string]int, error) {
+	return countWorkloads(ctx, v, func(o metav1.Object) bool { return !defense.OptedOut(o.GetLabels()) }, client.HasLabels{v1alpha1.SuspendLabel})
+}
+
+// heldWorkloads counts the workloads that a hold has changed, and that were not given
+// back what it changed.
+func heldWorkloads(ctx context.Context, v cluster.View) (map[string]int, error) {
+	return countWorkloads(ctx, v, func(o metav1.Object) bool { return o.GetAnnotations()[v1alpha1.HeldAnnotation] != "" })
+}
+
+// countWorkloads counts in the cache, by namespace, the workloads that are listed and
+// count. Each namespace under defense has a number; elsewhere none counts.
+func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Object) bool, opts ...client.ListOption) (map[string]int, error) {
 	// The metrics of a manager that ended are read in tests, from where its context is
 	// not to be waited for.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
@@ -46,28 +58,28 @@ func blockedWorkloads(ctx context.Context, v cluster.View) (map[string]int, erro
 	if err != nil {
 		return nil, err
 	}
-	blocked := make(map[string]int, len(enrolled))
+	counted := make(map[string]int, len(enrolled))
 	for _, namespace := range enrolled {
-		blocked[namespace] = 0
+		counted[namespace] = 0
 	}
 	for _, kind := range v.Kinds.Kinds() {
 		list := kind.ObjectList()
-		if err := v.Cached.List(ctx, list, client.HasLabels{v1alpha1.SuspendLabel}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list blocked workloads: %w", err)
+		if err := v.Cached.List(ctx, list, append(opts, client.UnsafeDisableDeepCopy)...); err != nil {
+			return nil, fmt.Errorf("list workloads to count: %w", err)
 		}
 		err := meta.EachListItem(list, func(item runtime.Object) error {
 			o, err := meta.Accessor(item)
 			if err != nil {
 				return err
 			}
-			if n, ok := blocked[o.GetNamespace()]; ok && !defense.OptedOut(o.GetLabels()) {
-				blocked[o.GetNamespace()] = n + 1
+			if n, ok := counted[o.GetNamespace()]; ok && counts(o) {
+				counted[o.GetNamespace()] = n + 1
 			}
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("count blocked workloads: %w", err)
+			return nil, fmt.Errorf("count workloads: %w", err)
 		}
 	}
-	return blocked, nil
+	return counted, nil
 }

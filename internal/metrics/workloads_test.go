@@ -25,11 +25,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func TestBlockedWorkloads(t *testing.T) {
+func TestWorkloads(t *testing.T) {
 	counted := func() (map[string]int, error) { return map[string]int{"shop": 2, "quiet": 0}, nil }
 	unknown := func() (map[string]int, error) { return nil, errors.New("the cache is not there") }
 	for name, test := range map[string]struct {
-		count       CountBlocked
+		count       CountWorkloads
 		byNamespace bool
 		want        map[string]float64
 	}{
@@ -42,7 +42,7 @@ func TestBlockedWorkloads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewPedanticRegistry()
-			if err := registry.Register(newBlockedWorkloads(test.count, test.byNamespace)); err != nil {
+			if err := registry.Register(newWorkloads("altershield_shown_workloads", "that are shown", test.count, test.byNamespace)); err != nil {
 				t.Fatal(err)
 			}
 			families, err := registry.Gather()
@@ -72,15 +72,15 @@ func TestBlockedWorkloads(t *testing.T) {
 	}
 }
 
-// TestBlockedWorkloadsAgain: a second manager of the process takes over; one that
+// TestWorkloadsAgain: a second manager of the process takes over; one that
 // disagrees on the labels is refused.
-func TestBlockedWorkloadsAgain(t *testing.T) {
-	of := func(n int) CountBlocked {
+func TestWorkloadsAgain(t *testing.T) {
+	of := func(n int) CountWorkloads {
 		return func() (map[string]int, error) { return map[string]int{"shop": n}, nil }
 	}
 	registry := prometheus.NewRegistry()
 	for n := range 2 {
-		if err := registerBlocked(registry, newBlockedWorkloads(of(n), true)); err != nil {
+		if err := registerWorkloads(registry, newWorkloads("altershield_shown_workloads", "that are shown", of(n), true)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,7 +88,7 @@ func TestBlockedWorkloadsAgain(t *testing.T) {
 	if err != nil || len(families) != 1 || families[0].GetMetric()[0].GetGauge().GetValue() != 1 {
 		t.Errorf("%v, %v, want the count of the second", families, err)
 	}
-	if err := registerBlocked(registry, newBlockedWorkloads(of(2), false)); err == nil {
+	if err := registerWorkloads(registry, newWorkloads("altershield_shown_workloads", "that are shown", of(2), false)); err == nil {
 		t.Error("one metric with two sets of labels")
 	}
 }

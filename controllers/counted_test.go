@@ -33,9 +33,10 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestBlockedWorkloads: each namespace under defense has a number, also if it is 0. A
-// label that blocks nothing does not count.
-func TestBlockedWorkloads(t *testing.T) {
+// TestCountWorkloads: each namespace under defense has a number, also if it is 0. A
+// label that blocks nothing does not count; what a hold changed does until it is given
+// back.
+func TestCountWorkloads(t *testing.T) {
 	going := wrappers.MakeNamespace("going").Enrolled().Obj()
 	going.DeletionTimestamp, going.Finalizers = &metav1.Time{Time: metav1.Now().Time}, []string{"test/going"}
 	view := func(failing bool) cluster.View {
@@ -47,6 +48,10 @@ func TestBlockedWorkloads(t *testing.T) {
 			wrappers.MakeDeployment("shop", "pay").Label(v1alpha1.SuspendLabel, "").Obj(),
 			wrappers.MakeDeployment("shop", "left").Suspended().Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj(),
 			wrappers.MakeDeployment("shop", "free").Obj(),
+			wrappers.MakeDeployment("shop", "held").Annotation(v1alpha1.HeldAnnotation, "{}").Obj(),
+			wrappers.MakeDeployment("shop", "let-go").Annotation(v1alpha1.HoldEndedAnnotation, "1 Verified").Obj(),
+			wrappers.MakeDeployment("shop", "left-held").Annotation(v1alpha1.HeldAnnotation, "{}").Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj(),
+			wrappers.MakeDeployment("outside", "held").Annotation(v1alpha1.HeldAnnotation, "{}").Obj(),
 			wrappers.MakeDeployment("outside", "web").Suspended().Obj(),
 			wrappers.MakeDeployment("operator", "web").Suspended().Obj(),
 			wrappers.MakeDeployment("going", "web").Suspended().Obj(),
@@ -58,14 +63,16 @@ func TestBlockedWorkloads(t *testing.T) {
 		}}).Build()
 		return cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}
 	}
-	got, err := blockedWorkloads(t.Context(), view(false))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]int{"shop": 2, "quiet": 0}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if got, err := blockedWorkloads(t.Context(), view(true)); err == nil || got != nil {
-		t.Errorf("counted %v, %v where nothing can be read", got, err)
+	for name, count := range map[string]func(context.Context, cluster.View) (map[string]int, error){"blocked": blockedWorkloads, "held": heldWorkloads} {
+		got, err := count(t.Context(), view(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(map[string]int{"shop": 2, "quiet": 0}, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+		if got, err := count(t.Context(), view(true)); err == nil || got != nil {
+			t.Errorf("%s: counted %v, %v where nothing can be read", name, got, err)
+		}
 	}
 }

@@ -1,0 +1,103 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package metrics
+
+import (
+	"errors"
+	"math"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// NamespaceLabel is the label of a number for one namespace. Not "namespace": that is
+// what a Prometheus in Kubernetes calls the namespace that it scrapes.
+const NamespaceLabel = "workload_namespace"
+
+// CountWorkloads counts workloads of some kind, by namespace. Each namespace under
+// defense has a number.
+type CountWorkloads func() (map[string]int, error)
+
+// workloads has a number of workloads for each namespace, or one for all, whenever the
+// metrics are read. So a namespace that leaves the defense leaves no number behind.
+type workloads struct {
+	desc        *prometheus.Desc
+	byNamespace bool
+	count       atomic.Pointer[CountWorkloads]
+}
+
+var _ prometheus.Collector = &workloads{}
+
+func newWorkloads(name, which string, count CountWorkloads, byNamespace bool) *workloads {
+	var labels []string
+	if byNamespace {
+		labels = []string{NamespaceLabel}
+	}
+	w := &workloads{byNamespace: byNamespace, desc: prometheus.NewDesc(
+		name, "Workloads "+which+" now, by namespace under defense unless --metrics-by-namespace=false.", labels, nil,
+	)}
+	w.count.Store(&count)
+	return w
+}
+
+// Describe implements prometheus.Collector.
+func (w *workloads) Describe(descs chan<- *prometheus.Desc) { descs <- w.desc }
+
+// Collect implements prometheus.Collector. What cannot be counted is no number, and not
+// 0; it does not keep the other metrics from being read.
+func (w *workloads) Collect(collected chan<- prometheus.Metric) {
+	counted, err := (*w.count.Load())()
+	together := 0.0
+	for namespace, n := range counted {
+		if w.byNamespace {
+			collected <- prometheus.MustNewConstMetric(w.desc, prometheus.GaugeValue, float64(n), namespace)
+		}
+		together += float64(n)
+	}
+	if w.byNamespace {
+		return
+	}
+	if err != nil {
+		together = math.NaN()
+	}
+	collected <- prometheus.MustNewConstMetric(w.desc, prometheus.GaugeValue, together)
+}
+
+// BlockedWorkloads lets a function count the workloads that are blocked. Of several
+// managers in one process the last one's counts; they have to agree on the labels.
+func BlockedWorkloads(count CountWorkloads, byNamespace bool) error {
+	return registerWorkloads(metrics.Registry, newWorkloads("altershield_blocked_workloads", "whose releases are blocked", count, byNamespace))
+}
+
+// HeldWorkloads lets a function count the workloads whose rollouts wait for their
+// verdicts, as BlockedWorkloads does.
+func HeldWorkloads(count CountWorkloads, byNamespace bool) error {
+	return registerWorkloads(metrics.Registry, newWorkloads("altershield_held_workloads", "whose rollouts wait for their verdicts", count, byNamespace))
+}
+
+func registerWorkloads(r prometheus.Registerer, w *workloads) error {
+	err := r.Register(w)
+	var registered prometheus.AlreadyRegisteredError
+	if !errors.As(err, &registered) {
+		return err
+	}
+	if before, ok := registered.ExistingCollector.(*workloads); ok {
+		before.count.Store(w.count.Load())
+	}
+	return nil
+}
