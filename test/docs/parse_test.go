@@ -43,6 +43,7 @@ var documents = []string{
 	"README.zh-CN.md",
 	"docs/user-guide.md",
 	"docs/policies.md",
+	"docs/holding.md",
 	"docs/connect-altershield-server.md",
 	"docs/states.md",
 	"docs/design.md",

@@ -538,7 +538,7 @@ func TestObjectKeys(t *testing.T) {
 	for _, s := range d.spans {
 		named[s.text] = true
 	}
-	known := map[string]bool{"spec.paused": true, "spec.template": true, "metadata.managedFields": true, corev1.LastAppliedConfigAnnotation: true}
+	known := map[string]bool{"spec.paused": true, "spec.minReadySeconds": true, "spec.progressDeadlineSeconds": true, "spec.template": true, "metadata.managedFields": true, corev1.LastAppliedConfigAnnotation: true}
 	keys := 0
 	for name, value := range programOf(t).constants {
 		if !strings.HasSuffix(name, "Label") && !strings.HasSuffix(name, "Annotation") {

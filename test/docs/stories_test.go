@@ -68,6 +68,7 @@ var stories = map[string]told{
 				command: "kubectl -n altershieldoperator-system rollout status deployment/altershieldoperator-controller-manager",
 				after:   func(s *story) { s.startManager(false) },
 			},
+			{command: "kubectl get deployments -A -o yaml | grep altershield.defense.antgroup.com/held:", code: 1}, // none
 			{
 				command: "kubectl apply -k config/certmanager",
 				before: func(s *story) {
@@ -382,6 +383,54 @@ var stories = map[string]told{
 					s.state(first, "Suspend")
 				},
 				after: func(s *story) { s.wait("1", "kubectl get changepods -o wide | grep -c %s", staysUp) },
+			},
+		},
+	},
+	"docs/holding.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.policy(system, "default", "Enforce") // what is waited for
+			s.fresh()
+		},
+		end: func(s *story) {
+			s.startManager(false)
+			s.set("holding", `{"enable":false,"content":"first"}`)
+			s.forget()
+		},
+		steps: []step{
+			{
+				command: `kubectl -n altershieldoperator-system patch oci holding --type=merge -p '{"spec":{"enable":true,"content":"every"}}'`,
+				after:   func(s *story) { s.inForce("holding") },
+			},
+			{
+				command: "kubectl annotate --overwrite deployment sleep altershield.defense.antgroup.com/holding=disabled",
+				after: func(s *story) {
+					s.notHeld("", "600")
+					s.rolledOut()
+				},
+			},
+			{
+				command: `kubectl patch deployment sleep -p '{"spec":{"minReadySeconds":1}}'`,
+				before:  (*story).hold,
+				after: func(s *story) {
+					s.notHeld("1", "600")
+					s.rolledOut()
+				},
+			},
+			{
+				command: `kubectl get deployments -A -o go-template='{{range .items}}{{with .metadata.annotations}}{{with index . "altershield.defense.antgroup.com/held"}}{{.}}{{end}}{{end}} {{.metadata.namespace}} {{.metadata.name}}{{"\n"}}{{end}}' | grep ^{`,
+				before: func(s *story) {
+					s.hold()
+					s.stopManager()
+					s.removeWebhooks()
+				},
+			},
+			{
+				command: `kubectl -n default patch deployment sleep --type=merge -p '{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},"spec":{"minReadySeconds":0,"progressDeadlineSeconds":600}}'`,
+				after: func(s *story) {
+					s.notHeld("", "600")
+					s.rolledOut()
+				},
 			},
 		},
 	},
@@ -750,6 +799,20 @@ func (s *story) block() {
 	s.t.Helper()
 	s.fresh()
 	s.play(walkthrough.Fail)
+}
+
+// hold releases the sample for the second time, and waits until that is held.
+func (s *story) hold() {
+	s.t.Helper()
+	s.fresh()
+	s.do("kubectl set image deployment/sleep sleep=busybox:1.35")
+	s.wait("600 7 3", "kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.status.readyReplicas} {.status.updatedReplicas}'")
+}
+
+// notHeld waits until the sample has these values, and nothing says that it is held.
+func (s *story) notHeld(minReady, deadline string) {
+	s.t.Helper()
+	s.wait(strings.TrimSpace(minReady+" "+deadline), `kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.spec.progressDeadlineSeconds} {.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
 }
 
 // breakImage releases an image that cannot be pulled, and waits until that is
