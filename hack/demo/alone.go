@@ -67,8 +67,8 @@ func (a *alone) play(ctx context.Context) error {
 	return a.steps(ctx, []step{
 		{"Without a server: a release is Ready, and crashes then", a.crash},
 		{"Without a server: the next release is blocked, and a repair passes", a.repair},
-		{"Without a server: a probe of your own, which fails", a.probe},
-		{"Without a server: the same crash with self-healing: the release is rolled back", a.healed},
+		{"Without a server: a probe of your own, which fails while the rollout waits for it", a.probe},
+		{"Without a server: the same crash with self-healing, while the rollout waits: the release is rolled back", a.healed},
 	})
 }
 
@@ -172,32 +172,82 @@ none of the loopback interface and of the link. So the demo leaves this out; doc
 	if err := a.prints(ctx, []string{v1alpha1.ChangePodMessagePostFinish}, "-n", shop, "get", "changepods"); err != nil {
 		return err
 	}
-	fmt.Print("\nThe pods of the next version are Ready, and answer 503:\n")
+	return a.probeFails(ctx)
+}
+
+// probeFails is a release that does not answer well, while its rollout waits for the
+// verdict on its first pod; and the repair, which does not wait.
+func (a *alone) probeFails(ctx context.Context) error {
+	fmt.Print(`
+The pods of the next version are Ready, and answer 503. When the probe says so, all pods would be replaced,
+as before. So this rollout waits until its first pods are verified:
+`)
 	a.app.status.Store(503)
-	if err := a.run(ctx, "-n", shop, "set", "image", "deployment/web", "web=web:5"); err != nil {
+	if err := a.run(ctx, "-n", shop, "annotate", "deployment", "web", holdFirst); err != nil {
+		return err
+	}
+	before, err := a.releaseHeld(ctx, "set", "image", "deployment/web", "web=web:5")
+	if err != nil {
 		return err
 	}
 	if err := a.fails(ctx, smoke, "GET /healthz on port", "was answered 503"); err != nil {
 		return err
 	}
-	fmt.Print("\nThe repair answers well:\n")
+	now, err := a.web(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.kept(ctx, now, before, len(before)); err != nil {
+		return err
+	}
+	fmt.Print("\nThe repair answers well. It need not wait until the policy default has watched its first pod for 5 minutes:\n")
 	a.app.status.Store(200)
+	if err := a.run(ctx, "-n", shop, "annotate", "deployment", "web", holding+"-"); err != nil {
+		return err
+	}
 	return a.mend(ctx, "set", "image", "deployment/web", "web=web:6")
 }
 
-// healed is the release that crashes, while self-healing is on for its workload.
+// releaseHeld releases something, waits until its first pod is Ready and the rollout
+// waits, and shows that. It returns the pods from before.
+func (a *alone) releaseHeld(ctx context.Context, release ...string) (before map[string]types.UID, err error) {
+	good, err := a.web(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if before, err = a.pods(ctx, good); err != nil {
+		return nil, err
+	}
+	if err := a.run(ctx, append([]string{"-n", shop}, release...)...); err != nil {
+		return nil, err
+	}
+	if err := a.waitFor(ctx, "the first pod to be Ready, and the rollout to wait", func(ctx context.Context) (string, bool, error) {
+		now, err := a.see(ctx)
+		if err != nil {
+			return "", false, err
+		}
+		return now.progress(), now.waits() == nil, nil
+	}); err != nil {
+		return nil, err
+	}
+	if err := a.run(ctx, "-n", shop, "get", "deployment", "web"); err != nil {
+		return nil, err
+	}
+	return before, a.prints(ctx, []string{"Running"}, "-n", shop, "get", "changeworkloads", "-o", heldColumns)
+}
+
+// healed is the release that crashes, while self-healing is on for its workload, and its
+// rollout waits: only its first pod crashes.
 func (a *alone) healed(ctx context.Context) error {
 	good, err := a.web(ctx)
 	if err != nil {
 		return err
 	}
-	if err := a.run(ctx, "-n", shop, "annotate", "deployment", "web", selfHealing+"=enabled"); err != nil {
+	if err := a.run(ctx, "-n", shop, "annotate", "deployment", "web", selfHealing+"=enabled", holdFirst); err != nil {
 		return err
 	}
-	if err := a.run(ctx, "-n", shop, "patch", "deployment", "web", "-p", template(crashes, `"image":"web:7"`)); err != nil {
-		return err
-	}
-	if err := a.watched(ctx); err != nil {
+	before, err := a.releaseHeld(ctx, "patch", "deployment", "web", "-p", template(crashes, `"image":"web:7"`))
+	if err != nil {
 		return err
 	}
 	bad, err := a.see(ctx)
@@ -212,6 +262,9 @@ func (a *alone) healed(ctx context.Context) error {
 		wrong := now.restored(bad.change.Name, good.Labels[v1alpha1.VersionLabel])
 		return now.progress(), wrong == nil && now.succeeded() == nil, nil
 	}); err != nil {
+		return err
+	}
+	if err := a.kept(ctx, good, before, len(before)); err != nil {
 		return err
 	}
 	if err := a.told(ctx, bad.change.Spec.Reversion, "RolledBack"); err != nil {

@@ -28,6 +28,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -72,11 +73,34 @@ func failing(with func(*sight)) *sight {
 	return s
 }
 
+// held is the same release, whose rollout waits for the verdict on its first pod.
+func held(with func(*sight)) *sight {
+	s := newSight(func(s *sight) {
+		s.change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHeld, Status: metav1.ConditionTrue, Message: "waiting for 1 verdicts since then"}}
+		s.deployment.Status = appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 3, AvailableReplicas: 2}
+	})
+	if with != nil {
+		with(s)
+	}
+	return s
+}
+
+// A pod that was replaced is not the same, whatever its name.
+func TestKeptPods(t *testing.T) {
+	before := map[string]types.UID{"one": "1", "two": "2", "three": "3"}
+	for want, after := range []map[string]types.UID{{"one": "4", "four": "1"}, {"one": "1", "two": "5"}, {"one": "1", "two": "2", "four": "6"}, before} {
+		if got := keptPods(before, after); got != want {
+			t.Errorf("%d of %v are kept in %v, want %d", got, before, after, want)
+		}
+	}
+}
+
 // The chapter ends with an error where what is to be seen is not what it tells.
 func TestSight(t *testing.T) {
 	passed := func(s *sight) error { return s.passed(staysUp, v1alpha1.CheckWatching) }
 	failed := func(s *sight) error { return s.failed(staysUp, "crashes again and again") }
 	restored := func(s *sight) error { return s.restored("web--x--bad", "good") }
+	waits := (*sight).waits
 	tests := map[string]struct {
 		sight *sight
 		judge func(*sight) error
@@ -103,6 +127,14 @@ func TestSight(t *testing.T) {
 		"restored":                {newSight(nil), restored, ""},
 		"is left as it is":        {newSight(func(s *sight) { s.changes[1].Status.Status = v1alpha1.ChangeWorkloadSuspend }), restored, "not rolled back"},
 		"is forgotten":            {newSight(func(s *sight) { s.changes = s.changes[:1] }), restored, "not listed"},
+		"waits":                   {held(nil), waits, ""},
+		"is not held":             {held(func(s *sight) { s.change.Status.Conditions = nil }), waits, "does not say"},
+		"is not held any more":    {held(func(s *sight) { s.change.Status.Conditions[0].Status = metav1.ConditionFalse }), waits, "does not say"},
+		"is not looked at yet":    {held(func(s *sight) { s.change.Status.Conditions[0].Message = "the next ones are waited for" }), waits, "no pod is waited for"},
+		"is not seen yet":         {held(func(s *sight) { s.deployment.Generation = 2 }), waits, "not begun"},
+		"has no pod yet":          {held(func(s *sight) { s.deployment.Status.UpdatedReplicas = 0 }), waits, "not begun"},
+		"is all replaced":         {held(func(s *sight) { s.deployment.Status.UpdatedReplicas, s.deployment.Status.Replicas = 2, 2 }), waits, "did not wait"},
+		"its pod is not Ready":    {held(func(s *sight) { s.deployment.Status.ReadyReplicas = 2 }), waits, "2 of 3"},
 		"goes to another version": {newSight(func(s *sight) { s.deployment.Labels[v1alpha1.VersionLabel] = "older" }), restored, "at version older"},
 	}
 	for name, tc := range tests {

@@ -42,7 +42,8 @@ func (s *story) rolledBack(ctx context.Context) error {
 	return errors.New("no release was rolled back")
 }
 
-// healed is a release that fails its verification while self-healing is on.
+// healed is a release that fails its verification while self-healing is on, and its
+// rollout waits: most pods are never replaced.
 func (s *story) healed(ctx context.Context) error {
 	before, err := s.deployment(ctx)
 	if err != nil {
@@ -51,12 +52,19 @@ func (s *story) healed(ctx context.Context) error {
 	if err := s.run(ctx, "-n", "altershieldoperator-system", "patch", "opsconfiginfo", "selfhealing", "--type", "merge", "-p", `{"spec":{"enable":true}}`); err != nil {
 		return err
 	}
+	pods, err := s.holdFirst(ctx)
+	if err != nil {
+		return err
+	}
 	s.server.failBatch(failingBatch)
 	if err := s.run(ctx, "set", "image", "deployment/sleep", "sleep=busybox:1.36"); err != nil {
 		return err
 	}
 	bad, err := s.restored(ctx, before.Labels[v1alpha1.VersionLabel])
 	if err != nil {
+		return err
+	}
+	if err := s.kept(ctx, before, pods, oldOfFirstWave); err != nil {
 		return err
 	}
 	if err := s.run(ctx, "get", "changeworkloads"); err != nil {

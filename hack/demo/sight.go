@@ -62,6 +62,9 @@ func (s *sight) succeeded() error {
 	return nil
 }
 
+// waits says why the rollout of the current release does not wait for its verdicts.
+func (s *sight) waits() error { return waits(&s.deployment, &s.change) }
+
 // passed says that a check of some batch of a release that succeeded is in another
 // phase than this one.
 func (s *sight) passed(check string, phase v1alpha1.CheckPhase) error {

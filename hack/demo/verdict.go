@@ -30,25 +30,24 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
 
-// failingBatch is the batch that the server's verdict fails, in the middle of
-// the rollout.
+// failingBatch is the batch that the server's verdict fails, one of the first pods.
 const failingBatch = 2
 
 // verdict is a release whose second batch fails by the server's callback while
-// its rollout goes on.
+// its rollout waits for that.
 func (s *story) verdict(ctx context.Context) error {
 	fmt.Print(`
 So far the server passed every pod, and the failure was written by hand. The next release has a pod
 that breaks a rule of the server, "error rate".
 
-A rollout takes its time in production. From here on it goes pod by pod here, too:
+When the verdict comes, all pods would be replaced. So this rollout waits until its first pods are verified:
 `)
-	if err := s.run(ctx, "patch", "deployment", "sleep", "--type", "merge", "-p", `{"spec":{"minReadySeconds":4,"strategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}}}}`); err != nil {
+	before, err := s.holdFirst(ctx)
+	if err != nil {
 		return err
 	}
 	fmt.Print(`
-A pod without a readiness probe has to run 10 seconds before it counts. The release brings a probe along,
-so that its first pods are verified while the others are still to come:
+A pod without a readiness probe has to run 10 seconds before it counts. The release brings a probe along:
 `)
 	s.server.failBatch(failingBatch)
 	if err := s.run(ctx, "patch", "deployment", "sleep", "-p", `{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybox:2",`+
@@ -88,6 +87,9 @@ so that its first pods are verified while the others are still to come:
 		return fmt.Errorf("the rollout was over before the release was suspended: %s", progress)
 	}
 	fmt.Printf("   while the rollout is in flight: %s\n", progress)
+	if err := s.kept(ctx, deployment, before, oldOfFirstWave); err != nil {
+		return err
+	}
 	if err := s.run(ctx, "get", "changeworkloads"); err != nil {
 		return err
 	}
@@ -101,6 +103,23 @@ so that its first pods are verified while the others are still to come:
 	return s.showFailure(ctx, s.failed.Name, pods[0].Pod, "error rate: 5xx above 1 % on "+pods[0].Pod)
 }
 
+// oldOfFirstWave are the pods that are left of 5 while the first ones are replaced, by the
+// default strategy.
+const oldOfFirstWave = 4
+
+// holdFirst lets the rollouts of the sample wait for the verdicts on their first pods, and
+// returns the pods that it has.
+func (s *story) holdFirst(ctx context.Context) (map[string]types.UID, error) {
+	if err := s.run(ctx, "annotate", "deployment", "sleep", holdFirst); err != nil {
+		return nil, err
+	}
+	deployment, err := s.deployment(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.pods(ctx, deployment)
+}
+
 // block is what the failure leads to: the next release is denied, and passes as
 // a repair.
 func (s *story) block(ctx context.Context) error {
@@ -108,7 +127,13 @@ func (s *story) block(ctx context.Context) error {
 	if err := s.isDenied(ctx, next...); err != nil {
 		return err
 	}
-	fmt.Print("\nMarked as a repair, the same release passes:\n")
+	fmt.Print(`
+Marked as a repair, the same release passes. It need not wait until the policy default has watched its first
+pods for 5 minutes:
+`)
+	if err := s.run(ctx, "annotate", "deployment", "sleep", holding+"-"); err != nil {
+		return err
+	}
 	if err := s.run(ctx, "label", "deployment", "sleep", v1alpha1.IgnoredSuspendLabel+"=true"); err != nil {
 		return err
 	}
