@@ -404,6 +404,7 @@ var stories = map[string]told{
 			},
 			{
 				command: "kubectl annotate --overwrite deployment sleep altershield.defense.antgroup.com/holding=disabled",
+				before:  (*story).applyHeld,
 				after: func(s *story) {
 					s.notHeld("", "600")
 					s.rolledOut()
@@ -807,6 +808,23 @@ func (s *story) hold() {
 	s.fresh()
 	s.do("kubectl set image deployment/sleep sleep=busybox:1.35")
 	s.wait("600 7 3", "kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.status.readyReplicas} {.status.updatedReplicas}'")
+}
+
+// applyHeld applies the fields that a hold changed, server-side, as tools do with what is
+// in Git: nothing conflicts with the operator, nothing differs, and the hold goes on. Who
+// created the sample owns one of the fields until the first apply forces it.
+func (s *story) applyHeld() {
+	s.t.Helper()
+	const own = `sed 's/^  replicas: 5/&\n  minReadySeconds: 0\n  progressDeadlineSeconds: 600/; s/image: busybox/&:1.35/' config/samples/sleep.yaml`
+	const paced = "-o jsonpath='{.spec.minReadySeconds} {.spec.progressDeadlineSeconds}'"
+	for _, how := range []string{"--server-side --force-conflicts", "--server-side", "--server-side --dry-run=server"} {
+		if got := s.do("%s | kubectl apply %s --field-manager=git -f - %s", own, how, paced); got != "600 1800" {
+			s.t.Errorf("docs/holding.md: apply %s of a workload that is held leads to %q", how, got)
+		}
+	}
+	if s.do(`kubectl get deployment sleep -o jsonpath='{.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`) == "" {
+		s.t.Error("docs/holding.md: the hold ended")
+	}
 }
 
 // notHeld waits until the sample has these values, and nothing says that it is held.
