@@ -19,9 +19,11 @@ package controllers_test
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -126,7 +128,17 @@ var holdStories = []world.Story{
 		givenBack(w, 0, 600)
 	}},
 	{Name: "hold the first wave", Options: held("first", 90*time.Second), Run: func(w *world.World) {
-		heldRelease(w, 8)
+		create(w, web(8))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		w.Until("it says that it waits", func() bool {
+			c := w.Change("web")
+			return c != nil && c.Spec.Release == 2 && meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionHeld)
+		})
+		if said := meta.FindStatusCondition(w.Change("web").Status.Conditions, v1alpha1.ConditionHeld).Message; strings.Contains(said, "are verified; the next") {
+			w.Failf("nothing is verified yet, and Held says %q", said)
+		}
+		waveJudged(w)
 		isHeld(w, 6)
 		began := time.Now()
 		until(w, v1alpha1.ChangeWorkloadSuccess)

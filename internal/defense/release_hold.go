@@ -239,7 +239,9 @@ func (d *release) pace(begins bool) {
 	default:
 		d.recordHold(w.Hold)
 	}
-	d.explainHold(&plan)
+	if len(pods) > 0 { // before, what was said when it began is true
+		d.explainHold(&plan)
+	}
 }
 
 // explainHold says what is waited for. Between two waves it says so of the next one.
