@@ -76,7 +76,7 @@ func failing(with func(*sight)) *sight {
 // held is the same release, whose rollout waits for the verdict on its first pod.
 func held(with func(*sight)) *sight {
 	s := newSight(func(s *sight) {
-		s.change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHeld, Status: metav1.ConditionTrue, Message: "waiting for 1 verdicts since then"}}
+		s.change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHeld, Status: metav1.ConditionTrue}}
 		s.deployment.Status = appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 3, AvailableReplicas: 2}
 	})
 	if with != nil {
@@ -130,7 +130,6 @@ func TestSight(t *testing.T) {
 		"waits":                   {held(nil), waits, ""},
 		"is not held":             {held(func(s *sight) { s.change.Status.Conditions = nil }), waits, "does not say"},
 		"is not held any more":    {held(func(s *sight) { s.change.Status.Conditions[0].Status = metav1.ConditionFalse }), waits, "does not say"},
-		"is not looked at yet":    {held(func(s *sight) { s.change.Status.Conditions[0].Message = "the next ones are waited for" }), waits, "no pod is waited for"},
 		"is not seen yet":         {held(func(s *sight) { s.deployment.Generation = 2 }), waits, "not begun"},
 		"has no pod yet":          {held(func(s *sight) { s.deployment.Status.UpdatedReplicas = 0 }), waits, "not begun"},
 		"is all replaced":         {held(func(s *sight) { s.deployment.Status.UpdatedReplicas, s.deployment.Status.Replicas = 2, 2 }), waits, "did not wait"},

@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,8 +48,6 @@ func waits(d *appsv1.Deployment, release *v1alpha1.ChangeWorkload) error {
 	switch _, progress := rollout(d); {
 	case c == nil || c.Status != metav1.ConditionTrue:
 		return errors.New("the release does not say that its rollout waits")
-	case !strings.HasPrefix(c.Message, "waiting for "):
-		return fmt.Errorf("no pod is waited for yet: %s", c.Message)
 	case st.ObservedGeneration < d.Generation || st.UpdatedReplicas == 0:
 		return fmt.Errorf("the rollout has not begun: %s", progress)
 	case st.UpdatedReplicas == st.Replicas || st.UpdatedReplicas >= *d.Spec.Replicas:
