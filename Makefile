@@ -253,7 +253,7 @@ install: $(LOCAL_KUBECTL) $(if $(WEBHOOK_HOST),certs/.host) ## Install CRDs and 
 	$(if $(WEBHOOK_HOST),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) apply -f -)
 
 .PHONY: uninstall
-uninstall: $(LOCAL_KUBECTL) ## Remove from the cluster what `make install` put there.
+uninstall: $(LOCAL_KUBECTL) ## Remove from the cluster what `make install` put there. See docs/operations.md first.
 	$(if $(wildcard certs/tls.crt),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) delete --ignore-not-found --timeout=3m -f -)
 	$(KUBECTL) delete --ignore-not-found -k config/dev
 	$(KUBECTL) delete --ignore-not-found -k config/crd

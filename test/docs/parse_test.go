@@ -46,6 +46,7 @@ var documents = []string{
 	"docs/holding.md",
 	"docs/connect-altershield-server.md",
 	"docs/states.md",
+	"docs/objects.md",
 	"docs/design.md",
 	"docs/reference.md",
 	"CONTRIBUTING.md",

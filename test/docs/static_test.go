@@ -672,7 +672,7 @@ var field = regexp.MustCompile(`^(?:spec|status)(?:\.[a-zA-Z]+)+$`)
 
 // Every field that is named is one of our kinds, or one of a Deployment.
 func TestFields(t *testing.T) {
-	known := map[string]bool{"spec.template": true, "spec.paused": true, "spec.progressDeadlineSeconds": true}
+	known := map[string]bool{"spec.template": true, "spec.paused": true, "spec.minReadySeconds": true, "spec.progressDeadlineSeconds": true}
 	for _, crd := range crds(t) {
 		walk(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, "", func(path string, _ *apiextensionsv1.JSONSchemaProps) { known[path] = true })
 	}
