@@ -82,9 +82,9 @@ func inSharedWorld() *world {
 }
 
 // inOwnWorld gives a container, which is Ordered, a control plane of its own with a
-// stand-alone manager. There, settings may change and managers stop.
-func inOwnWorld() *world {
-	w := inWorldWithoutManager()
+// stand-alone manager, with further flags. There, settings may change and managers stop.
+func inOwnWorld(flags ...string) *world {
+	w := inWorldWithoutManager(flags...)
 	BeforeAll(func(ctx SpecContext) {
 		Expect(w.manager.Start(ctx)).To(Succeed())
 	}, NodeTimeout(patience))
@@ -92,12 +92,12 @@ func inOwnWorld() *world {
 }
 
 // inWorldWithoutManager is a world of a container's own where no manager was
-// started yet.
-func inWorldWithoutManager() *world {
+// started yet, which has further flags.
+func inWorldWithoutManager(flags ...string) *world {
 	w := &world{own: true}
 	BeforeAll(func(ctx SpecContext) {
 		w.start(ctx)
-		w.manager = w.install(ctx, controlplane.ManagerOptions{})
+		w.manager = w.install(ctx, controlplane.ManagerOptions{Args: flags})
 		w.observe(time.Time{})
 		DeferCleanup(func() {
 			for _, path := range w.clean {

@@ -1,0 +1,524 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	defaults "github.com/traas-stack/altershield-operator/internal/policy"
+)
+
+const (
+	// holdStep is how long a wave is kept at first from being available, so how long it
+	// takes to go on by itself.
+	holdStep = 40 * time.Second
+	// someday is when a verdict comes that a spec does not wait for: it gives it itself.
+	someday = 20 * time.Minute
+)
+
+// inHoldWorld gives a container, which is Ordered, a world of its own where a hold takes
+// seconds. There is no policy but those of the specs.
+func inHoldWorld() *world {
+	w := inOwnWorld("--hold-step="+holdStep.String(), "--hold-guard=6s")
+	BeforeAll(func(ctx SpecContext) {
+		Eventually(func() error {
+			return w.api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: defaults.DefaultName}, &v1alpha1.DefensePolicy{})
+		}).WithContext(ctx).Should(Succeed())
+		w.withoutDefaultPolicy(ctx)
+	}, NodeTimeout(patience))
+	return w
+}
+
+// holdPolicy holds rollouts in a namespace, and has a verdict on each pod after a while.
+func holdPolicy(ns string, until v1alpha1.HoldUntil, verdictAfter time.Duration) *v1alpha1.DefensePolicy {
+	p := healthPolicy(ns, "soak", func(c *v1alpha1.PolicyCheck) {
+		c.PodHealth.Duration = &metav1.Duration{Duration: verdictAfter}
+		c.Deadline = &metav1.Duration{Duration: time.Hour}
+	})
+	p.Spec.Hold = &v1alpha1.PolicyHold{Until: until, MaxDuration: &metav1.Duration{Duration: time.Hour}}
+	return p
+}
+
+// holding creates a Deployment in a namespace of its own, whose later releases are held
+// until there are verdicts.
+func (w *world) holding(ctx context.Context, until v1alpha1.HoldUntil, verdictAfter time.Duration, with ...func(*appsv1.Deployment)) (ns string) {
+	GinkgoHelper()
+	ns = w.newNamespace(ctx, true)
+	w.createAdmitted(ctx, sleeper(ns, "web").Replicas(8).With(with...))
+	w.verified(ctx, ns, "web")
+	w.newDefensePolicy(ctx, holdPolicy(ns, until, verdictAfter), v1alpha1.ReasonInForce)
+	return ns
+}
+
+// releaseHeld releases the next version of web, which is held from the same request on.
+func (w *world) releaseHeld(ctx context.Context, ns, value string) *appsv1.Deployment {
+	GinkgoHelper()
+	Expect(w.patchTemplate(ctx, ns, "web", value)).To(Succeed())
+	d := w.getDeployment(ctx, Default, ns, "web")
+	Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation), "admission holds it")
+	return d
+}
+
+// waits waits until the rollout of web waits: it has so many pods of the current version,
+// and all that the strategy lets it have, of which none that is new is available.
+func (w *world) waits(ctx context.Context, ns string, updated, all, available int32) *appsv1.Deployment {
+	GinkgoHelper()
+	var d *appsv1.Deployment
+	Eventually(func(g Gomega) {
+		d = w.getDeployment(ctx, g, ns, "web")
+		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
+		g.Expect([]int32{d.Status.UpdatedReplicas, d.Status.Replicas, d.Status.ReadyReplicas, d.Status.AvailableReplicas}).To(Equal([]int32{updated, all, all, available}), "updated, all, ready, available")
+		g.Expect(w.podUIDs(ctx, g, ns, "web")).To(HaveLen(int(all)))
+		c := conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionHeld)
+		g.Expect(c).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", v1alpha1.ReasonWaitingForVerdicts)))
+	}).WithContext(ctx).Should(Succeed())
+	Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+	return d
+}
+
+// checked waits until each pod of the current version is in a batch that is checked.
+func (w *world) checked(ctx context.Context, ns string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		pods := 0
+		for _, b := range w.batchesOf(ctx, g, w.currentChange(ctx, g, ns, "web")) {
+			if len(b.Status.Checks) > 0 {
+				pods += len(b.Spec.PodInfos)
+			}
+		}
+		g.Expect(pods).To(BeNumerically(">=", len(w.podsOf(ctx, g, ns, "web"))))
+	}).WithContext(ctx).Should(Succeed())
+}
+
+// pass passes the checks that go on of the current release of web, as a user does who
+// needs to see no more.
+func (w *world) pass(ctx context.Context, ns string) {
+	GinkgoHelper()
+	for _, b := range w.batchesOf(ctx, Default, w.currentChange(ctx, Default, ns, "web")) {
+		Eventually(func(g Gomega) {
+			var now v1alpha1.ChangePod
+			g.Expect(client.IgnoreNotFound(w.api.Get(ctx, client.ObjectKeyFromObject(&b), &now))).To(Succeed())
+			running := false
+			for i := range now.Status.Checks {
+				c := &now.Status.Checks[i]
+				running = running || c.Phase != v1alpha1.CheckPassed
+				c.Phase = v1alpha1.CheckPassed
+			}
+			if running {
+				g.Expect(w.api.Status().Update(ctx, &now)).To(Succeed())
+			}
+		}).WithContext(ctx).Should(Succeed())
+	}
+}
+
+// passToTheEnd passes the checks of wave after wave, until web is verified.
+func (w *world) passToTheEnd(ctx context.Context, ns string) *v1alpha1.ChangeWorkload {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		w.pass(ctx, ns)
+		g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+	}).WithContext(ctx).WithPolling(time.Second).Should(Succeed())
+	return w.verified(ctx, ns, "web")
+}
+
+// givenBack waits until nothing is left of a hold but why it ended.
+func (w *world) givenBack(ctx context.Context, ns string, minReady, deadline int32, reason string) *appsv1.Deployment {
+	GinkgoHelper()
+	var d *appsv1.Deployment
+	Eventually(func(g Gomega) {
+		d = w.getDeployment(ctx, g, ns, "web")
+		g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
+		g.Expect(conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionHeld)).To(
+			And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", reason)))
+	}).WithContext(ctx).Should(Succeed())
+	Expect(paceOf(d)).To(Equal([]int32{minReady, deadline}), "minReadySeconds and progressDeadlineSeconds are given back")
+	return d
+}
+
+// paceOf are the fields that a hold changes.
+func paceOf(d *appsv1.Deployment) []int32 {
+	return []int32{d.Spec.MinReadySeconds, ptr.Deref(d.Spec.ProgressDeadlineSeconds, 600)}
+}
+
+// expectFewWrites checks that a hold took no more writes than two for each wave, and one
+// to give back, of rollouts that were held so often at least.
+func (w *world) expectFewWrites(ctx context.Context, ns string, waves int) {
+	GinkgoHelper()
+	Expect(w.watcher.Settle(ctx)).To(Succeed())
+	figures, err := w.watcher.HeldWrites(ns, "web")
+	Expect(err).NotTo(HaveOccurred())
+	AddReportEntry("writes of holds", fmt.Sprintf("%d writes for %d waves", figures.Writes, figures.Waves))
+	Expect(figures.Waves).To(BeNumerically(">=", waves))
+	Expect(figures.Writes).To(And(BeNumerically(">=", 1), BeNumerically("<=", 2*figures.Waves+1)))
+}
+
+// crash lets a pod of the current version of web crash again and again.
+func (w *world) crash(ctx context.Context, ns string) {
+	GinkgoHelper()
+	w.behaves(ctx, ns, "web", "crash-loop")
+}
+
+var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func() {
+	w := inHoldWorld()
+
+	It("goes on a wave at a time, when the last one is verified", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 15*time.Second)
+		w.releaseHeld(ctx, ns, "second")
+		d := w.waits(ctx, ns, 4, 10, 6)
+		Expect(d.Spec.MinReadySeconds).To(BeEquivalentTo(holdStep / time.Second))
+		Expect(w.kubectl(ctx, "-n", ns, "get", "cwl", "-o", "wide")).To(And(ContainSubstring("HELD"), ContainSubstring(v1alpha1.ReasonWaitingForVerdicts)))
+		w.waits(ctx, ns, 8, 10, 6)
+		w.verified(ctx, ns, "web")
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		w.rolledOut(ctx, ns, "web")
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElements(v1alpha1.EventHoldStarted, v1alpha1.EventHoldEnded))
+		}).WithContext(ctx).Should(Succeed())
+		w.expectFewWrites(ctx, ns, 2)
+	})
+
+	It("goes on as a whole, when only its first pods are waited for", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldFirstBatch, someday)
+		w.releaseHeld(ctx, ns, "second")
+		w.waits(ctx, ns, 4, 10, 6)
+		w.checked(ctx, ns)
+		w.pass(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		w.rolledOut(ctx, ns, "web")
+		Expect(w.currentChange(ctx, Default, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadRunning), "the others are checked, and not waited for")
+		w.passToTheEnd(ctx, ns)
+		w.expectFewWrites(ctx, ns, 1)
+	})
+
+	DescribeTable("that fails replaces no more pods, and is repaired", func(ctx SpecContext, with func(*appsv1.Deployment)) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday, with)
+		w.releaseHeld(ctx, ns, "second")
+		w.waits(ctx, ns, 4, 10, 6)
+		w.checked(ctx, ns)
+		w.crash(ctx, ns)
+		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		d := w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldFailed)
+		Expect(d.Spec.Paused).To(BeTrue())
+		Eventually(func(g Gomega) {
+			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
+		}).WithContext(ctx).Should(Succeed())
+		Consistently(func(g Gomega) {
+			d = w.getDeployment(ctx, g, ns, "web")
+			g.Expect(d.Status.Replicas-d.Status.UpdatedReplicas).To(BeEquivalentTo(6), "old pods")
+		}).WithContext(ctx).Should(Succeed())
+		Expect(w.patchTemplate(ctx, ns, "web", "third")).To(MatchError(ContainSubstring("is suspended")))
+
+		By("repairing it: that is held, too")
+		Expect(w.patchDeployment(ctx, ns, "web", repair("good"))).To(Succeed())
+		d = w.getDeployment(ctx, Default, ns, "web")
+		Expect(d.Spec.Paused).To(BeFalse())
+		Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		w.rolledOut(ctx, ns, "web")
+		Eventually(func(g Gomega) {
+			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
+		}).WithContext(ctx).Should(Succeed())
+	},
+		Entry("where rollouts are halted", func(*appsv1.Deployment) {}),
+		Entry("where rollouts are not halted", override("halting", "false")),
+	)
+
+	It("leaves its fields to who applies them, server-side", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		manifest := sleeper(ns, "web").Replicas(4).MinReadySeconds(5).With(func(d *appsv1.Deployment) {
+			d.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}
+			d.Spec.ProgressDeadlineSeconds = ptr.To[int32](100)
+		}).Obj()
+		apply := func() *appsv1.Deployment {
+			GinkgoHelper()
+			data, err := json.Marshal(manifest)
+			Expect(err).NotTo(HaveOccurred())
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"}}
+			Expect(w.api.Patch(ctx, d, client.RawPatch(types.ApplyPatchType, data), client.FieldOwner(applierName))).To(Succeed())
+			return d
+		}
+		apply()
+		w.verified(ctx, ns, "web")
+		w.newDefensePolicy(ctx, holdPolicy(ns, v1alpha1.HoldEveryBatch, someday), v1alpha1.ReasonInForce)
+		manifest.Spec.Template.Labels["test"] = "second"
+		Expect(apply().Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+
+		By("applying it again and again while it waits")
+		w.waits(ctx, ns, 2, 5, 3)
+		w.checked(ctx, ns)
+		w.restful(ctx, ns)
+		before := w.getDeployment(ctx, Default, ns, "web")
+		for range 3 {
+			d := apply()
+			Expect(d.Spec).To(Equal(before.Spec))
+			Expect(d.Annotations).To(Equal(before.Annotations))
+			Expect(d.Generation).To(Equal(before.Generation))
+			expectPaceLeft(d)
+		}
+		By("applying a fix")
+		manifest.Spec.Template.Labels["test"] = "third"
+		Expect(apply().Spec.MinReadySeconds).To(BeEquivalentTo(holdStep / time.Second))
+		w.passToTheEnd(ctx, ns)
+		d := w.givenBack(ctx, ns, 5, 100, v1alpha1.ReasonHoldVerified)
+		expectPaceLeft(d)
+		By("applying other values once it is over")
+		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 6, ptr.To[int32](101)
+		Expect(paceOf(apply())).To(Equal([]int32{6, 101}))
+		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 0, nil
+		Expect(paceOf(apply())).To(Equal([]int32{0, 600}), "nobody else has them")
+	})
+
+	It("leaves fields alone that are declared later on", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday)
+		w.releaseHeld(ctx, ns, "second")
+		w.passToTheEnd(ctx, ns)
+		expectPaceLeft(w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified))
+	})
+
+	It("is not touched by kubectl apply each second", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		manifest := sleeper(ns, "web").Replicas(4).MinReadySeconds(5).With(func(d *appsv1.Deployment) {
+			d.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}
+			d.Spec.ProgressDeadlineSeconds = ptr.To[int32](100)
+		}).Obj()
+		file := filepath.Join(GinkgoT().TempDir(), "web.json")
+		write := func() {
+			GinkgoHelper()
+			data, err := json.Marshal(manifest)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(os.WriteFile(file, data, 0o600)).To(Succeed())
+		}
+		apply := func() { GinkgoHelper(); w.kubectl(ctx, "apply", "-f", file) }
+		write()
+		apply()
+		w.verified(ctx, ns, "web")
+		w.newDefensePolicy(ctx, holdPolicy(ns, v1alpha1.HoldEveryBatch, someday), v1alpha1.ReasonInForce)
+		manifest.Spec.Template.Labels["test"] = "second"
+		write()
+		apply()
+		w.waits(ctx, ns, 2, 5, 3)
+		w.checked(ctx, ns)
+		w.restful(ctx, ns)
+		d := w.getDeployment(ctx, Default, ns, "web")
+		Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+		for range 5 {
+			apply()
+			Expect(w.getDeployment(ctx, Default, ns, "web").Generation).To(Equal(d.Generation))
+		}
+		Eventually(func(g Gomega) {
+			apply()
+			w.pass(ctx, ns)
+			g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+		}).WithContext(ctx).WithPolling(time.Second).Should(Succeed())
+		d = w.givenBack(ctx, ns, 5, 100, v1alpha1.ReasonHoldVerified)
+		apply()
+		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal(paceOf(d)))
+		w.expectFewWrites(ctx, ns, 2)
+	})
+})
+
+// expectPaceLeft checks that the operator has no field that a hold changed.
+func expectPaceLeft(d *appsv1.Deployment) {
+	GinkgoHelper()
+	for _, e := range d.ManagedFields {
+		if e.Manager == v1alpha1.FieldManager && e.FieldsV1 != nil {
+			Expect(string(e.FieldsV1.GetRawBytes())).NotTo(Or(ContainSubstring("f:minReadySeconds"), ContainSubstring("f:progressDeadlineSeconds")))
+		}
+	}
+}
+
+var _ = Describe("a rollout that is held, and what comes in between,", Ordered, SpecPriority(longest), func() {
+	w := inHoldWorld()
+
+	// held has the first wave of web wait.
+	held := func(ctx context.Context, with ...func(*appsv1.Deployment)) (ns string) {
+		GinkgoHelper()
+		ns = w.holding(ctx, v1alpha1.HoldEveryBatch, someday, with...)
+		w.releaseHeld(ctx, ns, "second")
+		w.waits(ctx, ns, 4, 10, 6)
+		w.checked(ctx, ns)
+		return ns
+	}
+
+	It("does not wait any more when a user says how long pods are to be Ready", func(ctx SpecContext) {
+		ns := held(ctx)
+		w.kubectl(ctx, "-n", ns, "patch", "deployment", "web", "-p", `{"spec":{"minReadySeconds":2}}`)
+		d := w.givenBack(ctx, ns, 2, 600, v1alpha1.ReasonHoldEdited)
+		Expect(d.Annotations[v1alpha1.HoldEndedAnnotation]).To(HaveSuffix(" " + v1alpha1.ReasonHoldEdited + " " + d.Annotations[v1alpha1.ReleasedByAnnotation]))
+		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Message).To(HavePrefix(d.Annotations[v1alpha1.ReleasedByAnnotation] + " set a field"))
+		w.rolledOut(ctx, ns, "web")
+		w.passToTheEnd(ctx, ns)
+		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{2, 600}))
+	})
+
+	It("goes back at once by kubectl rollout undo", func(ctx SpecContext) {
+		ns := held(ctx)
+		w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
+		d := w.getDeployment(ctx, Default, ns, "web")
+		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation), "in the same request")
+		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
+		Expect(d.Spec.Template.Labels).To(HaveKeyWithValue("test", "123"))
+		w.rolledOut(ctx, ns, "web")
+		w.passToTheEnd(ctx, ns)
+		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Status).NotTo(Equal(metav1.ConditionTrue))
+		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{0, 600}))
+	})
+
+	It("keeps what is a user's when the next version is released", func(ctx SpecContext) {
+		ns := held(ctx, func(d *appsv1.Deployment) {
+			d.Spec.MinReadySeconds, d.Spec.ProgressDeadlineSeconds = 1, ptr.To[int32](300)
+		})
+		w.releaseHeld(ctx, ns, "third")
+		Eventually(func(g Gomega) {
+			g.Expect(w.currentChange(ctx, g, ns, "web").Spec.Release).To(BeEquivalentTo(3))
+		}).WithContext(ctx).Should(Succeed())
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 1, 300, v1alpha1.ReasonHoldVerified)
+	})
+
+	It("is scaled as ever", func(ctx SpecContext) {
+		ns := held(ctx)
+		scale := func(n int32) {
+			GinkgoHelper()
+			w.kubectl(ctx, "-n", ns, "scale", "deployment", "web", fmt.Sprintf("--replicas=%d", n))
+			Eventually(func(g Gomega) {
+				d := w.getDeployment(ctx, g, ns, "web")
+				g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
+				g.Expect(d.Status.ReadyReplicas).To(BeNumerically(">=", n))
+				g.Expect(d.Status.ReadyReplicas).To(BeNumerically("<=", n+(n+3)/4))
+				g.Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+				g.Expect(d.Status.Replicas).To(BeNumerically(">", d.Status.UpdatedReplicas), "old pods")
+			}).WithContext(ctx).Should(Succeed())
+		}
+		scale(12)
+		scale(6)
+		scale(9)
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		Expect(w.podUIDs(ctx, Default, ns, "web")).To(HaveLen(9))
+	})
+
+	It("would be held where the workload is only observed", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 3*time.Second, override("observe", "true"))
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		d := w.getDeployment(ctx, Default, ns, "web")
+		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
+		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
+		w.rolledOut(ctx, ns, "web")
+		w.verified(ctx, ns, "web")
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.EventWouldHold))
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).NotTo(ContainElement(v1alpha1.EventHoldStarted))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Reason).To(Equal(v1alpha1.ReasonNotHeld))
+	})
+
+	It("puts the pods of a wave in batches", func(ctx SpecContext) {
+		ns := held(ctx, override("branch", "3"))
+		Expect(w.batchesOf(ctx, Default, w.currentChange(ctx, Default, ns, "web"))).To(HaveLen(2), "of four pods, at most three in each")
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		w.expectFewWrites(ctx, ns, 2)
+	})
+
+	It("waits from the second wave on, where it was released while the manager was down", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday, slowly, func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 10 })
+		w.withoutManager(ctx, func() {
+			Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+			Eventually(func(g Gomega) {
+				g.Expect(w.getDeployment(ctx, g, ns, "web").Status.UpdatedReplicas).To(BeNumerically(">", 0))
+			}).WithContext(ctx).Should(Succeed())
+		})
+		Eventually(func(g Gomega) {
+			g.Expect(w.getDeployment(ctx, g, ns, "web").Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+		}).WithContext(ctx).Should(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.EventHoldStarted, "-o", "jsonpath={.items[*].message}")).To(
+				ContainSubstring("which admission did not see to"))
+		}).WithContext(ctx).Should(Succeed())
+		w.checked(ctx, ns)
+		d := w.getDeployment(ctx, Default, ns, "web")
+		Consistently(func(g Gomega) {
+			now := w.getDeployment(ctx, g, ns, "web")
+			g.Expect(now.Status.UpdatedReplicas).To(BeNumerically("<=", d.Status.UpdatedReplicas+1))
+			g.Expect(now.Status.Replicas).To(BeNumerically(">", now.Status.UpdatedReplicas), "old pods")
+		}).WithContext(ctx).Should(Succeed())
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 10, 600, v1alpha1.ReasonHoldVerified)
+	})
+
+	It("goes on by itself, a wave at a time, while the manager is dead, and waits again when it is back", func(ctx SpecContext) {
+		ns := held(ctx)
+		w.observer.OperatorStops()
+		Expect(w.manager.Kill()).To(Succeed())
+		d := w.getDeployment(ctx, Default, ns, "web")
+		ready := time.Now()
+		for _, pod := range w.podsOf(ctx, Default, ns, "web") {
+			if at := readyCondition(pod).LastTransitionTime.Time; at.Before(ready) {
+				ready = at
+			}
+		}
+		By("waiting until the second wave is made, and no more")
+		Eventually(func(g Gomega) {
+			g.Expect(w.getDeployment(ctx, g, ns, "web").Status.UpdatedReplicas).To(BeEquivalentTo(8))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(time.Since(ready)).To(BeNumerically(">=", time.Duration(d.Spec.MinReadySeconds-1)*time.Second))
+		now := w.getDeployment(ctx, Default, ns, "web")
+		Expect(now.Status.Replicas-now.Status.UpdatedReplicas).To(BeNumerically(">=", 2), "old pods")
+		Expect(w.manager.Start(ctx)).To(Succeed())
+		w.observer.OperatorStarts()
+		By("holding the second wave")
+		w.checked(ctx, ns)
+		Eventually(func(g Gomega) {
+			now := w.getDeployment(ctx, g, ns, "web")
+			g.Expect(now.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+			g.Expect(now.Status.Replicas-now.Status.UpdatedReplicas).To(BeNumerically(">=", 2), "old pods")
+		}).WithContext(ctx).Should(Succeed())
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		w.rolledOut(ctx, ns, "web")
+	})
+
+	It("finishes by itself while the manager is dead, and is told of it when it is back", func(ctx SpecContext) {
+		ns := held(ctx)
+		w.observer.OperatorStops()
+		Expect(w.manager.Kill()).To(Succeed())
+		began := time.Now()
+		w.rolledOut(ctx, ns, "web")
+		Expect(time.Since(began)).To(BeNumerically(">=", holdStep), "two waves, each for itself")
+		Expect(w.manager.Start(ctx)).To(Succeed())
+		w.observer.OperatorStarts()
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+	})
+})
