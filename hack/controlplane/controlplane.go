@@ -267,6 +267,21 @@ func (c *ControlPlane) release() error {
 	return errors.Join(errs...)
 }
 
+// RestartControllers kills kube-controller-manager, as a crash does, and starts it again
+// when something is done without it.
+func (c *ControlPlane) RestartControllers(ctx context.Context, without func()) error {
+	if err := c.supervisor.stop(controllerManager, 0); err != nil {
+		return err
+	}
+	without()
+	for _, comp := range c.components {
+		if comp.name == controllerManager {
+			return c.startComponent(ctx, comp)
+		}
+	}
+	return nil
+}
+
 // startComponent starts a component and waits until it serves.
 func (c *ControlPlane) startComponent(ctx context.Context, comp component) error {
 	if _, err := c.supervisor.start(comp.name, filepath.Join(c.binDir, comp.name), comp.args); err != nil {

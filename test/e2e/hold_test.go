@@ -27,13 +27,17 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	defaults "github.com/traas-stack/altershield-operator/internal/policy"
 )
 
@@ -45,17 +49,25 @@ const (
 	someday = 20 * time.Minute
 )
 
-// inHoldWorld gives a container, which is Ordered, a world of its own where a hold takes
-// seconds. There is no policy but those of the specs.
-func inHoldWorld() *world {
-	w := inOwnWorld("--hold-step="+holdStep.String(), "--hold-guard=6s")
-	BeforeAll(func(ctx SpecContext) {
-		Eventually(func() error {
-			return w.api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: defaults.DefaultName}, &v1alpha1.DefensePolicy{})
-		}).WithContext(ctx).Should(Succeed())
-		w.withoutDefaultPolicy(ctx)
-	}, NodeTimeout(patience))
+// shortHold are flags by which a hold takes seconds.
+var shortHold = []string{"--hold-step=" + holdStep.String(), "--hold-guard=6s"}
+
+// inHoldWorld gives a container, which is Ordered, a world of its own. There is no policy
+// but those of the specs.
+func inHoldWorld(flags ...string) *world {
+	w := inOwnWorld(flags...)
+	BeforeAll(func(ctx SpecContext) { w.onlyOwnPolicies(ctx) }, NodeTimeout(patience))
 	return w
+}
+
+// onlyOwnPolicies turns the default policy off, as soon as it is there: a hold waits for
+// its checks, too, which take minutes.
+func (w *world) onlyOwnPolicies(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func() error {
+		return w.api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: defaults.DefaultName}, &v1alpha1.DefensePolicy{})
+	}).WithContext(ctx).Should(Succeed())
+	w.withoutDefaultPolicy(ctx)
 }
 
 // holdPolicy holds rollouts in a namespace, and has a verdict on each pod after a while.
@@ -188,7 +200,7 @@ func (w *world) crash(ctx context.Context, ns string) {
 }
 
 var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func() {
-	w := inHoldWorld()
+	w := inHoldWorld(shortHold...)
 
 	It("goes on a wave at a time, when the last one is verified", func(ctx SpecContext) {
 		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 15*time.Second)
@@ -358,7 +370,9 @@ func expectPaceLeft(d *appsv1.Deployment) {
 }
 
 var _ = Describe("a rollout that is held, and what comes in between,", Ordered, SpecPriority(longest), func() {
-	w := inHoldWorld()
+	w := inHoldWorld(shortHold...)
+	var m *meter
+	BeforeAll(func(ctx SpecContext) { m = w.newMeter(ctx) }, NodeTimeout(patience))
 
 	// held has the first wave of web wait.
 	held := func(ctx context.Context, with ...func(*appsv1.Deployment)) (ns string) {
@@ -521,4 +535,183 @@ var _ = Describe("a rollout that is held, and what comes in between,", Ordered, 
 		w.passToTheEnd(ctx, ns)
 		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
 	})
+
+	It("is scaled by an autoscaler", func(ctx SpecContext) {
+		ns := held(ctx)
+		m.set(ns, 8)
+		w.autoscale(ctx, ns)
+		scale := func(n int32) {
+			GinkgoHelper()
+			m.scale(ctx, ns, n)
+			Eventually(func(g Gomega) {
+				d := w.getDeployment(ctx, g, ns, "web")
+				g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
+				g.Expect(d.Status.ReadyReplicas).To(And(BeNumerically(">=", n), BeNumerically("<=", n+2)), "it may have two more than it wants")
+				g.Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+			}).WithContext(ctx).Should(Succeed())
+		}
+		scale(6)
+		scale(8)
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		w.expectScaledFreely(ctx, ns)
+	})
+
+	It("has pods replaced that are deleted, and waits for those, too", func(ctx SpecContext) {
+		ns := held(ctx)
+		uids := func() map[string]*corev1.Pod { return w.podsOf(ctx, Default, ns, "web") }
+		before := uids()
+		for _, pod := range before {
+			w.kubectl(ctx, "-n", ns, "delete", "pod", pod.Name)
+			break
+		}
+		var old corev1.PodList
+		Expect(w.api.List(ctx, &old, client.InNamespace(ns), client.MatchingLabels{"test": "123"})).To(Succeed())
+		Expect(old.Items).To(HaveLen(6))
+		w.kubectl(ctx, "-n", ns, "delete", "pod", old.Items[0].Name)
+		w.waits(ctx, ns, 4, 10, 6)
+		w.checked(ctx, ns)
+		Expect(uids()).NotTo(HaveLen(0))
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+	})
+
+	It("has the pods of a node replaced that is lost", func(ctx SpecContext) {
+		const pool = "held"
+		w.addNode(ctx, pool, pool+"-a")
+		ns := held(ctx, onPool(pool))
+		w.addNode(ctx, pool, pool+"-b")
+		Expect(w.lose(ctx, ns, pool+"-a")).To(HaveLen(10))
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		for _, pod := range w.podsOf(ctx, Default, ns, "web") {
+			Expect(pod.Spec.NodeName).To(Equal(pool + "-b"))
+		}
+	})
+
+	It("goes on a wave at a time, when kube-controller-manager was away as it was let go on", func(ctx SpecContext) {
+		ns := held(ctx)
+		Expect(w.cluster.RestartControllers(ctx, func() {
+			d := w.getDeployment(ctx, Default, ns, "web")
+			w.pass(ctx, ns)
+			Eventually(func(g Gomega) {
+				now := w.getDeployment(ctx, g, ns, "web")
+				g.Expect(now.Spec.MinReadySeconds).To(BeNumerically("<", d.Spec.MinReadySeconds), "the wave is let go on")
+			}).WithContext(ctx).Should(Succeed())
+		})).To(Succeed())
+		w.waits(ctx, ns, 8, 10, 6)
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		w.expectFewWrites(ctx, ns, 2)
+	})
+})
+
+var _ = Describe("a rollout that is held, with AlterShield Server,", Ordered, SpecPriority(longest), func() {
+	w := inWorldWithoutManager()
+	var sim *simulator.Simulator
+	BeforeAll(func(ctx SpecContext) {
+		sim = w.simulate(simulator.Options{AdmissionScene: admissionScene})
+		w.manager = w.install(ctx, controlplane.ManagerOptions{Name: "defended", Args: append(serverArgs(sim.URL()), shortHold...)})
+		sim.SetCallbackURLs(w.manager.CallbackAddress() + callbackPath)
+		Expect(w.manager.Start(ctx)).To(Succeed())
+		w.onlyOwnPolicies(ctx)
+	}, NodeTimeout(patience))
+	AfterEach(func() {
+		if sim != nil {
+			sim.ClearScripts()
+		}
+	})
+	after := func(ns string, delay time.Duration, verdict altershield.VerdictValue) simulator.Script {
+		return simulator.Script{Match: simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost}, Delay: delay, Verdict: verdict}
+	}
+
+	It("waits for the verdicts of the server, by the setting", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.createAdmitted(ctx, sleeper(ns, "web").Replicas(4).Setting("holding", "every"))
+		w.verified(ctx, ns, "web")
+		sim.Script(after(ns, 10*time.Second, altershield.VerdictPass))
+		w.releaseHeld(ctx, ns, "second")
+		w.waits(ctx, ns, 2, 5, 3)
+		w.waits(ctx, ns, 4, 5, 3)
+		w.verified(ctx, ns, "web")
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		Expect(messagesOf(w.batchesOf(ctx, Default, w.orderEnded(ctx, ns, "web")))).To(HaveEach("PostFinish"))
+		w.expectFewWrites(ctx, ns, 2)
+	})
+
+	It("replaces no more pods when the server fails its first ones, though a policy passes them", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 3*time.Second)
+		sim.Script(after(ns, 8*time.Second, altershield.VerdictFail))
+		w.releaseHeld(ctx, ns, "second")
+		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		d := w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldFailed)
+		Expect(d.Spec.Paused).To(BeTrue())
+		Expect(d.Status.Replicas-d.Status.UpdatedReplicas).To(BeEquivalentTo(6), "old pods")
+		sim.ClearScripts()
+		Expect(w.patchDeployment(ctx, ns, "web", repair("good"))).To(Succeed())
+		w.verified(ctx, ns, "web")
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+	})
+
+	It("is held up by a server that says nothing only for as long as that is waited for", func(ctx SpecContext) {
+		w.shortTimeouts(ctx, 4*time.Second, 4*time.Second)
+		ns := w.newNamespace(ctx, true)
+		w.createAdmitted(ctx, sleeper(ns, "web").Replicas(4).Setting("holding", "every"))
+		w.verified(ctx, ns, "web")
+		silent := after(ns, 0, altershield.VerdictPass)
+		silent.Never = true
+		sim.Script(silent)
+		w.releaseHeld(ctx, ns, "second")
+		change := w.verified(ctx, ns, "web")
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		Expect(messagesOf(w.batchesOf(ctx, Default, change))).To(HaveEach("PostTimeout"))
+	})
+})
+
+// The times of a hold are those of production here.
+var _ = Describe("many rollouts that are held", Ordered, SpecPriority(longest), Label(soak), func() {
+	w := inHoldWorld()
+
+	rolling := func(surge, unavailable string) func(*appsv1.Deployment) {
+		return func(d *appsv1.Deployment) {
+			s, u := intstr.Parse(surge), intstr.Parse(unavailable)
+			d.Spec.Strategy = appsv1.DeploymentStrategy{
+				Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &s, MaxUnavailable: &u},
+			}
+		}
+	}
+	It("go on side by side, by all strategies, however long a verdict takes", func(ctx SpecContext) {
+		type rollout struct {
+			replicas, waves    int32
+			surge, unavailable string
+			verdict            time.Duration
+			ns                 string
+		}
+		rollouts := []rollout{
+			{replicas: 50, waves: 2, surge: "25%", unavailable: "25%", verdict: 5 * time.Second},
+			{replicas: 50, waves: 2, surge: "25%", unavailable: "25%", verdict: 2 * time.Minute},
+			{replicas: 8, waves: 8, surge: "1", unavailable: "0", verdict: 5 * time.Second},
+			{replicas: 4, waves: 4, surge: "1", unavailable: "0", verdict: 2 * time.Minute},
+			{replicas: 8, waves: 8, surge: "0", unavailable: "1", verdict: 5 * time.Second},
+			{replicas: 4, waves: 4, surge: "0", unavailable: "1", verdict: 2 * time.Minute},
+			{replicas: 100, waves: 2, surge: "25%", unavailable: "25%", verdict: 20 * time.Second},
+		}
+		for i := range rollouts {
+			r := &rollouts[i]
+			r.ns = w.holding(ctx, v1alpha1.HoldEveryBatch, r.verdict, rolling(r.surge, r.unavailable), func(d *appsv1.Deployment) { d.Spec.Replicas = &r.replicas })
+		}
+		began := time.Now()
+		for _, r := range rollouts {
+			w.releaseHeld(ctx, r.ns, "second")
+		}
+		for _, r := range rollouts {
+			Eventually(func(g Gomega) {
+				g.Expect(w.currentChange(ctx, g, r.ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+			}).WithContext(ctx).WithTimeout(40 * time.Minute).WithPolling(time.Second).Should(Succeed())
+			w.verified(ctx, r.ns, "web")
+			w.givenBack(ctx, r.ns, 0, 600, v1alpha1.ReasonHoldVerified)
+			AddReportEntry(fmt.Sprintf("%d pods, %s/%s, verdicts after %s: over after %s", r.replicas, r.surge, r.unavailable, r.verdict, time.Since(began).Round(time.Second)))
+			w.expectFewWrites(ctx, r.ns, int(r.waves))
+		}
+	}, NodeTimeout(time.Hour))
 })
