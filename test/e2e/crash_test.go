@@ -235,12 +235,13 @@ func (c *crasher) dieOnce(ctx context.Context, w *world, m *controlplane.Manager
 	return name, died
 }
 
-// behindCrasher runs the world's manager behind a proxy for the time of a spec.
-func (w *world) behindCrasher(ctx context.Context) (*crasher, *controlplane.Manager) {
+// behindCrasher runs the world's manager, with further flags, behind a proxy for the time
+// of a spec.
+func (w *world) behindCrasher(ctx context.Context, flags ...string) (*crasher, *controlplane.Manager) {
 	GinkgoHelper()
 	c := w.newCrasher()
 	DeferCleanup(c.close)
-	m := w.install(ctx, controlplane.ManagerOptions{Name: "crashing", Endpoint: c.server.URL, EndpointCA: c.ca()})
+	m := w.install(ctx, controlplane.ManagerOptions{Name: "crashing", Endpoint: c.server.URL, EndpointCA: c.ca(), Args: flags})
 	DeferCleanup(m.Stop)
 	Expect(m.Start(ctx)).To(Succeed())
 	return c, m
@@ -258,6 +259,12 @@ var _ = Describe("a crash", Ordered, SpecPriority(longest), func() {
 	It("after any write around a rollback makes it exactly once", func(ctx SpecContext) {
 		c, m := w.behindCrasher(ctx)
 		Expect(c.dieThrice(ctx, w, m, w.rollbackStory)).To(BeNumerically(">", 10))
+	})
+
+	It("after any write around a hold leaves nothing of it behind", func(ctx SpecContext) {
+		c, m := w.behindCrasher(ctx, shortHold...)
+		w.onlyOwnPolicies(ctx)
+		Expect(c.dieThrice(ctx, w, m, w.holdStory)).To(BeNumerically(">", 10))
 	})
 
 	It("right before the write of a rollback makes it exactly once", func(ctx SpecContext) {
