@@ -768,13 +768,20 @@ var _ = Describe("many rollouts that are held", Ordered, SpecPriority(longest), 
 		for _, r := range rollouts {
 			w.releaseHeld(ctx, r.ns, "second")
 		}
-		for _, r := range rollouts {
-			Eventually(func(g Gomega) {
-				g.Expect(w.currentChange(ctx, g, r.ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
-			}).WithContext(ctx).WithTimeout(40 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		over := map[int]time.Duration{}
+		Eventually(func(g Gomega) {
+			for i, r := range rollouts {
+				if over[i] == 0 && w.currentChange(ctx, g, r.ns, "web").Status.Status == v1alpha1.ChangeWorkloadSuccess {
+					over[i] = time.Since(began).Round(time.Second)
+				}
+			}
+			g.Expect(over).To(HaveLen(len(rollouts)))
+		}).WithContext(ctx).WithTimeout(40 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		for i, r := range rollouts {
 			w.verified(ctx, r.ns, "web")
 			w.givenBack(ctx, r.ns, 0, 600, v1alpha1.ReasonHoldVerified)
-			AddReportEntry(fmt.Sprintf("%d pods, %s/%s, verdicts after %s: over after %s", r.replicas, r.surge, r.unavailable, r.verdict, time.Since(began).Round(time.Second)))
+			Expect(over[i]).To(BeNumerically(">=", time.Duration(r.waves)*r.verdict), "each wave waits for its verdict")
+			AddReportEntry(fmt.Sprintf("%d pods, %s/%s, verdicts after %s: over after %s", r.replicas, r.surge, r.unavailable, r.verdict, over[i]))
 			w.expectFewWrites(ctx, r.ns, int(r.waves))
 		}
 	}, NodeTimeout(time.Hour))
