@@ -267,6 +267,48 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		Entry("where rollouts are not halted", override("halting", "false")),
 	)
 
+	It("is none that creates pods, scales from nothing, or stops the old pods first", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.newDefensePolicy(ctx, holdPolicy(ns, v1alpha1.HoldEveryBatch, time.Second), v1alpha1.ReasonInForce)
+		free := func() {
+			GinkgoHelper()
+			d := w.getDeployment(ctx, Default, ns, "web")
+			Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
+			Expect(paceOf(d)).To(Equal([]int32{0, 600}))
+		}
+		w.createAdmitted(ctx, sleeper(ns, "web").Replicas(2))
+		free()
+		w.verified(ctx, ns, "web")
+		By("releasing it while it has no pods")
+		Expect(w.patchDeployment(ctx, ns, "web", `{"spec":{"replicas":0}}`)).To(Succeed())
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		free()
+		Expect(w.patchDeployment(ctx, ns, "web", `{"spec":{"replicas":2}}`)).To(Succeed())
+		free()
+		w.verified(ctx, ns, "web")
+		free()
+		By("stopping the old pods first")
+		Expect(w.patchDeployment(ctx, ns, "web", `{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)).To(Succeed())
+		Expect(w.patchTemplate(ctx, ns, "web", "third")).To(Succeed())
+		free()
+		w.verified(ctx, ns, "web")
+		free()
+		Expect(w.eventsOf(ctx, Default, ns, "web")).NotTo(ContainElement(v1alpha1.EventHoldStarted))
+	})
+
+	It("is rolled back when its first pods never start", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, time.Second, afterAWhile)
+		good := w.currentChange(ctx, Default, ns, "web").Spec.Reversion
+		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
+		Expect(w.getDeployment(ctx, Default, ns, "web").Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
+		d := w.rolledBackTo(ctx, ns, "web", good)
+		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
+		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
+		expectPaceLeft(d)
+		w.rolledOut(ctx, ns, "web")
+		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{0, 600}))
+	})
+
 	It("leaves its fields to who applies them, server-side", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		manifest := paced(ns)
@@ -706,6 +748,40 @@ var _ = Describe("a rollout that is held, with AlterShield Server,", Ordered, Sp
 		change := w.verified(ctx, ns, "web")
 		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
 		Expect(messagesOf(w.batchesOf(ctx, Default, change))).To(HaveEach("PostTimeout"))
+	})
+})
+
+var _ = Describe("a rollout that is held, by several replicas of the operator,", Ordered, SpecPriority(longest), func() {
+	w := inWorldWithoutManager()
+	var leads *controlplane.Manager
+	BeforeAll(func(ctx SpecContext) {
+		flags := append([]string{"--leader-elect=true"}, shortHold...)
+		leads = w.install(ctx, controlplane.ManagerOptions{Name: "leads", Args: flags})
+		// API servers ask this one.
+		w.manager = w.install(ctx, controlplane.ManagerOptions{Name: "follows", Args: flags})
+		DeferCleanup(leads.Stop)
+		Expect(leads.Start(ctx)).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", "leases", "-o", "jsonpath={.items[*].spec.holderIdentity}")).NotTo(BeEmpty())
+		}).WithContext(ctx).Should(Succeed())
+		Expect(w.manager.Start(ctx)).To(Succeed())
+		w.onlyOwnPolicies(ctx)
+	}, NodeTimeout(patience))
+
+	It("stays held when the one that leads is killed", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday)
+		w.releaseHeld(ctx, ns, "second")
+		d := w.waits(ctx, ns, 4, 10, 6)
+		w.checked(ctx, ns)
+		Expect(leads.Kill()).To(Succeed())
+		By("waiting until the other one holds the wave on")
+		Eventually(func(g Gomega) {
+			g.Expect(w.getDeployment(ctx, g, ns, "web").Spec.MinReadySeconds).To(BeNumerically(">", d.Spec.MinReadySeconds))
+		}).WithContext(ctx).Should(Succeed())
+		w.waits(ctx, ns, 4, 10, 6)
+		w.passToTheEnd(ctx, ns)
+		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		w.expectFewWrites(ctx, ns, 2)
 	})
 })
 
