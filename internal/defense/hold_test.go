@@ -49,8 +49,12 @@ type rollout struct {
 	// for; a pod in silent gets none.
 	verdict, atMost int
 	silent          func(i int) bool
-	// sees is how many seconds the operator is behind.
-	sees int
+	// sees is how many seconds the operator is behind, and ahead how far the clock of the
+	// controllers of Kubernetes is before that of the API server.
+	sees, ahead int
+	// scaled is to how many replicas it is scaled, and when. Pods in broken are never Ready.
+	scaled map[int]int
+	broken func(i int) bool
 	// dead: the operator does nothing any more.
 	dead   func(now int) bool
 	writes int
@@ -63,7 +67,9 @@ type madePod struct{ at, ready int }
 
 func (r *rollout) isReady(p *madePod) bool { return r.now >= p.ready }
 
-func (r *rollout) available(p *madePod) bool { return r.isReady(p) && r.now-p.ready >= r.minReady }
+func (r *rollout) available(p *madePod) bool {
+	return r.isReady(p) && r.now+r.ahead-p.ready >= r.minReady
+}
 
 func (r *rollout) verified(i int) bool {
 	p := r.made[i]
@@ -75,7 +81,11 @@ func (r *rollout) timeIsOver(i int) bool { return r.now >= r.made[i].at+r.atMost
 // step lets the controllers of Kubernetes do what they can at once.
 func (r *rollout) step() {
 	for i := len(r.made); i < r.asked; i++ {
-		r.made = append(r.made, &madePod{at: r.now, ready: r.now + r.starts + i%3})
+		p := &madePod{at: r.now, ready: r.now + r.starts + i%3}
+		if r.broken != nil && r.broken(i) {
+			p.ready = math.MaxInt32
+		}
+		r.made = append(r.made, p)
 	}
 	for len(r.made) > r.asked { // the youngest that are not Ready go first
 		r.made = r.made[:len(r.made)-1]
@@ -112,8 +122,11 @@ func (r *rollout) next() int {
 		}
 	}
 	at(r.again)
+	for t := range r.scaled {
+		at(t)
+	}
 	for i, p := range r.made {
-		at(p.at+r.sees, p.ready, p.ready+r.sees, p.ready+r.minReady, p.at+r.atMost)
+		at(p.at+r.sees, p.ready, p.ready+r.sees, p.ready+r.minReady-r.ahead, p.at+r.atMost)
 		if !r.silent(i) {
 			at(p.ready + r.originally + r.verdict)
 		}
@@ -150,7 +163,7 @@ func (r *rollout) operate(clock time.Time) {
 	}
 	plan := DecideHold(HoldInput{
 		Now: clock.Add(time.Duration(r.now) * time.Second), Hold: r.hold, Until: r.until, AtMost: time.Duration(r.atMost) * time.Second,
-		HoldSteps: r.steps, Replicas: int32(r.replicas), Pods: pods,
+		HoldSteps: r.steps, Replicas: int32(r.replicas), Made: int32(r.asked), Pods: pods,
 	})
 	r.again = -1
 	if plan.Again > 0 {
@@ -172,8 +185,25 @@ func (r *rollout) operate(clock time.Time) {
 	}
 }
 
+// scale scales the rollout, as the deployment controller does: what is added while pods
+// are replaced is shared out among the old and the new ones.
+func (r *rollout) scale() {
+	to, ok := r.scaled[r.now]
+	if !ok {
+		return
+	}
+	if more := to - r.replicas; more > 0 && r.old > 0 {
+		share := more * r.asked / (r.old + r.asked)
+		r.asked, r.old = r.asked+share, r.old+more-share
+	} else if more < 0 {
+		r.old += max(more, -r.old)
+	}
+	r.replicas = to
+}
+
 // turn is all that happens at this time.
 func (r *rollout) turn(clock time.Time) {
+	r.scale()
 	for range 6 {
 		r.step()
 	}
@@ -199,21 +229,26 @@ func (r *rollout) check() {
 			serving++
 		}
 	}
-	if most := max(r.surge+r.unavailable, 1); inFlight > most && r.hold != nil && !r.dead(r.now) && r.until == v1alpha1.HoldEveryBatch {
+	if most := max(r.surge+r.unavailable, 1); inFlight > most && len(r.scaled) == 0 && r.hold != nil && !r.dead(r.now) && r.until == v1alpha1.HoldEveryBatch {
 		r.t.Fatalf("after %d s: %d pods are in flight, the strategy allows %d", r.now, inFlight, most)
 	}
-	if serving < r.replicas-r.unavailable {
+	if serving < r.replicas-r.unavailable && len(r.scaled) == 0 {
 		r.t.Fatalf("after %d s: %d pods serve of %d, the strategy allows %d less", r.now, serving, r.replicas, r.unavailable)
 	}
+}
+
+// begin releases.
+func (r *rollout) begin() {
+	r.steps = r.steps.OrDefault()
+	r.old = r.replicas
+	r.hold = r.steps.Begin(2, Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until, time.Duration(r.atMost)*time.Second)
+	r.minReady = int(r.hold.Set.MinReadySeconds)
 }
 
 // run plays the rollout to its end.
 func (r *rollout) run(within int) {
 	clock := time.Unix(1_700_000_000, 0)
-	r.steps = r.steps.OrDefault()
-	r.old = r.replicas
-	r.hold = r.steps.Begin(2, Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until, time.Duration(r.atMost)*time.Second)
-	r.minReady = int(r.hold.Set.MinReadySeconds)
+	r.begin()
 	for r.now < within {
 		r.turn(clock)
 		if r.old == 0 && len(r.made) == r.replicas && r.hold == nil {
@@ -259,6 +294,66 @@ func TestHoldModel(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHoldClocks: the clocks of the cluster may be apart, and the operator behind.
+func TestHoldClocks(t *testing.T) {
+	for _, ahead := range []int{-5, 0, 5} {
+		for _, sees := range []int{0, 3, 5} {
+			for _, verdict := range []int{1, 20, 130, 300, 900} {
+				for _, replicas := range []int{4, 20, 100} {
+					r := &rollout{
+						t: t, replicas: replicas, surge: (replicas + 3) / 4, unavailable: replicas / 4, starts: 2, until: v1alpha1.HoldEveryBatch,
+						verdict: verdict, atMost: 3600, silent: never, sees: sees, ahead: ahead, dead: never,
+					}
+					r.run(200_000)
+				}
+			}
+		}
+	}
+}
+
+// TestHoldBroken: pods that are never Ready keep the others from nothing but what the
+// strategy does, no pod without a verdict becomes available, and the hold ends.
+func TestHoldBroken(t *testing.T) {
+	for _, atMost := range []int{120, 3600} {
+		r := &rollout{
+			t: t, replicas: 20, surge: 5, unavailable: 5, starts: 2, until: v1alpha1.HoldEveryBatch, verdict: 30, atMost: atMost, silent: never, sees: 2,
+			broken: func(i int) bool { return i%7 == 3 }, dead: never,
+		}
+		clock := time.Unix(1_700_000_000, 0)
+		r.begin()
+		for r.now < 20_000 {
+			r.turn(clock)
+			next := r.next()
+			if next >= math.MaxInt32 {
+				break
+			}
+			r.now = next
+		}
+		ready := 0
+		for _, p := range r.made {
+			if r.isReady(p) {
+				ready++
+			}
+		}
+		if ready < 15 || r.hold != nil {
+			t.Errorf("waiting for at most %d s: %d new pods are Ready after %d s, %d are old, held %t", atMost, ready, r.now, r.old, r.hold != nil)
+		}
+	}
+}
+
+// TestHoldScaled: pods that are added while it is held are waited for as others are.
+func TestHoldScaled(t *testing.T) {
+	for _, scaled := range []map[int]int{{30: 30}, {30: 10}, {20: 30, 100: 8}, {5: 12, 70: 40}} {
+		for _, verdict := range []int{5, 60, 300} {
+			r := &rollout{
+				t: t, replicas: 20, surge: 5, unavailable: 5, starts: 4, until: v1alpha1.HoldEveryBatch, verdict: verdict, atMost: 3600, silent: never, sees: 2,
+				scaled: scaled, dead: never,
+			}
+			r.run(100_000)
+		}
 	}
 }
 
@@ -381,10 +476,7 @@ func TestHoldDead(t *testing.T) {
 				dead: func(now int) bool { return now >= dies },
 			}
 			clock := time.Unix(1_700_000_000, 0)
-			r.steps = r.steps.OrDefault()
-			r.old = r.replicas
-			r.hold = r.steps.Begin(2, Pace{ProgressDeadlineSeconds: 600}, r.until, 30*time.Minute)
-			r.minReady = int(r.hold.Set.MinReadySeconds)
+			r.begin()
 			for ; r.old > 0; r.now = r.next() {
 				r.turn(clock)
 				if r.now > dies+5*int(maxStep/time.Second) {
