@@ -166,7 +166,11 @@ func (s HoldSteps) OrDefault() HoldSteps {
 
 // settle is how old pods are at least when they are let become available: the pods that
 // are made then have to be that old before they are, too, and are seen before.
-func (s HoldSteps) settle() time.Duration { return s.Guard / 5 }
+func (s HoldSteps) settle() time.Duration { return max(s.Guard/5, leastSettle) }
+
+// leastSettle is how long a busy operator, and the controllers of Kubernetes, may take to
+// see pods that were made and to act on them.
+const leastSettle = 5 * time.Second
 
 // slack is how much younger than the youngest of them a pod is taken for that is let
 // become available: times are in whole seconds, and clocks differ.
