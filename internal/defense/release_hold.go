@@ -251,7 +251,7 @@ func (d *release) explainHold(p *HoldPlan) {
 		return
 	}
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "waiting for %d verdicts since %s, at most until %s",
-		p.Waiting, FormatTime(p.Since), FormatTime(p.Since.Add(d.Settings.HoldAtMost)))
+		p.Waiting, FormatTime(p.Since), FormatTime(p.Since.Add(d.Settings.HoldAtMost+d.Workload.Hold.minReady())))
 }
 
 func (d *release) describeRanOut(pods int) string {
