@@ -45,6 +45,13 @@ func held(content string, verdictAfter time.Duration, more ...map[string]v1alpha
 	return o
 }
 
+// heldInBackground is the same with a check that no batch waits for.
+func heldInBackground() world.Options {
+	o := held("every", 90*time.Second)
+	o.Policies[1].Spec.Checks[0].Wait = ptr.To(false)
+	return o
+}
+
 // heldRelease releases a second version, and waits until its first wave is judged.
 func heldRelease(w *world.World, replicas int32) {
 	create(w, web(replicas))
@@ -152,22 +159,14 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 	}},
-	{Name: "hold for a check in the background", Options: func() world.Options {
-		o := held("every", 90*time.Second)
-		o.Policies[1].Spec.Checks[0].Wait = ptr.To(false)
-		return o
-	}(), Run: func(w *world.World) {
+	{Name: "hold for a check in the background", Options: heldInBackground(), Run: func(w *world.World) {
 		heldRelease(w, 8)
 		w.For(time.Minute)
 		isHeld(w, 6)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 	}},
-	{Name: "hold for a check in the background, which fails", Options: func() world.Options {
-		o := held("every", 90*time.Second)
-		o.Policies[1].Spec.Checks[0].Wait = ptr.To(false)
-		return o
-	}(), Run: func(w *world.World) {
+	{Name: "hold for a check in the background, which fails", Options: heldInBackground(), Run: func(w *world.World) {
 		heldRelease(w, 8)
 		w.For(time.Minute)
 		current, _ := podsOf(w)
