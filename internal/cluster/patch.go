@@ -187,6 +187,8 @@ func (p *Patch) Resume(by workload.Control) {
 func (p *Patch) Hold(by workload.Kind, h *defense.Hold) {
 	if was, ok := p.workload.Annotations[v1alpha1.HeldAnnotation]; ok {
 		p.add("test", annotationPath(v1alpha1.HeldAnnotation), was)
+	} else {
+		p.add("test", annotationPath(v1alpha1.HeldAnnotation), nil) // admission may have held it since
 	}
 	p.SetAnnotation(v1alpha1.HeldAnnotation, h.String())
 	p.pace = &paced{by: by, to: h.Set, says: h}
