@@ -1,0 +1,115 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// Scheme knows the kinds that the commands read.
+func Scheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(apiextensionsv1.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	return scheme
+}
+
+// target is the workload that a command is about.
+type target struct {
+	kind workload.Kind
+	key  types.NamespacedName
+}
+
+// String names it as kubectl does: deployment/sleep.
+func (t target) String() string {
+	return strings.ToLower(t.kind.GroupVersionKind().Kind) + "/" + t.key.Name
+}
+
+// usageOfTarget is how the arguments of parseTarget are told in a usage line.
+const usageOfTarget = "[KIND/]NAME"
+
+// parseTarget reads the workload off arguments: kind/name, kind name, or name alone for a
+// Deployment. Kinds are named as kubectl names them: kind, resource, or short name, with
+// or without the group.
+func parseTarget(kinds *workload.Registry, namespace string, args ...string) (target, error) {
+	wanted := strings.Join(args, " ")
+	kind, name := "deployment", ""
+	switch before, after, found := strings.Cut(args[0], "/"); {
+	case found && len(args) == 1:
+		kind, name = before, after
+	case !found && len(args) == 1:
+		name = args[0]
+	case !found && len(args) == 2:
+		kind, name = args[0], args[1]
+	}
+	if name == "" || strings.Contains(name, "/") {
+		return target{}, remedy(fmt.Errorf("%q names no workload", wanted), "give a kind and a name, as in deployment/sleep")
+	}
+	var known []string
+	for _, k := range kinds.Kinds() {
+		if names(k, kind) {
+			return target{kind: k, key: types.NamespacedName{Namespace: namespace, Name: name}}, nil
+		}
+		known = append(known, strings.ToLower(k.GroupVersionKind().Kind))
+	}
+	return target{}, remedy(fmt.Errorf("%q is no kind of workload that is defended", kind), "those are: "+strings.Join(known, ", "))
+}
+
+// shortNames of kinds are those that the API server gives them.
+var shortNames = map[string]string{"deploy": "deployments.apps", "sts": "statefulsets.apps", "ds": "daemonsets.apps"}
+
+// names says that this is what kubectl calls a kind.
+func names(k workload.Kind, word string) bool {
+	gvk := k.GroupVersionKind()
+	word = strings.ToLower(word)
+	if whole, ok := shortNames[word]; ok {
+		word = whole
+	}
+	resource, group, _ := strings.Cut(word, ".")
+	return (resource == strings.ToLower(gvk.Kind) || resource == k.Resource()) &&
+		(group == "" || group == gvk.Group || group == gvk.Version+"."+gvk.Group)
+}
+
+// read reads a workload as the API server has it.
+func (t target) read(ctx context.Context, r client.Reader) (*unstructured.Unstructured, error) {
+	stored := &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(t.kind.GroupVersionKind())
+	err := r.Get(ctx, t.key, stored)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, remedy(fmt.Errorf("there is no %s in the namespace %s", t, t.key.Namespace),
+			fmt.Sprintf("choose the namespace with -n; see kubectl get %s -A", t.kind.Resource()))
+	case err != nil:
+		return nil, fmt.Errorf("get %s in %s: %w", t, t.key.Namespace, err)
+	}
+	return stored, nil
+}
