@@ -20,6 +20,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,6 +34,13 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
+
+// update has what commands print written into the documents:
+//
+//	go test ./test/docs -run TestCommands/docs/first-block.md -update
+//
+// Outputs that leave something out ("...") stay as they are.
+var update = flag.Bool("update", false, "write what the commands print into the documents")
 
 // patience bounds the wait for any one condition.
 const patience = 15 * time.Second
@@ -61,6 +69,14 @@ type story struct {
 	path     string
 	preamble []string
 	env      []string
+	// printed are outputs that differ from what the document shows, with update.
+	printed []output
+}
+
+// output is what a command of a document printed.
+type output struct {
+	command
+	text string
 }
 
 // stage is what all stories are told on.
@@ -71,6 +87,8 @@ type stage struct {
 	root    string
 	// dir is a checkout of the repository in which files may be made.
 	dir string
+	// plugins is where the plugin of kubectl is.
+	plugins string
 	// metrics is where the manager serves them.
 	metrics string
 }
@@ -131,6 +149,7 @@ func TestCommands(t *testing.T) {
 			if known && told.end != nil {
 				told.end(s)
 			}
+			s.showPrinted()
 		})
 	}
 }
@@ -144,10 +163,15 @@ func startStage(t *testing.T) *stage {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	s := &stage{root: repository(t), dir: t.TempDir()}
+	s := &stage{root: repository(t), dir: t.TempDir(), plugins: t.TempDir()}
 	build := exec.CommandContext(ctx, "make", "-s", "-C", s.root, "build")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("make build: %v\n%s", err, out)
+	}
+	plugin := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", s.plugins, "./cmd/kubectl-altershield")
+	plugin.Dir, plugin.Env = s.root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := plugin.CombinedOutput(); err != nil {
+		t.Fatalf("build the plugin: %v\n%s", err, out)
 	}
 	binDir, err := controlplane.Build(ctx, s.root, t.Output())
 	if err != nil {
@@ -214,7 +238,9 @@ func (s *story) run(c command, st step) bool {
 	} else {
 		ok()
 	}
-	if wrong := s.verdict(c, st, printed, err); wrong != "" {
+	if wrong := s.verdict(c, st, printed, err); strings.HasPrefix(wrong, differs) && *update && !slices.Contains(c.output, "...") {
+		s.printed = append(s.printed, output{command: c, text: printed})
+	} else if wrong != "" {
 		s.t.Errorf("%s: %s\n$ %s\n%s", c, wrong, text, printed)
 		if !strings.HasPrefix(wrong, differs) {
 			return reading.MatchString(text)
@@ -224,6 +250,33 @@ func (s *story) run(c command, st step) bool {
 		st.after(s)
 	}
 	return true
+}
+
+// showPrinted puts what was printed in the place of what the document shows.
+func (s *story) showPrinted() {
+	if len(s.printed) == 0 {
+		return
+	}
+	path := filepath.Join(s.root, filepath.FromSlash(s.path))
+	content, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	lines := strings.Split(string(content), "\n")
+	for _, p := range slices.Backward(s.printed) {
+		first, after := p.outputAt-1, p.outputAt-1+len(p.output)
+		above := lines[p.line-1]
+		indent := above[:len(above)-len(strings.TrimLeft(above, " "))]
+		var shown []string
+		for line := range strings.Lines(strings.TrimRight(p.text, "\n")) {
+			shown = append(shown, strings.TrimRight(indent+line, " \n"))
+		}
+		lines = slices.Replace(lines, first, after, shown...)
+	}
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Logf("%s shows what is printed now: %d outputs", s.path, len(s.printed))
 }
 
 // assign keeps a variable or a function for the commands that follow.
@@ -321,7 +374,7 @@ func (s *story) shell(text string) (string, error) {
 	script := strings.Join(append(slices.Clone(s.preamble), text), "\n")
 	cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", script)
 	kubectl := s.cluster.KubectlCmd(ctx)
-	cmd.Env = append(append(kubectl.Env, "PATH="+filepath.Dir(kubectl.Path)+":"+os.Getenv("PATH"), "NO_PROXY=127.0.0.1"), s.env...)
+	cmd.Env = append(append(kubectl.Env, "PATH="+filepath.Dir(kubectl.Path)+":"+s.plugins+":"+os.Getenv("PATH"), "NO_PROXY=127.0.0.1"), s.env...)
 	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()

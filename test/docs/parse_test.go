@@ -94,9 +94,11 @@ type command struct {
 	document string
 	line     int
 	text     string
-	// output is what the document shows; shown is false when it shows nothing.
-	output []string
-	shown  bool
+	// output is what the document shows, from the line outputAt on; shown is false when
+	// it shows nothing.
+	output   []string
+	outputAt int
+	shown    bool
 }
 
 func (c command) String() string { return fmt.Sprintf("%s:%d", c.document, c.line) }
@@ -253,6 +255,9 @@ func (b block) commands(path string) []command {
 		switch {
 		case prompt && !isCommand:
 			last := &all[len(all)-1]
+			if !last.shown {
+				last.outputAt = b.line + i
+			}
 			last.output, last.shown = append(last.output, line), true
 			continue
 		case strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#"):
