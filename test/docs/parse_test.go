@@ -41,6 +41,10 @@ var documents = []string{
 	"docs/operations.md",
 	"README.md",
 	"README.zh-CN.md",
+	"docs/first-block.md",
+	"docs/plugin.md",
+	"docs/on-call.md",
+	"docs/ci.md",
 	"docs/user-guide.md",
 	"docs/policies.md",
 	"docs/holding.md",
@@ -99,6 +103,8 @@ type command struct {
 	output   []string
 	outputAt int
 	shown    bool
+	// inProse says that it is part of a sentence, and in no block.
+	inProse bool
 }
 
 func (c command) String() string { return fmt.Sprintf("%s:%d", c.document, c.line) }
@@ -283,7 +289,7 @@ func (d *document) commands() []command {
 	}
 	for _, s := range d.spans {
 		if strings.HasPrefix(s.text, "kubectl ") || d.path == "docs/operations.md" && strings.HasPrefix(s.text, "k ") {
-			all = append(all, command{document: d.path, line: s.line, text: s.text})
+			all = append(all, command{document: d.path, line: s.line, text: s.text, inProse: true})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b command) int { return a.line - b.line })

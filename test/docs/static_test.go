@@ -112,7 +112,7 @@ func TestBlocks(t *testing.T) {
 				isQuoted(t, path, b)
 				continue
 			}
-			if len(b.commands(path)) > 0 || b.language == "mermaid" {
+			if len(b.commands(path)) > 0 || b.language == "mermaid" || b.language == "yaml" {
 				continue
 			}
 			for i, line := range b.lines {
@@ -253,6 +253,8 @@ func TestFlags(t *testing.T) {
 			case strings.HasPrefix(text, "ARGS=") || strings.HasPrefix(text, "make "):
 			case strings.HasPrefix(text, "'--fail") || path == "docs/connect-altershield-server.md" && in(simulator)(strings.Trim(strings.Split(text, "=")[0], "-")):
 				whose, is = "simulator", in(simulator)
+			case strings.HasPrefix(text, "-") && slices.Contains(toldWithPlugin, path):
+				whose, is = "plugin", in(pluginFlags())
 			case strings.HasPrefix(text, "-") || strings.HasPrefix(text, "altershield-operator: ") || strings.HasPrefix(text, "/manager "):
 			default:
 				continue // flags of kubectl, curl, go: the commands are run

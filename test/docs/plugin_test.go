@@ -1,0 +1,185 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package docs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/traas-stack/altershield-operator/internal/plugin"
+)
+
+// pluginCommand begins a command of the plugin.
+const pluginCommand = "kubectl altershield"
+
+// toldWithPlugin are the documents in which a flag that stands alone is the plugin's.
+var toldWithPlugin = []string{"docs/plugin.md", "docs/on-call.md", "docs/ci.md", "docs/first-block.md"}
+
+func newPlugin() *cobra.Command {
+	return plugin.NewCommand(plugin.Options{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}})
+}
+
+// pluginFlags are the flags of all commands.
+func pluginFlags() []string {
+	var names []string
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		note := func(f *pflag.Flag) { names = append(names, f.Name) }
+		cmd.Flags().VisitAll(note)
+		cmd.PersistentFlags().VisitAll(note)
+		for _, child := range cmd.Commands() {
+			visit(child)
+		}
+	}
+	visit(newPlugin())
+	return names
+}
+
+// accepts says why the plugin does not take a command.
+func accepts(command string) error {
+	// What a shell would end the command with, or make of it.
+	command, _, _ = strings.Cut(command, " | ")
+	words := strings.Fields(strings.NewReplacer("'", "", "\"", "").Replace(command))
+	root := newPlugin()
+	cmd, rest, err := root.Find(words)
+	switch {
+	case err != nil:
+		return err
+	case cmd == root:
+		return fmt.Errorf("the plugin has no command %q", command)
+	}
+	if err := cmd.ParseFlags(rest); err != nil {
+		return err
+	}
+	args := cmd.Flags().Args()
+	if len(args) == 0 && len(rest) == 0 {
+		return nil // named alone
+	}
+	return cmd.ValidateArgs(args)
+}
+
+// The plugin takes every command that a document tells of, those in sentences and in
+// pipelines included.
+func TestPluginCommands(t *testing.T) {
+	told := regexp.MustCompile(`kubectl altershield ([^\x60\n]+)`)
+	for _, path := range documents {
+		for i, line := range read(t, path).lines {
+			code := line
+			if strings.Contains(line, "\x60") { // in a sentence: what is between two of them
+				code = ""
+				for j, part := range strings.Split(line, "\x60") {
+					if j%2 == 1 && strings.HasPrefix(part, pluginCommand+" ") {
+						code += part + "\n"
+					}
+				}
+			}
+			for _, found := range told.FindAllStringSubmatch(code, -1) {
+				text := strings.TrimSpace(comment.ReplaceAllString(found[1], ""))
+				if err := accepts(text); err != nil {
+					t.Errorf("%s:%d: %s %s: %v", path, i+1, pluginCommand, text, err)
+				}
+			}
+		}
+	}
+}
+
+// What documents show of YAML can be read, objects of Kubernetes strictly.
+func TestYAML(t *testing.T) {
+	decoder := serializer.NewCodecFactory(clientgoscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	for _, path := range documents {
+		for _, b := range read(t, path).blocks {
+			if b.language != "yaml" {
+				continue
+			}
+			reader := yaml.NewDocumentDecoder(io.NopCloser(strings.NewReader(strings.Join(b.lines, "\n"))))
+			for _, doc := range documentsOf(t, reader) {
+				var content map[string]any
+				if err := sigsyaml.UnmarshalStrict(doc, &content); err != nil {
+					t.Errorf("%s:%d: %v", path, b.line, err)
+				}
+				version, _ := content["apiVersion"].(string)
+				gv, err := schema.ParseGroupVersion(version)
+				if err != nil {
+					t.Errorf("%s:%d: %v", path, b.line, err)
+				}
+				if version != "" && clientgoscheme.Scheme.IsVersionRegistered(gv) {
+					if _, _, err := decoder.Decode(doc, nil, nil); err != nil {
+						t.Errorf("%s:%d: %v", path, b.line, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Jobs that run the image of the plugin give it arguments that it takes.
+func TestPluginJobs(t *testing.T) {
+	jobs := 0
+	for _, path := range documents {
+		for _, b := range read(t, path).blocks {
+			var job struct {
+				Spec struct{ Template corev1.PodTemplateSpec } `json:"spec"`
+			}
+			first, _, _ := strings.Cut(strings.Join(b.lines, "\n"), "\n---\n")
+			if b.language != "yaml" || sigsyaml.Unmarshal([]byte(first), &job) != nil {
+				continue
+			}
+			for _, c := range job.Spec.Template.Spec.Containers {
+				if !strings.Contains(c.Image, "/kubectl-altershield:") {
+					continue
+				}
+				jobs++
+				if err := accepts(strings.Join(c.Args, " ")); err != nil {
+					t.Errorf("%s:%d: arguments %q: %v", path, b.line, c.Args, err)
+				}
+			}
+		}
+	}
+	if jobs == 0 {
+		t.Error("no document has a Job with the image of the plugin")
+	}
+}
+
+func documentsOf(t *testing.T, r io.Reader) [][]byte {
+	t.Helper()
+	var all [][]byte
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := r.Read(buffer)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, append([]byte(nil), buffer[:n]...))
+	}
+}
