@@ -242,7 +242,7 @@ func (d *document) text() []span {
 
 // programs are what a block of commands begins with; it has no outputs then. One
 // that has begins with a prompt.
-var programs = regexp.MustCompile(`^(kubectl|k|make|curl|head|git|cd|go|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
+var programs = regexp.MustCompile(`^(kubectl|k|helm|make|curl|head|git|cd|go|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
 
 var comment = regexp.MustCompile(`(^|\s+)# .*$`)
 
