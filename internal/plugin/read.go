@@ -19,4 +19,4 @@ package plugin
 import "github.com/spf13/cobra"
 
 // readCommands tell what is, and change nothing.
-func readCommands(*connection) []*cobra.Command { return nil }
+func readCommands(c *connection) []*cobra.Command { return []*cobra.Command{newCheckCommand(c)} }

@@ -1,0 +1,167 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
+)
+
+// reportLook is how a report is printed for people.
+type reportLook struct {
+	// short leaves out what passed.
+	short bool
+	// strict says that warnings count as failures.
+	strict bool
+	// ascii is for where other characters are not shown.
+	ascii bool
+	// colours are for terminals.
+	colours bool
+}
+
+// sign begins the line of a check.
+type sign struct{ unicode, ascii, colour string }
+
+var signs = map[installation.Status]sign{
+	installation.OK:      {"√", "[ok]", "32"},
+	installation.Warning: {"‼", "[!!]", "33"},
+	installation.Failed:  {"×", "[xx]", "31"},
+	installation.Skipped: {"-", "[--]", "90"},
+}
+
+func (l reportLook) sign(status installation.Status) string {
+	s := signs[status]
+	shown := s.unicode
+	if l.ascii {
+		shown = s.ascii
+	}
+	if l.colours {
+		return "\x1b[" + s.colour + "m" + shown + "\x1b[0m"
+	}
+	return shown
+}
+
+func (l reportLook) print(w io.Writer, r *installation.Report) error {
+	var b strings.Builder
+	for _, g := range r.Groups {
+		l.group(&b, g)
+	}
+	status, word := installation.OK, "healthy"
+	switch {
+	case !r.Healthy:
+		status, word = installation.Failed, "not healthy"
+	case r.Summary.Warnings > 0 && l.strict:
+		status, word = installation.Failed, "not healthy, since warnings count"
+	case r.Summary.Warnings > 0:
+		status, word = installation.Warning, "healthy, with warnings"
+	}
+	fmt.Fprintf(&b, "%s the installation is %s: %d ok, %d warnings, %d failed, %d skipped\n",
+		l.sign(status), word, r.Summary.OK, r.Summary.Warnings, r.Summary.Failed, r.Summary.Skipped)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (l reportLook) group(b *strings.Builder, g installation.Group) {
+	began := false
+	for _, c := range g.Checks {
+		if l.short && (c.Status == installation.OK || c.Status == installation.Skipped) {
+			continue
+		}
+		if !began {
+			began = true
+			fmt.Fprintf(b, "%s\n%s\n", g.Name, strings.Repeat("-", len(g.Name)))
+		}
+		l.check(b, c)
+	}
+	if began {
+		b.WriteString("\n")
+	}
+}
+
+func (l reportLook) check(b *strings.Builder, c installation.Check) {
+	said := c.Name
+	if l.ascii {
+		said = plain(said)
+	}
+	switch {
+	case c.Message == "":
+		fmt.Fprintf(b, "%s %s\n", l.sign(c.Status), said)
+		return
+	case c.Status == installation.OK:
+		fmt.Fprintf(b, "%s %s: %s\n", l.sign(c.Status), said, l.text(c.Message))
+		return
+	case c.Status == installation.Skipped:
+		fmt.Fprintf(b, "%s %s\n    skipped: %s\n", l.sign(c.Status), said, l.text(c.Message))
+		return
+	}
+	fmt.Fprintf(b, "%s %s\n    %s\n", l.sign(c.Status), said, l.text(c.Message))
+	if c.Remedy != "" {
+		fmt.Fprintf(b, "    do: %s\n", l.text(c.Remedy))
+	}
+	if c.Docs != "" {
+		fmt.Fprintf(b, "    see %s\n", c.Docs)
+	}
+}
+
+// text of a message: what others say may have lines, and control characters.
+func (l reportLook) text(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, s)
+	s = strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    ")
+	if l.ascii {
+		return plain(s)
+	}
+	return s
+}
+
+// plain text has no characters beyond ASCII.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// speaksUnicode says that the locale shows characters beyond ASCII.
+func speaksUnicode(getenv func(string) string) bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if value := strings.ToLower(getenv(name)); value != "" {
+			return strings.Contains(value, "utf-8") || strings.Contains(value, "utf8")
+		}
+	}
+	return false
+}
+
+// colourful says that output is for a terminal whose user does not mind colours.
+func colourful(w io.Writer, getenv func(string) string) bool {
+	file, ok := w.(*os.File)
+	if !ok || getenv("NO_COLOR") != "" || getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

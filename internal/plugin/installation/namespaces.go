@@ -1,0 +1,143 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package installation
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	defended "github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+const pageEnrol = "user-guide.md#enrol-a-namespace-or-leave"
+
+// lookThere is how to see which workloads are meant.
+const lookThere = "kubectl altershield status -A"
+
+func namespacesChecks(f *Facts) []Check {
+	return []Check{enrolled(f), excluded(f), attention(f)}
+}
+
+// Enrolled says that the webhooks see the namespace.
+func (f *Facts) enrolled(ns *metav1.PartialObjectMetadata) bool {
+	return ns.DeletionTimestamp == nil && ns.Name != f.Namespace && defended.NamespaceEnrolled(ns.Name, ns.Labels)
+}
+
+// enrolledNamespaces are their names.
+func (f *Facts) enrolledNamespaces() []string {
+	var names []string
+	for i := range f.Namespaces.Value {
+		if ns := &f.Namespaces.Value[i]; f.enrolled(ns) {
+			names = append(names, ns.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func enrolled(f *Facts) Check {
+	c := newCheck("namespaces.enrolled", "namespaces are under defense")
+	if c, unread := f.Namespaces.unread(c); unread {
+		return c
+	}
+	names := f.enrolledNamespaces()
+	if len(names) == 0 {
+		return c.ok("none yet: kubectl altershield enroll NAMESPACE")
+	}
+	return c.ok("%s: %s", count(len(names), "namespace"), some(names))
+}
+
+// excluded names namespaces that are labelled without effect.
+func excluded(f *Facts) Check {
+	c := newCheck("namespaces.excluded", "no namespace is labelled that is never defended")
+	if c, unread := f.Namespaces.unread(c); unread {
+		return c
+	}
+	var without, values []string
+	for i := range f.Namespaces.Value {
+		ns := &f.Namespaces.Value[i]
+		switch value := ns.Labels[v1alpha1.EnrolledLabel]; {
+		case ns.DeletionTimestamp != nil || f.enrolled(ns):
+		case value == v1alpha1.EnrolledValue:
+			without = append(without, ns.Name)
+		// Somebody meant something by it.
+		case value != "disabled" && value != "":
+			values = append(values, ns.Name+" ("+v1alpha1.EnrolledLabel+"="+value+")")
+		}
+	}
+	switch {
+	case len(without) > 0:
+		return c.warn("webhooks and controllers leave these out, whatever their labels: "+some(without),
+			"take the label off: kubectl label namespace NAME "+v1alpha1.EnrolledLabel+"-", "operations.md#faq")
+	case len(values) > 0:
+		return c.warn("only the value "+v1alpha1.EnrolledValue+" counts: "+some(values), "kubectl altershield enroll NAMESPACE, or take the label off", pageEnrol)
+	}
+	return c.ok("")
+}
+
+// attention counts the workloads that need somebody. They are no fault of the
+// installation.
+func attention(f *Facts) Check {
+	c := newCheck("namespaces.workloads", "workloads that need somebody are known")
+	if c, unread := f.Blocked.unread(c); unread {
+		return c
+	}
+	if c, unread := f.Releases.unlisted(c); unread {
+		return c
+	}
+	within := f.enrolledNamespaces()
+	here := func(namespace string) bool { return f.Namespaces.Err != nil || slices.Contains(within, namespace) }
+	blocked := 0
+	for i := range f.Blocked.Value {
+		if here(f.Blocked.Value[i].Namespace) {
+			blocked++
+		}
+	}
+	held, denied := 0, 0
+	for i := range f.Releases.Value {
+		r := &f.Releases.Value[i]
+		if !here(r.Namespace) || r.Status.Status == v1alpha1.ChangeWorkloadCanceled || r.Status.Status == v1alpha1.ChangeWorkloadRollback {
+			continue
+		}
+		if meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionHeld) {
+			held++
+		}
+		if meta.IsStatusConditionFalse(r.Status.Conditions, v1alpha1.ConditionWritesAccepted) {
+			denied++
+		}
+	}
+	var told []string
+	for _, n := range []struct {
+		of   int
+		what string
+	}{{blocked, "blocked"}, {held, "held"}} {
+		if n.of > 0 {
+			told = append(told, count(n.of, "workload")+" "+n.what)
+		}
+	}
+	if denied > 0 {
+		told = append(told, count(denied, "release")+" with writes that something denies")
+	}
+	if len(told) == 0 {
+		return c.ok("none")
+	}
+	return c.ok("%s: %s", strings.Join(told, ", "), lookThere)
+}
