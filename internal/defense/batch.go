@@ -387,7 +387,7 @@ func (b *batch) silent(how, reason, message string) {
 // results writes a verdict on every pod of the batch; one that passes leaves
 // results that somebody else wrote.
 func (b *batch) results(verdict, message string, all bool) {
-	passed, failed := batchResults(b.Batch)
+	passed, failed := BatchResults(b.Batch)
 	b.status.PodResults = nil
 	for _, r := range append(failed, passed...) {
 		if all || r.Verdict == "" {
@@ -566,10 +566,10 @@ func BatchFails(batch *v1alpha1.ChangePod) bool {
 		slices.ContainsFunc(batch.Status.PodResults, func(r v1alpha1.PodResult) bool { return VerdictFails(r.Verdict) })
 }
 
-// batchResults splits the pods of a batch that is done by their verdicts.
+// BatchResults splits the pods of a batch that is done by their verdicts.
 // Results count for pods of the batch only, by UID where the result has one; a
 // pod without a result passes.
-func batchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResult) {
+func BatchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResult) {
 	for _, info := range batch.Spec.PodInfos {
 		result := v1alpha1.PodResult{PodInfo: info}
 		for i := range batch.Status.PodResults {

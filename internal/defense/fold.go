@@ -179,7 +179,7 @@ func (d *release) sortFolded(b *v1alpha1.ChangePod) (folded bool) {
 		return false
 	}
 	removing := slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
-	_, failed := batchResults(b)
+	_, failed := BatchResults(b)
 	switch {
 	case b.Status.Status != v1alpha1.ChangePodExecuteDone:
 		// A stranger of that name, made from a view of long ago.
@@ -256,7 +256,7 @@ func anyThere(b *v1alpha1.ChangePod, there map[types.UID]bool) bool {
 // waitsForVerdict says that a pod of a batch failed, or that there is a verdict on
 // the batch that it does not have yet.
 func (d *release) waitsForVerdict(b *v1alpha1.ChangePod) bool {
-	if _, failed := batchResults(b); len(failed) > 0 {
+	if _, failed := BatchResults(b); len(failed) > 0 {
 		return true
 	}
 	return b.Status.ChangePodID != "" && slices.ContainsFunc(d.status.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool {

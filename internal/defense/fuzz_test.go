@@ -128,6 +128,6 @@ func FuzzRecords(f *testing.F) {
 			t.Fatalf("release %q is %d", value, n)
 		}
 		w := &Workload{Labels: map[string]string{v1alpha1.SuspendLabel: value}, Annotations: map[string]string{v1alpha1.SuspendedByAnnotation: value}}
-		_, _, _ = parseBlockedBy(w)
+		_, _, _ = ParseBlockedBy(w.Annotations)
 	})
 }

@@ -138,14 +138,15 @@ func (d *release) blockedAtStart() bool {
 
 // ownBlock says that the workload is blocked because of this release.
 func (d *release) ownBlock() bool {
-	version, release, _ := parseBlockedBy(d.Workload)
+	version, release, _ := ParseBlockedBy(d.Workload.Annotations)
 	return d.Workload.blocked() && version == d.Workload.RecordedVersion() && release == strconv.FormatInt(d.Workload.Release(), 10)
 }
 
-// parseBlockedBy reads which release the workload is blocked because of, and its
-// record. A block that an older build set names no record.
-func parseBlockedBy(w *Workload) (version, release, record string) {
-	fields := strings.Fields(w.Annotations[v1alpha1.SuspendedByAnnotation])
+// ParseBlockedBy reads off the annotations of a workload which release it is blocked
+// because of, and its record. A block that an older build set names no record, and one
+// that a user set names nothing.
+func ParseBlockedBy(annotations map[string]string) (version, release, record string) {
+	fields := strings.Fields(annotations[v1alpha1.SuspendedByAnnotation])
 	fields = append(fields, "", "", "")
 	return fields[0], fields[1], fields[2]
 }
@@ -154,7 +155,7 @@ func parseBlockedBy(w *Workload) (version, release, record string) {
 // later, because the first was deleted, knows nothing of the failure, so its
 // success must not lift the block.
 func (d *release) remembersBlock() bool {
-	if _, _, record := parseBlockedBy(d.Workload); record != "" {
+	if _, _, record := ParseBlockedBy(d.Workload.Annotations); record != "" {
 		return record == string(d.Change.UID)
 	}
 	since, err := strconv.ParseInt(d.Workload.Labels[v1alpha1.SuspendLabel], 10, 64)

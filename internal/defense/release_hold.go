@@ -288,7 +288,7 @@ func (d *release) heldPods() (pods []HeldPod, again time.Duration) {
 			again = shortest(again, left)
 			continue
 		}
-		passed, _ := batchResults(b)
+		passed, _ := BatchResults(b)
 		for j := range passed {
 			verified[types.UID(passed[j].UID)] = b.Spec.CreateTimeUnix
 		}

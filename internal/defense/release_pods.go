@@ -57,7 +57,7 @@ func (d *release) sortPods() (wait time.Duration) {
 			d.checking = append(d.checking, resultsOf(b.Spec.PodInfos)...)
 			continue
 		}
-		passed, failed := batchResults(b)
+		passed, failed := BatchResults(b)
 		d.passed = append(d.passed, passed...)
 		d.failed = append(d.failed, failed...)
 	}
