@@ -19,4 +19,6 @@ package plugin
 import "github.com/spf13/cobra"
 
 // readCommands tell what is, and change nothing.
-func readCommands(c *connection) []*cobra.Command { return []*cobra.Command{newCheckCommand(c)} }
+func readCommands(c *connection) []*cobra.Command {
+	return []*cobra.Command{newStatusCommand(c), newExplainCommand(c), newCheckCommand(c)}
+}

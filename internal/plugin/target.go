@@ -106,10 +106,15 @@ func (t target) read(ctx context.Context, r client.Reader) (*unstructured.Unstru
 	err := r.Get(ctx, t.key, stored)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, remedy(fmt.Errorf("there is no %s in the namespace %s", t, t.key.Namespace),
-			fmt.Sprintf("choose the namespace with -n; see kubectl get %s -A", t.kind.Resource()))
+		return nil, t.gone()
 	case err != nil:
 		return nil, fmt.Errorf("get %s in %s: %w", t, t.key.Namespace, err)
 	}
 	return stored, nil
+}
+
+// gone says that there is no such workload.
+func (t target) gone() error {
+	return remedy(fmt.Errorf("there is no %s in the namespace %s", t, t.key.Namespace),
+		fmt.Sprintf("choose the namespace with -n; see kubectl get %s -A", t.kind.Resource()))
 }

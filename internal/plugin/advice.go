@@ -1,0 +1,191 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// advisor writes commands about one workload as they are to be typed.
+type advisor struct {
+	// target is the workload, as in deployment/sleep, namespace where it is.
+	target, namespace string
+	// flags follow each command: the namespace where it is not the one that commands
+	// have by themselves, and the cluster where it was named by flags.
+	flags string
+	// clusterFlags are those without the namespace.
+	clusterFlags string
+}
+
+func (a advisor) command(words ...string) string {
+	return strings.TrimSpace(strings.Join(words, " ") + a.flags)
+}
+
+// plugin is a command of this program.
+func (a advisor) plugin(words ...string) string {
+	return a.command(append([]string{"kubectl altershield"}, words...)...)
+}
+
+// kubectl is a command of kubectl.
+func (a advisor) kubectl(words ...string) string {
+	return a.command(append([]string{"kubectl"}, words...)...)
+}
+
+func (a advisor) repair(s *sight) Advice {
+	return Advice{
+		a.plugin("repair", a.target, "--image", container(s)+"=IMAGE"),
+		"releases a fix past the block, which its success lifts; right when you have an image that is mended (or -f FILE, a mended manifest)",
+	}
+}
+
+// release is the ordinary way.
+func (a advisor) releaseAnother(s *sight) Advice {
+	return Advice{
+		a.kubectl("set image", a.target, container(s)+"=IMAGE"),
+		"releases another version, as ever; right when the fix is there",
+	}
+}
+
+// container is the one that images are most often of.
+func container(s *sight) string {
+	if len(s.containers) == 0 {
+		return "CONTAINER"
+	}
+	return s.containers[0]
+}
+
+func (a advisor) rollback(to *remembered) Advice {
+	what := short(to.Version)
+	if len(to.images) > 0 {
+		what += " (" + strings.Join(to.images, ", ") + ")"
+	}
+	return Advice{
+		a.plugin("rollback", a.target),
+		"sets the workload back to version " + what + ", the newest that succeeded, and puts this one into quarantine; right when users suffer and no fix is at hand",
+	}
+}
+
+func (a advisor) unquarantine(q *Quarantined) Advice {
+	return Advice{
+		a.plugin("unquarantine", a.target, q.Version),
+		"lets that version be released again; right when what made it fail was not the version, and is over",
+	}
+}
+
+// maxPodsNamed is how many pods a command names.
+const maxPodsNamed = 3
+
+// correct is how verdicts are corrected that fail the current release.
+func (a advisor) correct(s *sight) []Advice {
+	c := s.current()
+	if c == nil {
+		return nil
+	}
+	verified := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionVerified)
+	if verified == nil || verified.Status != metav1.ConditionFalse {
+		return nil
+	}
+	const does = "says that the verdict was wrong: the release goes on, and the block is lifted; right when you have looked, and nothing is wrong"
+	switch verified.Reason {
+	case v1alpha1.ReasonOrderCheckFailed:
+		return []Advice{{a.plugin("verdict pass", a.target, "--order"), does}}
+	case v1alpha1.ReasonPodFailed:
+		var pods []string
+		for _, p := range c.Status.DefenseCheckFailPods {
+			pods = append(pods, "--pod "+p.Pod)
+		}
+		if len(pods) > maxPodsNamed || len(pods) == 0 {
+			pods = nil // all of them
+		}
+		return []Advice{{a.plugin(append([]string{"verdict pass", a.target}, pods...)...), does}}
+	default:
+		return nil
+	}
+}
+
+func (a advisor) watch() Advice {
+	return Advice{a.plugin("status", a.target, "-w"), "shows how it goes on"}
+}
+
+func (a advisor) wait() Advice {
+	return Advice{a.plugin("wait", a.target), "waits for the end of the release, and its exit code tells it"}
+}
+
+func (a advisor) check() Advice {
+	return Advice{"kubectl altershield check" + a.clusterFlags, "looks at the operator itself: whether it runs, and its webhooks are called"}
+}
+
+func (a advisor) enroll() Advice {
+	return Advice{"kubectl altershield enroll namespace/" + a.namespace + a.clusterFlags, "puts the namespace under defense; right when its workloads have readiness probes"}
+}
+
+func (a advisor) observeFirst() Advice {
+	return Advice{"kubectl altershield observe -n " + a.namespace + a.clusterFlags, "has the namespace only observed, once it is enrolled; right to see first what would be blocked or rolled back"}
+}
+
+func (a advisor) optIn() Advice {
+	return Advice{a.plugin("opt-out", a.target, "--undo"), "puts it under defense again"}
+}
+
+func (a advisor) defendFully() Advice {
+	return Advice{a.plugin("observe", a.target, "--undo"), "defends this workload in full; right when what would have been done was right"}
+}
+
+func (a advisor) resume() Advice {
+	return Advice{a.kubectl("rollout resume", a.target), "lets the rollout go on; right when who paused it is done"}
+}
+
+func (a advisor) describe() Advice {
+	return Advice{a.kubectl("describe", a.target), "shows its events: what the operator did, and what Kubernetes says"}
+}
+
+func (a advisor) lookAtPods() Advice {
+	return Advice{a.plugin("status", a.target, "-o wide"), "shows each pod, and what it waits for"}
+}
+
+// moreTime is right where pods are only slow.
+func (a advisor) moreTime() Advice {
+	return Advice{
+		a.kubectl("annotate --overwrite", a.target, v1alpha1.SettingAnnotationPrefix+"rollback=after=5m,slow=30m"),
+		"gives pods of this workload more time to come up; right when they are slow, and not broken",
+	}
+}
+
+func (a advisor) endHold() Advice {
+	return Advice{
+		a.kubectl("annotate --overwrite", a.target, v1alpha1.SettingAnnotationPrefix+"holding=disabled"),
+		"lets the rollout go on without its verdicts, unless a policy holds; right when waiting does more harm",
+	}
+}
+
+// elsewhere is right where the cause may be none of the version.
+func (a advisor) elsewhere() Advice {
+	return Advice{"kubectl altershield status -A" + a.clusterFlags, "shows what else fails: a registry or a node that is down is no fault of a version"}
+}
+
+// settings are those in force.
+func (a advisor) overrides() Advice {
+	return Advice{
+		a.kubectl("get", a.target, "-o jsonpath='{.metadata.annotations}'"),
+		"shows the annotations of the workload, by which it has settings of its own; the message says what to write",
+	}
+}

@@ -1,0 +1,428 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// Needs says who has to do something about a finding.
+type Needs string
+
+// Values of Needs, the most pressing first.
+const (
+	// NeedsSomebody: it stays so until somebody does something.
+	NeedsSomebody Needs = "Somebody"
+	// NeedsTime: something is waited for, and it goes on by itself.
+	NeedsTime Needs = "Time"
+	// NeedsNothing: it is told so that nobody wonders.
+	NeedsNothing Needs = "Nothing"
+	// needsNoWord: all is as it should be, which is told only where everything is.
+	needsNoWord Needs = "NoWord"
+)
+
+// Finding is one thing that there is to say about a workload.
+type Finding struct {
+	// Code is one word, for programs.
+	Code string `json:"code"`
+	// Needs says who has to do something about it: Somebody, Time or Nothing.
+	Needs Needs `json:"needs"`
+	// What is the word for it in a list.
+	What string `json:"what"`
+	// Says is a sentence, Details are more of them: what the operator says.
+	Says    string   `json:"says"`
+	Details []string `json:"details,omitempty"`
+	// Since is since when it is so.
+	Since *metav1.Time `json:"since,omitempty"`
+	// ReleasedBy is who released what it is about.
+	ReleasedBy string `json:"releasedBy,omitempty"`
+	// Do is what may be done about it, what is right most often first.
+	Do []Advice `json:"do,omitempty"`
+}
+
+// Advice is a command that may be typed, and what it does.
+type Advice struct {
+	Command string `json:"command"`
+	// Does says what the command does, and when it is right.
+	Does string `json:"does"`
+}
+
+// Findings are what there is to say about a workload, the most pressing first. They
+// depend on what was observed, and on the time, alone.
+func Findings(s *sight, a advisor, now time.Time) []Finding {
+	f := &finder{sight: s, advisor: a, now: now}
+	switch {
+	case s.enrolledKnown && !s.enrolled:
+		f.notEnrolled()
+		return f.all
+	case s.optedOut():
+		f.optedOutFinding()
+		return f.all
+	}
+	f.observedFinding()
+	f.failed()
+	f.records()
+	f.leftVersions()
+	f.conditions()
+	f.undefended()
+	f.overrideLabel()
+	slices.SortStableFunc(f.all, func(a, b Finding) int { return cmp.Compare(a.Needs.rank(), b.Needs.rank()) })
+	return f.all
+}
+
+func (n Needs) rank() int {
+	return slices.Index([]Needs{NeedsSomebody, NeedsTime, NeedsNothing, needsNoWord}, n)
+}
+
+// finder finds them for one workload.
+type finder struct {
+	*sight
+	advisor
+	now time.Time
+	all []Finding
+	// told are the conditions of the current release that a finding has told of.
+	told []string
+}
+
+func (f *finder) add(found Finding) { f.all = append(f.all, found) }
+
+func (f *finder) notEnrolled() {
+	f.add(Finding{
+		Code: "NotEnrolled", Needs: NeedsNothing, What: "not under defense",
+		Says: fmt.Sprintf("The namespace %s is not under defense: releases of this workload are not verified, and nothing stops them.", f.workload.Namespace),
+		Do:   []Advice{f.observeFirst(), f.enroll()},
+	})
+}
+
+func (f *finder) optedOutFinding() {
+	_, message := f.defense()
+	held := defense.HeldBy(f.workload.Labels, f.workload.Annotations, f.now)
+	found := Finding{
+		Code: "OptedOut", Needs: NeedsNothing, What: "opted out",
+		Says:    "The workload is taken out of the defense: its releases are not verified, and nothing stops them.",
+		Details: []string{message}, Do: []Advice{f.optIn()},
+	}
+	if len(held.Quarantine) > 0 {
+		found.Details = append(found.Details, fmt.Sprintf("%s in quarantine again once it is opted in.", countOf(len(held.Quarantine), "version is", "versions are")))
+	}
+	f.add(found)
+}
+
+func (f *finder) observedFinding() {
+	level, message := f.defense()
+	if level != DefenseObserved {
+		return
+	}
+	f.tell(v1alpha1.ConditionDefended)
+	f.add(Finding{
+		Code: "Observed", Needs: NeedsNothing, What: "observed",
+		Says:    "The workload is only observed: its releases are verified and reported. Nothing is blocked, paused, rolled back or denied.",
+		Details: []string{message}, Do: []Advice{f.defendFully()},
+	})
+}
+
+// condition of the current release.
+func (f *finder) condition(kind string) *metav1.Condition {
+	c := f.current()
+	if c == nil {
+		return nil
+	}
+	return meta.FindStatusCondition(c.Status.Conditions, kind)
+}
+
+// tell notes that conditions are told.
+func (f *finder) tell(kinds ...string) { f.told = append(f.told, kinds...) }
+
+// failed tells of a block, and of a release that failed and is not blocked.
+func (f *finder) failed() {
+	b, c := f.blocked(), f.current()
+	suspended := c != nil && c.Status.Status == v1alpha1.ChangeWorkloadSuspend
+	switch {
+	case b == nil && !suspended:
+		return
+	case b != nil && b.ByUser:
+		f.blockedByUser(b)
+		return
+	case b != nil:
+		f.blockedByRelease(b, suspended)
+		return
+	}
+	f.suspended(c)
+}
+
+func (f *finder) blockedByUser(b *Blocked) {
+	f.add(Finding{
+		Code: "BlockedByUser", Needs: NeedsSomebody, What: "blocked by hand", Since: b.Since,
+		Says: "Somebody blocked releases by hand: each change of the pod template is denied.",
+		Do: []Advice{f.repair(f.sight), {
+			f.kubectl("label", f.target, v1alpha1.SuspendLabel+"-", v1alpha1.IgnoredSuspendLabel+"="+v1alpha1.IgnoredSuspendValue),
+			"lifts the block; right when who set it agrees",
+		}},
+	})
+}
+
+func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
+	found := Finding{
+		Code: "Blocked", Needs: NeedsSomebody, What: "blocked", Since: b.Since,
+		Says: fmt.Sprintf("Releases are blocked, because %s failed its verification: each change of the pod template is denied, except a repair and a way back.",
+			releaseName(b.Release, b.Version)),
+		ReleasedBy: f.releaserOf(b.Release, b.Version),
+	}
+	if b.Because != "" {
+		found.Details = append(found.Details, b.Because)
+	}
+	c := f.current()
+	repairing := c != nil && c.Spec.Release > b.Release && defense.IsOpen(c.Status.Status)
+	if p := f.paused(); p != nil && p.ByOperator {
+		found.What += ", halted"
+		found.Details = append(found.Details, "The operator paused the rollout, so that no more pods are replaced by this version.")
+		f.tell(v1alpha1.ConditionProgressing)
+	}
+	if repairing {
+		found.Needs, found.Says = NeedsTime, fmt.Sprintf("Releases are blocked, because %s failed its verification. The repair, %s, is being verified: its success lifts the block.",
+			releaseName(b.Release, b.Version), releaseName(c.Spec.Release, c.Spec.Reversion))
+		found.Do = []Advice{f.watch(), f.wait()}
+		f.add(found)
+		return
+	}
+	f.tell(v1alpha1.ConditionBlocked)
+	if suspended {
+		f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionHeld, v1alpha1.ConditionOrderPreChecked, v1alpha1.ConditionOrderPostChecked)
+	}
+	found.Do = append(f.waysOut(), f.resumeHalted()...)
+	f.add(found)
+}
+
+// suspended tells of a release that failed, while the workload is not blocked.
+func (f *finder) suspended(c *v1alpha1.ChangeWorkload) {
+	found := Finding{
+		Code: "Failed", Needs: NeedsSomebody, What: "failed, not blocked", Since: unixTime(c.Status.UpdateTimeUnix),
+		Says:       fmt.Sprintf("%s failed its verification. The workload is not blocked: the next release passes.", capital(releaseName(c.Spec.Release, c.Spec.Reversion))),
+		ReleasedBy: f.releaserOf(c.Spec.Release, c.Spec.Reversion),
+	}
+	if verified := f.condition(v1alpha1.ConditionVerified); verified != nil {
+		found.Details = append(found.Details, verified.Message)
+	}
+	if blocked := f.condition(v1alpha1.ConditionBlocked); blocked != nil {
+		found.Details = append(found.Details, tellCondition(blocked))
+	}
+	f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionBlocked, v1alpha1.ConditionHeld, v1alpha1.ConditionOrderPreChecked, v1alpha1.ConditionOrderPostChecked)
+	found.Do = f.waysOut()
+	f.add(found)
+}
+
+// waysOut are those of a release that failed its verification.
+func (f *finder) waysOut() []Advice {
+	do := []Advice{f.repair(f.sight)}
+	if to := f.goodVersion(); to != nil {
+		do = append(do, f.rollback(to))
+	}
+	return append(do, f.correct(f.sight)...)
+}
+
+func (f *finder) resumeHalted() []Advice {
+	if p := f.paused(); p == nil || !p.ByOperator {
+		return nil
+	}
+	return []Advice{{
+		f.kubectl("rollout resume", f.target),
+		"lets the rollout of the version that failed go on, and leaves the block; right when you know that the rest of it does no harm",
+	}}
+}
+
+// goodVersion is the newest version that a rollback goes to; nil for none.
+func (f *finder) goodVersion() *remembered {
+	history := make([]defense.Revision, len(f.history))
+	for i := range f.history {
+		history[i] = f.history[i].Revision
+	}
+	version := defense.NewestSuccess(history, f.workload.RecordedVersion(), f.workload.Annotations, f.now)
+	i := slices.IndexFunc(f.history, func(r remembered) bool { return r.Version == version })
+	if i < 0 {
+		return nil
+	}
+	return &f.history[i]
+}
+
+// releaserOf is who released a release, as far as is known.
+func (f *finder) releaserOf(number int64, version string) string {
+	for i := range f.changes {
+		c := &f.changes[i]
+		if c.Spec.Reversion == version && c.Spec.Release == number && c.Status.ReleasedBy != "" {
+			return c.Status.ReleasedBy
+		}
+		for _, p := range c.Status.PreviousReleases {
+			if p.Release == number && p.ReleasedBy != "" {
+				return p.ReleasedBy
+			}
+		}
+	}
+	if number > 0 && number == f.workload.Release() {
+		return f.workload.ReleasedBy()
+	}
+	return ""
+}
+
+// records tells of a workload whose release has no record.
+func (f *finder) records() {
+	w := f.workload
+	c := f.current()
+	switch {
+	case w.Deleting:
+		f.add(Finding{Code: "Deleting", Needs: NeedsNothing, What: "being deleted", Says: "The workload is being deleted."})
+	case f.whole && w.RecordedVersion() != "" && w.Version != "" && w.Version != w.RecordedVersion(),
+		w.RecordedVersion() != "" && c == nil && f.enrolledKnown:
+		f.add(Finding{
+			Code: "NotRecorded", Needs: NeedsSomebody, What: "not recorded",
+			Says: "What the workload runs has no record: admission did not see its release, or the operator has not come to it yet. It is not verified until the operator has recorded it.",
+			Do:   []Advice{f.check(), f.watch()},
+		})
+	case w.RecordedVersion() == "" && f.enrolledKnown:
+		f.add(Finding{
+			Code: "Baseline", Needs: NeedsNothing, What: "baseline",
+			Says: "The workload has had no release under defense. What it runs is its baseline, which is not verified; the next change of its pod template is.",
+		})
+	}
+}
+
+// leftVersions tells of versions in quarantine.
+func (f *finder) leftVersions() {
+	all := f.quarantined(f.now)
+	if len(all) == 0 {
+		return
+	}
+	slices.Reverse(all)
+	newest := &all[0]
+	restored := newest.Release > 0 && newest.Release+1 == f.workload.Release() && newest.To == f.workload.RecordedVersion()
+	found := Finding{
+		Code: "Quarantined", Needs: NeedsNothing, What: countOf(len(all), "version in quarantine", "versions in quarantine"), Since: newest.Time,
+		Says: fmt.Sprintf("%s denied when released again.", capital(countOf(len(all), "version is", "versions are"))),
+	}
+	if restored {
+		who := "The operator"
+		if newest.By != "" {
+			who = newest.By
+		}
+		found.Code, found.Needs, found.What = "RolledBack", NeedsSomebody, "rolled back"
+		found.Says = fmt.Sprintf("%s was left: %s went back to version %s. A fix is to be released; the version that was left is denied.",
+			capital(releaseName(newest.Release, newest.Version)), who, short(newest.To))
+		found.ReleasedBy = f.releaserOf(newest.Release, newest.Version)
+		found.Do = append(found.Do, f.releaseAnother(f.sight))
+	}
+	for i := range all {
+		found.Details = append(found.Details, tellQuarantine(&all[i], f.now))
+	}
+	found.Do = append(found.Do, f.unquarantine(newest))
+	if f.workload.RecordedVersion() != "" && slices.ContainsFunc(all, func(q Quarantined) bool { return q.Version == f.workload.RecordedVersion() }) {
+		found.Code, found.Needs, found.What = "QuarantineBypassed", NeedsSomebody, "runs a version in quarantine"
+		found.Says = "The workload runs a version that is in quarantine: it got past admission, and is not rolled back again."
+		found.Do = append([]Advice{f.check()}, found.Do...)
+	}
+	f.add(found)
+}
+
+// tellQuarantine says why a version is in quarantine, and for how long.
+func tellQuarantine(q *Quarantined, now time.Time) string {
+	text := q.Version + ": " + cmp.Or(q.Because, "in quarantine")
+	if q.Until != nil {
+		return text + "; ends by itself in " + age(q.Until.Sub(now))
+	}
+	return text + "; until somebody ends it"
+}
+
+// conditions tells of those of the current release that nothing else has told of.
+func (f *finder) conditions() {
+	c := f.current()
+	if c == nil {
+		return
+	}
+	for i := range c.Status.Conditions {
+		cond := &c.Status.Conditions[i]
+		if slices.Contains(f.told, cond.Type) {
+			continue
+		}
+		t := tellingOf(cond)
+		found := Finding{
+			Code: cond.Type + cond.Reason, Needs: t.needs, What: t.what, Says: t.says, Since: timeOf(cond.LastTransitionTime.Time),
+		}
+		if cond.Message != "" {
+			found.Details = []string{cond.Message}
+		}
+		if t.needs == NeedsSomebody || t.needs == NeedsTime {
+			found.ReleasedBy = f.releaserOf(c.Spec.Release, c.Spec.Reversion)
+		}
+		if t.do != nil {
+			found.Do = t.do(f)
+		}
+		f.add(found)
+	}
+}
+
+// undefended tells of a release that goes on without the server.
+func (f *finder) undefended() {
+	c := f.current()
+	if c == nil || c.Status.OrderStage != v1alpha1.OrderSubmitting || c.Status.Status == v1alpha1.ChangeWorkloadInit || !defense.IsVerified(c.Status.Status) {
+		return
+	}
+	f.add(Finding{
+		Code: "Undefended", Needs: NeedsTime, What: "without the server",
+		Says: "AlterShield Server has not accepted the order in time: the release goes on without its checks, which are made up for when it answers.",
+		Do:   []Advice{f.check()},
+	})
+}
+
+// overrideLabel tells of a label that does not do what it seems to.
+func (f *finder) overrideLabel() {
+	b := f.blocked()
+	if b == nil || !b.StaleOverride {
+		return
+	}
+	f.add(Finding{
+		Code: "StaleOverride", Needs: NeedsSomebody, What: "stale override",
+		Says: "The label " + v1alpha1.IgnoredSuspendLabel + " was there before the block, and does not count.",
+		Do: []Advice{{
+			f.kubectl("label", f.target, v1alpha1.IgnoredSuspendLabel+"-"),
+			"takes it off, so that it can be set again with a repair; take it out of the manifest as well",
+		}},
+	})
+}
+
+// capital begins a sentence.
+func capital(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+// countOf is a number with its word.
+func countOf(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

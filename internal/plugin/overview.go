@@ -1,0 +1,30 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"io"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func (a *asked) many(ctx context.Context, everywhere, all bool) error  { return nil }
+func (a *asked) explainAll(ctx context.Context, everywhere bool) error { return nil }
+func (a *asked) follow(ctx context.Context, live client.WithWatch, show func(context.Context, *reader, io.Writer) error) error {
+	return nil
+}

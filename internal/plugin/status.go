@@ -1,0 +1,176 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// DefaultOperatorNamespace is where the operator is, unless it was installed elsewhere.
+const DefaultOperatorNamespace = "altershieldoperator-system"
+
+// asked is what a command that reads is asked for.
+type asked struct {
+	c        *connection
+	operator string
+	output   string
+	watch    bool
+	style    style
+}
+
+func (a *asked) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&a.operator, "operator-namespace", DefaultOperatorNamespace, "Namespace of the operator, for the settings in force")
+	flags.StringVarP(&a.output, "output", "o", "", "json, yaml, or wide for more")
+}
+
+// begin connects.
+func (a *asked) begin() (client.WithWatch, *eyes, error) {
+	if err := checkFormat(a.output); err != nil {
+		return nil, nil, err
+	}
+	a.style = styleOf(a.c.Out, environment)
+	live, err := a.c.client()
+	if err != nil {
+		return nil, nil, err
+	}
+	return live, &eyes{kinds: workload.Defended(), operator: a.operator, now: a.c.Now}, nil
+}
+
+// advisor writes commands about a workload as the user types them.
+func (a *asked) advisor(t target) advisor {
+	v := advisor{target: t.String(), namespace: t.key.Namespace}
+	f := a.c.flags
+	for _, flag := range []struct {
+		name  string
+		value *string
+	}{{"--kubeconfig", f.KubeConfig}, {"--context", f.Context}, {"--cluster", f.ClusterName}, {"--user", f.AuthInfoName}} {
+		if flag.value != nil && *flag.value != "" {
+			v.clusterFlags += " " + flag.name + " " + *flag.value
+		}
+	}
+	v.flags = v.clusterFlags
+	if t.key.Namespace != a.implied() {
+		v.flags += " -n " + t.key.Namespace
+	}
+	return v
+}
+
+// implied is the namespace that commands are about which name none.
+func (a *asked) implied() string {
+	raw, err := a.c.flags.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return ""
+	}
+	name := raw.CurrentContext
+	if of := a.c.flags.Context; of != nil && *of != "" {
+		name = *of
+	}
+	if context, ok := raw.Contexts[name]; ok && context.Namespace != "" {
+		return context.Namespace
+	}
+	return metav1.NamespaceDefault
+}
+
+const statusLong = `
+Show one workload with its releases, their batches, checks and pods.
+
+Without a name: what needs somebody in the namespace, or, with -A, anywhere: what is
+blocked, held, failing, rolled back, waiting for AlterShield Server, or denied, and
+policies and settings that are not accepted. --all lists all workloads.
+
+The exit code is 0, also where something needs somebody; see wait for a pipeline.`
+
+const statusExamples = `
+  # What needs somebody, in this namespace, and everywhere
+  kubectl altershield status
+  kubectl altershield status -A
+
+  # One workload, and how it goes on
+  kubectl altershield status deployment/sleep
+  kubectl altershield status sleep -n shop -w
+
+  # For programs
+  kubectl altershield status deployment/sleep -o json`
+
+func newStatusCommand(c *connection) *cobra.Command {
+	a := &asked{c: c}
+	var everywhere, all bool
+	cmd := &cobra.Command{
+		Use:     "status [" + usageOfTarget + "]",
+		Short:   "Show a workload with its releases, or what needs somebody",
+		Long:    strings.TrimSpace(statusLong),
+		Example: strings.Trim(statusExamples, "\n"),
+		Args:    cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return a.one(cmd.Context(), args, a.printStatus)
+			}
+			return a.many(cmd.Context(), everywhere, all)
+		},
+	}
+	a.addFlags(cmd.Flags())
+	cmd.Flags().BoolVarP(&a.watch, "watch", "w", false, "Show it anew each time it changes, until interrupted")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "Of all namespaces")
+	cmd.Flags().BoolVar(&all, "all", false, "List all workloads, also those that need nobody")
+	return cmd
+}
+
+// one shows something about one workload, by print.
+func (a *asked) one(ctx context.Context, args []string, print func(io.Writer, *sight, target, time.Time) error) error {
+	live, e, err := a.begin()
+	if err != nil {
+		return err
+	}
+	namespace, err := a.c.namespace()
+	if err != nil {
+		return err
+	}
+	t, err := parseTarget(e.kinds, namespace, args...)
+	if err != nil {
+		return err
+	}
+	show := func(ctx context.Context, r *reader, w io.Writer) error {
+		s, err := e.look(ctx, r, t)
+		if err != nil {
+			return err
+		}
+		return print(w, s, t, a.c.Now())
+	}
+	if a.watch {
+		return a.follow(ctx, live, show)
+	}
+	return show(ctx, newReader(live, live.Scheme()), a.c.Out)
+}
+
+func (a *asked) printStatus(w io.Writer, s *sight, _ target, now time.Time) error {
+	st := statusOf(s, now)
+	if structured(a.output) {
+		return printStructured(w, a.output, st)
+	}
+	(&statusPrinter{style: a.style, now: now, wide: a.output == formatWide}).print(w, st)
+	return nil
+}

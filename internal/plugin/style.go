@@ -1,0 +1,170 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/yaml"
+)
+
+// style is how a terminal, or a file, shows things.
+type style struct {
+	// ascii: nothing but ASCII; color: with colours.
+	ascii, color bool
+}
+
+// styleOf is the style for what a command prints to. Colours are only where a terminal
+// is and NO_COLOR is unset.
+func styleOf(out io.Writer, env func(string) string) style {
+	st := style{color: printers.IsTerminal(out) && env("NO_COLOR") == "" && env("TERM") != "dumb"}
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if locale := env(name); locale != "" {
+			locale = strings.ToLower(locale)
+			st.ascii = !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")
+			break
+		}
+	}
+	return st
+}
+
+// mark is what stands before a line.
+type mark int
+
+const (
+	good mark = iota
+	bad
+	waits
+	paused
+	plain
+)
+
+// marks are symbol, ASCII and colour (SGR).
+var marks = map[mark][3]string{
+	good:   {"✔", "+", "32"},
+	bad:    {"✖", "x", "31"},
+	waits:  {"◷", "~", "33"},
+	paused: {"⏸", "=", "33"},
+	plain:  {"·", "-", ""},
+}
+
+// of puts a mark before a text.
+func (m mark) of(st style, text string) string {
+	symbol := marks[m][0]
+	if st.ascii {
+		symbol = marks[m][1]
+	}
+	return st.colored(symbol, marks[m][2]) + " " + text
+}
+
+func (st style) colored(text, sgr string) string {
+	if !st.color || sgr == "" {
+		return text
+	}
+	return "\x1b[" + sgr + "m" + text + "\x1b[0m"
+}
+
+func (st style) bold(text string) string { return st.colored(text, "1") }
+
+// dots begin what was left out.
+func (st style) dots() string {
+	if st.ascii {
+		return "..."
+	}
+	return "…"
+}
+
+// markOf is the mark of what somebody, or time, has to do.
+func markOf(n Needs) mark {
+	switch n {
+	case NeedsSomebody:
+		return bad
+	case NeedsTime:
+		return waits
+	case NeedsNothing:
+		return plain
+	default:
+		return good
+	}
+}
+
+// node is a line with those below it.
+type node struct {
+	text string
+	sub  []node
+}
+
+// tree writes lines below one another.
+func (st style) tree(w io.Writer, nodes []node, indent string) {
+	branch, last, below, none := "├─ ", "└─ ", "│  ", "   "
+	if st.ascii {
+		branch, last, below = "|- ", "`- ", "|  "
+	}
+	for i, n := range nodes {
+		at, under := branch, below
+		if i == len(nodes)-1 {
+			at, under = last, none
+		}
+		fmt.Fprintln(w, indent+at+n.text)
+		st.tree(w, n.sub, indent+under)
+	}
+}
+
+// age is a time as kubectl tells it.
+func age(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
+
+// Formats of outputs.
+const (
+	formatText = ""
+	formatWide = "wide"
+	formatJSON = "json"
+	formatYAML = "yaml"
+)
+
+// checkFormat says that an output has a format that there is.
+func checkFormat(format string) error {
+	if slices.Contains([]string{formatText, formatWide, formatJSON, formatYAML}, format) {
+		return nil
+	}
+	return remedy(fmt.Errorf("-o %s is no format", format), "give json, yaml or wide, or leave it out")
+}
+
+// structured says that an output is for programs.
+func structured(format string) bool { return format == formatJSON || format == formatYAML }
+
+// printStructured prints something for programs.
+func printStructured(w io.Writer, format string, what any) error {
+	data, err := json.MarshalIndent(what, "", "  ")
+	if err == nil && format == formatYAML {
+		data, err = yaml.JSONToYAML(data)
+	}
+	if err != nil {
+		return fmt.Errorf("encode the output: %w", err)
+	}
+	_, err = fmt.Fprintln(w, strings.TrimSpace(string(data)))
+	return err
+}
+
+func environment(name string) string { return os.Getenv(name) }
