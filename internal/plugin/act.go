@@ -19,4 +19,6 @@ package plugin
 import "github.com/spf13/cobra"
 
 // actCommands change something, or wait.
-func actCommands(*connection) []*cobra.Command { return nil }
+func actCommands(c *connection) []*cobra.Command {
+	return []*cobra.Command{waitCommand(c)}
+}

@@ -1,0 +1,160 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// fieldManager is that of the writes of the commands: who may be behind a change, as
+// managedFields and status.corrections tell it.
+const fieldManager = "kubectl-altershield"
+
+// Values of --dry-run.
+const (
+	dryRunNone   = "none"
+	dryRunClient = "client"
+	dryRunServer = "server"
+)
+
+// changer makes what a command changes, and says what it does. Each command that
+// changes something has one.
+type changer struct {
+	*connection
+	dryRun string
+}
+
+// addTo adds the flag --dry-run.
+func (c *changer) addTo(flags *pflag.FlagSet) {
+	flags.StringVar(&c.dryRun, "dry-run", dryRunNone,
+		"client: only say what would be changed. server: also ask the API server, whose admission answers, and store nothing. none: change it")
+	flags.Lookup("dry-run").NoOptDefVal = dryRunClient
+}
+
+// check says whether the value of --dry-run is one.
+func (c *changer) check() error {
+	switch c.dryRun {
+	case dryRunNone, dryRunClient, dryRunServer:
+		return nil
+	default:
+		return remedy(fmt.Errorf("--dry-run=%s is not known", c.dryRun), "give client, server or none")
+	}
+}
+
+// pretends says that nothing is stored.
+func (c *changer) pretends() bool { return c.dryRun != dryRunNone }
+
+// change does one thing, after it has said what. write gets the dry run that the API
+// server is to make of it, if any.
+func (c *changer) change(what, done string, write func(dryRun []string) error) error {
+	fmt.Fprintln(c.Out, what)
+	suffix := ""
+	switch c.dryRun {
+	case dryRunClient:
+		fmt.Fprintln(c.Out, done+" (dry run)")
+		return nil
+	case dryRunServer:
+		suffix = " (server dry run)"
+	}
+	if err := write(c.options()); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.Out, done+suffix)
+	return nil
+}
+
+// options are those of the API server's dry run.
+func (c *changer) options() []string {
+	if c.dryRun == dryRunServer {
+		return []string{metav1.DryRunAll}
+	}
+	return nil
+}
+
+// next tells the command to look with next, where something was changed.
+func (c *changer) next(command string) {
+	if !c.pretends() {
+		fmt.Fprintln(c.Out, "see: "+command)
+	}
+}
+
+// patchOptions are those of a patch by this program.
+func patchOptions(dryRun []string) *client.PatchOptions {
+	return &client.PatchOptions{DryRun: dryRun, FieldManager: fieldManager}
+}
+
+// pointer is a JSON pointer to a place in an object.
+func pointer(path ...string) string { return workload.Path(path).Pointer() }
+
+// labelOps and annotationOps set a key of an object, or remove it where value is nil.
+// The object was read before: what is not there yet is made.
+func labelOps(o client.Object, key string, value *string) []workload.Op {
+	return mapOps("labels", o.GetLabels(), key, value)
+}
+
+func annotationOps(o client.Object, key string, value *string) []workload.Op {
+	return mapOps("annotations", o.GetAnnotations(), key, value)
+}
+
+func mapOps(field string, stored map[string]string, key string, value *string) []workload.Op {
+	old, there := stored[key]
+	switch {
+	case value == nil && !there:
+		return nil
+	case value == nil:
+		return []workload.Op{{Op: "test", Path: pointer("metadata", field, key), Value: old}, {Op: "remove", Path: pointer("metadata", field, key)}}
+	case len(stored) == 0:
+		return []workload.Op{{Op: "add", Path: pointer("metadata", field), Value: map[string]string{key: *value}}}
+	default:
+		return []workload.Op{{Op: "add", Path: pointer("metadata", field, key), Value: *value}}
+	}
+}
+
+// sameObject lets a patch apply only to the object that was read, and not to one of
+// its name that was created later.
+func sameObject(o client.Object) workload.Op {
+	return workload.Op{Op: "test", Path: pointer("metadata", "uid"), Value: string(o.GetUID())}
+}
+
+// patchOps applies operations to a workload, and returns it as it is then.
+func patchOps(ctx context.Context, c client.Client, stored *unstructured.Unstructured, ops []workload.Op, dryRun []string) (*unstructured.Unstructured, error) {
+	data, err := json.Marshal(ops)
+	if err != nil {
+		return nil, fmt.Errorf("encode a patch: %w", err)
+	}
+	patched := stored.DeepCopy()
+	if err := c.Patch(ctx, patched, client.RawPatch(types.JSONPatchType, data), patchOptions(dryRun)); err != nil {
+		if cluster.Outdated(err) {
+			return nil, remedy(fmt.Errorf("%s %s was changed by somebody else at this moment", strings.ToLower(stored.GetKind()), stored.GetName()),
+				"look at it again, and repeat the command")
+		}
+		return nil, fmt.Errorf("patch %s %s: %w", strings.ToLower(stored.GetKind()), stored.GetName(), err)
+	}
+	return patched, nil
+}

@@ -1,0 +1,180 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// completion is how cobra asks for what may be typed next.
+type completion = func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective)
+
+// completeTime is how long the cluster may take to answer while somebody types.
+const completeTime = 2 * time.Second
+
+// completeFlag completes the values of a flag of a command that has it.
+func completeFlag(cmd *cobra.Command, flag string, with completion) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, with); err != nil {
+		panic(err) // there is no such flag: a mistake in the program
+	}
+}
+
+// fixed completes with these words.
+func fixed(words ...string) completion {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completed keeps of some words those that begin so. Where the cluster cannot be asked
+// there is nothing to offer, and nothing to say.
+func completed(words []string, begin string, err error) ([]string, cobra.ShellCompDirective) {
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	slices.Sort(words)
+	return slices.DeleteFunc(slices.Compact(words), func(word string) bool { return !strings.HasPrefix(word, begin) }), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeWorkloads completes the workload a command is about.
+func (c *connection) completeWorkloads(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+	defer cancel()
+	words, err := c.workloadNames(ctx)
+	return completed(words, begin, err)
+}
+
+func (c *connection) workloadNames(ctx context.Context) (words []string, err error) {
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, err
+	}
+	api, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range workload.Defended().Kinds() {
+		names, err := namesOf(ctx, api, kind.GroupVersionKind(), client.InNamespace(namespace))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			words = append(words, strings.ToLower(kind.GroupVersionKind().Kind)+"/"+name)
+		}
+	}
+	return words, nil
+}
+
+func namesOf(ctx context.Context, api client.Reader, gvk schema.GroupVersionKind, opts ...client.ListOption) (names []string, err error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+	if err := api.List(ctx, list, opts...); err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
+}
+
+// completeNamespaces completes namespaces.
+func (c *connection) completeNamespaces(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+	defer cancel()
+	api, err := c.client()
+	if err != nil {
+		return completed(nil, begin, err)
+	}
+	names, err := namesOf(ctx, api, corev1.SchemeGroupVersion.WithKind("Namespace"))
+	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) })
+	return completed(names, begin, err)
+}
+
+// completeFrom completes with what a workload that is named already has.
+func (c *connection) completeFrom(list func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) ([]string, error)) completion {
+	return func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+		defer cancel()
+		api, t, err := c.reach(args[:1])
+		if err != nil {
+			return completed(nil, begin, err)
+		}
+		stored, err := t.read(ctx, api)
+		if err != nil {
+			return completed(nil, begin, err)
+		}
+		words, err := list(ctx, api, t, stored)
+		return completed(words, begin, err)
+	}
+}
+
+// completeVersions completes versions of the workload that were released.
+func (c *connection) completeVersions(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	return c.completeFrom(func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) (words []string, err error) {
+		changes, err := releasesOf(ctx, api, t, stored.GetUID())
+		for i := range changes {
+			words = append(words, changes[i].Spec.Reversion)
+		}
+		return words, err
+	})(cmd, args, begin)
+}
+
+// completeHistory completes versions that a rollback may go to.
+func (c *connection) completeHistory(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	return c.completeFrom(func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) ([]string, error) {
+		history, err := historyOf(ctx, api, t, stored.GetUID())
+		words := []string{defense.LastSuccess}
+		for i := range history {
+			words = append(words, history[i].Version)
+		}
+		return words, err
+	})(cmd, args, begin)
+}
+
+// completePods completes pods that are in batches.
+func (c *connection) completePods(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	return c.completeFrom(func(ctx context.Context, api client.Reader, t target, _ *unstructured.Unstructured) (words []string, err error) {
+		var list v1alpha1.ChangePodList
+		err = api.List(ctx, &list, recordsOf(t)...)
+		for i := range list.Items {
+			for _, info := range list.Items[i].Spec.PodInfos {
+				words = append(words, info.Pod)
+			}
+		}
+		return words, err
+	})(cmd, args, begin)
+}
