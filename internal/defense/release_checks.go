@@ -94,6 +94,11 @@ func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus 
 	return &s.Checks[i]
 }
 
+// FailsRelease says that a check in the status of a release fails it as a whole.
+func FailsRelease(c *v1alpha1.CheckStatus) bool {
+	return failedReleaseCheck(&v1alpha1.ChangeWorkloadStatus{Checks: []v1alpha1.CheckStatus{*c}}) != nil
+}
+
 // hasNoVerdict says that a check ended without one.
 func hasNoVerdict(c *v1alpha1.CheckStatus) bool {
 	switch c.Phase {
