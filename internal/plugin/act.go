@@ -20,5 +20,5 @@ import "github.com/spf13/cobra"
 
 // actCommands change something, or wait.
 func actCommands(c *connection) []*cobra.Command {
-	return []*cobra.Command{waitCommand(c)}
+	return []*cobra.Command{verdictCommand(c), repairCommand(c), rollbackCommand(c), unquarantineCommand(c), waitCommand(c)}
 }

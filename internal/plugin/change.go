@@ -158,3 +158,8 @@ func patchOps(ctx context.Context, c client.Client, stored *unstructured.Unstruc
 	}
 	return patched, nil
 }
+
+// addOperatorNamespace adds the flag that says where the operator is.
+func addOperatorNamespace(flags *pflag.FlagSet, namespace *string) {
+	flags.StringVar(namespace, "operator-namespace", defaultOperatorNamespace, "namespace of the operator")
+}

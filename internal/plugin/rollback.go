@@ -1,0 +1,418 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// rollbackFlags are the flags of rollback.
+type rollbackFlags struct {
+	to, operator string
+	wait         bool
+	timeout      time.Duration
+}
+
+// eventTime is how long is waited for the event that says why a request was refused.
+const eventTime = 10 * time.Second
+
+func rollbackCommand(c *connection) *cobra.Command {
+	f, change := rollbackFlags{}, &changer{connection: c}
+	cmd := &cobra.Command{
+		Use:   "rollback " + usageOfTarget,
+		Short: "Ask for a rollback to a version that succeeded",
+		Long: strings.TrimSpace(`
+Ask the operator to set a workload back to a version of its history: to the newest one
+that succeeded and is not in quarantine, or to the one that is named. The version that is
+left goes into quarantine, a pause of the operator ends, and a block passes. The version
+that is restored is verified as a release of its own.
+
+The command tells where it would go, refuses what the operator would refuse, and waits
+until the operator carried the request out or refused it.`),
+		Example: `  # To the newest version that succeeded
+  kubectl altershield rollback deployment/sleep
+
+  # To a version of the history; its beginning will do
+  kubectl altershield rollback deployment/sleep --to c6c45d23
+
+  # Only say where it would go
+  kubectl altershield rollback deployment/sleep --dry-run`,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeWorkloads,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := change.check(); err != nil {
+				return err
+			}
+			return change.rollback(cmd.Context(), f, args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.to, "to", defense.LastSuccess, "the version to go to, or its beginning; or last-success, the newest that succeeded")
+	flags.BoolVar(&f.wait, "wait", true, "wait until the operator did it, or refused")
+	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 is without end")
+	addOperatorNamespace(flags, &f.operator)
+	completeFlag(cmd, "to", c.completeHistory)
+	change.addTo(flags)
+	return cmd
+}
+
+func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) error {
+	api, t, err := c.reach(args)
+	if err != nil {
+		return err
+	}
+	s, err := c.observeTarget(ctx, api, t)
+	if err != nil {
+		return err
+	}
+	if err := c.mustBeDefended(s); err != nil {
+		return err
+	}
+	to, err := c.rollbackTarget(ctx, api, s, f)
+	if err != nil {
+		return err
+	}
+	if asked, ok := s.w.Annotations[v1alpha1.RollbackToAnnotation]; ok {
+		fmt.Fprintf(c.Out, "%s: a rollback to %q was asked for before, and is not carried out yet\n", t, asked)
+	}
+	what := fmt.Sprintf("%s: set back %s to %s, %s", t, describeVersion(s.w.Version, s.w.Images), describeVersion(to.Version, to.Images), sinceRelease(to.Release))
+	// The version, and not last-success: it is what the user was told.
+	err = c.change(what, t.String()+" annotated", func(dryRun []string) error {
+		ops := append([]workload.Op{sameObject(s.stored)}, sameRelease(s)...)
+		_, err := patchOps(ctx, api, s.stored, append(ops, annotationOps(s.stored, v1alpha1.RollbackToAnnotation, &to.Version)...), dryRun)
+		return err
+	})
+	if err != nil || c.pretends() {
+		return err
+	}
+	if !f.wait {
+		c.next(c.command(t, "status"))
+		return nil
+	}
+	return c.awaitRollback(ctx, api, s, to, f.timeout)
+}
+
+// sinceRelease says which release made a version one of the history.
+func sinceRelease(release int64) string {
+	if release == defense.BaselineRelease {
+		return "which was there before the first release under defense"
+	}
+	return fmt.Sprintf("which succeeded as release %d", release)
+}
+
+// sameRelease lets a request apply only to the release that was read: it is about that
+// one.
+func sameRelease(s *situation) []workload.Op {
+	release, ok := s.w.Annotations[v1alpha1.ReleaseAnnotation]
+	if !ok {
+		return nil
+	}
+	return []workload.Op{{Op: "test", Path: pointer("metadata", "annotations", v1alpha1.ReleaseAnnotation), Value: release}}
+}
+
+// rollbackTarget is where a rollback goes to, or why the operator would refuse it, as
+// far as the user may read what it goes by.
+func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situation, f rollbackFlags) (remembered, error) {
+	history, err := historyOf(ctx, api, s.target, s.w.UID)
+	if err != nil {
+		return remembered{}, err
+	}
+	changes, err := releasesOf(ctx, api, s.target, s.w.UID)
+	if err != nil {
+		return remembered{}, err
+	}
+	inForce, _, err := inForceFor(ctx, api, f.operator, s.w)
+	if err != nil {
+		return remembered{}, err
+	}
+	in := defense.RollbackInput{
+		Now: s.now, Settings: inForce.Settings, Workload: s.w, Enrolled: true, Changes: changes, History: revisions(history),
+	}
+	return c.chooseTarget(in, history, f.to, s.target)
+}
+
+// chooseTarget is where a request goes to, or why it is refused.
+func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered, to string, t target) (remembered, error) {
+	if to != defense.LastSuccess {
+		known := []string{in.Workload.Version}
+		for i := range history {
+			known = append(known, history[i].Version)
+		}
+		version, err := fullVersion(to, known)
+		if err != nil {
+			return remembered{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history))
+		}
+		to = version
+	}
+	version, refusal := defense.RequestRollback(in, to)
+	if refusal != "" {
+		do := historyHas(history)
+		if in.Settings.Observe {
+			do = "let it be defended first: " + c.command(t, "observe", "--off")
+		}
+		return remembered{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)
+	}
+	i := slices.IndexFunc(history, func(r remembered) bool { return r.Version == version })
+	return history[i], nil
+}
+
+// historyHas tells of the versions that are remembered.
+func historyHas(history []remembered) string {
+	if len(history) == 0 {
+		return "its history is empty: no version has succeeded under defense; release a fix"
+	}
+	lines := make([]string, len(history))
+	for i := range history {
+		lines[i] = fmt.Sprintf("%s, %s", describeVersion(history[i].Version, history[i].Images), sinceRelease(history[i].Release))
+	}
+	return "the history has:\n    " + strings.Join(lines, "\n    ")
+}
+
+// awaitRollback waits until the operator carried the request out, or refused it.
+func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *situation, to remembered, timeout time.Duration) error {
+	asked := c.Now()
+	var now *situation
+	watch := c.watchTarget(api, s.target, timeout)
+	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
+		var err error
+		if now, err = c.observeTarget(ctx, api, s.target); err != nil {
+			return false, err
+		}
+		_, waits := now.w.Annotations[v1alpha1.RollbackToAnnotation]
+		return !waits || now.w.UID != s.w.UID, nil
+	})
+	switch {
+	case errors.Is(err, errTimedOut):
+		return remedy(fmt.Errorf("the operator has not taken the request in %s; it stays asked for", timeout), "see whether the operator runs: "+c.commandIn("", "check"))
+	case err != nil:
+		return err
+	}
+	return c.tellRollback(ctx, api, s, now, to, asked)
+}
+
+// watchTarget looks at a workload.
+func (c *connection) watchTarget(api client.WithWatch, t target, timeout time.Duration) *watcher {
+	opts := []client.ListOption{client.InNamespace(t.key.Namespace), client.MatchingFields{"metadata.name": t.key.Name}}
+	return &watcher{api: api, timeout: timeout, trouble: c.tellTrouble, what: []watched{{t.kind.ObjectList(), opts}}}
+}
+
+// tellRollback tells what became of a request that the operator has taken.
+func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to remembered, asked time.Time) error {
+	switch outcome := rollbackOutcome(s.w, now.w, to.Version); outcome {
+	case rollbackDone:
+		fmt.Fprintf(c.Out, "%s: rolled back; version %s is verified now as release %d, and version %s is in quarantine\n",
+			s.target, to.Version, now.w.Release(), s.w.Version)
+		c.next(c.command(s.target, "wait"))
+		return nil
+	case rollbackOvertaken:
+		return remedy(fmt.Errorf("the request was dropped: %s was released anew at this moment, by %s", s.target, now.w.ReleasedBy()), "look at it again: "+c.command(s.target, "status"))
+	default:
+		why, err := c.refusal(ctx, api, now, asked)
+		if err != nil {
+			return err
+		}
+		return remedy(fmt.Errorf("the operator refused: %s", why), "see "+c.command(s.target, "explain"))
+	}
+}
+
+// What became of a request to roll back that is not there any more.
+const (
+	rollbackDone      = "done"
+	rollbackOvertaken = "overtaken"
+	rollbackRefused   = "refused"
+)
+
+// rollbackOutcome reads off a workload what became of a request.
+func rollbackOutcome(before, after *defense.Workload, to string) string {
+	reason, ok := defense.ParseQuarantine(after.Annotations, time.Time{}).Reason(before.Version)
+	switch {
+	case ok && reason.Release == before.Release() && reason.To == to:
+		return rollbackDone
+	case after.UID != before.UID || after.Release() != before.Release() || after.Version != before.Version:
+		return rollbackOvertaken
+	default:
+		return rollbackRefused
+	}
+}
+
+// refusal is what the event says of a request that was refused.
+func (c *connection) refusal(ctx context.Context, api client.WithWatch, s *situation, asked time.Time) (string, error) {
+	why := "it gave no reason that you may read"
+	opts := []client.ListOption{client.InNamespace(s.key.Namespace), client.MatchingFields{"involvedObject.uid": string(s.w.UID), "reason": v1alpha1.ReasonRollbackRefused}}
+	watch := &watcher{api: api, timeout: eventTime, what: []watched{{&corev1.EventList{}, opts}}}
+	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
+		var events corev1.EventList
+		if err := api.List(ctx, &events, opts...); err != nil {
+			return false, err
+		}
+		// Clocks differ by a little.
+		found := newestSince(events.Items, asked.Add(-time.Minute))
+		if found == "" {
+			return false, nil
+		}
+		why = found
+		return true, nil
+	})
+	if errors.Is(err, errTimedOut) || apierrors.IsForbidden(err) {
+		return why, nil
+	}
+	return why, err
+}
+
+// newestSince is the message of the newest event since some time.
+func newestSince(events []corev1.Event, since time.Time) string {
+	var newest *corev1.Event
+	for i := range events {
+		if e := &events[i]; !eventAt(e).Before(since) && (newest == nil || eventAt(newest).Before(eventAt(e))) {
+			newest = e
+		}
+	}
+	if newest == nil {
+		return ""
+	}
+	return newest.Message
+}
+
+// eventAt is when an event was last told.
+func eventAt(e *corev1.Event) time.Time {
+	at := e.CreationTimestamp.Time
+	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
+		if t.After(at) {
+			at = t
+		}
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(at) {
+		at = e.Series.LastObservedTime.Time
+	}
+	return at
+}
+
+func unquarantineCommand(c *connection) *cobra.Command {
+	change, all := &changer{connection: c}, false
+	cmd := &cobra.Command{
+		Use:   "unquarantine " + usageOfTarget + " (VERSION | --all)",
+		Short: "End the quarantine of versions without releasing them",
+		Long: strings.TrimSpace(`
+End the quarantine of a version that was rolled back, or of all versions of a workload.
+Nothing is released. A version that is released after that counts as overridden: it is not
+rolled back again unless somebody asks for it.`),
+		Example: `  kubectl altershield unquarantine deployment/sleep 1e26fe63
+  kubectl altershield unquarantine deployment/sleep --all`,
+		Args: cobra.RangeArgs(1, 3),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return c.completeWorkloads(cmd, args, begin)
+			}
+			return c.completeFrom(func(_ context.Context, _ client.Reader, _ target, stored *unstructured.Unstructured) ([]string, error) {
+				return defense.HeldBy(stored.GetLabels(), stored.GetAnnotations(), c.Now()).Quarantine, nil
+			})(cmd, args, begin)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := change.check(); err != nil {
+				return err
+			}
+			version := defense.AllVersions
+			if !all {
+				if len(args) < 2 {
+					return remedy(errors.New("no version is named"), "name one after the workload, or give --all")
+				}
+				version, args = args[len(args)-1], args[:len(args)-1]
+			}
+			return change.unquarantine(cmd.Context(), args, version)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "end the quarantine of all versions of the workload")
+	change.addTo(cmd.Flags())
+	return cmd
+}
+
+func (c *changer) unquarantine(ctx context.Context, args []string, version string) error {
+	api, t, err := c.reach(args)
+	if err != nil {
+		return err
+	}
+	s, err := c.observeTarget(ctx, api, t)
+	if err != nil {
+		return err
+	}
+	if err := c.mustBeDefended(s); err != nil {
+		return err
+	}
+	asked, ended, err := toUnquarantine(s, version)
+	if err != nil {
+		return err
+	}
+	var after *unstructured.Unstructured
+	what := fmt.Sprintf("%s: end the quarantine of %s", t, strings.Join(ended, ", "))
+	err = c.change(what, t.String()+" annotated", func(dryRun []string) (err error) {
+		ops := append([]workload.Op{sameObject(s.stored)}, sameRelease(s)...)
+		after, err = patchOps(ctx, api, s.stored, append(ops, annotationOps(s.stored, v1alpha1.UnquarantineAnnotation, &asked)...), dryRun)
+		return err
+	})
+	if err != nil || after == nil {
+		return err
+	}
+	return c.tellUnquarantined(s, after)
+}
+
+// toUnquarantine is what to ask for, and whose quarantine that ends.
+func toUnquarantine(s *situation, version string) (asked string, ended []string, err error) {
+	held := defense.HeldBy(s.w.Labels, s.w.Annotations, s.now).Quarantine
+	switch {
+	case len(held) == 0:
+		return "", nil, remedy(fmt.Errorf("no version of %s is in quarantine", s.target), "every version may be released; see kubectl altershield history")
+	case version == defense.AllVersions:
+		return version, held, nil
+	}
+	full, err := fullVersion(version, held)
+	if err != nil {
+		return "", nil, remedy(fmt.Errorf("%s has in quarantine %w", s.target, err), "these are: "+strings.Join(held, ", "))
+	}
+	return full, []string{full}, nil
+}
+
+// tellUnquarantined tells what admission made of the request, which it answers in the
+// same write.
+func (c *changer) tellUnquarantined(s *situation, after *unstructured.Unstructured) error {
+	if _, waits := after.GetAnnotations()[v1alpha1.UnquarantineAnnotation]; waits {
+		return remedy(errors.New("admission did not answer: the operator carries the request out when it runs again"), "see "+c.commandIn("", "check"))
+	}
+	done, ok := defense.ParseUnquarantined(after.GetAnnotations()[v1alpha1.UnquarantinedAnnotation])
+	if !ok || len(done.Ended) == 0 {
+		return remedy(fmt.Errorf("nothing was ended: the quarantine of %s has changed at this moment", s.target), "see "+c.command(s.target, "status"))
+	}
+	left := defense.HeldBy(after.GetLabels(), after.GetAnnotations(), s.now).Quarantine
+	fmt.Fprintf(c.Out, "%s: %s; still in quarantine: %s\n", s.target, done.Describe(), cmp.Or(strings.Join(left, ", "), "none"))
+	c.next(c.command(s.target, "history"))
+	return nil
+}

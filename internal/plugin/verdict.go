@@ -1,0 +1,327 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+)
+
+// verdictFlags are the flags of verdict.
+type verdictFlags struct {
+	correction
+	operator string
+	wait     bool
+	timeout  time.Duration
+}
+
+func verdictCommand(c *connection) *cobra.Command {
+	f, change := verdictFlags{}, &changer{connection: c}
+	cmd := &cobra.Command{
+		Use:   "verdict (pass | fail) " + usageOfTarget,
+		Short: "Correct the verdict on a release, or fail pods of it",
+		Long: strings.TrimSpace(`
+Write the verdict on the current release of a workload by hand. pass corrects what fails
+of it: of the pods, batches or checks that are named, or everything. fail fails the pods,
+or all pods of the batches, that are named.
+
+Once nothing of a release fails any more it goes on, and the block that it caused is
+lifted. A release that fails becomes Suspend, and the workload is blocked. Results of
+other pods stay as they are. The event VerdictCorrected names the field manager
+kubectl-altershield; only the audit log of the API server knows the user.`),
+		Example: `  # The verdict was wrong: pass all that fails of the current release
+  kubectl altershield verdict pass deployment/sleep -m "false alarm: the probe was down"
+
+  # Only this pod
+  kubectl altershield verdict pass deployment/sleep --pod sleep-76899dd8f8-4j4lp
+
+  # Fail a release by what somebody saw
+  kubectl altershield verdict fail deployment/sleep --pod sleep-76899dd8f8-4j4lp -m "find error"`,
+		Args: cobra.RangeArgs(2, 3),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return []string{"pass", "fail"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return c.completeWorkloads(cmd, args[1:], begin)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := change.check(); err != nil {
+				return err
+			}
+			if err := f.take(args[0]); err != nil {
+				return err
+			}
+			return change.verdict(cmd.Context(), f, args[1:])
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.Pods, "pod", nil, "this pod; may be given several times")
+	flags.IntSliceVar(&f.Batches, "batch", nil, "all pods of this batch, by its number; may be given several times")
+	flags.BoolVar(&f.Order, "order", false, "pass: the checks of the order on AlterShield Server")
+	flags.BoolVar(&f.Checks, "checks", false, "pass: the checks of policies of the release as a whole")
+	flags.BoolVar(&f.All, "all", false, "pass: everything that fails; so it is, too, where nothing is named")
+	flags.StringVarP(&f.Message, "message", "m", "", "what the verdict says, for those who look later")
+	flags.BoolVar(&f.wait, "wait", true, "wait until the operator has taken the verdict")
+	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 is without end")
+	addOperatorNamespace(flags, &f.operator)
+	completeFlag(cmd, "pod", func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+		return c.completePods(cmd, args[min(1, len(args)):], begin)
+	})
+	change.addTo(flags)
+	return cmd
+}
+
+// take takes the verdict, and says what does not go together.
+func (f *verdictFlags) take(verdict string) error {
+	switch {
+	case verdict != "pass" && verdict != "fail":
+		return remedy(fmt.Errorf("%q is no verdict", verdict), "give pass or fail, and then the workload")
+	case verdict == "fail" && (f.Order || f.Checks || f.All):
+		return remedy(errors.New("fail is about pods"), "name them with --pod, or their batches with --batch")
+	case verdict == "fail" && len(f.Pods)+len(f.Batches) == 0:
+		return remedy(errors.New("fail needs the pods that failed"), "name them with --pod, or their batches with --batch")
+	case f.All && (len(f.Pods)+len(f.Batches) > 0 || f.Order || f.Checks):
+		return remedy(errors.New("--all is everything that fails"), "leave away what else is named, or --all")
+	}
+	f.Pass = verdict == "pass"
+	if f.Message == "" {
+		f.Message = "by hand, with kubectl altershield verdict " + verdict
+	}
+	return nil
+}
+
+func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) error {
+	api, t, err := c.reach(args)
+	if err != nil {
+		return err
+	}
+	s, err := c.observeTarget(ctx, api, t)
+	if err != nil {
+		return err
+	}
+	if err := c.mustBeDefended(s); err != nil {
+		return err
+	}
+	change, done, err := c.correctedNow(ctx, api, s, f)
+	if err != nil {
+		return err
+	}
+	inForce, known, err := inForceFor(ctx, api, f.operator, s.w)
+	if err != nil {
+		return err
+	}
+	follows := whatFollows(&f.correction, done, change, !known || inForce.Blocking && !inForce.Observe)
+	what := fmt.Sprintf("%s: release %d (version %s):\n  %s", t, change.Spec.Release, change.Spec.Reversion, strings.Join(done.Lines, "\n  "))
+	err = c.change(what, t.String()+" verdict written; "+follows, func(dryRun []string) error {
+		return c.writeVerdicts(ctx, api, s, f, change, done, dryRun)
+	})
+	if err != nil || c.pretends() {
+		return err
+	}
+	if f.wait {
+		if err := c.awaitVerdict(ctx, api, s, f, change, len(done.Left) > 0); err != nil {
+			return err
+		}
+	}
+	c.next(c.command(t, "status"))
+	return nil
+}
+
+// correctedNow is what a correction changes of the current release as it is now.
+func (c *changer) correctedNow(ctx context.Context, api client.Client, s *situation, f verdictFlags) (*v1alpha1.ChangeWorkload, *corrected, error) {
+	changes, err := releasesOf(ctx, api, s.target, s.w.UID)
+	if err != nil {
+		return nil, nil, err
+	}
+	change := cluster.CurrentRelease(s.w, changes)
+	if change == nil {
+		return nil, nil, remedy(fmt.Errorf("%s has no release that is verified", s.target), "see "+c.command(s.target, "status"))
+	}
+	batches, err := batchesOf(ctx, api, s.target, change)
+	if err != nil {
+		return nil, nil, err
+	}
+	done, err := f.correct(change, batches, s.now)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(done.Lines) == 0 {
+		nothing := "nothing that is named fails"
+		if !f.Pass {
+			nothing = "all that is named has failed already"
+		} else if f.everything() {
+			nothing = fmt.Sprintf("nothing of release %d fails; it is %s", change.Spec.Release, stateName(change.Status.Status))
+		}
+		return nil, nil, remedy(errors.New(nothing), "see "+c.command(s.target, "status"))
+	}
+	return change, done, nil
+}
+
+// writeVerdicts writes what was decided, and decides again where somebody wrote at the
+// same moment.
+func (c *changer) writeVerdicts(
+	ctx context.Context, api client.Client, s *situation, f verdictFlags, change *v1alpha1.ChangeWorkload, done *corrected, dryRun []string,
+) error {
+	first := true
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if !first {
+			batches, err := batchesOf(ctx, api, s.target, change)
+			if err != nil {
+				return err
+			}
+			now := &v1alpha1.ChangeWorkload{}
+			if err := api.Get(ctx, client.ObjectKeyFromObject(change), now); err != nil {
+				return err
+			}
+			if now.UID != change.UID || now.Spec.Release != change.Spec.Release {
+				return fmt.Errorf("version %s was released again at this moment", change.Spec.Reversion)
+			}
+			if done, err = f.correct(now, batches, s.now); err != nil {
+				return err
+			}
+		}
+		first = false
+		return writeCorrected(ctx, api, done, dryRun)
+	})
+}
+
+// writeCorrected writes the status of batches and release, each as it was read.
+func writeCorrected(ctx context.Context, api client.Client, done *corrected, dryRun []string) error {
+	for _, b := range done.Batches {
+		status := map[string]any{"podResults": b.Status.PodResults, "message": b.Status.Message}
+		if err := patchStatus(ctx, api, b, status, dryRun); err != nil {
+			return err
+		}
+	}
+	if r := done.Release; r != nil {
+		status := map[string]any{}
+		for key, v := range map[string]*v1alpha1.CheckVerdict{"orderPreVerdict": r.Status.OrderPreVerdict, "orderPostVerdict": r.Status.OrderPostVerdict} {
+			if v != nil {
+				status[key] = v
+			}
+		}
+		if len(r.Status.UnclaimedVerdicts) > 0 {
+			status["unclaimedVerdicts"] = r.Status.UnclaimedVerdicts
+		}
+		if len(r.Status.Checks) > 0 {
+			status["checks"] = r.Status.Checks
+		}
+		return patchStatus(ctx, api, r, status, dryRun)
+	}
+	return nil
+}
+
+// patchStatus writes fields of the status of an object, as it was read.
+func patchStatus(ctx context.Context, api client.Client, o client.Object, status map[string]any, dryRun []string) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, "status": status,
+	})
+	if err != nil {
+		return fmt.Errorf("encode the status of %s: %w", o.GetName(), err)
+	}
+	written, ok := o.DeepCopyObject().(client.Object)
+	if !ok {
+		return fmt.Errorf("unexpected %T", o)
+	}
+	err = api.Status().Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), &client.SubResourcePatchOptions{PatchOptions: *patchOptions(dryRun)})
+	if err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("write the status of %s: %w", o.GetName(), err)
+	}
+	return err
+}
+
+// awaitVerdict waits until the release is as its verdicts say.
+func (c *changer) awaitVerdict(ctx context.Context, api client.WithWatch, s *situation, f verdictFlags, change *v1alpha1.ChangeWorkload, stillFails bool) error {
+	now := &v1alpha1.ChangeWorkload{}
+	watch := &watcher{api: api, timeout: f.timeout, trouble: c.tellTrouble, what: []watched{{&v1alpha1.ChangeWorkloadList{}, recordsOf(s.target)}}}
+	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
+		if err := api.Get(ctx, client.ObjectKeyFromObject(change), now); err != nil {
+			if apierrors.IsNotFound(err) {
+				return false, fmt.Errorf("release %d is gone: %w", change.Spec.Release, err)
+			}
+			return false, err
+		}
+		return verdictTaken(now, &f.correction, change, stillFails), nil
+	})
+	switch {
+	case errors.Is(err, errTimedOut):
+		return remedy(fmt.Errorf("the verdict is written, and the operator has not taken it in %s", f.timeout), "see whether the operator runs: "+c.commandIn("", "check"))
+	case err != nil:
+		return err
+	}
+	fmt.Fprintf(c.Out, "%s: release %d is %s\n", s.target, now.Spec.Release, stateName(now.Status.Status))
+	return c.tellBlock(ctx, api, s)
+}
+
+// verdictTaken says that the state of a release is what a correction leads to.
+func verdictTaken(now *v1alpha1.ChangeWorkload, c *correction, before *v1alpha1.ChangeWorkload, stillFails bool) bool {
+	switch {
+	case now.UID != before.UID, now.Spec.Release != before.Spec.Release:
+		return true // it is over
+	case c.Pass && !stillFails:
+		return now.Status.Status != v1alpha1.ChangeWorkloadSuspend
+	case before.Status.Status == v1alpha1.ChangeWorkloadSuspend:
+		return failureOf(&now.Status) != failureOf(&before.Status)
+	default:
+		return now.Status.Status == v1alpha1.ChangeWorkloadSuspend
+	}
+}
+
+// failureOf is what the operator says of why a release fails.
+func failureOf(s *v1alpha1.ChangeWorkloadStatus) string {
+	return fmt.Sprintln(s.FailCount, s.OrderFailed, s.CheckFailed, conditionText(s, v1alpha1.ConditionVerified, ""))
+}
+
+// tellBlock says whether releases are blocked now.
+func (c *changer) tellBlock(ctx context.Context, api client.Client, s *situation) error {
+	stored, err := s.read(ctx, api)
+	if err != nil {
+		return err
+	}
+	if since, blocked := stored.GetLabels()[v1alpha1.SuspendLabel]; blocked {
+		by := stored.GetAnnotations()[v1alpha1.SuspendedByAnnotation]
+		if by == "" {
+			by = "a user"
+		}
+		fmt.Fprintf(c.Out, "%s: releases are blocked since %s, by %s\n", s.target, unixText(since), by)
+		return nil
+	}
+	fmt.Fprintf(c.Out, "%s: releases are not blocked\n", s.target)
+	return nil
+}
+
+// unixText is a time that a label holds in Unix seconds.
+func unixText(value string) string {
+	var seconds int64
+	if _, err := fmt.Sscan(value, &seconds); err != nil {
+		return value
+	}
+	return time.Unix(seconds, 0).UTC().Format(time.RFC3339)
+}
