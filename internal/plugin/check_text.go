@@ -99,7 +99,7 @@ func (l reportLook) group(b *strings.Builder, g installation.Group) {
 func (l reportLook) check(b *strings.Builder, c installation.Check) {
 	said := c.Name
 	if l.ascii {
-		said = plain(said)
+		said = asciiOnly(said)
 	}
 	switch {
 	case c.Message == "":
@@ -131,13 +131,13 @@ func (l reportLook) text(s string) string {
 	}, s)
 	s = strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    ")
 	if l.ascii {
-		return plain(s)
+		return asciiOnly(s)
 	}
 	return s
 }
 
-// plain text has no characters beyond ASCII.
-func plain(s string) string {
+// asciiOnly text has no characters beyond ASCII.
+func asciiOnly(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r > '~' {
 			return '?'

@@ -142,18 +142,18 @@ func sameRelease(s *situation) []workload.Op {
 
 // rollbackTarget is where a rollback goes to, or why the operator would refuse it, as
 // far as the user may read what it goes by.
-func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situation, f rollbackFlags) (remembered, error) {
+func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situation, f rollbackFlags) (knownVersion, error) {
 	history, err := historyOf(ctx, api, s.target, s.w.UID)
 	if err != nil {
-		return remembered{}, err
+		return knownVersion{}, err
 	}
 	changes, err := releasesOf(ctx, api, s.target, s.w.UID)
 	if err != nil {
-		return remembered{}, err
+		return knownVersion{}, err
 	}
 	inForce, _, err := inForceFor(ctx, api, f.operator, s.w)
 	if err != nil {
-		return remembered{}, err
+		return knownVersion{}, err
 	}
 	in := defense.RollbackInput{
 		Now: s.now, Settings: inForce.Settings, Workload: s.w, Enrolled: true, Changes: changes, History: revisions(history),
@@ -162,7 +162,7 @@ func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situ
 }
 
 // chooseTarget is where a request goes to, or why it is refused.
-func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered, to string, t target) (remembered, error) {
+func (c *connection) chooseTarget(in defense.RollbackInput, history []knownVersion, to string, t target) (knownVersion, error) {
 	if to != defense.LastSuccess {
 		known := []string{in.Workload.Version}
 		for i := range history {
@@ -170,7 +170,7 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered
 		}
 		version, err := fullVersion(to, known)
 		if err != nil {
-			return remembered{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history))
+			return knownVersion{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history))
 		}
 		to = version
 	}
@@ -180,14 +180,14 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered
 		if in.Settings.Observe {
 			do = "let it be defended first: " + c.command(t, "observe", "--off")
 		}
-		return remembered{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)
+		return knownVersion{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)
 	}
-	i := slices.IndexFunc(history, func(r remembered) bool { return r.Version == version })
+	i := slices.IndexFunc(history, func(r knownVersion) bool { return r.Version == version })
 	return history[i], nil
 }
 
-// historyHas tells of the versions that are remembered.
-func historyHas(history []remembered) string {
+// historyHas tells of the versions that are knownVersion.
+func historyHas(history []knownVersion) string {
 	if len(history) == 0 {
 		return "its history is empty: no version has succeeded under defense; release a fix"
 	}
@@ -199,7 +199,7 @@ func historyHas(history []remembered) string {
 }
 
 // awaitRollback waits until the operator carried the request out, or refused it.
-func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *situation, to remembered, timeout time.Duration) error {
+func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *situation, to knownVersion, timeout time.Duration) error {
 	asked := c.Now()
 	var now *situation
 	watch := c.watchTarget(api, s.target, timeout)
@@ -227,7 +227,7 @@ func (c *connection) watchTarget(api client.WithWatch, t target, timeout time.Du
 }
 
 // tellRollback tells what became of a request that the operator has taken.
-func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to remembered, asked time.Time) error {
+func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to knownVersion, asked time.Time) error {
 	switch outcome := rollbackOutcome(s.w, now.w, to.Version); outcome {
 	case rollbackDone:
 		fmt.Fprintf(c.Out, "%s: rolled back; version %s is verified now as release %d, and version %s is in quarantine\n",

@@ -174,37 +174,37 @@ func isOwnedBy(o metav1.Object, uid types.UID) bool {
 	return owner != nil && owner.UID == uid
 }
 
-// remembered is a version in the history of a workload, with its images.
-type remembered struct {
+// knownVersion is a version in the history of a workload, with its images.
+type knownVersion struct {
 	defense.Revision
 	Images []string
 }
 
-// historyOf lists the versions of a workload that are remembered, the newest first.
-func historyOf(ctx context.Context, r client.Reader, t target, uid types.UID) ([]remembered, error) {
+// historyOf lists the versions of a workload that are knownVersion, the newest first.
+func historyOf(ctx context.Context, r client.Reader, t target, uid types.UID) ([]knownVersion, error) {
 	var list appsv1.ControllerRevisionList
 	if err := r.List(ctx, &list, recordsOf(t)...); err != nil {
 		return nil, fmt.Errorf("list controllerrevisions of %s: %w", t, err)
 	}
-	var history []remembered
+	var history []knownVersion
 	for i := range list.Items {
 		if workload.Remembers(&list.Items[i]) != uid {
 			continue
 		}
 		for _, revision := range workload.History(list.Items[i : i+1]) {
-			known := remembered{Revision: revision}
+			known := knownVersion{Revision: revision}
 			if template, _, err := workload.TemplateOf(&list.Items[i]); err == nil {
 				known.Images = workload.Images(template)
 			}
 			history = append(history, known)
 		}
 	}
-	slices.SortStableFunc(history, func(a, b remembered) int { return int(b.Release - a.Release) })
+	slices.SortStableFunc(history, func(a, b knownVersion) int { return int(b.Release - a.Release) })
 	return history, nil
 }
 
 // revisions are the history as the operator decides by it.
-func revisions(history []remembered) []defense.Revision {
+func revisions(history []knownVersion) []defense.Revision {
 	var plain []defense.Revision
 	for i := range history {
 		plain = append(plain, history[i].Revision)

@@ -213,7 +213,7 @@ func (v releaseView) open(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOf
 		// It may have ended before it was replaced: its record will say.
 		return verdictOfWait{Message: fmt.Sprintf("%s is being replaced by release %d", a, v.Workload.Release()), Meanwhile: endedCanceled}
 	default:
-		return verdictOfWait{Message: stateOf(s)}
+		return verdictOfWait{Message: goesOnAs(s)}
 	}
 }
 
@@ -328,8 +328,8 @@ func canceled(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 	}
 }
 
-// stateOf is the state of a release that goes on, with what it waits for.
-func stateOf(s *v1alpha1.ChangeWorkloadStatus) string {
+// goesOnAs is the state of a release that goes on, with what it waits for.
+func goesOnAs(s *v1alpha1.ChangeWorkloadStatus) string {
 	if s.Status == v1alpha1.ChangeWorkloadInit {
 		return "Init: " + conditionText(s, v1alpha1.ConditionOrderAccepted, "the release begins")
 	}

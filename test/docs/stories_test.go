@@ -161,6 +161,21 @@ var stories = map[string]told{
 			},
 		},
 	},
+	"docs/first-block.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.policy(system, "default", "Enforce")
+			s.forget()
+			s.do("kubectl label namespace default admission-webhook-altershield-")
+		},
+		end: (*story).forget,
+		steps: []step{
+			{command: "kubectl set image deployment/sleep sleep=busybox:1.36", after: (*story).crash},
+			{command: "kubectl altershield wait deployment/sleep"},
+			{command: "kubectl altershield wait deployment/sleep", code: 2},
+			{command: "kubectl altershield wait deployment/sleep", after: func(s *story) { s.rolledOut() }},
+		},
+	},
 	"docs/user-guide.md": {
 		begin: (*story).standAlone,
 		end:   (*story).forget,
@@ -831,6 +846,25 @@ func (s *story) applyHeld() {
 func (s *story) notHeld(minReady, deadline string) {
 	s.t.Helper()
 	s.wait(strings.TrimSpace(minReady+" "+deadline), `kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.spec.progressDeadlineSeconds} {.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
+}
+
+// crash lets a pod of the second release crash again and again, and waits until that has
+// suspended it.
+func (s *story) crash() {
+	s.t.Helper()
+	s.rolledOut()
+	release := current(s)
+	s.wait("true", "kubectl get changepod %s--x--1 -o name | grep -q . && echo true", release)
+	s.do("kubectl label pod %s %s=%s", s.podOf(release+"--x--1"), controlplane.BehaviorLabel, controlplane.BehaviorLiveness)
+	for range 4 { // the first restarts are forgiven
+		if s.poll(func() bool {
+			state, _ := s.shell("kubectl get cwl " + release + " -o jsonpath={.status.status}")
+			return state == "Suspend"
+		}) {
+			return
+		}
+	}
+	s.t.Fatalf("%s: %s is not suspended", s.path, release)
 }
 
 // breakImage releases an image that cannot be pulled, and waits until that is
