@@ -54,12 +54,15 @@ func operatorChecks(f *Facts) []Check {
 	return checks
 }
 
+// absent says that there is no operator, of which nothing else is told then.
+func (f *Facts) absent() bool { return f.NamespaceObject.missing() }
+
 func operatorNamespace(f *Facts) Check {
 	c := newCheck("operator.namespace", "the operator's namespace is there")
 	if c, unread := f.NamespaceObject.unread(c); unread {
 		return c
 	}
-	if f.NamespaceObject.missing() {
+	if f.absent() {
 		return c.fail("there is no namespace "+f.Namespace,
 			"install the operator, or say where it is with --operator-namespace", "operations.md#install-in-a-minute")
 	}

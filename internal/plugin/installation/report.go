@@ -101,7 +101,7 @@ const docs = "https://github.com/traas-stack/altershield-operator/blob/main/docs
 
 // applyAgain is the remedy of several checks.
 const (
-	applyAgain = "apply the manifests you installed again: kubectl apply -f quick-start.yaml, or helm upgrade"
+	applyAgain = "apply the manifests of the operator again: kubectl apply -f quick-start.yaml, or helm upgrade"
 )
 
 func newCheck(id, name string) Check { return Check{ID: id, Name: name} }
@@ -177,6 +177,10 @@ func Judge(f *Facts) Report {
 	if f.Version.Err == nil || apierrors.IsForbidden(f.Version.Err) {
 		r.add("kinds", kindsChecks(f))
 		r.add("operator", operatorChecks(f))
+		if f.absent() {
+			r.add("webhooks", []Check{leftBehind(f)})
+			return r.judged()
+		}
 		r.add("webhooks", webhooksChecks(f))
 		r.add("rights", rightsChecks(f))
 		r.add("settings", settingsChecks(f))
@@ -184,6 +188,10 @@ func Judge(f *Facts) Report {
 		r.add("server", serverChecks(f))
 		r.add("namespaces", namespacesChecks(f))
 	}
+	return r.judged()
+}
+
+func (r Report) judged() Report {
 	r.Healthy = r.Summary.Failed == 0
 	return r
 }

@@ -87,6 +87,21 @@ func configured(id, name, object string, read Read[*unstructured.Unstructured], 
 	return c.ok("")
 }
 
+// leftBehind looks for webhooks of an operator that is not there: they deny.
+func leftBehind(f *Facts) Check {
+	c := newCheck("webhooks.left", "no webhooks are left without the operator")
+	for _, read := range []Read[*unstructured.Unstructured]{f.Validating, f.Mutating} {
+		if c, unread := read.unread(c); unread {
+			return c
+		}
+		if read.readable() {
+			return c.fail(read.Value.GetName()+" is there, and nobody answers it: releases of workloads that are still blocked are refused",
+				"install the operator again, or remove it: kubectl delete "+strings.ToLower(read.Value.GetKind())+" "+read.Value.GetName(), "operations.md#uninstall")
+		}
+	}
+	return c.ok("")
+}
+
 // expected compares the webhooks with what the operator of this build makes them.
 func expected(f *Facts) Check {
 	c := newCheck("webhooks.expected", "the webhooks are as this version makes them")
@@ -186,7 +201,9 @@ func hooks(u *unstructured.Unstructured) map[string]map[string]any {
 func blocksHold(f *Facts) Check {
 	c := newCheck("webhooks.block", "blocks hold while the operator is down")
 	blocks := 0
-	for name, hook := range hooks(f.Validating.Value) {
+	all := hooks(f.Validating.Value)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		hook := all[name]
 		path, _, _ := unstructured.NestedString(hook, "clientConfig", "service", "path")
 		url, _, _ := unstructured.NestedString(hook, "clientConfig", "url")
 		if !strings.Contains(path+url, "/validate-") {
@@ -333,7 +350,7 @@ func endpoints(f *Facts) Check {
 		}
 	}
 	if answering == 0 {
-		return c.fail("none is ready: releases of blocked workloads are refused, all others pass unseen", "see the replicas above", pageDown)
+		return c.fail("none is ready: releases of blocked workloads are refused, all others pass unseen", "mend the replicas, which are told above", pageDown)
 	}
 	return c.ok("%d", answering)
 }

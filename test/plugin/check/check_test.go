@@ -17,17 +17,301 @@ limitations under the License.
 package check
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
 )
 
+const (
+	mutating   = "altershieldoperator-mutating-webhook-configuration"
+	validating = "altershieldoperator-validating-webhook-configuration"
+	kind       = "changeworkloads.app.ops.cloud.alipay.com"
+)
+
+// TestCheck checks an installation as it becomes healthy, and then breaks it in one way
+// after the other: each is named with its remedy, and is gone when it is mended.
 func TestCheck(t *testing.T) {
 	w := start(t)
-	t.Log(w.check().out)
+	t.Run("nothing is installed", w.testAbsent)
 	w.install()
-	t.Log(w.check().out)
+	t.Run("nobody leads yet", w.testWaiting)
 	w.run()
 	w.kubectl("create", "namespace", "shop")
-	w.kubectl("label", "namespace", "shop", "admission-webhook-altershield=enabled")
-	p := w.check("--wait=90s")
-	t.Log(p.out, p.errs, p.code, p.requests)
+	w.kubectl("label", "namespace", "shop", v1alpha1.EnrolledLabel+"="+v1alpha1.EnrolledValue)
+	t.Run("healthy", w.testHealthy)
+	t.Run("users", w.testUsers)
+	for _, b := range breakages {
+		t.Run(b.name, func(t *testing.T) { w.testBroken(t, b) })
+	}
+	t.Run("the manager crashes", w.testCrash)
+}
+
+func (w *world) testAbsent(t *testing.T) {
+	printed := w.check("-o", "short")
+	if printed.code != 1 {
+		t.Errorf("exit code %d, want 1", printed.code)
+	}
+	for _, want := range []string{"there is no namespace " + namespace, "install the operator", "the CustomResourceDefinition " + kind + " is not there", "not healthy"} {
+		if !strings.Contains(printed.out, want) {
+			t.Errorf("%q is not told:\n%s", want, printed.out)
+		}
+	}
+}
+
+// Pods are ready, and no manager has the lease: with --wait it is waited for, and told
+// what for.
+func (w *world) testWaiting(t *testing.T) {
+	printed := w.check("--wait=1s")
+	if printed.code != 1 || !strings.Contains(printed.errs, "waiting for: ") || !strings.Contains(printed.errs, "a replica leads") {
+		t.Errorf("exit code %d, told:\n%s", printed.code, printed.errs)
+	}
+}
+
+func (w *world) testHealthy(t *testing.T) {
+	printed := w.check("--wait=2m", "--strict")
+	t.Logf("%d requests in all looks\n%s", printed.requests, printed.out)
+	if printed.code != 0 {
+		t.Fatalf("exit code %d\n%s%s", printed.code, printed.out, printed.errs)
+	}
+	once := w.check()
+	if most := int64(50); once.requests > most {
+		t.Errorf("%d requests for one look, want at most %d", once.requests, most)
+	}
+	r, _ := w.report()
+	if r.Summary.Skipped != 0 || r.Namespace != namespace || r.OperatorVersion != released {
+		t.Errorf("of an administrator: %+v of %s in %s", r.Summary, r.OperatorVersion, r.Namespace)
+	}
+	if c := find(&r, "webhooks.answer"); c.Status != installation.OK || c.Message != "in shop" {
+		t.Errorf("the webhooks answer: %+v", c)
+	}
+	var stored appsv1.DeploymentList
+	if err := w.api.List(t.Context(), &stored, client.InNamespace("shop")); err != nil || len(stored.Items) != 0 {
+		t.Errorf("the dry run left %d Deployments (%v)", len(stored.Items), err)
+	}
+}
+
+// Users with fewer rights are told less, and nothing fails because of it.
+func (w *world) testUsers(t *testing.T) {
+	w.kubectl("-n", "shop", "create", "rolebinding", "viewer", "--clusterrole=view", "--user=viewer")
+	w.kubectl("-n", "shop", "create", "rolebinding", "editor", "--clusterrole=edit", "--user=editor")
+	for user, want := range map[string]installation.Status{"viewer": installation.Skipped, "editor": installation.OK} {
+		w.eventually("the roles are aggregated", func() string {
+			r, code := w.report("--as="+user, "-n", "shop")
+			answer, mine := find(&r, "webhooks.answer"), find(&r, "rights.yours")
+			switch {
+			case code != 0 || r.Summary.Failed > 0 || r.Summary.Warnings > 0:
+				return fmt.Sprintf("%s: exit code %d: %+v", user, code, r.NotPassed())
+			case answer.Status != want:
+				return fmt.Sprintf("%s: %+v", user, answer)
+			case find(&r, "operator.leader").Message != "your user may not get lease altershield-operator in "+namespace:
+				return fmt.Sprintf("%s: %+v", user, find(&r, "operator.leader"))
+			case strings.Contains(mine.Message, "repair") != (user == "viewer") || !strings.Contains(mine.Message, "enroll"):
+				return fmt.Sprintf("%s: %+v", user, mine)
+			}
+			return ""
+		})
+	}
+}
+
+// breakage is something that goes wrong, and what is told of it.
+type breakage struct {
+	name string
+	// do breaks it, and returns how it is mended.
+	do func(w *world) (mend func())
+	// want are the checks that do not pass, with words of what is told of each.
+	want map[string]string
+	// status of these checks.
+	status installation.Status
+	// remedy has words of what is told to do.
+	remedy string
+}
+
+var breakages = []breakage{
+	{
+		name: "a kind is of an older version", status: installation.Warning, remedy: "upgrade the kinds",
+		want: map[string]string{"kinds.changeworkloads.schema": "the kind lacks status.folded: it is older than this plugin"},
+		do: func(w *world) func() {
+			return edit(w, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: kind}}, func(o *apiextensionsv1.CustomResourceDefinition) {
+				status := o.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
+				delete(status.Properties, "folded")
+				o.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"] = status
+			})
+		},
+	},
+	{
+		name: "a kind is of a newer version", status: installation.Warning, remedy: "take the plugin of the operator's version",
+		want: map[string]string{"kinds.changeworkloads.schema": "this plugin does not know status.tomorrow"},
+		do: func(w *world) func() {
+			return edit(w, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: kind}}, func(o *apiextensionsv1.CustomResourceDefinition) {
+				o.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties["tomorrow"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+			})
+		},
+	},
+	{
+		name: "the validating configuration is deleted", status: installation.Failed, remedy: "apply the manifests",
+		want: map[string]string{"webhooks.validating": "no release of a blocked workload is denied", "webhooks.reported": validating + ": missing"},
+		do: func(w *world) func() {
+			o := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: validating}}
+			must(w.t, w.api.Get(w.t.Context(), client.ObjectKeyFromObject(o), o))
+			must(w.t, w.api.Delete(w.t.Context(), o.DeepCopy()))
+			o.ObjectMeta = metav1.ObjectMeta{Name: o.Name, Labels: o.Labels}
+			return func() { must(w.t, w.api.Create(w.t.Context(), o)) }
+		},
+	},
+	{
+		name: "a rule of the ClusterRole is removed", status: installation.Failed, remedy: "apply the manifests",
+		want: map[string]string{"rights.cluster": "it may not get/list/patch/watch deployments.apps: the ClusterRole altershieldoperator-manager-role is not that of this version"},
+		do: func(w *world) func() {
+			return edit(w, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "altershieldoperator-manager-role"}}, func(o *rbacv1.ClusterRole) {
+				o.Rules = slices.DeleteFunc(o.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "deployments") })
+			})
+		},
+	},
+	{
+		name: "the account is not bound", status: installation.Failed, remedy: "apply the manifests",
+		want: map[string]string{"rights.cluster": "the ClusterRoleBinding altershieldoperator-manager-rolebinding does not name the ServiceAccount " + deployment},
+		do: func(w *world) func() {
+			return edit(w, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "altershieldoperator-manager-rolebinding"}}, func(o *rbacv1.ClusterRoleBinding) { o.Subjects = nil })
+		},
+	},
+	{
+		name: "a setting has another type", status: installation.Failed, remedy: "kubectl -n " + namespace + " edit opsconfiginfo NAME",
+		want: map[string]string{"settings.accepted": `halting: spec.type: the setting "halting" is of type isHalting, not isBranch`},
+		do: func(w *world) func() {
+			return edit(w, &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "halting"}}, func(o *v1alpha1.OpsConfigInfo) {
+				o.Spec.Type, o.Spec.Content = v1alpha1.TypeBranch, "10"
+			})
+		},
+	},
+	{
+		name: "observing", status: installation.Warning, remedy: "if that is not on purpose",
+		want: map[string]string{"settings.defense": "observe is on"},
+		do: func(w *world) func() {
+			return edit(w, &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "observe"}}, func(o *v1alpha1.OpsConfigInfo) { o.Spec.Enable = true })
+		},
+	},
+	{
+		name: "the default policy only observes", status: installation.Warning, remedy: `patch defensepolicy default`,
+		want: map[string]string{"policies.default": "its mode is Observe"},
+		do: func(w *world) func() {
+			return edit(w, &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}, func(o *v1alpha1.DefensePolicy) { o.Spec.Mode = v1alpha1.ModeObserve })
+		},
+	},
+	{
+		name: "the service leads nowhere", status: installation.Failed, remedy: "",
+		want: map[string]string{"webhooks.service": "none is ready", "webhooks.answer": "in shop it passed without being labelled"},
+		do: func(w *world) func() {
+			w.kubectl("-n", namespace, "patch", "service", "altershieldoperator-webhook-service", "-p", `{"spec":{"selector":{"nobody":"here"}}}`)
+			return func() {
+				w.kubectl("-n", namespace, "patch", "service", "altershieldoperator-webhook-service", "-p", `{"spec":{"selector":{"nobody":null}}}`)
+			}
+		},
+	},
+	{
+		name: "a system namespace is labelled", status: installation.Warning, remedy: "take the label off",
+		want: map[string]string{"namespaces.excluded": "kube-public"},
+		do: func(w *world) func() {
+			w.kubectl("label", "namespace", "kube-public", v1alpha1.EnrolledLabel+"="+v1alpha1.EnrolledValue)
+			return func() { w.kubectl("label", "namespace", "kube-public", v1alpha1.EnrolledLabel+"-") }
+		},
+	},
+}
+
+// edit changes an object, and returns what puts back how it was.
+func edit[T client.Object](w *world, o T, change func(T)) (mend func()) {
+	w.t.Helper()
+	ctx, key := w.t.Context(), client.ObjectKeyFromObject(o)
+	must(w.t, w.api.Get(ctx, key, o))
+	before, ok := o.DeepCopyObject().(T)
+	if !ok {
+		w.t.Fatalf("a copy of %T is another kind", o)
+	}
+	change(o)
+	must(w.t, w.api.Update(ctx, o))
+	return func() {
+		must(w.t, w.api.Get(ctx, key, o))
+		before.SetResourceVersion(o.GetResourceVersion())
+		must(w.t, w.api.Update(ctx, before))
+	}
+}
+
+func (w *world) testBroken(t *testing.T, b breakage) {
+	mend := b.do(w)
+	w.eventually("it is told", func() string {
+		r, _ := w.report()
+		return untold(&r, b)
+	})
+	printed := w.check("-o", "short")
+	t.Log("\n" + printed.out)
+	if failed := b.status == installation.Failed; (printed.code == 1) != failed {
+		t.Errorf("exit code %d, of a check that is %s", printed.code, b.status)
+	}
+	mend()
+	w.healthy()
+}
+
+// untold says what is not told of something that broke.
+func untold(r *installation.Report, b breakage) string {
+	for id, words := range b.want {
+		c := find(r, id)
+		if c.Status != b.status || !strings.Contains(c.Message, words) || !strings.Contains(c.Remedy, b.remedy) || c.Docs == "" {
+			return fmt.Sprintf("%s: %+v", id, c)
+		}
+	}
+	return ""
+}
+
+func (w *world) healthy() {
+	w.t.Helper()
+	w.eventually("it is healthy again", func() string {
+		r, code := w.report("--strict")
+		if code != 0 {
+			return fmt.Sprintf("%+v", r.NotPassed())
+		}
+		return ""
+	})
+}
+
+// After a crash the lease stays for a while, and the webhooks do not answer. What is
+// edited then is restored when a manager leads again.
+func (w *world) testCrash(t *testing.T) {
+	w.kill()
+	ctx := context.WithoutCancel(t.Context())
+	for _, name := range []string{"mutatingwebhookconfiguration/" + mutating, "validatingwebhookconfiguration/" + validating} {
+		if out, err := w.KubectlCmd(ctx, "patch", name, "--type=json", "-p", `[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":9}]`).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	edit(w, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: validating}},
+		func(o *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			for i := range o.Webhooks {
+				ignore := admissionregistrationv1.Ignore
+				o.Webhooks[i].FailurePolicy = &ignore
+			}
+		})
+	b := breakage{status: installation.Failed, want: map[string]string{
+		"operator.leader":   "nobody decides",
+		"webhooks.answer":   "in shop it passed without being labelled",
+		"webhooks.block":    "the failure policy of vdeployment.kb.io is Ignore",
+		"webhooks.expected": "mdeployment.kb.io: timeoutSeconds is 9, not 3",
+	}}
+	w.eventually("it is told", func() string {
+		r, _ := w.report()
+		return untold(&r, b)
+	})
+	t.Log("\n" + w.check("-o", "short").out)
+	w.run()
+	w.healthy()
 }
