@@ -41,9 +41,9 @@ func reachable(f *Facts) Check {
 	case err == nil || apierrors.IsForbidden(err):
 		return c.ok("")
 	case apierrors.IsUnauthorized(err):
-		return c.fail(err.Error(), "log in to the cluster again, or choose another context with --context", "plugin.md#check")
+		return c.fail(err.Error(), "log in to the cluster again, or choose another context with --context", pageCheck)
 	default:
-		return c.fail(err.Error(), "see kubectl cluster-info, and choose another context with --context", "plugin.md#check")
+		return c.fail(err.Error(), "see kubectl cluster-info, and choose another context with --context", pageCheck)
 	}
 }
 
@@ -74,7 +74,7 @@ func localClock(f *Facts) Check {
 		return c.ok("")
 	}
 	return c.warn("this machine is "+apart(skew), "set the clock of this machine, or of the API server; ages that the plugin tells are wrong by so much",
-		"plugin.md#check")
+		pageCheck)
 }
 
 // apart says how a clock differs.

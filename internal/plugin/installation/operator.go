@@ -351,7 +351,7 @@ func leaderClock(f *Facts) Check {
 	behind := age > mostSkew+2*time.Second && f.LeaseRenewed
 	if age < -mostSkew || behind {
 		return c.warn("the leader's is "+apart(-age), "set the clocks of the nodes by NTP; the operator's times follow the API server, but certificates and probes do not",
-			"plugin.md#check")
+			pageCheck)
 	}
 	if age > 2*leaseDuration(f.Lease.Value) {
 		return c.skip("the lease is not renewed")

@@ -99,10 +99,11 @@ type Check struct {
 // docs is where the pages are.
 const docs = "https://github.com/traas-stack/altershield-operator/blob/main/docs/"
 
+// pageCheck is the page about this command.
+const pageCheck = "plugin-check.md"
+
 // applyAgain is the remedy of several checks.
-const (
-	applyAgain = "apply the manifests of the operator again: kubectl apply -f quick-start.yaml, or helm upgrade"
-)
+const applyAgain = "apply the manifests of the operator again: kubectl apply -f quick-start.yaml, or helm upgrade"
 
 func newCheck(id, name string) Check { return Check{ID: id, Name: name} }
 
@@ -150,7 +151,7 @@ func (r Read[T]) unread(c Check) (_ Check, ok bool) {
 		return c.skip("your user may not %s", r.Of), true
 	default:
 		return c.fail(fmt.Sprintf("%s: %v", r.Of, r.Err), "try again; if it stays, look at the API server: kubectl get --raw /readyz?verbose",
-			"plugin.md#check"), true
+			pageCheck), true
 	}
 }
 

@@ -71,46 +71,48 @@ func settingsAccepted(f *Facts) Check {
 	if c, unread := f.Settings.unlisted(c); unread {
 		return c
 	}
-	var failed, others []string
+	told := acceptance{operator: f.Namespace}
 	for i := range f.Settings.Value {
-		o := &f.Settings.Value[i]
-		problem, waits := notAccepted(o.Status.Conditions, o.Generation)
-		switch {
-		case o.Namespace == f.Namespace && problem != "" && !waits && reasonOf(o.Status.Conditions) != v1alpha1.ReasonUnknownName:
-			failed = append(failed, o.Name+": "+problem)
-		// Settings of namespaces that are not under defense are not looked at.
-		case problem != "" && (o.Namespace == f.Namespace || !waits):
-			others = append(others, o.Namespace+"/"+o.Name+": "+problem)
-		}
+		told.add(&f.Settings.Value[i].ObjectMeta, f.Settings.Value[i].Status.Conditions)
 	}
-	remedy := "correct it: kubectl -n NAMESPACE edit opsconfiginfo NAME"
-	switch {
-	case len(failed) > 0:
-		return c.fail(some(append(failed, others...)), strings.ReplaceAll(remedy, "NAMESPACE", f.Namespace), pageSettings)
-	case len(others) > 0:
-		return c.warn(some(others), remedy, pageSettings)
-	}
-	return c.ok("")
+	return told.result(c, "opsconfiginfo", pageSettings)
 }
 
-// notAccepted says why an object is not in force; waits means that the operator has not
-// said anything of it yet.
-func notAccepted(conditions []metav1.Condition, generation int64) (problem string, waits bool) {
+// acceptance tells which objects are not in force as they are written.
+type acceptance struct {
+	operator string
+	// failed are those of the operator's namespace, others those of other namespaces, and
+	// those that are never in force; waiting were not looked at yet.
+	failed, others, waiting []string
+}
+
+func (a *acceptance) add(o *metav1.ObjectMeta, conditions []metav1.Condition) {
+	name := o.Namespace + "/" + o.Name
 	said := meta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted)
 	switch {
-	case said == nil || said.ObservedGeneration < generation:
-		return "the operator has not looked at it yet", true
-	case said.Status == metav1.ConditionFalse:
-		return said.Message, false
+	case said == nil && o.Namespace != a.operator:
+		// Those of namespaces that are not under defense are not looked at.
+	case said == nil || said.ObservedGeneration < o.Generation:
+		a.waiting = append(a.waiting, name)
+	case said.Status != metav1.ConditionFalse:
+	case o.Namespace == a.operator && said.Reason != v1alpha1.ReasonUnknownName:
+		a.failed = append(a.failed, name+": "+said.Message)
+	default:
+		a.others = append(a.others, name+": "+said.Message)
 	}
-	return "", false
 }
 
-func reasonOf(conditions []metav1.Condition) string {
-	if said := meta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted); said != nil {
-		return said.Reason
+func (a *acceptance) result(c Check, resource, page string) Check {
+	remedy := "correct it: kubectl -n NAMESPACE edit " + resource + " NAME"
+	switch {
+	case len(a.failed) > 0:
+		return c.fail(some(append(a.failed, a.others...)), remedy, page)
+	case len(a.others) > 0:
+		return c.warn(some(a.others), remedy, page)
+	case len(a.waiting) > 0:
+		return c.warn("the operator has not looked at "+some(a.waiting)+" yet", "wait some seconds; if it stays, no replica leads, or its log says why", pageLeader)
 	}
-	return ""
+	return c.ok("")
 }
 
 // defense tells what the operator's settings take away from the defense everywhere.
@@ -213,24 +215,12 @@ func policiesAccepted(f *Facts) Check {
 	if c, unread := f.Policies.unlisted(c); unread {
 		return c
 	}
-	var failed, others []string
+	told := acceptance{operator: f.Namespace}
 	for i := range f.Policies.Value {
-		p := &f.Policies.Value[i]
-		problem, waits := notAccepted(p.Status.Conditions, p.Generation)
-		switch told := p.Namespace + "/" + p.Name + ": " + problem; {
-		case problem == "":
-		case p.Namespace == f.Namespace && !waits:
-			failed = append(failed, told)
-		case p.Namespace == f.Namespace || !waits:
-			others = append(others, told)
-		}
+		told.add(&f.Policies.Value[i].ObjectMeta, f.Policies.Value[i].Status.Conditions)
 	}
-	remedy := "correct it: kubectl -n NAMESPACE edit defensepolicy NAME"
-	switch {
-	case len(failed) > 0:
-		return c.fail(some(append(failed, others...)), strings.ReplaceAll(remedy, "NAMESPACE", f.Namespace), pagePolicies)
-	case len(others) > 0:
-		return c.warn(some(others), remedy, pagePolicies)
+	if c = told.result(c, "defensepolicy", pagePolicies); c.Status == OK {
+		return c.ok("%s", count(len(f.Policies.Value), "policy"))
 	}
-	return c.ok("%s", count(len(f.Policies.Value), "policy"))
+	return c
 }

@@ -109,7 +109,7 @@ func expected(f *Facts) Check {
 	wanted, err := certificates.NewConfigurations(webhooks.Configurations(f.Kinds), mutating, validating,
 		certificates.Target{Namespace: f.Namespace, Service: f.service(), Port: servicePort})
 	if err != nil {
-		return c.fail(err.Error(), "report this as a bug", "plugin.md#check")
+		return c.fail(err.Error(), "report this as a bug", pageCheck)
 	}
 	var differ []string
 	for _, w := range wanted {
@@ -350,7 +350,7 @@ func endpoints(f *Facts) Check {
 		}
 	}
 	if answering == 0 {
-		return c.fail("none is ready: releases of blocked workloads are refused, all others pass unseen", "mend the replicas, which are told above", pageDown)
+		return c.fail("none is ready: releases of blocked workloads are refused, all others pass unseen", "mend the replicas, which are told above; if they are ready, "+applyAgain, pageDown)
 	}
 	return c.ok("%d", answering)
 }

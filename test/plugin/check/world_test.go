@@ -148,7 +148,9 @@ func freePort(t *testing.T, address string) int {
 	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	must(t, err)
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	made, err := netip.ParseAddrPort(l.Addr().String())
+	must(t, err)
+	return int(made.Port())
 }
 
 // run starts the manager, and waits until it is ready.

@@ -1,0 +1,228 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
+)
+
+// aReport has one check of each kind.
+func aReport() *installation.Report {
+	return &installation.Report{
+		Summary: installation.Summary{OK: 2, Warnings: 1, Failed: 1, Skipped: 1},
+		Groups: []installation.Group{
+			{Name: "kinds", Checks: []installation.Check{{Name: "all is there", Status: installation.OK}, {Name: "it runs", Status: installation.OK, Message: "v1"}}},
+			{Name: "rights", Checks: []installation.Check{
+				{Name: "you may", Status: installation.Skipped, Message: "your user may not"},
+				{Name: "it may", Status: installation.Warning, Message: "not „all“\nof it\x1b[31m", Remedy: "let it", Docs: "https://example.com/#it"},
+				{Name: "it does", Status: installation.Failed, Message: "it does not", Remedy: "do", Docs: "https://example.com/"},
+			}},
+		},
+	}
+}
+
+func TestReportLook(t *testing.T) {
+	for name, tc := range map[string]struct {
+		look   reportLook
+		change func(*installation.Report)
+		want   string
+	}{
+		"whole": {want: `
+kinds
+-----
+√ all is there
+√ it runs: v1
+
+rights
+------
+- you may
+    skipped: your user may not
+‼ it may
+    not „all“
+    of it[31m
+    do: let it
+    see https://example.com/#it
+× it does
+    it does not
+    do: do
+    see https://example.com/
+
+× the installation is not healthy: 2 ok, 1 warnings, 1 failed, 1 skipped
+`},
+		"short, in ASCII": {look: reportLook{short: true, ascii: true}, want: `
+rights
+------
+[!!] it may
+    not ?all?
+    of it[31m
+    do: let it
+    see https://example.com/#it
+[xx] it does
+    it does not
+    do: do
+    see https://example.com/
+
+[xx] the installation is not healthy: 2 ok, 1 warnings, 1 failed, 1 skipped
+`},
+		"warnings, in colours": {look: reportLook{short: true, colours: true}, change: func(r *installation.Report) {
+			r.Healthy, r.Summary.Failed, r.Groups = true, 0, nil
+		}, want: "\n\x1b[33m‼\x1b[0m the installation is healthy, with warnings: 2 ok, 1 warnings, 0 failed, 1 skipped\n"},
+		"warnings, where they count": {look: reportLook{short: true, strict: true}, change: func(r *installation.Report) {
+			r.Healthy, r.Summary.Failed, r.Groups = true, 0, nil
+		}, want: "\n× the installation is not healthy, since warnings count: 2 ok, 1 warnings, 0 failed, 1 skipped\n"},
+		"healthy": {look: reportLook{short: true}, change: func(r *installation.Report) {
+			r.Healthy, r.Summary, r.Groups = true, installation.Summary{OK: 3}, nil
+		}, want: "\n√ the installation is healthy: 3 ok, 0 warnings, 0 failed, 0 skipped\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aReport()
+			if tc.change != nil {
+				tc.change(r)
+			}
+			var b bytes.Buffer
+			if err := tc.look.print(&b, r); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), b.String()); diff != "" {
+				t.Errorf("printed (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSpeaksUnicode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		want bool
+	}{
+		"nothing":        {nil, false},
+		"C":              {map[string]string{"LANG": "C"}, false},
+		"UTF-8":          {map[string]string{"LANG": "de_DE.UTF-8"}, true},
+		"utf8":           {map[string]string{"LC_CTYPE": "en_US.utf8", "LANG": "C"}, true},
+		"LC_ALL is over": {map[string]string{"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := speaksUnicode(func(key string) string { return tc.env[key] }); got != tc.want {
+				t.Errorf("%t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+// runCheck runs the command against an API server that is a function.
+func runCheck(t *testing.T, server http.HandlerFunc, args ...string) (code int, out, errs string) {
+	t.Helper()
+	s := httptest.NewServer(server)
+	defer s.Close()
+	return runCheckAt(t, s.URL, args...)
+}
+
+func runCheckAt(t *testing.T, url string, args ...string) (code int, out, errs string) {
+	t.Helper()
+	t.Setenv("KUBECONFIG", t.TempDir()+"/none")
+	t.Setenv("LC_ALL", "C.UTF-8")
+	var o, e bytes.Buffer
+	code = Run(t.Context(), Options{IOStreams: genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: &o, ErrOut: &e}, Version: "v0.1.0"},
+		append([]string{"check", "--server=" + url}, args...))
+	return code, o.String(), e.String()
+}
+
+func refuse(w http.ResponseWriter, status int, reason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":%q,"code":%d}`, reason, message, status)
+}
+
+func TestCheckFlags(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"-o wide", "error: -o wide is no output of this command\n  take one of short, json, yaml\n"},
+		{"--wait=-1s", "error: --wait=-1s is no time to wait\n  give a duration, as in --wait=2m, or 0 to look once\n"},
+		{"shop", "error: unknown command \"shop\" for \"" + displayName("plugin.test") + " check\"\n"},
+	} {
+		code, out, errs := runCheck(t, func(http.ResponseWriter, *http.Request) { t.Error("a request") }, strings.Fields(tc.args)...)
+		if code != 1 || out != "" || errs != tc.want && !strings.HasPrefix(errs, `error: unknown command "shop"`) {
+			t.Errorf("%s: %d: %s%s", tc.args, code, out, errs)
+		}
+	}
+}
+
+// Somebody who may read nothing is told so, and nothing fails.
+func TestCheckWithoutRights(t *testing.T) {
+	code, out, errs := runCheck(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusForbidden, "Forbidden", "no") }, "-o", "json")
+	var r installation.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v\n%s%s", err, out, errs)
+	}
+	if code != 0 || !r.Healthy || len(r.NotPassed()) > 0 || r.Summary.Skipped < 20 || r.Namespace != installation.DefaultNamespace {
+		t.Errorf("exit code %d, %+v", code, r)
+	}
+}
+
+// Nothing is told of an installation in a cluster that does not answer.
+func TestCheckUnreachable(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	s.Close()
+	code, out, _ := runCheckAt(t, s.URL, "-o", "short")
+	if code != 1 || !strings.Contains(out, "connection refused") || !strings.Contains(out, "see kubectl cluster-info") || strings.Contains(out, "kinds") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// A read that fails hides none of the others, and is told where it is missing.
+func TestCheckOneFails(t *testing.T) {
+	code, out, _ := runCheck(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/namespaces/altershieldoperator-system") {
+			refuse(w, http.StatusInternalServerError, "InternalError", "etcd is slow")
+			return
+		}
+		refuse(w, http.StatusForbidden, "Forbidden", "no")
+	}, "-o", "short")
+	want := "× the operator's namespace is there\n    get namespace altershieldoperator-system: etcd is slow\n"
+	if code != 1 || strings.Count(out, "×") != 2 || !strings.Contains(out, want) {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// With --wait it looks again, and says what it waits for once.
+func TestCheckWaits(t *testing.T) {
+	looks := 0
+	code, out, errs := runCheck(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/version" {
+			if looks++; looks == 1 {
+				refuse(w, http.StatusUnauthorized, "Unauthorized", "not yet")
+				return
+			}
+		}
+		w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
+		refuse(w, http.StatusForbidden, "Forbidden", "no")
+	}, "--wait=1m", "-o", "yaml")
+	if code != 0 || looks != 2 || errs != "waiting for: the API server answers\n" || !strings.Contains(out, "healthy: true") {
+		t.Errorf("exit code %d after %d looks\n%s\n%s", code, looks, out, errs)
+	}
+}
