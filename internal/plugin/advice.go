@@ -74,13 +74,17 @@ func container(s *sight) string {
 }
 
 func (a advisor) rollback(to *remembered) Advice {
-	what := short(to.Version)
+	what := "version " + short(to.Version)
 	if len(to.images) > 0 {
 		what += " (" + strings.Join(to.images, ", ") + ")"
 	}
+	what += ", the newest that succeeded"
+	if to.unnumbered {
+		what = "the newest version that succeeded"
+	}
 	return Advice{
 		a.plugin("rollback", a.target),
-		"sets the workload back to version " + what + ", the newest that succeeded, and puts this one into quarantine; right when users suffer and no fix is at hand",
+		"sets the workload back to " + what + ", and puts this one into quarantine; right when users suffer and no fix is at hand",
 	}
 }
 

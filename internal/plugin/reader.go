@@ -24,6 +24,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -43,6 +44,8 @@ const pageSize = 500
 type reader struct {
 	live   client.Reader
 	scheme *runtime.Scheme
+	// page is how many objects one request lists; 0 for all.
+	page int64
 	// narrow selects, of a kind of object, those that can be of the workload that is
 	// looked at; nil for all.
 	narrow func(gk schema.GroupKind) labels.Selector
@@ -57,15 +60,36 @@ type reader struct {
 // what is read: one object, or those of a namespace that a selector selects.
 type what struct {
 	gvk             schema.GroupVersionKind
-	structure       string
+	form            form
 	namespace, name string
 	selector        string
 }
 
+// form is the form in which objects are read.
+type form string
+
+const (
+	typed        form = "typed"
+	unstructural form = "unstructured"
+	metadataOnly form = "metadata"
+)
+
+func formOf(o runtime.Object) form {
+	switch o.(type) {
+	case runtime.Unstructured:
+		return unstructural
+	case *metav1.PartialObjectMetadata, *metav1.PartialObjectMetadataList:
+		return metadataOnly
+	default:
+		return typed
+	}
+}
+
 var _ client.Reader = &reader{}
 
+// newReader reads from an API server, by pages.
 func newReader(live client.Reader, scheme *runtime.Scheme) *reader {
-	return &reader{live: live, scheme: scheme, lists: map[what][]runtime.Object{}, objects: map[what]client.Object{}}
+	return &reader{live: live, scheme: scheme, page: pageSize, lists: map[what][]runtime.Object{}, objects: map[what]client.Object{}}
 }
 
 // Get implements client.Reader.
@@ -74,7 +98,7 @@ func (r *reader) Get(ctx context.Context, key client.ObjectKey, into client.Obje
 	if err != nil {
 		return err
 	}
-	w := what{gvk: gvk, structure: fmt.Sprintf("%T", into), namespace: key.Namespace, name: key.Name}
+	w := what{gvk: gvk, form: formOf(into), namespace: key.Namespace, name: key.Name}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note(w)
@@ -94,7 +118,7 @@ func (r *reader) Get(ctx context.Context, key client.ObjectKey, into client.Obje
 // keep has an object that was read already.
 func (r *reader) keep(o client.Object) {
 	gvk := o.GetObjectKind().GroupVersionKind()
-	w := what{gvk: gvk, structure: fmt.Sprintf("%T", o), namespace: o.GetNamespace(), name: o.GetName()}
+	w := what{gvk: gvk, form: formOf(o), namespace: o.GetNamespace(), name: o.GetName()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note(w)
@@ -139,7 +163,7 @@ func (r *reader) List(ctx context.Context, into client.ObjectList, opts ...clien
 	if byOwner && selector == nil && r.narrow != nil {
 		selector = r.narrow(kind)
 	}
-	w := what{gvk: gvk.GroupVersion().WithKind(kind.Kind), structure: fmt.Sprintf("%T", into), namespace: o.Namespace}
+	w := what{gvk: gvk.GroupVersion().WithKind(kind.Kind), form: formOf(into), namespace: o.Namespace}
 	if selector != nil {
 		w.selector = selector.String()
 	}
@@ -177,7 +201,7 @@ func (r *reader) all(ctx context.Context, w what, like client.ObjectList, o *cli
 		return known, nil
 	}
 	var items []runtime.Object
-	for o.Limit = pageSize; ; {
+	for o.Limit = r.page; ; {
 		page, ok := like.DeepCopyObject().(client.ObjectList)
 		if !ok {
 			return nil, fmt.Errorf("%T is no list", like)

@@ -73,6 +73,8 @@ type remembered struct {
 	defense.Revision
 	images []string
 	since  time.Time
+	// unnumbered: which release succeeded with it is not known.
+	unnumbered bool
 }
 
 // current is the record of the release that the workload is at; nil when there is none.
@@ -248,7 +250,7 @@ func (s *sight) seeSettings(ctx context.Context, view cluster.View) error {
 		return err
 	}
 	if len(operator) == 0 {
-		s.missing = append(s.missing, "the settings in force are not told: there are none in the namespace "+view.Operator+", name the operator's with --operator-namespace")
+		s.missing = append(s.missing, noSettings(view.Operator))
 		return nil
 	}
 	inForce, err := view.InForce(ctx, s.workload.Namespace, s.workload.Annotations)
@@ -301,6 +303,8 @@ func observedByMetadata(kind workload.Kind, m metav1.Object) *defense.Workload {
 		ResourceVersion: m.GetResourceVersion(), Labels: m.GetLabels(), Annotations: maps.Clone(m.GetAnnotations()),
 		Deleting: m.GetDeletionTimestamp() != nil,
 	}
+	// The annotation goes when somebody resumes it.
+	w.Paused = w.Annotations[v1alpha1.HaltedAnnotation] != ""
 	w.Hold = defense.ParseHold(w.Annotations[v1alpha1.HeldAnnotation])
 	return w
 }

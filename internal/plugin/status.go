@@ -139,8 +139,8 @@ func newStatusCommand(c *connection) *cobra.Command {
 	return cmd
 }
 
-// one shows something about one workload, by print.
-func (a *asked) one(ctx context.Context, args []string, print func(io.Writer, *sight, target, time.Time) error) error {
+// one shows something about one workload, by tell.
+func (a *asked) one(ctx context.Context, args []string, tell func(io.Writer, *sight, target, time.Time) error) error {
 	live, e, err := a.begin()
 	if err != nil {
 		return err
@@ -153,17 +153,17 @@ func (a *asked) one(ctx context.Context, args []string, print func(io.Writer, *s
 	if err != nil {
 		return err
 	}
-	show := func(ctx context.Context, r *reader, w io.Writer) error {
+	show := func(ctx context.Context, r *reader, w io.Writer, now time.Time) error {
 		s, err := e.look(ctx, r, t)
 		if err != nil {
 			return err
 		}
-		return print(w, s, t, a.c.Now())
+		return tell(w, s, t, now)
 	}
 	if a.watch {
 		return a.follow(ctx, live, show)
 	}
-	return show(ctx, newReader(live, live.Scheme()), a.c.Out)
+	return show(ctx, newReader(live, live.Scheme()), a.c.Out, a.c.Now())
 }
 
 func (a *asked) printStatus(w io.Writer, s *sight, _ target, now time.Time) error {

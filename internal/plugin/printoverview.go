@@ -1,0 +1,241 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// many shows what needs somebody, or all workloads.
+func (a *asked) many(ctx context.Context, everywhere, all bool) error {
+	live, e, err := a.begin()
+	if err != nil {
+		return err
+	}
+	namespace, err := a.scope(everywhere)
+	if err != nil {
+		return err
+	}
+	show := func(ctx context.Context, r *reader, w io.Writer, now time.Time) error {
+		v, err := e.survey(ctx, r, namespace, all, false)
+		if err != nil {
+			return err
+		}
+		o := overviewOf(v, namespace, all, now)
+		if structured(a.output) {
+			return printStructured(w, a.output, o)
+		}
+		(&overviewPrinter{style: a.style, now: now, wide: a.output == formatWide, all: all}).print(w, o)
+		return nil
+	}
+	if a.watch {
+		return a.follow(ctx, live, show)
+	}
+	return show(ctx, newReader(live, live.Scheme()), a.c.Out, a.c.Now())
+}
+
+// scope is the namespace that is asked about; empty for all.
+func (a *asked) scope(everywhere bool) (string, error) {
+	if everywhere {
+		return "", nil
+	}
+	return a.c.namespace()
+}
+
+// explainAll explains all workloads that need somebody.
+func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
+	live, e, err := a.begin()
+	if err != nil {
+		return err
+	}
+	namespace, err := a.scope(everywhere)
+	if err != nil {
+		return err
+	}
+	v, err := e.survey(ctx, newReader(live, live.Scheme()), namespace, true, true)
+	if err != nil {
+		return err
+	}
+	now := a.c.Now()
+	all := []*Explanation{}
+	for _, s := range v.sights {
+		kind, ok := e.kinds.Of(s.workload.GVK.GroupKind())
+		if !ok {
+			continue
+		}
+		t := target{kind: kind}
+		t.key.Namespace, t.key.Name = s.workload.Namespace, s.workload.Name
+		explained := a.explanation(s, t, now)
+		if len(explained.Findings) == 0 || explained.Findings[0].Needs != NeedsSomebody && explained.Findings[0].Needs != NeedsTime {
+			continue
+		}
+		all = append(all, explained)
+		if !structured(a.output) {
+			_, summary := summaryOf(s, explained.Findings)
+			(&explainPrinter{style: a.style, now: now, wide: a.output == formatWide}).print(a.c.Out, explained, summary)
+			fmt.Fprintln(a.c.Out)
+		}
+	}
+	if structured(a.output) {
+		return printStructured(a.c.Out, a.output, map[string]any{"items": all, "missing": v.missing})
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(a.c.Out, good.of(a.style, "No workload needs anybody."))
+	}
+	return nil
+}
+
+// overviewPrinter prints an overview.
+type overviewPrinter struct {
+	style
+	now       time.Time
+	wide, all bool
+}
+
+// maxWhy is how much of a reason is shown.
+const maxWhy = 100
+
+func (p *overviewPrinter) print(w io.Writer, o *Overview) {
+	if len(o.Items) > 0 {
+		header := []string{"NAME", "WHAT", "SINCE", "BY", "WHY"}
+		if p.all {
+			header = []string{"NAME", "WHAT", "SINCE", "BY", "RELEASE", "STATE", "READY", "UPDATED", "WHY"}
+		}
+		rows := [][]string{header}
+		if o.Namespace == "" {
+			rows[0] = append([]string{"NAMESPACE"}, rows[0]...)
+		}
+		for i := range o.Items {
+			row := p.row(&o.Items[i])
+			if o.Namespace == "" {
+				row = append([]string{o.Items[i].Namespace}, row...)
+			}
+			rows = append(rows, row)
+		}
+		p.table(w, rows, o.Items)
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w, p.counts(o))
+	if o.Counts.NeedSomebody+o.Counts.Wait > 0 {
+		where := ""
+		if o.Namespace == "" {
+			where = " -A"
+		}
+		fmt.Fprintln(w, "What may be done says: kubectl altershield explain"+where)
+	}
+	for _, missing := range o.Missing {
+		fmt.Fprintln(w, plain.of(p.style, missing))
+	}
+}
+
+func (p *overviewPrinter) row(i *Item) []string {
+	since := ""
+	if i.Since != nil {
+		since = age(p.now.Sub(i.Since.Time))
+	}
+	why := strings.ReplaceAll(i.Why, "\n", " ")
+	if utf8.RuneCountInString(why) > maxWhy && !p.wide {
+		why = string([]rune(why)[:maxWhy]) + p.dots()
+	}
+	row := []string{strings.ToLower(i.Kind) + "/" + i.Name, i.What, since, i.ReleasedBy}
+	if p.all {
+		release, ready, updated := "", "", ""
+		if i.Release > 0 {
+			release = fmt.Sprint(i.Release)
+		}
+		if i.Pods != nil {
+			ready, updated = fmt.Sprintf("%d/%d", i.Pods.Ready, i.Pods.Desired), fmt.Sprint(i.Pods.Updated)
+		}
+		row = append(row, release, i.State, ready, updated)
+	}
+	return append(row, why)
+}
+
+// table prints rows in columns, each but the first with the mark of its item.
+func (p *overviewPrinter) table(w io.Writer, rows [][]string, items []Item) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for n, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			line.WriteString(cell)
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+3))
+			}
+		}
+		text := strings.TrimRight(line.String(), " ")
+		if n == 0 {
+			fmt.Fprintln(w, "  "+p.bold(text))
+			continue
+		}
+		fmt.Fprintln(w, markOfItem(&items[n-1]).of(p.style, text))
+	}
+}
+
+func markOfItem(i *Item) mark {
+	m := markOf(i.Needs)
+	switch {
+	case i.Needs == NeedsTime && strings.Contains(i.What, "held"):
+		return paused
+	case i.Needs == NeedsNothing && i.State == "Success":
+		return good
+	default:
+		return m
+	}
+}
+
+// counts says how many workloads there are, and how they are.
+func (p *overviewPrinter) counts(o *Overview) string {
+	c := &o.Counts
+	where := "in " + o.Namespace
+	if o.Namespace == "" {
+		where = "in all namespaces"
+	}
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		text string
+	}{
+		{c.NeedSomebody, "need somebody"}, {c.Wait, "wait"}, {c.UnderWay, "under way"}, {c.Fine, "fine"},
+		{c.Baselines, "without a release yet"}, {c.NotDefended, "not under defense"},
+	} {
+		if part.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.text))
+		}
+	}
+	text := countOf(c.Workloads, "workload", "workloads") + " " + where
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
+	}
+	if c.Observed > 0 {
+		text += fmt.Sprintf(" (%d only observed)", c.Observed)
+	}
+	text += "."
+	if c.NeedSomebody+c.Wait == 0 && c.Workloads > 0 && len(o.Items) == 0 {
+		return good.of(p.style, "Nothing needs anybody. ") + text
+	}
+	return text
+}
