@@ -181,11 +181,11 @@ func (d *release) keepPrevious() {
 	}
 	for i := range d.Others {
 		if o := &d.Others[i]; o.Status.Attempt > 0 {
-			keep(previousOf(o))
+			keep(PreviousOf(o))
 		}
 	}
 	if d.Change.Status.Attempt > 0 {
-		keep(previousOf(d.Change)) // an earlier attempt of this version
+		keep(PreviousOf(d.Change)) // an earlier attempt of this version
 	}
 	previous := make([]v1alpha1.PreviousRelease, 0, len(known))
 	for _, p := range known {
@@ -198,8 +198,8 @@ func (d *release) keepPrevious() {
 	}
 }
 
-// previousOf is what is kept of a release whose record is there.
-func previousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
+// PreviousOf is what is kept of a release whose record is there.
+func PreviousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
 	s := &c.Status
 	p := v1alpha1.PreviousRelease{
 		Release: s.ObservedRelease, Version: c.Spec.Reversion, Status: s.Status,

@@ -301,7 +301,7 @@ func TestOptOut(t *testing.T) {
 			if told := eventsOf(plan, v1alpha1.EventOptedOut); len(told) > 0 {
 				t.Errorf("told again: %q", told)
 			}
-			if diff := cmp.Diff(want, previousOf(w.in.Change).OptedOut); diff != "" {
+			if diff := cmp.Diff(want, PreviousOf(w.in.Change).OptedOut); diff != "" {
 				t.Errorf("previous releases: -want +got:\n%s", diff)
 			}
 		})

@@ -133,7 +133,7 @@ func (p *explainPrinter) finding(w io.Writer, f *Finding, full bool) {
 		facts = append(facts, fmt.Sprintf("Since %s (%s ago).", f.Since.UTC().Format("2006-01-02 15:04:05Z07:00"), age(p.now.Sub(f.Since.Time))))
 	}
 	if f.ReleasedBy != "" {
-		facts = append(facts, "Released by "+f.ReleasedBy+".")
+		facts = append(facts, "Released by "+p.who(f.ReleasedBy)+".")
 	}
 	if len(facts) > 0 {
 		fmt.Fprintln(w, "  "+strings.Join(facts, " "))

@@ -323,18 +323,27 @@ func (f *finder) leftVersions() {
 		Says: fmt.Sprintf("%s denied when released again.", capital(countOf(len(all), "version is", "versions are"))),
 	}
 	if restored {
-		who := "The operator"
-		if newest.By != "" {
-			who = newest.By
-		}
 		found.Code, found.Needs, found.What = "RolledBack", NeedsSomebody, "rolled back"
-		found.Says = fmt.Sprintf("%s was left: %s went back to version %s. A fix is to be released; the version that was left is denied.",
+		who := "the operator"
+		if newest.By != "" {
+			found.Code, found.What, who = "WentBack", "went back", newest.By
+		}
+		found.Says = fmt.Sprintf("%s failed, and %s went back to version %s. A fix is to be released: the version that was left is denied.",
 			capital(releaseName(newest.Release, newest.Version)), who, short(newest.To))
+		if newest.Cause == v1alpha1.ReasonRollbackRequested {
+			found.Says = fmt.Sprintf("%s was rolled back to version %s on request. The version that was left is denied.",
+				capital(releaseName(newest.Release, newest.Version)), short(newest.To))
+		}
 		found.ReleasedBy = f.releaserOf(newest.Release, newest.Version)
 		found.Do = append(found.Do, f.releaseAnother(f.sight))
 	}
 	for i := range all {
-		found.Details = append(found.Details, tellQuarantine(&all[i], f.now))
+		q := &all[i]
+		text := tellQuarantine(q, f.now)
+		if i > 0 || !restored {
+			text = q.Version + ": " + text
+		}
+		found.Details = append(found.Details, text)
 	}
 	found.Do = append(found.Do, f.unquarantine(newest))
 	if f.workload.RecordedVersion() != "" && slices.ContainsFunc(all, func(q Quarantined) bool { return q.Version == f.workload.RecordedVersion() }) {
@@ -347,11 +356,11 @@ func (f *finder) leftVersions() {
 
 // tellQuarantine says why a version is in quarantine, and for how long.
 func tellQuarantine(q *Quarantined, now time.Time) string {
-	text := q.Version + ": " + cmp.Or(q.Because, "in quarantine")
+	text := cmp.Or(q.Because, "why is not known")
 	if q.Until != nil {
-		return text + "; ends by itself in " + age(q.Until.Sub(now))
+		return text + "; in quarantine for " + age(q.Until.Sub(now)) + " more"
 	}
-	return text + "; until somebody ends it"
+	return text + "; in quarantine until somebody ends it"
 }
 
 // conditions tells of those of the current release that nothing else has told of.
@@ -369,9 +378,10 @@ func (f *finder) conditions() {
 		found := Finding{
 			Code: cond.Type + cond.Reason, Needs: t.needs, What: t.what, Says: t.says, Since: timeOf(cond.LastTransitionTime.Time),
 		}
-		if cond.Message != "" {
+		if !t.repeats(cond.Message) {
 			found.Details = []string{cond.Message}
 		}
+		f.willBeRolledBack(c, cond, &found)
 		if t.needs == NeedsSomebody || t.needs == NeedsTime {
 			found.ReleasedBy = f.releaserOf(c.Spec.Release, c.Spec.Reversion)
 		}
@@ -380,6 +390,17 @@ func (f *finder) conditions() {
 		}
 		f.add(found)
 	}
+}
+
+// willBeRolledBack says so of pods that fail while the operator would do that.
+func (f *finder) willBeRolledBack(c *v1alpha1.ChangeWorkload, cond *metav1.Condition, found *Finding) {
+	fails := cond.Type == v1alpha1.ConditionPodsUnavailable && cond.Reason == v1alpha1.ReasonPodsFail && cond.Status == metav1.ConditionTrue
+	if !fails || !defense.IsOpen(c.Status.Status) || f.settings == nil || !f.settings.Rollback || f.settings.Observe ||
+		f.condition(v1alpha1.ConditionRolledBack) != nil {
+		return
+	}
+	found.Needs = NeedsTime
+	found.Details = append(found.Details, fmt.Sprintf("The operator rolls the release back when they fail for longer than %s.", f.settings.RollbackAfter))
 }
 
 // undefended tells of a release that goes on without the server.

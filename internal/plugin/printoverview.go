@@ -44,7 +44,7 @@ func (a *asked) many(ctx context.Context, everywhere, all bool) error {
 		if structured(a.output) {
 			return printStructured(w, a.output, o)
 		}
-		(&overviewPrinter{style: a.style, now: now, wide: a.output == formatWide, all: all}).print(w, o)
+		(&overviewPrinter{style: a.style, now: now, wide: a.output == formatWide, all: all, explain: a.explainCommand(namespace)}).print(w, o)
 		return nil
 	}
 	if a.watch {
@@ -104,11 +104,21 @@ func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 	return nil
 }
 
+// explainCommand explains what an overview lists.
+func (a *asked) explainCommand(namespace string) string {
+	if namespace == "" {
+		return "kubectl altershield explain -A" + a.clusterFlags()
+	}
+	return "kubectl altershield explain" + a.clusterFlags() + a.namespaceFlag(namespace)
+}
+
 // overviewPrinter prints an overview.
 type overviewPrinter struct {
 	style
 	now       time.Time
 	wide, all bool
+	// explain is the command that says more.
+	explain string
 }
 
 // maxWhy is how much of a reason is shown.
@@ -120,7 +130,7 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 		if p.all {
 			header = []string{"NAME", "WHAT", "SINCE", "BY", "RELEASE", "STATE", "READY", "UPDATED", "WHY"}
 		}
-		rows := [][]string{header}
+		rows, marks := [][]string{header}, []mark{plain}
 		if o.Namespace == "" {
 			rows[0] = append([]string{"NAMESPACE"}, rows[0]...)
 		}
@@ -129,18 +139,14 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 			if o.Namespace == "" {
 				row = append([]string{o.Items[i].Namespace}, row...)
 			}
-			rows = append(rows, row)
+			rows, marks = append(rows, row), append(marks, markOfItem(&o.Items[i]))
 		}
-		p.table(w, rows, o.Items)
+		p.table(w, rows, marks)
 		fmt.Fprintln(w)
 	}
 	fmt.Fprintln(w, p.counts(o))
 	if o.Counts.NeedSomebody+o.Counts.Wait > 0 {
-		where := ""
-		if o.Namespace == "" {
-			where = " -A"
-		}
-		fmt.Fprintln(w, "What may be done says: kubectl altershield explain"+where)
+		fmt.Fprintln(w, "What may be done says: "+p.explain)
 	}
 	for _, missing := range o.Missing {
 		fmt.Fprintln(w, plain.of(p.style, missing))
@@ -156,7 +162,7 @@ func (p *overviewPrinter) row(i *Item) []string {
 	if utf8.RuneCountInString(why) > maxWhy && !p.wide {
 		why = string([]rune(why)[:maxWhy]) + p.dots()
 	}
-	row := []string{strings.ToLower(i.Kind) + "/" + i.Name, i.What, since, i.ReleasedBy}
+	row := []string{strings.ToLower(i.Kind) + "/" + i.Name, i.What, since, p.who(i.ReleasedBy)}
 	if p.all {
 		release, ready, updated := "", "", ""
 		if i.Release > 0 {
@@ -168,31 +174,6 @@ func (p *overviewPrinter) row(i *Item) []string {
 		row = append(row, release, i.State, ready, updated)
 	}
 	return append(row, why)
-}
-
-// table prints rows in columns, each but the first with the mark of its item.
-func (p *overviewPrinter) table(w io.Writer, rows [][]string, items []Item) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for n, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			line.WriteString(cell)
-			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+3))
-			}
-		}
-		text := strings.TrimRight(line.String(), " ")
-		if n == 0 {
-			fmt.Fprintln(w, "  "+p.bold(text))
-			continue
-		}
-		fmt.Fprintln(w, markOfItem(&items[n-1]).of(p.style, text))
-	}
 }
 
 func markOfItem(i *Item) mark {

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -41,7 +42,11 @@ type statusPrinter struct {
 
 func (p *statusPrinter) print(w io.Writer, s *Status) {
 	title := p.bold(strings.ToLower(s.Kind)+"/"+s.Name) + " in " + s.Namespace
-	fmt.Fprintln(w, markOf(s.Needs).of(p.style, title+": "+s.Summary))
+	m := markOf(s.Needs)
+	if len(s.Releases) > 0 && m == plain && s.Releases[0].Current {
+		m = markOfState(s.Releases[0].State)
+	}
+	fmt.Fprintln(w, m.of(p.style, title+": "+s.Summary))
 	for _, line := range p.facts(s) {
 		fmt.Fprintf(w, "  %-11s %s\n", line[0], line[1])
 	}
@@ -68,7 +73,7 @@ func (p *statusPrinter) facts(s *Status) (lines [][2]string) {
 	}
 	add("runs", what)
 	if s.Release > 0 {
-		text := fmt.Sprintf("%d, by %s", s.Release, s.ReleasedBy)
+		text := fmt.Sprintf("%d, by %s", s.Release, p.who(s.ReleasedBy))
 		if s.ReleasedAt != nil {
 			text += ", " + p.ago(s.ReleasedAt.Time)
 		}
@@ -102,6 +107,26 @@ func (p *statusPrinter) version(v string) string {
 	return short(v)
 }
 
+// maxText is how much of a message is shown in a tree.
+const maxText = 160
+
+// cut shortens a message.
+func (p *statusPrinter) cut(text string) string {
+	text = strings.ReplaceAll(text, "\n", " ")
+	if p.wide || utf8.RuneCountInString(text) <= maxText {
+		return text
+	}
+	return string([]rune(text)[:maxText]) + p.dots()
+}
+
+// who names a user.
+func (st style) who(user string) string {
+	if st.operator != "" && strings.HasPrefix(user, "system:serviceaccount:"+st.operator+":") {
+		return "the operator"
+	}
+	return user
+}
+
 func (p *statusPrinter) ago(t time.Time) string { return age(p.now.Sub(t)) + " ago" }
 
 func (p *statusPrinter) blocked(b *Blocked) string {
@@ -116,7 +141,7 @@ func (p *statusPrinter) blocked(b *Blocked) string {
 		text = "since " + p.ago(b.Since.Time) + ", " + text
 	}
 	if b.Because != "" {
-		text += ": " + b.Because
+		text += ": " + p.cut(b.Because)
 	}
 	return text
 }
@@ -127,7 +152,7 @@ func (p *statusPrinter) quarantined(q *Quarantined) string {
 		text += " for " + age(q.Until.Sub(p.now))
 	}
 	if q.Because != "" {
-		text += ": " + q.Because
+		text += ": " + p.cut(q.Because)
 	}
 	return text
 }
@@ -160,7 +185,7 @@ func (p *statusPrinter) release(r *Release, newest bool) node {
 		parts = append(parts, strings.Join(r.Images, ", "))
 	}
 	if r.ReleasedBy != "" {
-		parts = append(parts, "by "+r.ReleasedBy)
+		parts = append(parts, "by "+p.who(r.ReleasedBy))
 	}
 	if r.OverriddenBy != "" {
 		parts = append(parts, "past a block or a quarantine, by "+r.OverriddenBy)
@@ -187,8 +212,9 @@ func (p *statusPrinter) conditions(r *Release, full bool) (nodes []node) {
 		t := c.telling()
 		said := full && (t.needs != needsNoWord || p.wide) || t.needs == NeedsSomebody && c.Type != v1alpha1.ConditionBlocked ||
 			c.Type == v1alpha1.ConditionRolledBack && c.Status == "True"
-		// Verified says it already.
-		twice := c.Type == v1alpha1.ConditionBlocked && c.Status == "True" && !p.wide
+		// Something else says it already.
+		twice := !p.wide && (c.Type == v1alpha1.ConditionBlocked && c.Status == "True" || c.Type == v1alpha1.ConditionHeld && c.Status == "True" ||
+			t.needs == NeedsNothing && t.repeats(c.Message))
 		if !said || twice {
 			continue
 		}
@@ -198,7 +224,7 @@ func (p *statusPrinter) conditions(r *Release, full bool) (nodes []node) {
 		}
 		text := c.Type + " " + c.Reason
 		if c.Message != "" {
-			text += ": " + c.Message
+			text += ": " + p.cut(c.Message)
 		}
 		nodes = append(nodes, node{text: m.of(p.style, text)})
 	}
@@ -218,7 +244,7 @@ func (p *statusPrinter) checks(checks []Check, all bool) (nodes []node) {
 			text += " " + c.Reason
 		}
 		if c.Message != "" {
-			text += ": " + c.Message
+			text += ": " + p.cut(c.Message)
 		}
 		if c.Observed {
 			text += " (only observed)"
@@ -375,7 +401,7 @@ func (p *statusPrinter) pod(pod *Pod) string {
 	case pod.Ready:
 		text += "Ready"
 	case pod.Hangs != "":
-		text += "not Ready: " + pod.Hangs
+		text += "not Ready: " + p.cut(pod.Hangs)
 		if pod.Fails {
 			m = bad
 		}
@@ -385,8 +411,11 @@ func (p *statusPrinter) pod(pod *Pod) string {
 		text = strings.TrimSuffix(text, ": ")
 	}
 	text += ", " + wordOf(pod.Verified)
-	if pod.Verdict != "" || pod.Message != "" {
-		text += ": " + strings.Trim(pod.Verdict+": "+pod.Message, ": ")
+	if pod.FinishedAt != nil {
+		text += " (is in " + age(pod.FinishedAt.Sub(p.now)) + ")"
+	}
+	if said := strings.Trim(pod.Verdict+": "+pod.Message, ": "); said != "" && (pod.Verified != VerifiedPassed || p.wide) {
+		text += ": " + p.cut(said)
 	}
 	if p.wide && pod.Batch > 0 {
 		text += fmt.Sprintf(", batch %d", pod.Batch)

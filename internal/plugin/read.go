@@ -20,5 +20,5 @@ import "github.com/spf13/cobra"
 
 // readCommands tell what is, and change nothing.
 func readCommands(c *connection) []*cobra.Command {
-	return []*cobra.Command{newStatusCommand(c), newExplainCommand(c), newCheckCommand(c)}
+	return []*cobra.Command{newStatusCommand(c), newHistoryCommand(c), newExplainCommand(c), newCheckCommand(c)}
 }

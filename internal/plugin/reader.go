@@ -220,7 +220,8 @@ func (r *reader) all(ctx context.Context, w what, like client.ObjectList, o *cli
 			return nil, fmt.Errorf("read a list of %s: %w", w.gvk.Kind, err)
 		}
 		items = append(items, of...)
-		if o.Continue = page.GetContinue(); o.Continue == "" {
+		// A cache has it all, and says something there all the same.
+		if o.Continue = page.GetContinue(); o.Continue == "" || r.page == 0 {
 			r.lists[w] = items
 			return items, nil
 		}

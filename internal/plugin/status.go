@@ -53,6 +53,7 @@ func (a *asked) begin() (client.WithWatch, *eyes, error) {
 		return nil, nil, err
 	}
 	a.style = styleOf(a.c.Out, environment)
+	a.style.operator = a.operator
 	live, err := a.c.client()
 	if err != nil {
 		return nil, nil, err
@@ -62,21 +63,33 @@ func (a *asked) begin() (client.WithWatch, *eyes, error) {
 
 // advisor writes commands about a workload as the user types them.
 func (a *asked) advisor(t target) advisor {
-	v := advisor{target: t.String(), namespace: t.key.Namespace}
+	flags := a.clusterFlags()
+	return advisor{
+		target: t.String(), namespace: t.key.Namespace,
+		clusterFlags: flags, flags: flags + a.namespaceFlag(t.key.Namespace),
+	}
+}
+
+// clusterFlags name the cluster where the user did.
+func (a *asked) clusterFlags() (flags string) {
 	f := a.c.flags
 	for _, flag := range []struct {
 		name  string
 		value *string
 	}{{"--kubeconfig", f.KubeConfig}, {"--context", f.Context}, {"--cluster", f.ClusterName}, {"--user", f.AuthInfoName}} {
 		if flag.value != nil && *flag.value != "" {
-			v.clusterFlags += " " + flag.name + " " + *flag.value
+			flags += " " + flag.name + " " + *flag.value
 		}
 	}
-	v.flags = v.clusterFlags
-	if t.key.Namespace != a.implied() {
-		v.flags += " -n " + t.key.Namespace
+	return flags
+}
+
+// namespaceFlag names a namespace where commands are not about it by themselves.
+func (a *asked) namespaceFlag(namespace string) string {
+	if namespace == a.implied() {
+		return ""
 	}
-	return v
+	return " -n " + namespace
 }
 
 // implied is the namespace that commands are about which name none.

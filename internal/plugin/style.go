@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -34,6 +35,8 @@ import (
 type style struct {
 	// ascii: nothing but ASCII; color: with colours.
 	ascii, color bool
+	// operator is the namespace of the operator, to name it.
+	operator string
 }
 
 // styleOf is the style for what a command prints to. Colours are only where a terminal
@@ -129,6 +132,32 @@ func (st style) tree(w io.Writer, nodes []node, indent string) {
 		}
 		fmt.Fprintln(w, indent+at+n.text)
 		st.tree(w, n.sub, indent+under)
+	}
+}
+
+// table prints rows in columns, the first as their heads, each of the others with its
+// mark.
+func (st style) table(w io.Writer, rows [][]string, marks []mark) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for n, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			line.WriteString(cell)
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+3))
+			}
+		}
+		text := strings.TrimRight(line.String(), " ")
+		if n == 0 {
+			fmt.Fprintln(w, "  "+st.bold(text))
+			continue
+		}
+		fmt.Fprintln(w, marks[n].of(st, text))
 	}
 }
 

@@ -18,6 +18,7 @@ package plugin
 
 import (
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -33,6 +34,11 @@ type telling struct {
 	do    func(*finder) []Advice
 }
 
+// repeats says that a message says no more.
+func (t telling) repeats(message string) bool {
+	return strings.Contains(strings.ToLower(t.says), strings.ToLower(message))
+}
+
 // said is a condition without its message.
 type said struct {
 	kind, status, reason string
@@ -40,10 +46,11 @@ type said struct {
 
 // tellCondition is a condition in one sentence, with what the operator says.
 func tellCondition(c *metav1.Condition) string {
-	if c.Message == "" {
-		return tellingOf(c).says
+	t := tellingOf(c)
+	if t.repeats(c.Message) {
+		return t.says
 	}
-	return tellingOf(c).says + " (" + c.Message + ")"
+	return t.says + " (" + c.Message + ")"
 }
 
 // tellingOf is how a condition is told. One that this build does not know speaks for
@@ -104,7 +111,7 @@ func add(kind string, of map[[2]string]telling) {
 func init() {
 	add(v1alpha1.ConditionProgressing, map[[2]string]telling{
 		{isTrue, v1alpha1.ReasonRollingOut}:       {NeedsNothing, "rolling out", "Pods are being replaced.", doWatch},
-		{isTrue, v1alpha1.ReasonRolloutComplete}:  {needsNoWord, "rolled out", "Every pod runs this version.", nil},
+		{isTrue, v1alpha1.ReasonRolloutComplete}:  {needsNoWord, "rolled out", "Every pod runs this version and is available.", nil},
 		{isFalse, v1alpha1.ReasonRolloutHalted}:   {NeedsSomebody, "halted", "The operator paused the rollout, because this version failed.", doResume},
 		{isFalse, v1alpha1.ReasonRolloutPaused}:   {NeedsSomebody, "paused", "Somebody paused the rollout: the release goes on when it is resumed.", doResume},
 		{isFalse, v1alpha1.ReasonRolloutStuck}:    {NeedsSomebody, "stuck", "The rollout does not move.", doStuck},
@@ -166,8 +173,8 @@ func addRolledBack() {
 
 func addPods() {
 	add(v1alpha1.ConditionPodsUnavailable, map[[2]string]telling{
-		{isTrue, v1alpha1.ReasonPodsFail}:       {NeedsSomebody, "pods fail", "Pods fail, although the release succeeded.", doMend},
-		{isTrue, v1alpha1.ReasonPodsSlow}:       {NeedsSomebody, "pods unavailable", "Pods have not been available for some time, although the release succeeded.", doMend},
+		{isTrue, v1alpha1.ReasonPodsFail}:       {NeedsSomebody, "pods fail", "Pods of the release fail.", doMend},
+		{isTrue, v1alpha1.ReasonPodsSlow}:       {NeedsSomebody, "pods unavailable", "Pods of the release have not been available for some time.", doMend},
 		{isTrue, v1alpha1.ReasonPodsNotMade}:    {NeedsSomebody, "pods not made", "Pods are asked for, and something refuses them.", doStuck},
 		{isFalse, v1alpha1.ReasonPodsAvailable}: {needsNoWord, "pods are well", "The pods are well again.", nil},
 	})

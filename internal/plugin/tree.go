@@ -233,6 +233,8 @@ type Pod struct {
 	// Hangs says why it is not Ready; Fails that waiting does not help.
 	Hangs string `json:"hangs,omitempty"`
 	Fails bool   `json:"fails,omitempty"`
+	// FinishedAt is when it will have been Ready for long enough to be verified.
+	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 	// Verified is how far its verification is, Verdict and Message what it says.
 	Verified Verification `json:"verified"`
 	Verdict  string       `json:"verdict,omitempty"`
@@ -300,7 +302,7 @@ func statusOf(s *sight, now time.Time) *Status {
 	current := s.current()
 	for i := range s.changes {
 		c := &s.changes[i]
-		st.Releases = append(st.Releases, s.release(c, c == current))
+		st.Releases = append(st.Releases, s.release(c, c == current, now))
 	}
 	if current != nil {
 		st.ReleasedAt = unixTime(cmp.Or(current.Status.StartTimeUnix, current.Spec.CreateTimeUnix))
@@ -441,7 +443,7 @@ func (s *sight) quarantined(now time.Time) (all []Quarantined) {
 }
 
 // release tells of one release.
-func (s *sight) release(c *v1alpha1.ChangeWorkload, current bool) Release {
+func (s *sight) release(c *v1alpha1.ChangeWorkload, current bool, now time.Time) Release {
 	st := &c.Status
 	r := Release{
 		Name: c.Name, Number: c.Spec.Release, Attempt: st.Attempt, Version: c.Spec.Reversion, Current: current,
@@ -460,7 +462,7 @@ func (s *sight) release(c *v1alpha1.ChangeWorkload, current bool) Release {
 	for _, b := range s.batches[c.UID] {
 		r.Batches = append(r.Batches, batchOf(b))
 	}
-	r.PodList = s.podsOf(c, current)
+	r.PodList = s.podsOf(c, current, now)
 	return r
 }
 
@@ -497,12 +499,18 @@ func batchOf(b *v1alpha1.ChangePod) Batch {
 // podsOf are the pods of a release: those with a result that counts and, where the
 // workload is at it, those that are there. Those that somebody has to look at come
 // first.
-func (s *sight) podsOf(c *v1alpha1.ChangeWorkload, current bool) []Pod {
+func (s *sight) podsOf(c *v1alpha1.ChangeWorkload, current bool, now time.Time) []Pod {
 	results := s.results(c)
 	var pods []Pod
 	if current {
 		for i := range s.pods {
-			pods = append(pods, podOf(&s.pods[i], c, results))
+			pod := podOf(&s.pods[i], c, results)
+			if s.settings != nil && pod.Verified == VerifiedUnready {
+				if _, left := s.pods[i].Finished(defense.FinishOf(s.workload, s.settings.Settings), now); left > 0 {
+					pod.FinishedAt = timeOf(now.Add(left))
+				}
+			}
+			pods = append(pods, pod)
 		}
 	}
 	for _, r := range c.Status.DefenseCheckFailPods {
