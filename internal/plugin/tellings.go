@@ -177,6 +177,7 @@ func addPods() {
 		{isTrue, v1alpha1.ReasonPodsSlow}:       {NeedsSomebody, "pods unavailable", "Pods of the release have not been available for some time.", doMend},
 		{isTrue, v1alpha1.ReasonPodsNotMade}:    {NeedsSomebody, "pods not made", "Pods are asked for, and something refuses them.", doStuck},
 		{isFalse, v1alpha1.ReasonPodsAvailable}: {needsNoWord, "pods are well", "The pods are well again.", nil},
+		{isFalse, v1alpha1.ReasonReleaseEnded}:  {needsNoWord, "ended", "The release ended.", nil},
 	})
 	add(v1alpha1.ConditionProven, map[[2]string]telling{
 		{isUnknown, v1alpha1.ReasonProving}: {needsNoWord, "proving", "The version has to run well a little longer before a rollback prefers it.", nil},
@@ -191,6 +192,8 @@ func addOrder() {
 		{isTrue, v1alpha1.ReasonAccepted}:          {needsNoWord, "order accepted", "AlterShield Server accepted the order.", nil},
 		{isFalse, v1alpha1.ReasonUnreachable}:      {NeedsTime, "server unreachable", "AlterShield Server does not answer: the operator tries again.", doCheck},
 		{isFalse, v1alpha1.ReasonPermissionDenied}: {NeedsSomebody, "server denies", "AlterShield Server does not know the platform or its token: the release waits until somebody repairs that.", doCheck},
+		{isFalse, v1alpha1.ReasonNotConfigured}:    {NeedsSomebody, "server not configured", "AlterShield Server does not know the scene: it has to be registered there.", doCheck},
+		{isFalse, v1alpha1.EventForeignID}:         {NeedsTime, "order unknown", "The record named an order of another record: it is not believed, and the operator begins again.", doDescribe},
 		{isFalse, v1alpha1.ReasonUnprocessable}:    {NeedsSomebody, "server fails at it", "AlterShield Server fails at the order, and always will.", doCheck},
 		{isFalse, v1alpha1.ReasonRefused}:          {NeedsSomebody, "order refused", "AlterShield Server refused the order: this version is not verified, and lifts no block.", func(f *finder) []Advice { return []Advice{f.releaseAnother(f.sight)} }},
 	})

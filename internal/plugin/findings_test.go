@@ -1,0 +1,310 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+const (
+	versionOne = "11111111111111111111111111111111"
+	versionTwo = "22222222222222222222222222222222"
+)
+
+var (
+	testNow     = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	testAdvisor = advisor{target: "deployment/sleep", namespace: "shop", flags: " -n shop"}
+)
+
+func minutesAgo(n int) time.Time { return testNow.Add(-time.Duration(n) * time.Minute) }
+
+// newSight is a workload at its second release, which succeeded, as the first one did.
+func newSight(with func(*sight)) *sight {
+	controller := true
+	owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "sleep", UID: "uid-sleep", Controller: &controller}}
+	inForce := settings.InForce{Settings: settings.Default()}
+	s := &sight{
+		whole: true, enrolled: true, enrolledKnown: true, settings: &inForce,
+		counts:     PodCounts{Desired: 3, Updated: 3, Ready: 3, Available: 3},
+		containers: []string{"main", "proxy"},
+		workload: &defense.Workload{
+			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "shop", Name: "sleep", UID: "uid-sleep",
+			Version: versionTwo, Images: []string{"busybox:2"},
+			Labels:      map[string]string{v1alpha1.VersionLabel: versionTwo},
+			Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "2", v1alpha1.ReleasedByAnnotation: "ann"},
+		},
+		changes: []v1alpha1.ChangeWorkload{{
+			ObjectMeta: metav1.ObjectMeta{Name: "sleep--x--" + versionTwo, Namespace: "shop", UID: "uid-two", OwnerReferences: owner},
+			Spec:       v1alpha1.ChangeWorkloadSpec{Reversion: versionTwo, Release: 2},
+			Status: v1alpha1.ChangeWorkloadStatus{
+				Status: v1alpha1.ChangeWorkloadSuccess, Attempt: 1, ObservedRelease: 2, PassCount: 3,
+				StartTimeUnix: minutesAgo(9).Unix(), UpdateTimeUnix: minutesAgo(8).Unix(),
+				ReleaseEvidence: v1alpha1.ReleaseEvidence{Images: []string{"busybox:2"}, ReleasedBy: "ann"},
+				PreviousReleases: []v1alpha1.PreviousRelease{{
+					Release: 1, Version: versionOne, Status: v1alpha1.ChangeWorkloadSuccess, StartTimeUnix: minutesAgo(60).Unix(), UpdateTimeUnix: minutesAgo(59).Unix(),
+					ReleaseEvidence: v1alpha1.ReleaseEvidence{Images: []string{"busybox:1"}, ReleasedBy: "bob"},
+				}},
+			},
+		}},
+		history: []remembered{
+			{Revision: defense.Revision{Name: "b", Version: versionTwo, Release: 2, Unproven: true}, images: []string{"busybox:2"}, since: minutesAgo(8)},
+			{Revision: defense.Revision{Name: "a", Version: versionOne, Release: 1}, images: []string{"busybox:1"}, since: minutesAgo(59)},
+		},
+		batches: map[types.UID][]*v1alpha1.ChangePod{},
+	}
+	if with != nil {
+		with(s)
+	}
+	return s
+}
+
+// failing lets the second release have failed two minutes ago.
+func failing(s *sight) {
+	st := &s.changes[0].Status
+	st.Status, st.UpdateTimeUnix = v1alpha1.ChangeWorkloadSuspend, minutesAgo(2).Unix()
+	st.PassCount, st.FailCount = 2, 1
+	st.DefenseCheckFailPods = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "sleep-a", UID: "uid-a"}, Verdict: "fail", Message: "find error"}}
+	s.say(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod sleep-a: fail: find error")
+}
+
+// blockedBySecond lets it be blocked because of that.
+func blockedBySecond(s *sight) {
+	failing(s)
+	s.say(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed, "pod sleep-a: fail: find error")
+	s.workload.Labels[v1alpha1.SuspendLabel] = fmt.Sprint(minutesAgo(2).Unix())
+	s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2 uid-two"
+}
+
+// rolledBack lets the second release have been rolled back, to the first version.
+func rolledBack(s *sight) {
+	change := s.changes[0].DeepCopy()
+	change.Status.Status = v1alpha1.ChangeWorkloadRollback
+	restored := change.DeepCopy()
+	restored.Name, restored.UID, restored.Spec.Reversion, restored.Spec.Release = "sleep--x--"+versionOne, "uid-one", versionOne, 3
+	restored.Status.Status, restored.Status.ObservedRelease, restored.Status.Attempt, restored.Status.PreviousReleases = v1alpha1.ChangeWorkloadSuccess, 3, 2, nil
+	restored.Status.ReleasedBy = "system:serviceaccount:altershieldoperator-system:altershieldoperator-controller-manager"
+	s.changes = []v1alpha1.ChangeWorkload{*restored, *change}
+	s.workload.Version = versionOne
+	s.workload.Labels[v1alpha1.VersionLabel] = versionOne
+	s.workload.Annotations[v1alpha1.ReleaseAnnotation] = "3"
+	defense.ParseQuarantine(nil, testNow).With(versionTwo, defense.QuarantineReason{
+		Time: minutesAgo(5).Format(time.RFC3339), Until: testNow.Add(55 * time.Minute).Format(time.RFC3339), Cause: v1alpha1.ReasonNeverStarted,
+		Pod: "sleep-a", Reason: "ErrImagePull", Release: 2, To: versionOne, Times: 1,
+	}).Annotate(s.workload.Annotations)
+}
+
+func (s *sight) say(kind string, status metav1.ConditionStatus, reason, message string) {
+	s.changes[0].Status.Conditions = append(s.changes[0].Status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(minutesAgo(2)),
+	})
+}
+
+func TestFindings(t *testing.T) {
+	const (
+		repair = "kubectl altershield repair deployment/sleep --image main=IMAGE -n shop"
+		back   = "kubectl altershield rollback deployment/sleep -n shop"
+		pass   = "kubectl altershield verdict pass deployment/sleep --pod sleep-a -n shop"
+		resume = "kubectl rollout resume deployment/sleep -n shop"
+		free   = "kubectl altershield unquarantine deployment/sleep " + versionTwo + " -n shop"
+		set    = "kubectl set image deployment/sleep main=IMAGE -n shop"
+		check  = "kubectl altershield check"
+		watch  = "kubectl altershield status deployment/sleep -w -n shop"
+		wait   = "kubectl altershield wait deployment/sleep -n shop"
+	)
+	type want struct {
+		Code  string
+		Needs Needs
+		What  string
+		By    string
+		Do    []string
+	}
+	tests := map[string]struct {
+		with func(*sight)
+		want []want
+	}{
+		"nothing": {want: nil},
+		"blocked": {
+			with: blockedBySecond,
+			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}}},
+		},
+		"blocked and halted": {
+			with: func(s *sight) {
+				blockedBySecond(s)
+				s.workload.Paused = true
+				s.workload.Annotations[v1alpha1.HaltedAnnotation] = versionTwo
+				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted, "the operator paused it")
+			},
+			want: []want{{"Blocked", NeedsSomebody, "blocked, halted", "ann", []string{repair, back, pass, resume}}},
+		},
+		"blocked, without anything to go back to": {
+			with: func(s *sight) { blockedBySecond(s); s.history = s.history[:1] },
+			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, pass}}},
+		},
+		"blocked, many pods failed": {
+			with: func(s *sight) {
+				blockedBySecond(s)
+				for i := range 4 {
+					s.changes[0].Status.DefenseCheckFailPods = append(s.changes[0].Status.DefenseCheckFailPods, v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: fmt.Sprint("sleep-", i)}})
+				}
+			},
+			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, "kubectl altershield verdict pass deployment/sleep -n shop"}}},
+		},
+		"blocked because of the order": {
+			with: func(s *sight) {
+				blockedBySecond(s)
+				s.changes[0].Status.Conditions[0].Reason = v1alpha1.ReasonOrderCheckFailed
+			},
+			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, "kubectl altershield verdict pass deployment/sleep --order -n shop"}}},
+		},
+		"blocked, by an earlier build": {
+			with: func(s *sight) {
+				blockedBySecond(s)
+				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2"
+			},
+			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}}},
+		},
+		"a repair is under way": {
+			with: func(s *sight) {
+				blockedBySecond(s)
+				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionOne + " 1 uid-one"
+				s.changes[0].Status = v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadRunning, ObservedRelease: 2, PreviousReleases: s.changes[0].Status.PreviousReleases}
+			},
+			want: []want{{"Blocked", NeedsTime, "blocked", "bob", []string{watch, wait}}},
+		},
+		"blocked by hand": {
+			with: func(s *sight) { s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
+			want: []want{{"BlockedByUser", NeedsSomebody, "blocked by hand", "", []string{
+				repair, "kubectl label deployment/sleep " + v1alpha1.SuspendLabel + "- " + v1alpha1.IgnoredSuspendLabel + "=true -n shop",
+			}}},
+		},
+		"blocked, with a stale override": {
+			with: func(s *sight) {
+				blockedBySecond(s)
+				s.workload.Annotations[v1alpha1.OverrideStaleAnnotation] = "true"
+			},
+			want: []want{
+				{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}},
+				{"StaleOverride", NeedsSomebody, "stale override", "", []string{"kubectl label deployment/sleep " + v1alpha1.IgnoredSuspendLabel + "- -n shop"}},
+			},
+		},
+		"failed, and not blocked": {
+			with: func(s *sight) {
+				failing(s)
+				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled, "blocking is off")
+			},
+			want: []want{{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{repair, back, pass}}},
+		},
+		"rolled back": {
+			with: rolledBack,
+			want: []want{{"RolledBack", NeedsSomebody, "rolled back", "ann", []string{set, free}}},
+		},
+		"a fix came after a rollback": {
+			with: func(s *sight) {
+				rolledBack(s)
+				s.workload.Annotations[v1alpha1.ReleaseAnnotation] = "4"
+			},
+			want: []want{{"Quarantined", NeedsNothing, "1 version in quarantine", "", []string{free}}},
+		},
+		"runs a version in quarantine": {
+			with: func(s *sight) {
+				annotations := maps.Clone(s.workload.Annotations)
+				rolledBack(s)
+				q := s.workload.Annotations
+				*s = *newSight(nil)
+				maps.Copy(s.workload.Annotations, q)
+				s.workload.Annotations[v1alpha1.ReleaseAnnotation] = annotations[v1alpha1.ReleaseAnnotation]
+			},
+			want: []want{{"QuarantineBypassed", NeedsSomebody, "runs a version in quarantine", "", []string{check, free}}},
+		},
+		"not enrolled": {
+			with: func(s *sight) { s.enrolled = false },
+			want: []want{{"NotEnrolled", NeedsNothing, "not under defense", "", []string{
+				"kubectl altershield observe -n shop", "kubectl altershield enroll namespace/shop",
+			}}},
+		},
+		"opted out, while blocked": {
+			with: func(s *sight) {
+				blockedBySecond(s)
+				s.workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
+			},
+			want: []want{{"OptedOut", NeedsNothing, "opted out", "", []string{"kubectl altershield opt-out deployment/sleep --undo -n shop"}}},
+		},
+		"observed": {
+			with: func(s *sight) {
+				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
+				s.say(v1alpha1.ConditionDefended, metav1.ConditionFalse, v1alpha1.ReasonObserving, "")
+			},
+			want: []want{{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --undo -n shop"}}},
+		},
+		"baseline": {
+			with: func(s *sight) { s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil },
+			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
+		},
+		"admission missed a release": {
+			with: func(s *sight) { s.workload.Version = versionOne },
+			want: []want{{"NotRecorded", NeedsSomebody, "not recorded", "", []string{check, watch}}},
+		},
+		"the record is not there": {
+			with: func(s *sight) { s.changes = nil },
+			want: []want{{"NotRecorded", NeedsSomebody, "not recorded", "", []string{check, watch}}},
+		},
+		"pods fail, and it will be rolled back": {
+			with: func(s *sight) {
+				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "3 of 3 pods")
+			},
+			want: []want{{"PodsUnavailablePodsFail", NeedsTime, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
+		},
+		"pods fail after the success": {
+			with: func(s *sight) {
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "3 of 3 pods")
+			},
+			want: []want{{"PodsUnavailablePodsFail", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
+		},
+		"without the server": {
+			with: func(s *sight) { s.changes[0].Status.OrderStage = v1alpha1.OrderSubmitting },
+			want: []want{{"Undefended", NeedsTime, "without the server", "", []string{check}}},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got []want
+			for _, f := range Findings(newSight(tt.with), testAdvisor, testNow) {
+				w := want{Code: f.Code, Needs: f.Needs, What: f.What, By: f.ReleasedBy}
+				for _, d := range f.Do {
+					w.Do = append(w.Do, d.Command)
+				}
+				got = append(got, w)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
