@@ -53,7 +53,7 @@ func (a advisor) kubectl(words ...string) string {
 func (a advisor) repair(s *sight) Advice {
 	return Advice{
 		a.plugin("repair", a.target, "--image", container(s)+"=IMAGE"),
-		"releases a fix past the block, which its success lifts; right when you have an image that is mended (or -f FILE, a mended manifest)",
+		"releases a fix past the block, which its success lifts; right when you have an image that is mended (or -f FILE, a mended manifest; or --next, where Git or Helm releases it)",
 	}
 }
 
@@ -108,10 +108,15 @@ func (a advisor) correct(s *sight) []Advice {
 	if verified == nil || verified.Status != metav1.ConditionFalse {
 		return nil
 	}
-	const does = "says that the verdict was wrong: the release goes on, and the block is lifted; right when you have looked, and nothing is wrong"
+	does := "says that the verdict was wrong, so that the release goes on; right when you have looked, and nothing is wrong"
+	if s.blocked() != nil {
+		does = "says that the verdict was wrong, so that the release goes on, and the block is lifted; right when you have looked, and nothing is wrong"
+	}
 	switch verified.Reason {
 	case v1alpha1.ReasonOrderCheckFailed:
 		return []Advice{{a.plugin("verdict pass", a.target, "--order"), does}}
+	case v1alpha1.ReasonCheckFailed:
+		return []Advice{{a.plugin("verdict pass", a.target, "--checks"), does}}
 	case v1alpha1.ReasonPodFailed:
 		var pods []string
 		for _, p := range c.Status.DefenseCheckFailPods {
@@ -139,11 +144,14 @@ func (a advisor) check() Advice {
 }
 
 func (a advisor) enroll() Advice {
-	return Advice{"kubectl altershield enroll namespace/" + a.namespace + a.clusterFlags, "puts the namespace under defense; right when its workloads have readiness probes"}
+	return Advice{"kubectl altershield enroll " + a.namespace + a.clusterFlags, "puts the namespace under defense in full; right when its workloads have readiness probes"}
 }
 
 func (a advisor) observeFirst() Advice {
-	return Advice{"kubectl altershield observe -n " + a.namespace + a.clusterFlags, "has the namespace only observed, once it is enrolled; right to see first what would be blocked or rolled back"}
+	return Advice{
+		"kubectl altershield enroll " + a.namespace + " --observe" + a.clusterFlags,
+		"puts the namespace under defense, only observed; right to see first what would be blocked or rolled back",
+	}
 }
 
 func (a advisor) optIn() Advice {
@@ -151,7 +159,7 @@ func (a advisor) optIn() Advice {
 }
 
 func (a advisor) defendFully() Advice {
-	return Advice{a.plugin("observe", a.target, "--undo"), "defends this workload in full; right when what would have been done was right"}
+	return Advice{a.plugin("observe", a.target, "--off"), "defends this workload in full; right when what would have been done was right"}
 }
 
 func (a advisor) resume() Advice {

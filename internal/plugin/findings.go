@@ -237,11 +237,23 @@ func (f *finder) suspended(c *v1alpha1.ChangeWorkload) {
 
 // waysOut are those of a release that failed its verification.
 func (f *finder) waysOut() []Advice {
-	do := []Advice{f.repair(f.sight)}
-	if to := f.goodVersion(); to != nil {
-		do = append(do, f.rollback(to))
+	var do []Advice
+	if f.blocked() != nil {
+		do = append(do, f.repair(f.sight))
+	} else {
+		do = append(do, f.releaseAnother(f.sight))
 	}
-	return append(do, f.correct(f.sight)...)
+	return slices.Concat(do, f.rollbackIfAny(), f.correct(f.sight))
+}
+
+// rollbackIfAny is the way back, where there is one. Requests for a rollback of what is
+// only observed are refused.
+func (f *finder) rollbackIfAny() []Advice {
+	to := f.goodVersion()
+	if observed, _ := f.defense(); to == nil || observed == DefenseObserved {
+		return nil
+	}
+	return []Advice{f.rollback(to)}
 }
 
 func (f *finder) resumeHalted() []Advice {

@@ -218,7 +218,17 @@ func TestFindings(t *testing.T) {
 				failing(s)
 				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled, "blocking is off")
 			},
-			want: []want{{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{repair, back, pass}}},
+			want: []want{{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, back, pass}}},
+		},
+		"failed, while it is only observed": {
+			with: func(s *sight) {
+				failing(s)
+				s.settings.Observe = true
+			},
+			want: []want{
+				{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, pass}},
+				{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}},
+			},
 		},
 		"rolled back": {
 			with: rolledBack,
@@ -245,7 +255,7 @@ func TestFindings(t *testing.T) {
 		"not enrolled": {
 			with: func(s *sight) { s.enrolled = false },
 			want: []want{{"NotEnrolled", NeedsNothing, "not under defense", "", []string{
-				"kubectl altershield observe -n shop", "kubectl altershield enroll namespace/shop",
+				"kubectl altershield enroll shop --observe", "kubectl altershield enroll shop",
 			}}},
 		},
 		"opted out, while blocked": {
@@ -260,7 +270,7 @@ func TestFindings(t *testing.T) {
 				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
 				s.say(v1alpha1.ConditionDefended, metav1.ConditionFalse, v1alpha1.ReasonObserving, "")
 			},
-			want: []want{{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --undo -n shop"}}},
+			want: []want{{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}}},
 		},
 		"baseline": {
 			with: func(s *sight) { s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil },

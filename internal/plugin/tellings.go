@@ -77,19 +77,13 @@ var (
 	// doMend is right when pods do not come up.
 	doMend = func(f *finder) []Advice {
 		do := []Advice{f.lookAtPods(), f.releaseAnother(f.sight)}
-		if to := f.goodVersion(); to != nil {
-			do = append(do, f.rollback(to))
-		}
-		return do
+		return append(do, f.rollbackIfAny()...)
 	}
 	doSlow = func(f *finder) []Advice { return append(doMend(f), f.moreTime()) }
 	// doStuck is right when the cluster does not make the pods.
 	doStuck = func(f *finder) []Advice {
 		do := []Advice{f.describe(), f.lookAtPods()}
-		if to := f.goodVersion(); to != nil {
-			do = append(do, f.rollback(to))
-		}
-		return do
+		return append(do, f.rollbackIfAny()...)
 	}
 	doResume    = func(f *finder) []Advice { return []Advice{f.resume()} }
 	doBrake     = func(f *finder) []Advice { return append([]Advice{f.elsewhere()}, doMend(f)...) }
