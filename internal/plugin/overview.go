@@ -89,19 +89,19 @@ type Counts struct {
 	Observed int `json:"observed"`
 }
 
-// survey is what was observed of many workloads.
-type survey struct {
+// census is what was observed of many workloads.
+type census struct {
 	sights   []*sight
 	settings []v1alpha1.OpsConfigInfo
 	policies []v1alpha1.DefensePolicy
 	missing  []string
 }
 
-// survey observes the workloads of a namespace, or of all, with as many requests as
+// census observes the workloads of a namespace, or of all, with as many requests as
 // there are kinds and pages. Whole: with the counts of pods. Past: with what they can be
 // rolled back to.
-func (e *eyes) survey(ctx context.Context, r *reader, namespace string, whole, past bool) (*survey, error) {
-	v := &survey{}
+func (e *eyes) census(ctx context.Context, r *reader, namespace string, whole, past bool) (*census, error) {
+	v := &census{}
 	in := client.InNamespace(namespace)
 	for _, kind := range e.kinds.Kinds() {
 		sights, err := sightsOf(ctx, r, kind, in, whole)
@@ -135,7 +135,7 @@ func (e *eyes) survey(ctx context.Context, r *reader, namespace string, whole, p
 	return v, nil
 }
 
-func (v *survey) optional(what string, err error) error {
+func (v *census) optional(what string, err error) error {
 	if apierrors.IsForbidden(err) {
 		v.missing = append(v.missing, fmt.Sprintf("%s not told: %s", what, reasonOf(err)))
 		return nil
@@ -167,7 +167,7 @@ func sightsOf(ctx context.Context, r *reader, kind workload.Kind, in client.List
 }
 
 // assign gives each workload its records.
-func (v *survey) assign(changes []v1alpha1.ChangeWorkload) {
+func (v *census) assign(changes []v1alpha1.ChangeWorkload) {
 	of := map[types.UID][]v1alpha1.ChangeWorkload{}
 	for i := range changes {
 		if ref := metav1.GetControllerOf(&changes[i]); ref != nil {
@@ -180,7 +180,7 @@ func (v *survey) assign(changes []v1alpha1.ChangeWorkload) {
 	}
 }
 
-func (v *survey) seeNamespaces(ctx context.Context, e *eyes, r *reader, namespace string) error {
+func (v *census) seeNamespaces(ctx context.Context, e *eyes, r *reader, namespace string) error {
 	view := cluster.View{Cached: r, Live: r, Kinds: e.kinds, Operator: e.operator}
 	var enrolled []string
 	if namespace != "" {
@@ -204,7 +204,7 @@ func (v *survey) seeNamespaces(ctx context.Context, e *eyes, r *reader, namespac
 	return nil
 }
 
-func (v *survey) seeSettings(ctx context.Context, e *eyes, r *reader, namespace string) error {
+func (v *census) seeSettings(ctx context.Context, e *eyes, r *reader, namespace string) error {
 	for _, ns := range e.asWell(namespace) {
 		var list v1alpha1.OpsConfigInfoList
 		if err := r.List(ctx, &list, client.InNamespace(ns)); err != nil {
@@ -239,7 +239,7 @@ func (e *eyes) asWell(namespace string) []string {
 	return slices.Compact([]string{e.operator, namespace})
 }
 
-func (v *survey) seePolicies(ctx context.Context, e *eyes, r *reader, namespace string) error {
+func (v *census) seePolicies(ctx context.Context, e *eyes, r *reader, namespace string) error {
 	for _, ns := range e.asWell(namespace) {
 		var list v1alpha1.DefensePolicyList
 		if err := r.List(ctx, &list, client.InNamespace(ns)); err != nil {
@@ -252,7 +252,7 @@ func (v *survey) seePolicies(ctx context.Context, e *eyes, r *reader, namespace 
 
 // seePast reads by metadata alone: the templates would be most of it. So the numbers of
 // releases are not known, and the youngest comes last.
-func (v *survey) seePast(ctx context.Context, r *reader, in client.ListOption) error {
+func (v *census) seePast(ctx context.Context, r *reader, in client.ListOption) error {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevisionList"))
 	if err := r.List(ctx, list, in, client.HasLabels{v1alpha1.VersionLabel}); err != nil {
@@ -274,7 +274,7 @@ func (v *survey) seePast(ctx context.Context, r *reader, in client.ListOption) e
 }
 
 // overviewOf tells what needs somebody, or, of all workloads, all.
-func overviewOf(v *survey, namespace string, all bool, now time.Time) *Overview {
+func overviewOf(v *census, namespace string, all bool, now time.Time) *Overview {
 	o := &Overview{Namespace: namespace, Items: []Item{}, Missing: v.missing}
 	for _, s := range v.sights {
 		item := itemOf(s, now)
@@ -342,7 +342,7 @@ func itemOf(s *sight, now time.Time) Item {
 
 // notAccepted are policies and settings that are not, and a webhook configuration that is
 // missing.
-func (v *survey) notAccepted() (items []Item) {
+func (v *census) notAccepted() (items []Item) {
 	add := func(kind string, o client.Object, conditions []metav1.Condition, types map[string]string) {
 		for name, what := range types {
 			if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionFalse {

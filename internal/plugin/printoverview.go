@@ -36,7 +36,7 @@ func (a *asked) many(ctx context.Context, everywhere, all bool) error {
 		return err
 	}
 	show := func(ctx context.Context, r *reader, w io.Writer, now time.Time) error {
-		v, err := e.survey(ctx, r, namespace, all, false)
+		v, err := e.census(ctx, r, namespace, all, false)
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 	if err != nil {
 		return err
 	}
-	v, err := e.survey(ctx, newReader(live, live.Scheme()), namespace, true, true)
+	v, err := e.census(ctx, newReader(live, live.Scheme()), namespace, true, true)
 	if err != nil {
 		return err
 	}
