@@ -73,7 +73,7 @@ func (e *ExitError) Unwrap() error { return e.Err }
 // Run runs the command of these arguments and returns its exit code. Errors are told
 // on the error stream.
 func Run(ctx context.Context, o Options, args []string) int {
-	cmd := NewCommand(o)
+	cmd := NewCommand(o) //nolint:contextcheck // each command gets it from ExecuteContext
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
 	if err == nil {
