@@ -54,6 +54,14 @@ func fixed(words ...string) completion {
 	}
 }
 
+// byPosition completes each argument with a completion of its own, the further ones with
+// the last. Each knows the arguments before it but for the first skipped ones.
+func byPosition(skipped int, with ...completion) completion {
+	return func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+		return with[min(len(args), len(with)-1)](cmd, args[min(skipped, len(args)):], begin)
+	}
+}
+
 // completed keeps of some words those that begin so. Where the cluster cannot be asked
 // there is nothing to offer, and nothing to say.
 func completed(words []string, begin string, err error) ([]string, cobra.ShellCompDirective) {
@@ -156,7 +164,7 @@ func (c *connection) completeVersions(cmd *cobra.Command, args []string, begin s
 // completeHistory completes versions that a rollback may go to.
 func (c *connection) completeHistory(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 	return c.completeFrom(func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) ([]string, error) {
-		history, err := historyOf(ctx, api, t, stored.GetUID())
+		history, err := readHistory(ctx, api, t, stored.GetUID())
 		words := []string{defense.LastSuccess}
 		for i := range history {
 			words = append(words, history[i].Version)
@@ -176,5 +184,12 @@ func (c *connection) completePods(cmd *cobra.Command, args []string, begin strin
 			}
 		}
 		return words, err
+	})(cmd, args, begin)
+}
+
+// completeQuarantined completes versions that are in quarantine.
+func (c *connection) completeQuarantined(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	return c.completeFrom(func(_ context.Context, _ client.Reader, _ target, stored *unstructured.Unstructured) ([]string, error) {
+		return defense.HeldBy(stored.GetLabels(), stored.GetAnnotations(), c.Now()).Quarantine, nil
 	})(cmd, args, begin)
 }

@@ -19,4 +19,4 @@ package plugin
 import "github.com/spf13/cobra"
 
 // otherCommands are about the program itself.
-func otherCommands(*connection) []*cobra.Command { return nil }
+func otherCommands(c *connection) []*cobra.Command { return []*cobra.Command{versionCommand(c)} }

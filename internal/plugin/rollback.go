@@ -142,18 +142,18 @@ func sameRelease(s *situation) []workload.Op {
 
 // rollbackTarget is where a rollback goes to, or why the operator would refuse it, as
 // far as the user may read what it goes by.
-func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situation, f rollbackFlags) (knownVersion, error) {
-	history, err := historyOf(ctx, api, s.target, s.w.UID)
+func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situation, f rollbackFlags) (goodVersion, error) {
+	history, err := readHistory(ctx, api, s.target, s.w.UID)
 	if err != nil {
-		return knownVersion{}, err
+		return goodVersion{}, err
 	}
 	changes, err := releasesOf(ctx, api, s.target, s.w.UID)
 	if err != nil {
-		return knownVersion{}, err
+		return goodVersion{}, err
 	}
 	inForce, _, err := inForceFor(ctx, api, f.operator, s.w)
 	if err != nil {
-		return knownVersion{}, err
+		return goodVersion{}, err
 	}
 	in := defense.RollbackInput{
 		Now: s.now, Settings: inForce.Settings, Workload: s.w, Enrolled: true, Changes: changes, History: revisions(history),
@@ -162,7 +162,7 @@ func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situ
 }
 
 // chooseTarget is where a request goes to, or why it is refused.
-func (c *connection) chooseTarget(in defense.RollbackInput, history []knownVersion, to string, t target) (knownVersion, error) {
+func (c *connection) chooseTarget(in defense.RollbackInput, history []goodVersion, to string, t target) (goodVersion, error) {
 	if to != defense.LastSuccess {
 		known := []string{in.Workload.Version}
 		for i := range history {
@@ -170,7 +170,7 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []knownVersi
 		}
 		version, err := fullVersion(to, known)
 		if err != nil {
-			return knownVersion{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history))
+			return goodVersion{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history))
 		}
 		to = version
 	}
@@ -180,14 +180,14 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []knownVersi
 		if in.Settings.Observe {
 			do = "let it be defended first: " + c.command(t, "observe", "--off")
 		}
-		return knownVersion{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)
+		return goodVersion{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)
 	}
-	i := slices.IndexFunc(history, func(r knownVersion) bool { return r.Version == version })
+	i := slices.IndexFunc(history, func(r goodVersion) bool { return r.Version == version })
 	return history[i], nil
 }
 
-// historyHas tells of the versions that are knownVersion.
-func historyHas(history []knownVersion) string {
+// historyHas tells of the versions that are remembered.
+func historyHas(history []goodVersion) string {
 	if len(history) == 0 {
 		return "its history is empty: no version has succeeded under defense; release a fix"
 	}
@@ -199,7 +199,7 @@ func historyHas(history []knownVersion) string {
 }
 
 // awaitRollback waits until the operator carried the request out, or refused it.
-func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *situation, to knownVersion, timeout time.Duration) error {
+func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *situation, to goodVersion, timeout time.Duration) error {
 	asked := c.Now()
 	var now *situation
 	watch := c.watchTarget(api, s.target, timeout)
@@ -227,7 +227,7 @@ func (c *connection) watchTarget(api client.WithWatch, t target, timeout time.Du
 }
 
 // tellRollback tells what became of a request that the operator has taken.
-func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to knownVersion, asked time.Time) error {
+func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to goodVersion, asked time.Time) error {
 	switch outcome := rollbackOutcome(s.w, now.w, to.Version); outcome {
 	case rollbackDone:
 		fmt.Fprintf(c.Out, "%s: rolled back; version %s is verified now as release %d, and version %s is in quarantine\n",
@@ -328,15 +328,8 @@ Nothing is released. A version that is released after that counts as overridden:
 rolled back again unless somebody asks for it.`),
 		Example: `  kubectl altershield unquarantine deployment/sleep 1e26fe63
   kubectl altershield unquarantine deployment/sleep --all`,
-		Args: cobra.RangeArgs(1, 3),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return c.completeWorkloads(cmd, args, begin)
-			}
-			return c.completeFrom(func(_ context.Context, _ client.Reader, _ target, stored *unstructured.Unstructured) ([]string, error) {
-				return defense.HeldBy(stored.GetLabels(), stored.GetAnnotations(), c.Now()).Quarantine, nil
-			})(cmd, args, begin)
-		},
+		Args:              cobra.RangeArgs(1, 3),
+		ValidArgsFunction: byPosition(0, c.completeWorkloads, c.completeQuarantined),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := change.check(); err != nil {
 				return err
@@ -368,7 +361,7 @@ func (c *changer) unquarantine(ctx context.Context, args []string, version strin
 	if err := c.mustBeDefended(s); err != nil {
 		return err
 	}
-	asked, ended, err := toUnquarantine(s, version)
+	asked, ended, err := toUnquarantine(s, version, c.command(t, "history"))
 	if err != nil {
 		return err
 	}
@@ -386,11 +379,11 @@ func (c *changer) unquarantine(ctx context.Context, args []string, version strin
 }
 
 // toUnquarantine is what to ask for, and whose quarantine that ends.
-func toUnquarantine(s *situation, version string) (asked string, ended []string, err error) {
+func toUnquarantine(s *situation, version, history string) (asked string, ended []string, err error) {
 	held := defense.HeldBy(s.w.Labels, s.w.Annotations, s.now).Quarantine
 	switch {
 	case len(held) == 0:
-		return "", nil, remedy(fmt.Errorf("no version of %s is in quarantine", s.target), "every version may be released; see kubectl altershield history")
+		return "", nil, remedy(fmt.Errorf("no version of %s is in quarantine", s.target), "every version may be released; see "+history)
 	case version == defense.AllVersions:
 		return version, held, nil
 	}

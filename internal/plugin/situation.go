@@ -174,37 +174,37 @@ func isOwnedBy(o metav1.Object, uid types.UID) bool {
 	return owner != nil && owner.UID == uid
 }
 
-// knownVersion is a version in the history of a workload, with its images.
-type knownVersion struct {
+// goodVersion is one in the history of a workload, with its images.
+type goodVersion struct {
 	defense.Revision
 	Images []string
 }
 
-// historyOf lists the versions of a workload that are knownVersion, the newest first.
-func historyOf(ctx context.Context, r client.Reader, t target, uid types.UID) ([]knownVersion, error) {
+// readHistory lists the versions of a workload that are remembered, the newest first.
+func readHistory(ctx context.Context, r client.Reader, t target, uid types.UID) ([]goodVersion, error) {
 	var list appsv1.ControllerRevisionList
 	if err := r.List(ctx, &list, recordsOf(t)...); err != nil {
 		return nil, fmt.Errorf("list controllerrevisions of %s: %w", t, err)
 	}
-	var history []knownVersion
+	var history []goodVersion
 	for i := range list.Items {
 		if workload.Remembers(&list.Items[i]) != uid {
 			continue
 		}
 		for _, revision := range workload.History(list.Items[i : i+1]) {
-			known := knownVersion{Revision: revision}
+			known := goodVersion{Revision: revision}
 			if template, _, err := workload.TemplateOf(&list.Items[i]); err == nil {
 				known.Images = workload.Images(template)
 			}
 			history = append(history, known)
 		}
 	}
-	slices.SortStableFunc(history, func(a, b knownVersion) int { return int(b.Release - a.Release) })
+	slices.SortStableFunc(history, func(a, b goodVersion) int { return int(b.Release - a.Release) })
 	return history, nil
 }
 
 // revisions are the history as the operator decides by it.
-func revisions(history []knownVersion) []defense.Revision {
+func revisions(history []goodVersion) []defense.Revision {
 	var plain []defense.Revision
 	for i := range history {
 		plain = append(plain, history[i].Revision)

@@ -64,13 +64,8 @@ kubectl-altershield; only the audit log of the API server knows the user.`),
 
   # Fail a release by what somebody saw
   kubectl altershield verdict fail deployment/sleep --pod sleep-76899dd8f8-4j4lp -m "find error"`,
-		Args: cobra.RangeArgs(2, 3),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return []string{"pass", "fail"}, cobra.ShellCompDirectiveNoFileComp
-			}
-			return c.completeWorkloads(cmd, args[1:], begin)
-		},
+		Args:              cobra.RangeArgs(2, 3),
+		ValidArgsFunction: byPosition(1, fixed("pass", "fail"), c.completeWorkloads),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := change.check(); err != nil {
 				return err
@@ -91,9 +86,7 @@ kubectl-altershield; only the audit log of the API server knows the user.`),
 	flags.BoolVar(&f.wait, "wait", true, "wait until the operator has taken the verdict")
 	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 is without end")
 	addOperatorNamespace(flags, &f.operator)
-	completeFlag(cmd, "pod", func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-		return c.completePods(cmd, args[min(1, len(args)):], begin)
-	})
+	completeFlag(cmd, "pod", byPosition(1, c.completePods))
 	change.addTo(flags)
 	return cmd
 }

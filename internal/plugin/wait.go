@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -183,7 +184,7 @@ func (c *connection) wait(ctx context.Context, f waitFlags, args []string) error
 // describeAwaited names the release with what it runs, where that is known.
 func describeAwaited(a awaited, w *defense.Workload) string {
 	if a.Version == w.Version {
-		return fmt.Sprintf("%s, %v", a, w.Images)
+		return fmt.Sprintf("%s: %s", a, strings.Join(w.Images, ", "))
 	}
 	return a.String()
 }
@@ -228,7 +229,7 @@ func lastOfVersion(begin string, w *defense.Workload, changes []v1alpha1.ChangeW
 	version, err := fullVersion(begin, known)
 	switch {
 	case err != nil:
-		return awaited{}, remedy(fmt.Errorf("%s has released %w", w.Name, err), "see kubectl altershield history")
+		return awaited{}, remedy(fmt.Errorf("%s has released %w", w.Name, err), "see kubectl altershield history "+w.Kind()+"/"+w.Name)
 	case version == w.Version:
 		return current, nil
 	default:
@@ -286,8 +287,7 @@ func (w *waiter) tell(lines []progressLine) {
 func (w *waiter) look(ctx context.Context) (v releaseView, err error) {
 	stored := &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(w.kind.GroupVersionKind())
-	// The releases first: one that the workload is at by then may have its record
-	// already, and one of the records is not newer than the workload.
+	// The releases first: the workload is then at none that is older than these.
 	if v.Changes, err = releasesOf(ctx, w.api, w.target, w.uid); err != nil {
 		return v, err
 	}

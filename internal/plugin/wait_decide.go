@@ -195,8 +195,9 @@ func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWa
 		return verdictOfWait{Ending: endedFailed, Message: fmt.Sprintf("AlterShield Server refused %s: %s", a, conditionText(s, v1alpha1.ConditionOrderAccepted, "it gave no reason"))}
 	case v1alpha1.ChangeWorkloadCanceled:
 		return canceled(a, s)
+	default:
+		return v.open(a, s)
 	}
-	return v.open(a, s)
 }
 
 // open is the look at a release that its record says goes on.
@@ -213,7 +214,7 @@ func (v releaseView) open(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOf
 		// It may have ended before it was replaced: its record will say.
 		return verdictOfWait{Message: fmt.Sprintf("%s is being replaced by release %d", a, v.Workload.Release()), Meanwhile: endedCanceled}
 	default:
-		return verdictOfWait{Message: goesOnAs(s)}
+		return verdictOfWait{Message: stateAndWaits(s)}
 	}
 }
 
@@ -235,11 +236,12 @@ func (v releaseView) ofPrevious(a awaited, p *v1alpha1.PreviousRelease) verdictO
 		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back%s", a, why)}
 	case v1alpha1.ChangeWorkloadFailed:
 		return verdictOfWait{Ending: endedFailed, Message: fmt.Sprintf("AlterShield Server refused %s%s; a newer release has followed", a, why)}
+	default: // it was canceled, or what is kept of it was written before it was
+		if rolledBack := v.rolledBack(a); rolledBack != "" {
+			return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, rolledBack)}
+		}
+		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("a newer release replaced %s before it ended", a)}
 	}
-	if v.Workload != nil && v.rolledBack(a) != "" {
-		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, v.rolledBack(a))}
-	}
-	return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("a newer release replaced %s before it ended", a)}
 }
 
 // unrecorded is the look at a release of which no record says anything. There may be one
@@ -328,8 +330,8 @@ func canceled(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 	}
 }
 
-// goesOnAs is the state of a release that goes on, with what it waits for.
-func goesOnAs(s *v1alpha1.ChangeWorkloadStatus) string {
+// stateAndWaits is the state of a release that goes on, with what it waits for.
+func stateAndWaits(s *v1alpha1.ChangeWorkloadStatus) string {
 	if s.Status == v1alpha1.ChangeWorkloadInit {
 		return "Init: " + conditionText(s, v1alpha1.ConditionOrderAccepted, "the release begins")
 	}

@@ -30,8 +30,8 @@ const maxAnnotation = 100
 
 // Values of an annotation that only say whether a setting is on.
 const (
-	enabled  = "enabled"
-	disabled = "disabled"
+	Enabled  = "enabled"
+	Disabled = "disabled"
 )
 
 // annotated are the settings that a workload may have of its own, by an
@@ -72,16 +72,16 @@ func (l *layers) annotate(operator []v1alpha1.OpsConfigInfo, annotations map[str
 func (l *layers) set(name, value string) error {
 	k := known[name]
 	switch value {
-	case disabled, "false":
+	case Disabled, "false":
 		return k.apply(&l.in.Settings, v1alpha1.OpsConfigValue{})
-	case enabled, "true":
+	case Enabled, "true":
 		if k.apply(&l.in.Settings, v1alpha1.OpsConfigValue{Enable: true, Content: l.contents[name]}) == nil {
 			return nil
 		}
 		return k.apply(&l.in.Settings, v1alpha1.OpsConfigValue{Enable: true, Content: k.initial.Content})
 	}
 	if !k.content {
-		return fmt.Errorf("%q is neither %q nor %q", value, enabled, disabled)
+		return fmt.Errorf("%q is neither %q nor %q", value, Enabled, Disabled)
 	}
 	return k.apply(&l.in.Settings, v1alpha1.OpsConfigValue{Enable: true, Content: value})
 }

@@ -1,0 +1,409 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// enrolFlags are the flags of enroll and unenroll.
+type enrolFlags struct {
+	observe, wait bool
+	operator      string
+	timeout       time.Duration
+}
+
+func enrollCommand(c *connection) *cobra.Command {
+	f, change := enrolFlags{}, &changer{connection: c}
+	cmd := &cobra.Command{
+		Use:   "enroll [NAMESPACE...]",
+		Short: "Put namespaces under defense",
+		Long: strings.TrimSpace(`
+Put namespaces, or the one of -n, under defense: from then on each change of a pod
+template in them is a release that is recorded and verified. What runs by then stays as it
+is, and restarts nothing: it is a baseline until its template changes.
+
+With --observe the namespace is only observed at first: nothing is blocked, paused, rolled
+back or denied, and events tell what would have been. That is how to begin. When you trust
+it: kubectl altershield observe --namespace-wide --undo.`),
+		Example: `  # The way to begin: record and verify, block nothing
+  kubectl altershield enroll shop --observe
+
+  kubectl altershield enroll shop warehouse`,
+		ValidArgsFunction: c.completeNamespaces,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := change.check(); err != nil {
+				return err
+			}
+			return change.eachNamespace(cmd.Context(), args, func(api client.WithWatch, ns *corev1.Namespace) error {
+				return change.enrol(cmd.Context(), api, ns, f)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&f.observe, "observe", false, "only observe the namespace at first")
+	addOperatorNamespace(cmd.Flags(), &f.operator)
+	change.addTo(cmd.Flags())
+	return cmd
+}
+
+func unenrollCommand(c *connection) *cobra.Command {
+	f, change := enrolFlags{}, &changer{connection: c}
+	cmd := &cobra.Command{
+		Use:   "unenroll [NAMESPACE...]",
+		Short: "Take namespaces out of the defense",
+		Long: strings.TrimSpace(`
+Take namespaces, or the one of -n, out of the defense. Releases under way become Canceled.
+The operator takes back its blocks and pauses, lets go what it holds, and writes nothing
+more. Blocks that somebody set by hand stay. Records and settings stay, too.`),
+		Example:           `  kubectl altershield unenroll shop`,
+		ValidArgsFunction: c.completeNamespaces,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := change.check(); err != nil {
+				return err
+			}
+			return change.eachNamespace(cmd.Context(), args, func(api client.WithWatch, ns *corev1.Namespace) error {
+				return change.unenrol(cmd.Context(), api, ns, f)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&f.wait, "wait", true, "wait until the operator took back what it had set")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 is without end")
+	change.addTo(cmd.Flags())
+	return cmd
+}
+
+// eachNamespace does something with the namespaces that are named, or with the one of
+// the context.
+func (c *changer) eachNamespace(ctx context.Context, names []string, do func(client.WithWatch, *corev1.Namespace) error) error {
+	if len(names) == 0 {
+		name, err := c.namespace()
+		if err != nil {
+			return err
+		}
+		names = []string{name}
+	}
+	api, err := c.client()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		ns := &corev1.Namespace{}
+		switch err := api.Get(ctx, types.NamespacedName{Name: name}, ns); {
+		case apierrors.IsNotFound(err):
+			return remedy(fmt.Errorf("there is no namespace %s", name), "see kubectl get namespaces")
+		case err != nil:
+			return fmt.Errorf("get namespace %s: %w", name, err)
+		}
+		if err := do(api, ns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayEnrol says why a namespace is never under defense.
+func mayEnrol(ns *corev1.Namespace, operator string) error {
+	switch {
+	case slices.Contains(defense.SystemNamespaces(), ns.Name):
+		return remedy(fmt.Errorf("%s is a namespace of the cluster itself: the label has no effect there", ns.Name), "enrol the namespaces of your workloads")
+	case ns.Name == operator:
+		return remedy(fmt.Errorf("%s is the namespace of the operator, whose webhooks must not stand in the way of its own pods", ns.Name), "enrol the namespaces of your workloads")
+	case ns.DeletionTimestamp != nil:
+		return remedy(fmt.Errorf("the namespace %s is being deleted", ns.Name), "enrol it once it is there again")
+	default:
+		return nil
+	}
+}
+
+func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Namespace, f enrolFlags) error {
+	if err := mayEnrol(ns, f.operator); err != nil {
+		return err
+	}
+	found, err := survey(ctx, api, ns.Name)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(c.Out, strings.Join(found.describe(ns.Name), "\n"))
+	if f.observe {
+		// First: no release may be blocked in between.
+		if err := c.setObserve(ctx, api, ns.Name, true); err != nil {
+			return err
+		}
+	}
+	if defense.NamespaceEnrolled(ns.Name, ns.Labels) {
+		fmt.Fprintf(c.Out, "namespace/%s is under defense already\n", ns.Name)
+		return nil
+	}
+	what := fmt.Sprintf("namespace/%s: set the label %s=%s", ns.Name, v1alpha1.EnrolledLabel, v1alpha1.EnrolledValue)
+	value := v1alpha1.EnrolledValue
+	err = c.change(what, "namespace/"+ns.Name+" labeled", func(dryRun []string) error { return labelNamespace(ctx, api, ns, &value, dryRun) })
+	if err != nil {
+		return err
+	}
+	c.next(c.commandIn(ns.Name, "status"))
+	return nil
+}
+
+// labelNamespace sets the label that enrols a namespace, or removes it.
+func labelNamespace(ctx context.Context, api client.Client, ns *corev1.Namespace, value *string, dryRun []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": ns.UID, "labels": map[string]any{v1alpha1.EnrolledLabel: value}}})
+	if err != nil {
+		return fmt.Errorf("encode a patch: %w", err)
+	}
+	if err := api.Patch(ctx, ns.DeepCopy(), client.RawPatch(types.MergePatchType, patch), patchOptions(dryRun)); err != nil {
+		return fmt.Errorf("label namespace %s: %w", ns.Name, err)
+	}
+	return nil
+}
+
+// inventory is what there is in a namespace, as far as enrolling it is about it.
+type inventory struct {
+	// Baselines, Released and OptedOut are how many workloads have no release yet, had
+	// one before, and are out of the defense by themselves.
+	Baselines, Released, OptedOut int
+	// Unprobed have a container without a readiness probe, and Hasty no
+	// minReadySeconds.
+	Unprobed, Hasty []string
+}
+
+// survey lists the workloads of a namespace, of all kinds.
+func survey(ctx context.Context, r client.Reader, namespace string) (inventory, error) {
+	found := inventory{}
+	err := eachWorkload(ctx, r, namespace, found.add)
+	return found, err
+}
+
+// eachWorkload does something with the workloads of a namespace, of all kinds.
+func eachWorkload(ctx context.Context, r client.Reader, namespace string, do func(workload.Kind, *unstructured.Unstructured) error) error {
+	for _, kind := range workload.Defended().Kinds() {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind.GroupVersionKind())
+		if err := r.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			return fmt.Errorf("list %s of %s: %w", kind.Resource(), namespace, err)
+		}
+		for i := range list.Items {
+			list.Items[i].SetGroupVersionKind(kind.GroupVersionKind())
+			if err := do(kind, &list.Items[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (v *inventory) add(kind workload.Kind, stored *unstructured.Unstructured) error {
+	t := target{kind: kind, key: client.ObjectKeyFromObject(stored)}
+	switch {
+	case defense.OptedOut(stored.GetLabels()):
+		v.OptedOut++
+		return nil
+	case stored.GetLabels()[v1alpha1.VersionLabel] == "":
+		v.Baselines++
+	default:
+		v.Released++
+	}
+	template, err := workload.Template(kind, stored)
+	if err != nil {
+		return err
+	}
+	containers, _, _ := unstructured.NestedSlice(template, "spec", "containers")
+	for _, container := range containers {
+		if fields, ok := container.(map[string]any); ok && fields["readinessProbe"] == nil {
+			v.Unprobed = append(v.Unprobed, t.String())
+			break
+		}
+	}
+	if seconds, _, _ := unstructured.NestedInt64(stored.Object, "spec", "minReadySeconds"); seconds == 0 {
+		v.Hasty = append(v.Hasty, t.String())
+	}
+	return nil
+}
+
+// maxNamed is how many workloads a warning names.
+const maxNamed = 20
+
+// describe says what enrolling the namespace means, and what protects too little.
+func (v *inventory) describe(namespace string) []string {
+	lines := []string{fmt.Sprintf("namespace/%s: %s without a release under defense: baselines, until their template changes", namespace, count(v.Baselines, "workload"))}
+	if v.Released > 0 {
+		lines = append(lines, fmt.Sprintf("  %s released under defense before", count(v.Released, "workload")))
+	}
+	if v.OptedOut > 0 {
+		lines = append(lines, fmt.Sprintf("  %s opted out (label %s=%s), and stay out", count(v.OptedOut, "workload"), v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled))
+	}
+	if len(v.Unprobed) > 0 {
+		lines = append(lines, "  warning: without a readiness probe Kubernetes removes the old pods before the new ones work; give one to each container of: "+named(v.Unprobed))
+	}
+	if len(v.Hasty) > 0 {
+		lines = append(lines, "  warning: without minReadySeconds a pod counts as available at once; set it to the time in which the program usually crashes, for: "+named(v.Hasty))
+	}
+	return lines
+}
+
+// named are the first of many names.
+func named(names []string) string {
+	slices.Sort(names)
+	if more := len(names) - maxNamed; more > 0 {
+		return strings.Join(names[:maxNamed], ", ") + fmt.Sprintf(", and %d more", more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// takenBack is what the operator takes back of a workload that leaves the defense, or is
+// only observed from then on.
+func takenBack(labels, annotations map[string]string) (what []string) {
+	if _, blocked := labels[v1alpha1.SuspendLabel]; blocked && annotations[v1alpha1.SuspendedByAnnotation] != "" {
+		what = append(what, "its block")
+	}
+	if annotations[v1alpha1.HaltedAnnotation] != "" {
+		what = append(what, "its pause")
+	}
+	if annotations[v1alpha1.HeldAnnotation] != "" {
+		what = append(what, "its hold")
+	}
+	return what
+}
+
+// staysBlocked says that somebody set a block by hand, which stays.
+func staysBlocked(labels, annotations map[string]string) bool {
+	_, blocked := labels[v1alpha1.SuspendLabel]
+	return blocked && annotations[v1alpha1.SuspendedByAnnotation] == ""
+}
+
+// describeTakenBack says of a workload what the operator takes back, and what stays.
+func describeTakenBack(t target, stored *unstructured.Unstructured) (lines []string) {
+	if what := takenBack(stored.GetLabels(), stored.GetAnnotations()); len(what) > 0 {
+		lines = append(lines, fmt.Sprintf("%s: the operator takes back %s", t, strings.Join(what, ", ")))
+	}
+	if staysBlocked(stored.GetLabels(), stored.GetAnnotations()) {
+		lines = append(lines, fmt.Sprintf("%s: the block that somebody set by hand stays: kubectl label %s %s- -n %s", t, t, v1alpha1.SuspendLabel, t.key.Namespace))
+	}
+	return lines
+}
+
+func (c *changer) unenrol(ctx context.Context, api client.WithWatch, ns *corev1.Namespace, f enrolFlags) error {
+	if _, there := ns.Labels[v1alpha1.EnrolledLabel]; !there {
+		fmt.Fprintf(c.Out, "namespace/%s is not under defense\n", ns.Name)
+		return nil
+	}
+	if err := c.tellLeaving(ctx, api, ns.Name); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("namespace/%s: remove the label %s", ns.Name, v1alpha1.EnrolledLabel)
+	err := c.change(what, "namespace/"+ns.Name+" label removed", func(dryRun []string) error { return labelNamespace(ctx, api, ns, nil, dryRun) })
+	if err != nil || c.pretends() || !f.wait {
+		return err
+	}
+	return c.awaitTakenBack(ctx, api, ns.Name, f.timeout, nil)
+}
+
+// tellLeaving says what ends when a namespace leaves the defense.
+func (c *changer) tellLeaving(ctx context.Context, api client.Client, namespace string) error {
+	var changes v1alpha1.ChangeWorkloadList
+	if err := api.List(ctx, &changes, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("list changeworkloads of %s: %w", namespace, err)
+	}
+	for i := range changes.Items {
+		if change := &changes.Items[i]; defense.IsOpen(change.Status.Status) {
+			fmt.Fprintf(c.Out, "changeworkload/%s: becomes Canceled\n", change.Name)
+		}
+	}
+	return eachWorkload(ctx, api, namespace, func(kind workload.Kind, stored *unstructured.Unstructured) error {
+		for _, line := range describeTakenBack(target{kind: kind, key: client.ObjectKeyFromObject(stored)}, stored) {
+			fmt.Fprintln(c.Out, line)
+		}
+		return nil
+	})
+}
+
+// awaitTakenBack waits until the operator took back what it had set in a namespace, or
+// of one workload there.
+func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, namespace string, timeout time.Duration, only *target) error {
+	watch := &watcher{api: api, timeout: timeout, trouble: c.tellTrouble}
+	for _, kind := range workload.Defended().Kinds() {
+		watch.what = append(watch.what, watched{kind.ObjectList(), []client.ListOption{client.InNamespace(namespace)}})
+	}
+	var left []string
+	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
+		left = nil
+		err := eachWorkload(ctx, api, namespace, func(kind workload.Kind, stored *unstructured.Unstructured) error {
+			t := target{kind: kind, key: client.ObjectKeyFromObject(stored)}
+			what := takenBack(stored.GetLabels(), stored.GetAnnotations())
+			if len(what) > 0 && (only == nil || only.String() == t.String()) {
+				left = append(left, t.String()+": "+strings.Join(what, ", "))
+			}
+			return nil
+		})
+		return len(left) == 0, err
+	})
+	switch {
+	case errors.Is(err, errTimedOut):
+		return remedy(fmt.Errorf("the operator has not taken back in %s: %s", timeout, strings.Join(left, "; ")), "see whether it runs: "+c.commandIn("", "check"))
+	case err != nil:
+		return err
+	}
+	fmt.Fprintln(c.Out, "nothing of the operator is left to take back")
+	return nil
+}
+
+// setObserve makes the setting observe of a namespace what it is to be; nil removes it.
+func (c *changer) setObserve(ctx context.Context, api client.Client, namespace string, enable bool) error {
+	stored := &v1alpha1.OpsConfigInfo{}
+	key := types.NamespacedName{Namespace: namespace, Name: settings.NameObserve}
+	name := "opsconfiginfo/" + settings.NameObserve
+	switch err := api.Get(ctx, key, stored); {
+	case apierrors.IsNotFound(err):
+		made := &v1alpha1.OpsConfigInfo{Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: enable}}
+		made.Namespace, made.Name = namespace, settings.NameObserve
+		return c.change(fmt.Sprintf("%s: make it in %s, with enable: %t", name, namespace, enable), name+" created", func(dryRun []string) error {
+			if err := api.Create(ctx, made, &client.CreateOptions{DryRun: dryRun, FieldManager: fieldManager}); err != nil {
+				return fmt.Errorf("create %s in %s: %w", name, namespace, err)
+			}
+			return nil
+		})
+	case err != nil:
+		return fmt.Errorf("get %s in %s: %w", name, namespace, err)
+	case stored.Spec.Enable == enable:
+		fmt.Fprintf(c.Out, "%s in %s has enable: %t already\n", name, namespace, enable)
+		return nil
+	}
+	return c.change(fmt.Sprintf("%s: set enable: %t in %s", name, enable, namespace), name+" patched", func(dryRun []string) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"enable":%t}}`, stored.UID, enable)
+		if err := api.Patch(ctx, stored, client.RawPatch(types.MergePatchType, patch), patchOptions(dryRun)); err != nil {
+			return fmt.Errorf("patch %s in %s: %w", name, namespace, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,191 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Versions is what `version -o json` prints.
+type Versions struct {
+	// Client is this program.
+	Client ClientVersion `json:"client"`
+	// Server is the operator in the cluster; absent with --client, and where nothing is
+	// known of it.
+	Server *ServerVersion `json:"server,omitempty"`
+	// Warnings say what does not go together.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// ClientVersion is the version of this program.
+type ClientVersion struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// ServerVersion is what is known of the operator in the cluster.
+type ServerVersion struct {
+	// Namespace where it is.
+	Namespace string `json:"namespace"`
+	// Images of its Deployments.
+	Images []string `json:"images,omitempty"`
+	// Kinds says which of its kinds are served, as resource.group/version.
+	Kinds []string `json:"kinds,omitempty"`
+}
+
+// managerLabels select the Deployment of the operator, however it was installed.
+var managerLabels = client.MatchingLabels{"control-plane": "controller-manager", "app.kubernetes.io/name": "altershield-operator"}
+
+func versionCommand(c *connection) *cobra.Command {
+	var only bool
+	var output, operator string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of this program and of the operator",
+		Long: strings.TrimSpace(`
+Print the version of this program, and of the operator in the cluster: the image of its
+Deployment, and the kinds that the API server serves. A warning says what does not go
+together.`),
+		Example: `  kubectl altershield version
+  kubectl altershield version --client -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{"", "json", "yaml"}, output) {
+				return remedy(fmt.Errorf("--output=%s is not known", output), "give json or yaml")
+			}
+			return c.version(cmd.Context(), only, operator, output)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&only, "client", false, "only this program; needs no cluster")
+	flags.StringVarP(&output, "output", "o", "", "json or yaml")
+	addOperatorNamespace(flags, &operator)
+	completeFlag(cmd, "output", fixed("json", "yaml"))
+	return cmd
+}
+
+func (c *connection) version(ctx context.Context, only bool, operator, output string) error {
+	v := Versions{Client: ClientVersion{
+		Version: c.Version, Commit: c.Commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}}
+	var failed error
+	if !only {
+		v.Server, failed = c.serverVersion(ctx, operator)
+		if failed == nil {
+			v.Warnings = skew(c.Version, v.Server)
+		}
+	}
+	if output != "" {
+		if err := printAs(c.Out, output, v); err != nil {
+			return err
+		}
+		return failed
+	}
+	fmt.Fprintf(c.Out, "client: %s (commit %s, %s, %s)\n", v.Client.Version, v.Client.Commit, v.Client.Go, v.Client.Platform)
+	if failed != nil || only {
+		return failed
+	}
+	fmt.Fprintf(c.Out, "operator: %s, in %s\n", cmp.Or(strings.Join(v.Server.Images, ", "), "no Deployment of it that you may read"), operator)
+	fmt.Fprintf(c.Out, "kinds: %s\n", cmp.Or(strings.Join(v.Server.Kinds, ", "), "none"))
+	for _, warning := range v.Warnings {
+		fmt.Fprintln(c.ErrOut, "warning:", warning)
+	}
+	return nil
+}
+
+// serverVersion reads what is known of the operator.
+func (c *connection) serverVersion(ctx context.Context, operator string) (*ServerVersion, error) {
+	api, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	v := &ServerVersion{Namespace: operator}
+	for _, kind := range []string{"ChangeWorkload", "ChangePod", "OpsConfigInfo", "DefensePolicy"} {
+		mapping, err := api.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: kind}, v1alpha1.GroupVersion.Version)
+		switch {
+		case meta.IsNoMatchError(err):
+		case err != nil:
+			return nil, fmt.Errorf("look for the kind %s: %w", kind, err)
+		default:
+			v.Kinds = append(v.Kinds, mapping.Resource.Resource+"."+mapping.Resource.Group+"/"+mapping.Resource.Version)
+		}
+	}
+	if len(v.Kinds) == 0 {
+		return nil, remedy(errors.New("the operator is not installed in this cluster"), "install it, or choose another cluster with --context")
+	}
+	var deployments appsv1.DeploymentList
+	switch err := api.List(ctx, &deployments, client.InNamespace(operator), managerLabels); {
+	case apierrors.IsForbidden(err):
+		return v, nil
+	case err != nil:
+		return nil, fmt.Errorf("list deployments of %s: %w", operator, err)
+	}
+	for i := range deployments.Items {
+		for _, container := range deployments.Items[i].Spec.Template.Spec.Containers {
+			v.Images = append(v.Images, container.Image)
+		}
+	}
+	return v, nil
+}
+
+// skew says what of client and server does not go together.
+func skew(own string, server *ServerVersion) (warnings []string) {
+	for _, image := range server.Images {
+		tag := tagOf(image)
+		mine, err := version.ParseSemantic(own)
+		if err != nil {
+			break // built by somebody for himself
+		}
+		theirs, err := version.ParseSemantic(tag)
+		if err != nil {
+			continue
+		}
+		if mine.Major() != theirs.Major() || mine.Minor() != theirs.Minor() {
+			warnings = append(warnings, fmt.Sprintf("this program is %s, and the operator %s: what one of them does not know is left away; use a program of the operator's minor version", own, tag))
+		}
+	}
+	if len(server.Kinds) < 4 {
+		warnings = append(warnings, "kinds of the operator are missing: update them with those of its release")
+	}
+	return warnings
+}
+
+// tagOf is the tag of an image; empty where it has none.
+func tagOf(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	name := image[strings.LastIndex(image, "/")+1:]
+	_, tag, _ := strings.Cut(name, ":")
+	return tag
+}
