@@ -80,6 +80,14 @@ func (c *connection) completeWorkloads(cmd *cobra.Command, args []string, begin 
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
 	defer cancel()
 	words, err := c.workloadNames(ctx)
+	if begin != "" && !strings.Contains(begin, "/") {
+		// A name alone is that of a Deployment.
+		for _, word := range words {
+			if name, ok := strings.CutPrefix(word, "deployment/"); ok {
+				words = append(words, name)
+			}
+		}
+	}
 	return completed(words, begin, err)
 }
 

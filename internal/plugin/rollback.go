@@ -170,13 +170,13 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []goodVersio
 		}
 		version, err := fullVersion(to, known)
 		if err != nil {
-			return goodVersion{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history))
+			return goodVersion{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history, in.Workload, in.Now))
 		}
 		to = version
 	}
 	version, refusal := defense.RequestRollback(in, to)
 	if refusal != "" {
-		do := historyHas(history)
+		do := historyHas(history, in.Workload, in.Now)
 		if in.Settings.Observe {
 			do = "let it be defended first: " + c.command(t, "observe", "--off")
 		}
@@ -187,13 +187,19 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []goodVersio
 }
 
 // historyHas tells of the versions that are remembered.
-func historyHas(history []goodVersion) string {
+func historyHas(history []goodVersion, w *defense.Workload, now time.Time) string {
 	if len(history) == 0 {
 		return "its history is empty: no version has succeeded under defense; release a fix"
 	}
-	lines := make([]string, len(history))
+	lines, quarantine := make([]string, len(history)), defense.ParseQuarantine(w.Annotations, now)
 	for i := range history {
 		lines[i] = fmt.Sprintf("%s, %s", describeVersion(history[i].Version, history[i].Images), sinceRelease(history[i].Release))
+		switch version := history[i].Version; {
+		case version == w.Version:
+			lines[i] += " (the current one)"
+		case quarantine.Holds(version):
+			lines[i] += " (in quarantine)"
+		}
 	}
 	return "the history has:\n    " + strings.Join(lines, "\n    ")
 }

@@ -171,8 +171,12 @@ func (c *connection) wait(ctx context.Context, f waitFlags, args []string) error
 	if f.output != "" {
 		w.progress = c.ErrOut
 	}
-	if why := s.undefended(); why != "" && f.undefended == "rollout" {
-		return w.rollout(ctx, why)
+	if why := s.undefended(); why != "" && f.release == 0 && f.version == "" {
+		if f.undefended == "rollout" {
+			return w.rollout(ctx, why)
+		}
+		w.awaited.Version, w.last = s.w.Version, verdictOfWait{Ending: endedUndefended, Message: "nothing is verified here: " + why}
+		return w.end(nil)
 	}
 	if err := w.choose(ctx, s); err != nil {
 		return err
@@ -314,7 +318,7 @@ func (w *waiter) look(ctx context.Context) (v releaseView, err error) {
 }
 
 // mayHaveSlipped says that a workload without a version of its own may have released
-// past admission: its revision is not older than the enrolment of its namespace.
+// past admission: its revision is newer than the enrolment of its namespace.
 func mayHaveSlipped(ctx context.Context, r client.Reader, s *situation) (bool, error) {
 	if s.namespace == nil {
 		return false, nil
@@ -330,7 +334,9 @@ func mayHaveSlipped(ctx context.Context, r client.Reader, s *situation) (bool, e
 	case err != nil || observed == nil:
 		return false, err
 	}
-	return observed.RevisionCreated.IsZero() || !observed.RevisionCreated.Before(since), nil
+	// Within the second in which it was enrolled it was there before, as a rule: times
+	// are in seconds.
+	return observed.RevisionCreated.IsZero() || observed.RevisionCreated.After(since), nil
 }
 
 // rollout waits for the rollout of a workload that is not under defense.

@@ -183,6 +183,9 @@ func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWa
 	case v1alpha1.ChangeWorkloadSuccess:
 		return verdictOfWait{Ending: endedSuccess, Message: succeeded(a, s)}
 	case v1alpha1.ChangeWorkloadSuspend:
+		if why := v.rolledBack(a); why != "" {
+			return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, why)}
+		}
 		message := fmt.Sprintf("%s failed its verification: %s", a, conditionText(s, v1alpha1.ConditionVerified, "a verdict fails it"))
 		if rolledBack := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack); rolledBack != nil && rolledBack.Status == metav1.ConditionUnknown && v.at(a) {
 			// Which of the two it is must not depend on when somebody looks.

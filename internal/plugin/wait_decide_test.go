@@ -1,0 +1,463 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+const (
+	versionA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	versionB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	versionC = "cccccccccccccccccccccccccccccccc"
+)
+
+// atRelease is a workload at a release, as admission recorded it.
+func atRelease(version string, release int64) *defense.Workload {
+	return &defense.Workload{
+		Name: "sleep", UID: "w", Version: version, Labels: map[string]string{v1alpha1.VersionLabel: version},
+		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: fmt.Sprint(release)},
+	}
+}
+
+// rolledBackFrom is a workload that was set back.
+func rolledBackFrom(version string, release int64, to string) *defense.Workload {
+	w := atRelease(to, release+1)
+	defense.Quarantine{}.With(version, defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Reason: "ErrImagePull", Release: release, To: to}).Annotate(w.Annotations)
+	return w
+}
+
+// recordOf is the record of a release in a state.
+func recordOf(version string, release int64, state v1alpha1.ChangeWorkloadStatusType, conditions ...metav1.Condition) v1alpha1.ChangeWorkload {
+	c := v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: version, Release: release}}
+	c.Status = v1alpha1.ChangeWorkloadStatus{Status: state, Attempt: 1, ObservedRelease: release, Conditions: conditions}
+	return c
+}
+
+// notBegun is the record of a release that is asked for, of a version that was released
+// before.
+func notBegun(c v1alpha1.ChangeWorkload, release int64) v1alpha1.ChangeWorkload {
+	c.Spec.Release = release
+	return c
+}
+
+// withPrevious lets a record remember earlier releases.
+func withPrevious(c v1alpha1.ChangeWorkload, previous ...v1alpha1.PreviousRelease) v1alpha1.ChangeWorkload {
+	c.Status.PreviousReleases = previous
+	return c
+}
+
+func previousRelease(version string, release int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.PreviousRelease {
+	return v1alpha1.PreviousRelease{Version: version, Release: release, Status: state}
+}
+
+func conditionOf(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+var (
+	podFailed   = conditionOf(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod p: fail: find error")
+	healingDue  = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed, "about to be rolled back")
+	rolledBack  = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, v1alpha1.ReasonNeverStarted, "set back to version a")
+	leftDefense = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonUnmanaged, "")
+	deletedAs   = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonWorkloadDeleted, "")
+	refusedAs   = conditionOf(v1alpha1.ConditionOrderAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefused, "unknown scene")
+)
+
+func TestDecideWait(t *testing.T) {
+	unrecordedB := atRelease(versionA, 1)
+	unrecordedB.Version = versionB
+	deleting := atRelease(versionB, 2)
+	deleting.Deleting = true
+	baseline := &defense.Workload{Name: "sleep", Version: versionA}
+	passed := recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)
+	passed.Status.PassCount = 5
+	b2 := awaited{Version: versionB, Release: 2, From: 2}
+	for name, tt := range map[string]struct {
+		awaited awaited
+		view    releaseView
+		want    ending
+		// wantMeanwhile is what it is told as where it does not end in time.
+		wantMeanwhile ending
+		wantMessage   string
+		// wantRelease is the number that is known from then on.
+		wantRelease int64
+	}{
+		"success": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{passed}},
+			endedSuccess, "", "release 2 (version " + versionB + ") succeeded: 5 pods passed", 2,
+		},
+		"success without pods": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}},
+			endedSuccess, "", "with no pod to verify", 2,
+		},
+		"success, and replaced since": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{passed, recordOf(versionC, 3, v1alpha1.ChangeWorkloadRunning)}},
+			endedSuccess, "", "succeeded", 2,
+		},
+		"running": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			goesOn, "", "Running: verification goes on", 2,
+		},
+		"its order is not accepted": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadInit)}},
+			goesOn, "", "Init: the release begins", 2,
+		},
+		"no pod in time": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadTimeOutPreThreshold)}},
+			goesOn, "", "TimeOutPreThreshold", 2,
+		},
+		"failed": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed)}},
+			endedSuspend, "", "failed its verification: pod p: fail: find error", 2,
+		},
+		"failed, and about to be rolled back": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed, healingDue)}},
+			goesOn, endedSuspend, "about to be rolled back", 2,
+		},
+		"failed, was to be rolled back, and repaired first": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed, healingDue)}},
+			endedSuspend, "", "failed its verification", 2,
+		},
+		"rolled back": {
+			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRollback, rolledBack)}},
+			endedRollback, "", "was rolled back: set back to version a", 2,
+		},
+		"rolled back, which its record does not say yet": {
+			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			endedRollback, "", "NeverStarted: pod p: ErrImagePull; the workload was set back to version " + versionA, 2,
+		},
+		"an earlier release of the version was rolled back": {
+			awaited{Version: versionB, Release: 5, From: 5},
+			releaseView{
+				Workload: func() *defense.Workload {
+					w := rolledBackFrom(versionB, 2, versionA)
+					w.Version, w.Labels[v1alpha1.VersionLabel], w.Annotations[v1alpha1.ReleaseAnnotation] = versionB, versionB, "5"
+					return w
+				}(),
+				Changes: []v1alpha1.ChangeWorkload{notBegun(recordOf(versionB, 2, v1alpha1.ChangeWorkloadRollback, rolledBack), 5)},
+			},
+			goesOn, "", "the operator has not begun this attempt yet", 5,
+		},
+		"canceled": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled)}},
+			endedCanceled, "", "a newer release replaced release 2", 2,
+		},
+		"canceled, because it left": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled, leftDefense)}},
+			endedUndefended, "", "left the defense", 2,
+		},
+		"canceled, because it was deleted": {
+			b2, releaseView{Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled, deletedAs)}},
+			endedCanceled, "", "was deleted", 2,
+		},
+		"refused by the server": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadFailed, refusedAs)}},
+			endedFailed, "", "AlterShield Server refused release 2 (version " + versionB + "): unknown scene", 2,
+		},
+		"leaves the defense, and the operator is down": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Undefended: "opted out", Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			endedUndefended, "", "is not verified any more: opted out", 2,
+		},
+		"deleted, and its records with it": {b2, releaseView{}, endedCanceled, "", "was deleted before", 2},
+		"being deleted": {
+			b2, releaseView{Workload: deleting, Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			endedCanceled, "", "was deleted before", 2,
+		},
+		"not recorded yet": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess)}},
+			goesOn, "", "the operator has not recorded the release yet", 2,
+		},
+		"not recorded yet, and without admission": {
+			awaited{Version: versionB, From: 1}, releaseView{Workload: unrecordedB, Changes: []v1alpha1.ChangeWorkload{recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess)}},
+			goesOn, "", "the operator has not recorded the release yet", 0,
+		},
+		"recorded without admission": {
+			awaited{Version: versionB, From: 1},
+			releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess), recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			goesOn, "", "Running", 2,
+		},
+		"without admission, of a version whose earlier attempt failed": {
+			awaited{Version: versionB, From: 3},
+			releaseView{Workload: unrecordedB, Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed)}},
+			goesOn, "", "the operator has not recorded the release yet", 0,
+		},
+		"its record is that of an earlier attempt": {
+			awaited{Version: versionA, Release: 3, From: 3},
+			releaseView{Workload: atRelease(versionA, 3), Changes: []v1alpha1.ChangeWorkload{notBegun(recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuspend, podFailed), 3)}},
+			goesOn, "", "the operator has not begun this attempt yet", 3,
+		},
+		"its record was removed after it succeeded": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{
+				withPrevious(recordOf(versionC, 3, v1alpha1.ChangeWorkloadSuccess), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadSuccess)),
+			}},
+			endedSuccess, "", "succeeded; a newer release has followed", 2,
+		},
+		"its record was removed after it failed": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{
+				withPrevious(recordOf(versionC, 3, v1alpha1.ChangeWorkloadSuccess), v1alpha1.PreviousRelease{
+					Version: versionB, Release: 2, Status: v1alpha1.ChangeWorkloadSuspend,
+					FailedPod: &v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: "p"}, Verdict: "fail", Message: "find error"},
+				}),
+			}},
+			endedSuspend, "", "failed its verification: pod p: fail: find error", 2,
+		},
+		"its record was removed after it was refused": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{
+				withPrevious(recordOf(versionC, 3, v1alpha1.ChangeWorkloadSuccess), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadFailed)),
+			}},
+			endedFailed, "", "refused", 2,
+		},
+		"its record was removed after it was rolled back": {
+			b2, releaseView{Workload: atRelease(versionC, 4), Changes: []v1alpha1.ChangeWorkload{
+				withPrevious(recordOf(versionC, 4, v1alpha1.ChangeWorkloadSuccess),
+					previousRelease(versionA, 3, v1alpha1.ChangeWorkloadSuccess), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadRollback)),
+			}},
+			endedRollback, "", "was rolled back", 2,
+		},
+		"its record was removed before it ended": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{
+				withPrevious(recordOf(versionC, 3, v1alpha1.ChangeWorkloadSuccess), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadCanceled)),
+			}},
+			endedCanceled, "", "a newer release replaced", 2,
+		},
+		"what is kept of it was written before its record said that it was rolled back": {
+			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{
+				withPrevious(recordOf(versionA, 3, v1alpha1.ChangeWorkloadRunning), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadRunning)),
+			}},
+			endedRollback, "", "NeverStarted", 2,
+		},
+		"its version was released again": {
+			awaited{Version: versionA, Release: 1, From: 1}, releaseView{Workload: atRelease(versionA, 3), Changes: []v1alpha1.ChangeWorkload{
+				withPrevious(recordOf(versionA, 3, v1alpha1.ChangeWorkloadRunning), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadSuspend), previousRelease(versionA, 1, v1alpha1.ChangeWorkloadCanceled)),
+			}},
+			endedCanceled, "", "a newer release replaced release 1", 1,
+		},
+		"an older build kept nothing of it": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{recordOf(versionC, 3, v1alpha1.ChangeWorkloadSuccess)}},
+			endedCanceled, "", "nothing is kept of how it ended", 2,
+		},
+		"being replaced": {
+			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			goesOn, endedCanceled, "is being replaced by release 3", 2,
+		},
+		"replaced before it was recorded": {
+			b2, releaseView{Workload: atRelease(versionC, 3)}, goesOn, endedCanceled, "is being replaced by release 3", 2,
+		},
+		"a baseline": {
+			awaited{Version: versionA}, releaseView{Workload: baseline}, endedNothing, "", "nothing to wait for", 0,
+		},
+		"a baseline that may have been released past admission": {
+			awaited{Version: versionA}, releaseView{Workload: baseline, Slipped: true}, goesOn, endedUndefended, "which admission did not see", 0,
+		},
+		"not under defense": {
+			awaited{Version: versionA}, releaseView{Workload: baseline, Undefended: "the namespace shop is not under defense"}, endedUndefended, "", "is not verified: the namespace shop", 0,
+		},
+		"a number that is yet to come": {
+			awaited{Release: 3}, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}},
+			goesOn, "", "release 3 has not begun: the workload is at release 2", 3,
+		},
+		"a number alone": {
+			awaited{Release: 2}, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{passed}}, endedSuccess, "", "release 2 (version " + versionB + ") succeeded", 2,
+		},
+		"a number of the past": {
+			awaited{Release: 1}, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{withPrevious(passed, previousRelease(versionA, 1, v1alpha1.ChangeWorkloadSuspend))}},
+			endedSuspend, "", "release 1 (version " + versionA + ") failed", 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, known := decideWait(tt.awaited, tt.view)
+			if got.Ending != tt.want || got.Meanwhile != tt.wantMeanwhile {
+				t.Errorf("ended as %q, meanwhile %q (%s); want %q, meanwhile %q", got.Ending, got.Meanwhile, got.Message, tt.want, tt.wantMeanwhile)
+			}
+			if !strings.Contains(got.Message, tt.wantMessage) {
+				t.Errorf("message %q, want one with %q", got.Message, tt.wantMessage)
+			}
+			if known.Release != tt.wantRelease {
+				t.Errorf("release %d, want %d", known.Release, tt.wantRelease)
+			}
+		})
+	}
+}
+
+// TestWaitAtAnyMoment plays stories of what is written to a cluster, one write after the
+// other, and waits for one release from any moment at which the workload was at it. The
+// releases of a look may be older than its workload. Whatever is looked at, and whenever,
+// the answer is the same, and there is one at the end.
+func TestWaitAtAnyMoment(t *testing.T) {
+	type state struct {
+		workload *defense.Workload
+		changes  []v1alpha1.ChangeWorkload
+	}
+	changes := func(c ...v1alpha1.ChangeWorkload) []v1alpha1.ChangeWorkload { return c }
+	a1 := recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess)
+	b := func(state v1alpha1.ChangeWorkloadStatusType, conditions ...metav1.Condition) v1alpha1.ChangeWorkload {
+		return withPrevious(recordOf(versionB, 2, state, conditions...), previousRelease(versionA, 1, v1alpha1.ChangeWorkloadSuccess))
+	}
+	c := func(state, previous v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
+		return withPrevious(recordOf(versionC, 3, state), previousRelease(versionB, 2, previous))
+	}
+	restored := func(state v1alpha1.ChangeWorkloadStatusType, previous v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
+		return withPrevious(recordOf(versionA, 3, state), previousRelease(versionB, 2, previous))
+	}
+	const (
+		running, success, suspend = v1alpha1.ChangeWorkloadRunning, v1alpha1.ChangeWorkloadSuccess, v1alpha1.ChangeWorkloadSuspend
+		rollback, cancel          = v1alpha1.ChangeWorkloadRollback, v1alpha1.ChangeWorkloadCanceled
+	)
+	atB, atC, back := atRelease(versionB, 2), atRelease(versionC, 3), rolledBackFrom(versionB, 2, versionA)
+	after := atRelease(versionC, 4)
+	maps.Copy(after.Annotations, map[string]string{
+		v1alpha1.QuarantinedAnnotation: back.Annotations[v1alpha1.QuarantinedAnnotation], v1alpha1.QuarantineReasonAnnotation: back.Annotations[v1alpha1.QuarantineReasonAnnotation],
+	})
+	unseen := atRelease(versionA, 1)
+	unseen.Version = versionB
+	begin := []state{{atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(running))}}
+	for name, tt := range map[string]struct {
+		states []state
+		want   ending
+	}{
+		"success, and the next one": {append(begin[:3:3],
+			state{atB, changes(a1, b(success))}, state{atB, changes(b(success))},
+			state{atC, changes(b(success))}, state{atC, changes(b(success), c(running, success))}, state{atC, changes(b(success), c(success, success))},
+			state{atC, changes(c(success, success))}), endedSuccess},
+		"rolled back, restored, fixed": {append(begin[:3:3],
+			state{back, changes(a1, b(running))},
+			// Either record may be written first.
+			state{back, changes(notBegun(a1, 3), b(running))}, state{back, changes(restored(running, running), b(running))},
+			state{back, changes(restored(running, running), b(rollback, rolledBack))}, state{back, changes(restored(success, rollback), b(rollback, rolledBack))},
+			state{after, changes(restored(success, rollback), b(rollback, rolledBack))},
+			state{after, changes(withPrevious(recordOf(versionC, 4, success), previousRelease(versionA, 3, success), previousRelease(versionB, 2, rollback)))}), endedRollback},
+		"replaced before it ended": {append(begin[:3:3],
+			state{atC, changes(a1, b(running))}, state{atC, changes(a1, b(cancel))}, state{atC, changes(a1, b(cancel), c(running, cancel))},
+			state{atC, changes(c(success, cancel))}), endedCanceled},
+		"replaced before it was recorded": {[]state{
+			{atB, changes(a1)}, {atC, changes(a1)}, {atC, changes(a1, recordOf(versionC, 3, running))}, {atC, changes(recordOf(versionC, 3, success))}}, endedCanceled},
+		"failed, and repaired": {append(begin[:3:3],
+			state{atB, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed), c(running, suspend))},
+			state{atC, changes(c(success, suspend))}), endedSuspend},
+		"failed, and healed": {append(begin[:3:3],
+			state{atB, changes(a1, b(suspend, podFailed, healingDue))}, state{back, changes(a1, b(rollback, rolledBack))},
+			state{back, changes(restored(running, rollback), b(rollback, rolledBack))}, state{back, changes(restored(success, rollback), b(rollback, rolledBack))}), endedRollback},
+		"released past admission": {[]state{
+			{unseen, changes(a1)}, {atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(success))}, {atB, changes(b(success))}}, endedSuccess},
+		"deleted": {append(begin[:3:3], state{nil, changes(a1, b(cancel, deletedAs))}, state{nil, nil}), endedCanceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			last := len(tt.states) - 1
+			looks := 0
+			for start, begun := range tt.states {
+				if begun.workload == nil || begun.workload.Version != versionB {
+					break
+				}
+				a := firstAwaited(begun.workload)
+				for older := start; older <= last; older++ {
+					for newer := older; newer <= last; newer++ {
+						looks++
+						v := releaseView{Workload: tt.states[newer].workload, Changes: tt.states[older].changes}
+						got, _ := decideWait(a, v)
+						if got.Ending != goesOn && got.Ending != tt.want || older == last && got.Ending != tt.want {
+							t.Errorf("waiting since %d, with releases of %d and the workload of %d: %q (%s), want %q", start, older, newer, got.Ending, got.Message, tt.want)
+						}
+					}
+				}
+			}
+			if looks == 0 {
+				t.Error("the workload is never at the release")
+			}
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	got := map[ending]int{}
+	for _, e := range []ending{endedSuccess, endedNothing, endedSuspend, endedRollback, endedCanceled, endedFailed, endedUndefended, endedTimeout} {
+		got[e] = e.code()
+	}
+	want := map[ending]int{"Success": 0, "NoRelease": 0, "Suspend": 2, "Rollback": 3, "Canceled": 4, "Failed": 5, "Undefended": 6, "Timeout": 124}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("these are documented, pipelines depend on them (-want +got):\n%s", diff)
+	}
+}
+
+func TestLastOfVersion(t *testing.T) {
+	w := atRelease(versionA, 3)
+	changes := []v1alpha1.ChangeWorkload{withPrevious(recordOf(versionA, 3, v1alpha1.ChangeWorkloadRunning),
+		previousRelease(versionB, 2, v1alpha1.ChangeWorkloadSuspend), previousRelease(versionA, 1, v1alpha1.ChangeWorkloadSuccess))}
+	for begin, want := range map[string]awaited{
+		versionB:     {Version: versionB, Release: 2},
+		"bbbbbb":     {Version: versionB, Release: 2},
+		versionA[:9]: {Version: versionA, Release: 3, From: 3},
+	} {
+		got, err := lastOfVersion(begin, w, changes)
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", begin, got, err, want)
+		}
+	}
+	for _, begin := range []string{"bbb", versionC, ""} {
+		if got, err := lastOfVersion(begin, w, changes); err == nil {
+			t.Errorf("%q: %+v, want an error", begin, got)
+		}
+	}
+}
+
+func TestProgress(t *testing.T) {
+	change := recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning,
+		conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "2 of 5 pods cannot be created"),
+		conditionOf(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "1 pod waits"),
+		conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "well again"),
+		conditionOf(v1alpha1.ConditionWaitsForServer, metav1.ConditionFalse, v1alpha1.ReasonAnswered, "it answers"))
+	change.Status.Batches, change.Status.PassCount, change.Status.CheckingCount = 3, 2, 1
+	v := releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{change}}
+	a := awaited{Version: versionB, Release: 2}
+	verdict, _ := decideWait(a, v)
+	want := []progressLine{
+		{"state", "Running: verification goes on"},
+		{"pods", "batch 3: 2 pods passed, 1 being verified"},
+		{v1alpha1.ConditionProgressing, "RolloutStuck: 2 of 5 pods cannot be created"},
+		{v1alpha1.ConditionHeld, "WaitingForVerdicts: 1 pod waits"},
+	}
+	if diff := cmp.Diff(want, progressOf(a, v, verdict)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestDecideRollout(t *testing.T) {
+	for name, tt := range map[string]struct {
+		workload *defense.Workload
+		want     ending
+	}{
+		"complete":     {&defense.Workload{UID: "w", Rollout: defense.Rollout{Complete: true}}, endedSuccess},
+		"stuck":        {&defense.Workload{UID: "w", Rollout: defense.Rollout{Stuck: true}}, endedSuspend},
+		"goes on":      {&defense.Workload{UID: "w"}, goesOn},
+		"gone":         {nil, endedCanceled},
+		"another one":  {&defense.Workload{UID: "x", Rollout: defense.Rollout{Complete: true}}, endedCanceled},
+		"being delete": {&defense.Workload{UID: "w", Deleting: true}, endedCanceled},
+	} {
+		if got := decideRollout(tt.workload, "w"); got.Ending != tt.want {
+			t.Errorf("%s: %q, want %q", name, got.Ending, tt.want)
+		}
+	}
+}
