@@ -81,7 +81,7 @@ func conditionOf(kind string, status metav1.ConditionStatus, reason, message str
 var (
 	podFailed   = conditionOf(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod p: fail: find error")
 	healingDue  = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed, "about to be rolled back")
-	rolledBack  = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, v1alpha1.ReasonNeverStarted, "set back to version a")
+	wasRolledBack  = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, v1alpha1.ReasonNeverStarted, "set back to version a")
 	leftDefense = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonUnmanaged, "")
 	deletedAs   = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonWorkloadDeleted, "")
 	refusedAs   = conditionOf(v1alpha1.ConditionOrderAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefused, "unknown scene")
@@ -143,7 +143,7 @@ func TestDecideWait(t *testing.T) {
 			endedSuspend, "", "failed its verification", 2,
 		},
 		"rolled back": {
-			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRollback, rolledBack)}},
+			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRollback, wasRolledBack)}},
 			endedRollback, "", "was rolled back: set back to version a", 2,
 		},
 		"rolled back, which its record does not say yet": {
@@ -158,7 +158,7 @@ func TestDecideWait(t *testing.T) {
 					w.Version, w.Labels[v1alpha1.VersionLabel], w.Annotations[v1alpha1.ReleaseAnnotation] = versionB, versionB, "5"
 					return w
 				}(),
-				Changes: []v1alpha1.ChangeWorkload{notBegun(recordOf(versionB, 2, v1alpha1.ChangeWorkloadRollback, rolledBack), 5)},
+				Changes: []v1alpha1.ChangeWorkload{notBegun(recordOf(versionB, 2, v1alpha1.ChangeWorkloadRollback, wasRolledBack), 5)},
 			},
 			goesOn, "", "the operator has not begun this attempt yet", 5,
 		},
@@ -347,8 +347,8 @@ func TestWaitAtAnyMoment(t *testing.T) {
 			state{back, changes(a1, b(running))},
 			// Either record may be written first.
 			state{back, changes(notBegun(a1, 3), b(running))}, state{back, changes(restored(running, running), b(running))},
-			state{back, changes(restored(running, running), b(rollback, rolledBack))}, state{back, changes(restored(success, rollback), b(rollback, rolledBack))},
-			state{after, changes(restored(success, rollback), b(rollback, rolledBack))},
+			state{back, changes(restored(running, running), b(rollback, wasRolledBack))}, state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))},
+			state{after, changes(restored(success, rollback), b(rollback, wasRolledBack))},
 			state{after, changes(withPrevious(recordOf(versionC, 4, success), previousRelease(versionA, 3, success), previousRelease(versionB, 2, rollback)))}), endedRollback},
 		"replaced before it ended": {append(begin[:3:3],
 			state{atC, changes(a1, b(running))}, state{atC, changes(a1, b(cancel))}, state{atC, changes(a1, b(cancel), c(running, cancel))},
@@ -359,8 +359,8 @@ func TestWaitAtAnyMoment(t *testing.T) {
 			state{atB, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed), c(running, suspend))},
 			state{atC, changes(c(success, suspend))}), endedSuspend},
 		"failed, and healed": {append(begin[:3:3],
-			state{atB, changes(a1, b(suspend, podFailed, healingDue))}, state{back, changes(a1, b(rollback, rolledBack))},
-			state{back, changes(restored(running, rollback), b(rollback, rolledBack))}, state{back, changes(restored(success, rollback), b(rollback, rolledBack))}), endedRollback},
+			state{atB, changes(a1, b(suspend, podFailed, healingDue))}, state{back, changes(a1, b(rollback, wasRolledBack))},
+			state{back, changes(restored(running, rollback), b(rollback, wasRolledBack))}, state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))}), endedRollback},
 		"released past admission": {[]state{
 			{unseen, changes(a1)}, {atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(success))}, {atB, changes(b(success))}}, endedSuccess},
 		"deleted": {append(begin[:3:3], state{nil, changes(a1, b(cancel, deletedAs))}, state{nil, nil}), endedCanceled},
