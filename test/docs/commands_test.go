@@ -102,7 +102,7 @@ var (
 	// mention is the name of a command in a sentence.
 	mention = regexp.MustCompile(`^kubectl( rollout)? [a-z]+( -k| --type=json)?$|^k logs$`)
 	// reading has no effect, so what it prints is waited for.
-	reading = regexp.MustCompile(`\b(kubectl|k)( -n \S+)? (get|describe|explain|rollout history) `)
+	reading = regexp.MustCompile(`\b(kubectl|k)( -n \S+)? (get|describe|explain|rollout history|altershield (status|explain|history))( |$)`)
 	failure = regexp.MustCompile(`(?m)^([Ee]rror|The \w+ "[^"]+" is invalid)`)
 	blanks  = regexp.MustCompile(`\s+`)
 )
