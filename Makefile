@@ -54,10 +54,27 @@ KUSTOMIZE := bin/kustomize
 # How programs of this repository are run: compiled as `make build` compiles, so that what both need is compiled once.
 GO_RUN := CGO_ENABLED=0 go run -trimpath
 
+# Programs of releases are compiled and run with the Go that hack/release/go.mod pins, which the go command fetches if it is not there.
+RELEASE_GO := $(shell awk '$$1 == "toolchain" { print $$2 }' hack/release/go.mod)
+# What a release is made of is written here.
+DIST := dist
+# The repository of the images, and where charts are pushed to.
+IMAGE_REPOSITORY = $(firstword $(subst :, ,$(RELEASED_IMG)))
+CHART_REPOSITORY ?= oci://$(patsubst %/,%,$(dir $(IMAGE_REPOSITORY)))/charts
+# What `make image` builds: IMG where that is given, else the version of the tree.
+IMAGE = $(if $(filter file,$(origin IMG)),$(IMAGE_REPOSITORY):$(VERSION),$(IMG))
+IMAGE_FILES = $(DIST)/altershield-operator-image-$(VERSION)
+# The digest of the image that was built.
+IMAGE_DIGEST = $(firstword $(file < $(IMAGE_FILES).digests.txt))
+# Left empty, `make release` refuses a tree that is not ready for it.
+TRIAL ?=
+
 RELEASED_IMG := $(shell awk '/newName:/ { name = $$2 } /newTag:/ { print name ":" $$2 }' config/manager/kustomization.yaml)
 
 # Every Go module of the repository: the operator's own, those that pin tools, those that pin the local control plane.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod))
+# Those beside the operator's own that have code of ours, not only pins.
+CODE_MODULES := $(foreach dir,$(filter-out .,$(MODULES)),$(if $(filter-out %/tools.go,$(wildcard $(dir)/*.go)),$(dir)))
 # What `make generate manifests build-installer` writes, as git pathspecs.
 GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
   quick-start.yaml
@@ -72,11 +89,11 @@ RBAC_PATHS = $(if $(wildcard main.go),paths=.) $(foreach dir,controllers webhook
 help: ## Show this help.
 	@awk 'BEGIN { FS = ":.*## "; printf "Usage: make \033[36m<target>\033[0m [VARIABLE=value]\n" } \
 	  /^##@ / { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
-	  /^[a-zA-Z0-9_-]+:.*## / { printf "  \033[36m%-16s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-zA-Z0-9_-]+:.*## / { printf "  \033[36m%-17s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: clean
-clean: ## Remove everything built or generated locally: bin/, local certificates, demo state.
-	rm -rf bin .demo
+clean: ## Remove everything built or generated locally: bin/, dist/, local certificates, demo state.
+	rm -rf bin $(DIST) .demo
 	find certs -mindepth 1 ! -name README.md -delete
 
 ##@ Development
@@ -124,10 +141,12 @@ tidy-check: ## Fail if a go.mod or go.sum is not tidy.
 .PHONY: vet
 vet: ## Run go vet.
 	go vet ./...
+	for dir in $(CODE_MODULES); do go vet -C "$$dir" ./...; done
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run golangci-lint.
 	$(GOLANGCI_LINT) run
+	for dir in $(CODE_MODULES); do (cd "$$dir" && $(CURDIR)/$(GOLANGCI_LINT) run); done
 
 .PHONY: license
 license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
@@ -156,6 +175,7 @@ TEST_PACKAGES = all=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Import
   result=0; \
   go test -json -timeout $(TEST_TIMEOUT) $$(grep -vE '/altershield-operator/(hack|test)/' <<< "$$all") || result=1; \
   go test -json -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) -count=1 $$(grep -E '/altershield-operator/(hack|test)/' <<< "$$all") || result=1; \
+  for dir in $(CODE_MODULES); do GOTOOLCHAIN=$(RELEASE_GO) go test -C "$$dir" -json -timeout $(TEST_TIMEOUT) -count=1 ./... || result=1; done; \
   exit $$result
 # The specs of the end-to-end suite that a filter of labels selects, and the name of the report.
 E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=bin/reports --json-report=$(2).json ./test/e2e
@@ -202,7 +222,7 @@ build: ## Build bin/manager.
 
 .PHONY: docker-build
 docker-build: ## Build the image IMG.
-	$(CONTAINER_TOOL) build --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMG) .
+	$(CONTAINER_TOOL) build $(BUILD_ARGS) -t $(IMG) .
 
 .PHONY: docker-push
 docker-push: ## Push the image IMG.
@@ -210,7 +230,10 @@ docker-push: ## Push the image IMG.
 
 .PHONY: docker-buildx
 docker-buildx: ## Build the image IMG for all PLATFORMS and push it.
-	$(CONTAINER_TOOL) buildx build --platform=$(PLATFORMS) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMG) --push .
+	$(CONTAINER_TOOL) buildx build --platform=$(PLATFORMS) $(BUILD_ARGS) -t $(IMG) --push .
+
+BUILD_ARGS = --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) \
+  --build-arg CREATED=$(shell TZ=UTC git log -1 --date=format-local:%FT%TZ --format=%cd 2>/dev/null)
 
 .PHONY: build-installer
 build-installer: manifests $(KUSTOMIZE) ## Render config/default into quick-start.yaml.
@@ -220,6 +243,63 @@ build-installer: manifests $(KUSTOMIZE) ## Render config/default into quick-star
 
 # The manifests of a directory in config/, with IMG as the manager's image.
 RENDER = $(KUSTOMIZE) build config/$(1) | sed 's|^\( *image:\) $(RELEASED_IMG)$$|\1 $(IMG)|'
+
+##@ Images and releases
+
+.PHONY: image
+image: bin/release ## Build the image IMG for all PLATFORMS into dist/, without a container engine.
+	@echo 'building the image $(IMAGE)'
+	@bin/release image -version '$(VERSION)' -commit '$(COMMIT)' -image '$(IMAGE)' -platforms '$(PLATFORMS)' -out $(DIST)
+
+.PHONY: image-push
+image-push: bin/release ## Push the image that make image built, with its bills of materials, as IMG.
+	@[[ -e $(IMAGE_FILES).tar ]] || { echo "image-push: $(IMAGE_FILES).tar is not there: run 'make image' first" >&2; exit 1; }
+	@bin/release push $(IMAGE_FILES).tar '$(IMAGE)'
+
+.PHONY: chart-push
+chart-push: bin/release ## Push the chart in dist/ to CHART_REPOSITORY.
+	@bin/release push-chart $(DIST)/altershield-operator-$(VERSION:v%=%).tgz '$(CHART_REPOSITORY)'
+
+# Each of them writes to dist/, where nothing is left of another release.
+.PHONY: release
+release: release-check image release-manifests chart-package plugin-archives release-sboms checksums ## Leave all that is released as VERSION in dist/.
+	@echo 'made release $(VERSION):'; ls -l $(DIST)
+
+.PHONY: release-check
+release-check: bin/release ## Fail if VERSION may not be released from this tree; TRIAL=1 releases any. Empties dist/.
+	@bin/release check -version '$(VERSION)' -manifests '$(RELEASED_IMG:$(IMAGE_REPOSITORY):%=%)' $(if $(TRIAL),-trial)
+	@rm -rf $(DIST); mkdir -p $(DIST)
+
+.PHONY: release-manifests
+release-manifests: IMG = $(IMAGE_REPOSITORY):$(VERSION)@$(IMAGE_DIGEST)
+release-manifests: $(KUSTOMIZE) ## Render dist/quick-start.yaml, with the image that make image built, by its digest.
+	@[[ -n '$(IMAGE_DIGEST)' ]] || { echo "release-manifests: there is no image of $(VERSION) in $(DIST): run 'make image' first" >&2; exit 1; }
+	@{ echo '# AlterShield Operator $(VERSION). What this installs and how to use it: docs/operations.md'; $(call RENDER,default); } > $(DIST)/quick-start.yaml
+	@grep -qF 'image: $(IMG)' $(DIST)/quick-start.yaml
+
+.PHONY: release-sboms
+release-sboms: bin/release ## Write the bills of materials of the archives of the plugin in dist/.
+	@shopt -s nullglob; for archive in $(DIST)/kubectl-altershield_*.tar.gz $(DIST)/kubectl-altershield_*.zip; do \
+	  name=$${archive%.tar.gz}; bin/release sbom -version '$(VERSION)' -o "$${name%.zip}.cdx.json" "$$archive"; \
+	done
+
+.PHONY: checksums
+checksums: bin/release ## Write dist/checksums.txt.
+	@bin/release checksums $(DIST)
+
+.PHONY: sign
+sign: bin/release ## Sign what was pushed and is in dist/ with cosign: the image, what is known of it, the chart, the checksums.
+	hack/release/sign.sh '$(IMAGE)' '$(VERSION)' $(DIST) '$(CHART_REPOSITORY)'
+
+.PHONY: publish
+publish: bin/release ## Make the release of VERSION on GitHub, with all that is in dist/.
+	bin/release notes '$(VERSION)' > bin/notes.md
+	gh release create '$(VERSION)' $(DIST)/* --verify-tag --title '$(VERSION)' --notes-file bin/notes.md $(if $(findstring -,$(VERSION)),--prerelease)
+
+.PHONY: bin/release
+bin/release:
+	@mkdir -p bin
+	@cd hack/release && CGO_ENABLED=0 GOTOOLCHAIN=$(RELEASE_GO) GOFLAGS= go build -buildvcs=false -trimpath -o $(CURDIR)/$@ .
 
 ##@ Try it out
 
