@@ -1,0 +1,149 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+type workflow struct {
+	Permissions map[string]string `json:"permissions"`
+	Jobs        map[string]struct {
+		Permissions map[string]string `json:"permissions"`
+		Steps       []struct {
+			Uses string         `json:"uses"`
+			Run  string         `json:"run"`
+			With map[string]any `json:"with"`
+		} `json:"steps"`
+	} `json:"jobs"`
+}
+
+// pinnedAction is an action by its commit, with the version as a comment.
+var pinnedAction = regexp.MustCompile(`^\s*- uses: ([\w-]+/[\w-]+@[0-9a-f]{40}) # v\d+\.\d+\.\d+$`)
+
+func TestWorkflows(t *testing.T) {
+	targets := makeTargets(t)
+	files := must(filepath.Glob(filepath.Join(root, ".github", "workflows", "*")))(t)
+	if len(files) != 2 {
+		t.Errorf("there are the workflows %v", files)
+	}
+	for _, file := range files {
+		data := must(os.ReadFile(file))(t)
+		var w workflow
+		if err := yaml.Unmarshal(data, &w); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if w.Permissions == nil || len(w.Permissions) > 0 {
+			t.Errorf("%s gives all jobs the permissions %v", file, w.Permissions)
+		}
+		pinned := map[string]bool{}
+		for line := range strings.Lines(string(data)) {
+			if match := pinnedAction.FindStringSubmatch(strings.TrimRight(line, "\n")); match != nil {
+				pinned[match[1]] = true
+			}
+		}
+		for name, job := range w.Jobs {
+			if len(job.Permissions) == 0 {
+				t.Errorf("%s: %s has no permissions of its own", file, name)
+			}
+			for _, step := range job.Steps {
+				if step.Uses != "" && !pinned[step.Uses] {
+					t.Errorf("%s: %s is not pinned by commit, with its version behind", file, step.Uses)
+				}
+				if strings.HasPrefix(step.Uses, "actions/checkout@") && step.With["persist-credentials"] != false {
+					t.Errorf("%s: %s leaves credentials in the tree", file, name)
+				}
+				checkRun(t, file, step.Run, targets)
+			}
+		}
+	}
+}
+
+// checkRun wants steps that run here, too, and that contain no text of an event.
+func checkRun(t *testing.T, file, run string, targets map[string]bool) {
+	t.Helper()
+	if strings.Contains(run, "${{") {
+		t.Errorf("%s: %q: take what comes from outside by env", file, run)
+	}
+	command, found := strings.CutPrefix(run, "make ")
+	switch {
+	case found:
+		for target := range strings.FieldsSeq(command) {
+			if !targets[target] {
+				t.Errorf("%s: there is no target %s", file, target)
+			}
+		}
+	case run == "" || strings.HasPrefix(run, "cosign login "):
+	default:
+		if info, err := os.Stat(filepath.Join(root, run)); err != nil || info.Mode()&0o100 == 0 {
+			t.Errorf("%s: %q is neither make nor a program of the repository", file, run)
+		}
+	}
+}
+
+func makeTargets(t *testing.T) map[string]bool {
+	t.Helper()
+	targets := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^\.PHONY: (\S+)$`).FindAllStringSubmatch(string(must(os.ReadFile(filepath.Join(root, "Makefile")))(t)), -1) {
+		targets[match[1]] = true
+	}
+	if len(targets) < 20 {
+		t.Fatalf("the Makefile has only %v", targets)
+	}
+	return targets
+}
+
+// TestSign signs with a cosign that only writes down how it was called.
+func TestSign(t *testing.T) {
+	lines := strings.Fields(string(must(os.ReadFile(made(t, ".digests.txt")))(t)))
+	whole, amd64, arm64 := lines[0], lines[2], lines[4]
+	bin := t.TempDir()
+	calls := filepath.Join(bin, "calls")
+	writeFile(t, filepath.Join(bin, "cosign"), []byte("#!/bin/sh\necho \"$@\" >> "+calls+
+		"\nwhile [ $# -gt 0 ]; do [ \"$1\" != --predicate ] || { [ -s \"$2\" ] || exit 1; }; shift; done\n"))
+	if err := os.Chmod(filepath.Join(bin, "cosign"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "./sign.sh", testImage, testVersion, dist, "oci://registry.example/charts")
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "RELEASE="+program, "COSIGN_FLAGS=--key k")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	got := regexp.MustCompile(`--type slsaprovenance1 --predicate \S+`).
+		ReplaceAllString(string(must(os.ReadFile(calls))(t)), "--type slsaprovenance1 --predicate PROVENANCE")
+	of, files := "registry.example/team/operator@", filepath.Join(dist, imageFiles+testVersion)
+	if diff := cmp.Diff([]string{
+		"sign --yes --key k " + of + whole,
+		"attest --yes --key k --type slsaprovenance1 --predicate PROVENANCE " + of + whole,
+		"sign --yes --key k " + of + amd64,
+		"attest --yes --key k --type cyclonedx --predicate " + files + "-linux-amd64.cdx.json " + of + amd64,
+		"sign --yes --key k " + of + arm64,
+		"attest --yes --key k --type cyclonedx --predicate " + files + "-linux-arm64.cdx.json " + of + arm64,
+		"sign --yes --key k registry.example/charts/altershield-operator:" + strings.TrimPrefix(testVersion, "v"),
+		"sign-blob --yes --key k --bundle " + dist + "/checksums.txt.sigstore.json " + dist + "/checksums.txt",
+	}, strings.Split(strings.TrimSpace(got), "\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
