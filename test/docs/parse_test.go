@@ -52,6 +52,7 @@ var documents = []string{
 	"docs/states.md",
 	"docs/objects.md",
 	"docs/design.md",
+	"docs/releases.md",
 	"docs/reference.md",
 	"CONTRIBUTING.md",
 	"CHANGELOG.md",
@@ -242,7 +243,7 @@ func (d *document) text() []span {
 
 // programs are what a block of commands begins with; it has no outputs then. One
 // that has begins with a prompt.
-var programs = regexp.MustCompile(`^(kubectl|k|helm|make|curl|head|git|cd|go|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
+var programs = regexp.MustCompile(`^(kubectl|k|helm|make|curl|head|git|cd|go|sha256sum|cosign|skopeo|ctr|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
 
 var comment = regexp.MustCompile(`(^|\s+)# .*$`)
 
