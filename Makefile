@@ -206,6 +206,8 @@ test-unit: ## Run the quick tests only (go test -short).
 test-node: build controlplane ## Run the operator on real nodes (Linux, root; installs the packages it needs).
 	hack/nodes/requirements.sh
 	hack/nodes/build.sh
+	@rm -rf bin/nodes/image
+	@$(MAKE) --no-print-directory image DIST=bin/nodes/image PLATFORMS=linux/$$(go env GOARCH)
 	ALTERSHIELD_NODES=1 go tool ginkgo --label-filter='$(NODE_LABELS)' --timeout=$(TEST_TIMEOUT) ./test/node
 
 .PHONY: bench

@@ -25,6 +25,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,18 +35,19 @@ import (
 	"strings"
 )
 
-// Image is made from files.
+// Image is made from files, or comes in an archive.
 type Image struct {
 	// Names it can be asked for by, whole ones.
 	Names []string
+	// Archive is where it is, as `docker save` writes it; what follows is left out
+	// then.
+	Archive string
 	// Files are what is in it: paths in the image to paths here.
 	Files map[string]string
 	// Links are symbolic ones, to their targets.
 	Links map[string]string
-	// User, as in a Dockerfile.
-	User string
-	// Entrypoint and Command, as in a Dockerfile.
-	Entrypoint, Command []string
+	// Command, as in a Dockerfile.
+	Command []string
 }
 
 // Busybox is an image with the busybox of this machine; nodes use it for
@@ -73,39 +75,24 @@ func Busybox(ctx context.Context) (Image, error) {
 	return image, nil
 }
 
-// Operator is the operator's image as the Dockerfile of the repository at root
-// makes it, with the binary that is built already.
+// Operator is the operator's image as `make image` made it for this machine.
 func Operator(root string, names ...string) (Image, error) {
-	dockerfile, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
+	pattern := filepath.Join(root, "bin", "nodes", "image", "*-linux-"+runtime.GOARCH+".tar")
+	found, err := filepath.Glob(pattern)
 	if err != nil {
 		return Image{}, err
 	}
-	image := Image{Names: names}
-	for line := range strings.Lines(string(dockerfile)) {
-		instruction, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch fields := strings.Fields(rest); instruction {
-		case "FROM":
-			image = Image{Names: names, Files: map[string]string{}}
-		case "COPY":
-			if len(fields) == 3 && strings.HasPrefix(fields[0], "--from=") {
-				image.Files[strings.TrimPrefix(fields[2], "/")] = filepath.Join(root, "bin", "manager")
-			}
-		case "USER":
-			image.User = rest
-		case "ENTRYPOINT":
-			if err := json.Unmarshal([]byte(rest), &image.Entrypoint); err != nil {
-				return image, fmt.Errorf("the Dockerfile: ENTRYPOINT: %w", err)
-			}
-		}
+	if len(found) != 1 {
+		return Image{}, fmt.Errorf("there are %d images %s, want one: run make test-node, which builds it", len(found), pattern)
 	}
-	if len(image.Files) != 1 || len(image.Entrypoint) == 0 {
-		return image, fmt.Errorf("the Dockerfile: want a last stage with one COPY and an ENTRYPOINT, have %v and %v", image.Files, image.Entrypoint)
-	}
-	return image, nil
+	return Image{Names: names, Archive: found[0]}, nil
 }
 
 // writeArchive writes an image as `docker save` does.
 func writeArchive(path string, image Image) error {
+	if image.Archive != "" {
+		return copyArchive(path, image)
+	}
 	layer, err := layerOf(image)
 	if err != nil {
 		return err
@@ -113,13 +100,13 @@ func writeArchive(path string, image Image) error {
 	sum := sha256.Sum256(layer)
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"User": image.User, "Entrypoint": image.Entrypoint, "Cmd": image.Command, "Env": []string{"PATH=/bin"}},
+		"config": map[string]any{"Cmd": image.Command, "Env": []string{"PATH=/bin"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
 	})
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": image.Names, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]saved{{Config: "config.json", RepoTags: image.Names, Layers: []string{"layer.tar"}}})
 	if err != nil {
 		return err
 	}
@@ -137,6 +124,65 @@ func writeArchive(path string, image Image) error {
 		return err
 	}
 	return os.WriteFile(path, archive.Bytes(), 0o600)
+}
+
+// saved is an image in the manifest of an archive.
+type saved struct {
+	Config           string
+	RepoTags, Layers []string
+}
+
+// copyArchive gives the image of an archive other names. What is there of an OCI
+// layout is left out, because the name in it would count.
+func copyArchive(path string, image Image) error {
+	from, err := os.Open(image.Archive)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for r := tar.NewReader(from); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		switch {
+		case header.Typeflag == tar.TypeDir || header.Name == "index.json" || header.Name == "oci-layout":
+			continue
+		case header.Name == "manifest.json":
+			if data, err = rename(data, image.Names); err != nil {
+				return fmt.Errorf("%s: %w", image.Archive, err)
+			}
+		}
+		if err := addFile(w, header.Name, 0o644, data); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(path, archive.Bytes(), 0o600)
+}
+
+// rename gives the only image of a manifest other names.
+func rename(manifest []byte, names []string) ([]byte, error) {
+	var images []saved
+	if err := json.Unmarshal(manifest, &images); err != nil {
+		return nil, err
+	}
+	if len(images) != 1 {
+		return nil, fmt.Errorf("it has %d images, want one", len(images))
+	}
+	images[0].RepoTags = names
+	return json.Marshal(images)
 }
 
 // layerOf is the only layer of an image.
@@ -160,7 +206,8 @@ func layerOf(image Image) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return layer.Bytes(), w.Close()
+	err := w.Close()
+	return layer.Bytes(), err
 }
 
 func addFile(w *tar.Writer, name string, mode int64, data []byte) error {

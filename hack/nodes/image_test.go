@@ -26,24 +26,23 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-const dockerfile = `FROM golang AS builder
-COPY . .
-FROM gcr.io/distroless/static:nonroot
-COPY --from=builder /manager /manager
-USER 65532:65532
-ENTRYPOINT ["/manager"]
-`
-
+// TestOperatorArchive gives the image that make image made the names that are
+// asked for, and leaves the rest as it is.
 func TestOperatorArchive(t *testing.T) {
 	root := t.TempDir()
-	write(t, filepath.Join(root, "Dockerfile"), dockerfile)
-	write(t, filepath.Join(root, "bin", "manager"), "the binary")
-	image, err := Operator(root, "registry/operator:v1")
+	made := map[string]string{
+		"blobs/sha256/1": "config", "blobs/sha256/2": "first layer", "blobs/sha256/3": "second layer", "index.json": "{}", "oci-layout": "{}",
+		"manifest.json": `[{"Config":"blobs/sha256/1","RepoTags":["registry/operator:v0"],"Layers":["blobs/sha256/2","blobs/sha256/3"]}]`,
+	}
+	write(t, filepath.Join(root, "bin", "nodes", "image", "operator-linux-"+runtime.GOARCH+".tar"), archiveOf(t, made))
+	image, err := Operator(root, "registry/operator:v1", "registry/operator:v2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,47 +54,77 @@ func TestOperatorArchive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := map[string]string{}
+	for name, data := range filesOf(t, archive) {
+		got[name] = string(data)
+	}
+	delete(made, "index.json")
+	delete(made, "oci-layout")
+	made["manifest.json"] = `[{"Config":"blobs/sha256/1","RepoTags":["registry/operator:v1","registry/operator:v2"],"Layers":["blobs/sha256/2","blobs/sha256/3"]}]`
+	if diff := cmp.Diff(made, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestOperatorRefuses(t *testing.T) {
+	root := t.TempDir()
+	if image, err := Operator(root, "x"); err == nil || !strings.Contains(err.Error(), "make test-node") {
+		t.Errorf("an image that was not built is %+v, %v", image, err)
+	}
+	for name, manifest := range map[string]string{"no manifest": "", "no image": "[]", "two images": "[{},{}]"} {
+		t.Run(name, func(t *testing.T) {
+			archive := filepath.Join(t.TempDir(), "image.tar")
+			write(t, archive, archiveOf(t, map[string]string{"manifest.json": manifest}))
+			if err := writeArchive(filepath.Join(t.TempDir(), "copy.tar"), Image{Names: []string{"x"}, Archive: archive}); err == nil {
+				t.Error("it is copied")
+			}
+		})
+	}
+}
+
+func TestArchive(t *testing.T) {
+	root := t.TempDir()
+	write(t, filepath.Join(root, "binary"), "the binary")
+	path := filepath.Join(root, "image.tar")
+	if err := writeArchive(path, Image{Names: []string{"local/x:1"}, Files: map[string]string{"bin/x": filepath.Join(root, "binary")}, Command: []string{"/bin/x"}}); err != nil {
+		t.Fatal(err)
+	}
+	archive, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	files := filesOf(t, archive)
-	var manifest []struct {
-		Config           string
-		RepoTags, Layers []string
-	}
-	var config struct {
-		Config struct {
-			User       string
-			Entrypoint []string
-		}
-	}
+	var manifest []saved
+	var config struct{ Config struct{ Cmd []string } }
 	for name, into := range map[string]any{"manifest.json": &manifest, "config.json": &config} {
 		if err := json.Unmarshal(files[name], into); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
-	if diff := cmp.Diff([]string{"registry/operator:v1"}, manifest[0].RepoTags); diff != "" {
+	if diff := cmp.Diff([]string{"local/x:1"}, manifest[0].RepoTags); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	if config.Config.User != "65532:65532" || !cmp.Equal(config.Config.Entrypoint, []string{"/manager"}) {
-		t.Errorf("it runs as %+v", config.Config)
+	if !cmp.Equal(config.Config.Cmd, []string{"/bin/x"}) {
+		t.Errorf("it runs %v", config.Config.Cmd)
 	}
-	if got := string(filesOf(t, files[manifest[0].Layers[0]])["manager"]); got != "the binary" {
-		t.Errorf("its manager is %q", got)
+	if got := string(filesOf(t, files[manifest[0].Layers[0]])["bin/x"]); got != "the binary" {
+		t.Errorf("its binary is %q", got)
 	}
 }
 
-func TestOperatorRefuses(t *testing.T) {
-	for name, dockerfile := range map[string]string{
-		"no entrypoint":    "FROM scratch\nCOPY --from=builder /manager /manager\n",
-		"no binary":        "FROM scratch\nENTRYPOINT [\"/manager\"]\n",
-		"shell entrypoint": "FROM scratch\nCOPY --from=builder /manager /manager\nENTRYPOINT /manager\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			write(t, filepath.Join(root, "Dockerfile"), dockerfile)
-			if image, err := Operator(root, "x"); err == nil {
-				t.Errorf("it is taken for %+v", image)
-			}
-		})
+func archiveOf(t *testing.T, files map[string]string) string {
+	t.Helper()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for name, data := range files {
+		if err := addFile(w, name, 0o644, []byte(data)); err != nil {
+			t.Fatal(err)
+		}
 	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return archive.String()
 }
 
 func write(t *testing.T, path, content string) {
