@@ -37,10 +37,11 @@ import (
 
 // Image is made from files, or comes in an archive.
 type Image struct {
-	// Names it can be asked for by, whole ones.
+	// Names it can be asked for by, whole ones. Without any an archive is taken as
+	// it is, with its own.
 	Names []string
-	// Archive is where it is, as `docker save` writes it; what follows is left out
-	// then.
+	// Archive is where it is, as `docker save` writes it or, without names, as an
+	// OCI layout; what follows is left out then.
 	Archive string
 	// Files are what is in it: paths in the image to paths here.
 	Files map[string]string
@@ -86,6 +87,28 @@ func Operator(root string, names ...string) (Image, error) {
 		return Image{}, fmt.Errorf("there are %d images %s, want one: run make test-node, which builds it", len(found), pattern)
 	}
 	return Image{Names: names, Archive: found[0]}, nil
+}
+
+// Released is the archive of the operator's image as a release has it, and the
+// name with a digest by which its manifests ask for it.
+func Released(root string) (image Image, name string, err error) {
+	pattern := filepath.Join(root, "bin", "nodes", "image", "*.digests.txt")
+	found, err := filepath.Glob(pattern)
+	if err != nil {
+		return Image{}, "", err
+	}
+	if len(found) != 1 {
+		return Image{}, "", fmt.Errorf("there are %d files %s, want one: run make test-node, which makes it", len(found), pattern)
+	}
+	data, err := os.ReadFile(found[0])
+	if err != nil {
+		return Image{}, "", err
+	}
+	words := strings.Fields(string(data))
+	if len(words) < 2 {
+		return Image{}, "", fmt.Errorf("%s names no image", found[0])
+	}
+	return Image{Archive: strings.TrimSuffix(found[0], ".digests.txt") + ".tar"}, words[1] + "@" + words[0], nil
 }
 
 // writeArchive writes an image as `docker save` does.
@@ -135,6 +158,13 @@ type saved struct {
 // copyArchive gives the image of an archive other names. What is there of an OCI
 // layout is left out, because the name in it would count.
 func copyArchive(path string, image Image) error {
+	if len(image.Names) == 0 {
+		data, err := os.ReadFile(image.Archive)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, data, 0o600)
+	}
 	from, err := os.Open(image.Archive)
 	if err != nil {
 		return err

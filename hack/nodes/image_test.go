@@ -66,6 +66,31 @@ func TestOperatorArchive(t *testing.T) {
 	}
 }
 
+func TestReleased(t *testing.T) {
+	root := t.TempDir()
+	if image, name, err := Released(root); err == nil {
+		t.Errorf("an image that was not built is %+v, %s", image, name)
+	}
+	dir := filepath.Join(root, "bin", "nodes", "image")
+	write(t, filepath.Join(dir, "operator-v1.tar"), "an archive")
+	write(t, filepath.Join(dir, "operator-v1-linux-amd64.tar"), "another one")
+	write(t, filepath.Join(dir, "operator-v1.digests.txt"), "sha256:1  registry/operator:v1\nsha256:2  linux/amd64\n")
+	image, name, err := Released(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name != "registry/operator:v1@sha256:1" {
+		t.Errorf("it is asked for by %s", name)
+	}
+	path := filepath.Join(root, "copy.tar")
+	if err := writeArchive(path, image); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "an archive" {
+		t.Errorf("the nodes are given %q, %v", data, err)
+	}
+}
+
 func TestOperatorRefuses(t *testing.T) {
 	root := t.TempDir()
 	if image, err := Operator(root, "x"); err == nil || !strings.Contains(err.Error(), "make test-node") {

@@ -73,6 +73,15 @@ func life() {
 		Expect(pod(ctx, operatorNamespace, old).Status.ContainerStatuses[0].RestartCount).To(BeNumerically(">", 0))
 	}, SpecTimeout(5*time.Minute))
 
+	It("goes on with the image of a release, asked for by its digest, that was imported from an archive", func(ctx SpecContext) {
+		flight.release(ctx, "by-digest")
+		kubectl(ctx, "-n", operatorNamespace, "set", "image", operator, "manager="+releasedImage)
+		installed(ctx)
+		flight.lands(ctx)
+		ready(ctx)
+		Expect(pod(ctx, operatorNamespace, leader(ctx)).Spec.Containers[0].Image).To(Equal(releasedImage))
+	}, SpecTimeout(8*time.Minute))
+
 	It("goes on when a node is drained", func(ctx SpecContext) {
 		flight.release(ctx, "drained")
 		node := pod(ctx, operatorNamespace, leader(ctx)).Spec.NodeName

@@ -66,6 +66,8 @@ var (
 	root    string
 	cluster *nodes.Cluster
 	api     client.Client
+	// releasedImage is the image as the manifests of a release name it.
+	releasedImage string
 	// watcher judges all that happens, while there is one.
 	watcher *observer.Observer
 	// delivered are the verdicts that were acknowledged to the server since the
@@ -97,10 +99,13 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	image, err := nodes.Operator(root, append(imagesOf(filepath.Join(root, "quick-start.yaml")), olderImage)...)
 	Expect(err).NotTo(HaveOccurred())
+	released, byDigest, err := nodes.Released(root)
+	Expect(err).NotTo(HaveOccurred())
+	releasedImage = byDigest
 	began := time.Now()
 	cluster, err = nodes.Start(ctx, nodes.Options{
 		Root: root, Dir: filepath.Join(root, "bin", "nodes", "state"), AuditPolicy: observer.AuditPolicy(operatorUser),
-		Images: []nodes.Image{busybox, image},
+		Images: []nodes.Image{busybox, image, released},
 	})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() error { return cluster.Stop() })
