@@ -246,7 +246,8 @@ build-installer: manifests $(KUSTOMIZE) ## Render config/default into quick-star
 	mv bin/quick-start.yaml quick-start.yaml
 
 # The manifests of a directory in config/, with IMG as the manager's image.
-RENDER = $(KUSTOMIZE) build config/$(1) | sed 's|^\( *image:\) $(RELEASED_IMG)$$|\1 $(IMG)|'
+RENDER = $(KUSTOMIZE) build config/$(1) | sed 's|^\( *image:\) $(RELEASED_IMG)$$|\1 $(RENDERED_IMG)|'
+RENDERED_IMG = $(IMG)
 
 ##@ Images and releases
 
@@ -275,11 +276,11 @@ release-check: bin/release ## Fail if VERSION may not be released from this tree
 	@rm -rf $(DIST); mkdir -p $(DIST)
 
 .PHONY: release-manifests
-release-manifests: IMG = $(IMAGE_REPOSITORY):$(VERSION)@$(IMAGE_DIGEST)
+release-manifests: RENDERED_IMG = $(IMAGE)@$(IMAGE_DIGEST)
 release-manifests: $(KUSTOMIZE) ## Render dist/quick-start.yaml, with the image that make image built, by its digest.
 	@[[ -n '$(IMAGE_DIGEST)' ]] || { echo "release-manifests: there is no image of $(VERSION) in $(DIST): run 'make image' first" >&2; exit 1; }
 	@{ echo '# AlterShield Operator $(VERSION). What this installs and how to use it: docs/operations.md'; $(call RENDER,default); } > $(DIST)/quick-start.yaml
-	@grep -qF 'image: $(IMG)' $(DIST)/quick-start.yaml
+	@grep -qF 'image: $(RENDERED_IMG)' $(DIST)/quick-start.yaml
 
 .PHONY: release-sboms
 release-sboms: bin/release ## Write the bills of materials of the archives of the plugin in dist/.

@@ -115,6 +115,36 @@ func makeTargets(t *testing.T) map[string]bool {
 	return targets
 }
 
+// TestManifests wants those of a release to be quick-start.yaml, but for the
+// image, which they have by its digest.
+func TestManifests(t *testing.T) {
+	digests := must(os.ReadFile(made(t, ".digests.txt")))(t)
+	whole := strings.Fields(string(digests))[0]
+	for of, c := range map[string]struct{ arguments, want string }{
+		"the project": {"", "ghcr.io/traas-stack/altershield-operator:" + testVersion},
+		"a fork":      {"IMG=" + testImage, testImage},
+	} {
+		t.Run(of, func(t *testing.T) {
+			out := t.TempDir()
+			writeFile(t, filepath.Join(out, imageFiles+testVersion+".digests.txt"), digests)
+			cmd := exec.CommandContext(t.Context(), "make", append([]string{
+				"-C", root, "release-manifests", "DIST=" + out, "VERSION=" + testVersion}, strings.Fields(c.arguments)...)...)
+			if output, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, output)
+			}
+			_, want, _ := strings.Cut(string(must(os.ReadFile(filepath.Join(root, "quick-start.yaml")))(t)), "\n")
+			want = regexp.MustCompile(`(?m)(image:) ghcr\.io/traas-stack/altershield-operator:\S+$`).ReplaceAllString(want, "$1 "+c.want+"@"+whole)
+			_, got, _ := strings.Cut(string(must(os.ReadFile(filepath.Join(out, "quick-start.yaml")))(t)), "\n")
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-quick-start.yaml +released):\n%s", diff)
+			}
+			if !strings.Contains(got, "image: "+c.want+"@"+whole+"\n") {
+				t.Error("it does not name the image by its digest")
+			}
+		})
+	}
+}
+
 // TestSign signs with a cosign that only writes down how it was called.
 func TestSign(t *testing.T) {
 	lines := strings.Fields(string(must(os.ReadFile(made(t, ".digests.txt")))(t)))
