@@ -45,6 +45,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/xeipuuv/gojsonschema"
 )
 
 const (
@@ -423,6 +424,34 @@ func referrersIn(t *testing.T, l layout.Path) map[oci.Hash][]byte {
 		found[manifest.Subject.Digest] = must(io.ReadAll(r))(t)
 	}
 	return found
+}
+
+// TestBillsFollowSchema checks the bills by the schema of CycloneDX, which knows
+// the licences of SPDX, too.
+func TestBillsFollowSchema(t *testing.T) {
+	bills := []string{made(t, "-linux-amd64.cdx.json"), made(t, "-linux-arm64.cdx.json")}
+	out := must(exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output())(t)
+	schemas := filepath.Join(strings.TrimSpace(string(out)), "schema")
+	loader := gojsonschema.NewSchemaLoader()
+	for url, file := range map[string]string{
+		"http://cyclonedx.org/schema/spdx.schema.json":     "spdx.schema.json",
+		"http://cyclonedx.org/schema/jsf-0.82.schema.json": "jsf-0.82.schemax.json",
+	} {
+		if err := loader.AddSchema(url, gojsonschema.NewBytesLoader(must(os.ReadFile(filepath.Join(schemas, file)))(t))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	schema := must(loader.Compile(gojsonschema.NewBytesLoader(must(os.ReadFile(filepath.Join(schemas, "bom-1.6.schema.json")))(t))))(t)
+	for _, bill := range bills {
+		data := must(os.ReadFile(bill))(t)
+		for _, problem := range must(schema.Validate(gojsonschema.NewBytesLoader(data)))(t).Errors() {
+			t.Errorf("%s: %s", filepath.Base(bill), problem)
+		}
+		unknown := bytes.ReplaceAll(data, []byte(`"Apache-2.0"`), []byte(`"No-Such-Licence"`))
+		if must(schema.Validate(gojsonschema.NewBytesLoader(unknown)))(t).Valid() {
+			t.Errorf("%s: any licence would do", filepath.Base(bill))
+		}
+	}
 }
 
 func decodeBill(t *testing.T, data []byte) *cyclonedx.BOM {
