@@ -169,6 +169,40 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
+func TestEpoch(t *testing.T) {
+	for value, want := range map[string]int64{"1700000000": 1700000000, "0": 0, "-1": -1, "yesterday": -1} {
+		t.Setenv("SOURCE_DATE_EPOCH", value)
+		at, err := epoch(t.Context(), root)
+		if (err == nil) != (want >= 0) || err == nil && at.Unix() != want {
+			t.Errorf("%q: %s, %v", value, at, err)
+		}
+	}
+	t.Setenv("SOURCE_DATE_EPOCH", "")
+	if at, err := epoch(t.Context(), root); err != nil || at.IsZero() {
+		t.Errorf("of the commit: %s, %v", at, err)
+	}
+	t.Setenv("GIT_CEILING_DIRECTORIES", os.TempDir())
+	if at, err := epoch(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "set SOURCE_DATE_EPOCH") {
+		t.Errorf("without git: %s, %v", at, err)
+	}
+}
+
+func TestPinnedGo(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "hack", "release", "go.mod"), []byte("module m\n\ngo 1.26.0\n"))
+	if pin, err := pinnedGo(dir); err == nil || !strings.Contains(err.Error(), "has no toolchain") {
+		t.Errorf("without a toolchain: %q, %v", pin, err)
+	}
+	writeFile(t, filepath.Join(dir, "hack", "release", "go.mod"), []byte("module m\n\ngo 1.26.0\n\ntoolchain go1.2.3\n"))
+	if pin := must(pinnedGo(dir))(t); pin != "go1.2.3" {
+		t.Errorf("it is %s", pin)
+	}
+	// This program was not built with that.
+	if _, err := findToolchain(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "run it by make") {
+		t.Errorf("with another Go: %v", err)
+	}
+}
+
 func TestPlatforms(t *testing.T) {
 	got := must(parsePlatforms("linux/amd64,linux/arm64"))(t)
 	if diff := cmp.Diff([]oci.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}, got); diff != "" {
