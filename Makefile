@@ -304,7 +304,7 @@ publish: bin/release ## Make the release of VERSION on GitHub, with all that is 
 .PHONY: bin/release
 bin/release:
 	@mkdir -p bin
-	@cd hack/release && CGO_ENABLED=0 GOTOOLCHAIN=$(RELEASE_GO) GOFLAGS= go build -buildvcs=false -trimpath -o $(CURDIR)/$@ .
+	@cd hack/release && CGO_ENABLED=0 GOTOOLCHAIN=$(RELEASE_GO) GOWORK=off GOFLAGS= go build -buildvcs=false -trimpath -o $(CURDIR)/$@ .
 
 ##@ Try it out
 
