@@ -39,6 +39,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/errand"
 	"github.com/traas-stack/altershield-operator/internal/identity"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/options"
@@ -62,6 +63,11 @@ var (
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 func main() {
+	if errand.Asked(os.Args[1:]) {
+		logTo(zap.New())
+		end(errand.Run(ctrl.SetupSignalHandler(), os.Args[1:], errand.Default(controllers.NewScheme(), userAgent())))
+		return
+	}
 	o, err := options.Parse(os.Args[1:])
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -74,11 +80,18 @@ func main() {
 		ctrl.Log.Info("starting", append([]any{"version", version, "commit", commit}, o.Summary()...)...)
 		err = run(ctrl.SetupSignalHandler(), o)
 	}
+	end(err)
+}
+
+// end ends the program, if it went wrong.
+func end(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "altershield-operator:", err)
 		os.Exit(1)
 	}
 }
+
+func userAgent() string { return "altershield-operator/" + version }
 
 // logTo makes a logger that of the manager, and of what writes to the standard one:
 // the servers of webhooks and metrics tell there of TLS handshakes that fail.
@@ -92,7 +105,7 @@ func run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return fmt.Errorf("find the cluster (--kubeconfig, $KUBECONFIG or in-cluster): %w", err)
 	}
-	config.UserAgent = "altershield-operator/" + version
+	config.UserAgent = userAgent()
 	self, err := identity.Self(ctx, config)
 	if err != nil {
 		return err

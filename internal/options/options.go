@@ -132,7 +132,7 @@ func Parse(args []string) (*Options, error) {
 		return o, nil
 	}
 	if fs.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q: the manager takes flags only, see --help", fs.Arg(0))
+		return nil, fmt.Errorf("unexpected argument %q: the manager takes flags only, see --help; or begin with leave or settings", fs.Arg(0))
 	}
 	o.Pod = types.NamespacedName{Namespace: o.Namespace, Name: os.Getenv("POD_NAME")}
 	o.Certificates.Namespace = o.Namespace
@@ -143,7 +143,7 @@ func Parse(args []string) (*Options, error) {
 // bind makes the options the values of flags. It returns the names of the webhook
 // configurations, two options in one flag.
 func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
-	fs.StringVar(&o.Namespace, "namespace", namespaceDefault(),
+	fs.StringVar(&o.Namespace, "namespace", NamespaceDefault(),
 		"`namespace` of the operator, where its OpsConfigInfo objects and its lease are (default $POD_NAMESPACE, else "+defaultNamespace+")")
 	fs.BoolVar(&o.LeaderElect, "leader-elect", false, "elect one replica that decides; all replicas serve webhooks")
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", "0",
@@ -219,7 +219,8 @@ func (o *Options) bindServer(fs *flag.FlagSet) {
 		"registered `type` of the pods a release changes")
 }
 
-func namespaceDefault() string {
+// NamespaceDefault is the namespace of the operator where no flag says it.
+func NamespaceDefault() string {
 	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
 		return ns
 	}

@@ -1,0 +1,360 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package errand
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+const (
+	// pageSize of lists: a cluster has many workloads.
+	pageSize = 500
+	// maxTold bounds the list of what is left.
+	maxTold = 50
+	// A look that finds nothing is repeated: what was decided before observing was in
+	// force may still be written.
+	cleanLooks = 2
+
+	// observeWithin is how long it is tried to turn observing on.
+	observeWithin = 20 * time.Second
+
+	leaveRemark = "turned on by `manager leave`, before the operator was uninstalled"
+)
+
+// leaving is an operator that is about to be uninstalled.
+type leaving struct {
+	client.Client
+	namespace string
+	// deployment of the manager.
+	deployment string
+	// owned are objects that the manager made for itself, to go with its Deployment.
+	owned []ownedObject
+	kinds *workload.Registry
+	out   io.Writer
+	// generation of the setting observe, as written here; 0 when it is not there.
+	generation int64
+}
+
+// ownedObject is what the manager makes for itself in its namespace.
+type ownedObject struct {
+	gvk  schema.GroupVersionKind
+	name string
+}
+
+func runLeave(ctx context.Context, args []string, env Environment) error {
+	c := newCommon("leave", 2*time.Minute)
+	l := &leaving{out: env.Out, kinds: workload.Defended()}
+	c.flags.StringVar(&l.deployment, "deployment", "altershieldoperator-controller-manager", "`name` of the manager's Deployment")
+	secret := c.flags.String("secret", "altershieldoperator-webhook-server-cert", "`name` of the Secret with the certificates made for the webhooks")
+	var err error
+	if l.Client, err = c.parse(args, env); err != nil {
+		return err
+	}
+	l.namespace = c.namespace
+	l.owned = []ownedObject{
+		{schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, *secret},
+		{schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "altershieldoperator-rollbacks"},
+		{schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}, "altershield-operator"},
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	l.run(ctx)
+	return nil
+}
+
+// run never fails: an uninstall goes on, whatever has come of it, and what could not be
+// done is told.
+func (l *leaving) run(ctx context.Context) {
+	manager, err := l.manager(ctx)
+	if err != nil {
+		l.say("the manager's Deployment cannot be read: %v", err)
+	}
+	if err := l.observeSoon(ctx, manager); err != nil {
+		l.say("the setting observe cannot be turned on, so the operator takes nothing back: %v", err)
+	}
+	left, err := l.wait(ctx)
+	if err != nil {
+		l.say("what the operator did to workloads cannot be read: %v", err)
+	}
+	l.tell(left, err == nil)
+	if manager != nil {
+		// Its own time, where waiting took all there was.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		l.handOver(ctx, manager)
+	}
+}
+
+func (l *leaving) say(format string, args ...any) { _, _ = fmt.Fprintf(l.out, format+"\n", args...) }
+
+// manager is its Deployment; nil when there is none.
+func (l *leaving) manager(ctx context.Context) (*appsv1.Deployment, error) {
+	var d appsv1.Deployment
+	if err := l.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: l.deployment}, &d); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return &d, nil
+}
+
+// observeSoon tries for a while: rights that were just given, and an API server that was
+// just busy, need a moment.
+func (l *leaving) observeSoon(ctx context.Context, manager *appsv1.Deployment) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, observeWithin)
+	defer cancel()
+	_ = wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
+		err = l.observe(ctx, manager)
+		return err == nil, nil
+	})
+	return err
+}
+
+// observe turns observing on for all workloads, which takes back what the operator
+// did to them, and locks it, so that no namespace and no workload is left out.
+func (l *leaving) observe(ctx context.Context, manager *appsv1.Deployment) error {
+	object := &v1alpha1.OpsConfigInfo{}
+	key := types.NamespacedName{Namespace: l.namespace, Name: settings.NameObserve}
+	err := l.Get(ctx, key, object)
+	if meta.IsNoMatchError(err) {
+		return nil // the kind is gone, and the operator with it
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	missing := err != nil
+	if !missing && object.Spec.Enable && object.Spec.Locked {
+		l.generation = object.Generation
+		return nil
+	}
+	before := object.DeepCopy()
+	if !object.Spec.Enable && manager != nil {
+		// Where the kinds are kept, the next installation begins with the default again,
+		// as it would without this.
+		object.OwnerReferences = append(object.OwnerReferences, ownerReference(manager))
+	}
+	object.Spec.Type, object.Spec.Enable, object.Spec.Locked, object.Spec.Remark = v1alpha1.TypeObserve, true, true, leaveRemark
+	if missing {
+		object.Namespace, object.Name = key.Namespace, key.Name
+		err = l.Create(ctx, object)
+		if apierrors.IsNotFound(err) {
+			return nil // the namespace or the kind is gone
+		}
+	} else {
+		err = l.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	}
+	if err != nil {
+		return err
+	}
+	l.generation = object.Generation
+	l.say("turned on observing, for all workloads: the operator takes back its blocks, pauses and holds")
+	return nil
+}
+
+func ownerReference(d *appsv1.Deployment) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID}
+}
+
+// wait waits until the operator has taken back all it did, or cannot, or the time is
+// over. It returns what is left as it was seen last.
+func (l *leaving) wait(ctx context.Context) (left []marked, err error) {
+	clean, told := 0, -1
+	waitErr := wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
+		works, err2 := l.works(ctx)
+		if err2 != nil {
+			err = err2
+			return false, nil
+		}
+		found, err2 := l.look(ctx)
+		if err2 != nil {
+			err = err2
+			return false, nil
+		}
+		left, err = found, nil
+		if len(left) > 0 && len(left) != told {
+			told = len(left)
+			l.say("%d workloads are blocked, paused or held by the operator", told)
+		}
+		if !works.runs {
+			l.say("the manager does not run, so nobody takes anything back")
+			return true, nil
+		}
+		if clean++; len(left) > 0 || !works.acknowledged {
+			clean = 0
+		}
+		return clean >= cleanLooks, nil
+	})
+	if err == nil && waitErr != nil && ctx.Err() == nil {
+		err = waitErr
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = nil
+	}
+	return left, err
+}
+
+// working is what the operator is able to do.
+type working struct {
+	// runs: there is a manager, or one is to be.
+	runs bool
+	// acknowledged: the setting observe is in force.
+	acknowledged bool
+}
+
+func (l *leaving) works(ctx context.Context) (working, error) {
+	d, err := l.manager(ctx)
+	if err != nil {
+		return working{}, err
+	}
+	if d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 || l.generation == 0 {
+		return working{}, nil
+	}
+	var object v1alpha1.OpsConfigInfo
+	err = l.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: settings.NameObserve}, &object)
+	if client.IgnoreNotFound(err) != nil {
+		return working{}, err
+	}
+	return working{runs: true, acknowledged: err == nil && object.Status.ObservedGeneration >= l.generation}, nil
+}
+
+// marked is a workload that the operator did something to.
+type marked struct {
+	kind string
+	types.NamespacedName
+	marks []mark
+}
+
+// mark is one of the things the operator does to a workload that have an effect
+// without it.
+type mark string
+
+const (
+	blocked mark = "blocked"
+	paused  mark = "paused"
+	held    mark = "held"
+)
+
+// remedies are what takes a mark back by hand.
+var remedies = []struct {
+	mark   mark
+	remedy string
+}{
+	{blocked, "without the operator this has no effect: remove the label " + v1alpha1.SuspendLabel},
+	{paused, "kubectl rollout resume, which rolls the version out that failed; or kubectl rollout undo after it"},
+	{held, "minReadySeconds and progressDeadlineSeconds are raised: give them your values, those before are in the annotation " + v1alpha1.HeldAnnotation},
+}
+
+// marks of a workload that are the operator's. What people blocked or paused
+// themselves is theirs.
+func marks(o metav1.Object) (all []mark) {
+	labels, annotations := o.GetLabels(), o.GetAnnotations()
+	if _, ok := labels[v1alpha1.SuspendLabel]; ok && annotations[v1alpha1.SuspendedByAnnotation] != "" {
+		all = append(all, blocked)
+	}
+	if annotations[v1alpha1.HaltedAnnotation] != "" {
+		all = append(all, paused)
+	}
+	if annotations[v1alpha1.HeldAnnotation] != "" {
+		all = append(all, held)
+	}
+	return all
+}
+
+// look reads the metadata of all workloads.
+func (l *leaving) look(ctx context.Context) ([]marked, error) {
+	var found []marked
+	for _, kind := range l.kinds.Kinds() {
+		gvk := kind.GroupVersionKind()
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		for next := ""; ; next = list.Continue {
+			if err := l.List(ctx, list, client.Limit(pageSize), client.Continue(next)); err != nil {
+				if meta.IsNoMatchError(err) {
+					break // nobody has such workloads
+				}
+				return nil, fmt.Errorf("list %s: %w", gvk.Kind, err)
+			}
+			for i := range list.Items {
+				o := &list.Items[i]
+				if m := marks(o); len(m) > 0 && o.DeletionTimestamp == nil {
+					found = append(found, marked{gvk.Kind, client.ObjectKeyFromObject(o), m})
+				}
+			}
+			if list.Continue == "" {
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+// tell says what is left, and what to do about it.
+func (l *leaving) tell(left []marked, known bool) {
+	if len(left) == 0 {
+		if known {
+			l.say("no workload is blocked, paused or held by the operator")
+		}
+		return
+	}
+	l.say("left: %d workloads that the operator did not take back", len(left))
+	for i, w := range left {
+		if i == maxTold {
+			l.say("  and %d more", len(left)-maxTold)
+			break
+		}
+		l.say("  %s %s: %v", w.kind, w.NamespacedName, w.marks)
+	}
+	for _, r := range remedies {
+		if slices.ContainsFunc(left, func(w marked) bool { return slices.Contains(w.marks, r.mark) }) {
+			l.say("%s: %s", r.mark, r.remedy)
+		}
+	}
+}
+
+// handOver has the garbage collector delete what the manager made for itself with its
+// Deployment. Until then the manager goes on to use it.
+func (l *leaving) handOver(ctx context.Context, manager *appsv1.Deployment) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{ownerReference(manager)}}})
+	if err != nil {
+		l.say("%v", err)
+		return
+	}
+	for _, o := range l.owned {
+		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: o.name}}
+		object.SetGroupVersionKind(o.gvk)
+		if err := l.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+			l.say("left: %s %s/%s, which cannot be made the Deployment's, to be deleted with it: %v", o.gvk.Kind, l.namespace, o.name, err)
+		}
+	}
+}
