@@ -59,7 +59,7 @@ func main() {
 // build renders a directory.
 func build(kustomize, dir string) ([]unstructured.Unstructured, error) {
 	var stderr bytes.Buffer
-	cmd := exec.Command(kustomize, "build", dir) //nolint:gosec,noctx // The program is the caller's.
+	cmd := exec.Command(kustomize, "build", dir) //nolint:noctx // The program is the caller's.
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -123,14 +123,14 @@ func write(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	return os.WriteFile(path, []byte(text), 0o644) //nolint:gosec // Part of the repository.
+	return os.WriteFile(path, []byte(text), 0o644)
 }
 
 var versions = regexp.MustCompile(`(?m)^(version|appVersion): .*$`)
 
 // setVersion writes the version of the release that the manifests belong to.
 func setVersion(path, tag string) error {
-	text, err := os.ReadFile(path) //nolint:gosec // Part of the repository.
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
@@ -223,8 +223,9 @@ func fill(text string, facts map[string]func(string) (any, error)) (string, erro
 		}
 		return m[1] + strings.ReplaceAll(strings.TrimSuffix(string(out), "\n"), "\n", "\n"+m[1])
 	})
-	if failed == nil && strings.Contains(text, "${") {
-		failed = fmt.Errorf("something is left to be filled in: %s", text[strings.Index(text, "${"):][:40])
+	if _, rest, found := strings.Cut(text, "${"); found && failed == nil {
+		line, _, _ := strings.Cut(rest, "\n")
+		failed = fmt.Errorf("something is left to be filled in: ${%s", line)
 	}
 	return text, failed
 }

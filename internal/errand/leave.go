@@ -19,7 +19,6 @@ package errand
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -189,39 +188,47 @@ func ownerReference(d *appsv1.Deployment) metav1.OwnerReference {
 // wait waits until the operator has taken back all it did, or cannot, or the time is
 // over. It returns what is left as it was seen last.
 func (l *leaving) wait(ctx context.Context) (left []marked, err error) {
-	clean, told := 0, -1
-	waitErr := wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
-		works, err2 := l.works(ctx)
-		if err2 != nil {
-			err = err2
-			return false, nil
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for clean, told := 0, -1; ; {
+		seen, works, failed := l.see(ctx)
+		switch {
+		case failed != nil && ctx.Err() != nil:
+			return left, err
+		case failed != nil:
+			err, clean = failed, 0
+		default:
+			left, err = seen, nil
+			if len(left) > 0 && len(left) != told {
+				told = len(left)
+				l.say("%d workloads are blocked, paused or held by the operator", told)
+			}
+			if !works.runs {
+				l.say("the operator takes nothing back: it does not run, or its settings are gone")
+				return left, nil
+			}
+			if clean++; len(left) > 0 || !works.acknowledged {
+				clean = 0
+			}
 		}
-		found, err2 := l.look(ctx)
-		if err2 != nil {
-			err = err2
-			return false, nil
+		if clean == cleanLooks {
+			return left, nil
 		}
-		left, err = found, nil
-		if len(left) > 0 && len(left) != told {
-			told = len(left)
-			l.say("%d workloads are blocked, paused or held by the operator", told)
+		select {
+		case <-ctx.Done():
+			return left, err
+		case <-ticker.C:
 		}
-		if !works.runs {
-			l.say("the manager does not run, so nobody takes anything back")
-			return true, nil
-		}
-		if clean++; len(left) > 0 || !works.acknowledged {
-			clean = 0
-		}
-		return clean >= cleanLooks, nil
-	})
-	if err == nil && waitErr != nil && ctx.Err() == nil {
-		err = waitErr
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = nil
+}
+
+// see reads what is waited for.
+func (l *leaving) see(ctx context.Context) (left []marked, works working, err error) {
+	if works, err = l.works(ctx); err != nil {
+		return nil, works, err
 	}
-	return left, err
+	left, err = l.look(ctx)
+	return left, works, err
 }
 
 // working is what the operator is able to do.
