@@ -205,7 +205,7 @@ test-unit: ## Run the quick tests only (go test -short).
 	  go test -short $$packages
 
 .PHONY: test-node
-test-node: build controlplane ## Run the operator on real nodes (Linux, root; installs the packages it needs).
+test-node: build controlplane $(HELM) ## Run the operator on real nodes (Linux, root; installs the packages it needs).
 	hack/nodes/requirements.sh
 	hack/nodes/build.sh
 	@rm -rf bin/nodes/image

@@ -46,6 +46,8 @@ const (
 	// A look that finds nothing is repeated: what was decided before observing was in
 	// force may still be written.
 	cleanLooks = 2
+	// restsFor is how many times as long as a look took nothing is read after it.
+	restsFor = 5
 
 	// observeWithin is how long it is tried to turn observing on.
 	observeWithin = 20 * time.Second
@@ -188,10 +190,11 @@ func ownerReference(d *appsv1.Deployment) metav1.OwnerReference {
 // wait waits until the operator has taken back all it did, or cannot, or the time is
 // over. It returns what is left as it was seen last.
 func (l *leaving) wait(ctx context.Context) (left []marked, err error) {
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
 	for clean, told := 0, -1; ; {
+		begin := time.Now()
 		seen, works, failed := l.see(ctx)
+		// All workloads of a large cluster are not read all the time.
+		pause := max(lookEvery, restsFor*time.Since(begin))
 		switch {
 		case failed != nil && ctx.Err() != nil:
 			return left, err
@@ -217,7 +220,7 @@ func (l *leaving) wait(ctx context.Context) (left []marked, err error) {
 		select {
 		case <-ctx.Done():
 			return left, err
-		case <-ticker.C:
+		case <-time.After(pause):
 		}
 	}
 }

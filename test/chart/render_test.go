@@ -33,12 +33,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -324,6 +326,30 @@ func TestValues(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRightsToLeave: before an uninstall the Job looks at all kinds that are defended.
+func TestRightsToLeave(t *testing.T) {
+	for _, o := range template(t) {
+		if o.GetKind() != "ClusterRole" || o.GetName() != "altershieldoperator-leave" {
+			continue
+		}
+		var role rbacv1.ClusterRole
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &role, true); err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range workload.Defended().Kinds() {
+			gvk := kind.GroupVersionKind()
+			plural := strings.ToLower(gvk.Kind) + "s"
+			if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+				return slices.Contains(r.APIGroups, gvk.Group) && slices.Contains(r.Resources, plural) && slices.Contains(r.Verbs, "list")
+			}) {
+				t.Errorf("templates/leave.yaml: the Job may not list %s", plural)
+			}
+		}
+		return
+	}
+	t.Error("there is no such role")
 }
 
 // TestGoMemLimit: nine tenths of the memory limit, whatever its unit.

@@ -41,8 +41,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 restartPolicy: OnFailure
 enableServiceLinks: false
 serviceAccountName: {{ .account }}
+{{- with .root.Values.nodeSelector }}
 nodeSelector:
-  {{- toYaml .root.Values.nodeSelector | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .root.Values.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
@@ -97,5 +99,8 @@ app.kubernetes.io/component: {{ .name }}
 {{- define "altershield-operator.errandHook" -}}
 helm.sh/hook: {{ .hook }}
 helm.sh/hook-weight: {{ .weight | quote }}
-helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded{{ if .job }},hook-failed{{ end }}
+{{- if .job }}
+helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+{{- end }}
 {{- end }}

@@ -1,0 +1,365 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package errand
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+const ours = "ours"
+
+func scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(s))
+	utilruntime.Must(v1alpha1.AddToScheme(s))
+	return s
+}
+
+func managerDeployment(replicas int32) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "manager", UID: "uid-of-manager"},
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas},
+	}
+}
+
+func setting(enable, locked bool, remark string) *v1alpha1.OpsConfigInfo {
+	return &v1alpha1.OpsConfigInfo{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "observe", Generation: 3},
+		Spec:       v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: enable, Locked: locked, Remark: remark},
+	}
+}
+
+func marked3(name string) *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: name, Labels: map[string]string{v1alpha1.SuspendLabel: "1"},
+		Annotations: map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 uid", v1alpha1.HaltedAnnotation: "v", v1alpha1.HeldAnnotation: "{}"},
+	}}
+}
+
+// operator plays the one that runs: each time the setting is read, it does what it would
+// have done by then.
+type operator func(ctx context.Context, c client.Client, object *v1alpha1.OpsConfigInfo)
+
+// takesBack acknowledges the setting, and takes back a mark at each look.
+func takesBack(ctx context.Context, c client.Client, object *v1alpha1.OpsConfigInfo) {
+	object.Status.ObservedGeneration = object.Generation
+	if err := c.Status().Update(ctx, object); err != nil {
+		panic(err)
+	}
+	var all appsv1.DeploymentList
+	if err := c.List(ctx, &all, client.InNamespace("shop")); err != nil {
+		panic(err)
+	}
+	for i := range all.Items {
+		d := &all.Items[i]
+		switch {
+		case d.Annotations[v1alpha1.HeldAnnotation] != "":
+			delete(d.Annotations, v1alpha1.HeldAnnotation)
+		case d.Annotations[v1alpha1.HaltedAnnotation] != "":
+			delete(d.Annotations, v1alpha1.HaltedAnnotation)
+		default:
+			delete(d.Labels, v1alpha1.SuspendLabel)
+		}
+		if err := c.Update(ctx, d); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func stuck(context.Context, client.Client, *v1alpha1.OpsConfigInfo) {}
+
+func TestLeave(t *testing.T) {
+	theirs := marked3("theirs")
+	delete(theirs.Annotations, v1alpha1.SuspendedByAnnotation)
+	delete(theirs.Annotations, v1alpha1.HaltedAnnotation)
+	delete(theirs.Annotations, v1alpha1.HeldAnnotation)
+	gone := &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "OpsConfigInfo"}}
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "opsconfiginfoes"}, "observe", errors.New("not yours"))
+	for name, tc := range map[string]struct {
+		objects  []client.Object
+		operator operator
+		// fail is what reading the setting ends in.
+		fail error
+		// want is what has to be said, wantNot what must not.
+		want, wantNot []string
+		// within it has to end.
+		within time.Duration
+		// wantObserve is the setting afterwards; owned says that it goes with the Deployment.
+		wantObserve *v1alpha1.OpsConfigInfoSpec
+		owned       bool
+	}{
+		"taken back": {
+			objects: []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), marked3("b"), theirs}, operator: takesBack,
+			want:    []string{"turned on observing", "2 workloads are blocked, paused or held", "no workload is blocked, paused or held by the operator"},
+			wantNot: []string{"left"}, within: 10 * time.Second,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: leaveRemark}, owned: true,
+		},
+		"nothing to do, no setting yet": {
+			objects: []client.Object{managerDeployment(2)}, operator: takesBack,
+			want: []string{"turned on observing", "no workload is"}, wantNot: []string{"left"}, within: 5 * time.Second,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: leaveRemark}, owned: true,
+		},
+		"observing before": {
+			objects: []client.Object{managerDeployment(2), setting(true, false, "mine")}, operator: takesBack, within: 5 * time.Second,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: leaveRemark},
+		},
+		"a second time": {
+			objects: []client.Object{managerDeployment(2), setting(true, true, "mine")}, operator: takesBack, within: 5 * time.Second,
+			wantNot:     []string{"turned on"},
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: "mine"},
+		},
+		"an operator that hangs": {
+			objects: []client.Object{managerDeployment(2), setting(false, false, ""), marked3("a")}, operator: stuck,
+			want:   []string{"left: 1 workloads", "Deployment shop/a: [blocked paused held]", "kubectl rollout resume", "remove the label", "minReadySeconds"},
+			within: time.Minute, wantNot: []string{"no workload is"},
+		},
+		"an operator that is scaled down": {
+			objects: []client.Object{managerDeployment(0), setting(false, false, ""), marked3("a")}, operator: stuck,
+			want: []string{"the operator takes nothing back: it does not run", "left: 1 workloads"}, within: time.Second,
+		},
+		"no operator": {
+			objects: []client.Object{setting(false, false, "")}, operator: stuck,
+			want: []string{"it does not run", "no workload is"}, within: time.Second,
+		},
+		"no kinds": {
+			objects: []client.Object{managerDeployment(2), marked3("a")}, operator: stuck, fail: gone,
+			want: []string{"its settings are gone", "left: 1 workloads"}, wantNot: []string{"turned on"}, within: time.Second,
+		},
+		"no right": {
+			objects: []client.Object{managerDeployment(2), marked3("a")}, operator: stuck, fail: forbidden,
+			want: []string{"cannot be turned on", "not yours", "left: 1 workloads"}, within: time.Minute,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "certificate"}}
+				inner := fake.NewClientBuilder().WithScheme(scheme()).WithObjects(append(tc.objects, secret)...).WithStatusSubresource(&v1alpha1.OpsConfigInfo{}).Build()
+				api := interceptor.NewClient(inner, interceptor.Funcs{
+					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+						o, isSetting := object.(*v1alpha1.OpsConfigInfo)
+						if isSetting && tc.fail != nil {
+							return tc.fail
+						}
+						err := c.Get(ctx, key, object, opts...)
+						if isSetting && err == nil && o.Spec.Enable && o.Spec.Locked {
+							tc.operator(ctx, c, o)
+						}
+						return err
+					},
+				})
+				var out bytes.Buffer
+				l := &leaving{
+					Client: api, namespace: ours, deployment: "manager", kinds: workload.Defended(), out: &out,
+					owned: []ownedObject{{corev1.SchemeGroupVersion.WithKind("Secret"), "certificate"}, {corev1.SchemeGroupVersion.WithKind("ConfigMap"), "none"}},
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+				defer cancel()
+				begin := time.Now()
+				l.run(ctx)
+				if took := time.Since(begin); took > tc.within {
+					t.Errorf("it took %s", took)
+				}
+				for _, want := range tc.want {
+					if !strings.Contains(out.String(), want) {
+						t.Errorf("it does not say %q:\n%s", want, &out)
+					}
+				}
+				for _, not := range tc.wantNot {
+					if strings.Contains(out.String(), not) {
+						t.Errorf("it says %q:\n%s", not, &out)
+					}
+				}
+				var deployment appsv1.Deployment
+				hasManager := inner.Get(t.Context(), types.NamespacedName{Namespace: ours, Name: "manager"}, &deployment) == nil
+				if err := inner.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+					t.Fatal(err)
+				}
+				wantOwners := []metav1.OwnerReference(nil)
+				if hasManager {
+					wantOwners = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "manager", UID: "uid-of-manager"}}
+				}
+				if diff := cmp.Diff(wantOwners, secret.OwnerReferences); diff != "" {
+					t.Errorf("owners of the Secret (-want +got):\n%s", diff)
+				}
+				if tc.wantObserve == nil {
+					return
+				}
+				var observe v1alpha1.OpsConfigInfo
+				if err := inner.Get(t.Context(), types.NamespacedName{Namespace: ours, Name: "observe"}, &observe); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(*tc.wantObserve, observe.Spec); diff != "" {
+					t.Errorf("observe (-want +got):\n%s", diff)
+				}
+				if owned := len(observe.OwnerReferences) == 1; owned != tc.owned {
+					t.Errorf("the setting goes with the Deployment: %t, want %t", owned, tc.owned)
+				}
+			})
+		})
+	}
+}
+
+func TestMarks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		labels, annotations map[string]string
+		want                []mark
+	}{
+		"none":              {},
+		"the operator's":    {map[string]string{v1alpha1.SuspendLabel: "1"}, map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 u"}, []mark{blocked}},
+		"a user's block":    {map[string]string{v1alpha1.SuspendLabel: "1"}, nil, nil},
+		"paused":            {nil, map[string]string{v1alpha1.HaltedAnnotation: "v"}, []mark{paused}},
+		"held":              {nil, map[string]string{v1alpha1.HeldAnnotation: "{}"}, []mark{held}},
+		"a block of before": {nil, map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 u"}, nil},
+	} {
+		got := marks(&metav1.ObjectMeta{Labels: tc.labels, Annotations: tc.annotations})
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestParseSettings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		text string
+		want map[string]map[string]any
+		err  string
+	}{
+		"some": {
+			text: `{"observe":{"enable":true},"branch":{"enable":true,"content":"5","locked":true}}`,
+			want: map[string]map[string]any{
+				"branch":  {"type": "isBranch", "enable": true, "content": "5", "locked": true},
+				"observe": {"type": "isObserve", "enable": true, "content": ""},
+			},
+		},
+		"the content of the default": {text: `{"branch":{"enable":true}}`, want: map[string]map[string]any{"branch": {"type": "isBranch", "enable": true, "content": "10"}}},
+		"none":                       {text: `{}`, want: map[string]map[string]any{}},
+		"no JSON":                    {text: `branch`, err: "not settings by name in JSON"},
+		"unknown":                    {text: `{"branches":{"enable":true}}`, err: `no setting is named "branches": use one of admission, blocking`},
+		"no enable":                  {text: `{"branch":{"content":"5"}}`, err: "branch: enable is missing"},
+		"a field too many":           {text: `{"branch":{"enable":true,"contents":"5"}}`, err: `unknown field "contents"`},
+		"no number":                  {text: `{"branch":{"enable":true,"content":"five"}}`, err: `branch: spec.content: "five" is not a number of pods`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects, err := parseSettings(tc.text, ours)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("error %v, want %s", err, tc.err)
+				}
+				return
+			}
+			got := map[string]map[string]any{}
+			for _, o := range objects {
+				spec, ok := o.Object["spec"].(map[string]any)
+				if !ok || o.GetNamespace() != ours || o.GetKind() != "OpsConfigInfo" {
+					t.Fatalf("%v", o)
+				}
+				got[o.GetName()] = spec
+			}
+			if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// A kind that is not served yet is waited for; what people set beside is theirs.
+func TestApplySettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := fake.NewClientBuilder().WithScheme(scheme()).Build()
+		tries := 0
+		api := interceptor.NewClient(inner, interceptor.Funcs{Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if tries++; tries < 4 {
+				return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "OpsConfigInfo"}}
+			}
+			return c.Apply(ctx, o, opts...)
+		}})
+		objects, err := parseSettings(`{"observe":{"enable":true}}`, ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := apply(ctx, api, &objects[0]); err != nil || tries != 4 {
+			t.Fatalf("%d tries: %v", tries, err)
+		}
+		var observe v1alpha1.OpsConfigInfo
+		if err := inner.Get(ctx, types.NamespacedName{Namespace: ours, Name: "observe"}, &observe); err != nil || !observe.Spec.Enable {
+			t.Errorf("%v: %+v", err, observe.Spec)
+		}
+		never := interceptor.NewClient(inner, interceptor.Funcs{Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
+			return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "OpsConfigInfo"}}
+		}})
+		begin := time.Now()
+		short, cancelShort := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancelShort()
+		if err := apply(short, never, &objects[0]); !meta.IsNoMatchError(err) || time.Since(begin) > 11*time.Second {
+			t.Errorf("after %s: %v", time.Since(begin), err)
+		}
+	})
+}
+
+// TestFlags: a wrong value ends with one clear line, before anything is done.
+func TestFlags(t *testing.T) {
+	var out bytes.Buffer
+	env := Environment{Scheme: scheme(), Out: &out, Config: func() (*rest.Config, error) { return nil, errors.New("asked for the cluster") }}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"leave", "--timeout=1h"}, "leave: --timeout 1h0m0s is out of bounds: give a duration from 1s to 10m0s"},
+		{[]string{"leave", "now"}, `leave: unexpected argument "now"`},
+		{[]string{"settings", "--sets={}"}, "flag provided but not defined: -sets"},
+		{[]string{"leave"}, "find the cluster (--kubeconfig, $KUBECONFIG or in-cluster): asked for the cluster"},
+	} {
+		if err := Run(t.Context(), tc.args, env); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v: %v, want %s", tc.args, err, tc.want)
+		}
+	}
+	if err := Run(t.Context(), []string{"leave", "--help"}, env); err != nil || !strings.Contains(out.String(), "-timeout") {
+		t.Errorf("%v: %s", err, &out)
+	}
+	for args, want := range map[string]bool{"leave": true, "settings": true, "--leave": false, "": false, "run": false} {
+		if got := Asked(strings.Fields(args)); got != want {
+			t.Errorf("%q: %t", args, got)
+		}
+	}
+}
