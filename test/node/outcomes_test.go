@@ -97,6 +97,7 @@ var _ = Describe("the operator on real nodes", Ordered, ContinueOnFailure, func(
 	Context("while releases are watched, each", releases)
 	Context("while nodes and replicas of it come and go", life)
 	Context("in the long run", Label("soak"), soak)
+	Context("at its end", Label("chart"), chart)
 })
 
 // releases tells what becomes of each row. All are watched at once, and nearly
