@@ -427,7 +427,7 @@ var (
 )
 
 // foreign are names of Kubernetes and of the tools around it.
-var foreign = []string{"ContainerCreating", "RollingUpdate", "ReplicaSet", "RolloutStuck", "ConfigMap", "OwnerReferencesPermissionEnforcement"}
+var foreign = []string{"ContainerCreating", "RollingUpdate", "ReplicaSet", "RolloutStuck", "ConfigMap", "OwnerReferencesPermissionEnforcement", "PreDelete"}
 
 // Every state, reason, condition, event, kind or function that is named is one.
 func TestNames(t *testing.T) {

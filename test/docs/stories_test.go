@@ -68,6 +68,11 @@ var stories = map[string]told{
 				command: "kubectl -n altershieldoperator-system rollout status deployment/altershieldoperator-controller-manager",
 				after:   func(s *story) { s.startManager(false) },
 			},
+			{
+				command: "kubectl -n altershieldoperator-system delete secret/altershieldoperator-webhook-server-cert lease/altershield-operator " +
+					"configmap/altershieldoperator-rollbacks --ignore-not-found",
+				skip: "the operator runs; test/chart runs it after an uninstall",
+			},
 			{command: "kubectl get deployments -A -o yaml | grep altershield.defense.antgroup.com/held:", code: 1}, // none
 			{
 				command: "kubectl apply -k config/certmanager",
