@@ -88,8 +88,10 @@ type Facts struct {
 	// Token is the Secret with the token of AlterShield Server.
 	Token Read[*corev1.Secret]
 
-	// Namespaces that are enrolled, or only labelled so.
+	// Namespaces that are enrolled, or only labelled so. OnlyOwn says that the user may not
+	// list them, so that there is none but his own.
 	Namespaces Read[[]metav1.PartialObjectMetadata]
+	OnlyOwn    bool
 	// Blocked are the workloads with a block.
 	Blocked Read[[]metav1.PartialObjectMetadata]
 	// Releases of all workloads.
@@ -164,8 +166,10 @@ func (f *Facts) flag(name, otherwise string) string {
 		case !strings.HasPrefix(arg, "-") || key != name:
 		case found:
 			value = given
-		case i+1 < len(args):
+		case i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"):
 			value = args[i+1]
+		default:
+			value = "true"
 		}
 	}
 	return value

@@ -142,6 +142,9 @@ var judgements = map[string]map[string]judgement{
 		"absent, but for its webhooks": {func(_ *testing.T, f *Facts) { f.NamespaceObject = notThere[*metav1.PartialObjectMetadata]() }, map[string]string{
 			"operator.namespace": "failed: there is no namespace altershieldoperator-system",
 			"webhooks.left":      "failed: altershieldoperator-validating-webhook-configuration is there, and nobody answers it: releases of workloads that are still blocked are refused"}},
+		"elsewhere": {func(_ *testing.T, f *Facts) {
+			f.NamespaceObject, f.Namespace = notThere[*metav1.PartialObjectMetadata](), "somewhere"
+		}, map[string]string{"operator.namespace": "failed: there is no namespace somewhere; the webhooks are served in altershieldoperator-system"}},
 		"being deleted": {func(_ *testing.T, f *Facts) { f.NamespaceObject.Value.DeletionTimestamp = &metav1.Time{Time: now} }, map[string]string{
 			"operator.namespace": "failed: altershieldoperator-system is being deleted"}},
 		"no Deployment": {func(_ *testing.T, f *Facts) { f.Deployments.Value = nil }, map[string]string{
@@ -222,6 +225,11 @@ var judgements = map[string]map[string]judgement{
 			"operator.clock": "warning: the leader's is 1m0s behind"}},
 		"renewed by a clock that is ahead": {func(_ *testing.T, f *Facts) { f.LeaseAt = now.Add(-62 * time.Second) }, map[string]string{
 			"operator.clock": "warning: the leader's is 1m0s ahead"}},
+		"election by a flag without a value": {func(_ *testing.T, f *Facts) {
+			f.Lease.Err = notThere[int]().Err
+			f.Deployments.Value[0].Spec.Template.Spec.Containers[0].Args = []string{"--leader-elect", "--webhook-port=9443"}
+		}, map[string]string{
+			"operator.leader": "failed: the lease altershield-operator is not there: nobody decides", "operator.clock": "skipped: there is no lease to tell it by"}},
 		"held by another": {func(_ *testing.T, f *Facts) { f.Lease.Value.Spec.HolderIdentity = ptr.To("laptop_77") }, map[string]string{
 			"operator.leader": "failed: laptop holds the lease, and is none of the operator's pods: another manager decides, or its pod is gone"}},
 		"held by a pod that is not ready": {func(_ *testing.T, f *Facts) { notReady(&f.Pods.Value[0], corev1.ContainerStatus{}) }, map[string]string{

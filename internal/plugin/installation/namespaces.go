@@ -59,6 +59,12 @@ func enrolled(f *Facts) Check {
 		return c
 	}
 	names := f.enrolledNamespaces()
+	if f.OnlyOwn {
+		if len(names) == 0 {
+			return c.ok("yours is not; your user may not list the others")
+		}
+		return c.ok("yours, %s; your user may not list the others", names[0])
+	}
 	if len(names) == 0 {
 		return c.ok("none yet: kubectl altershield enroll NAMESPACE")
 	}

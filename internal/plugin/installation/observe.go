@@ -205,6 +205,7 @@ func (ob *observer) cluster(ctx context.Context, f *Facts, o Options) {
 		if ob.client.Get(ctx, types.NamespacedName{Name: o.UserNamespace}, own) != nil {
 			return nil, err
 		}
+		f.OnlyOwn = true
 		return []metav1.PartialObjectMetadata{*own}, nil
 	})
 	r.wait()

@@ -27,6 +27,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -57,10 +58,25 @@ func operatorChecks(f *Facts) []Check {
 // absent says that there is no operator, of which nothing else is told then.
 func (f *Facts) absent() bool { return f.NamespaceObject.missing() }
 
+// servedElsewhere is the namespace in which the webhooks are served, where that is
+// another one.
+func (f *Facts) servedElsewhere() string {
+	for _, read := range []Read[*unstructured.Unstructured]{f.Validating, f.Mutating} {
+		if namespace := servedIn(read); namespace != "" && namespace != f.Namespace {
+			return namespace
+		}
+	}
+	return ""
+}
+
 func operatorNamespace(f *Facts) Check {
 	c := newCheck("operator.namespace", "the operator's namespace is there")
 	if c, unread := f.NamespaceObject.unread(c); unread {
 		return c
+	}
+	if other := f.servedElsewhere(); f.absent() && other != "" {
+		return c.fail(fmt.Sprintf("there is no namespace %s; the webhooks are served in %s", f.Namespace, other),
+			"kubectl altershield check --operator-namespace="+other, pageCheck)
 	}
 	if f.absent() {
 		return c.fail("there is no namespace "+f.Namespace,

@@ -179,7 +179,9 @@ func Judge(f *Facts) Report {
 		r.add("kinds", kindsChecks(f))
 		r.add("operator", operatorChecks(f))
 		if f.absent() {
-			r.add("webhooks", []Check{leftBehind(f)})
+			if f.servedElsewhere() == "" {
+				r.add("webhooks", []Check{leftBehind(f)})
+			}
 			return r.judged()
 		}
 		r.add("webhooks", webhooksChecks(f))

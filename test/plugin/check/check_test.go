@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -96,6 +97,7 @@ func (w *world) testHealthy(t *testing.T) {
 		t.Fatalf("exit code %d\n%s%s", printed.code, printed.out, printed.errs)
 	}
 	once := w.check()
+	t.Logf("%d requests for one look", once.requests)
 	if most := int64(50); once.requests > most {
 		t.Errorf("%d requests for one look, want at most %d", once.requests, most)
 	}
@@ -259,7 +261,8 @@ func edit[T client.Object](w *world, o T, change func(T)) (mend func()) {
 }
 
 func (w *world) testBroken(t *testing.T, b breakage) {
-	mend := b.do(w)
+	mend := sync.OnceFunc(b.do(w))
+	defer mend()
 	w.eventually("it is told", func() string {
 		r, _ := w.report()
 		return untold(&r, b)
