@@ -22,6 +22,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	defended "github.com/traas-stack/altershield-operator/internal/defense"
@@ -36,7 +39,7 @@ func namespacesChecks(f *Facts) []Check {
 	return []Check{enrolled(f), excluded(f), attention(f)}
 }
 
-// Enrolled says that the webhooks see the namespace.
+// enrolled says that the webhooks see the namespace.
 func (f *Facts) enrolled(ns *metav1.PartialObjectMetadata) bool {
 	return ns.DeletionTimestamp == nil && ns.Name != f.Namespace && defended.NamespaceEnrolled(ns.Name, ns.Labels)
 }
@@ -51,6 +54,39 @@ func (f *Facts) enrolledNamespaces() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// seenNamespaces are those of them that the mutating webhooks see: further ones may be
+// left out by their namespace selectors, and that stays.
+func (f *Facts) seenNamespaces() []string {
+	var names []string
+	for i := range f.Namespaces.Value {
+		if ns := &f.Namespaces.Value[i]; f.enrolled(ns) && f.seen(ns) {
+			names = append(names, ns.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (f *Facts) seen(ns *metav1.PartialObjectMetadata) bool {
+	for _, read := range []Read[*unstructured.Unstructured]{f.Mutating, f.Validating} {
+		if !read.readable() {
+			continue
+		}
+		for _, hook := range hooks(read.Value) {
+			content, _, _ := unstructured.NestedMap(hook, "namespaceSelector")
+			selects := &metav1.LabelSelector{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, selects); err != nil {
+				continue // told as a deviation
+			}
+			selector, err := metav1.LabelSelectorAsSelector(selects)
+			if err == nil && !selector.Matches(labels.Set(ns.Labels)) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func enrolled(f *Facts) Check {
@@ -77,10 +113,12 @@ func excluded(f *Facts) Check {
 	if c, unread := f.Namespaces.unread(c); unread {
 		return c
 	}
-	var without, values []string
+	var without, values, unseen []string
 	for i := range f.Namespaces.Value {
 		ns := &f.Namespaces.Value[i]
 		switch value := ns.Labels[v1alpha1.EnrolledLabel]; {
+		case f.enrolled(ns) && !f.seen(ns):
+			unseen = append(unseen, ns.Name)
 		case ns.DeletionTimestamp != nil || f.enrolled(ns):
 		case value == v1alpha1.EnrolledValue:
 			without = append(without, ns.Name)
@@ -93,6 +131,10 @@ func excluded(f *Facts) Check {
 	case len(without) > 0:
 		return c.warn("webhooks and controllers leave these out, whatever their labels: "+some(without),
 			"take the label off: kubectl label namespace NAME "+v1alpha1.EnrolledLabel+"-", "operations.md#faq")
+	case len(unseen) > 0:
+		mutating, validating := f.configurations()
+		return c.warn("webhooks leave these out by their namespace selectors, so nothing is denied there: "+some(unseen),
+			"take the label off, or take them out of namespaceSelector in "+mutating+" and "+validating, pageCertificates)
 	case len(values) > 0:
 		return c.warn("only the value "+v1alpha1.EnrolledValue+" counts: "+some(values), "kubectl altershield enroll NAMESPACE, or take the label off", pageEnrol)
 	}

@@ -137,8 +137,17 @@ func expected(f *Facts) Check {
 	if !f.sameBuild() {
 		return c.warn(message+" (operator and plugin are of different versions, which may be why)", "take the plugin of the operator's version", "operations.md#upgrade")
 	}
-	return c.fail(message, fmt.Sprintf("the leader restores them within seconds: look why it does not, kubectl -n %s logs -l control-plane=controller-manager --tail=-1; %s",
-		f.Namespace, applyAgain), pageCertificates)
+	return c.fail(message, fmt.Sprintf("the leader restores them within seconds: look why it does not, kubectl -n %s logs -l control-plane=controller-manager --tail=-1%s",
+		f.Namespace, f.orOtherVersion()), pageCertificates)
+}
+
+// orOtherVersion is a remedy for where it is not known that operator and plugin are of
+// one version.
+func (f *Facts) orOtherVersion() string {
+	if _, _, ok := f.compared(); ok {
+		return ""
+	}
+	return "; or take the plugin of the operator's version"
 }
 
 // deviations are what differs between the webhooks as they are and as they are meant
