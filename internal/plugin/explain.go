@@ -117,7 +117,7 @@ func (p *explainPrinter) print(w io.Writer, e *Explanation, summary string) {
 		}
 	}
 	for _, missing := range e.Missing {
-		fmt.Fprintln(w, "\n"+plain.of(p.style, missing))
+		fmt.Fprintln(w, "\n"+markPlain.of(p.style, missing))
 	}
 }
 

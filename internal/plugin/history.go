@@ -224,13 +224,13 @@ func (p *historyPrinter) print(w io.Writer, h *History) {
 		p.versions(w, h)
 	}
 	for _, missing := range h.Missing {
-		fmt.Fprintln(w, plain.of(p.style, missing))
+		fmt.Fprintln(w, markPlain.of(p.style, missing))
 	}
 }
 
 func (p *historyPrinter) releases(w io.Writer, h *History) {
 	rows := [][]string{{"RELEASE", "STATE", "STARTED", "BY", "IMAGES", "VERSION", "WHY"}}
-	marks := []mark{plain}
+	marks := []mark{markPlain}
 	for i := range h.Releases {
 		r := &h.Releases[i]
 		number := fmt.Sprint(r.Number)
@@ -271,10 +271,10 @@ func (p *historyPrinter) why(r *PastRelease) string {
 func (p *historyPrinter) versions(w io.Writer, h *History) {
 	fmt.Fprintln(w, "It can be rolled back to:")
 	rows := [][]string{{"VERSION", "RELEASE", "IMAGES", "REMEMBERED", "STATE"}}
-	marks := []mark{plain}
+	marks := []mark{markPlain}
 	for i := range h.Versions {
 		v := &h.Versions[i]
-		m, state := good, "proven"
+		m, state := markGood, "proven"
 		if !v.Proven {
 			state = "not proven yet"
 		}
@@ -283,10 +283,10 @@ func (p *historyPrinter) versions(w io.Writer, h *History) {
 			release, state = "before the first", state+", baseline"
 		}
 		if v.Quarantined {
-			m, state = bad, state+", in quarantine"
+			m, state = markBad, state+", in quarantine"
 		}
 		if v.Current {
-			m, state = plain, state+", runs now"
+			m, state = markPlain, state+", runs now"
 		}
 		if v.Next {
 			state += ", goes there: " + p.rollback

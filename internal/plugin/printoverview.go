@@ -99,7 +99,7 @@ func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 		return printStructured(a.c.Out, a.output, map[string]any{"items": all, "missing": v.missing})
 	}
 	if len(all) == 0 {
-		fmt.Fprintln(a.c.Out, good.of(a.style, "No workload needs anybody."))
+		fmt.Fprintln(a.c.Out, markGood.of(a.style, "No workload needs anybody."))
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 		if p.all {
 			header = []string{"NAME", "WHAT", "SINCE", "BY", "RELEASE", "STATE", "READY", "UPDATED", "WHY"}
 		}
-		rows, marks := [][]string{header}, []mark{plain}
+		rows, marks := [][]string{header}, []mark{markPlain}
 		if o.Namespace == "" {
 			rows[0] = append([]string{"NAMESPACE"}, rows[0]...)
 		}
@@ -149,7 +149,7 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 		fmt.Fprintln(w, "What may be done says: "+p.explain)
 	}
 	for _, missing := range o.Missing {
-		fmt.Fprintln(w, plain.of(p.style, missing))
+		fmt.Fprintln(w, markPlain.of(p.style, missing))
 	}
 }
 
@@ -180,9 +180,9 @@ func markOfItem(i *Item) mark {
 	m := markOf(i.Needs)
 	switch {
 	case i.Needs == NeedsTime && strings.Contains(i.What, "held"):
-		return paused
+		return markPaused
 	case i.Needs == NeedsNothing && i.State == "Success":
-		return good
+		return markGood
 	default:
 		return m
 	}
@@ -216,7 +216,7 @@ func (p *overviewPrinter) counts(o *Overview) string {
 	}
 	text += "."
 	if c.NeedSomebody+c.Wait == 0 && c.Workloads > 0 && len(o.Items) == 0 {
-		return good.of(p.style, "Nothing needs anybody. ") + text
+		return markGood.of(p.style, "Nothing needs anybody. ") + text
 	}
 	return text
 }

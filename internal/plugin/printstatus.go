@@ -43,7 +43,7 @@ type statusPrinter struct {
 func (p *statusPrinter) print(w io.Writer, s *Status) {
 	title := p.bold(strings.ToLower(s.Kind)+"/"+s.Name) + " in " + s.Namespace
 	m := markOf(s.Needs)
-	if len(s.Releases) > 0 && m == plain && s.Releases[0].Current {
+	if len(s.Releases) > 0 && m == markPlain && s.Releases[0].Current {
 		m = markOfState(s.Releases[0].State)
 	}
 	fmt.Fprintln(w, m.of(p.style, title+": "+s.Summary))
@@ -56,7 +56,7 @@ func (p *statusPrinter) print(w io.Writer, s *Status) {
 	}
 	p.tree(w, nodes, "")
 	for _, missing := range s.Missing {
-		fmt.Fprintln(w, plain.of(p.style, missing))
+		fmt.Fprintln(w, markPlain.of(p.style, missing))
 	}
 }
 
@@ -161,13 +161,13 @@ func (p *statusPrinter) quarantined(q *Quarantined) string {
 func markOfState(state string) mark {
 	switch v1alpha1.ChangeWorkloadStatusType(state) {
 	case v1alpha1.ChangeWorkloadSuccess:
-		return good
+		return markGood
 	case v1alpha1.ChangeWorkloadSuspend, v1alpha1.ChangeWorkloadFailed, v1alpha1.ChangeWorkloadRollback:
-		return bad
+		return markBad
 	case v1alpha1.ChangeWorkloadCanceled:
-		return plain
+		return markPlain
 	default:
-		return waits
+		return markWaits
 	}
 }
 
@@ -197,7 +197,7 @@ func (p *statusPrinter) release(r *Release, newest bool) node {
 		return n
 	}
 	if r.OrderURL != "" {
-		n.sub = append(n.sub, node{text: plain.of(p.style, "on the server: "+r.OrderURL)})
+		n.sub = append(n.sub, node{text: markPlain.of(p.style, "on the server: "+r.OrderURL)})
 	}
 	n.sub = append(n.sub, p.checks(r.Checks, true)...)
 	n.sub = append(n.sub, p.batches(r)...)
@@ -220,7 +220,7 @@ func (p *statusPrinter) conditions(r *Release, full bool) (nodes []node) {
 		}
 		m := markOf(t.needs)
 		if c.Type == v1alpha1.ConditionHeld && c.Status == "True" || c.Reason == v1alpha1.ReasonRolloutHalted || c.Reason == v1alpha1.ReasonRolloutPaused {
-			m = paused
+			m = markPaused
 		}
 		text := c.Type + " " + c.Reason
 		if c.Message != "" {
@@ -236,7 +236,7 @@ func (p *statusPrinter) checks(checks []Check, all bool) (nodes []node) {
 	for i := range checks {
 		c := &checks[i]
 		m := markOfPhase(c.Phase)
-		if m == good && !all && !p.wide {
+		if m == markGood && !all && !p.wide {
 			continue
 		}
 		text := "check " + c.Name + ": " + string(c.Phase)
@@ -249,7 +249,7 @@ func (p *statusPrinter) checks(checks []Check, all bool) (nodes []node) {
 		if c.Observed {
 			text += " (only observed)"
 		}
-		if m == waits && c.Deadline != nil {
+		if m == markWaits && c.Deadline != nil {
 			text += ", at most " + age(c.Deadline.Sub(p.now)) + " more"
 		}
 		nodes = append(nodes, node{text: m.of(p.style, text)})
@@ -260,19 +260,19 @@ func (p *statusPrinter) checks(checks []Check, all bool) (nodes []node) {
 func markOfPhase(phase v1alpha1.CheckPhase) mark {
 	switch phase {
 	case v1alpha1.CheckFailed:
-		return bad
+		return markBad
 	case v1alpha1.CheckPassed, v1alpha1.CheckSkipped:
-		return good
+		return markGood
 	case v1alpha1.CheckPending, v1alpha1.CheckRunning, v1alpha1.CheckWatching:
-		return waits
+		return markWaits
 	default: // without a verdict
-		return plain
+		return markPlain
 	}
 }
 
 // passed says that a batch, and all its checks, are through.
 func (b *Batch) passed() bool {
-	return b.Done && b.Failed == 0 && !slices.ContainsFunc(b.Checks, func(c Check) bool { return markOfPhase(c.Phase) == bad || markOfPhase(c.Phase) == plain })
+	return b.Done && b.Failed == 0 && !slices.ContainsFunc(b.Checks, func(c Check) bool { return markOfPhase(c.Phase) == markBad || markOfPhase(c.Phase) == markPlain })
 }
 
 // batches are those that have not passed, and how many have.
@@ -291,14 +291,14 @@ func (p *statusPrinter) batches(r *Release) (nodes []node) {
 		}
 	}
 	if left > 0 {
-		nodes = append(nodes, node{text: plain.of(p.style, fmt.Sprintf("%s and %d more batches (-o wide shows them)", p.dots(), left))})
+		nodes = append(nodes, node{text: markPlain.of(p.style, fmt.Sprintf("%s and %d more batches (-o wide shows them)", p.dots(), left))})
 	}
 	if passed > 0 {
 		text := fmt.Sprintf("%s passed, with %s", countOf(passed, "batch", "batches"), countOf(pods, "pod", "pods"))
-		nodes = append(nodes, node{text: good.of(p.style, text), sub: p.goingOn(r)})
+		nodes = append(nodes, node{text: markGood.of(p.style, text), sub: p.goingOn(r)})
 	}
 	if r.PassedBefore > 0 {
-		nodes = append(nodes, node{text: good.of(p.style, fmt.Sprintf("%s passed that are gone, with their batches", countOf(int(r.PassedBefore), "pod", "pods")))})
+		nodes = append(nodes, node{text: markGood.of(p.style, fmt.Sprintf("%s passed that are gone, with their batches", countOf(int(r.PassedBefore), "pod", "pods")))})
 	}
 	return nodes
 }
@@ -319,18 +319,18 @@ func (p *statusPrinter) goingOn(r *Release) (nodes []node) {
 		}
 	}
 	for _, name := range names {
-		nodes = append(nodes, node{text: waits.of(p.style, fmt.Sprintf("check %s still looks at %s", name, countOf(counts[name], "batch", "batches")))})
+		nodes = append(nodes, node{text: markWaits.of(p.style, fmt.Sprintf("check %s still looks at %s", name, countOf(counts[name], "batch", "batches")))})
 	}
 	return nodes
 }
 
 func (p *statusPrinter) batch(b *Batch) node {
-	text, m := fmt.Sprintf("batch %d: %s of %s", b.Number, b.State, countOf(b.Pods, "pod", "pods")), waits
+	text, m := fmt.Sprintf("batch %d: %s of %s", b.Number, b.State, countOf(b.Pods, "pod", "pods")), markWaits
 	switch {
 	case b.Failed > 0:
-		text, m = fmt.Sprintf("batch %d: %d of %s failed (%s)", b.Number, b.Failed, countOf(b.Pods, "pod", "pods"), b.Message), bad
+		text, m = fmt.Sprintf("batch %d: %d of %s failed (%s)", b.Number, b.Failed, countOf(b.Pods, "pod", "pods"), b.Message), markBad
 	case b.Done:
-		text, m = fmt.Sprintf("batch %d: %s passed (%s)", b.Number, countOf(b.Pods, "pod", "pods"), b.Message), good
+		text, m = fmt.Sprintf("batch %d: %s passed (%s)", b.Number, countOf(b.Pods, "pod", "pods"), b.Message), markGood
 	case b.NotSubmitted != "":
 		text += ", not submitted: " + b.NotSubmitted
 	}
@@ -361,9 +361,9 @@ func (p *statusPrinter) pods(r *Release) (nodes []node) {
 		parts[0] = "all " + strings.TrimLeft(parts[0], "0123456789 ")
 	}
 	if total > 0 {
-		m := plain
+		m := markPlain
 		if total == rest[VerifiedPassed] {
-			m = good
+			m = markGood
 		}
 		nodes = append(nodes, node{text: m.of(p.style, fmt.Sprintf("%s and %d more pods, %s", p.dots(), total, strings.Join(parts, ", ")))})
 	}
@@ -388,9 +388,9 @@ func wordOf(v Verification) string {
 }
 
 func (p *statusPrinter) pod(pod *Pod) string {
-	m := map[Verification]mark{VerifiedFailed: bad, VerifiedPassed: good, VerifiedNot: plain}[pod.Verified]
-	if m == good && pod.Verified != VerifiedPassed {
-		m = waits
+	m := map[Verification]mark{VerifiedFailed: markBad, VerifiedPassed: markGood, VerifiedNot: markPlain}[pod.Verified]
+	if m == markGood && pod.Verified != VerifiedPassed {
+		m = markWaits
 	}
 	text := "pod " + pod.Name + ": "
 	switch {
@@ -403,7 +403,7 @@ func (p *statusPrinter) pod(pod *Pod) string {
 	case pod.Hangs != "":
 		text += "not Ready: " + p.cut(pod.Hangs)
 		if pod.Fails {
-			m = bad
+			m = markBad
 		}
 	case pod.Verified != VerifiedFailed || pod.Node != "":
 		text += "not Ready"

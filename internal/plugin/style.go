@@ -57,20 +57,20 @@ func styleOf(out io.Writer, env func(string) string) style {
 type mark int
 
 const (
-	good mark = iota
-	bad
-	waits
-	paused
-	plain
+	markGood mark = iota
+	markBad
+	markWaits
+	markPaused
+	markPlain
 )
 
 // marks are symbol, ASCII and colour (SGR).
 var marks = map[mark][3]string{
-	good:   {"✔", "+", "32"},
-	bad:    {"✖", "x", "31"},
-	waits:  {"◷", "~", "33"},
-	paused: {"⏸", "=", "33"},
-	plain:  {"·", "-", ""},
+	markGood:   {"✔", "+", "32"},
+	markBad:    {"✖", "x", "31"},
+	markWaits:  {"◷", "~", "33"},
+	markPaused: {"⏸", "=", "33"},
+	markPlain:  {"·", "-", ""},
 }
 
 // of puts a mark before a text.
@@ -103,13 +103,13 @@ func (st style) dots() string {
 func markOf(n Needs) mark {
 	switch n {
 	case NeedsSomebody:
-		return bad
+		return markBad
 	case NeedsTime:
-		return waits
+		return markWaits
 	case NeedsNothing:
-		return plain
+		return markPlain
 	default:
-		return good
+		return markGood
 	}
 }
 
