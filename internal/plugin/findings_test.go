@@ -101,8 +101,8 @@ func blockedBySecond(s *sight) {
 	s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2 uid-two"
 }
 
-// rolledBack lets the second release have been rolled back, to the first version.
-func rolledBack(s *sight) {
+// leftByRollback lets the second release have been rolled back, to the first version.
+func leftByRollback(s *sight) {
 	change := s.changes[0].DeepCopy()
 	change.Status.Status = v1alpha1.ChangeWorkloadRollback
 	restored := change.DeepCopy()
@@ -231,12 +231,12 @@ func TestFindings(t *testing.T) {
 			},
 		},
 		"rolled back": {
-			with: rolledBack,
+			with: leftByRollback,
 			want: []want{{"RolledBack", NeedsSomebody, "rolled back", "ann", []string{set, free}}},
 		},
 		"a fix came after a rollback": {
 			with: func(s *sight) {
-				rolledBack(s)
+				leftByRollback(s)
 				s.workload.Annotations[v1alpha1.ReleaseAnnotation] = "4"
 			},
 			want: []want{{"Quarantined", NeedsNothing, "1 version in quarantine", "", []string{free}}},
@@ -244,7 +244,7 @@ func TestFindings(t *testing.T) {
 		"runs a version in quarantine": {
 			with: func(s *sight) {
 				annotations := maps.Clone(s.workload.Annotations)
-				rolledBack(s)
+				leftByRollback(s)
 				q := s.workload.Annotations
 				*s = *newSight(nil)
 				maps.Copy(s.workload.Annotations, q)
