@@ -177,14 +177,13 @@ func (p *overviewPrinter) row(i *Item) []string {
 }
 
 func markOfItem(i *Item) mark {
-	m := markOf(i.Needs)
 	switch {
 	case i.Needs == NeedsTime && strings.Contains(i.What, "held"):
 		return markPaused
-	case i.Needs == NeedsNothing && i.State == "Success":
-		return markGood
+	case i.Needs == NeedsNothing && i.What == i.State:
+		return markOfState(i.State)
 	default:
-		return m
+		return markOf(i.Needs)
 	}
 }
 

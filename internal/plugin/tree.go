@@ -323,7 +323,7 @@ func summaryOf(s *sight, findings []Finding) (Needs, string) {
 	}
 	c := s.current()
 	switch {
-	case c != nil && len(findings) > 0 && findings[0].Code != "NotEnrolled" && findings[0].Code != "OptedOut":
+	case c != nil && s.defended():
 		return NeedsNothing, stateOf(c.Status.Status)
 	case len(findings) > 0:
 		return NeedsNothing, findings[0].What
