@@ -127,7 +127,6 @@ func FuzzRecords(f *testing.F) {
 		if n := ParseRelease(value); n < 0 || n > MaxRelease || NextRelease(n) <= n && n < MaxRelease {
 			t.Fatalf("release %q is %d", value, n)
 		}
-		w := &Workload{Labels: map[string]string{v1alpha1.SuspendLabel: value}, Annotations: map[string]string{v1alpha1.SuspendedByAnnotation: value}}
-		_, _, _ = ParseBlockedBy(w.Annotations)
+		_, _, _ = ParseBlockedBy(map[string]string{v1alpha1.SuspendedByAnnotation: value})
 	})
 }

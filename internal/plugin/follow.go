@@ -83,7 +83,7 @@ func (a *asked) follow(ctx context.Context, live client.WithWatch, show shower) 
 		r.page = 0
 		err := screen.draw(func(w io.Writer, now time.Time) error { return show(ctx, r, w, now) })
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was interrupted
+			return nil // it was interrupted
 		}
 		if err != nil {
 			return err

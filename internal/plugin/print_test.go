@@ -95,7 +95,7 @@ func TestPrintStatus(t *testing.T) {
   pods        12 desired, 11 updated, 10 ready
   runs        busybox:2 (version 222222222222)
   release     2, by ann, 9m ago
-  blocked     since 2m ago, because release 2 failed: pod sleep-a: fail: find error
+  blocked     for 2m, because release 2 failed: pod sleep-a: fail: find error
   halted      the operator paused the rollout, because version 222222222222 failed
 └─ ✖ release 2, Suspend 2m ago, version 222222222222, busybox:2, by ann
    ├─ ✖ Verified PodFailed: pod sleep-a: fail: find error
@@ -270,8 +270,8 @@ func TestPrintOverview(t *testing.T) {
 ✖ deployment/left      rolled back    5m      ann   NeverStarted: pod sleep-a: ErrImagePull; in quarantine for 55m more
 ⏸ deployment/held      held           2m      ann   waiting for 3 verdicts
 
-8 workloads in shop: 2 need somebody, 1 wait, 1 under way, 2 fine, 1 without a release yet, 1 not under defense (1 only observed).
-What may be done says: EXPLAIN
+8 workloads in shop: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is only observed.
+What to do: EXPLAIN
 `,
 		},
 		"all of all": {
@@ -287,8 +287,8 @@ What may be done says: EXPLAIN
 · shop        deployment/out       opted out      8m      ann   2         Success   3/3     3
 ✔ shop        deployment/seen      Success        8m      ann   2         Success   3/3     3
 
-8 workloads in all namespaces: 2 need somebody, 1 wait, 1 under way, 2 fine, 1 without a release yet, 1 not under defense (1 only observed).
-What may be done says: EXPLAIN
+8 workloads in all namespaces: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is only observed.
+What to do: EXPLAIN
 `,
 		},
 	}

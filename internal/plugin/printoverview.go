@@ -146,7 +146,7 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 	}
 	fmt.Fprintln(w, p.counts(o))
 	if o.Counts.NeedSomebody+o.Counts.Wait > 0 {
-		fmt.Fprintln(w, "What may be done says: "+p.explain)
+		fmt.Fprintln(w, "What to do: "+p.explain)
 	}
 	for _, missing := range o.Missing {
 		fmt.Fprintln(w, markPlain.of(p.style, missing))
@@ -196,14 +196,15 @@ func (p *overviewPrinter) counts(o *Overview) string {
 	}
 	var parts []string
 	for _, part := range []struct {
-		n    int
-		text string
+		n         int
+		one, many string
 	}{
-		{c.NeedSomebody, "need somebody"}, {c.Wait, "wait"}, {c.UnderWay, "under way"}, {c.Fine, "fine"},
-		{c.Baselines, "without a release yet"}, {c.NotDefended, "not under defense"},
+		{c.NeedSomebody, "needs somebody", "need somebody"}, {c.Wait, "waits", "wait"}, {c.UnderWay, "is under way", "are under way"},
+		{c.Fine, "is fine", "are fine"}, {c.Baselines, "has no release yet", "have no release yet"},
+		{c.NotDefended, "is not under defense", "are not under defense"},
 	} {
 		if part.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.text))
+			parts = append(parts, countOf(part.n, part.one, part.many))
 		}
 	}
 	text := countOf(c.Workloads, "workload", "workloads") + " " + where
@@ -211,7 +212,7 @@ func (p *overviewPrinter) counts(o *Overview) string {
 		text += ": " + strings.Join(parts, ", ")
 	}
 	if c.Observed > 0 {
-		text += fmt.Sprintf(" (%d only observed)", c.Observed)
+		text += "; " + countOf(c.Observed, "is", "are") + " only observed"
 	}
 	text += "."
 	if c.NeedSomebody+c.Wait == 0 && c.Workloads > 0 && len(o.Items) == 0 {

@@ -138,7 +138,7 @@ func (p *statusPrinter) blocked(b *Blocked) string {
 		}
 	}
 	if b.Since != nil {
-		text = "since " + p.ago(b.Since.Time) + ", " + text
+		text = "for " + age(p.now.Sub(b.Since.Time)) + ", " + text
 	}
 	if b.Because != "" {
 		text += ": " + p.cut(b.Because)

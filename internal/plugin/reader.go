@@ -115,16 +115,6 @@ func (r *reader) Get(ctx context.Context, key client.ObjectKey, into client.Obje
 	return nil
 }
 
-// keep has an object that was read already.
-func (r *reader) keep(o client.Object) {
-	gvk := o.GetObjectKind().GroupVersionKind()
-	w := what{gvk: gvk, form: formOf(o), namespace: o.GetNamespace(), name: o.GetName()}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.note(w)
-	r.objects[w] = o
-}
-
 func (r *reader) note(w what) {
 	if !slices.Contains(r.seen, w) {
 		r.seen = append(r.seen, w)

@@ -376,7 +376,7 @@ func (s *story) shell(text string) (string, error) {
 	script := strings.Join(append(slices.Clone(s.preamble), text), "\n")
 	cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", script)
 	kubectl := s.cluster.KubectlCmd(ctx)
-	cmd.Env = append(append(kubectl.Env, "PATH="+filepath.Dir(kubectl.Path)+":"+s.plugins+":"+os.Getenv("PATH"), "NO_PROXY=127.0.0.1"), s.env...)
+	cmd.Env = append(append(kubectl.Env, "PATH="+filepath.Dir(kubectl.Path)+":"+s.plugins+":"+os.Getenv("PATH"), "NO_PROXY=127.0.0.1", "LC_ALL=C.UTF-8"), s.env...)
 	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()

@@ -37,8 +37,7 @@ var varying = []struct {
 	{regexp.MustCompile(`\b1\d{12}\b`), "MILLISECONDS"},
 	{regexp.MustCompile(`\b1\d{9}\b`), "SECONDS"},
 	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+(:\d+)?\b`), "ADDRESS"},
-	{regexp.MustCompile(`\((\d+[dhms])+ ago\)`), "(AGE)"},
-	{regexp.MustCompile(`(?m)(^|\s)(\d+[dhms])+( ago)?([,.])`), " AGE$4"},
+	{regexp.MustCompile(`\b(\d+[dhms])+( ago)?([,).;])`), "AGE$3"},
 	{regexp.MustCompile(`(?m)(^|\s)(\d+[dhms])+( ago)?(\s|$)`), " AGE "},
 	// The second soon follows the first.
 	{regexp.MustCompile(`ErrImagePull|ImagePullBackOff`), "PULL"},

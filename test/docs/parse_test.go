@@ -48,6 +48,7 @@ var documents = []string{
 	"docs/user-guide.md",
 	"docs/policies.md",
 	"docs/holding.md",
+	"docs/plugin.md",
 	"docs/connect-altershield-server.md",
 	"docs/states.md",
 	"docs/objects.md",

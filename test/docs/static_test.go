@@ -30,6 +30,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -37,6 +39,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/options"
+	"github.com/traas-stack/altershield-operator/internal/plugin"
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
@@ -246,6 +249,8 @@ func TestFlags(t *testing.T) {
 		for _, s := range code(t, path) {
 			whose, is := "manager", manager
 			switch text := strings.TrimPrefix(s.text, "$ "); {
+			case strings.HasPrefix(path, "docs/plugin") && (strings.HasPrefix(text, "-") || strings.HasPrefix(text, "kubectl altershield ")):
+				whose, is = "plugin", in(pluginFlags(plugin.NewCommand(plugin.Options{})))
 			case strings.HasPrefix(text, "make simulator") || strings.HasPrefix(text, "go run ./hack/simulator") || strings.HasPrefix(text, "--fail-"):
 				whose, is = "simulator", in(append(simulator, "help"))
 			case strings.HasPrefix(text, "make demo"):
@@ -279,6 +284,17 @@ func TestFlags(t *testing.T) {
 			t.Errorf("internal/options: no document tells of --%s; add it to the table of docs/user-guide.md or of docs/connect-altershield-server.md", name)
 		}
 	}
+}
+
+// pluginFlags are those of a command of the plugin, and of those below it.
+func pluginFlags(c *cobra.Command) (names []string) {
+	for _, flags := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	}
+	for _, sub := range c.Commands() {
+		names = append(names, pluginFlags(sub)...)
+	}
+	return names
 }
 
 func managerFlags(t *testing.T) []string {

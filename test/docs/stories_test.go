@@ -406,6 +406,20 @@ var stories = map[string]told{
 			},
 		},
 	},
+	"docs/plugin.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.policy(system, "default", "Enforce")
+			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
+			s.fresh()
+			s.release("busybox:1.35")
+			name := current(s)
+			s.do(`kubectl patch changepod %s--x--1 --subresource=status --type=merge -p '{"status":{"podResults":[{"pod":"%s","verdict":"unpass","message":"find error"}],"message":"PostFinish"}}'`,
+				name, s.podOf(name+"--x--1"))
+			s.state(name, "Suspend")
+		},
+		end: (*story).forget,
+	},
 	"docs/holding.md": {
 		begin: func(s *story) {
 			s.standAlone()

@@ -85,7 +85,7 @@ func TestBlocked(t *testing.T) {
 	if diff := cmp.Diff(want, commands); diff != "" {
 		t.Errorf("advised (-want +got):\n%s", diff)
 	}
-	p.says([]string{"status"}, "✖ deployment/sleep   blocked", "admin", "find error", "1 workload in "+p.namespace+": 1 need somebody.")
+	p.says([]string{"status"}, "✖ deployment/sleep   blocked", "admin", "find error", "1 workload in "+p.namespace+": 1 needs somebody.")
 	p.says([]string{"explain"}, "deployment/sleep in "+p.namespace+": blocked", "the newest version that succeeded")
 	p.says([]string{"history", "sleep"}, "✖ 2 (now)", "✔ 1 ", "busybox:1", "goes there: kubectl altershield rollback deployment/sleep"+in)
 }
@@ -98,7 +98,7 @@ func TestHeld(t *testing.T) {
 	p.release("sleep", "busybox:2")
 	p.says([]string{"status", "sleep"}, "held        waiting for ", "◷ deployment/sleep in "+p.namespace+": held")
 	p.says([]string{"explain", "sleep"}, "The rollout waits for the verdicts on its pods", "holding=disabled -n "+p.namespace)
-	p.says([]string{"status"}, "⏸ deployment/sleep   held", "1 wait.")
+	p.says([]string{"status"}, "⏸ deployment/sleep   held", "1 waits.")
 }
 
 func TestRolledBack(t *testing.T) {
@@ -141,7 +141,7 @@ func TestNotDefended(t *testing.T) {
 	p := begin(t, false)
 	p.deploy("sleep", 1, "busybox:1")
 	p.says([]string{"explain", "sleep"}, "is not under defense", "kubectl altershield enroll "+p.namespace)
-	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 not under defense.")
+	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not under defense.")
 	p.enroll()
 	p.says([]string{"explain", "sleep"}, "baseline")
 	p.kubectl("label", "deployment", "sleep", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
@@ -160,7 +160,7 @@ func TestObserved(t *testing.T) {
 	p.fail("sleep", "find error")
 	p.says([]string{"explain", "sleep"}, "failed, not blocked", "only observed", "kubectl set image deployment/sleep main=IMAGE -n "+p.namespace)
 	p.says([]string{"explain", "sleep", "-o", "wide"}, "kubectl altershield observe deployment/sleep --off -n "+p.namespace)
-	p.says([]string{"status"}, "✖ deployment/sleep   failed, not blocked", "(1 only observed)")
+	p.says([]string{"status"}, "✖ deployment/sleep   failed, not blocked", "1 is only observed.")
 }
 
 // What is watched goes on when watches expire, and ends when it is interrupted.
