@@ -25,7 +25,6 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -45,22 +44,6 @@ var toldWithPlugin = []string{"docs/plugin.md", "docs/on-call.md", "docs/ci.md",
 
 func newPlugin() *cobra.Command {
 	return plugin.NewCommand(plugin.Options{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}})
-}
-
-// pluginFlags are the flags of all commands.
-func pluginFlags() []string {
-	var names []string
-	var visit func(*cobra.Command)
-	visit = func(cmd *cobra.Command) {
-		note := func(f *pflag.Flag) { names = append(names, f.Name) }
-		cmd.Flags().VisitAll(note)
-		cmd.PersistentFlags().VisitAll(note)
-		for _, child := range cmd.Commands() {
-			visit(child)
-		}
-	}
-	visit(newPlugin())
-	return names
 }
 
 // accepts says why the plugin does not take a command.

@@ -39,7 +39,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/options"
-	"github.com/traas-stack/altershield-operator/internal/plugin"
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
@@ -249,8 +248,6 @@ func TestFlags(t *testing.T) {
 		for _, s := range code(t, path) {
 			whose, is := "manager", manager
 			switch text := strings.TrimPrefix(s.text, "$ "); {
-			case strings.HasPrefix(path, "docs/plugin") && (strings.HasPrefix(text, "-") || strings.HasPrefix(text, "kubectl altershield ")):
-				whose, is = "plugin", in(pluginFlags(plugin.NewCommand(plugin.Options{})))
 			case strings.HasPrefix(text, "make simulator") || strings.HasPrefix(text, "go run ./hack/simulator") || strings.HasPrefix(text, "--fail-"):
 				whose, is = "simulator", in(append(simulator, "help"))
 			case strings.HasPrefix(text, "make demo"):
@@ -259,7 +256,7 @@ func TestFlags(t *testing.T) {
 			case strings.HasPrefix(text, "'--fail") || path == "docs/connect-altershield-server.md" && in(simulator)(strings.Trim(strings.Split(text, "=")[0], "-")):
 				whose, is = "simulator", in(simulator)
 			case strings.HasPrefix(text, "-") && slices.Contains(toldWithPlugin, path):
-				whose, is = "plugin", in(pluginFlags())
+				whose, is = "plugin", in(pluginFlags(newPlugin()))
 			case strings.HasPrefix(text, "-") || strings.HasPrefix(text, "altershield-operator: ") || strings.HasPrefix(text, "/manager "):
 			default:
 				continue // flags of kubectl, curl, go: the commands are run
