@@ -24,7 +24,10 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/internal/plugin"
 )
@@ -42,6 +45,9 @@ func main() {
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// Libraries log what commands tell, too; without a logger they say so after a while.
+	log.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	return plugin.Run(ctx, plugin.Options{IOStreams: streams, Version: version, Commit: commit}, os.Args[1:])
 }

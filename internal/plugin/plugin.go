@@ -157,7 +157,8 @@ func (c *connection) config() (*rest.Config, error) {
 		return nil, remedy(fmt.Errorf("read the kubeconfig: %w", err), "name one with --kubeconfig or $KUBECONFIG, and a context of it with --context")
 	}
 	config.UserAgent = "kubectl-altershield/" + c.Version
-	// As kubectl: the API server limits by itself.
+	// As kubectl: what admission warns of is told, and the API server limits by itself.
+	config.WarningHandler = rest.NewWarningWriter(c.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	config.QPS, config.Burst = -1, 0
 	if c.Wrap != nil {
 		c.Wrap(config)
