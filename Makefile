@@ -226,6 +226,15 @@ build: ## Build bin/manager.
 	  CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o "$$temp" .; \
 	  mv -f "$$temp" bin/manager
 
+.PHONY: plugin
+plugin: ## Build bin/kubectl-altershield, the kubectl plugin.
+	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/kubectl-altershield ./cmd/kubectl-altershield
+
+.PHONY: plugin-archives
+plugin-archives: ## Build the archives of the plugin of VERSION for all platforms, and the manifest of krew, into dist/.
+	@echo 'building the archives of kubectl-altershield $(VERSION)'
+	@$(if $(RELEASE_GO),GOTOOLCHAIN=$(RELEASE_GO) )go run ./hack/pluginarchives -version '$(VERSION)' -commit '$(COMMIT)' -out $(or $(DIST),dist)
+
 .PHONY: docker-build
 docker-build: ## Build the image IMG.
 	$(CONTAINER_TOOL) build $(BUILD_ARGS) -t $(IMG) .
