@@ -78,7 +78,9 @@ func (w *watcher) until(ctx context.Context, look func(context.Context) (done bo
 	for {
 		done, err := look(ctx)
 		switch {
-		case err != nil && (ctx.Err() != nil || !passes(err)):
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !passes(err):
 			return err
 		case err != nil && !failing && w.trouble != nil:
 			w.trouble(err)
