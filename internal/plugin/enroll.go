@@ -28,7 +28,9 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -150,6 +152,9 @@ func mayEnrol(ns *corev1.Namespace, operator string) error {
 func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Namespace, f enrolFlags) error {
 	if err := mayEnrol(ns, f.operator); err != nil {
 		return err
+	}
+	if _, err := api.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "ChangeWorkload"}); meta.IsNoMatchError(err) {
+		return remedy(errors.New("the operator is not installed in this cluster: the label would do nothing"), "install it first, or choose another cluster with --context")
 	}
 	found, err := survey(ctx, api, ns.Name)
 	if err != nil {

@@ -221,7 +221,16 @@ func (c *changer) release(ctx context.Context, api client.Client, s *situation, 
 	if err != nil || c.pretends() {
 		return err
 	}
-	fmt.Fprintf(c.Out, "%s: release %d (version %s); its Success lifts the block\n", s.target, released.Release(), released.Version)
+	follows := "its quarantine is over"
+	if defense.HeldBy(s.w.Labels, s.w.Annotations, s.now).Blocked {
+		follows = "its Success lifts the block"
+	}
+	fmt.Fprintf(c.Out, "%s: release %d (version %s); %s\n", s.target, released.Release(), released.Version, follows)
+	if released.Labels[v1alpha1.IgnoredSuspendLabel] != "" {
+		// What kept it back went in between.
+		fmt.Fprintf(c.ErrOut, "warning: it passed without an override; remove the label, so that no later release passes by it: kubectl label %s %s- -n %s\n",
+			s.target, v1alpha1.IgnoredSuspendLabel, s.key.Namespace)
+	}
 	c.next(c.command(s.target, "wait"))
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -276,34 +277,59 @@ func TestRollbackIsRefused(t *testing.T) {
 	p.denied([]string{"rollback", "sleep", as}, "the operator refused: the rollback to", "the workload is only observed")
 }
 
+// number is that of the release a Deployment is at.
+func (p *place) number(name string) int {
+	p.Helper()
+	n, err := strconv.Atoi(p.workload(name).Annotations[v1alpha1.ReleaseAnnotation])
+	if err != nil {
+		p.Fatal(err)
+	}
+	return n
+}
+
+// waitsMeanwhile waits for a release while the test goes on, and tells its exit code.
+func (p *place) waitsMeanwhile(name string, release int) <-chan int {
+	done := make(chan int, 1)
+	go func() {
+		_, _, code := p.runWith(p.Context(), nil, "wait", name, fmt.Sprintf("--release=%d", release), "--timeout=2m", "-n", p.namespace)
+		done <- code
+	}()
+	return done
+}
+
 func TestWaitTellsHowReleasesEnd(t *testing.T) {
 	p := begin(t, true)
 	p.deploy("sleep", 2, "busybox:1")
 	p.ends(0, "sleep")
 
-	// Replaced before it ended: its pods are never Ready.
+	// Rolled back, because its image is not there.
+	p.kubectl("annotate", "deployment", "sleep", v1alpha1.SettingAnnotationPrefix+"rollback=after=2s")
+	p.release("sleep", "busybo")
+	if out := p.ends(3, "sleep"); !strings.Contains(out, "ErrImagePull") {
+		t.Errorf("it does not say why:\n%s", out)
+	}
+	p.ends(0, "sleep") // the version that was restored
+	p.ends(3, "sleep", "--release=2")
+
+	// Replaced before it ended: its pods are not available for long.
 	p.kubectl("patch", "deployment", "sleep", "-p", `{"spec":{"minReadySeconds":300,"template":{"spec":{"containers":[{"name":"main","image":"busybox:2"}]}}}}`)
-	second := p.workload("sleep").Annotations[v1alpha1.ReleaseAnnotation]
+	slow := fmt.Sprint(p.number("sleep"))
 	out, _, code := p.run("wait", "sleep", "--timeout=3s", "-o", "json")
 	var result plugin.WaitResult
-	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 124 || result.Ending != "Timeout" || fmt.Sprint(result.Release) != second {
+	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 124 || result.Ending != "Timeout" || fmt.Sprint(result.Release) != slow {
 		t.Errorf("exit code %d, %+v, %v", code, result, err)
 	}
 	p.kubectl("patch", "deployment", "sleep", "-p", `{"spec":{"minReadySeconds":0,"template":{"spec":{"containers":[{"name":"main","image":"busybox:3"}]}}}}`)
-	p.ends(4, "sleep", "--release="+second)
-	p.ends(0, "sleep", "--release="+second, "--for=done")
+	p.ends(4, "sleep", "--release="+slow)
+	p.ends(0, "sleep", "--release="+slow, "--for=done")
 	p.ends(0, "sleep")
-	p.ends(4, "sleep", "--release="+second) // its record is gone
+	p.ends(4, "sleep", "--release="+slow) // its record is gone
 
 	// A number that is yet to come, and the release of somebody else meanwhile.
-	done := make(chan int, 1)
-	go func() {
-		_, _, code := p.runWith(t.Context(), nil, "wait", "sleep", "--release=4", "--timeout=2m", "-n", p.namespace)
-		done <- code
-	}()
+	done := p.waitsMeanwhile("sleep", p.number("sleep")+1)
 	p.release("sleep", "busybox:4")
 	if code := <-done; code != 0 {
-		t.Errorf("release 4: exit code %d", code)
+		t.Errorf("of a release that was yet to come: exit code %d", code)
 	}
 
 	p.acts([]string{"opt-out", "sleep"}, "defense=disabled", "nothing of the operator is left to take back", "opt-out deployment/sleep --undo -n "+p.namespace)
@@ -312,11 +338,7 @@ func TestWaitTellsHowReleasesEnd(t *testing.T) {
 	p.denied([]string{"rollback", "sleep"}, "opted out of the defense", "opt-out deployment/sleep --undo")
 	p.acts([]string{"opt-out", "sleep", "--undo"}, "is recorded and verified now")
 
-	done = make(chan int, 1)
-	go func() {
-		_, _, code := p.runWith(t.Context(), nil, "wait", "sleep", "--release=5", "--timeout=2m", "-n", p.namespace)
-		done <- code
-	}()
+	done = p.waitsMeanwhile("sleep", p.number("sleep")+1)
 	p.kubectl("delete", "deployment", "sleep")
 	if code := <-done; code != 4 && code != 1 { // 1 where it had not begun: there is no such workload
 		t.Errorf("of a workload that is deleted: exit code %d", code)
