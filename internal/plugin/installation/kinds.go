@@ -91,7 +91,8 @@ func established(name string, live *Read[*apiextensionsv1.CustomResourceDefiniti
 	}
 	for _, condition := range live.Value.Status.Conditions {
 		if condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse {
-			return c.fail("its names are taken by another kind: "+condition.Message, "remove the other kind; see kubectl describe crd "+name, page)
+			return c.fail("its names are taken by another kind: "+condition.Message,
+				"remove the other kind; see kubectl describe crd "+name, page)
 		}
 	}
 	if !slices.ContainsFunc(live.Value.Status.Conditions, func(condition apiextensionsv1.CustomResourceDefinitionCondition) bool {
@@ -134,7 +135,8 @@ func sameSchema(f *Facts, wanted, live *apiextensionsv1.CustomResourceDefinition
 		return c.warn(fmt.Sprintf("the kind lacks %s, and has %s, which this plugin does not know", some(lacks), some(more)),
 			"take kinds, operator and plugin of one version", page)
 	case !sameRules(wanted, live):
-		return c.warn("the fields are the same, but not what they may contain, or whether they are in the status", "take kinds, operator and plugin of one version; "+applyAgain, page)
+		return c.warn("the fields are the same, but not what they may contain, or whether they are in the status",
+			"take kinds, operator and plugin of one version; "+applyAgain, page)
 	}
 	return c.ok("")
 }

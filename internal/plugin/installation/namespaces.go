@@ -136,7 +136,8 @@ func excluded(f *Facts) Check {
 		return c.warn("webhooks leave these out by their namespace selectors, so nothing is denied there: "+some(unseen),
 			"take the label off, or take them out of namespaceSelector in "+mutating+" and "+validating, pageCertificates)
 	case len(values) > 0:
-		return c.warn("only the value "+v1alpha1.EnrolledValue+" counts: "+some(values), "kubectl altershield enroll NAMESPACE, or take the label off", pageEnrol)
+		return c.warn("only the value "+v1alpha1.EnrolledValue+" counts: "+some(values),
+			"kubectl altershield enroll NAMESPACE, or take the label off", pageEnrol)
 	}
 	return c.ok("")
 }

@@ -108,7 +108,8 @@ func available(f *Facts) Check {
 		return c.fail(d.Name+" is scaled to 0: nothing is recorded or verified, and releases of blocked workloads are refused",
 			in+"scale deployment "+d.Name+" --replicas=2", "operations.md#break-the-glass")
 	case d.Status.AvailableReplicas == 0:
-		return c.fail(fmt.Sprintf("none of %s of %s is available%s", count(int(wanted), "replica"), d.Name, because(d)), in+"describe pods; "+in+"get events", pageDown)
+		return c.fail(fmt.Sprintf("none of %s of %s is available%s", count(int(wanted), "replica"), d.Name, because(d)),
+			in+"describe pods; "+in+"get events", pageDown)
 	case d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas < wanted || d.Status.AvailableReplicas < wanted:
 		return c.warn(fmt.Sprintf("%d of %s of %s are available, %d up to date%s",
 			d.Status.AvailableReplicas, count(int(wanted), "replica"), d.Name, d.Status.UpdatedReplicas, because(d)),
@@ -149,7 +150,8 @@ func replicas(f *Facts) Check {
 	if len(waiting) == 0 {
 		return c.ok("")
 	}
-	return c.warn(strings.Join(waiting, "; "), fmt.Sprintf("kubectl -n %s describe pods; kubectl -n %s logs POD --previous", f.Namespace, f.Namespace), pageDown)
+	return c.warn(strings.Join(waiting, "; "),
+		fmt.Sprintf("kubectl -n %s describe pods; kubectl -n %s logs POD --previous", f.Namespace, f.Namespace), pageDown)
 }
 
 func ready(p *corev1.Pod) bool {
@@ -265,11 +267,14 @@ func versions(f *Facts) Check {
 	operator, plugin, ok := f.compared()
 	switch {
 	case !ok:
-		return c.skip("the operator's image is %s, the plugin's version %s: not both are releases", orNone(f.operatorVersion()), orNone(f.Plugin))
+		return c.skip("the operator's image is %s, the plugin's version %s: not both are releases",
+			orNone(f.operatorVersion()), orNone(f.Plugin))
 	case operator.LessThan(plugin):
-		return c.warn(fmt.Sprintf("the operator is %s, the plugin %s", f.operatorVersion(), f.Plugin), "upgrade the operator", "operations.md#upgrade")
+		return c.warn(fmt.Sprintf("the operator is %s, the plugin %s", f.operatorVersion(), f.Plugin),
+			"upgrade the operator", "operations.md#upgrade")
 	case plugin.LessThan(operator):
-		return c.warn(fmt.Sprintf("the operator is %s, the plugin %s", f.operatorVersion(), f.Plugin), "upgrade the plugin: kubectl krew upgrade altershield", "operations.md#upgrade")
+		return c.warn(fmt.Sprintf("the operator is %s, the plugin %s", f.operatorVersion(), f.Plugin),
+			"upgrade the plugin: kubectl krew upgrade altershield", "operations.md#upgrade")
 	}
 	return c.ok("%s", f.operatorVersion())
 }
@@ -302,7 +307,8 @@ func leader(f *Facts) Check {
 	holder, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
 	age := f.leaseAge()
 	if age > 2*leaseDuration(lease) && !f.LeaseRenewed {
-		return c.fail(fmt.Sprintf("the lease of %s was last renewed %s ago: nobody decides", holder, age.Round(time.Second)), look, pageLeader)
+		return c.fail(fmt.Sprintf("the lease of %s was last renewed %s ago: nobody decides", holder, age.Round(time.Second)),
+			look, pageLeader)
 	}
 	if f.Pods.Err != nil {
 		return c.ok("%s", holder)
@@ -313,7 +319,8 @@ func leader(f *Facts) Check {
 			continue
 		}
 		if !ready(p) {
-			return c.warn(p.Name+" leads and is not ready: "+trouble(p), fmt.Sprintf("kubectl -n %s logs %s", f.Namespace, p.Name), pageDown)
+			return c.warn(p.Name+" leads and is not ready: "+trouble(p),
+				fmt.Sprintf("kubectl -n %s logs %s", f.Namespace, p.Name), pageDown)
 		}
 		return c.ok("%s", p.Name)
 	}
@@ -391,7 +398,8 @@ func budget(f *Facts) Check {
 		replicas := f.deployment().Spec.Replicas
 		if b.Status.DisruptionsAllowed == 0 && b.Status.CurrentHealthy > 0 && b.Status.ObservedGeneration == b.Generation &&
 			b.Status.CurrentHealthy >= b.Status.ExpectedPods && replicas != nil && *replicas > 0 {
-			return c.warn(b.Name+" allows no eviction although all replicas are healthy, so nodes cannot be drained", applyAgain, "operations.md#high-availability")
+			return c.warn(b.Name+" allows no eviction although all replicas are healthy, so nodes cannot be drained",
+				applyAgain, "operations.md#high-availability")
 		}
 		return c.ok("%s", b.Name)
 	}

@@ -163,11 +163,13 @@ func (f *Facts) covers(c Check, granted, wanted []rbacv1.PolicyRule, whose strin
 	case len(lacks) == 0:
 		return c.ok("")
 	case onlyRestoring:
-		return c.warn("it may not "+some(lacks)+", so webhook configurations that somebody changes stay so", "if that is not on purpose, "+applyAgain, pageSecurity)
+		return c.warn("it may not "+some(lacks)+", so webhook configurations that somebody changes stay so",
+			"if that is not on purpose, "+applyAgain, pageSecurity)
 	case f.sameBuild():
 		return c.fail("it may not "+some(lacks)+": the "+whose+" is not that of this version", applyAgain+f.orOtherVersion(), pageRoles)
 	default:
-		return c.warn("it may not "+some(lacks)+", which an operator of this plugin's version needs", "upgrade the operator with its manifests, or take the plugin of its version", "operations.md#upgrade")
+		return c.warn("it may not "+some(lacks)+", which an operator of this plugin's version needs",
+			"upgrade the operator with its manifests, or take the plugin of its version", "operations.md#upgrade")
 	}
 }
 

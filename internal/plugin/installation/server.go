@@ -77,7 +77,8 @@ func serverHealthy(f *Facts) Check {
 	}
 	switch {
 	case len(failed) > 0:
-		return c.fail(strings.Join(failed, "; "), "releases wait for their verdicts until these are overdue; look at the server, the network and the token", pageServerDown)
+		return c.fail(strings.Join(failed, "; "),
+			"releases wait for their verdicts until these are overdue; look at the server, the network and the token", pageServerDown)
 	case len(unknown) > 0:
 		return c.warn(strings.Join(unknown, ", ")+" did not say yet", "wait a minute; then look at the log of the manager", pageServerDown)
 	case len(f.Pods.Value) == 0:

@@ -110,7 +110,8 @@ func (a *acceptance) result(c Check, resource, page string) Check {
 	case len(a.others) > 0:
 		return c.warn(some(a.others), remedy, page)
 	case len(a.waiting) > 0:
-		return c.warn("the operator has not looked at "+some(a.waiting)+" yet", "wait some seconds; if it stays, no replica leads, or its log says why", pageLeader)
+		return c.warn("the operator has not looked at "+some(a.waiting)+" yet",
+			"wait some seconds; if it stays, no replica leads, or its log says why", pageLeader)
 	}
 	return c.ok("")
 }
@@ -138,7 +139,8 @@ func defense(f *Facts) Check {
 		}
 	}
 	if len(lowered) > 0 {
-		return c.warn(strings.Join(lowered, "; "), "if that is not on purpose: kubectl -n "+f.Namespace+" edit opsconfiginfo NAME", pageSettings)
+		return c.warn(strings.Join(lowered, "; "),
+			"if that is not on purpose: kubectl -n "+f.Namespace+" edit opsconfiginfo NAME", pageSettings)
 	}
 	return c.ok("")
 }

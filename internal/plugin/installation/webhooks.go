@@ -121,7 +121,8 @@ func expected(f *Facts) Check {
 			continue
 		}
 		if certificates.ByURL(live.Value) {
-			return c.warn("they call a URL: that of a manager under development, outside of the cluster", "install the operator in the cluster: "+applyAgain, pageCertificates)
+			return c.warn("they call a URL: that of a manager under development, outside of the cluster",
+				"install the operator in the cluster: "+applyAgain, pageCertificates)
 		}
 		restored, _, err := w.RestoreAround(live.Value)
 		if err != nil {
@@ -135,7 +136,8 @@ func expected(f *Facts) Check {
 	}
 	message := strings.Join(differ, "; ")
 	if !f.sameBuild() {
-		return c.warn(message+" (operator and plugin are of different versions, which may be why)", "take the plugin of the operator's version", "operations.md#upgrade")
+		return c.warn(message+" (operator and plugin are of different versions, which may be why)",
+			"take the plugin of the operator's version", "operations.md#upgrade")
 	}
 	return c.fail(message, fmt.Sprintf("the leader restores them within seconds: look why it does not, kubectl -n %s logs -l control-plane=controller-manager --tail=-1%s",
 		f.Namespace, f.orOtherVersion()), pageCertificates)
@@ -243,7 +245,8 @@ func bundles(f *Facts) Check {
 		for _, bundle := range certificates.Bundles(read.Value) {
 			authorities := pki.ParseCertificates(bundle)
 			if len(authorities) == 0 {
-				return c.fail(fmt.Sprintf("a webhook of %s has no certificate of an authority: API servers cannot call it", read.Value.GetName()), remedy, page)
+				return c.fail(fmt.Sprintf("a webhook of %s has no certificate of an authority: API servers cannot call it", read.Value.GetName()),
+					remedy, page)
 			}
 			if first == nil {
 				first = bundle
@@ -359,7 +362,8 @@ func endpoints(f *Facts) Check {
 		}
 	}
 	if answering == 0 {
-		return c.fail("none is ready: releases of blocked workloads are refused, all others pass unseen", "mend the replicas, which are told above; if they are ready, "+applyAgain, pageDown)
+		return c.fail("none is ready: releases of blocked workloads are refused, all others pass unseen",
+			"mend the replicas, which are told above; if they are ready, "+applyAgain, pageDown)
 	}
 	return c.ok("%d", answering)
 }
