@@ -27,8 +27,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// batchOf is a batch of release 2 of version B that is done.
-func batchOf(n string, results []v1alpha1.PodResult, pods ...string) v1alpha1.ChangePod {
+// doneBatch is a batch of release 2 of version B that is done.
+func doneBatch(n string, results []v1alpha1.PodResult, pods ...string) v1alpha1.ChangePod {
 	b := v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{Attempt: 1, Release: 2}}
 	b.Name = "sleep--x--" + versionB + "--x--" + n
 	for _, pod := range pods {
@@ -56,14 +56,14 @@ func TestCorrect(t *testing.T) {
 	suspended := recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend)
 	suspended.Status.DefensePreparingPods = []v1alpha1.PodResult{resultOf("waits", "")}
 	batches := func() []v1alpha1.ChangePod {
-		earlier := batchOf("1", []v1alpha1.PodResult{resultOf("old", "fail")}, "old")
+		earlier := doneBatch("1", []v1alpha1.PodResult{resultOf("old", "fail")}, "old")
 		earlier.Spec.Attempt = 0
-		checking := batchOf("5", nil, "e")
+		checking := doneBatch("5", nil, "e")
 		checking.Status.Status = v1alpha1.ChangePodPostSubmitted
 		return []v1alpha1.ChangePod{
 			earlier,
-			batchOf("3", []v1alpha1.PodResult{resultOf("b", "fail"), resultOf("b", "pass"), resultOf("c", "inconc"), resultOf("d", "pass")}, "b", "c", "d"),
-			batchOf("2", []v1alpha1.PodResult{resultOf("a", "unpass")}, "a"),
+			doneBatch("3", []v1alpha1.PodResult{resultOf("b", "fail"), resultOf("b", "pass"), resultOf("c", "inconc"), resultOf("d", "pass")}, "b", "c", "d"),
+			doneBatch("2", []v1alpha1.PodResult{resultOf("a", "unpass")}, "a"),
 			checking,
 		}
 	}
