@@ -24,6 +24,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -193,10 +194,15 @@ func (c *changer) letNextPass(ctx context.Context, api client.Client, s *situati
 
 // release makes a repair, after a dry run of it has shown that it is one.
 func (c *changer) release(ctx context.Context, api client.Client, s *situation, repair func(dryRun []string) (*unstructured.Unstructured, error)) error {
+	if isStale(s.stored) && c.pretends() {
+		// Only without the label can the rest be tried.
+		fmt.Fprintf(c.Out, "%s: its label %s was there before the block and does not count: it would be removed, and set again with the repair\n", s.target, v1alpha1.IgnoredSuspendLabel)
+		return nil
+	}
 	if err := c.removeStale(ctx, api, s); err != nil {
 		return err
 	}
-	tried, err := repair([]string{"All"})
+	tried, err := repair([]string{metav1.DryRunAll})
 	if err != nil {
 		return err
 	}

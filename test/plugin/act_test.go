@@ -160,6 +160,18 @@ func TestRepair(t *testing.T) {
 	p.isFree("sleep")
 
 	// The label for whoever comes next, with kubectl.
+	p.kubectl("label", "deployment", "sleep", v1alpha1.IgnoredSuspendLabel+"=true")
+	p.fails("sleep")
+	p.until("the label does not count", func() error {
+		if annotations := p.workload("sleep").Annotations; annotations[v1alpha1.OverrideStaleAnnotation] == "" {
+			return fmt.Errorf("annotations %v", annotations)
+		}
+		return nil
+	})
+	p.acts([]string{"repair", "sleep", "--image", "main=busybox:3", "--dry-run=server"}, "was there before the block and does not count")
+	p.acts([]string{"repair", "sleep", "--image", "main=busybox:2b"}, "which was there before the block and does not count", "label removed", "released", "release 3")
+	p.ends(0, "sleep")
+	p.isFree("sleep")
 	p.fails("sleep")
 	p.acts([]string{"repair", "sleep", "--next"}, "the next release that is blocked or in quarantine passes, once")
 	p.acts([]string{"repair", "sleep", "--next"}, "the next release passes already")
