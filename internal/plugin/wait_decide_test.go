@@ -79,12 +79,12 @@ func conditionOf(kind string, status metav1.ConditionStatus, reason, message str
 }
 
 var (
-	podFailed   = conditionOf(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod p: fail: find error")
-	healingDue  = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed, "about to be rolled back")
-	wasRolledBack  = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, v1alpha1.ReasonNeverStarted, "set back to version a")
-	leftDefense = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonUnmanaged, "")
-	deletedAs   = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonWorkloadDeleted, "")
-	refusedAs   = conditionOf(v1alpha1.ConditionOrderAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefused, "unknown scene")
+	podFailed     = conditionOf(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod p: fail: find error")
+	healingDue    = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed, "about to be rolled back")
+	wasRolledBack = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, v1alpha1.ReasonNeverStarted, "set back to version a")
+	leftDefense   = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonUnmanaged, "")
+	deletedAs     = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonWorkloadDeleted, "")
+	refusedAs     = conditionOf(v1alpha1.ConditionOrderAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefused, "unknown scene")
 )
 
 func TestDecideWait(t *testing.T) {
