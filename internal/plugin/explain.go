@@ -37,6 +37,16 @@ type Explanation struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
+// Explanations are those of all workloads that need somebody, or wait: the output of
+// explain -o json without a name.
+type Explanations struct {
+	Items []*Explanation `json:"items"`
+	// NotAccepted are policies and settings that are not in force as they are.
+	NotAccepted []Item `json:"notAccepted,omitempty"`
+	// Missing says what is not told, because the user must not read it.
+	Missing []string `json:"missing,omitempty"`
+}
+
 const explainLong = `
 Explain why a workload is as it is, and what may be done: why it is blocked, held, not
 rolled back, not verified, or waits, since when, and who released it. Each command is
@@ -111,7 +121,7 @@ func (p *explainPrinter) print(w io.Writer, e *Explanation, summary string) {
 	for i := range e.Findings {
 		f := &e.Findings[i]
 		switch {
-		case f.Needs == needsNoWord && !p.wide && (pressing > 0 || len(e.Findings) > 1 && f.Code != "VerifiedAllPassed"):
+		case f.Needs == NeedsNoWord && !p.wide && (pressing > 0 || len(e.Findings) > 1 && f.Code != "VerifiedAllPassed"):
 		default:
 			p.finding(w, f, f.Needs == NeedsSomebody || f.Needs == NeedsTime || pressing == 0)
 		}

@@ -41,15 +41,16 @@ const (
 	NeedsTime Needs = "Time"
 	// NeedsNothing: it is told so that nobody wonders.
 	NeedsNothing Needs = "Nothing"
-	// needsNoWord: all is as it should be, which is told only where everything is.
-	needsNoWord Needs = "NoWord"
+	// NeedsNoWord: all is as it should be, which is told only where everything is.
+	NeedsNoWord Needs = "Fine"
 )
 
 // Finding is one thing that there is to say about a workload.
 type Finding struct {
 	// Code is one word, for programs.
 	Code string `json:"code"`
-	// Needs says who has to do something about it: Somebody, Time or Nothing.
+	// Needs says who has to do something about it: Somebody, Time or Nothing; Fine is
+	// what is as it should be.
 	Needs Needs `json:"needs"`
 	// What is the word for it in a list.
 	What string `json:"what"`
@@ -95,7 +96,7 @@ func Findings(s *sight, a advisor, now time.Time) []Finding {
 }
 
 func (n Needs) rank() int {
-	return slices.Index([]Needs{NeedsSomebody, NeedsTime, NeedsNothing, needsNoWord}, n)
+	return slices.Index([]Needs{NeedsSomebody, NeedsTime, NeedsNothing, NeedsNoWord}, n)
 }
 
 // finder finds them for one workload.
@@ -299,6 +300,9 @@ func (f *finder) releaserOf(number int64, version string) string {
 	return ""
 }
 
+// recordedWithin is how long the operator may take to record a release.
+const recordedWithin = 30 * time.Second
+
 // records tells of a workload whose release has no record.
 func (f *finder) records() {
 	w := f.workload
@@ -308,11 +312,16 @@ func (f *finder) records() {
 		f.add(Finding{Code: "Deleting", Needs: NeedsNothing, What: "being deleted", Says: "The workload is being deleted."})
 	case f.whole && w.RecordedVersion() != "" && w.Version != "" && w.Version != w.RecordedVersion(),
 		w.RecordedVersion() != "" && c == nil && f.enrolledKnown:
-		f.add(Finding{
-			Code: "NotRecorded", Needs: NeedsSomebody, What: "not recorded",
-			Says: "What the workload runs has no record: admission did not see its release, or the operator has not come to it yet. It is not verified until the operator has recorded it.",
+		found := Finding{
+			Code: "NotRecorded", Needs: NeedsSomebody, What: "not recorded", Since: timeOf(f.written),
+			Says: "What the workload runs has no record: admission did not see its release, or the operator has not come to it. It is not verified until the operator has recorded it.",
 			Do:   []Advice{f.check(), f.watch()},
-		})
+		}
+		if f.now.Sub(f.written) < recordedWithin {
+			found.Needs, found.What = NeedsTime, "about to be recorded"
+			found.Says = "The workload was written a moment ago, and the operator is about to record its release."
+		}
+		f.add(found)
 	case w.RecordedVersion() == "" && f.enrolledKnown:
 		f.add(Finding{
 			Code: "Baseline", Needs: NeedsNothing, What: "baseline",

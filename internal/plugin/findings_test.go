@@ -280,6 +280,10 @@ func TestFindings(t *testing.T) {
 			with: func(s *sight) { s.workload.Version = versionOne },
 			want: []want{{"NotRecorded", NeedsSomebody, "not recorded", "", []string{check, watch}}},
 		},
+		"the record is not there yet": {
+			with: func(s *sight) { s.changes, s.written = nil, testNow.Add(-time.Second) },
+			want: []want{{"NotRecorded", NeedsTime, "about to be recorded", "", []string{check, watch}}},
+		},
 		"the record is not there": {
 			with: func(s *sight) { s.changes = nil },
 			want: []want{{"NotRecorded", NeedsSomebody, "not recorded", "", []string{check, watch}}},

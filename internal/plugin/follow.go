@@ -53,7 +53,10 @@ type shower func(ctx context.Context, r *reader, w io.Writer, now time.Time) err
 // is watched. On a terminal it takes the place of what was there.
 func (a *asked) follow(ctx context.Context, live client.WithWatch, show shower) error {
 	first := newReader(live, live.Scheme())
-	screen := &screen{w: a.c.Out, terminal: printers.IsTerminal(a.c.Out), began: a.c.Now(), now: a.c.Now}
+	screen := &screen{w: a.c.Out, terminal: printers.IsTerminal(a.c.Out), began: a.c.Now(), now: a.c.Now, between: "\n"}
+	if a.output == formatYAML {
+		screen.between = "---\n"
+	}
 	if err := screen.draw(func(w io.Writer, now time.Time) error { return show(ctx, first, w, now) }); err != nil {
 		return err
 	}
@@ -111,6 +114,8 @@ type screen struct {
 	// began is the time by which texts are compared: that only ages differ is no change.
 	began time.Time
 	last  []byte
+	// between separates texts.
+	between string
 }
 
 const clearScreen = "\x1b[H\x1b[2J\x1b[3J"
@@ -131,7 +136,7 @@ func (s *screen) draw(show func(io.Writer, time.Time) error) error {
 	if s.terminal {
 		begin = clearScreen
 	} else if s.last != nil {
-		begin = "\n"
+		begin = s.between
 	}
 	s.last = compared
 	_, err = fmt.Fprint(s.w, begin, string(text))

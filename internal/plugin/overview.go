@@ -43,6 +43,8 @@ import (
 type Overview struct {
 	// Namespace that it is of; empty for all.
 	Namespace string `json:"namespace,omitempty"`
+	// NotEnrolled: that namespace is not under defense.
+	NotEnrolled bool `json:"notEnrolled,omitempty"`
 	// Items are what needs somebody, or waits, the most pressing first. With --all they
 	// are all workloads.
 	Items []Item `json:"items"`
@@ -150,7 +152,7 @@ func sightsOf(ctx context.Context, r *reader, kind workload.Kind, in client.List
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 		err = r.List(ctx, list, in)
 		for i := range list.Items {
-			sights = append(sights, &sight{workload: observedByMetadata(kind, &list.Items[i])})
+			sights = append(sights, &sight{workload: observedByMetadata(kind, &list.Items[i]), written: writtenAt(&list.Items[i])})
 		}
 		return sights, err
 	}
@@ -159,7 +161,7 @@ func sightsOf(ctx context.Context, r *reader, kind workload.Kind, in client.List
 	err = r.List(ctx, list, in)
 	for i := range list.Items {
 		o := &list.Items[i]
-		s := &sight{workload: observedByMetadata(kind, o), counts: countsOf(o), containers: containersOf(kind, o)}
+		s := &sight{workload: observedByMetadata(kind, o), counts: countsOf(o), containers: containersOf(kind, o), written: writtenAt(o)}
 		s.workload.Paused, _ = kind.Paused(o) // not told where it cannot be read
 		sights = append(sights, s)
 	}
@@ -277,6 +279,7 @@ func (v *census) seePast(ctx context.Context, r *reader, in client.ListOption) e
 func overviewOf(v *census, namespace string, all bool, now time.Time) *Overview {
 	o := &Overview{Namespace: namespace, Items: []Item{}, Missing: v.missing}
 	for _, s := range v.sights {
+		o.NotEnrolled = namespace != "" && s.enrolledKnown && !s.enrolled
 		item := itemOf(s, now)
 		o.Counts.count(s, item.Needs)
 		if all || item.Needs == NeedsSomebody || item.Needs == NeedsTime {
@@ -343,23 +346,20 @@ func itemOf(s *sight, now time.Time) Item {
 // notAccepted are policies and settings that are not, and a webhook configuration that is
 // missing.
 func (v *census) notAccepted() (items []Item) {
-	add := func(kind string, o client.Object, conditions []metav1.Condition, types map[string]string) {
-		for name, what := range types {
-			if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionFalse {
-				items = append(items, Item{
-					Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Needs: NeedsSomebody,
-					What: what, Since: timeOf(c.LastTransitionTime.Time), Why: strings.Trim(c.Reason+": "+c.Message, ": "),
-				})
-			}
+	add := func(kind string, o client.Object, conditions []metav1.Condition, name, what string) {
+		if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionFalse {
+			items = append(items, Item{
+				Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Needs: NeedsSomebody,
+				What: what, Since: timeOf(c.LastTransitionTime.Time), Why: strings.Trim(c.Reason+": "+c.Message, ": "),
+			})
 		}
 	}
 	for i := range v.policies {
-		add("DefensePolicy", &v.policies[i], v.policies[i].Status.Conditions, map[string]string{v1alpha1.ConditionAccepted: "not accepted"})
+		add("DefensePolicy", &v.policies[i], v.policies[i].Status.Conditions, v1alpha1.ConditionAccepted, "not accepted")
 	}
 	for i := range v.settings {
-		add("OpsConfigInfo", &v.settings[i], v.settings[i].Status.Conditions, map[string]string{
-			v1alpha1.ConditionAccepted: "not accepted", v1alpha1.ConditionWebhooksConfigured: "webhooks missing",
-		})
+		add("OpsConfigInfo", &v.settings[i], v.settings[i].Status.Conditions, v1alpha1.ConditionAccepted, "not accepted")
+		add("OpsConfigInfo", &v.settings[i], v.settings[i].Status.Conditions, v1alpha1.ConditionWebhooksConfigured, "webhooks missing")
 	}
 	return items
 }

@@ -328,7 +328,7 @@ func TestStyleOf(t *testing.T) {
 func TestDraw(t *testing.T) {
 	now := testNow
 	var out bytes.Buffer
-	s := &screen{w: &out, now: func() time.Time { return now }, began: testNow}
+	s := &screen{w: &out, now: func() time.Time { return now }, began: testNow, between: "\n"}
 	show := func(what string) func(io.Writer, time.Time) error {
 		return func(w io.Writer, at time.Time) error {
 			_, err := fmt.Fprintf(w, "%s since %s\n", what, at.Sub(minutesAgo(1)))

@@ -23,6 +23,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // many shows what needs somebody, or all workloads.
@@ -44,7 +46,7 @@ func (a *asked) many(ctx context.Context, everywhere, all bool) error {
 		if structured(a.output) {
 			return printStructured(w, a.output, o)
 		}
-		(&overviewPrinter{style: a.style, now: now, wide: a.output == formatWide, all: all, explain: a.explainCommand(namespace)}).print(w, o)
+		(&overviewPrinter{style: a.style, now: now, wide: a.output == formatWide, all: all, explain: a.explainCommand(namespace), enroll: advisor{namespace: namespace, clusterFlags: a.clusterFlags()}.observeFirst().Command}).print(w, o)
 		return nil
 	}
 	if a.watch {
@@ -76,32 +78,52 @@ func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 		return err
 	}
 	now := a.c.Now()
-	all := []*Explanation{}
+	p := &explainPrinter{style: a.style, now: now, wide: a.output == formatWide}
+	all := Explanations{Items: []*Explanation{}, NotAccepted: v.notAccepted(), Missing: v.missing}
 	for _, s := range v.sights {
 		kind, ok := e.kinds.Of(s.workload.GVK.GroupKind())
 		if !ok {
 			continue
 		}
-		t := target{kind: kind}
-		t.key.Namespace, t.key.Name = s.workload.Namespace, s.workload.Name
+		t := target{kind: kind, key: types.NamespacedName{Namespace: s.workload.Namespace, Name: s.workload.Name}}
 		explained := a.explanation(s, t, now)
 		if len(explained.Findings) == 0 || explained.Findings[0].Needs != NeedsSomebody && explained.Findings[0].Needs != NeedsTime {
 			continue
 		}
-		all = append(all, explained)
+		all.Items = append(all.Items, explained)
 		if !structured(a.output) {
 			_, summary := summaryOf(s, explained.Findings)
-			(&explainPrinter{style: a.style, now: now, wide: a.output == formatWide}).print(a.c.Out, explained, summary)
+			p.print(a.c.Out, explained, summary)
 			fmt.Fprintln(a.c.Out)
 		}
 	}
 	if structured(a.output) {
-		return printStructured(a.c.Out, a.output, map[string]any{"items": all, "missing": v.missing})
+		return printStructured(a.c.Out, a.output, all)
 	}
-	if len(all) == 0 {
-		fmt.Fprintln(a.c.Out, markGood.of(a.style, "No workload needs anybody."))
+	a.printNotAccepted(p, all.NotAccepted)
+	if len(all.Items)+len(all.NotAccepted) == 0 {
+		fmt.Fprintln(a.c.Out, markGood.of(a.style, "Nothing needs anybody."))
+	}
+	for _, missing := range all.Missing {
+		fmt.Fprintln(a.c.Out, markPlain.of(a.style, missing))
 	}
 	return nil
+}
+
+// printNotAccepted explains policies and settings that are not in force as they are.
+func (a *asked) printNotAccepted(p *explainPrinter, items []Item) {
+	for i := range items {
+		item := &items[i]
+		name := strings.ToLower(item.Kind) + "/" + item.Name
+		f := Finding{
+			Needs: item.Needs, Says: name + " in " + item.Namespace + " is not accepted: it is not in force as it is written.", Details: []string{item.Why}, Since: item.Since,
+			Do: []Advice{{"kubectl edit " + name + a.clusterFlags() + a.namespaceFlag(item.Namespace), "opens it; the message names the field, and what to write"}},
+		}
+		if item.What != "not accepted" {
+			f.Says, f.Do = name+" in "+item.Namespace+": "+item.What+".", []Advice{advisor{clusterFlags: a.clusterFlags()}.check()}
+		}
+		p.finding(a.c.Out, &f, true)
+	}
 }
 
 // explainCommand explains what an overview lists.
@@ -119,6 +141,8 @@ type overviewPrinter struct {
 	wide, all bool
 	// explain is the command that says more.
 	explain string
+	// enroll is the command that puts the namespace under defense.
+	enroll string
 }
 
 // maxWhy is how much of a reason is shown.
@@ -147,6 +171,9 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 	fmt.Fprintln(w, p.counts(o))
 	if o.Counts.NeedSomebody+o.Counts.Wait > 0 {
 		fmt.Fprintln(w, "What to do: "+p.explain)
+	}
+	if o.NotEnrolled {
+		fmt.Fprintln(w, "The namespace is not under defense. To begin: "+p.enroll)
 	}
 	for _, missing := range o.Missing {
 		fmt.Fprintln(w, markPlain.of(p.style, missing))

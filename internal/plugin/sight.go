@@ -53,6 +53,8 @@ type sight struct {
 	counts   PodCounts
 	// containers of its pod template.
 	containers []string
+	// written is when its spec or metadata were last written, as its managed fields say.
+	written time.Time
 	// enrolled: its namespace is under defense; known says whether that is known.
 	enrolled, enrolledKnown bool
 	// changes are its records, the newest release first.
@@ -108,7 +110,7 @@ func (e *eyes) look(ctx context.Context, r *reader, t target) (*sight, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sight{whole: true, counts: countsOf(stored), containers: containersOf(t.kind, stored)}
+	s := &sight{whole: true, counts: countsOf(stored), containers: containersOf(t.kind, stored), written: writtenAt(stored)}
 	own := ownSelector(stored, t.kind)
 	r.narrow = func(gk schema.GroupKind) labels.Selector {
 		if gk.Group == v1alpha1.GroupVersion.Group || gk.Kind == "ControllerRevision" {
@@ -236,12 +238,12 @@ func (s *sight) seeHistory(ctx context.Context, view cluster.View) error {
 }
 
 func (s *sight) seePods(ctx context.Context, view cluster.View) (err error) {
-	if s.workload.RevisionUID == "" {
-		// So that who watches has them from the start.
-		return view.Cached.List(ctx, &corev1.PodList{}, client.InNamespace(s.workload.Namespace), client.MatchingFields{workload.IndexByOwner: "none"})
-	}
 	s.pods, err = view.Pods(ctx, s.workload)
-	return err
+	if err != nil || s.workload.RevisionUID != "" {
+		return err
+	}
+	// So that who watches has them from the start.
+	return view.Cached.List(ctx, &corev1.PodList{}, client.InNamespace(s.workload.Namespace), client.MatchingFields{workload.IndexByOwner: "none"})
 }
 
 func (s *sight) seeSettings(ctx context.Context, view cluster.View) error {
@@ -281,6 +283,16 @@ func countsOf(stored *unstructured.Unstructured) PodCounts {
 		Desired:   count([]string{"spec", "replicas"}, []string{"status", "desiredNumberScheduled"}),
 	}
 	return c
+}
+
+// writtenAt is when somebody last wrote more of an object than its status.
+func writtenAt(o metav1.Object) (at time.Time) {
+	for _, entry := range o.GetManagedFields() {
+		if entry.Subresource == "" && entry.Time != nil && entry.Time.After(at) {
+			at = entry.Time.Time
+		}
+	}
+	return at
 }
 
 // containersOf are the names of the containers of a workload.

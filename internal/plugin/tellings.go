@@ -105,7 +105,7 @@ func add(kind string, of map[[2]string]telling) {
 func init() {
 	add(v1alpha1.ConditionProgressing, map[[2]string]telling{
 		{isTrue, v1alpha1.ReasonRollingOut}:       {NeedsNothing, "rolling out", "Pods are being replaced.", doWatch},
-		{isTrue, v1alpha1.ReasonRolloutComplete}:  {needsNoWord, "rolled out", "Every pod runs this version and is available.", nil},
+		{isTrue, v1alpha1.ReasonRolloutComplete}:  {NeedsNoWord, "rolled out", "Every pod runs this version and is available.", nil},
 		{isFalse, v1alpha1.ReasonRolloutHalted}:   {NeedsSomebody, "halted", "The operator paused the rollout, because this version failed.", doResume},
 		{isFalse, v1alpha1.ReasonRolloutPaused}:   {NeedsSomebody, "paused", "Somebody paused the rollout: the release goes on when it is resumed.", doResume},
 		{isFalse, v1alpha1.ReasonRolloutStuck}:    {NeedsSomebody, "stuck", "The rollout does not move.", doStuck},
@@ -115,7 +115,7 @@ func init() {
 	})
 	add(v1alpha1.ConditionVerified, map[[2]string]telling{
 		{isUnknown, v1alpha1.ReasonChecking}:        {NeedsNothing, "being verified", "The verification goes on.", doWatch},
-		{isTrue, v1alpha1.ReasonAllPassed}:          {needsNoWord, "verified", "Every pod passed.", nil},
+		{isTrue, v1alpha1.ReasonAllPassed}:          {NeedsNoWord, "verified", "Every pod passed.", nil},
 		{isFalse, v1alpha1.ReasonPodFailed}:         {NeedsSomebody, "failed", "A pod failed its verification.", doFailed},
 		{isFalse, v1alpha1.ReasonOrderCheckFailed}:  {NeedsSomebody, "failed", "AlterShield Server failed the order as a whole.", doFailed},
 		{isFalse, v1alpha1.ReasonCheckFailed}:       {NeedsSomebody, "failed", "A check of a policy failed the release as a whole.", doFailed},
@@ -125,11 +125,11 @@ func init() {
 	})
 	add(v1alpha1.ConditionHeld, map[[2]string]telling{
 		{isTrue, v1alpha1.ReasonWaitingForVerdicts}: {NeedsTime, "held", "The rollout waits for the verdicts on its pods, and then goes on by itself.", doHeld},
-		{isFalse, v1alpha1.ReasonHoldVerified}:      {needsNoWord, "went on", "The rollout waited for its verdicts, which passed.", nil},
+		{isFalse, v1alpha1.ReasonHoldVerified}:      {NeedsNoWord, "went on", "The rollout waited for its verdicts, which passed.", nil},
 		{isFalse, v1alpha1.ReasonHoldRanOut}:        {NeedsNothing, "went on without verdicts", "The rollout waited as long as it may, and went on without verdicts.", nil},
 		{isFalse, v1alpha1.ReasonHoldFailed}:        {NeedsNothing, "hold ended", "The rollout does not wait any more, because the release failed.", nil},
 		{isFalse, v1alpha1.ReasonHoldEdited}:        {NeedsNothing, "hold ended by hand", "The rollout does not wait any more, because somebody set a field by which it did.", nil},
-		{isFalse, v1alpha1.ReasonHoldEnded}:         {needsNoWord, "hold ended", "There is nothing that the rollout waits for any more.", nil},
+		{isFalse, v1alpha1.ReasonHoldEnded}:         {NeedsNoWord, "hold ended", "There is nothing that the rollout waits for any more.", nil},
 		{isFalse, v1alpha1.ReasonNotHeld}:           {NeedsNothing, "not held", "The rollout does not wait for its verdicts, although something asks for that.", nil},
 	})
 	add(v1alpha1.ConditionBlocked, map[[2]string]telling{
@@ -140,7 +140,7 @@ func init() {
 		{isFalse, v1alpha1.ReasonBlockingDisabled}: {NeedsSomebody, "failed, not blocked", "It is not blocked, because the setting blocking was off when it failed.", doFailed},
 		{isFalse, v1alpha1.ReasonBlockDenied}:      {NeedsSomebody, "failed, not blocked", "It is not blocked, because something denies the operator's write.", doDescribe},
 		{isFalse, v1alpha1.ReasonLifted}:           {NeedsSomebody, "failed, block lifted", "Somebody lifted the block by hand.", doFailed},
-		{isFalse, v1alpha1.ReasonCorrected}:        {needsNoWord, "corrected", "The failing verdict was corrected.", nil},
+		{isFalse, v1alpha1.ReasonCorrected}:        {NeedsNoWord, "corrected", "The failing verdict was corrected.", nil},
 		{isFalse, v1alpha1.ReasonObserving}:        {NeedsSomebody, "failed, only observed", "It is not blocked, because the workload is only observed.", doFailed},
 	})
 	addRolledBack()
@@ -161,7 +161,7 @@ func addRolledBack() {
 		{isFalse, v1alpha1.ReasonRollbackRefused}:      {NeedsSomebody, "fails, not rolled back", "It fails, and is not rolled back, because that could make things worse: somebody has to decide.", doMend},
 		{isFalse, v1alpha1.ReasonBrake}:                {NeedsTime, "rollback waits", "A rollback is due, and waits, because too many releases were rolled back recently. The cause may be none of the version.", doBrake},
 		{isFalse, v1alpha1.ReasonRequestRefused}:       {NeedsSomebody, "rollback refused", "Somebody asked for a rollback, which was refused.", doDescribe},
-		{isFalse, v1alpha1.ReasonRecovered}:            {needsNoWord, "recovered", "What failed is well again.", nil},
+		{isFalse, v1alpha1.ReasonRecovered}:            {NeedsNoWord, "recovered", "What failed is well again.", nil},
 	})
 }
 
@@ -170,12 +170,12 @@ func addPods() {
 		{isTrue, v1alpha1.ReasonPodsFail}:       {NeedsSomebody, "pods fail", "Pods of the release fail.", doMend},
 		{isTrue, v1alpha1.ReasonPodsSlow}:       {NeedsSomebody, "pods unavailable", "Pods of the release have not been available for some time.", doMend},
 		{isTrue, v1alpha1.ReasonPodsNotMade}:    {NeedsSomebody, "pods not made", "Pods are asked for, and something refuses them.", doStuck},
-		{isFalse, v1alpha1.ReasonPodsAvailable}: {needsNoWord, "pods are well", "The pods are well again.", nil},
-		{isFalse, v1alpha1.ReasonReleaseEnded}:  {needsNoWord, "ended", "The release ended.", nil},
+		{isFalse, v1alpha1.ReasonPodsAvailable}: {NeedsNoWord, "pods are well", "The pods are well again.", nil},
+		{isFalse, v1alpha1.ReasonReleaseEnded}:  {NeedsNoWord, "ended", "The release ended.", nil},
 	})
 	add(v1alpha1.ConditionProven, map[[2]string]telling{
-		{isUnknown, v1alpha1.ReasonProving}: {needsNoWord, "proving", "The version has to run well a little longer before a rollback prefers it.", nil},
-		{isTrue, v1alpha1.ReasonRanWell}:    {needsNoWord, "proven", "The version has run well for long enough.", nil},
+		{isUnknown, v1alpha1.ReasonProving}: {NeedsNoWord, "proving", "The version has to run well a little longer before a rollback prefers it.", nil},
+		{isTrue, v1alpha1.ReasonRanWell}:    {NeedsNoWord, "proven", "The version has run well for long enough.", nil},
 		{isFalse, v1alpha1.ReasonPodsFail}:  {NeedsSomebody, "not proven", "Too many pods failed or restarted soon after the success: no rollback goes to this version.", doMend},
 	})
 }
@@ -183,7 +183,7 @@ func addPods() {
 // addOrder is about AlterShield Server.
 func addOrder() {
 	add(v1alpha1.ConditionOrderAccepted, map[[2]string]telling{
-		{isTrue, v1alpha1.ReasonAccepted}:          {needsNoWord, "order accepted", "AlterShield Server accepted the order.", nil},
+		{isTrue, v1alpha1.ReasonAccepted}:          {NeedsNoWord, "order accepted", "AlterShield Server accepted the order.", nil},
 		{isFalse, v1alpha1.ReasonUnreachable}:      {NeedsTime, "server unreachable", "AlterShield Server does not answer: the operator tries again.", doCheck},
 		{isFalse, v1alpha1.ReasonPermissionDenied}: {NeedsSomebody, "server denies", "AlterShield Server does not know the platform or its token: the release waits until somebody repairs that.", doCheck},
 		{isFalse, v1alpha1.ReasonNotConfigured}:    {NeedsSomebody, "server not configured", "AlterShield Server does not know the scene: it has to be registered there.", doCheck},
@@ -195,8 +195,8 @@ func addOrder() {
 		check := "The " + which + " check of the order "
 		add(kind, map[[2]string]telling{
 			{isUnknown, v1alpha1.ReasonChecking}:       {NeedsNothing, "being checked", check + "goes on.", doWatch},
-			{isTrue, v1alpha1.ReasonPassed}:            {needsNoWord, "passed", check + "passed.", nil},
-			{isTrue, v1alpha1.ReasonSkipped}:           {needsNoWord, "nothing to check", check + "had nothing to check.", nil},
+			{isTrue, v1alpha1.ReasonPassed}:            {NeedsNoWord, "passed", check + "passed.", nil},
+			{isTrue, v1alpha1.ReasonSkipped}:           {NeedsNoWord, "nothing to check", check + "had nothing to check.", nil},
 			{isFalse, v1alpha1.ReasonCheckFailed}:      {NeedsSomebody, "failed", check + "failed.", doFailed},
 			{isFalse, v1alpha1.ReasonTimeout}:          {NeedsNothing, "no verdict", check + "had no verdict in time, and the server did not answer.", doCheck},
 			{isFalse, v1alpha1.ReasonPolledNotPassed}:  {NeedsNothing, "no verdict", check + "had no verdict in time; the server says that it has not passed.", nil},
@@ -214,11 +214,11 @@ func addOrder() {
 		{isTrue, v1alpha1.ReasonPermissionDenied}:   {NeedsSomebody, "server denies", "The release waits until somebody repairs the platform's token.", doCheck},
 		{isTrue, v1alpha1.ReasonCheckNotSubmitted}:  {NeedsTime, "waits for the server", "A check could not be submitted to AlterShield Server for long.", doCheck},
 		{isTrue, v1alpha1.ReasonVerdictOutstanding}: {NeedsTime, "waits for the server", "A check has had no verdict of AlterShield Server for long.", doWatch},
-		{isFalse, v1alpha1.ReasonAnswered}:          {needsNoWord, "answered", "AlterShield Server answered.", nil},
-		{isFalse, v1alpha1.ReasonReleaseEnded}:      {needsNoWord, "ended", "The release ended before AlterShield Server answered.", nil},
+		{isFalse, v1alpha1.ReasonAnswered}:          {NeedsNoWord, "answered", "AlterShield Server answered.", nil},
+		{isFalse, v1alpha1.ReasonReleaseEnded}:      {NeedsNoWord, "ended", "The release ended before AlterShield Server answered.", nil},
 	})
 	add(v1alpha1.ConditionOrderEnded, map[[2]string]telling{
-		{isTrue, v1alpha1.ReasonAccepted}:          {needsNoWord, "order ended", "AlterShield Server knows how the order ended.", nil},
+		{isTrue, v1alpha1.ReasonAccepted}:          {NeedsNoWord, "order ended", "AlterShield Server knows how the order ended.", nil},
 		{isFalse, v1alpha1.ReasonUnreachable}:      {NeedsNothing, "server not told", "AlterShield Server could not be told how the order ended. The release does not depend on it.", nil},
 		{isFalse, v1alpha1.ReasonPermissionDenied}: {NeedsNothing, "server not told", "AlterShield Server does not let itself be told how the order ended. The release does not depend on it.", doCheck},
 		{isFalse, v1alpha1.ReasonRefused}:          {NeedsNothing, "server not told", "AlterShield Server refused to be told how the order ended. The release does not depend on it.", nil},
@@ -231,11 +231,11 @@ func addDefense() {
 	add(v1alpha1.ConditionDefended, map[[2]string]telling{
 		{isFalse, v1alpha1.ReasonObserving}: {NeedsNothing, "observed", "The workload is only observed.", func(f *finder) []Advice { return []Advice{f.defendFully()} }},
 		{isFalse, v1alpha1.ReasonLowered}:   {NeedsNothing, "defense lowered", "Annotations of the workload turn a part of its defense off.", doOverrides},
-		{isTrue, v1alpha1.ReasonInFull}:     {needsNoWord, "defended", "The workload is fully defended again.", nil},
+		{isTrue, v1alpha1.ReasonInFull}:     {NeedsNoWord, "defended", "The workload is fully defended again.", nil},
 	})
 	add(v1alpha1.ConditionOverridesAccepted, map[[2]string]telling{
 		{isFalse, v1alpha1.ReasonInvalidOverride}: {NeedsSomebody, "setting not accepted", "An annotation by which the workload has a setting of its own cannot be used.", doOverrides},
-		{isTrue, v1alpha1.ReasonAccepted}:         {needsNoWord, "settings accepted", "The settings of the workload's own can be used.", nil},
+		{isTrue, v1alpha1.ReasonAccepted}:         {NeedsNoWord, "settings accepted", "The settings of the workload's own can be used.", nil},
 	})
 	denied := func(what string) telling {
 		return telling{NeedsSomebody, "write denied", "Something denies the operator a write: " + what + " The operator tries again.", doDescribe}
@@ -249,6 +249,6 @@ func addDefense() {
 		{isFalse, v1alpha1.ReasonRollbackDenied}: denied("the workload could not be rolled back."),
 		{isFalse, v1alpha1.ReasonRequestDenied}:  denied("a request for a rollback could not be noted."),
 		{isFalse, v1alpha1.ReasonRecordDenied}:   denied("the release could not be recorded."),
-		{isTrue, v1alpha1.ReasonAccepted}:        {needsNoWord, "writes accepted", "The operator's writes are accepted again.", nil},
+		{isTrue, v1alpha1.ReasonAccepted}:        {NeedsNoWord, "writes accepted", "The operator's writes are accepted again.", nil},
 	})
 }

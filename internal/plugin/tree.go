@@ -314,7 +314,7 @@ func statusOf(s *sight, now time.Time) *Status {
 func summaryOf(s *sight, findings []Finding) (Needs, string) {
 	var words []string
 	for i := range findings { // the most pressing first
-		if f := &findings[i]; f.Needs != NeedsNothing && f.Needs != needsNoWord && !slices.Contains(words, f.What) {
+		if f := &findings[i]; f.Needs != NeedsNothing && f.Needs != NeedsNoWord && !slices.Contains(words, f.What) {
 			words = append(words, f.What)
 		}
 	}

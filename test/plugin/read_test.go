@@ -141,7 +141,7 @@ func TestNotDefended(t *testing.T) {
 	p := begin(t, false)
 	p.deploy("sleep", 1, "busybox:1")
 	p.says([]string{"explain", "sleep"}, "is not under defense", "kubectl altershield enroll "+p.namespace)
-	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not under defense.")
+	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not under defense.", "To begin: kubectl altershield enroll "+p.namespace+" --observe")
 	p.enroll()
 	p.says([]string{"explain", "sleep"}, "baseline")
 	p.kubectl("label", "deployment", "sleep", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
