@@ -344,19 +344,7 @@ func (f *finder) leftVersions() {
 		Says: fmt.Sprintf("%s denied when released again.", capital(countOf(len(all), "version is", "versions are"))),
 	}
 	if restored {
-		found.Code, found.Needs, found.What = "RolledBack", NeedsSomebody, "rolled back"
-		who := "the operator"
-		if newest.By != "" {
-			found.Code, found.What, who = "WentBack", "went back", newest.By
-		}
-		found.Says = fmt.Sprintf("%s failed, and %s went back to version %s. A fix is to be released: the version that was left is denied.",
-			capital(releaseName(newest.Release, newest.Version)), who, short(newest.To))
-		if newest.Cause == v1alpha1.ReasonRollbackRequested {
-			found.Says = fmt.Sprintf("%s was rolled back to version %s on request. The version that was left is denied.",
-				capital(releaseName(newest.Release, newest.Version)), short(newest.To))
-		}
-		found.ReleasedBy = f.releaserOf(newest.Release, newest.Version)
-		found.Do = append(found.Do, f.releaseAnother(f.sight))
+		f.restoredBy(newest, &found)
 	}
 	for i := range all {
 		q := &all[i]
@@ -373,6 +361,27 @@ func (f *finder) leftVersions() {
 		found.Do = append([]Advice{f.check()}, found.Do...)
 	}
 	f.add(found)
+}
+
+// restoredBy tells of a workload that is at the version that was restored, whose fix is
+// still to come. Who went back, or asked for it, knows.
+func (f *finder) restoredBy(left *Quarantined, found *Finding) {
+	found.Code, found.Needs, found.What = "RolledBack", NeedsSomebody, "rolled back"
+	who := "the operator"
+	if left.By != "" {
+		found.Code, found.Needs, found.What, who = "WentBack", NeedsNothing, "went back", left.By
+	}
+	found.Says = fmt.Sprintf("%s failed, and %s went back to version %s. A fix is to be released: the version that was left is denied.",
+		capital(releaseName(left.Release, left.Version)), who, short(left.To))
+	if left.Cause == v1alpha1.ReasonRollbackRequested {
+		found.Needs = NeedsNothing
+		found.Says = fmt.Sprintf("%s was rolled back to version %s on request. The version that was left is denied.",
+			capital(releaseName(left.Release, left.Version)), short(left.To))
+	}
+	found.ReleasedBy = f.releaserOf(left.Release, left.Version)
+	if f.blocked() == nil {
+		found.Do = append(found.Do, f.releaseAnother(f.sight))
+	}
 }
 
 // tellQuarantine says why a version is in quarantine, and for how long.

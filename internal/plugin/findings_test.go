@@ -119,6 +119,14 @@ func leftByRollback(s *sight) {
 	}).Annotate(s.workload.Annotations)
 }
 
+// leftBecause says otherwise why the second release was left, and by whom.
+func (s *sight) leftBecause(cause, by string) {
+	q := defense.ParseQuarantine(s.workload.Annotations, testNow)
+	reason, _ := q.Reason(versionTwo)
+	reason.Cause, reason.By = cause, by
+	q.With(versionTwo, reason).Annotate(s.workload.Annotations)
+}
+
 func (s *sight) say(kind string, status metav1.ConditionStatus, reason, message string) {
 	s.changes[0].Status.Conditions = append(s.changes[0].Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(minutesAgo(2)),
@@ -233,6 +241,23 @@ func TestFindings(t *testing.T) {
 		"rolled back": {
 			with: leftByRollback,
 			want: []want{{"RolledBack", NeedsSomebody, "rolled back", "ann", []string{set, free}}},
+		},
+		"rolled back on request": {
+			with: func(s *sight) { leftByRollback(s); s.leftBecause(v1alpha1.ReasonRollbackRequested, "") },
+			want: []want{{"RolledBack", NeedsNothing, "rolled back", "ann", []string{set, free}}},
+		},
+		"a user went back, which is being verified": {
+			with: func(s *sight) {
+				leftByRollback(s)
+				s.leftBecause(v1alpha1.ReasonVerificationFailed, "bob")
+				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
+				s.workload.Labels[v1alpha1.SuspendLabel] = fmt.Sprint(minutesAgo(9).Unix())
+				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2 uid-two"
+			},
+			want: []want{
+				{"Blocked", NeedsTime, "blocked", "ann", []string{watch, wait}},
+				{"WentBack", NeedsNothing, "went back", "ann", []string{free}},
+			},
 		},
 		"a fix came after a rollback": {
 			with: func(s *sight) {

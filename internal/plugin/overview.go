@@ -87,8 +87,10 @@ type Counts struct {
 	Baselines int `json:"baselines"`
 	// NotDefended are in namespaces that are not under defense, or are opted out.
 	NotDefended int `json:"notDefended"`
-	// Observed of all these are only observed.
-	Observed int `json:"observed"`
+	// Observed of all these are only observed, and of Quarantined versions are in
+	// quarantine.
+	Observed    int `json:"observed"`
+	Quarantined int `json:"quarantined"`
 }
 
 // census is what was observed of many workloads.
@@ -281,7 +283,7 @@ func overviewOf(v *census, namespace string, all bool, now time.Time) *Overview 
 	for _, s := range v.sights {
 		o.NotEnrolled = namespace != "" && s.enrolledKnown && !s.enrolled
 		item := itemOf(s, now)
-		o.Counts.count(s, item.Needs)
+		o.Counts.count(s, item.Needs, now)
 		if all || item.Needs == NeedsSomebody || item.Needs == NeedsTime {
 			if all {
 				counts := s.counts
@@ -298,8 +300,11 @@ func overviewOf(v *census, namespace string, all bool, now time.Time) *Overview 
 }
 
 // count counts a workload.
-func (c *Counts) count(s *sight, needs Needs) {
+func (c *Counts) count(s *sight, needs Needs, now time.Time) {
 	c.Workloads++
+	if len(defense.HeldBy(s.workload.Labels, s.workload.Annotations, now).Quarantine) > 0 {
+		c.Quarantined++
+	}
 	if level, _ := s.defense(); level == DefenseObserved {
 		c.Observed++
 	}

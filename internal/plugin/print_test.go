@@ -270,7 +270,7 @@ func TestPrintOverview(t *testing.T) {
 ✖ deployment/left      rolled back    5m      ann   NeverStarted: pod sleep-a: ErrImagePull; in quarantine for 55m more
 ⏸ deployment/held      held           2m      ann   waiting for 3 verdicts
 
-8 workloads in shop: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is only observed.
+8 workloads in shop: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is only observed; 1 has versions in quarantine.
 What to do: EXPLAIN
 `,
 		},
@@ -287,7 +287,7 @@ What to do: EXPLAIN
 · shop        deployment/out       opted out      8m      ann   2         Success   3/3     3
 ✔ shop        deployment/seen      Success        8m      ann   2         Success   3/3     3
 
-8 workloads in all namespaces: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is only observed.
+8 workloads in all namespaces: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is only observed; 1 has versions in quarantine.
 What to do: EXPLAIN
 `,
 		},

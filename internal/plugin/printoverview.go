@@ -241,6 +241,9 @@ func (p *overviewPrinter) counts(o *Overview) string {
 	if c.Observed > 0 {
 		text += "; " + countOf(c.Observed, "is", "are") + " only observed"
 	}
+	if c.Quarantined > 0 {
+		text += "; " + countOf(c.Quarantined, "has", "have") + " versions in quarantine"
+	}
 	text += "."
 	if c.NeedSomebody+c.Wait == 0 && c.Workloads > 0 && len(o.Items) == 0 {
 		return markGood.of(p.style, "Nothing needs anybody. ") + text
