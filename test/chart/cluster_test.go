@@ -711,7 +711,11 @@ func (c *cluster) testKeep(t *testing.T, current string) {
 // The uninstall of what somebody took apart before does not fail.
 func (c *cluster) testBroken(t *testing.T, current string) {
 	c.mustHelm(t, "install", release, current, "--wait")
-	c.kubectl(t, "delete", "-f", "config/crd/bases")
+	// Waited for with a bound, which kubectl's own wait has not.
+	c.kubectl(t, "delete", "-f", "config/crd/bases", "--wait=false")
+	eventually(t, "the kinds are gone", slow, func() bool {
+		return !strings.Contains(c.kubectl(t, "get", "crds", "-o", "name"), v1alpha1.GroupVersion.Group)
+	})
 	c.kubectl(t, "-n", namespace, "delete", "deployment", managerName)
 	c.mustHelm(t, "uninstall", release)
 }
