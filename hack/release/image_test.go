@@ -117,30 +117,25 @@ func made(t *testing.T, suffix string) string {
 	return filepath.Join(dist, imageFiles+testVersion+suffix)
 }
 
-// opened is an archive, unpacked for this test.
-func opened(t *testing.T, archive string) layout.Path {
-	t.Helper()
-	l, remove, err := openArchive(archive)
-	if err != nil {
-		t.Fatal(err)
+// unpacked is the archive of all platforms as a layout, once for all tests.
+var unpacked = sync.OnceValues(func() (layout.Path, error) {
+	dir := filepath.Join(filepath.Dir(dist), "layout")
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		return "", err
 	}
-	t.Cleanup(func() {
-		if err := remove(); err != nil {
-			t.Error(err)
-		}
-	})
-	return l
-}
+	if err := unpack(filepath.Join(dist, imageFiles+testVersion+".tar"), dir); err != nil {
+		return "", err
+	}
+	return layout.FromPath(dir)
+})
 
 // images are those of the archive, by platform, and the index of them.
 func images(t *testing.T) (map[string]oci.Image, oci.ImageIndex) {
 	t.Helper()
-	all := must(opened(t, made(t, ".tar")).ImageIndex())(t)
+	made(t, ".tar")
+	all := must(must(unpacked())(t).ImageIndex())(t)
 	first := must(all.IndexManifest())(t).Manifests[0]
 	index := must(all.ImageIndex(first.Digest))(t)
-	if err := validate.Index(index); err != nil {
-		t.Error(err)
-	}
 	byPlatform := map[string]oci.Image{}
 	for _, d := range must(index.IndexManifest())(t).Manifests {
 		byPlatform[d.Platform.String()] = must(index.Image(d.Digest))(t)
@@ -225,6 +220,9 @@ func TestConfiguration(t *testing.T) {
 		"org.opencontainers.image.created":     "2023-11-14T22:13:20Z",
 	}
 	byPlatform, index := images(t)
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
 	if diff := cmp.Diff(labels, must(index.IndexManifest())(t).Annotations); diff != "" {
 		t.Errorf("annotations of the index (-want +got):\n%s", diff)
 	}
@@ -381,7 +379,7 @@ func TestManagerRuns(t *testing.T) {
 
 func TestBills(t *testing.T) {
 	byPlatform, _ := images(t)
-	referrers := referrersIn(t, opened(t, made(t, ".tar")))
+	referrers := referrersIn(t, must(unpacked())(t))
 	for platform, image := range byPlatform {
 		written := must(os.ReadFile(made(t, "-"+strings.ReplaceAll(platform, "/", "-")+".cdx.json")))(t)
 		digest := must(image.Digest())(t)
@@ -586,7 +584,15 @@ func TestDockerArchive(t *testing.T) {
 		if err := validate.Image(loaded); err != nil {
 			t.Errorf("%s: %v", platform, err)
 		}
-		l := opened(t, archive)
+		l, remove, err := openArchive(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := remove(); err != nil {
+				t.Error(err)
+			}
+		})
 		all := must(must(l.ImageIndex())(t).IndexManifest())(t)
 		if len(all.Manifests) != 1 || all.Manifests[0].Digest != must(image.Digest())(t) {
 			t.Errorf("%s: as an OCI layout it has %+v", platform, all.Manifests)
