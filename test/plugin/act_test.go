@@ -142,6 +142,26 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+func TestVerdictOnTheReleaseItself(t *testing.T) {
+	p := begin(t, true)
+	p.deploy("sleep", 1, "busybox:1")
+	p.ends(0, "sleep")
+	name := p.current("sleep").Name
+	for what, tt := range map[string]struct{ status, args, line string }{
+		"order": {`"orderPostVerdict":{"verdict":"fail","delivered":"fail","message":"freeze"}`, "--order", "the POST check of the order: pass in place of fail"},
+		"check": {`"checks":[{"name":"shop/smoke/ping","type":"HTTP","stage":"ReleasePost","phase":"Failed","reason":"HTTP503"}]`, "--checks", "the check shop/smoke/ping: Passed in place of Failed"},
+	} {
+		p.kubectl("patch", "cwl", name, "--subresource=status", "--type=merge", "-p", `{"status":{`+tt.status+`}}`)
+		p.reaches("sleep", v1alpha1.ChangeWorkloadSuspend)
+		p.ends(2, "sleep")
+		p.acts([]string{"verdict", "pass", "sleep", tt.args, "-m", what + " was wrong"}, tt.line, "its block is lifted", "release 1 is Success")
+		p.isFree("sleep")
+		if c := p.current("sleep"); c.Status.OrderFailed || c.Status.CheckFailed {
+			t.Errorf("%s: %+v", what, c.Status)
+		}
+	}
+}
+
 func TestRepair(t *testing.T) {
 	p := begin(t, true)
 	p.deploy("sleep", 2, "busybox:1")
