@@ -160,7 +160,7 @@ func waitingFor(r *installation.Report, strict bool) string {
 func (o *checkOptions) printer() (func(io.Writer, *installation.Report) error, error) {
 	switch o.output {
 	case "", "short":
-		look := reportLook{short: o.output == "short", strict: o.strict, ascii: !speaksUnicode(os.Getenv), colours: colourful(o.Out, os.Getenv)}
+		look := reportLook{short: o.output == "short", strict: o.strict, style: styleOf(o.Out, os.Getenv)}
 		return look.print, nil
 	case "json":
 		return func(w io.Writer, r *installation.Report) error {

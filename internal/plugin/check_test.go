@@ -75,7 +75,7 @@ rights
 
 × the installation is not healthy: 2 ok, 1 warnings, 1 failed, 1 skipped
 `},
-		"short, in ASCII": {look: reportLook{short: true, ascii: true}, want: `
+		"short, in ASCII": {look: reportLook{short: true, style: style{ascii: true}}, want: `
 rights
 ------
 [!!] it may
@@ -90,7 +90,7 @@ rights
 
 [xx] the installation is not healthy: 2 ok, 1 warnings, 1 failed, 1 skipped
 `},
-		"warnings, in colours": {look: reportLook{short: true, colours: true}, change: func(r *installation.Report) {
+		"warnings, in colours": {look: reportLook{short: true, style: style{color: true}}, change: func(r *installation.Report) {
 			r.Healthy, r.Summary.Failed, r.Groups = true, 0, nil
 		}, want: "\n\x1b[33m‼\x1b[0m the installation is healthy, with warnings: 2 ok, 1 warnings, 0 failed, 1 skipped\n"},
 		"warnings, where they count": {look: reportLook{short: true, strict: true}, change: func(r *installation.Report) {
@@ -111,25 +111,6 @@ rights
 			}
 			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), b.String()); diff != "" {
 				t.Errorf("printed (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestSpeaksUnicode(t *testing.T) {
-	for name, tc := range map[string]struct {
-		env  map[string]string
-		want bool
-	}{
-		"nothing":        {nil, false},
-		"C":              {map[string]string{"LANG": "C"}, false},
-		"UTF-8":          {map[string]string{"LANG": "de_DE.UTF-8"}, true},
-		"utf8":           {map[string]string{"LC_CTYPE": "en_US.utf8", "LANG": "C"}, true},
-		"LC_ALL is over": {map[string]string{"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := speaksUnicode(func(key string) string { return tc.env[key] }); got != tc.want {
-				t.Errorf("%t, want %t", got, tc.want)
 			}
 		})
 	}

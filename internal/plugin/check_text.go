@@ -19,7 +19,6 @@ package plugin
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
@@ -31,10 +30,7 @@ type reportLook struct {
 	short bool
 	// strict says that warnings count as failures.
 	strict bool
-	// ascii is for where other characters are not shown.
-	ascii bool
-	// colours are for terminals.
-	colours bool
+	style
 }
 
 // sign begins the line of a check.
@@ -53,10 +49,7 @@ func (l reportLook) sign(status installation.Status) string {
 	if l.ascii {
 		shown = s.ascii
 	}
-	if l.colours {
-		return "\x1b[" + s.colour + "m" + shown + "\x1b[0m"
-	}
-	return shown
+	return l.colored(shown, s.colour)
 }
 
 func (l reportLook) print(w io.Writer, r *installation.Report) error {
@@ -144,24 +137,4 @@ func asciiOnly(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// speaksUnicode says that the locale shows characters beyond ASCII.
-func speaksUnicode(getenv func(string) string) bool {
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if value := strings.ToLower(getenv(name)); value != "" {
-			return strings.Contains(value, "utf-8") || strings.Contains(value, "utf8")
-		}
-	}
-	return false
-}
-
-// colourful says that output is for a terminal whose user does not mind colours.
-func colourful(w io.Writer, getenv func(string) string) bool {
-	file, ok := w.(*os.File)
-	if !ok || getenv("NO_COLOR") != "" || getenv("TERM") == "dumb" {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

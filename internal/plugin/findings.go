@@ -92,7 +92,24 @@ func Findings(s *sight, a advisor, now time.Time) []Finding {
 	f.undefended()
 	f.overrideLabel()
 	slices.SortStableFunc(f.all, func(a, b Finding) int { return cmp.Compare(a.Needs.rank(), b.Needs.rank()) })
+	f.adviseOnce()
 	return f.all
+}
+
+// adviseOnce leaves to a finding what the more pressing ones have not told already. While
+// releases are blocked an ordinary one is denied, so none is told of.
+func (f *finder) adviseOnce() {
+	told := map[string]bool{}
+	if f.blocked() != nil {
+		told[f.releaseAnother(f.sight).Command] = true
+	}
+	for i := range f.all {
+		f.all[i].Do = slices.DeleteFunc(f.all[i].Do, func(a Advice) bool {
+			before := told[a.Command]
+			told[a.Command] = true
+			return before
+		})
+	}
 }
 
 func (n Needs) rank() int {

@@ -161,6 +161,16 @@ func TestFindings(t *testing.T) {
 			with: blockedBySecond,
 			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}}},
 		},
+		"blocked, and its pods fail": { // what is told of the block is not told again, and an ordinary release would be denied
+			with: func(s *sight) {
+				blockedBySecond(s)
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "1 of 3 pods")
+			},
+			want: []want{
+				{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}},
+				{"PodsUnavailable", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
+			},
+		},
 		"blocked and halted": {
 			with: func(s *sight) {
 				blockedBySecond(s)
