@@ -185,9 +185,11 @@ E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filt
 .PHONY: test-soak
 test-soak: build controlplane fuzz ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing.
 	@mkdir -p bin/reports
-	@# Nothing that was compiled before is used: as on another machine.
-	RELEASE_COLD=1 GOTOOLCHAIN=$(RELEASE_GO) go test -C hack/release -timeout $(TEST_TIMEOUT) -count=1 -run TestSameBytes .
 	@$(call E2E,soak,soak)
+
+.PHONY: test-reproducible
+test-reproducible: ## Build the image twice, the second time without anything that was compiled before, and compare the bytes.
+	RELEASE_COLD=1 GOTOOLCHAIN=$(RELEASE_GO) go test -C hack/release -timeout $(TEST_TIMEOUT) -count=1 -run TestSameBytes .
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZ_TIME, two at a time.

@@ -168,7 +168,7 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{
 				{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}},
-				{"PodsUnavailable", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
+				{"PodsUnavailablePodsFail", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
 			},
 		},
 		"blocked and halted": {
