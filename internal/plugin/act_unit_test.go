@@ -290,15 +290,15 @@ func TestRollbackOutcome(t *testing.T) {
 
 func TestChooseTarget(t *testing.T) {
 	c, _ := testConnection(t)
-	history := []goodVersion{
-		{Revision: defense.Revision{Version: versionB, Release: 2}, Images: []string{"b"}},
-		{Revision: defense.Revision{Version: versionA, Release: defense.BaselineRelease}, Images: []string{"a"}},
+	history := []remembered{
+		{Revision: defense.Revision{Version: versionB, Release: 2}, images: []string{"b"}},
+		{Revision: defense.Revision{Version: versionA, Release: defense.BaselineRelease}, images: []string{"a"}},
 	}
 	quarantined := atRelease(versionC, 3)
 	defense.Quarantine{}.With(versionB, defense.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested}).Annotate(quarantined.Annotations)
 	for name, tt := range map[string]struct {
 		workload *defense.Workload
-		history  []goodVersion
+		history  []remembered
 		to       string
 		observe  bool
 		want     string

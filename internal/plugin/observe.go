@@ -57,7 +57,7 @@ func optOutCommand(c *connection) *cobra.Command {
 		Long: strings.TrimSpace(`
 Take a workload out of the defense of its namespace. A release under way becomes Canceled.
 The operator takes back its block and its pause, and lets go what it holds. Quarantines are
-goodVersion for when the workload comes back. Who opts a workload out while releases of it
+remembered for when the workload comes back. Who opts a workload out while releases of it
 are kept back is told by an event.`),
 		Example: `  kubectl altershield opt-out deployment/sleep
   kubectl altershield opt-out deployment/sleep --undo`,
@@ -246,17 +246,11 @@ func (c *changer) removeObserve(ctx context.Context, api client.Client, namespac
 
 // observeWorkload sets the annotation of one workload.
 func (c *changer) observeWorkload(ctx context.Context, f leaveFlags, args []string) error {
-	api, t, err := c.reach(args)
+	api, s, err := c.reachDefended(ctx, args)
 	if err != nil {
 		return err
 	}
-	s, err := c.observeTarget(ctx, api, t)
-	if err != nil {
-		return err
-	}
-	if err := c.mustBeDefended(s); err != nil {
-		return err
-	}
+	t := s.target
 	key := v1alpha1.SettingAnnotationPrefix + settings.NameObserve
 	enabled, disabled := settings.Enabled, settings.Disabled
 	value, what := &enabled, fmt.Sprintf("%s: set the annotation %s=%s: it is only observed", t, key, enabled)

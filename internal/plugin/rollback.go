@@ -87,17 +87,11 @@ until the operator carried the request out or refused it.`),
 }
 
 func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) error {
-	api, t, err := c.reach(args)
+	api, s, err := c.reachDefended(ctx, args)
 	if err != nil {
 		return err
 	}
-	s, err := c.observeTarget(ctx, api, t)
-	if err != nil {
-		return err
-	}
-	if err := c.mustBeDefended(s); err != nil {
-		return err
-	}
+	t := s.target
 	to, err := c.rollbackTarget(ctx, api, s, f)
 	if err != nil {
 		return err
@@ -105,7 +99,7 @@ func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) 
 	if asked, ok := s.w.Annotations[v1alpha1.RollbackToAnnotation]; ok {
 		fmt.Fprintf(c.Out, "%s: a rollback to %q was asked for before, and is not carried out yet\n", t, asked)
 	}
-	what := fmt.Sprintf("%s: set back %s to %s, %s", t, describeVersion(s.w.Version, s.w.Images), describeVersion(to.Version, to.Images), sinceRelease(to.Release))
+	what := fmt.Sprintf("%s: set back %s to %s, %s", t, describeVersion(s.w.Version, s.w.Images), describeVersion(to.Version, to.images), sinceRelease(to.Release))
 	// The version, and not last-success: it is what the user was told.
 	err = c.change(what, t.String()+" annotated", func(dryRun []string) error {
 		ops := append([]workload.Op{sameObject(s.stored)}, sameRelease(s)...)
@@ -142,18 +136,18 @@ func sameRelease(s *situation) []workload.Op {
 
 // rollbackTarget is where a rollback goes to, or why the operator would refuse it, as
 // far as the user may read what it goes by.
-func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situation, f rollbackFlags) (goodVersion, error) {
+func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situation, f rollbackFlags) (remembered, error) {
 	history, err := readHistory(ctx, api, s.target, s.w.UID)
 	if err != nil {
-		return goodVersion{}, err
+		return remembered{}, err
 	}
 	changes, err := releasesOf(ctx, api, s.target, s.w.UID)
 	if err != nil {
-		return goodVersion{}, err
+		return remembered{}, err
 	}
 	inForce, _, err := inForceFor(ctx, api, f.operator, s.w)
 	if err != nil {
-		return goodVersion{}, err
+		return remembered{}, err
 	}
 	in := defense.RollbackInput{
 		Now: s.now, Settings: inForce.Settings, Workload: s.w, Enrolled: true, Changes: changes, History: revisions(history),
@@ -162,7 +156,7 @@ func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situ
 }
 
 // chooseTarget is where a request goes to, or why it is refused.
-func (c *connection) chooseTarget(in defense.RollbackInput, history []goodVersion, to string, t target) (goodVersion, error) {
+func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered, to string, t target) (remembered, error) {
 	if to != defense.LastSuccess {
 		known := []string{in.Workload.Version}
 		for i := range history {
@@ -170,7 +164,7 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []goodVersio
 		}
 		version, err := fullVersion(to, known)
 		if err != nil {
-			return goodVersion{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history, in.Workload, in.Now))
+			return remembered{}, remedy(fmt.Errorf("the history of %s has %w", t, err), historyHas(history, in.Workload, in.Now))
 		}
 		to = version
 	}
@@ -180,20 +174,20 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []goodVersio
 		if in.Settings.Observe {
 			do = "let it be defended first: " + c.command(t, "observe", "--off")
 		}
-		return goodVersion{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)
+		return remembered{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)
 	}
-	i := slices.IndexFunc(history, func(r goodVersion) bool { return r.Version == version })
+	i := slices.IndexFunc(history, func(r remembered) bool { return r.Version == version })
 	return history[i], nil
 }
 
 // historyHas tells of the versions that are remembered.
-func historyHas(history []goodVersion, w *defense.Workload, now time.Time) string {
+func historyHas(history []remembered, w *defense.Workload, now time.Time) string {
 	if len(history) == 0 {
 		return "its history is empty: no version has succeeded under defense; release a fix"
 	}
 	lines, quarantine := make([]string, len(history)), defense.ParseQuarantine(w.Annotations, now)
 	for i := range history {
-		lines[i] = fmt.Sprintf("%s, %s", describeVersion(history[i].Version, history[i].Images), sinceRelease(history[i].Release))
+		lines[i] = fmt.Sprintf("%s, %s", describeVersion(history[i].Version, history[i].images), sinceRelease(history[i].Release))
 		switch version := history[i].Version; {
 		case version == w.Version:
 			lines[i] += " (the current one)"
@@ -205,7 +199,7 @@ func historyHas(history []goodVersion, w *defense.Workload, now time.Time) strin
 }
 
 // awaitRollback waits until the operator carried the request out, or refused it.
-func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *situation, to goodVersion, timeout time.Duration) error {
+func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *situation, to remembered, timeout time.Duration) error {
 	asked := c.Now()
 	var now *situation
 	watch := c.watchTarget(api, s.target, timeout)
@@ -233,7 +227,7 @@ func (c *connection) watchTarget(api client.WithWatch, t target, timeout time.Du
 }
 
 // tellRollback tells what became of a request that the operator has taken.
-func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to goodVersion, asked time.Time) error {
+func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to remembered, asked time.Time) error {
 	switch outcome := rollbackOutcome(s.w, now.w, to.Version); outcome {
 	case rollbackDone:
 		fmt.Fprintf(c.Out, "%s: rolled back; version %s is verified now as release %d, and version %s is in quarantine\n",
@@ -356,17 +350,11 @@ rolled back again unless somebody asks for it.`),
 }
 
 func (c *changer) unquarantine(ctx context.Context, args []string, version string) error {
-	api, t, err := c.reach(args)
+	api, s, err := c.reachDefended(ctx, args)
 	if err != nil {
 		return err
 	}
-	s, err := c.observeTarget(ctx, api, t)
-	if err != nil {
-		return err
-	}
-	if err := c.mustBeDefended(s); err != nil {
-		return err
-	}
+	t := s.target
 	asked, ended, err := toUnquarantine(s, version, c.command(t, "history"))
 	if err != nil {
 		return err

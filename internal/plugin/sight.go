@@ -222,19 +222,26 @@ func (s *sight) seeHistory(ctx context.Context, view cluster.View) error {
 		client.MatchingFields{workload.IndexByOwner: string(s.workload.UID)}); err != nil {
 		return fmt.Errorf("list controllerrevisions: %w", err)
 	}
-	for _, revision := range workload.History(list.Items) {
+	s.history = rememberedBy(list.Items)
+	return nil
+}
+
+// rememberedBy are the versions that revisions remember, the newest first.
+func rememberedBy(revisions []appsv1.ControllerRevision) []remembered {
+	var history []remembered
+	for _, revision := range workload.History(revisions) {
 		r := remembered{Revision: revision}
-		i := slices.IndexFunc(list.Items, func(c appsv1.ControllerRevision) bool { return c.UID == revision.UID })
-		r.since = list.Items[i].CreationTimestamp.Time
-		if template, _, err := workload.TemplateOf(&list.Items[i]); err == nil {
+		i := slices.IndexFunc(revisions, func(c appsv1.ControllerRevision) bool { return c.UID == revision.UID && c.Name == revision.Name })
+		r.since = revisions[i].CreationTimestamp.Time
+		if template, _, err := workload.TemplateOf(&revisions[i]); err == nil {
 			r.images = workload.Images(template)
 		}
-		s.history = append(s.history, r)
+		history = append(history, r)
 	}
-	slices.SortFunc(s.history, func(a, b remembered) int {
+	slices.SortFunc(history, func(a, b remembered) int {
 		return cmp.Or(cmp.Compare(b.Release, a.Release), cmp.Compare(a.Name, b.Name))
 	})
-	return nil
+	return history
 }
 
 func (s *sight) seePods(ctx context.Context, view cluster.View) (err error) {

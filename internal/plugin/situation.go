@@ -140,6 +140,19 @@ func (c *connection) mustBeDefended(s *situation) error {
 	return remedy(fmt.Errorf("nothing can be done about releases here: %s", why), do)
 }
 
+// reachDefended reads the workload that arguments name, which must be under defense.
+func (c *changer) reachDefended(ctx context.Context, args []string) (client.WithWatch, *situation, error) {
+	api, t, err := c.reach(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := c.observeTarget(ctx, api, t)
+	if err != nil {
+		return nil, nil, err
+	}
+	return api, s, c.mustBeDefended(s)
+}
+
 // recordsOf selects the records of a workload, those of earlier builds included.
 func recordsOf(t target) []client.ListOption {
 	name := defense.WorkloadNameLabelValue(t.key.Name)
@@ -174,37 +187,17 @@ func isOwnedBy(o metav1.Object, uid types.UID) bool {
 	return owner != nil && owner.UID == uid
 }
 
-// goodVersion is one in the history of a workload, with its images.
-type goodVersion struct {
-	defense.Revision
-	Images []string
-}
-
 // readHistory lists the versions of a workload that are remembered, the newest first.
-func readHistory(ctx context.Context, r client.Reader, t target, uid types.UID) ([]goodVersion, error) {
+func readHistory(ctx context.Context, r client.Reader, t target, uid types.UID) ([]remembered, error) {
 	var list appsv1.ControllerRevisionList
 	if err := r.List(ctx, &list, recordsOf(t)...); err != nil {
 		return nil, fmt.Errorf("list controllerrevisions of %s: %w", t, err)
 	}
-	var history []goodVersion
-	for i := range list.Items {
-		if workload.Remembers(&list.Items[i]) != uid {
-			continue
-		}
-		for _, revision := range workload.History(list.Items[i : i+1]) {
-			known := goodVersion{Revision: revision}
-			if template, _, err := workload.TemplateOf(&list.Items[i]); err == nil {
-				known.Images = workload.Images(template)
-			}
-			history = append(history, known)
-		}
-	}
-	slices.SortStableFunc(history, func(a, b goodVersion) int { return int(b.Release - a.Release) })
-	return history, nil
+	return rememberedBy(slices.DeleteFunc(list.Items, func(r appsv1.ControllerRevision) bool { return workload.Remembers(&r) != uid })), nil
 }
 
 // revisions are the history as the operator decides by it.
-func revisions(history []goodVersion) []defense.Revision {
+func revisions(history []remembered) []defense.Revision {
 	var plain []defense.Revision
 	for i := range history {
 		plain = append(plain, history[i].Revision)

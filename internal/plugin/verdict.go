@@ -111,17 +111,11 @@ func (f *verdictFlags) take(verdict string) error {
 }
 
 func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) error {
-	api, t, err := c.reach(args)
+	api, s, err := c.reachDefended(ctx, args)
 	if err != nil {
 		return err
 	}
-	s, err := c.observeTarget(ctx, api, t)
-	if err != nil {
-		return err
-	}
-	if err := c.mustBeDefended(s); err != nil {
-		return err
-	}
+	t := s.target
 	change, done, err := c.correctedNow(ctx, api, s, f)
 	if err != nil {
 		return err
