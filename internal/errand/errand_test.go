@@ -56,9 +56,18 @@ func scheme() *runtime.Scheme {
 
 func managerDeployment(replicas int32) *appsv1.Deployment {
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "manager", UID: "uid-of-manager"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ours, Name: "manager", UID: "uid-of-manager", Annotations: map[string]string{"meta.helm.sh/release-name": "altershield"},
+		},
 		Spec:       appsv1.DeploymentSpec{Replicas: &replicas},
 	}
+}
+
+// appliedDeployment is one of a manager whose manifests kubectl applied.
+func appliedDeployment() *appsv1.Deployment {
+	d := managerDeployment(2)
+	d.Annotations = nil
+	return d
 }
 
 func setting(enable, locked bool, remark string) *v1alpha1.OpsConfigInfo {
@@ -126,6 +135,8 @@ func TestLeave(t *testing.T) {
 		// wantObserve is the setting afterwards; owned says that it goes with the Deployment.
 		wantObserve *v1alpha1.OpsConfigInfoSpec
 		owned       bool
+		// notOurs: it is no uninstall, so the Secret stays as it is.
+		notOurs bool
 	}{
 		"taken back": {
 			objects: []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), marked3("b"), theirs}, operator: takesBack,
@@ -157,8 +168,14 @@ func TestLeave(t *testing.T) {
 			want: []string{"the operator takes nothing back: it does not run", "left: 1 workloads"}, within: time.Second,
 		},
 		"no operator": {
-			objects: []client.Object{setting(false, false, "")}, operator: stuck,
-			want: []string{"it does not run", "no workload is"}, within: time.Second,
+			objects: []client.Object{setting(false, false, "mine")}, operator: stuck,
+			want: []string{"the operator is not there", "no workload is"}, within: time.Second,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Remark: "mine"},
+		},
+		"applied, with all that helm template renders": {
+			objects: []client.Object{appliedDeployment(), setting(false, false, "mine"), marked3("a")}, operator: takesBack,
+			want: []string{"nothing is done", "uninstall.leave=false"}, wantNot: []string{"left", "turned on"}, within: time.Second,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Remark: "mine"}, notOurs: true,
 		},
 		"no kinds": {
 			objects: []client.Object{managerDeployment(2), marked3("a")}, operator: stuck, fail: gone,
@@ -214,7 +231,7 @@ func TestLeave(t *testing.T) {
 					t.Fatal(err)
 				}
 				wantOwners := []metav1.OwnerReference(nil)
-				if hasManager {
+				if hasManager && !tc.notOurs {
 					wantOwners = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "manager", UID: "uid-of-manager"}}
 				}
 				if diff := cmp.Diff(wantOwners, secret.OwnerReferences); diff != "" {

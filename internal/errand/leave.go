@@ -103,7 +103,14 @@ func (l *leaving) run(ctx context.Context) {
 	if err != nil {
 		l.say("the manager's Deployment cannot be read: %v", err)
 	}
-	if err := l.observeSoon(ctx, manager); err != nil {
+	if manager != nil && !isUninstalledWithHooks(manager) {
+		l.say("nothing is done: the Deployment %s was not installed by Helm or Argo CD, so this is no uninstall. Who applies what `helm template` "+
+			"renders leaves this Job out: --set uninstall.leave=false", manager.Name)
+		return
+	}
+	if manager == nil && err == nil {
+		l.say("the operator is not there, so it takes nothing back")
+	} else if err := l.observeSoon(ctx, manager); err != nil {
 		l.say("the setting observe cannot be turned on, so the operator takes nothing back: %v", err)
 	}
 	left, err := l.wait(ctx)
@@ -117,6 +124,17 @@ func (l *leaving) run(ctx context.Context) {
 		defer cancel()
 		l.handOver(ctx, manager)
 	}
+}
+
+// isUninstalledWithHooks says that what installed the manager knows hooks: Helm, or Argo CD,
+// which marks what it tracks in one of three ways. To others the Job is an object like any
+// other, and runs when it is applied.
+func isUninstalledWithHooks(d *appsv1.Deployment) bool {
+	_, helm := d.Annotations["meta.helm.sh/release-name"]
+	_, tracked := d.Annotations["argocd.argoproj.io/tracking-id"]
+	_, instance := d.Labels["argocd.argoproj.io/instance"]
+	_, application := d.Labels["app.kubernetes.io/instance"]
+	return helm || tracked || instance || application
 }
 
 func (l *leaving) say(format string, args ...any) { _, _ = fmt.Fprintf(l.out, format+"\n", args...) }
