@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path"
 	"strings"
@@ -29,12 +30,28 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	oci "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"sigs.k8s.io/yaml"
 )
 
 func remoteOptions(ctx context.Context) []remote.Option {
 	return []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("altershield-operator-release")}
+}
+
+// mayTag refuses a tag that something else has: what was released stays what it is.
+func mayTag(ctx context.Context, tag name.Tag, digest oci.Hash) error {
+	there, err := remote.Head(tag, remoteOptions(ctx)...)
+	var refused *transport.Error
+	switch {
+	case errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound:
+		return nil
+	case err != nil:
+		return err
+	case there.Digest != digest:
+		return fmt.Errorf("%s is there already, as %s, and this is %s: a version that was released is not replaced; release another one", wholeName(tag), there.Digest, digest)
+	}
+	return nil
 }
 
 func pushCommand(ctx context.Context, c *call) error {
@@ -77,6 +94,11 @@ func push(ctx context.Context, archive string, tag name.Tag) (_ oci.Hash, err er
 			image, err := index.ImageIndex(d.Digest)
 			if err != nil {
 				return oci.Hash{}, err
+			}
+			if releaseVersion.MatchString(tag.TagStr()) { // a tag to try things out may move
+				if err := mayTag(ctx, tag, d.Digest); err != nil {
+					return oci.Hash{}, err
+				}
 			}
 			if err := remote.WriteIndex(tag, image, remoteOptions(ctx)...); err != nil {
 				return oci.Hash{}, err
@@ -160,9 +182,15 @@ func pushChart(ctx context.Context, data []byte, repository string) (string, err
 	if err != nil {
 		return "", err
 	}
+	digest, err := pushed.Digest()
+	if err != nil {
+		return "", err
+	}
+	if err := mayTag(ctx, tag, digest); err != nil {
+		return "", err
+	}
 	if err := remote.Write(tag, pushed, remoteOptions(ctx)...); err != nil {
 		return "", err
 	}
-	digest, err := pushed.Digest()
-	return fmt.Sprintf("oci://%s@%s", tag, digest), err
+	return fmt.Sprintf("oci://%s@%s", tag, digest), nil
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
@@ -88,6 +89,23 @@ func TestRegistryTakesImage(t *testing.T) {
 	}
 }
 
+// What was released by a version is not replaced; a tag to try things out may move.
+func TestTagsOfReleasesStay(t *testing.T) {
+	base := startRegistry(t) + "/operator"
+	image := must(random.Image(64, 1))(t)
+	for _, tag := range []string{"v1.2.3", "dev"} {
+		if err := remote.Write(must(name.NewTag(base+":"+tag))(t), image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run(t.Context(), []string{"push", made(t, ".tar"), base + ":v1.2.3"}, io.Discard); err == nil || !strings.Contains(err.Error(), "is there already") {
+		t.Errorf("the tag of a release: %v", err)
+	}
+	if err := run(t.Context(), []string{"push", made(t, ".tar"), base + ":dev"}, io.Discard); err != nil {
+		t.Errorf("another tag: %v", err)
+	}
+}
+
 func TestPushRefuses(t *testing.T) {
 	for arguments, want := range map[[2]string]string{
 		{made(t, "-linux-amd64.tar"), "localhost/operator:v1"}: "no image of several platforms",
@@ -125,6 +143,13 @@ func TestRegistryTakesChart(t *testing.T) {
 	layer := must(image.LayerByDigest(manifest.Layers[0].Digest))(t)
 	if !bytes.Equal(must(io.ReadAll(must(layer.Compressed())(t)))(t), chart) {
 		t.Error("it is not the chart any more")
+	}
+	if again := must(pushChart(t.Context(), chart, "oci://"+base))(t); again != pushed {
+		t.Errorf("the same chart is pushed as %s, and was as %s", again, pushed)
+	}
+	other := chartOf(t, "apiVersion: v2\nname: operator\nversion: 1.2.3+7\ndescription: another one\n")
+	if _, err := pushChart(t.Context(), other, "oci://"+base); err == nil || !strings.Contains(err.Error(), "is there already") {
+		t.Errorf("another chart of the same version: %v", err)
 	}
 }
 
