@@ -144,7 +144,7 @@ func build(ctx context.Context, r release, p platform, file string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", fmt.Sprintf("-s -w -X main.version=%s -X main.commit=%s", r.Version, r.Commit), "-o", file, "./cmd/"+program)
 	cmd.Dir = r.Root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Arch, "GOFLAGS=-mod=readonly", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build for %s/%s: %w\n%s", p.OS, p.Arch, err, out)
 	}
