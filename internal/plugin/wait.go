@@ -75,6 +75,8 @@ const waitLong = `
 Wait until the release of a workload ended, and tell by the exit code how. It is for
 pipelines, in place of kubectl rollout status, right after an apply: it waits for the
 release that the workload is at, and follows that one, whatever is released after it.
+Where the operator has gone back by then it tells of the release that it went back from:
+name the one that it restored by --release, or its version by --version.
 
 Exit codes:
     0  the release succeeded; or there is none: the template has not changed since the
@@ -203,7 +205,11 @@ func (w *waiter) choose(ctx context.Context, s *situation) error {
 		}
 		return nil
 	case w.waitFlags.version == "":
-		w.awaited = firstAwaited(s.w)
+		w.awaited = defaultAwaited(s.w)
+		if w.awaited.Version != s.w.Version {
+			fmt.Fprintf(w.progress, "%s: the operator went back from release %d to version %s, which is release %d; to wait for that one: %s\n",
+				w.target, w.awaited.Release, s.w.Version, s.w.Release(), w.command(w.target, "wait", fmt.Sprintf("--release=%d", s.w.Release())))
+		}
 		return nil
 	}
 	changes, err := releasesOf(ctx, w.api, w.target, w.uid)

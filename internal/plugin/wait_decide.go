@@ -132,6 +132,32 @@ func firstAwaited(w *defense.Workload) awaited {
 	return a
 }
 
+// defaultAwaited is the release to wait for where the user named none: the one the
+// workload is at, or the one before, which the operator went back from. So the answer is
+// the same whether somebody begins to wait before that or after it.
+func defaultAwaited(w *defense.Workload) awaited {
+	if version, reason, ok := healedFrom(w); ok {
+		return awaited{Version: version, Release: reason.Release, From: reason.Release}
+	}
+	return firstAwaited(w)
+}
+
+// healedFrom is the version that the operator by itself went back from to the one the
+// workload is at, and why. Who asks to go back, or releases an earlier version, wants the
+// version that he goes to.
+func healedFrom(w *defense.Workload) (version string, reason defense.QuarantineReason, ok bool) {
+	// Also of a quarantine that is over.
+	q := defense.ParseQuarantine(w.Annotations, time.Time{})
+	for _, version := range defense.HeldBy(nil, w.Annotations, time.Time{}).Quarantine {
+		reason, known := q.Reason(version)
+		healed := reason.Cause == v1alpha1.ReasonNeverStarted || reason.Cause == v1alpha1.ReasonVerificationFailed
+		if known && healed && reason.By == "" && reason.To == w.Version && reason.Release > 0 && reason.Release+1 == w.Release() {
+			return version, reason, true
+		}
+	}
+	return "", defense.QuarantineReason{}, false
+}
+
 // decideWait says how the release that is waited for ended, and what is known of it by
 // now.
 func decideWait(a awaited, v releaseView) (verdictOfWait, awaited) {
@@ -181,10 +207,10 @@ func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWa
 	s := &c.Status
 	switch s.Status {
 	case v1alpha1.ChangeWorkloadSuccess:
-		return verdictOfWait{Ending: endedSuccess, Message: succeeded(a, s)}
+		return v.unlessRolledBack(a, verdictOfWait{Ending: endedSuccess, Message: succeeded(a, s)})
 	case v1alpha1.ChangeWorkloadSuspend:
-		if why := v.rolledBack(a); why != "" {
-			return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, why)}
+		if v.rolledBack(a) != "" {
+			return v.unlessRolledBack(a, verdictOfWait{})
 		}
 		message := fmt.Sprintf("%s failed its verification: %s", a, conditionText(s, v1alpha1.ConditionVerified, "a verdict fails it"))
 		if rolledBack := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack); rolledBack != nil && rolledBack.Status == metav1.ConditionUnknown && v.at(a) {
@@ -209,7 +235,7 @@ func (v releaseView) open(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOf
 	case v.Workload == nil || v.Workload.Deleting:
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("the workload was deleted before %s ended", a)}
 	case v.rolledBack(a) != "":
-		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, v.rolledBack(a))}
+		return v.unlessRolledBack(a, verdictOfWait{})
 	case v.Undefended != "":
 		// The record will say so, too, if the operator is there to write it.
 		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s is not verified any more: %s", a, v.Undefended)}
@@ -232,18 +258,15 @@ func (v releaseView) ofPrevious(a awaited, p *v1alpha1.PreviousRelease) verdictO
 	}
 	switch p.Status {
 	case v1alpha1.ChangeWorkloadSuccess:
-		return verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s succeeded; a newer release has followed", a)}
+		return v.unlessRolledBack(a, verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s succeeded; a newer release has followed", a)})
 	case v1alpha1.ChangeWorkloadSuspend:
-		return verdictOfWait{Ending: endedSuspend, Message: fmt.Sprintf("%s failed its verification%s; a newer release has followed", a, why)}
+		return v.unlessRolledBack(a, verdictOfWait{Ending: endedSuspend, Message: fmt.Sprintf("%s failed its verification%s; a newer release has followed", a, why)})
 	case v1alpha1.ChangeWorkloadRollback:
 		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back%s", a, why)}
 	case v1alpha1.ChangeWorkloadFailed:
 		return verdictOfWait{Ending: endedFailed, Message: fmt.Sprintf("AlterShield Server refused %s%s; a newer release has followed", a, why)}
 	default: // it was canceled, or what is kept of it was written before it was
-		if rolledBack := v.rolledBack(a); rolledBack != "" {
-			return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, rolledBack)}
-		}
-		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("a newer release replaced %s before it ended", a)}
+		return v.unlessRolledBack(a, verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("a newer release replaced %s before it ended", a)})
 	}
 }
 
@@ -255,7 +278,7 @@ func (v releaseView) unrecorded(a awaited, c *v1alpha1.ChangeWorkload) verdictOf
 	case w == nil || w.Deleting:
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("the workload was deleted before %s ended", a)}
 	case a.Release > 0 && v.rolledBack(a) != "":
-		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, v.rolledBack(a))}
+		return v.unlessRolledBack(a, verdictOfWait{})
 	case v.Undefended != "":
 		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s is not verified: %s", a, v.Undefended)}
 	case w.RecordedVersion() == "" && w.Release() == 0 && len(v.Changes) == 0 && w.Version == a.Version:
@@ -307,6 +330,15 @@ func (v releaseView) rolledBack(a awaited) string {
 		return ""
 	}
 	return fmt.Sprintf("%s; the workload was set back to version %s", reason, reason.To)
+}
+
+// unlessRolledBack is how a release ended, or that it was rolled back since then: the
+// workload has that at once, and what else there is only once the operator has written it.
+func (v releaseView) unlessRolledBack(a awaited, otherwise verdictOfWait) verdictOfWait {
+	if why := v.rolledBack(a); why != "" {
+		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, why)}
+	}
+	return otherwise
 }
 
 func succeeded(a awaited, s *v1alpha1.ChangeWorkloadStatus) string {

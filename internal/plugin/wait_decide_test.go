@@ -50,6 +50,13 @@ func rolledBackFrom(version string, release int64, to string) *defense.Workload 
 	return w
 }
 
+// setBack is a workload that was set back from version B, for a reason.
+func setBack(reason defense.QuarantineReason) *defense.Workload {
+	w := atRelease(reason.To, reason.Release+1)
+	defense.Quarantine{}.With(versionB, reason).Annotate(w.Annotations)
+	return w
+}
+
 // recordOf is the record of a release in a state.
 func recordOf(version string, release int64, state v1alpha1.ChangeWorkloadStatusType, conditions ...metav1.Condition) v1alpha1.ChangeWorkload {
 	c := v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: version, Release: release}}
@@ -148,6 +155,10 @@ func TestDecideWait(t *testing.T) {
 		},
 		"rolled back, which its record does not say yet": {
 			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			endedRollback, "", "NeverStarted: pod p: ErrImagePull; the workload was set back to version " + versionA, 2,
+		},
+		"rolled back, and its record says that it had succeeded": {
+			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{passed}},
 			endedRollback, "", "NeverStarted: pod p: ErrImagePull; the workload was set back to version " + versionA, 2,
 		},
 		"an earlier release of the version was rolled back": {
@@ -303,8 +314,42 @@ func TestDecideWait(t *testing.T) {
 	}
 }
 
+func TestDefaultAwaited(t *testing.T) {
+	reason := defense.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 2, To: versionA}
+	with := func(change func(r *defense.QuarantineReason)) *defense.Workload {
+		r := reason
+		change(&r)
+		return setBack(r)
+	}
+	later, released, again := setBack(reason), setBack(reason), setBack(reason)
+	later.Annotations[v1alpha1.ReleaseAnnotation] = "4"
+	released.Version, released.Labels[v1alpha1.VersionLabel] = versionC, versionC
+	again.Version = versionC // admission did not see it
+	failed, restored := awaited{Version: versionB, Release: 2, From: 2}, awaited{Version: versionA, Release: 3, From: 3}
+	for name, tt := range map[string]struct {
+		workload *defense.Workload
+		want     awaited
+	}{
+		"a release":                      {atRelease(versionB, 2), awaited{Version: versionB, Release: 2, From: 2}},
+		"it never started":               {rolledBackFrom(versionB, 2, versionA), failed},
+		"it failed its verification":     {setBack(reason), failed},
+		"its quarantine is over":         {with(func(r *defense.QuarantineReason) { r.Until = "2020-01-01T00:00:00Z" }), failed},
+		"somebody asked for it":          {with(func(r *defense.QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested }), restored},
+		"somebody went back":             {with(func(r *defense.QuarantineReason) { r.By = "dev" }), restored},
+		"somebody else wrote the reason": {with(func(r *defense.QuarantineReason) { r.Cause = "x" }), restored},
+		"released again since":           {later, awaited{Version: versionA, Release: 4, From: 4}},
+		"another one at its number":      {released, awaited{Version: versionC, Release: 3, From: 3}},
+		"another one that is unseen":     {again, awaited{Version: versionC, From: 3}},
+	} {
+		if got := defaultAwaited(tt.workload); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
+
 // TestWaitAtAnyMoment plays stories of what is written to a cluster, one write after the
-// other, and waits for one release from any moment at which the workload was at it. The
+// other, and waits for one release from any moment at which the workload was at it, or
+// had been set back from it. The
 // releases of a look may be older than its workload. Whatever is looked at, and whenever,
 // the answer is the same, and there is one at the end.
 func TestWaitAtAnyMoment(t *testing.T) {
@@ -332,54 +377,77 @@ func TestWaitAtAnyMoment(t *testing.T) {
 	maps.Copy(after.Annotations, map[string]string{
 		v1alpha1.QuarantinedAnnotation: back.Annotations[v1alpha1.QuarantinedAnnotation], v1alpha1.QuarantineReasonAnnotation: back.Annotations[v1alpha1.QuarantineReasonAnnotation],
 	})
+	asked := setBack(defense.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 2, To: versionA})
+	reverted := setBack(defense.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 2, To: versionA, By: "dev"})
 	unseen := atRelease(versionA, 1)
 	unseen.Version = versionB
 	begin := []state{{atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(running))}}
 	for name, tt := range map[string]struct {
 		states []state
 		want   ending
+		// wantLate is for who begins at the version that was restored, and names no
+		// release; empty where nothing was restored.
+		wantLate ending
 	}{
 		"success, and the next one": {append(begin[:3:3],
 			state{atB, changes(a1, b(success))}, state{atB, changes(b(success))},
 			state{atC, changes(b(success))}, state{atC, changes(b(success), c(running, success))}, state{atC, changes(b(success), c(success, success))},
-			state{atC, changes(c(success, success))}), endedSuccess},
+			state{atC, changes(c(success, success))}), endedSuccess, ""},
 		"rolled back, restored, fixed": {append(begin[:3:3],
 			state{back, changes(a1, b(running))},
 			// Either record may be written first.
 			state{back, changes(notBegun(a1, 3), b(running))}, state{back, changes(restored(running, running), b(running))},
 			state{back, changes(restored(running, running), b(rollback, wasRolledBack))}, state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))},
 			state{after, changes(restored(success, rollback), b(rollback, wasRolledBack))},
-			state{after, changes(withPrevious(recordOf(versionC, 4, success), previousRelease(versionA, 3, success), previousRelease(versionB, 2, rollback)))}), endedRollback},
+			state{after, changes(withPrevious(recordOf(versionC, 4, success), previousRelease(versionA, 3, success), previousRelease(versionB, 2, rollback)))}), endedRollback, endedRollback},
+		"rolled back as somebody asked": {append(begin[:3:3],
+			state{asked, changes(a1, b(running))}, state{asked, changes(restored(running, running), b(rollback, wasRolledBack))},
+			state{asked, changes(restored(success, rollback), b(rollback, wasRolledBack))}), endedRollback, endedSuccess},
+		"somebody went back": {append(begin[:3:3],
+			state{atB, changes(a1, b(suspend, podFailed))}, state{reverted, changes(a1, b(suspend, podFailed))},
+			state{reverted, changes(restored(running, suspend), b(rollback, wasRolledBack))},
+			state{reverted, changes(restored(success, rollback), b(rollback, wasRolledBack))}), "", endedSuccess},
+		"healed after it had succeeded, which its record still says": {append(begin[:3:3],
+			state{back, changes(a1, b(success))}, state{back, changes(restored(running, success), b(rollback, wasRolledBack))},
+			state{back, changes(restored(success, success))},
+			state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))}), endedRollback, endedRollback},
 		"replaced before it ended": {append(begin[:3:3],
 			state{atC, changes(a1, b(running))}, state{atC, changes(a1, b(cancel))}, state{atC, changes(a1, b(cancel), c(running, cancel))},
-			state{atC, changes(c(success, cancel))}), endedCanceled},
+			state{atC, changes(c(success, cancel))}), endedCanceled, ""},
 		"replaced before it was recorded": {[]state{
-			{atB, changes(a1)}, {atC, changes(a1)}, {atC, changes(a1, recordOf(versionC, 3, running))}, {atC, changes(recordOf(versionC, 3, success))}}, endedCanceled},
+			{atB, changes(a1)}, {atC, changes(a1)}, {atC, changes(a1, recordOf(versionC, 3, running))}, {atC, changes(recordOf(versionC, 3, success))}}, endedCanceled, ""},
 		"failed, and repaired": {append(begin[:3:3],
 			state{atB, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed), c(running, suspend))},
-			state{atC, changes(c(success, suspend))}), endedSuspend},
+			state{atC, changes(c(success, suspend))}), endedSuspend, ""},
 		"failed, and healed": {append(begin[:3:3],
 			state{atB, changes(a1, b(suspend, podFailed, healingDue))}, state{back, changes(a1, b(rollback, wasRolledBack))},
-			state{back, changes(restored(running, rollback), b(rollback, wasRolledBack))}, state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))}), endedRollback},
+			state{back, changes(restored(running, rollback), b(rollback, wasRolledBack))}, state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))}), endedRollback, endedRollback},
 		"released past admission": {[]state{
-			{unseen, changes(a1)}, {atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(success))}, {atB, changes(b(success))}}, endedSuccess},
-		"deleted": {append(begin[:3:3], state{nil, changes(a1, b(cancel, deletedAs))}, state{nil, nil}), endedCanceled},
+			{unseen, changes(a1)}, {atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(success))}, {atB, changes(b(success))}}, endedSuccess, ""},
+		"deleted": {append(begin[:3:3], state{nil, changes(a1, b(cancel, deletedAs))}, state{nil, nil}), endedCanceled, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			last := len(tt.states) - 1
 			looks := 0
 			for start, begun := range tt.states {
-				if begun.workload == nil || begun.workload.Version != versionB {
-					break
+				want, w := tt.want, begun.workload
+				switch {
+				case w != nil && w.Version == versionA && w.Release() == 3:
+					want = tt.wantLate
+				case w == nil || w.Version != versionB:
+					continue
 				}
-				a := firstAwaited(begun.workload)
+				if want == "" {
+					continue
+				}
+				a := defaultAwaited(w)
 				for older := start; older <= last; older++ {
 					for newer := older; newer <= last; newer++ {
 						looks++
 						v := releaseView{Workload: tt.states[newer].workload, Changes: tt.states[older].changes}
 						got, _ := decideWait(a, v)
-						if got.Ending != goesOn && got.Ending != tt.want || older == last && got.Ending != tt.want {
-							t.Errorf("waiting since %d, with releases of %d and the workload of %d: %q (%s), want %q", start, older, newer, got.Ending, got.Message, tt.want)
+						if got.Ending != goesOn && got.Ending != want || older == last && got.Ending != want {
+							t.Errorf("waiting since %d, with releases of %d and the workload of %d: %q (%s), want %q", start, older, newer, got.Ending, got.Message, want)
 						}
 					}
 				}

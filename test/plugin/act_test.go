@@ -340,8 +340,11 @@ func TestWaitTellsHowReleasesEnd(t *testing.T) {
 	if out := p.ends(3, "sleep"); !strings.Contains(out, "ErrImagePull") {
 		t.Errorf("it does not say why:\n%s", out)
 	}
-	p.ends(0, "sleep") // the version that was restored
+	p.ends(0, "sleep", "--release=3") // the version that was restored
 	p.ends(3, "sleep", "--release=2")
+	if out := p.ends(3, "sleep"); !strings.Contains(out, "to wait for that one: kubectl altershield wait deployment/sleep --release=3 -n "+p.namespace) {
+		t.Errorf("it does not say how to wait for the version that was restored:\n%s", out)
+	}
 
 	// Replaced before it ended: its pods are not available for long.
 	p.kubectl("patch", "deployment", "sleep", "-p", `{"spec":{"minReadySeconds":300,"template":{"spec":{"containers":[{"name":"main","image":"busybox:2"}]}}}}`)
