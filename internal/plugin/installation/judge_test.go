@@ -261,6 +261,15 @@ var judgements = map[string]map[string]judgement{
 			"webhooks.validating": "failed: altershieldoperator-validating-webhook-configuration has no webhooks: no release of a blocked workload is denied",
 			"webhooks.expected":   "failed: pdeployment.kb.io is missing; qdeployment.kb.io is missing; vdeployment.kb.io is missing",
 			"webhooks.block":      "failed: no webhook denies releases of blocked workloads"}},
+		"both are empty": {func(_ *testing.T, f *Facts) {
+			f.Mutating.Value.Object["webhooks"], f.Validating.Value.Object["webhooks"] = []any{}, []any{}
+		}, map[string]string{
+			"webhooks.mutating":    "failed: altershieldoperator-mutating-webhook-configuration has no webhooks: releases are recorded only after they were stored, and no rollout is held from its beginning",
+			"webhooks.validating":  "failed: altershieldoperator-validating-webhook-configuration has no webhooks: no release of a blocked workload is denied",
+			"webhooks.expected":    "failed: mdeployment.kb.io is missing; pdeployment.kb.io is missing; qdeployment.kb.io is missing; vdeployment.kb.io is missing",
+			"webhooks.block":       "failed: no webhook denies releases of blocked workloads",
+			"webhooks.authority":   "skipped: there is no webhook that could carry one",
+			"webhooks.certificate": "skipped: there is no webhook that carries an authority"}},
 		"fails open": {func(t *testing.T, f *Facts) {
 			hook(t, f.Validating, 1, func(h map[string]any) { h["failurePolicy"] = "Ignore" })
 		}, map[string]string{

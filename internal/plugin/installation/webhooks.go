@@ -256,6 +256,9 @@ func bundles(f *Facts) Check {
 			}
 		}
 	}
+	if first == nil {
+		return c.skip("there is no webhook that could carry one")
+	}
 	latest := slices.MaxFunc(pki.ParseCertificates(first), func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 	switch now := f.now(); {
 	case now.After(latest.NotAfter):
@@ -301,6 +304,9 @@ func serving(f *Facts) Check {
 	if len(chain) == 0 {
 		return c.fail("the Secret "+name+" has no certificate in "+certificates.CertKey, remedy, pageCertificates)
 	}
+	if !f.carried() {
+		return c.skip("there is no webhook that carries an authority")
+	}
 	leaf, host := chain[0], certificates.ServiceHosts(f.Namespace, f.service())[0]
 	switch now := f.now(); {
 	case now.After(leaf.NotAfter):
@@ -313,6 +319,13 @@ func serving(f *Facts) Check {
 		return c.warn("it ends on "+leaf.NotAfter.UTC().Format(time.RFC3339)+", and should have been renewed", remedy, pageExpiring)
 	}
 	return c.ok("until %s", day(leaf.NotAfter))
+}
+
+// carried says that there is a webhook to carry an authority.
+func (f *Facts) carried() bool {
+	return slices.ContainsFunc([]Read[*unstructured.Unstructured]{f.Mutating, f.Validating}, func(read Read[*unstructured.Unstructured]) bool {
+		return read.readable() && !certificates.Empty(read.Value)
+	})
 }
 
 // verified says that every webhook carries an authority of a certificate.
