@@ -320,6 +320,25 @@ func (f *finder) releaserOf(number int64, version string) string {
 // recordedWithin is how long the operator may take to record a release.
 const recordedWithin = 30 * time.Second
 
+// slipped says that the first release of a workload passed admission unseen. Where
+// there is no revision yet, that is so for a moment only: one that is paused stays so.
+func (f *finder) slipped() bool {
+	w := f.workload
+	if slices.ContainsFunc(f.history, func(r remembered) bool { return r.Release == defense.BaselineRelease && r.Version == w.Version }) {
+		return false
+	}
+	return f.whole && w.RecordedVersion() == "" && f.current() == nil && releasedSince(w.RevisionCreated, f.defendedSince) &&
+		(!w.RevisionCreated.IsZero() || f.now.Sub(f.written) < recordedWithin)
+}
+
+// releasedSince says whether a workload without any record may have been released while
+// it was under defense: its revision is newer than that, or not there yet. Within the
+// second in which that began it was there before, as a rule: times are in seconds. Zero
+// where it is not known when that was.
+func releasedSince(revision, defended time.Time) bool {
+	return !defended.IsZero() && (revision.IsZero() || revision.After(defended))
+}
+
 // records tells of a workload whose release has no record.
 func (f *finder) records() {
 	w := f.workload
@@ -328,7 +347,8 @@ func (f *finder) records() {
 	case w.Deleting:
 		f.add(Finding{Code: "Deleting", Needs: NeedsNothing, What: "being deleted", Says: "The workload is being deleted."})
 	case f.whole && w.RecordedVersion() != "" && w.Version != "" && w.Version != w.RecordedVersion(),
-		w.RecordedVersion() != "" && c == nil && f.enrolledKnown:
+		w.RecordedVersion() != "" && c == nil && f.enrolledKnown,
+		f.slipped():
 		found := Finding{
 			Code: "NotRecorded", Needs: NeedsSomebody, What: "not recorded", Since: timeOf(f.written),
 			Says: "What the workload runs has no record: admission did not see its release, or the operator has not come to it. It is not verified until the operator has recorded it.",

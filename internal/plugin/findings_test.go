@@ -127,6 +127,14 @@ func (s *sight) leftBecause(cause, by string) {
 	q.With(versionTwo, reason).Annotate(s.workload.Annotations)
 }
 
+// unrecorded lets it have no release under defense, and a revision of this time, while
+// its namespace was enrolled an hour ago.
+func (s *sight) unrecorded(revision time.Time) {
+	s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil
+	s.history = nil
+	s.defendedSince, s.workload.RevisionCreated, s.written = minutesAgo(60), revision, minutesAgo(5)
+}
+
 func (s *sight) say(kind string, status metav1.ConditionStatus, reason, message string) {
 	s.changes[0].Status.Conditions = append(s.changes[0].Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(minutesAgo(2)),
@@ -309,6 +317,41 @@ func TestFindings(t *testing.T) {
 		},
 		"baseline": {
 			with: func(s *sight) { s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil },
+			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
+		},
+		"a baseline of before its namespace was enrolled": {
+			with: func(s *sight) { s.unrecorded(minutesAgo(90)) },
+			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
+		},
+		"a baseline of the second in which its namespace was enrolled": {
+			with: func(s *sight) { s.unrecorded(s.defendedSince) },
+			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
+		},
+		"a baseline that has no revision, because it is paused": {
+			with: func(s *sight) { s.unrecorded(time.Time{}) },
+			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
+		},
+		"a baseline that the operator remembers, opted in after its namespace was enrolled": {
+			with: func(s *sight) {
+				s.unrecorded(minutesAgo(5))
+				s.history = []remembered{{Revision: defense.Revision{Version: versionTwo, Release: defense.BaselineRelease}}}
+			},
+			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
+		},
+		"admission missed the first release": {
+			with: func(s *sight) { s.unrecorded(minutesAgo(5)) },
+			want: []want{{"NotRecorded", NeedsSomebody, "not recorded", "", []string{check, watch}}},
+		},
+		"admission missed the first release a moment ago": {
+			with: func(s *sight) { s.unrecorded(testNow.Add(-time.Second)); s.written = testNow.Add(-time.Second) },
+			want: []want{{"NotRecorded", NeedsTime, "about to be recorded", "", []string{check, watch}}},
+		},
+		"admission missed the creation, and there is no revision yet": {
+			with: func(s *sight) { s.unrecorded(time.Time{}); s.written = testNow.Add(-time.Second) },
+			want: []want{{"NotRecorded", NeedsTime, "about to be recorded", "", []string{check, watch}}},
+		},
+		"one of many workloads, whose revision is not known": {
+			with: func(s *sight) { s.unrecorded(time.Time{}); s.whole, s.written = false, testNow },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
 		"admission missed a release": {

@@ -57,6 +57,9 @@ type sight struct {
 	written time.Time
 	// enrolled: its namespace is under defense; known says whether that is known.
 	enrolled, enrolledKnown bool
+	// defendedSince is since when it is, or since when the operator is there, whichever
+	// is later; zero where that is not known.
+	defendedSince time.Time
 	// changes are its records, the newest release first.
 	changes []v1alpha1.ChangeWorkload
 	// batches of the attempts that the records are at.
@@ -213,6 +216,9 @@ func (s *sight) seeNamespace(ctx context.Context, view cluster.View) error {
 		return err
 	}
 	s.enrolled, s.enrolledKnown = ns.Enrolled, true
+	if ns.Meta != nil {
+		s.defendedSince = defense.EnrolledSince(ns.Meta.ManagedFields)
+	}
 	return nil
 }
 
@@ -261,6 +267,12 @@ func (s *sight) seeSettings(ctx context.Context, view cluster.View) error {
 	if len(operator) == 0 {
 		s.missing = append(s.missing, noSettings(view.Operator))
 		return nil
+	}
+	for i := range operator {
+		// It is made when the operator first runs.
+		if o := &operator[i]; o.Name == settings.NameBlocking && !s.defendedSince.IsZero() && o.CreationTimestamp.After(s.defendedSince) {
+			s.defendedSince = o.CreationTimestamp.Time
+		}
 	}
 	inForce, err := view.InForce(ctx, s.workload.Namespace, s.workload.Annotations)
 	if current := s.current(); err == nil && current != nil {
