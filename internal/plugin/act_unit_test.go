@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -120,6 +121,38 @@ func TestCommandsThatAreTold(t *testing.T) {
 		if got := c.command(in(tt.namespace), "repair", "--next"); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
+	}
+}
+
+func TestClusterFlags(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"the current context", nil, ""},
+		{"a file and a context", []string{"--context=other", "--kubeconfig", "my file"}, " --kubeconfig='my file' --context=other"},
+		{"a cluster and a user", []string{"--cluster=there", "--user=ann", "-n", "shop"}, " --cluster=there --user=ann"},
+		{"a server", []string{"--server=https://there:6443"}, " --server=https://there:6443"},
+		{"as somebody else", []string{"--as=ann", "--as-uid=7", "--as-group=dev", "--as-group=it's ops"},
+			` --as=ann --as-uid=7 --as-group=dev --as-group='it'\''s ops'`},
+		{"what is secret is not told", []string{"--token=secret"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _ := testConnection(t)
+			flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+			c.flags.AddFlags(flags)
+			if err := flags.Parse(tt.args); err != nil {
+				t.Fatal(err)
+			}
+			if got := (&asked{c: c}).clusterFlags(); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+			// Commands that change something tell the same.
+			if got := c.commandIn("", "check"); got != "kubectl altershield check"+tt.want {
+				t.Errorf("%q, want %q after the command", got, tt.want)
+			}
+		})
 	}
 }
 

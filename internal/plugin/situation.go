@@ -133,7 +133,7 @@ func (c *connection) mustBeDefended(s *situation) error {
 	if why == "" {
 		return nil
 	}
-	do := "enrol it: kubectl altershield enroll " + s.key.Namespace
+	do := "enrol it: " + c.commandIn("", "enroll", s.key.Namespace)
 	if defense.OptedOut(s.w.Labels) {
 		do = "let it opt in again: " + c.command(s.target, "opt-out", "--undo")
 	}
@@ -266,15 +266,35 @@ func (c *connection) commandIn(namespace string, args ...string) string {
 	return strings.Join(append(words, c.clusterFlags()...), " ")
 }
 
-// clusterFlags are those that chose the cluster.
+// clusterFlags are those that chose the cluster, and who the user is there. A token and
+// a password are not told.
 func (c *connection) clusterFlags() (flags []string) {
-	for name, value := range map[string]*string{"--context": c.flags.Context, "--kubeconfig": c.flags.KubeConfig} {
-		if value != nil && *value != "" {
-			flags = append(flags, name+"="+*value)
+	f := c.flags
+	for _, flag := range []struct {
+		name  string
+		value *string
+	}{
+		{"--kubeconfig", f.KubeConfig}, {"--context", f.Context}, {"--cluster", f.ClusterName}, {"--server", f.APIServer},
+		{"--user", f.AuthInfoName}, {"--as", f.Impersonate}, {"--as-uid", f.ImpersonateUID},
+	} {
+		if flag.value != nil && *flag.value != "" {
+			flags = append(flags, flag.name+"="+quoted(*flag.value))
 		}
 	}
-	slices.Sort(flags)
+	if f.ImpersonateGroup != nil {
+		for _, group := range *f.ImpersonateGroup {
+			flags = append(flags, "--as-group="+quoted(group))
+		}
+	}
 	return flags
+}
+
+// quoted is a word as a shell needs it.
+func quoted(word string) string {
+	if !strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]{}!#~") {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // contextNamespace is the namespace that commands without -n are in.

@@ -70,18 +70,9 @@ func (a *asked) advisor(t target) advisor {
 	}
 }
 
-// clusterFlags name the cluster where the user did.
-func (a *asked) clusterFlags() (flags string) {
-	f := a.c.flags
-	for _, flag := range []struct {
-		name  string
-		value *string
-	}{{"--kubeconfig", f.KubeConfig}, {"--context", f.Context}, {"--cluster", f.ClusterName}, {"--user", f.AuthInfoName}} {
-		if flag.value != nil && *flag.value != "" {
-			flags += " " + flag.name + " " + *flag.value
-		}
-	}
-	return flags
+// clusterFlags name the cluster where the user did, to be appended to a command.
+func (a *asked) clusterFlags() string {
+	return strings.Join(append([]string{""}, a.c.clusterFlags()...), " ")
 }
 
 // namespaceFlag names a namespace where commands are not about it by themselves.
