@@ -870,13 +870,13 @@ func (s *story) notHeld(minReady, deadline string) {
 	s.wait(strings.TrimSpace(minReady+" "+deadline), `kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.spec.progressDeadlineSeconds} {.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
 }
 
-// crash lets a pod of the second release crash again and again, and waits until that has
-// suspended it.
+// crash lets a pod of the second release crash again and again once that has succeeded,
+// and waits until it is suspended.
 func (s *story) crash() {
 	s.t.Helper()
 	s.rolledOut()
 	release := current(s)
-	s.wait("true", "kubectl get changepod %s--x--1 -o name | grep -q . && echo true", release)
+	s.state(release, "Success")
 	s.do("kubectl label pod %s %s=%s", s.podOf(release+"--x--1"), controlplane.BehaviorLabel, controlplane.BehaviorLiveness)
 	for range 4 { // the first restarts are forgiven
 		if s.poll(func() bool {
