@@ -240,7 +240,7 @@ func (s *story) run(c command, st step) bool {
 	} else {
 		ok()
 	}
-	if wrong := s.verdict(c, st, printed, err); strings.HasPrefix(wrong, differs) && *update && !slices.Contains(c.output, "...") {
+	if wrong := s.verdict(c, st, printed, err); strings.HasPrefix(wrong, differs) && *update && !strings.Contains(strings.Join(c.output, "\n"), "...") {
 		s.printed = append(s.printed, output{command: c, text: printed})
 	} else if wrong != "" {
 		s.t.Errorf("%s: %s\n$ %s\n%s", c, wrong, text, printed)
