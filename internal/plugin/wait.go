@@ -263,9 +263,14 @@ func (w *waiter) run(ctx context.Context) error {
 			return false, err
 		}
 		w.last, w.awaited = decideWait(w.awaited, view)
-		if w.last.Meanwhile == endedUndefended && w.Now().Sub(w.since) >= slippedGrace {
-			w.last.Ending = endedUndefended
-			w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: it takes the workload for one that has not released under defense, or it does not run", slippedGrace)
+		if w.Now().Sub(w.since) >= slippedGrace {
+			switch w.last.Meanwhile {
+			case endedUndefended:
+				w.last.Ending = endedUndefended
+				w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: it takes the workload for one that has not released under defense, or it does not run", slippedGrace)
+			case endedUnknown:
+				return false, w.unknown(w.last.Message)
+			}
 		}
 		if w.last.Ending == goesOn {
 			w.tell(progressOf(w.awaited, view, w.last))
@@ -273,6 +278,9 @@ func (w *waiter) run(ctx context.Context) error {
 		return w.last.Ending != goesOn, nil
 	})
 	if errors.Is(err, errTimedOut) {
+		if w.last.Meanwhile == endedUnknown {
+			return w.unknown(w.last.Message)
+		}
 		w.last.Ending = endedTimeout
 		if w.last.Meanwhile != goesOn {
 			w.last.Ending = w.last.Meanwhile
@@ -281,6 +289,11 @@ func (w *waiter) run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// unknown is the error where a right is missing that tells whether there is a release.
+func (w *waiter) unknown(message string) error {
+	return remedy(errors.New(message), fmt.Sprintf("get this right, as the role view of the namespace %s has it, or name the release with --release", w.key.Namespace))
 }
 
 // tell tells the lines that are new.
@@ -318,31 +331,33 @@ func (w *waiter) look(ctx context.Context) (v releaseView, err error) {
 	}
 	v.Workload, v.Undefended = s.w, s.undefended()
 	if s.w.RecordedVersion() == "" && v.Undefended == "" && len(v.Changes) == 0 {
-		v.Slipped, err = mayHaveSlipped(ctx, w.api, s)
+		v.Slipped, v.Unknown, err = mayHaveSlipped(ctx, w.api, s)
 	}
 	return v, err
 }
 
 // mayHaveSlipped says that a workload without a version of its own may have released
-// past admission: its revision is newer than the enrolment of its namespace.
-func mayHaveSlipped(ctx context.Context, r client.Reader, s *situation) (bool, error) {
+// past admission: its revision is not older than the enrolment of its namespace, as the
+// operator decides it. unknown is the right that is missing to tell.
+func mayHaveSlipped(ctx context.Context, r client.Reader, s *situation) (slipped bool, unknown string, err error) {
 	if s.namespace == nil {
-		return false, nil
+		return false, fmt.Sprintf("you have no right to get the namespace %s", s.key.Namespace), nil
 	}
 	since := defense.EnrolledSince(s.namespace.ManagedFields)
 	if since.IsZero() {
-		return false, nil
+		return false, "", nil
 	}
 	observed, err := s.kind.Get(ctx, ownerReader{r}, s.key)
 	switch {
 	case apierrors.IsForbidden(err):
-		return false, nil // as far as the user may know
-	case err != nil || observed == nil:
-		return false, err
+		return false, err.Error(), nil
+	case err != nil:
+		return false, "", err
+	case observed == nil: // gone since then: the next look sees it
+		return true, "", nil
 	}
-	// Within the second in which it was enrolled it was there before, as a rule: times
-	// are in seconds.
-	return observed.RevisionCreated.IsZero() || observed.RevisionCreated.After(since), nil
+	// Also within the second in which it was enrolled: times are in seconds.
+	return observed.RevisionCreated.IsZero() || !observed.RevisionCreated.Before(since), "", nil
 }
 
 // rollout waits for the rollout of a workload that is not under defense.

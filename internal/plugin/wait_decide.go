@@ -50,6 +50,9 @@ const (
 	endedFailed ending = "Failed"
 	// endedUndefended: the workload is not under defense, or left it.
 	endedUndefended ending = "Undefended"
+	// endedUnknown: the user may not read what tells whether there is a release. It is an
+	// error, and not a result.
+	endedUnknown ending = "Unknown"
 	// endedTimeout: it did not end in time.
 	endedTimeout ending = "Timeout"
 )
@@ -110,6 +113,8 @@ type releaseView struct {
 	// Slipped: it may have been released past admission, so that a release may be
 	// recorded yet. It is looked at where it has no version of its own.
 	Slipped bool
+	// Unknown is the right that is missing to tell whether it has.
+	Unknown string
 }
 
 // verdictOfWait is what a look at a release came to.
@@ -299,7 +304,10 @@ func (v releaseView) unrecorded(a awaited, c *v1alpha1.ChangeWorkload) verdictOf
 
 // baseline is the look at a workload that has not released under defense.
 func (v releaseView) baseline(awaited) verdictOfWait {
-	if v.Slipped {
+	switch {
+	case v.Unknown != "":
+		return verdictOfWait{Message: "the operator has not recorded a release, and whether there is one cannot be told: " + v.Unknown, Meanwhile: endedUnknown}
+	case v.Slipped:
 		return verdictOfWait{Message: "the operator has not recorded the release yet, which admission did not see", Meanwhile: endedUndefended}
 	}
 	return verdictOfWait{Ending: endedNothing, Message: "nothing to wait for: its template has not changed since it came under defense (a baseline)"}

@@ -284,6 +284,10 @@ func TestDecideWait(t *testing.T) {
 		"a baseline that may have been released past admission": {
 			awaited{Version: versionA}, releaseView{Workload: baseline, Slipped: true}, goesOn, endedUndefended, "which admission did not see", 0,
 		},
+		"a baseline, as far as the user may know": {
+			awaited{Version: versionA}, releaseView{Workload: baseline, Unknown: "you have no right to get the namespace shop"},
+			goesOn, endedUnknown, "cannot be told: you have no right", 0,
+		},
 		"not under defense": {
 			awaited{Version: versionA}, releaseView{Workload: baseline, Undefended: "the namespace shop is not under defense"}, endedUndefended, "", "is not verified: the namespace shop", 0,
 		},
@@ -461,10 +465,10 @@ func TestWaitAtAnyMoment(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	got := map[ending]int{}
-	for _, e := range []ending{endedSuccess, endedNothing, endedSuspend, endedRollback, endedCanceled, endedFailed, endedUndefended, endedTimeout} {
+	for _, e := range []ending{endedSuccess, endedNothing, endedSuspend, endedRollback, endedCanceled, endedFailed, endedUndefended, endedUnknown, endedTimeout} {
 		got[e] = e.code()
 	}
-	want := map[ending]int{"Success": 0, "NoRelease": 0, "Suspend": 2, "Rollback": 3, "Canceled": 4, "Failed": 5, "Undefended": 6, "Timeout": 124}
+	want := map[ending]int{"Success": 0, "NoRelease": 0, "Suspend": 2, "Rollback": 3, "Canceled": 4, "Failed": 5, "Undefended": 6, "Unknown": 1, "Timeout": 124}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("these are documented, pipelines depend on them (-want +got):\n%s", diff)
 	}
