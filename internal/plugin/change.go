@@ -73,11 +73,16 @@ func (c *changer) pretends() bool { return c.dryRun != dryRunNone }
 // change does one thing, after it has said what. write gets the dry run that the API
 // server is to make of it, if any.
 func (c *changer) change(what, done string, write func(dryRun []string) error) error {
+	return c.changing(what, func() string { return done }, write)
+}
+
+// changing is change where what was done is known only then.
+func (c *changer) changing(what string, done func() string, write func(dryRun []string) error) error {
 	fmt.Fprintln(c.Out, what)
 	suffix := ""
 	switch c.dryRun {
 	case dryRunClient:
-		fmt.Fprintln(c.Out, done+" (dry run)")
+		fmt.Fprintln(c.Out, done()+" (dry run)")
 		return nil
 	case dryRunServer:
 		suffix = " (server dry run)"
@@ -85,7 +90,7 @@ func (c *changer) change(what, done string, write func(dryRun []string) error) e
 	if err := write(c.options()); err != nil {
 		return err
 	}
-	fmt.Fprintln(c.Out, done+suffix)
+	fmt.Fprintln(c.Out, done()+suffix)
 	return nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,10 +125,13 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 	if err != nil {
 		return err
 	}
-	follows := whatFollows(&f.correction, done, change, !known || inForce.Blocking && !inForce.Observe)
 	what := fmt.Sprintf("%s: release %d (version %s):\n  %s", t, change.Spec.Release, change.Spec.Reversion, strings.Join(done.Lines, "\n  "))
-	err = c.change(what, t.String()+" verdict written; "+follows, func(dryRun []string) error {
-		return c.writeVerdicts(ctx, api, s, f, change, done, dryRun)
+	told := func() string {
+		return t.String() + " verdict written; " + whatFollows(&f.correction, done, change, !known || inForce.Blocking && !inForce.Observe)
+	}
+	err = c.changing(what, told, func(dryRun []string) (err error) {
+		change, done, err = writeVerdicts(ctx, api, s, f, change, done, dryRun)
+		return err
 	})
 	if err != nil || c.pretends() {
 		return err
@@ -171,32 +175,56 @@ func (c *changer) correctedNow(ctx context.Context, api client.Client, s *situat
 	return change, done, nil
 }
 
-// writeVerdicts writes what was decided, and decides again where somebody wrote at the
-// same moment.
-func (c *changer) writeVerdicts(
+// writeVerdicts writes what was decided and told, and decides again where somebody wrote
+// at the same moment: what was not told then, it does not write. It returns the release as
+// it decided on it, and what it decided.
+func writeVerdicts(
 	ctx context.Context, api client.Client, s *situation, f verdictFlags, change *v1alpha1.ChangeWorkload, done *corrected, dryRun []string,
-) error {
-	first := true
-	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+) (*v1alpha1.ChangeWorkload, *corrected, error) {
+	told, first := done.Lines, true
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
 		if !first {
-			batches, err := batchesOf(ctx, api, s.target, change)
-			if err != nil {
-				return err
-			}
-			now := &v1alpha1.ChangeWorkload{}
-			if err := api.Get(ctx, client.ObjectKeyFromObject(change), now); err != nil {
-				return err
-			}
-			if now.UID != change.UID || now.Spec.Release != change.Spec.Release {
-				return fmt.Errorf("version %s was released again at this moment", change.Spec.Reversion)
-			}
-			if done, err = f.correct(now, batches, s.now); err != nil {
+			if change, done, err = correctedAgain(ctx, api, s, f, change, told); err != nil {
 				return err
 			}
 		}
 		first = false
 		return writeCorrected(ctx, api, done, dryRun)
 	})
+	return change, done, err
+}
+
+// correctedAgain is what is left of a correction that was told, of the release as it is
+// by now.
+func correctedAgain(
+	ctx context.Context, api client.Client, s *situation, f verdictFlags, change *v1alpha1.ChangeWorkload, told []string,
+) (*v1alpha1.ChangeWorkload, *corrected, error) {
+	batches, err := batchesOf(ctx, api, s.target, change)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := &v1alpha1.ChangeWorkload{}
+	if err := api.Get(ctx, client.ObjectKeyFromObject(change), now); err != nil {
+		return nil, nil, err
+	}
+	if now.UID != change.UID || now.Spec.Release != change.Spec.Release {
+		return nil, nil, fmt.Errorf("version %s was released again at this moment", change.Spec.Reversion)
+	}
+	done, err := f.correct(now, batches, s.now)
+	if err != nil {
+		return nil, nil, err
+	}
+	if untold := slices.DeleteFunc(slices.Clone(done.Lines), func(line string) bool { return slices.Contains(told, line) }); len(untold) > 0 {
+		what := "something else failed meanwhile, and stays so"
+		if !f.Pass {
+			what = "the release changed meanwhile"
+		}
+		return nil, nil, remedy(fmt.Errorf("%s: %s", what, strings.Join(untold, "; ")), "look at it, and repeat the command; what was written by then stays")
+	}
+	if len(done.Lines) == 0 {
+		now = change // it is as it is to be: what the operator makes of it counts from before
+	}
+	return now, done, nil
 }
 
 // writeCorrected writes the status of batches and release, each as it was read.
