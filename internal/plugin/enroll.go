@@ -59,7 +59,9 @@ is, and restarts nothing: it is a baseline until its template changes.
 
 With --observe the namespace is only observed at first: nothing is blocked, paused, rolled
 back or denied, and events tell what would have been. That is how to begin. When you trust
-it: kubectl altershield observe --namespace-wide --undo.`),
+it: kubectl altershield observe --namespace-wide --undo. A namespace that is under defense
+already is left as it is. Where the setting observe of the operator is locked and off, a
+namespace cannot be observed, and the command refuses.`),
 		Example: `  # The way to begin: record and verify, block nothing
   kubectl altershield enroll shop --observe
 
@@ -161,15 +163,22 @@ func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Na
 		return err
 	}
 	fmt.Fprintln(c.Out, strings.Join(found.describe(ns.Name), "\n"))
+	if defense.NamespaceEnrolled(ns.Name, ns.Labels) {
+		fmt.Fprintf(c.Out, "namespace/%s is under defense already\n", ns.Name)
+		if f.observe {
+			// Who repeats the command must not end the defense by it.
+			fmt.Fprintln(c.Out, "whether it is only observed is left as it is; to only observe it: "+c.commandIn(ns.Name, "observe", "--namespace-wide"))
+		}
+		return nil
+	}
 	if f.observe {
+		if err := c.mayObserve(ctx, api, ns.Name, f.operator); err != nil {
+			return err
+		}
 		// First: no release may be blocked in between.
 		if err := c.setObserve(ctx, api, ns.Name, true); err != nil {
 			return err
 		}
-	}
-	if defense.NamespaceEnrolled(ns.Name, ns.Labels) {
-		fmt.Fprintf(c.Out, "namespace/%s is under defense already\n", ns.Name)
-		return nil
 	}
 	what := fmt.Sprintf("namespace/%s: set the label %s=%s", ns.Name, v1alpha1.EnrolledLabel, v1alpha1.EnrolledValue)
 	value := v1alpha1.EnrolledValue
@@ -179,6 +188,44 @@ func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Na
 	}
 	c.next(c.commandIn(ns.Name, "status"))
 	return nil
+}
+
+// mayObserve says why a namespace would be defended in full, though its own setting says
+// that it is to be observed.
+func (c *changer) mayObserve(ctx context.Context, r client.Reader, namespace, operator string) error {
+	var objects [2][]v1alpha1.OpsConfigInfo
+	for i, of := range []string{operator, namespace} {
+		var list v1alpha1.OpsConfigInfoList
+		switch err := r.List(ctx, &list, client.InNamespace(of)); {
+		case apierrors.IsForbidden(err):
+			fmt.Fprintf(c.ErrOut, "warning: you have no right to list the opsconfiginfoes of %s: whether the setting observe may be set in a namespace is not known; it tells by its condition Accepted\n", of)
+			return nil
+		case err != nil:
+			return fmt.Errorf("list opsconfiginfoes of %s: %w", of, err)
+		}
+		objects[i] = list.Items
+	}
+	own := slices.IndexFunc(objects[1], func(o v1alpha1.OpsConfigInfo) bool { return o.Name == settings.NameObserve })
+	if own < 0 {
+		own, objects[1] = len(objects[1]), append(objects[1], newObserve(namespace, true))
+	}
+	objects[1][own].Spec.Enable = true
+	if settings.For(objects[0], objects[1], nil).Observe {
+		return nil
+	}
+	do := fmt.Sprintf("mend opsconfiginfo/%s in %s, or enrol the namespace without --observe", settings.NameObserve, namespace)
+	why := settings.AssessOwn(&objects[1][own], objects[0])
+	if why.Reason == v1alpha1.ReasonLocked {
+		do = fmt.Sprintf(`let namespaces decide: kubectl patch opsconfiginfo %s -n %s --type=merge -p '{"spec":{"locked":false}}'; or enrol the namespace without --observe`, settings.NameObserve, operator)
+	}
+	return remedy(fmt.Errorf("namespace/%s would be defended in full at once: %s", namespace, why.Message), do)
+}
+
+// newObserve is the setting observe of a namespace.
+func newObserve(namespace string, enable bool) v1alpha1.OpsConfigInfo {
+	o := v1alpha1.OpsConfigInfo{Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: enable}}
+	o.Namespace, o.Name = namespace, settings.NameObserve
+	return o
 }
 
 // labelNamespace sets the label that enrols a namespace, or removes it.
@@ -390,10 +437,9 @@ func (c *changer) setObserve(ctx context.Context, api client.Client, namespace s
 	name := "opsconfiginfo/" + settings.NameObserve
 	switch err := api.Get(ctx, key, stored); {
 	case apierrors.IsNotFound(err):
-		made := &v1alpha1.OpsConfigInfo{Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: enable}}
-		made.Namespace, made.Name = namespace, settings.NameObserve
+		made := newObserve(namespace, enable)
 		return c.change(fmt.Sprintf("%s: make it in %s, with enable: %t", name, namespace, enable), name+" created", func(dryRun []string) error {
-			if err := api.Create(ctx, made, &client.CreateOptions{DryRun: dryRun, FieldManager: fieldManager}); err != nil {
+			if err := api.Create(ctx, &made, &client.CreateOptions{DryRun: dryRun, FieldManager: fieldManager}); err != nil {
 				return fmt.Errorf("create %s in %s: %w", name, namespace, err)
 			}
 			return nil
