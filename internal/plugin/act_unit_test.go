@@ -259,14 +259,44 @@ func TestMapOps(t *testing.T) {
 		value  *string
 		want   []workload.Op
 	}{
-		"the first":   {nil, &value, []workload.Op{{Op: "add", Path: "/metadata/labels", Value: map[string]string{"a/b": "x"}}}},
+		"the first": {nil, &value, []workload.Op{
+			{Op: "test", Path: "/metadata/resourceVersion", Value: "7"}, {Op: "add", Path: "/metadata/labels", Value: map[string]string{"a/b": "x"}},
+		}},
 		"another":     {map[string]string{"c": "d"}, &value, []workload.Op{{Op: "add", Path: "/metadata/labels/a~1b", Value: "x"}}},
 		"remove":      {map[string]string{"a/b": "y"}, nil, []workload.Op{{Op: "test", Path: "/metadata/labels/a~1b", Value: "y"}, {Op: "remove", Path: "/metadata/labels/a~1b"}}},
 		"remove none": {map[string]string{"c": "d"}, nil, nil},
 	} {
-		if diff := cmp.Diff(tt.want, mapOps("labels", tt.stored, "a/b", tt.value)); diff != "" {
+		o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Labels: tt.stored}}
+		if diff := cmp.Diff(tt.want, labelOps(o, "a/b", tt.value)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// TestFirstLabel sets the first label of a workload, to which somebody else has given
+// one since it was read.
+func TestFirstLabel(t *testing.T) {
+	api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(storedDeployment(t, nil)).Build()
+	read := func() *unstructured.Unstructured {
+		t.Helper()
+		o := storedDeployment(t, nil)
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	value := "x"
+	first, second := read(), read()
+	if _, err := patchOps(t.Context(), api, first, labelOps(first, "a", &value), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := patchOps(t.Context(), api, second, labelOps(second, "b", &value), nil); err == nil {
+		t.Errorf("the labels are %v", read().GetLabels())
+	}
+	second = read()
+	_, err := patchOps(t.Context(), api, second, labelOps(second, "b", &value), nil)
+	if diff := cmp.Diff(map[string]string{"a": "x", "b": "x"}, read().GetLabels()); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
 

@@ -120,14 +120,14 @@ func pointer(path ...string) string { return workload.Path(path).Pointer() }
 // labelOps and annotationOps set a key of an object, or remove it where value is nil.
 // The object was read before: what is not there yet is made.
 func labelOps(o client.Object, key string, value *string) []workload.Op {
-	return mapOps("labels", o.GetLabels(), key, value)
+	return mapOps(o, "labels", o.GetLabels(), key, value)
 }
 
 func annotationOps(o client.Object, key string, value *string) []workload.Op {
-	return mapOps("annotations", o.GetAnnotations(), key, value)
+	return mapOps(o, "annotations", o.GetAnnotations(), key, value)
 }
 
-func mapOps(field string, stored map[string]string, key string, value *string) []workload.Op {
+func mapOps(o client.Object, field string, stored map[string]string, key string, value *string) []workload.Op {
 	old, there := stored[key]
 	switch {
 	case value == nil && !there:
@@ -135,7 +135,11 @@ func mapOps(field string, stored map[string]string, key string, value *string) [
 	case value == nil:
 		return []workload.Op{{Op: "test", Path: pointer("metadata", field, key), Value: old}, {Op: "remove", Path: pointer("metadata", field, key)}}
 	case len(stored) == 0:
-		return []workload.Op{{Op: "add", Path: pointer("metadata", field), Value: map[string]string{key: *value}}}
+		// It would replace what somebody else has set since it was read.
+		return []workload.Op{
+			{Op: "test", Path: pointer("metadata", "resourceVersion"), Value: o.GetResourceVersion()},
+			{Op: "add", Path: pointer("metadata", field), Value: map[string]string{key: *value}},
+		}
 	default:
 		return []workload.Op{{Op: "add", Path: pointer("metadata", field, key), Value: *value}}
 	}
