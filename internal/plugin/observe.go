@@ -81,26 +81,26 @@ func (c *changer) optOut(ctx context.Context, f leaveFlags, args []string) error
 	if err != nil {
 		return err
 	}
+	return c.optOutOf(ctx, api, t, f)
+}
+
+func (c *changer) optOutOf(ctx context.Context, api client.WithWatch, t target, f leaveFlags) error {
 	s, err := c.observeTarget(ctx, api, t)
 	if err != nil {
 		return err
 	}
-	out := defense.OptedOut(s.w.Labels)
-	if out != f.undo {
-		fmt.Fprintf(c.Out, "%s: %s\n", t, map[bool]string{true: "it is out of the defense already", false: "it has not opted out"}[out])
+	does := decideOptOut(t, s.w.Labels, f.undo)
+	if does.nothing != "" {
+		fmt.Fprintf(c.Out, "%s: %s\n", t, does.nothing)
 		return nil
 	}
-	what := fmt.Sprintf("%s: remove the label %s", t, v1alpha1.DefenseLabel)
-	value := (*string)(nil)
 	if !f.undo {
 		for _, line := range describeTakenBack(t, s.stored) {
 			fmt.Fprintln(c.Out, line)
 		}
-		disabled := v1alpha1.DefenseDisabled
-		what, value = fmt.Sprintf("%s: set the label %s=%s", t, v1alpha1.DefenseLabel, disabled), &disabled
 	}
-	err = c.change(what, t.String()+" labeled", func(dryRun []string) error {
-		_, err := patchOps(ctx, api, s.stored, append([]workload.Op{sameObject(s.stored)}, labelOps(s.stored, v1alpha1.DefenseLabel, value)...), dryRun)
+	err = c.change(does.what, t.String()+" labeled", func(dryRun []string) error {
+		_, err := patchOps(ctx, api, s.stored, append([]workload.Op{sameObject(s.stored)}, does.ops(s.stored)...), dryRun)
 		return err
 	})
 	if err != nil || c.pretends() {
@@ -112,8 +112,59 @@ func (c *changer) optOut(ctx context.Context, f leaveFlags, args []string) error
 	if f.wait {
 		err = c.awaitTakenBack(ctx, api, t.key.Namespace, f.timeout, &t)
 	}
-	fmt.Fprintln(c.Out, "to let it come back: "+c.command(t, "opt-out", "--undo"))
+	back := c.command(t, "opt-out", "--undo")
+	if does.replaces {
+		// What --undo does not know any more.
+		back = c.kubectl(t.key.Namespace, "label", t.String(), "--overwrite", v1alpha1.DefenseLabel+"="+does.before)
+	}
+	fmt.Fprintln(c.Out, "to let it come back: "+back)
 	return err
+}
+
+// optOut is what opt-out does to the label of a workload.
+type optOut struct {
+	// nothing says why nothing is to be done.
+	nothing string
+	// what is done, and the value that the label is to have; nil removes it.
+	what  string
+	value *string
+	// before is a value that is replaced, where there is one that somebody else set.
+	before   string
+	replaces bool
+}
+
+// decideOptOut takes a workload with these labels out of the defense, or undoes that.
+// Only the value of this program is removed: what another one means is somebody else's.
+func decideOptOut(t target, labels map[string]string, undo bool) optOut {
+	before, there := labels[v1alpha1.DefenseLabel]
+	out := defense.OptedOut(labels)
+	switch {
+	case out && undo:
+		return optOut{what: fmt.Sprintf("%s: remove the label %s", t, v1alpha1.DefenseLabel)}
+	case out:
+		return optOut{nothing: "it is out of the defense already"}
+	case undo && there:
+		return optOut{nothing: fmt.Sprintf("it has not opted out; the label %s=%s stays", v1alpha1.DefenseLabel, before)}
+	case undo:
+		return optOut{nothing: "it has not opted out"}
+	}
+	value := v1alpha1.DefenseDisabled
+	does := optOut{what: fmt.Sprintf("%s: set the label %s=%s", t, v1alpha1.DefenseLabel, value), value: &value}
+	if there {
+		does.before, does.replaces = before, true
+		does.what += fmt.Sprintf(", in place of the value %q", before)
+	}
+	return does
+}
+
+// ops do so, as long as the label is as it was read.
+func (o *optOut) ops(stored client.Object) []workload.Op {
+	ops := labelOps(stored, v1alpha1.DefenseLabel, o.value)
+	if o.replaces {
+		test := workload.Op{Op: "test", Path: pointer("metadata", "labels", v1alpha1.DefenseLabel), Value: o.before}
+		ops = append([]workload.Op{test}, ops...)
+	}
+	return ops
 }
 
 // tellBack says whether a workload that opts in again is under defense.

@@ -259,7 +259,12 @@ func (c *connection) command(t target, name string, args ...string) string {
 
 // commandIn is what a person types to run a command in a namespace.
 func (c *connection) commandIn(namespace string, args ...string) string {
-	words := append([]string{"kubectl altershield"}, args...)
+	return c.kubectl(namespace, append([]string{"altershield"}, args...)...)
+}
+
+// kubectl is what a person types to run a command of kubectl itself in a namespace.
+func (c *connection) kubectl(namespace string, args ...string) string {
+	words := append([]string{"kubectl"}, args...)
 	if namespace != "" && namespace != c.contextNamespace() {
 		words = append(words, "-n", namespace)
 	}
