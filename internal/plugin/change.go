@@ -170,5 +170,5 @@ func patchOps(ctx context.Context, c client.Client, stored *unstructured.Unstruc
 
 // addOperatorNamespace adds the flag that says where the operator is.
 func addOperatorNamespace(flags *pflag.FlagSet, namespace *string) {
-	flags.StringVar(namespace, "operator-namespace", defaultOperatorNamespace, "namespace of the operator")
+	flags.StringVar(namespace, "operator-namespace", "", "`namespace` of the operator (default: where its webhooks are served)")
 }

@@ -152,7 +152,7 @@ func mayEnrol(ns *corev1.Namespace, operator string) error {
 }
 
 func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Namespace, f enrolFlags) error {
-	if err := mayEnrol(ns, f.operator); err != nil {
+	if err := mayEnrol(ns, enrolNamespace(ctx, api, f.operator)); err != nil {
 		return err
 	}
 	if _, err := api.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "ChangeWorkload"}); meta.IsNoMatchError(err) {

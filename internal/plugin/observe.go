@@ -240,11 +240,14 @@ func (c *changer) observe(ctx context.Context, f leaveFlags, args []string) erro
 	if err != nil {
 		return err
 	}
-	namespace := f.operator
-	if !f.cluster {
-		if namespace, err = c.namespace(); err != nil {
-			return err
-		}
+	var namespace string
+	if f.cluster {
+		namespace, err = mustBeOperator(ctx, api, f.operator)
+	} else {
+		namespace, err = c.namespace()
+	}
+	if err != nil {
+		return err
 	}
 	if f.undo {
 		return c.removeObserve(ctx, api, namespace)
@@ -336,7 +339,7 @@ func (c *changer) observeWorkload(ctx context.Context, f leaveFlags, args []stri
 // tellObserved says what is in force for a workload, after the operator took back what
 // it had set.
 func (c *changer) tellObserved(ctx context.Context, api client.WithWatch, s *situation, f leaveFlags, wanted bool) error {
-	inForce, known, err := inForceFor(ctx, api, f.operator, s.w)
+	inForce, known, err := c.inForceFor(ctx, api, f.operator, s.w)
 	switch {
 	case err != nil:
 		return err

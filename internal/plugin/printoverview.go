@@ -29,7 +29,7 @@ import (
 
 // many shows what needs somebody, or all workloads.
 func (a *asked) many(ctx context.Context, everywhere, all bool) error {
-	live, e, err := a.begin()
+	live, e, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (a *asked) scope(everywhere bool) (string, error) {
 
 // explainAll explains all workloads that need somebody.
 func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
-	live, e, err := a.begin()
+	live, e, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}

@@ -145,7 +145,7 @@ func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situ
 	if err != nil {
 		return remembered{}, err
 	}
-	inForce, _, err := inForceFor(ctx, api, f.operator, s.w)
+	inForce, _, err := c.inForceFor(ctx, api, f.operator, s.w)
 	if err != nil {
 		return remembered{}, err
 	}

@@ -36,13 +36,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
-
-// defaultOperatorNamespace is where the operator is unless somebody installed it
-// elsewhere.
-const defaultOperatorNamespace = "altershieldoperator-system"
 
 // situation is what the cluster has of a workload that a command is to change.
 type situation struct {
@@ -203,23 +198,6 @@ func revisions(history []remembered) []defense.Revision {
 		plain = append(plain, history[i].Revision)
 	}
 	return plain
-}
-
-// inForceFor reads the settings in force for a workload; known is false where the user
-// may not read those of the operator.
-func inForceFor(ctx context.Context, r client.Reader, operator string, w *defense.Workload) (in settings.InForce, known bool, err error) {
-	var objects [2][]v1alpha1.OpsConfigInfo
-	for i, namespace := range []string{operator, w.Namespace} {
-		var list v1alpha1.OpsConfigInfoList
-		switch err := r.List(ctx, &list, client.InNamespace(namespace)); {
-		case apierrors.IsForbidden(err):
-			return settings.InForce{}, false, nil
-		case err != nil:
-			return settings.InForce{}, false, fmt.Errorf("list opsconfiginfoes of %s: %w", namespace, err)
-		}
-		objects[i] = list.Items
-	}
-	return settings.For(objects[0], objects[1], w.Annotations), true, nil
 }
 
 // ownerReader reads, from the API server, by the index of owners that the caches of the

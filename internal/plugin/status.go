@@ -30,9 +30,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// DefaultOperatorNamespace is where the operator is, unless it was installed elsewhere.
-const DefaultOperatorNamespace = "altershieldoperator-system"
-
 // asked is what a command that reads is asked for.
 type asked struct {
 	c        *connection
@@ -43,21 +40,22 @@ type asked struct {
 }
 
 func (a *asked) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&a.operator, "operator-namespace", DefaultOperatorNamespace, "Namespace of the operator, for the settings in force")
+	addOperatorNamespace(flags, &a.operator)
 	flags.StringVarP(&a.output, "output", "o", "", "json, yaml, or wide for more")
 }
 
 // begin connects.
-func (a *asked) begin() (client.WithWatch, *eyes, error) {
+func (a *asked) begin(ctx context.Context) (client.WithWatch, *eyes, error) {
 	if err := checkFormat(a.output); err != nil {
 		return nil, nil, err
 	}
 	a.style = styleOf(a.c.Out, environment)
-	a.style.operator = a.operator
 	live, err := a.c.client()
 	if err != nil {
 		return nil, nil, err
 	}
+	a.operator = operatorIn(ctx, live, a.operator)
+	a.style.operator = a.operator
 	return live, &eyes{kinds: workload.Defended(), operator: a.operator, now: a.c.Now}, nil
 }
 
@@ -145,7 +143,7 @@ func newStatusCommand(c *connection) *cobra.Command {
 
 // one shows something about one workload, by tell.
 func (a *asked) one(ctx context.Context, args []string, tell func(io.Writer, *sight, target, time.Time) error) error {
-	live, e, err := a.begin()
+	live, e, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}

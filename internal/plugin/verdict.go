@@ -121,7 +121,7 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 	if err != nil {
 		return err
 	}
-	inForce, known, err := inForceFor(ctx, api, f.operator, s.w)
+	inForce, known, err := c.inForceFor(ctx, api, f.operator, s.w)
 	if err != nil {
 		return err
 	}

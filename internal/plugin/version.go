@@ -117,7 +117,7 @@ func (c *connection) version(ctx context.Context, only bool, operator, output st
 	if failed != nil || only {
 		return failed
 	}
-	fmt.Fprintf(c.Out, "operator: %s, in %s\n", cmp.Or(strings.Join(v.Server.Images, ", "), "no Deployment of it that you may read"), operator)
+	fmt.Fprintf(c.Out, "operator: %s, in %s\n", cmp.Or(strings.Join(v.Server.Images, ", "), "no Deployment of it that you may read"), v.Server.Namespace)
 	fmt.Fprintf(c.Out, "kinds: %s\n", cmp.Or(strings.Join(v.Server.Kinds, ", "), "none"))
 	for _, warning := range v.Warnings {
 		fmt.Fprintln(c.ErrOut, "warning:", warning)
@@ -131,6 +131,7 @@ func (c *connection) serverVersion(ctx context.Context, operator string) (*Serve
 	if err != nil {
 		return nil, err
 	}
+	operator = operatorIn(ctx, api, operator)
 	v := &ServerVersion{Namespace: operator}
 	for _, kind := range []string{"ChangeWorkload", "ChangePod", "OpsConfigInfo", "DefensePolicy"} {
 		mapping, err := api.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: kind}, v1alpha1.GroupVersion.Version)

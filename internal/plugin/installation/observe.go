@@ -238,13 +238,39 @@ func (ob *observer) findNamespace(ctx context.Context, f *Facts, given string) s
 			return namespace
 		}
 	}
+	if namespace := deployedIn(ctx, ob.client); namespace != "" {
+		return namespace
+	}
+	return DefaultNamespace
+}
+
+// FindNamespace says where the operator is: where the webhooks are called, or where a
+// Deployment of it is; empty where the user may read none of them, or none is there.
+func FindNamespace(ctx context.Context, c client.Reader) string {
+	mutating, validating := (&Facts{}).configurations()
+	for _, configuration := range []struct{ kind, name string }{{"ValidatingWebhookConfiguration", validating}, {"MutatingWebhookConfiguration", mutating}} {
+		read := Read[*unstructured.Unstructured]{Value: &unstructured.Unstructured{}}
+		read.Value.SetAPIVersion("admissionregistration.k8s.io/v1")
+		read.Value.SetKind(configuration.kind)
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		read.Err = c.Get(ctx, types.NamespacedName{Name: configuration.name}, read.Value)
+		cancel()
+		if namespace := servedIn(read); namespace != "" {
+			return namespace
+		}
+	}
+	return deployedIn(ctx, c)
+}
+
+// deployedIn is the namespace of a Deployment of the operator.
+func deployedIn(ctx context.Context, c client.Reader) string {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	found, err := ob.metadata(ctx, "apps/v1", "Deployment", client.MatchingLabels{"app.kubernetes.io/name": operatorName})
-	if err != nil || len(found) == 0 {
-		return DefaultNamespace
+	list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DeploymentList"}}
+	if err := c.List(ctx, list, client.MatchingLabels{"app.kubernetes.io/name": operatorName}); err != nil || len(list.Items) == 0 {
+		return ""
 	}
-	return found[0].Namespace
+	return list.Items[0].Namespace
 }
 
 // servedIn is the namespace of the service of webhooks.

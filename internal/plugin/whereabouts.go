@@ -1,0 +1,95 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// operatorIn is where the operator is: as the user says with --operator-namespace,
+// where it is found, or where it is by default.
+func operatorIn(ctx context.Context, r client.Reader, given string) string {
+	if given != "" {
+		return given
+	}
+	return cmp.Or(installation.FindNamespace(ctx, r), installation.DefaultNamespace)
+}
+
+// enrolNamespace is the namespace of the operator, as far as is known: whatever the user
+// says, it must not be enrolled.
+func enrolNamespace(ctx context.Context, r client.Reader, given string) string {
+	return cmp.Or(installation.FindNamespace(ctx, r), given, installation.DefaultNamespace)
+}
+
+// mustBeOperator finds the namespace of the operator, whose settings are to be written:
+// nothing is written where it is not.
+func mustBeOperator(ctx context.Context, r client.Reader, given string) (string, error) {
+	found := installation.FindNamespace(ctx, r)
+	switch {
+	case found != "" && given != "" && given != found:
+		return "", remedy(fmt.Errorf("the operator is in the namespace %s, not in %s: a setting there would not be the cluster's", found, given), "leave --operator-namespace away")
+	case found != "":
+		return found, nil
+	}
+	// The user may not read what tells it. The operator makes all of its settings.
+	namespace := cmp.Or(given, installation.DefaultNamespace)
+	var list v1alpha1.OpsConfigInfoList
+	if err := r.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return "", fmt.Errorf("list opsconfiginfoes of %s: %w", namespace, err)
+	}
+	for _, wanted := range settings.DefaultObjects(namespace) {
+		if wanted.Name != settings.NameObserve && !slices.ContainsFunc(list.Items, func(o v1alpha1.OpsConfigInfo) bool { return o.Name == wanted.Name }) {
+			return "", remedy(fmt.Errorf("it is not known where the operator is: the settings in %s are not all of its settings", namespace),
+				"name its namespace with --operator-namespace, or let somebody do it who may read its webhook configurations")
+		}
+	}
+	return namespace, nil
+}
+
+// inForceFor reads the settings in force for a workload; known is false where the user
+// may not read those of the operator, or there are none where it should be.
+func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator string, w *defense.Workload) (in settings.InForce, known bool, err error) {
+	operator = operatorIn(ctx, r, operator)
+	var objects [2][]v1alpha1.OpsConfigInfo
+	for i, namespace := range []string{operator, w.Namespace} {
+		var list v1alpha1.OpsConfigInfoList
+		switch err := r.List(ctx, &list, client.InNamespace(namespace)); {
+		case apierrors.IsForbidden(err):
+			fmt.Fprintf(c.ErrOut, "the settings in force are not known: %s\n", reasonOf(err))
+			return settings.InForce{}, false, nil
+		case err != nil:
+			return settings.InForce{}, false, fmt.Errorf("list opsconfiginfoes of %s: %w", namespace, err)
+		}
+		objects[i] = list.Items
+	}
+	if len(objects[0]) == 0 {
+		fmt.Fprintln(c.ErrOut, noSettings(operator))
+		return settings.InForce{}, false, nil
+	}
+	return settings.For(objects[0], objects[1], w.Annotations), true, nil
+}

@@ -1,0 +1,177 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// servedFrom is the configuration of webhooks that are served in a namespace.
+func servedFrom(namespace string) client.Object {
+	return &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "altershieldoperator-validating-webhook-configuration"},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "v", ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: namespace, Name: "webhooks"}},
+		}},
+	}
+}
+
+// managerIn is the Deployment of the operator.
+func managerIn(namespace string) client.Object {
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "manager", Labels: managerLabels}}
+}
+
+// settingsIn are those that the operator makes.
+func settingsIn(namespace string, change func(*v1alpha1.OpsConfigInfo)) (all []client.Object) {
+	objects := settings.DefaultObjects(namespace)
+	for i := range objects {
+		if change != nil {
+			change(&objects[i])
+		}
+		all = append(all, &objects[i])
+	}
+	return all
+}
+
+// clusterOf has these objects. What is named, and nothing else, may be read where
+// something is named.
+func clusterOf(objects []client.Object, may ...string) client.WithWatch {
+	allowed := func(c client.WithWatch, o client.Object, l client.ObjectList) error {
+		kind := ""
+		if o != nil {
+			gvk, err := c.GroupVersionKindFor(o)
+			if err != nil {
+				return err
+			}
+			kind = gvk.Kind
+		} else {
+			gvk, err := c.GroupVersionKindFor(l)
+			if err != nil {
+				return err
+			}
+			kind = strings.TrimSuffix(gvk.Kind, "List")
+		}
+		for _, m := range may {
+			if m == kind {
+				return nil
+			}
+		}
+		if len(may) == 0 {
+			return nil
+		}
+		return apierrors.NewForbidden(schema.GroupResource{Resource: kind}, "", errors.New("not yours"))
+	}
+	return fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if err := allowed(c, o, nil); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+			if err := allowed(c, nil, l); err != nil {
+				return err
+			}
+			return c.List(ctx, l, opts...)
+		},
+	}).Build()
+}
+
+func TestWhereTheOperatorIs(t *testing.T) {
+	const standard = "altershieldoperator-system"
+	elsewhere := append(settingsIn("ops", nil), servedFrom("ops"), managerIn("ops"))
+	for _, tt := range []struct {
+		name  string
+		api   client.WithWatch
+		given string
+		// want is where settings are read, wantEnrol what is not enrolled, wantWrite where
+		// the setting of the cluster is written, or a part of the error.
+		want, wantEnrol, wantWrite string
+	}{
+		{"where it is by default", clusterOf(append(settingsIn(standard, nil), servedFrom(standard))), "", standard, standard, standard},
+		{"where its webhooks are served", clusterOf(elsewhere), "", "ops", "ops", "ops"},
+		{"where its Deployment is", clusterOf([]client.Object{managerIn("ops")}), "", "ops", "ops", "ops"},
+		{"as the user says", clusterOf(elsewhere), "ops", "ops", "ops", "ops"},
+		{"the user is wrong", clusterOf(elsewhere), "shop", "shop", "ops", "the operator is in the namespace ops, not in shop"},
+		{"it cannot be found", clusterOf(elsewhere, "OpsConfigInfo"), "", standard, standard, "it is not known where the operator is"},
+		{"it cannot be found, and the user says where", clusterOf(elsewhere, "OpsConfigInfo"), "ops", "ops", "ops", "ops"},
+		{"it cannot be found, and the user is wrong", clusterOf(elsewhere, "OpsConfigInfo"), "shop", "shop", "shop", "the settings in shop are not all of its settings"},
+		{"nothing may be read", clusterOf(elsewhere, "Pod"), "", standard, standard, "not yours"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := operatorIn(t.Context(), tt.api, tt.given); got != tt.want {
+				t.Errorf("in %s, want %s", got, tt.want)
+			}
+			if got := enrolNamespace(t.Context(), tt.api, tt.given); got != tt.wantEnrol {
+				t.Errorf("%s is not enrolled, want %s", got, tt.wantEnrol)
+			}
+			got, err := mustBeOperator(t.Context(), tt.api, tt.given)
+			if err != nil {
+				got = err.Error()
+			}
+			if !strings.Contains(got, tt.wantWrite) {
+				t.Errorf("written in %s, want %s", got, tt.wantWrite)
+			}
+		})
+	}
+}
+
+// Settings of the operator are read where it is, and are not known where there are none.
+func TestInForceFor(t *testing.T) {
+	observed := func(o *v1alpha1.OpsConfigInfo) { o.Spec.Enable = o.Spec.Enable || o.Name == settings.NameObserve }
+	elsewhere := append(settingsIn("ops", observed), servedFrom("ops"))
+	for _, tt := range []struct {
+		name                   string
+		api                    client.WithWatch
+		given                  string
+		wantObserve, wantKnown bool
+		wantSays               string
+	}{
+		{"found", clusterOf(elsewhere), "", true, true, ""},
+		{"said", clusterOf(elsewhere, "OpsConfigInfo"), "ops", true, true, ""},
+		{"not found", clusterOf(elsewhere, "OpsConfigInfo"), "", false, false, "there are none in the namespace altershieldoperator-system, name the operator's with --operator-namespace"},
+		{"forbidden", clusterOf(elsewhere, "ValidatingWebhookConfiguration"), "", false, false, "the settings in force are not known: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _ := testConnection(t)
+			says := &strings.Builder{}
+			c.ErrOut = says
+			got, known, err := c.inForceFor(t.Context(), tt.api, tt.given, situationOf(t, nil).w)
+			if err != nil || got.Observe != tt.wantObserve || known != tt.wantKnown {
+				t.Errorf("observe %t, known %t: %v", got.Observe, known, err)
+			}
+			if !strings.Contains(says.String(), tt.wantSays) || (tt.wantSays == "") != (says.Len() == 0) {
+				t.Errorf("it says %q, want %q", says, tt.wantSays)
+			}
+		})
+	}
+}
