@@ -152,7 +152,8 @@ func mayEnrol(ns *corev1.Namespace, operator string) error {
 }
 
 func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Namespace, f enrolFlags) error {
-	if err := mayEnrol(ns, enrolNamespace(ctx, api, f.operator)); err != nil {
+	operator := enrolNamespace(ctx, api, f.operator)
+	if err := mayEnrol(ns, operator); err != nil {
 		return err
 	}
 	if _, err := api.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "ChangeWorkload"}); meta.IsNoMatchError(err) {
@@ -172,7 +173,7 @@ func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Na
 		return nil
 	}
 	if f.observe {
-		if err := c.mayObserve(ctx, api, ns.Name, f.operator); err != nil {
+		if err := c.mayObserve(ctx, api, ns.Name, operator); err != nil {
 			return err
 		}
 		// First: no release may be blocked in between.

@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -54,9 +55,9 @@ func TestEnrolObserved(t *testing.T) {
 		wantOut, wantErr          string
 	}{
 		"the first time":                      {wantObserve: true, wantEnrolled: true, wantOut: "with enable: true"},
-		"the operator observes nothing":       {stored: []client.Object{observe(defaultOperatorNamespace, false, false)}, wantObserve: true, wantEnrolled: true},
-		"the operator observes all, locked":   {stored: []client.Object{observe(defaultOperatorNamespace, true, true)}, wantObserve: true, wantEnrolled: true},
-		"the operator's is locked and off":    {stored: []client.Object{observe(defaultOperatorNamespace, false, true)}, wantErr: "is locked and in force"},
+		"the operator observes nothing":       {stored: []client.Object{observe(installation.DefaultNamespace, false, false)}, wantObserve: true, wantEnrolled: true},
+		"the operator observes all, locked":   {stored: []client.Object{observe(installation.DefaultNamespace, true, true)}, wantObserve: true, wantEnrolled: true},
+		"the operator's is locked and off":    {stored: []client.Object{observe(installation.DefaultNamespace, false, true)}, wantErr: "is locked and in force"},
 		"there is one of the wrong type":      {stored: []client.Object{mistyped}, wantErr: "spec.type"},
 		"there is one that is off":            {stored: []client.Object{observe("shop", false, false)}, wantObserve: true, wantEnrolled: true},
 		"it is not known what the operator's": {forbidden: true, wantObserve: true, wantEnrolled: true},
@@ -84,7 +85,7 @@ func TestEnrolObserved(t *testing.T) {
 					return c.List(ctx, list, opts...)
 				},
 			}).Build()
-			err := (&changer{connection: c, dryRun: dryRunNone}).enrol(t.Context(), api, ns.DeepCopy(), enrolFlags{observe: true, operator: defaultOperatorNamespace})
+			err := (&changer{connection: c, dryRun: dryRunNone}).enrol(t.Context(), api, ns.DeepCopy(), enrolFlags{observe: true, operator: installation.DefaultNamespace})
 			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("%v, want %q", err, tt.wantErr)
 			}
