@@ -46,7 +46,7 @@ const (
 
 // applying makes a repair by a manifest, as kubectl apply of it would: on the client's
 // side, or on the server's where the workload is applied there.
-func (c *changer) applying(ctx context.Context, api client.Client, s *situation, file string) (func(dryRun []string) (*unstructured.Unstructured, error), error) {
+func (c *changer) applying(ctx context.Context, api client.Client, s *situation, file string) (*repairing, error) {
 	manifest, err := c.manifestOf(s, file)
 	if err != nil {
 		return nil, err
@@ -56,12 +56,16 @@ func (c *changer) applying(ctx context.Context, api client.Client, s *situation,
 			return nil, remedy(fmt.Errorf("%s is applied by %s, whose fields a manifest would take away", s.target, strings.Join(managers, ", ")),
 				"repair it there: let its next release pass with "+c.command(s.target, "repair", "--next"))
 		}
-		return func(dryRun []string) (*unstructured.Unstructured, error) {
+		// What it changes only the API server can tell.
+		return &repairing{make: func(dryRun []string) (*unstructured.Unstructured, error) {
 			return c.applyOnServer(ctx, api, s, manifest, dryRun)
-		}, nil
+		}}, nil
 	}
-	return func(dryRun []string) (*unstructured.Unstructured, error) {
-		return c.applyOnClient(ctx, api, s, manifest, dryRun)
+	return &repairing{
+		changes: func() (bool, error) { return changesTemplate(api, s, manifest) },
+		make: func(dryRun []string) (*unstructured.Unstructured, error) {
+			return c.applyOnClient(ctx, api, s, manifest, dryRun)
+		},
 	}, nil
 }
 
@@ -164,6 +168,25 @@ func (c *changer) applyOnClient(ctx context.Context, api client.Client, s *situa
 		return nil, fmt.Errorf("apply %s: %w", s.target, err)
 	}
 	return patched, nil
+}
+
+// changesTemplate says that applying a manifest changes something in the template, be it
+// only what the API server makes equal again.
+func changesTemplate(api client.Client, s *situation, manifest *unstructured.Unstructured) (bool, error) {
+	modified, err := lastApplied(manifest)
+	if err != nil {
+		return false, err
+	}
+	_, patch, err := threeWay(api, s.stored, modified)
+	if err != nil {
+		return false, fmt.Errorf("compare %s with what is stored: %w", s.target, err)
+	}
+	var content map[string]any
+	if err := json.Unmarshal(patch, &content); err != nil {
+		return false, fmt.Errorf("read a patch of %s: %w", s.target, err)
+	}
+	_, changes, err := unstructured.NestedFieldNoCopy(content, s.kind.TemplatePath()...)
+	return changes || err != nil, nil
 }
 
 // lastApplied is a manifest with the annotation in which kubectl apply keeps it.

@@ -52,7 +52,8 @@ which lifts the block. Events tell who did it.
 
 Nothing is left behind: label and repair are one request, which is tried as a dry run
 first. Where the template would not change, or would pass without an override, nothing is
-written.`),
+released. Only a label that was there before the block, and so does not count, is removed
+before that: with it the repair cannot be tried.`),
 		Example: `  # Another image, as kubectl set image does
   kubectl altershield repair deployment/sleep --image sleep=busybox:1.37
 
@@ -92,8 +93,13 @@ func (c *changer) repair(ctx context.Context, f repairFlags, args []string) erro
 	if err := c.mayRepair(s); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.Out, "%s: %s\n", t, describeHeld(s))
-	var repair func(dryRun []string) (*unstructured.Unstructured, error)
+	return c.repairObserved(ctx, api, s, f)
+}
+
+// repairObserved repairs a workload that releases are kept back of.
+func (c *changer) repairObserved(ctx context.Context, api client.Client, s *situation, f repairFlags) (err error) {
+	fmt.Fprintf(c.Out, "%s: %s\n", s.target, describeHeld(s))
+	var repair *repairing
 	switch {
 	case f.file != "":
 		repair, err = c.applying(ctx, api, s, f.file)
@@ -165,12 +171,48 @@ func (c *changer) removeStale(ctx context.Context, api client.Client, s *situati
 	})
 }
 
+// stillHeld lets a patch apply only while what keeps releases back is as it was read:
+// without it nothing would use the label up.
+func stillHeld(o client.Object) workload.Op {
+	if since, blocked := o.GetLabels()[v1alpha1.SuspendLabel]; blocked {
+		return workload.Op{Op: "test", Path: pointer("metadata", "labels", v1alpha1.SuspendLabel), Value: since}
+	}
+	return workload.Op{Op: "test", Path: pointer("metadata", "annotations", v1alpha1.QuarantinedAnnotation), Value: o.GetAnnotations()[v1alpha1.QuarantinedAnnotation]}
+}
+
+// removeUnused takes the label off a workload that was released without using it up, as
+// what kept it back went at that moment.
+func (c *changer) removeUnused(ctx context.Context, api client.Client, s *situation, released *defense.Workload) error {
+	if released.Labels[v1alpha1.IgnoredSuspendLabel] == "" {
+		return nil
+	}
+	fmt.Fprintf(c.Out, "%s: it passed without the label %s: nothing kept it back any more\n", s.target, v1alpha1.IgnoredSuspendLabel)
+	what := fmt.Sprintf("%s: remove this label, so that no later release passes by it", s.target)
+	err := c.change(what, s.target.String()+" label removed", func(dryRun []string) error {
+		// Only the one of this release.
+		ops := []workload.Op{sameObject(s.stored), {Op: "test", Path: pointer("metadata", "labels", v1alpha1.VersionLabel), Value: released.Version}}
+		_, err := patchOps(ctx, api, s.stored, append(ops, labelOps(withLabels(released), v1alpha1.IgnoredSuspendLabel, nil)...), dryRun)
+		return err
+	})
+	if err != nil {
+		return remedy(fmt.Errorf("release %d is made, and the label is still there: %w", released.Release(), err),
+			fmt.Sprintf("remove it: kubectl label %s %s- -n %s", s.target, v1alpha1.IgnoredSuspendLabel, s.key.Namespace))
+	}
+	return nil
+}
+
+// withLabels is an object that has the labels of a workload.
+func withLabels(w *defense.Workload) client.Object {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: w.Labels}}
+}
+
 // letNextPass sets the label, and releases nothing.
 func (c *changer) letNextPass(ctx context.Context, api client.Client, s *situation) error {
 	if s.w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !isStale(s.stored) {
 		fmt.Fprintf(c.Out, "%s: the next release passes already\n", s.target)
 		return nil
 	}
+	stale := isStale(s.stored)
 	if err := c.removeStale(ctx, api, s); err != nil {
 		return err
 	}
@@ -178,12 +220,12 @@ func (c *changer) letNextPass(ctx context.Context, api client.Client, s *situati
 		s.target, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
 	err := c.change(what, s.target.String()+" labeled", func(dryRun []string) error {
 		value := v1alpha1.IgnoredSuspendValue
-		ops := append([]workload.Op{sameObject(s.stored)}, labelOps(s.stored, v1alpha1.IgnoredSuspendLabel, &value)...)
+		ops := append([]workload.Op{sameObject(s.stored), stillHeld(s.stored)}, labelOps(s.stored, v1alpha1.IgnoredSuspendLabel, &value)...)
 		_, err := patchOps(ctx, api, s.stored, ops, dryRun)
 		return err
 	})
 	if err != nil {
-		return err
+		return staleRemoved(stale && !c.pretends(), err)
 	}
 	if !c.pretends() {
 		fmt.Fprintf(c.Out, "release now; to take it back: kubectl label %s %s- -n %s\n", s.target, v1alpha1.IgnoredSuspendLabel, s.key.Namespace)
@@ -192,9 +234,26 @@ func (c *changer) letNextPass(ctx context.Context, api client.Client, s *situati
 	return nil
 }
 
+// repairing is a repair that is to be made.
+type repairing struct {
+	// make asks the API server for it.
+	make func(dryRun []string) (*unstructured.Unstructured, error)
+	// changes says whether it changes the template, as far as that can be told without
+	// the API server; so it does where it is nil.
+	changes func() (bool, error)
+}
+
 // release makes a repair, after a dry run of it has shown that it is one.
-func (c *changer) release(ctx context.Context, api client.Client, s *situation, repair func(dryRun []string) (*unstructured.Unstructured, error)) error {
-	if isStale(s.stored) && c.pretends() {
+func (c *changer) release(ctx context.Context, api client.Client, s *situation, repair *repairing) error {
+	if repair.changes != nil {
+		if changes, err := repair.changes(); err != nil {
+			return err
+		} else if !changes {
+			return c.changesNothing(s)
+		}
+	}
+	stale := isStale(s.stored)
+	if stale && c.pretends() {
 		// Only without the label can the rest be tried.
 		fmt.Fprintf(c.Out, "%s: its label %s was there before the block and does not count: it would be removed, and set again with the repair\n", s.target, v1alpha1.IgnoredSuspendLabel)
 		return nil
@@ -202,7 +261,22 @@ func (c *changer) release(ctx context.Context, api client.Client, s *situation, 
 	if err := c.removeStale(ctx, api, s); err != nil {
 		return err
 	}
-	tried, err := repair([]string{metav1.DryRunAll})
+	return staleRemoved(stale, c.tryAndRelease(ctx, api, s, repair))
+}
+
+// staleRemoved says of what was refused after a label was removed that did not count that
+// it was removed all the same.
+func staleRemoved(stale bool, err error) error {
+	if err == nil || !stale {
+		return err
+	}
+	return remedy(err, fmt.Sprintf("the label %s, which did not count, is removed all the same; let Git or a chart not set it again, or it does not count again",
+		v1alpha1.IgnoredSuspendLabel))
+}
+
+// tryAndRelease makes a repair where a dry run shows that it is one.
+func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situation, repair *repairing) error {
+	tried, err := repair.make([]string{metav1.DryRunAll})
 	if err != nil {
 		return err
 	}
@@ -217,7 +291,7 @@ func (c *changer) release(ctx context.Context, api client.Client, s *situation, 
 		describeVersion(would.Version, would.Images), describeVersion(s.w.Version, s.w.Images))
 	var released *defense.Workload
 	err = c.change(what, s.target.String()+" released", func(dryRun []string) error {
-		patched, err := repair(dryRun)
+		patched, err := repair.make(dryRun)
 		if err != nil {
 			return err
 		}
@@ -232,10 +306,8 @@ func (c *changer) release(ctx context.Context, api client.Client, s *situation, 
 		follows = "its Success lifts the block"
 	}
 	fmt.Fprintf(c.Out, "%s: release %d (version %s); %s\n", s.target, released.Release(), released.Version, follows)
-	if released.Labels[v1alpha1.IgnoredSuspendLabel] != "" {
-		// What kept it back went in between.
-		fmt.Fprintf(c.ErrOut, "warning: it passed without an override; remove the label, so that no later release passes by it: kubectl label %s %s- -n %s\n",
-			s.target, v1alpha1.IgnoredSuspendLabel, s.key.Namespace)
+	if err := c.removeUnused(ctx, api, s, released); err != nil {
+		return err
 	}
 	c.next(c.command(s.target, "wait"))
 	return nil
@@ -245,8 +317,7 @@ func (c *changer) release(ctx context.Context, api client.Client, s *situation, 
 func (c *connection) isRepair(s *situation, would *defense.Workload) error {
 	switch {
 	case would.Version == s.w.Version:
-		return remedy(fmt.Errorf("nothing would be released: %s has this template already (version %s)", s.target, s.w.Version),
-			"change something, or correct the verdict: "+c.command(s.target, "verdict pass"))
+		return c.changesNothing(s)
 	case would.Labels[v1alpha1.IgnoredSuspendLabel] != "" && would.RecordedVersion() == would.Version:
 		return remedy(fmt.Errorf("version %s is neither blocked nor in quarantine: it passes without a repair, and the label would stay", would.Version),
 			"release it as always, with kubectl apply or kubectl set image")
@@ -256,8 +327,14 @@ func (c *connection) isRepair(s *situation, would *defense.Workload) error {
 	return nil
 }
 
+// changesNothing is the error of a repair that leaves the template as it is.
+func (c *connection) changesNothing(s *situation) error {
+	return remedy(fmt.Errorf("nothing would be released: %s has this template already (version %s)", s.target, s.w.Version),
+		"change something, or correct the verdict: "+c.command(s.target, "verdict pass"))
+}
+
 // settingImages makes a repair by images.
-func settingImages(ctx context.Context, api client.Client, s *situation, images []string) (func(dryRun []string) (*unstructured.Unstructured, error), error) {
+func settingImages(ctx context.Context, api client.Client, s *situation, images []string) (*repairing, error) {
 	wanted := map[string]string{}
 	for _, image := range images {
 		container, name, ok := strings.Cut(image, "=")
@@ -269,15 +346,38 @@ func settingImages(ctx context.Context, api client.Client, s *situation, images 
 	if _, err := imageOps(s, wanted); err != nil {
 		return nil, err
 	}
-	return func(dryRun []string) (*unstructured.Unstructured, error) {
+	changes := func() (bool, error) { return setsAnother(s, wanted) }
+	return &repairing{changes: changes, make: func(dryRun []string) (*unstructured.Unstructured, error) {
 		ops, err := imageOps(s, wanted)
 		if err != nil {
 			return nil, err
 		}
 		value := v1alpha1.IgnoredSuspendValue
-		ops = slices.Concat([]workload.Op{sameObject(s.stored)}, labelOps(s.stored, v1alpha1.IgnoredSuspendLabel, &value), ops)
+		ops = slices.Concat([]workload.Op{sameObject(s.stored), stillHeld(s.stored)}, labelOps(s.stored, v1alpha1.IgnoredSuspendLabel, &value), ops)
 		return patchOps(ctx, api, s.stored, ops, dryRun)
-	}, nil
+	}}, nil
+}
+
+// setsAnother says that a container gets another image than it has.
+func setsAnother(s *situation, wanted map[string]string) (bool, error) {
+	template, err := workload.Template(s.kind, s.stored)
+	if err != nil {
+		return false, err
+	}
+	for _, field := range []string{"initContainers", "containers"} {
+		containers, _, err := unstructured.NestedSlice(template, "spec", field)
+		if err != nil {
+			return false, fmt.Errorf("read the containers of %s: %w", s.target, err)
+		}
+		for i := range containers {
+			container, _ := containers[i].(map[string]any)
+			name, _ := container["name"].(string)
+			if image, is := wanted[name]; is && image != container["image"] {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // imageOps set images of containers, of which * is all.

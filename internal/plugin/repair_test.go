@@ -1,0 +1,195 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+const repairManifest = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: sleep}
+spec:
+  selector: {matchLabels: {app: sleep}}
+  template:
+    metadata: {labels: {app: sleep}}
+    spec:
+      initContainers: [{name: init, image: "init:1"}]
+      containers: [{name: main, image: "main:2"}, {name: side, image: "side:1"}]
+`
+
+// guardedCluster has one blocked workload, and an admission that uses the label up. Its
+// dry runs store nothing.
+type guardedCluster struct {
+	client.WithWatch
+	// refuses: admission denies whatever changes the template.
+	refuses bool
+	// freed: somebody lifts the block before a write.
+	freed bool
+}
+
+func newGuardedCluster(t *testing.T, stored *unstructured.Unstructured) *guardedCluster {
+	t.Helper()
+	g := &guardedCluster{}
+	g.WithWatch = fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(stored).WithInterceptorFuncs(interceptor.Funcs{Patch: g.patch}).Build()
+	return g
+}
+
+func (g *guardedCluster) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	options := client.PatchOptions{}
+	options.ApplyOptions(opts)
+	dry := slices.Contains(options.DryRun, metav1.DryRunAll)
+	before := &appsv1.Deployment{}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(o), before); err != nil {
+		return err
+	}
+	if g.freed && !dry {
+		delete(before.Labels, v1alpha1.SuspendLabel)
+		if err := c.Update(ctx, before); err != nil {
+			return err
+		}
+	}
+	scratch := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(before).Build()
+	after := before.DeepCopy()
+	if err := scratch.Patch(ctx, after, patch); err != nil {
+		status := apierrors.NewGenericServerResponse(422, "patch", schema.GroupResource{Resource: "deployments"}, o.GetName(), err.Error(), 0, true)
+		status.ErrStatus.Message, status.ErrStatus.Details = "the server rejected our request due to an error in our request", nil
+		return status
+	}
+	if after.Spec.Template.Spec.Containers[0].Image != before.Spec.Template.Spec.Containers[0].Image {
+		if g.refuses {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, o.GetName(), errors.New("a policy denies it"))
+		}
+		if defense.HeldBy(before.Labels, before.Annotations, time.Now()).Any() {
+			delete(after.Labels, v1alpha1.IgnoredSuspendLabel)
+		}
+	}
+	u, ok := o.(*unstructured.Unstructured)
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(after)
+	if !ok || err != nil {
+		return fmt.Errorf("%T, %w", o, err)
+	}
+	u.Object = content
+	u.SetGroupVersionKind(workload.Deployment{}.GroupVersionKind())
+	w, err := observeStored(workload.Deployment{}, u)
+	if err != nil {
+		return err
+	}
+	labels := map[string]string{v1alpha1.VersionLabel: w.Version}
+	maps.Copy(labels, after.Labels)
+	labels[v1alpha1.VersionLabel] = w.Version
+	u.SetLabels(labels)
+	if dry {
+		return nil
+	}
+	after.Labels, after.ResourceVersion = labels, before.ResourceVersion
+	return c.Update(ctx, after)
+}
+
+// TestRepairLeavesNothingBehind repairs a workload that is blocked, while its label does
+// not count or its block goes.
+func TestRepairLeavesNothingBehind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sleep.yaml")
+	if err := os.WriteFile(path, []byte(repairManifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const label = v1alpha1.IgnoredSuspendLabel
+	for name, tt := range map[string]struct {
+		flags                 repairFlags
+		stale, refuses, freed bool
+		wantImage             string
+		// wantLabel: the label is there then.
+		wantLabel bool
+		wantErr   []string
+		wantOut   string
+	}{
+		"by image":                    {flags: repairFlags{images: []string{"main=main:2"}}, wantImage: "main:2", wantOut: "its Success lifts the block"},
+		"by a manifest":               {flags: repairFlags{file: path}, wantImage: "main:2", wantOut: "its Success lifts the block"},
+		"the next":                    {flags: repairFlags{next: true}, wantImage: "main:1", wantLabel: true},
+		"of a stale label":            {flags: repairFlags{images: []string{"main=main:2"}}, stale: true, wantImage: "main:2", wantOut: "label removed"},
+		"of no other image":           {flags: repairFlags{images: []string{"main=main:1"}}, wantImage: "main:1", wantErr: []string{"nothing would be released"}},
+		"of no other image, stale":    {flags: repairFlags{images: []string{"main=main:1"}}, stale: true, wantImage: "main:1", wantLabel: true, wantErr: []string{"nothing would be released"}},
+		"that is refused":             {flags: repairFlags{images: []string{"main=main:2"}}, refuses: true, wantImage: "main:1", wantErr: []string{"a policy denies it"}},
+		"that is refused, stale":      {flags: repairFlags{images: []string{"main=main:2"}}, refuses: true, stale: true, wantImage: "main:1", wantErr: []string{"a policy denies it", "is removed all the same"}},
+		"its block goes":              {flags: repairFlags{images: []string{"main=main:2"}}, freed: true, wantImage: "main:1", wantErr: []string{"was changed by somebody else"}},
+		"its block goes, before next": {flags: repairFlags{next: true}, freed: true, wantImage: "main:1", wantErr: []string{"was changed by somebody else"}},
+		"its block goes, of a manifest": {
+			flags: repairFlags{file: path}, freed: true, wantImage: "main:2", wantOut: "so that no later release passes by it\ndeployment/sleep label removed",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, out := testConnection(t)
+			change := &changer{connection: c, dryRun: dryRunNone}
+			s := situationOf(t, func(d *appsv1.Deployment) {
+				d.Labels = map[string]string{v1alpha1.SuspendLabel: "1"}
+				d.Spec.Template.Labels = map[string]string{"app": "sleep"}
+				if tt.stale {
+					d.Labels[label] = v1alpha1.IgnoredSuspendValue
+					d.Annotations = map[string]string{v1alpha1.OverrideStaleAnnotation: "1"}
+				}
+			})
+			api := newGuardedCluster(t, s.stored)
+			api.refuses, api.freed = tt.refuses, tt.freed
+			if err := api.Get(t.Context(), s.key, s.stored); err != nil {
+				t.Fatal(err)
+			}
+			err := change.repairObserved(t.Context(), api, s, tt.flags)
+			if (err == nil) != (tt.wantErr == nil) {
+				t.Errorf("%v, want %q", err, tt.wantErr)
+			}
+			for _, want := range tt.wantErr {
+				if !strings.Contains(fmt.Sprint(err), want) {
+					t.Errorf("%v, want %q", err, want)
+				}
+			}
+			if !strings.Contains(out.String(), tt.wantOut) {
+				t.Errorf("it prints\n%s\nwant %q", out, tt.wantOut)
+			}
+			d := &appsv1.Deployment{}
+			if err := api.Get(t.Context(), s.key, d); err != nil {
+				t.Fatal(err)
+			}
+			if got := d.Spec.Template.Spec.Containers[0].Image; got != tt.wantImage || (d.Labels[label] != "") != tt.wantLabel {
+				t.Errorf("image %s, labels %v; want %s, label: %t", got, d.Labels, tt.wantImage, tt.wantLabel)
+			}
+		})
+	}
+}
