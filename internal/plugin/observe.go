@@ -26,7 +26,6 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -240,38 +239,63 @@ func (c *changer) observe(ctx context.Context, f leaveFlags, args []string) erro
 	if err != nil {
 		return err
 	}
-	var namespace string
+	return c.observeWide(ctx, api, f)
+}
+
+// observeWide sets, or removes, the setting of a namespace or of the operator.
+func (c *changer) observeWide(ctx context.Context, api client.Client, f leaveFlags) (err error) {
+	var namespace, of string
 	if f.cluster {
-		namespace, err = mustBeOperator(ctx, api, f.operator)
+		f.operator, err = mustBeOperator(ctx, api, f.operator)
+		namespace = f.operator
 	} else {
 		namespace, err = c.namespace()
+		of = namespace
 	}
 	if err != nil {
 		return err
 	}
-	if f.undo {
-		return c.removeObserve(ctx, api, namespace)
+	operator, err := c.operatorSettings(ctx, api, f.operator)
+	if err != nil {
+		return err
 	}
-	if !f.off && !f.cluster {
-		if err := c.tellTakenBack(ctx, api, namespace); err != nil {
+	if !f.cluster && !f.undo {
+		if err := c.mayObserve(operator); err != nil {
 			return err
 		}
 	}
-	if err := c.setObserve(ctx, api, namespace, !f.off); err != nil {
+	then, err := outlookOf(ctx, api, operator, of)
+	if err != nil {
 		return err
 	}
-	c.next(fmt.Sprintf("kubectl get opsconfiginfo %s -n %s -o wide", settings.NameObserve, namespace))
-	return nil
-}
-
-// tellTakenBack says what the operator takes back in a namespace.
-func (c *changer) tellTakenBack(ctx context.Context, api client.Client, namespace string) error {
-	return eachWorkload(ctx, api, namespace, func(kind workload.Kind, stored *unstructured.Unstructured) error {
-		for _, line := range describeTakenBack(target{kind: kind, key: client.ObjectKeyFromObject(stored)}, stored) {
-			fmt.Fprintln(c.Out, line)
+	enable := !f.off
+	if then.set(of, &enable); f.undo {
+		then.set(of, nil)
+	}
+	takes, err := c.tellWide(ctx, api, then, of)
+	if err != nil {
+		return err
+	}
+	if f.undo {
+		err = c.removeObserve(ctx, api, namespace)
+	} else {
+		err = c.setObserve(ctx, api, namespace, enable)
+	}
+	if err != nil {
+		return err
+	}
+	// What is set at this moment is taken back as well.
+	if (takes > 0 || !f.off && !f.undo) && f.wait && !c.pretends() {
+		if err := c.awaitWide(ctx, api, then, of, f.timeout); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	if f.undo {
+		c.next(c.commandIn(namespace, "status"))
+	} else {
+		c.next(c.kubectl(namespace, "get", "opsconfiginfo", settings.NameObserve, "-o", "wide"))
+	}
+	return nil
 }
 
 // removeObserve takes the setting of a namespace away.
@@ -285,17 +309,12 @@ func (c *changer) removeObserve(ctx context.Context, api client.Client, namespac
 	case err != nil:
 		return fmt.Errorf("get %s in %s: %w", name, namespace, err)
 	}
-	err := c.change(fmt.Sprintf("%s: delete it in %s: the setting of the cluster decides", name, namespace), name+" deleted", func(dryRun []string) error {
+	return c.change(fmt.Sprintf("%s: delete it in %s: the setting of the cluster decides", name, namespace), name+" deleted", func(dryRun []string) error {
 		if err := api.Delete(ctx, stored, &client.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &stored.UID}}); err != nil {
 			return fmt.Errorf("delete %s in %s: %w", name, namespace, err)
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	c.next(c.commandIn(namespace, "status"))
-	return nil
 }
 
 // observeWorkload sets the annotation of one workload.
@@ -303,6 +322,15 @@ func (c *changer) observeWorkload(ctx context.Context, f leaveFlags, args []stri
 	api, s, err := c.reachDefended(ctx, args)
 	if err != nil {
 		return err
+	}
+	if !f.undo {
+		operator, err := c.operatorSettings(ctx, api, f.operator)
+		if err != nil {
+			return err
+		}
+		if err := c.mayObserve(operator); err != nil {
+			return err
+		}
 	}
 	t := s.target
 	key := v1alpha1.SettingAnnotationPrefix + settings.NameObserve

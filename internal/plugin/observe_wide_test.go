@@ -1,0 +1,173 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// blockedIn is a workload that the operator blocked; own is its annotation observe.
+func blockedIn(namespace, name, own string) client.Object {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name,
+		Labels: map[string]string{v1alpha1.SuspendLabel: "1"}, Annotations: map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 uid"},
+	}}
+	if own != "" {
+		d.Annotations[v1alpha1.SettingAnnotationPrefix+settings.NameObserve] = own
+	}
+	return d
+}
+
+func enrolledNamespace(name string) client.Object {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}
+}
+
+func observeSetting(namespace string, enable bool) *v1alpha1.OpsConfigInfo {
+	o := &v1alpha1.OpsConfigInfo{Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: enable}}
+	o.Namespace, o.Name = namespace, settings.NameObserve
+	return o
+}
+
+func TestObserveWide(t *testing.T) {
+	operator := func(change func(*v1alpha1.OpsConfigInfoSpec)) []client.Object {
+		return append(settingsIn("ops", func(o *v1alpha1.OpsConfigInfo) {
+			if o.Name == settings.NameObserve && change != nil {
+				change(&o.Spec)
+			}
+		}), servedFrom("ops"), enrolledNamespace("shop"), enrolledNamespace("ware"),
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "free"}},
+			blockedIn("shop", "a", ""), blockedIn("ware", "b", ""), blockedIn("ware", "c", settings.Disabled), blockedIn("free", "d", ""))
+	}
+	locks := func(s *v1alpha1.OpsConfigInfoSpec) { s.Locked = true }
+	observes := func(s *v1alpha1.OpsConfigInfoSpec) { s.Enable = true }
+	wide, everywhere := leaveFlags{namespaceWide: true, wait: true}, leaveFlags{cluster: true, wait: true}
+	with := func(f leaveFlags, change func(*leaveFlags)) leaveFlags {
+		change(&f)
+		return f
+	}
+	for _, tt := range []struct {
+		name    string
+		objects []client.Object
+		flags   leaveFlags
+		dryRun  string
+		// hangs: the operator takes nothing back.
+		hangs bool
+		// want is said, wantNot is not; wantErr is a part of the error.
+		want, wantNot []string
+		wantErr       string
+		// wantOwn and wantOperator are whether shop and the operator observe then: true,
+		// false, or none.
+		wantOwn, wantOperator string
+	}{
+		{"a namespace", operator(nil), wide, dryRunNone, false,
+			[]string{"deployment/a: the operator takes back its block", "observe created", "nothing of the operator is left"}, []string{"deployment/b"}, "", "true", "false"},
+		{"a namespace, and nobody takes anything back", operator(nil), with(wide, func(f *leaveFlags) { f.timeout = time.Millisecond }), dryRunNone, true,
+			[]string{"observe created"}, []string{"nothing of the operator is left"}, "has not taken back in 1ms: deployment/a in shop: its block", "true", "false"},
+		{"a namespace, without waiting", operator(nil), with(wide, func(f *leaveFlags) { f.wait = false }), dryRunNone, true,
+			[]string{"observe created"}, []string{"nothing of the operator is left"}, "", "true", "false"},
+		{"a namespace, to see what it would do", operator(nil), wide, dryRunClient, true,
+			[]string{"takes back its block", "(dry run)"}, []string{"nothing of the operator is left"}, "", "none", "false"},
+		{"a namespace, where the setting is locked", operator(locks), wide, dryRunNone, false,
+			nil, []string{"created"}, "the setting observe of the operator, in ops, is locked, with enable: false", "none", "false"},
+		{"a namespace in full, where the setting is locked", operator(locks), with(wide, func(f *leaveFlags) { f.off = true }), dryRunNone, false,
+			nil, []string{"created"}, "is locked", "none", "false"},
+		{"a namespace in full", operator(observes), with(wide, func(f *leaveFlags) { f.off = true }), dryRunNone, true,
+			[]string{"observe created"}, []string{"takes back", "is left"}, "", "false", "true"},
+		{"a namespace is as the cluster again, which observes", append(operator(observes), observeSetting("shop", false)), with(wide, func(f *leaveFlags) { f.undo = true }), dryRunNone, false,
+			[]string{"deployment/a: the operator takes back its block", "observe deleted", "nothing of the operator is left"}, nil, "", "none", "true"},
+		{"the cluster", operator(nil), everywhere, dryRunNone, false,
+			[]string{"shop: deployment/a: the operator takes back its block", "ware: deployment/b: the operator takes back its block", "set enable: true in ops", "nothing of the operator is left"},
+			[]string{"deployment/c", "deployment/d"}, "", "none", "true"},
+		{"the cluster, where a namespace has its own value", append(operator(nil), observeSetting("shop", false)), everywhere, dryRunNone, false,
+			[]string{"ware: deployment/b"}, []string{"deployment/a"}, "", "false", "true"},
+		{"the cluster, where it is locked", append(operator(locks), observeSetting("shop", false)), everywhere, dryRunNone, false,
+			[]string{"shop: deployment/a", "ware: deployment/b", "ware: deployment/c", "nothing of the operator is left"}, nil, "", "false", "true"},
+		{"the cluster, and nobody takes anything back", operator(nil), with(everywhere, func(f *leaveFlags) { f.timeout = time.Millisecond }), dryRunNone, true,
+			nil, nil, "deployment/a in shop: its block", "none", "true"},
+		{"not in the namespace of the operator", operator(nil), with(everywhere, func(f *leaveFlags) { f.operator = "shop" }), dryRunNone, false,
+			nil, []string{"created"}, "the operator is in the namespace ops, not in shop", "none", "false"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, out := testConnection(t)
+			stored := clusterOf(tt.objects)
+			// The operator does its part as soon as the setting was written.
+			takeBack := func() {
+				for _, key := range []types.NamespacedName{{Namespace: "shop", Name: "a"}, {Namespace: "ware", Name: "b"}, {Namespace: "ware", Name: "c"}} {
+					d := &appsv1.Deployment{}
+					if err := stored.Get(t.Context(), key, d); err != nil {
+						t.Error(err)
+					}
+					if d.Labels = nil; !tt.hangs {
+						if err := stored.Update(t.Context(), d); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			}
+			api := interceptor.NewClient(stored, interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					defer takeBack()
+					return c.Create(ctx, o, opts...)
+				},
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+					defer takeBack()
+					return c.Patch(ctx, o, p, opts...)
+				},
+				Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+					defer takeBack()
+					return c.Delete(ctx, o, opts...)
+				},
+			})
+			err := (&changer{connection: c, dryRun: tt.dryRun}).observeWide(t.Context(), api, tt.flags)
+			if (err != nil) != (tt.wantErr != "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+				t.Errorf("error %v, want %q", err, tt.wantErr)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("it does not say %q:\n%s", want, out)
+				}
+			}
+			for _, not := range tt.wantNot {
+				if strings.Contains(out.String(), not) {
+					t.Errorf("it says %q:\n%s", not, out)
+				}
+			}
+			for namespace, want := range map[string]string{"shop": tt.wantOwn, "ops": tt.wantOperator} {
+				got, o := "none", &v1alpha1.OpsConfigInfo{}
+				if err := stored.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: settings.NameObserve}, o); err == nil {
+					got = map[bool]string{true: "true", false: "false"}[o.Spec.Enable]
+				}
+				if got != want {
+					t.Errorf("%s observes: %s, want %s", namespace, got, want)
+				}
+			}
+		})
+	}
+}
