@@ -42,6 +42,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -142,16 +143,25 @@ func TestLeave(t *testing.T) {
 			objects: []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), marked3("b"), theirs}, operator: takesBack,
 			want:    []string{"turned on observing", "2 workloads are blocked, paused or held", "no workload is blocked, paused or held by the operator"},
 			wantNot: []string{"left"}, within: 10 * time.Second,
-			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: leaveRemark}, owned: true,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: settings.Leave(v1alpha1.OpsConfigInfoSpec{Remark: "mine"}).Remark}, owned: true,
 		},
 		"nothing to do, no setting yet": {
 			objects: []client.Object{managerDeployment(2)}, operator: takesBack,
 			want: []string{"turned on observing", "no workload is"}, wantNot: []string{"left"}, within: 5 * time.Second,
-			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: leaveRemark}, owned: true,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: settings.LeaveRemark}, owned: true,
 		},
 		"observing before": {
 			objects: []client.Object{managerDeployment(2), setting(true, false, "mine")}, operator: takesBack, within: 5 * time.Second,
-			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: leaveRemark},
+			want:        []string{"turned on observing", "kubectl altershield observe --cluster --off"},
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Remark: "mine"},
+		},
+		"observing before, and an errand that died": {
+			objects: []client.Object{managerDeployment(2), func() client.Object {
+				o := setting(true, false, "mine")
+				o.Spec = settings.Leave(o.Spec)
+				return o
+			}()}, operator: takesBack, within: 5 * time.Second, wantNot: []string{"turned on"},
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Remark: "mine"},
 		},
 		"a second time": {
 			objects: []client.Object{managerDeployment(2), setting(true, true, "mine")}, operator: takesBack, within: 5 * time.Second,

@@ -51,8 +51,6 @@ const (
 
 	// observeWithin is how long it is tried to turn observing on.
 	observeWithin = 20 * time.Second
-
-	leaveRemark = "turned on by `manager leave`, before the operator was uninstalled"
 )
 
 // leaving is an operator that is about to be uninstalled.
@@ -118,6 +116,10 @@ func (l *leaving) run(ctx context.Context) {
 		l.say("what the operator did to workloads cannot be read: %v", err)
 	}
 	l.tell(left, err == nil)
+	if err := l.unlock(ctx); err != nil {
+		l.say("the setting observe cannot be unlocked: %v", err)
+	}
+	l.tellBack()
 	if manager != nil {
 		// Its own time, where waiting took all there was.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -183,7 +185,7 @@ func (l *leaving) observe(ctx context.Context, manager *appsv1.Deployment) error
 		// as it would without this.
 		object.OwnerReferences = append(object.OwnerReferences, ownerReference(manager))
 	}
-	object.Spec.Type, object.Spec.Enable, object.Spec.Locked, object.Spec.Remark = v1alpha1.TypeObserve, true, true, leaveRemark
+	object.Spec = settings.Leave(object.Spec)
 	if missing {
 		object.Namespace, object.Name = key.Namespace, key.Name
 		err = l.Create(ctx, object)
@@ -199,6 +201,37 @@ func (l *leaving) observe(ctx context.Context, manager *appsv1.Deployment) error
 	l.generation = object.Generation
 	l.say("turned on observing, for all workloads: the operator takes back its blocks, pauses and holds")
 	return nil
+}
+
+// unlock gives back a setting that was on before: nothing else deletes it, and the next
+// installation would find it locked.
+func (l *leaving) unlock(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	object := &v1alpha1.OpsConfigInfo{}
+	err := l.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: settings.NameObserve}, object)
+	if err != nil {
+		if meta.IsNoMatchError(err) {
+			return nil
+		}
+		return client.IgnoreNotFound(err)
+	}
+	was, leaving := settings.BeforeLeaving(object.Spec)
+	if !leaving || !was.Enable {
+		return nil
+	}
+	before := object.DeepCopy()
+	object.Spec = was
+	return l.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// tellBack says how the defense is turned on again, where the uninstall does not end.
+func (l *leaving) tellBack() {
+	if l.generation == 0 {
+		return
+	}
+	l.say("if the uninstall fails after this, and the operator stays, everything is only observed. To defend again: kubectl altershield observe --cluster --off")
+	l.say(`or: kubectl -n %s patch opsconfiginfo %s --type=merge -p '{"metadata":{"ownerReferences":null},"spec":{"enable":false,"locked":false,"remark":""}}'`, l.namespace, settings.NameObserve)
 }
 
 func ownerReference(d *appsv1.Deployment) metav1.OwnerReference {
