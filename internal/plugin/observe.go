@@ -278,6 +278,8 @@ func (c *changer) observeWide(ctx context.Context, api client.Client, f leaveFla
 	}
 	if f.undo {
 		err = c.removeObserve(ctx, api, namespace)
+	} else if left := leavingObserve(operator); f.cluster && f.off && left != nil {
+		err = c.stayAfterAll(ctx, api, left)
 	} else {
 		err = c.setObserve(ctx, api, namespace, enable)
 	}

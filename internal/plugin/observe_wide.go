@@ -18,6 +18,7 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,6 +28,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -93,6 +95,41 @@ func lockedObserve(operator []v1alpha1.OpsConfigInfo) *v1alpha1.OpsConfigInfo {
 		return nil
 	}
 	return &operator[i]
+}
+
+// leavingObserve is the setting observe of an operator that was told to leave by an
+// uninstall; nil where it was not.
+func leavingObserve(operator []v1alpha1.OpsConfigInfo) *v1alpha1.OpsConfigInfo {
+	i := slices.IndexFunc(operator, func(o v1alpha1.OpsConfigInfo) bool {
+		_, leaving := settings.BeforeLeaving(o.Spec)
+		return o.Name == settings.NameObserve && leaving
+	})
+	if i < 0 {
+		return nil
+	}
+	return &operator[i]
+}
+
+// stayAfterAll turns observing off that an uninstall turned on, with the lock, and lets
+// the setting no longer go with the Deployment.
+func (c *changer) stayAfterAll(ctx context.Context, api client.Client, left *v1alpha1.OpsConfigInfo) error {
+	was, _ := settings.BeforeLeaving(left.Spec)
+	name := "opsconfiginfo/" + settings.NameObserve
+	patch, err := json.Marshal(map[string]any{
+		// As it was read: an uninstall may be under way.
+		"metadata": map[string]any{"uid": left.UID, "resourceVersion": left.ResourceVersion, "ownerReferences": nil},
+		"spec":     map[string]any{"enable": false, "locked": was.Locked, "remark": was.Remark},
+	})
+	if err != nil {
+		return fmt.Errorf("encode a patch: %w", err)
+	}
+	what := fmt.Sprintf("%s: an uninstall turned it on, and did not end: set enable: false, locked: %t in %s", name, was.Locked, left.Namespace)
+	return c.change(what, name+" patched", func(dryRun []string) error {
+		if err := api.Patch(ctx, left, client.RawPatch(types.MergePatchType, patch), patchOptions(dryRun)); err != nil {
+			return fmt.Errorf("patch %s in %s: %w", name, left.Namespace, err)
+		}
+		return nil
+	})
 }
 
 // mayObserve is the error for a value of a namespace or of a workload that would be of

@@ -171,3 +171,34 @@ func TestObserveWide(t *testing.T) {
 		})
 	}
 }
+
+// An uninstall that did not end leaves a setting that is locked, and goes with the
+// Deployment.
+func TestStayAfterAll(t *testing.T) {
+	for name, before := range map[string]v1alpha1.OpsConfigInfoSpec{
+		"off": {}, "on": {Enable: true, Remark: "mine"}, "locked": {Locked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before.Type = v1alpha1.TypeObserve
+			api := clusterOf(append(settingsIn("ops", func(o *v1alpha1.OpsConfigInfo) {
+				if o.Name == settings.NameObserve {
+					o.Spec = settings.Leave(before)
+					o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "manager", UID: "m"}}
+				}
+			}), servedFrom("ops")))
+			c, out := testConnection(t)
+			if err := (&changer{connection: c, dryRun: dryRunNone}).observeWide(t.Context(), api, leaveFlags{cluster: true, off: true, wait: true}); err != nil {
+				t.Fatal(err)
+			}
+			o := &v1alpha1.OpsConfigInfo{}
+			if err := api.Get(t.Context(), types.NamespacedName{Namespace: "ops", Name: settings.NameObserve}, o); err != nil {
+				t.Fatal(err)
+			}
+			want := before
+			want.Enable = false
+			if o.Spec != want || len(o.OwnerReferences) > 0 {
+				t.Errorf("%+v, owned by %v\n%s", o.Spec, o.OwnerReferences, out)
+			}
+		})
+	}
+}

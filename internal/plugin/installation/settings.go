@@ -122,6 +122,12 @@ func defense(f *Facts) Check {
 	if c, unread := f.Settings.unlisted(c); unread {
 		return c
 	}
+	for _, o := range f.settingsOf(true) {
+		if _, leaving := settings.BeforeLeaving(o.Spec); leaving && o.Name == settings.NameObserve && f.deployment() != nil {
+			return c.fail("the operator was told to leave by an uninstall that did not end: everything is only observed",
+				"uninstall it, or let it defend again: kubectl altershield observe --cluster --off", "operations.md#uninstall")
+		}
+	}
 	inForce := settings.FromObjects(f.settingsOf(true))
 	var lowered []string
 	for _, s := range []struct {
