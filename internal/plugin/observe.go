@@ -260,7 +260,7 @@ func (c *changer) observeWide(ctx context.Context, api client.Client, f leaveFla
 		return err
 	}
 	if !f.cluster && !f.undo {
-		if err := c.mayObserve(operator); err != nil {
+		if err := c.mustBeUnlocked(operator); err != nil {
 			return err
 		}
 	}
@@ -330,7 +330,7 @@ func (c *changer) observeWorkload(ctx context.Context, f leaveFlags, args []stri
 		if err != nil {
 			return err
 		}
-		if err := c.mayObserve(operator); err != nil {
+		if err := c.mustBeUnlocked(operator); err != nil {
 			return err
 		}
 	}

@@ -132,9 +132,9 @@ func (c *changer) stayAfterAll(ctx context.Context, api client.Client, left *v1a
 	})
 }
 
-// mayObserve is the error for a value of a namespace or of a workload that would be of
+// mustBeUnlocked is the error for a value of a namespace or of a workload that would be of
 // no effect.
-func (c *connection) mayObserve(operator []v1alpha1.OpsConfigInfo) error {
+func (c *connection) mustBeUnlocked(operator []v1alpha1.OpsConfigInfo) error {
 	locked := lockedObserve(operator)
 	if locked == nil {
 		return nil
