@@ -270,6 +270,7 @@ func (w *waiter) run(ctx context.Context) error {
 				w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: it takes the workload for one that has not released under defense, or it does not run", slippedGrace)
 			case endedUnknown:
 				return false, w.unknown(w.last.Message)
+			default: // it goes on
 			}
 		}
 		if w.last.Ending == goesOn {
