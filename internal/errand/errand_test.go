@@ -60,7 +60,7 @@ func managerDeployment(replicas int32) *appsv1.Deployment {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: ours, Name: "manager", UID: "uid-of-manager", Annotations: map[string]string{"meta.helm.sh/release-name": "altershield"},
 		},
-		Spec:       appsv1.DeploymentSpec{Replicas: &replicas},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas},
 	}
 }
 
