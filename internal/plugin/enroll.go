@@ -431,7 +431,7 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, name
 	return nil
 }
 
-// setObserve makes the setting observe of a namespace what it is to be; nil removes it.
+// setObserve makes the setting observe of a namespace what it is to be. Where it is so already, nothing is written.
 func (c *changer) setObserve(ctx context.Context, api client.Client, namespace string, enable bool) error {
 	stored := &v1alpha1.OpsConfigInfo{}
 	key := types.NamespacedName{Namespace: namespace, Name: settings.NameObserve}

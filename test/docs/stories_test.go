@@ -174,8 +174,14 @@ var stories = map[string]told{
 			s.policy(system, "default", "Enforce")
 			s.forget()
 			s.do("kubectl label namespace default admission-webhook-altershield-")
+			// Whether a rollout that was complete is under way again, because a pod of it is
+			// down, is a matter of moments.
+			s.set("halting", `{"enable":false}`)
 		},
-		end: (*story).forget,
+		end: func(s *story) {
+			s.set("halting", `{"enable":true}`)
+			s.forget()
+		},
 		steps: []step{
 			{command: "kubectl set image deployment/sleep sleep=busybox:1.36", after: (*story).crash},
 			{command: "kubectl altershield wait deployment/sleep"},
