@@ -80,7 +80,7 @@ func repairFleet(w *world.World) {
 		w.Failf("released as %s: %+v, %d pods passed", c.Name, c.Spec, c.Status.PassCount)
 	}
 	for _, pod := range w.Pods() {
-		if metav1.IsControlledBy(pod, w.Fleet("web")) && pod.Labels[v1alpha1.OperateFinishedLabel] == "" {
+		if metav1.IsControlledBy(pod, w.Fleet("web")) && (pod.Labels[v1alpha1.OperateFinishedLabel] == "" || pod.Labels[v1alpha1.VersionLabel] != c.Spec.Reversion) {
 			w.Failf("the pod %s is not labelled", pod.Name)
 		}
 	}

@@ -18,6 +18,7 @@ package controllers
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -87,7 +88,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	if !finished {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
-	err = r.Try(w, cluster.ActLabel, func() error { return r.label(ctx, &pod) })
+	err = r.Try(w, cluster.ActLabel, func() error { return r.label(ctx, w, &pod) })
 	return cluster.Settle(ctx, ctrl.Result{}, r.ReportDenied(ctx, w, nil, err))
 }
 
@@ -114,16 +115,21 @@ func (r *PodReconciler) observeRelease(ctx context.Context, pod *corev1.Pod) (*d
 	return w, nil
 }
 
-func (r *PodReconciler) label(ctx context.Context, pod *defense.Pod) error {
+func (r *PodReconciler) label(ctx context.Context, w *defense.Workload, pod *defense.Pod) error {
 	if pod.Labels[v1alpha1.OperateFinishedLabel] != "" {
 		return nil
 	}
+	labels := map[string]string{v1alpha1.OperateFinishedLabel: strconv.FormatInt(r.Clock.Now().Unix(), 10)}
+	if w.Unstamped {
+		labels[v1alpha1.VersionLabel] = w.Version // others have it from their template
+	}
 	// The UID makes the patch one of this pod, and of no later one of its name.
-	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%q}}}`, pod.UID,
-		v1alpha1.OperateFinishedLabel, strconv.FormatInt(r.Clock.Now().Unix(), 10))
-	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err := r.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)))
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": labels}})
 	if err != nil {
+		return fmt.Errorf("encode the labels of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	if err := r.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("label pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil

@@ -18,6 +18,7 @@ package webhooks
 
 import (
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -55,11 +56,30 @@ func (k kindOfTest) of(req admission.Request) admission.Request {
 	gvk := k.GroupVersionKind()
 	req.Kind = metav1.GroupVersionKind(gvk)
 	req.Resource = metav1.GroupVersionResource{Group: gvk.Group, Version: gvk.Version, Resource: k.Resource()}
-	req.Object.Raw = []byte(k.words.Replace(string(req.Object.Raw)))
+	req.Object.Raw = []byte(k.manifest(string(req.Object.Raw)))
 	if req.OldObject.Raw != nil {
-		req.OldObject.Raw = []byte(k.words.Replace(string(req.OldObject.Raw)))
+		req.OldObject.Raw = []byte(k.manifest(string(req.OldObject.Raw)))
 	}
 	return req
+}
+
+// stampOfTemplate is the version label in a template of these tests.
+var stampOfTemplate = regexp.MustCompile(`("test":"[^"]*"),"` + regexp.QuoteMeta(v1alpha1.VersionLabel) + `":"[^"]*"`)
+
+// manifest makes what is stored of a Deployment what is of this kind.
+func (k kindOfTest) manifest(of string) string {
+	if !k.Stamps() {
+		of = stampOfTemplate.ReplaceAllString(of, "$1")
+	}
+	return k.words.Replace(of)
+}
+
+// patch makes a patch of a Deployment, one operation a line, one of this kind.
+func (k kindOfTest) patch(operations []string) string {
+	if !k.Stamps() {
+		operations = slices.DeleteFunc(slices.Clone(operations), func(o string) bool { return strings.Contains(o, `"path":"/spec/template/metadata`) })
+	}
+	return k.words.Replace("[" + strings.Join(operations, ",") + "]")
 }
 
 // forKinds runs a test with each kind.

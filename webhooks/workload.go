@@ -280,6 +280,7 @@ func read(req *admission.Request, o *Options, kind workload.Kind) (request defen
 		Now:       o.now(),
 		Own:       own,
 		Kind:      strings.ToLower(req.Kind.Kind),
+		Unstamped: !kind.Stamps(),
 		Namespace: req.Namespace,
 		Name:      req.Name,
 		User:      req.UserInfo.Username,

@@ -282,7 +282,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := k.words.Replace(strings.ReplaceAll("["+strings.Join(tt.want, ",")+"]", "$V", o.Version))
+			want := strings.ReplaceAll(k.patch(tt.want), "$V", o.Version)
 			if diff := cmp.Diff(decode(t, []byte(want)), withoutReleasedBy(decode(t, response.Patch))); diff != "" {
 				t.Error("patch (-want +got):\n", diff)
 			}

@@ -64,8 +64,10 @@ type AdmissionRequest struct {
 	Now time.Time
 	// Own says that the operator itself sent the request.
 	Own bool
-	// Kind is the kind of the workload in lower case, as in messages.
+	// Kind is the kind of the workload in lower case, as in messages, and Unstamped says
+	// that no template of this kind is labelled with its version.
 	Kind            string
+	Unstamped       bool
 	Namespace, Name string
 	User            string
 	// Old is what is stored; it is empty when a workload is created. New is
@@ -222,7 +224,7 @@ func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
 		delete(want.Annotations, key)
 	}
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
-	want.TemplateLabels[v1alpha1.VersionLabel] = r.New.Version
+	r.stamp(want)
 	want.Annotations[v1alpha1.ReleaseAnnotation] = "1"
 	r.releasedBy(want)
 	r.noteSeen(want)
@@ -252,7 +254,7 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 		// A request is about the release it was made at, not about this one: kubectl
 		// rollout undo even brings those of earlier ones back.
 		delete(want.Annotations, v1alpha1.RollbackToAnnotation)
-		want.TemplateLabels[v1alpha1.VersionLabel] = r.New.Version
+		r.stamp(want)
 	} else {
 		// Also when there was none: putting it in would restart all pods.
 		restore(want.TemplateLabels, r.Old.TemplateLabels, []string{v1alpha1.VersionLabel})
@@ -281,6 +283,16 @@ func (r *AdmissionRequest) markStale(want *AdmissionObject) {
 		// Set in this request. A mark is of an earlier label, lost while
 		// mutation was down.
 		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
+	}
+}
+
+// stamp labels a template with its version. Where templates are not labelled the label
+// is one that a manifest brought along, which would restart pods when it changed.
+func (r *AdmissionRequest) stamp(want *AdmissionObject) {
+	if r.Unstamped {
+		delete(want.TemplateLabels, v1alpha1.VersionLabel)
+	} else {
+		want.TemplateLabels[v1alpha1.VersionLabel] = r.New.Version
 	}
 }
 

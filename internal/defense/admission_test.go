@@ -64,6 +64,12 @@ func makeCreate() *admissionWrapper {
 	}}
 }
 
+// unstamped makes the workload one of a kind whose templates are not labelled.
+func (w *admissionWrapper) unstamped() *admissionWrapper {
+	w.Kind, w.Unstamped = "statefulset", true
+	delete(w.Old.TemplateLabels, v1alpha1.VersionLabel)
+	return w.loseTemplateLabel()
+}
 func (w *admissionWrapper) own() *admissionWrapper { w.Own = true; return w }
 func (w *admissionWrapper) user(s string) *admissionWrapper {
 	w.User = s
@@ -202,6 +208,21 @@ func admissionTests() map[string]admissionTest {
 		"create, cloned":   {request: cloned, want: wantCloned},
 		"create, opted out": {
 			request: makeCreate().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).label(v1alpha1.SuspendLabel, "1"),
+		},
+
+		"unstamped, created": {
+			request: makeCreate().unstamped(), want: []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v1"), setAnnotation(v1alpha1.ReleaseAnnotation, "1")},
+		},
+		"unstamped, created with a label in the manifest": {
+			request: makeCreate().unstamped().templateLabel(v1alpha1.VersionLabel, "old"),
+			want:    []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v1"), setAnnotation(v1alpha1.ReleaseAnnotation, "1"), dropTemplateLabel()},
+		},
+		"unstamped, released": {
+			request: makeUpdate().unstamped().release(),
+			want:    []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5")},
+		},
+		"unstamped, nothing changes but the label": {
+			request: makeUpdate().unstamped().templateLabel(v1alpha1.VersionLabel, "old"), want: []AdmissionChange{dropTemplateLabel()},
 		},
 
 		"update, nothing changes":  {request: makeUpdate()},

@@ -129,7 +129,7 @@ func (r *AdmissionRequest) seenBefore() string {
 	_, processed := r.New.Labels[v1alpha1.DefenseStatusLabel]
 	seen := r.New.Labels[v1alpha1.VersionLabel]
 	release := NextRelease(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
-	if processed || seen == r.Old.Labels[v1alpha1.VersionLabel] || seen != r.New.TemplateLabels[v1alpha1.VersionLabel] ||
+	if processed || seen == r.Old.Labels[v1alpha1.VersionLabel] || !r.Unstamped && seen != r.New.TemplateLabels[v1alpha1.VersionLabel] ||
 		ParseRelease(r.New.Annotations[v1alpha1.ReleaseAnnotation]) != release || r.New.Annotations[v1alpha1.ReleasedByAnnotation] != r.releaser() {
 		return ""
 	}
@@ -141,14 +141,15 @@ func (r *AdmissionRequest) releaser() string { return cmp.Or(cutAtRune(r.User, m
 
 // ledTo says that the template that is stored is what the newest release that
 // admission counted led to, although admission saw another one: nobody has recorded
-// that release, its mark is on the template, and what admission saw has no pods.
+// that release, its mark is on the template, where templates are marked, and what
+// admission saw has no pods.
 // Otherwise the template changed past admission since. Where that came before
 // anybody looked, it cannot be told apart; then the release has the template that is
 // stored all the same, and only the user may be wrong.
 func (in *WorkloadInput) ledTo(release, known int64) bool {
 	w := in.Workload
 	recorded := w.RecordedVersion()
-	return recorded != "" && recorded != w.Version && recorded == w.Stamp && release > known &&
+	return recorded != "" && recorded != w.Version && (recorded == w.Stamp || w.Unstamped) && release > known &&
 		w.Labels[v1alpha1.DefenseStatusLabel] == "" &&
 		!slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Version == recorded })
 }

@@ -147,6 +147,14 @@ func TestDecideWorkload(t *testing.T) {
 			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "1")},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Admitted: Admitted{{versionB, versionA}}}},
 		},
+		"unstamped: admission saw another template than is stored": {
+			workload: Workload{Version: versionA, Unstamped: true, Labels: labels(v, versionB), Annotations: labels(rel, "1")},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Admitted: Admitted{{versionB, versionA}}}},
+		},
+		"unstamped, slipped: the release was recorded": {
+			workload: Workload{Version: versionA, Unstamped: true, Labels: labels(v, versionB, processed, "processed"), Annotations: labels(rel, "2")},
+			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+		},
 		"admission saw another template than is stored, after other releases": {
 			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "6", admitted, "x=y,z="+versionB)},
 			changes:  []v1alpha1.ChangeWorkload{change("other", 4, v1alpha1.ChangeWorkloadSuccess)},

@@ -52,8 +52,10 @@ type Workload struct {
 	// label says may differ: that is a release that slipped past admission.
 	Version string
 	// Stamp is the version label of the pod template: the version that admission saw
-	// when it was released. Empty where it is not stamped.
-	Stamp string
+	// when it was released. Empty where it is not stamped. Unstamped says that no
+	// template of this kind is.
+	Stamp     string
+	Unstamped bool
 	// Replicas is the number of pods the workload asks for.
 	Replicas int32
 	// MinReady is how long a pod has to be Ready to be available, as the user wants it.
@@ -85,8 +87,9 @@ type Workload struct {
 	// RevisionCreated is when the current revision (a Deployment's ReplicaSet)
 	// was created; zero while there is none.
 	RevisionCreated time.Time
-	// RevisionUID identifies it; empty while there is none.
-	RevisionUID types.UID
+	// Revision identifies it among those of the workload, as its kind does; empty
+	// while there is none, or while it is not known.
+	Revision string
 	// RevisionReplicas are the pods that are asked of it by now.
 	RevisionReplicas int32
 	// OldRevisions are the others that pods are asked of.

@@ -85,6 +85,9 @@ func (Deployment) Resource() string { return "deployments" }
 // TemplatePath implements Kind.
 func (Deployment) TemplatePath() Path { return templatePath }
 
+// Stamps implements Kind.
+func (Deployment) Stamps() bool { return true }
+
 // Object implements Kind.
 func (d Deployment) Object() client.Object { return newUnstructured(d.GroupVersionKind()) }
 
@@ -119,12 +122,12 @@ func (d Deployment) Get(ctx context.Context, r client.Reader, key types.Namespac
 
 // Pods implements Kind.
 func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
-	if w.RevisionUID == "" {
+	if w.Revision == "" {
 		return nil, nil
 	}
 	var list corev1.PodList
 	// The pods are only read, and read in full here.
-	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.RevisionUID)},
+	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: w.Revision},
 		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list pods of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 	}
@@ -141,7 +144,7 @@ func (Deployment) PodLabels() []string { return nil }
 // IsCurrent implements Kind.
 func (Deployment) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
 	ref := metav1.GetControllerOf(pod)
-	return ref != nil && ref.UID == w.RevisionUID
+	return ref != nil && string(ref.UID) == w.Revision
 }
 
 // Paused implements Kind.
@@ -390,7 +393,7 @@ func (d Deployment) observeReplicaSets(ctx context.Context, r client.Reader, w *
 	}
 	if current != nil {
 		w.RevisionCreated = current.GetCreationTimestamp().Time
-		w.RevisionUID = current.GetUID()
+		w.Revision = string(current.GetUID())
 		replicas, _, _ := unstructured.NestedInt64(current.Object, "spec", "replicas")
 		w.RevisionReplicas = int32(replicas) //nolint:gosec // the API has them so
 		return observeNotMade(current, w)

@@ -44,6 +44,10 @@ type Kind interface {
 	Resource() string
 	// TemplatePath is where in a workload its pod template is.
 	TemplatePath() Path
+	// Stamps says that the templates of this kind are labelled with their version. Where
+	// they are not, a controller that looks for an earlier revision of a template finds
+	// it, whether the template went through admission or not.
+	Stamps() bool
 	// Object returns an empty workload, as it is kept in the cache.
 	Object() client.Object
 	// ObjectList returns an empty list of workloads.

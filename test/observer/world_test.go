@@ -307,9 +307,15 @@ func TestMarksFinished(t *testing.T) {
 		`{"metadata":{"labels":{"` + v1alpha1.OperateFinishedLabel + `":"1"}},"spec":{"nodeName":"x"}}`: false,
 		`[]`: false,
 	} {
-		if got := marksFinished([]byte(body)); got != want {
-			t.Errorf("marksFinished(%s) = %v, want %v", body, got, want)
+		for _, stamped := range []bool{true, false} {
+			if got := marksFinished([]byte(body), stamped); got != want {
+				t.Errorf("marksFinished(%s, %v) = %v, want %v", body, stamped, got, want)
+			}
 		}
+	}
+	versioned := `{"metadata":{"labels":{"` + v1alpha1.OperateFinishedLabel + `":"1","` + v1alpha1.VersionLabel + `":"v"}}}`
+	if marksFinished([]byte(versioned), true) || !marksFinished([]byte(versioned), false) {
+		t.Error("the version of a pod is written where its template does not have it, and only there")
 	}
 }
 

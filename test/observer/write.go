@@ -81,7 +81,7 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 		if !business(r) {
 			findings = append(findings, found(OwnFields, "a write that is not the operator's business"))
 		}
-		if r.Resource == "pods" && !marksFinished(r.body) {
+		if r.Resource == "pods" && !marksFinished(r.body, w.stamped(r)) {
 			findings = append(findings, found(OwnFields, "a write of a pod that does more than mark it as finished: %s", r.body))
 		}
 		if f := w.checkLeft(r); f != nil {
@@ -178,8 +178,19 @@ func (w *world) workloadOf(r *Request) (*workload, *release) {
 	return w.deployments[owner], of
 }
 
-// marksFinished says that a patch of a pod does nothing but that.
-func marksFinished(body []byte) bool {
+// stamped says that the pod a request is about has its version from its template.
+func (w *world) stamped(r *Request) bool {
+	p := w.pods[w.uids[kindPod+"/"+r.Namespace+"/"+r.Name]]
+	if p == nil {
+		return false
+	}
+	_, ofReplicaSet := w.replicaSets[p.owner]
+	return ofReplicaSet
+}
+
+// marksFinished says that a patch of a pod does nothing but that. It says of which
+// version the pod is, where its template does not.
+func marksFinished(body []byte, stamped bool) bool {
 	var sent map[string]map[string]any
 	if json.Unmarshal(body, &sent) != nil {
 		return false
@@ -191,7 +202,11 @@ func marksFinished(body []byte) bool {
 	}
 	labels, _ := sent["metadata"]["labels"].(map[string]any)
 	_, marks := labels[v1alpha1.OperateFinishedLabel].(string)
-	return len(sent) == 1 && len(labels) == 1 && marks
+	known := 1
+	if _, says := labels[v1alpha1.VersionLabel].(string); says && !stamped {
+		known++
+	}
+	return len(sent) == 1 && len(labels) == known && marks
 }
 
 // takesBack says that a patch of a workload only removes what makes up its block

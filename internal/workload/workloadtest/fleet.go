@@ -30,7 +30,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -53,6 +52,9 @@ func (Fleet) Resource() string { return "fleets" }
 
 // TemplatePath implements workload.Kind.
 func (Fleet) TemplatePath() workload.Path { return workload.Path{"spec", "crew"} }
+
+// Stamps implements workload.Kind.
+func (Fleet) Stamps() bool { return false }
 
 // Object implements workload.Kind.
 func (f Fleet) Object() client.Object {
@@ -92,12 +94,12 @@ func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedNam
 	w := &defense.Workload{
 		GVK: f.GroupVersionKind(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 		Labels: o.GetLabels(), Annotations: o.GetAnnotations(), Deleting: o.GetDeletionTimestamp() != nil,
-		Version: workload.Version(template), Stamp: fleet.Spec.Crew.Labels[v1alpha1.VersionLabel], Replicas: fleet.Spec.Ships, Paused: fleet.Spec.Anchored,
+		Version: workload.Version(template), Unstamped: true, Replicas: fleet.Spec.Ships, Paused: fleet.Spec.Anchored,
 	}
 	if s := &fleet.Status; s.ObservedGeneration < fleet.Generation {
 		w.Rollout.Unobserved = true
 	} else {
-		w.RevisionUID = types.UID(s.Revision)
+		w.Revision = s.Revision
 		w.Rollout.Complete = s.Manned == w.Replicas && s.Ready == w.Replicas && s.Total == w.Replicas
 	}
 	return w, nil
@@ -124,7 +126,7 @@ func (Fleet) PodLabels() []string { return []string{CrewLabel} }
 // IsCurrent implements workload.Kind.
 func (Fleet) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
 	return metav1.GetControllerOf(pod) != nil && metav1.GetControllerOf(pod).UID == w.UID &&
-		w.RevisionUID != "" && pod.GetLabels()[CrewLabel] == string(w.RevisionUID)
+		w.Revision != "" && pod.GetLabels()[CrewLabel] == w.Revision
 }
 
 // Paused implements workload.Kind.
