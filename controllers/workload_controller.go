@@ -463,7 +463,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 		p = cluster.PatchRevision(w)
 	}
 	if plan.Resumed {
-		p.DropAnnotation(v1alpha1.HaltedAnnotation)
+		p.DropHalted()
 	}
 	if plan.Processed {
 		p.SetLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed)

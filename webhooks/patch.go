@@ -19,6 +19,7 @@ package webhooks
 import (
 	"gomodules.xyz/jsonpatch/v2"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -42,7 +43,7 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 		case defense.TemplateLabel:
 			path, parent, present = templateMetadata.Join("labels"), o.hasTemplateLabels, o.TemplateLabels
 		case defense.WorkloadPaused:
-			operations = append(operations, changing(o.kind.Resume(&defense.Workload{Labels: o.Labels, Annotations: o.Annotations, Paused: o.Paused}))...)
+			operations = append(operations, changing(o.kind.Resume(&defense.Workload{Paused: o.Paused, Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}))...)
 			continue
 		case defense.WorkloadPace:
 			operations = append(operations, changing(o.kind.SetPace(o.Pace, c.Pace))...)

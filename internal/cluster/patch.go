@@ -169,6 +169,11 @@ func isSameEntry(a, b *metav1.ManagedFieldsEntry) bool {
 func (p *Patch) Halt(by workload.Control, version string) {
 	p.ops = append(p.ops, by.Halt(p.workload)...)
 	p.SetAnnotation(v1alpha1.HaltedAnnotation, version)
+	if from := by.HaltedFrom(p.workload); from != "" {
+		p.SetAnnotation(v1alpha1.HaltedFromAnnotation, from)
+	} else {
+		p.DropAnnotation(v1alpha1.HaltedFromAnnotation)
+	}
 }
 
 // Resume takes the operator's own halt back, with what says whose it is. Where
@@ -178,7 +183,13 @@ func (p *Patch) Resume(by workload.Control) {
 		return
 	}
 	p.ops = append(p.ops, by.Resume(p.workload)...)
+	p.DropHalted()
+}
+
+// DropHalted takes away what says that the pause is the operator's.
+func (p *Patch) DropHalted() {
 	p.DropAnnotation(v1alpha1.HaltedAnnotation)
+	p.DropAnnotation(v1alpha1.HaltedFromAnnotation)
 }
 
 // Hold says what the pace of a rollout is to be. Admission sets it, in the same request:

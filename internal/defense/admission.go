@@ -92,7 +92,7 @@ const (
 	// TemplateLabel is a label of the pod template.
 	TemplateLabel
 	// WorkloadPaused is the pause of the rollout. It is only ever removed, and
-	// has no key.
+	// has no key; the value is that of HaltedFromAnnotation.
 	WorkloadPaused
 	// WorkloadPace is what a hold changes. It has no key.
 	WorkloadPace
@@ -102,7 +102,7 @@ const (
 type AdmissionChange struct {
 	Target AdmissionTarget
 	Key    string
-	// Value is empty when the key is removed.
+	// Value is empty when a key is removed.
 	Value  string
 	Remove bool
 	// Pace is that of WorkloadPace.
@@ -136,7 +136,7 @@ func restoredLabels() []string {
 func restoredAnnotations() []string {
 	return []string{
 		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
-		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation,
+		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackRequestedAnnotation,
 		v1alpha1.UnquarantinedAnnotation,
 		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.HoldEndedAnnotation,
@@ -175,7 +175,7 @@ func MutateAdmission(r AdmissionRequest) []AdmissionChange {
 		mapChanges(TemplateLabel, r.New.TemplateLabels, want.TemplateLabels),
 	)
 	if r.New.Paused && !want.Paused {
-		changes = append(changes, AdmissionChange{Target: WorkloadPaused, Remove: true})
+		changes = append(changes, AdmissionChange{Target: WorkloadPaused, Remove: true, Value: r.Old.Annotations[v1alpha1.HaltedFromAnnotation]})
 	}
 	if want.Pacing != nil && want.Pace != r.New.Pace {
 		changes = append(changes, AdmissionChange{Target: WorkloadPace, Pace: want.Pace})
@@ -357,6 +357,7 @@ func (r *AdmissionRequest) takeBackPause(want *AdmissionObject) {
 	}
 	if !r.Old.Paused || !want.Paused {
 		delete(want.Annotations, v1alpha1.HaltedAnnotation)
+		delete(want.Annotations, v1alpha1.HaltedFromAnnotation)
 	}
 }
 

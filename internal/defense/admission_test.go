@@ -186,7 +186,7 @@ func admissionTests() map[string]admissionTest {
 		cloned.label(key, "x")
 	}
 	for _, key := range []string{
-		v1alpha1.AdmittedAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
+		v1alpha1.AdmittedAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
 		v1alpha1.OverrideStaleAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.QuarantinedAnnotation,
 		v1alpha1.ReleaseAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.SettingsAlteredAnnotation, v1alpha1.SuspendedByAnnotation,
 	} {
@@ -532,6 +532,17 @@ func admissionTests() map[string]admissionTest {
 			want: append(sorted(released(nil, nil), dropAnnotation(v1alpha1.HaltedAnnotation)),
 				AdmissionChange{Target: WorkloadPaused, Remove: true}),
 		},
+		"release of a halted workload: what was changed is given back": {
+			request: makeUpdate().unstamped().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").bothAnnotations(v1alpha1.HaltedFromAnnotation, "2").paused(true, true),
+			want: []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), dropAnnotation(v1alpha1.HaltedAnnotation),
+				dropAnnotation(v1alpha1.HaltedFromAnnotation), setAnnotation(v1alpha1.ReleaseAnnotation, "5"), {Target: WorkloadPaused, Remove: true, Value: "2"}},
+		},
+		"release of a halted workload by a manifest without annotations: what was changed is given back": {
+			request: makeUpdate().unstamped().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").bothAnnotations(v1alpha1.HaltedFromAnnotation, "2").
+				lose(v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation).paused(true, true),
+			want: []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "5"), {Target: WorkloadPaused, Remove: true, Value: "2"}},
+		},
 		"resumed by a user: what says that it was halted goes": {
 			request: makeBlocked().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, false),
 			want:    []AdmissionChange{dropAnnotation(v1alpha1.HaltedAnnotation)},
@@ -547,9 +558,9 @@ func admissionTests() map[string]admissionTest {
 	}
 	for _, key := range []string{
 		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
-		v1alpha1.HaltedAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.AdmittedAnnotation,
+		v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.AdmittedAnnotation,
 	} {
-		if key == v1alpha1.HaltedAnnotation {
+		if key == v1alpha1.HaltedAnnotation || key == v1alpha1.HaltedFromAnnotation {
 			// Only while the workload is paused.
 			tests["restored when lost: "+key] = admissionTest{
 				request: makeUpdate().bothAnnotations(key, "x").paused(true, true).lose(key), want: []AdmissionChange{setAnnotation(key, "x")},

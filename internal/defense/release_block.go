@@ -86,7 +86,8 @@ func (d *release) failedAnew() bool {
 }
 
 // halt pauses a rollout that is under way, together with the block; one that is held also
-// where the setting halting is off. A pause of the user's is left alone. A user who resumes the rollout has decided: no
+// where the setting halting is off. A pause of the user's is left alone, and so is a workload
+// whose pods only its user replaces. A user who resumes the rollout has decided: no
 // failure after the one that blocked halts it again.
 func (d *release) halt() {
 	if !d.halts() {
@@ -97,7 +98,7 @@ func (d *release) halt() {
 }
 
 func (d *release) halts() bool {
-	return (d.Settings.Halting || d.holding()) && !d.Workload.Paused && !d.Workload.Rollout.Complete && !d.wasComplete()
+	return (d.Settings.Halting || d.holding()) && !d.Workload.Paused && !d.Workload.OnDelete && !d.Workload.Rollout.Complete && !d.wasComplete()
 }
 
 // wasComplete says that the rollout was complete when it was last heard of, and

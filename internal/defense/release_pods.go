@@ -237,7 +237,7 @@ func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 // a little behind, does not take back.
 func (d *release) waitsInVain(made bool) bool {
 	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-clockTolerance))
-	if made || !d.preOver() || d.Workload.Paused || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
+	if made || !d.preOver() || d.Workload.waitsForUser() || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
 		return false
 	}
 	return len(d.preparing) > 0 || d.podsToCome()

@@ -61,6 +61,9 @@ func (d *release) explainProgress() {
 	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
 			"the operator paused the %s because this version failed: release a repair, correct the verdict, or resume it", w.Kind())
+	case w.OnDelete:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete,
+			"pods are replaced only when somebody deletes them (updateStrategy OnDelete); those that are get verified%s", w.Rollout.told())
 	case w.Paused && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is paused; the release goes on when it is resumed", w.Kind())
 	case d.stuckOn != "":
@@ -69,9 +72,20 @@ func (d *release) explainProgress() {
 		d.becomeStuck(fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
 	case w.Rollout.Stuck:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "the rollout does not move: %s", w.Rollout.Message)
+	case w.Rollout.Partitioned:
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned,
+			"a user's partition keeps %d of %d pods at the version before; the release goes on when it is lowered", w.Partition, w.Replicas)
 	default:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "pods are being replaced")
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "pods are being replaced%s", w.Rollout.told())
 	}
+}
+
+// told is how far a rollout has come, after what else is said of it.
+func (r *Rollout) told() string {
+	if r.Told == "" {
+		return ""
+	}
+	return ": " + r.Told
 }
 
 // explainVerification says what the verification of the release came to. Pods that

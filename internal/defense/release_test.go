@@ -104,8 +104,13 @@ func unready(p *Pod)     { p.Ready = false }
 func terminating(p *Pod) { p.Terminating = true }
 func ended(p *Pod)       { p.Ready, p.Ended = false, true }
 
-func (w *world) Complete() *world             { w.in.Workload.Rollout.Complete = true; return w }
-func (w *world) Paused() *world               { w.in.Workload.Paused = true; return w }
+func (w *world) Complete() *world { w.in.Workload.Rollout.Complete = true; return w }
+func (w *world) Paused() *world   { w.in.Workload.Paused = true; return w }
+func (w *world) OnDelete() *world { w.in.Workload.OnDelete = true; return w }
+func (w *world) Partitioned(keep int32) *world {
+	w.in.Workload.Partition, w.in.Workload.Rollout.Partitioned = keep, true
+	return w
+}
 func (w *world) BatchSize(n int32) *world     { w.in.Settings.BatchSize = n; return w }
 func (w *world) Later(d time.Duration) *world { w.in.Now = w.in.Now.Add(d); return w }
 func (w *world) Status(s v1alpha1.ChangeWorkloadStatusType) *world {
@@ -950,8 +955,11 @@ func TestHalting(t *testing.T) {
 			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
 		"not without a block": {func() *world { w := newWorld(3).Pods(1); w.in.Settings.Blocking = false; return w }(),
 			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
-		"not when it is blocked already":    {newWorld(3).Pods(1).Suspended(versionB + " 7"), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
-		"a user's own pause stays a user's": {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0")}, true, "", v1alpha1.ReasonRolloutPaused},
+		"not when it is blocked already":                {newWorld(3).Pods(1).Suspended(versionB + " 7"), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
+		"a user's own pause stays a user's":             {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0")}, true, "", v1alpha1.ReasonRolloutPaused},
+		"pods that only a user replaces are left alone": {newWorld(3).OnDelete().Pods(1), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonOnDelete},
+		"a user's partition is no halt":                 {newWorld(3).Partitioned(2).Pods(1), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted},
+		"a user's partition is told":                    {newWorld(3).Partitioned(2).Pods(1), nil, false, "", v1alpha1.ReasonPartitioned},
 		"whoever resumes decides": {newWorld(3).Pods(2), []func(*world){fail("sleep-0"), func(w *world) {
 			w.stored.Paused = false
 			delete(w.stored.Annotations, v1alpha1.HaltedAnnotation)

@@ -263,6 +263,8 @@ func notByItself(w *Workload, q Quarantine) string {
 		return describeQuarantine(w.Version, q) + ", and released again by an override; it is not rolled back again"
 	case q.restored(w):
 		return fmt.Sprintf("version %s was itself restored by a rollback", w.Version)
+	case w.OnDelete:
+		return "only its user replaces pods of the " + w.Kind() + " (updateStrategy OnDelete)"
 	case w.pausedByUser():
 		return "the " + w.Kind() + " is paused by a user"
 	default:

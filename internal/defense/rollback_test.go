@@ -188,6 +188,7 @@ func TestDecideRollback(t *testing.T) {
 		"self-healing turned on later":   {makeScene().state(v1alpha1.ChangeWorkloadSuspend).with(func(s *scene) { s.Settings.SelfHealing, s.Pods = true, nil }), "", "", false, "", 0},
 		"self-healing turned off since":  {makeScene().dueForHealing().with(func(s *scene) { s.Settings.SelfHealing = false }), "", "", false, "", 0},
 		"self-healing, corrected since":  {makeScene().dueForHealing().state(v1alpha1.ChangeWorkloadRunning), "", "", false, "", 0},
+		"pods that only a user replaces": {makeScene().with(func(s *scene) { s.Workload.OnDelete = true }), "", "", false, "", lookAgain},
 		"self-healing, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, itself restored":  {restoring().dueForHealing(), "", "", false, "", 0},
 		"self-healing without a history": {makeScene().with(func(s *scene) { s.History = nil }).dueForHealing(), "", "", false, "", 0},

@@ -60,8 +60,14 @@ type Workload struct {
 	Replicas int32
 	// MinReady is how long a pod has to be Ready to be available, as the user wants it.
 	MinReady time.Duration
-	// Paused says that the workload does not roll out changes.
+	// Paused says that the workload does not roll out changes: it has what the operator
+	// halts it by, which a user may have set.
 	Paused bool
+	// OnDelete says that a user wants pods to be replaced only when they are deleted.
+	// Partition is how many of its pods, the first ones, a user wants to stay at the
+	// template before.
+	OnDelete  bool
+	Partition int32
 	// Rolling says that old pods run until new ones do, and ProgressDeadline how
 	// long the rollout may stand still; 0 is for ever.
 	Rolling          bool
@@ -135,6 +141,11 @@ type Rollout struct {
 	// Stuck: the rollout exceeded its progress deadline, as Message says.
 	Stuck   bool
 	Message string
+	// Partitioned: all pods but those that a user's partition keeps are of the current
+	// template and available.
+	Partitioned bool
+	// Told is how far it has come in words; empty where they tell nothing.
+	Told string
 }
 
 // Observed takes what a hold changes, with what the annotations say of a hold: of the
@@ -186,6 +197,12 @@ func (w *Workload) haltedBy(version string) bool {
 // pausedByUser says that a pause is not the operator's.
 func (w *Workload) pausedByUser() bool {
 	return w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] == ""
+}
+
+// waitsForUser says that no pod of the workload is replaced before a user does
+// something.
+func (w *Workload) waitsForUser() bool {
+	return w.Paused || w.OnDelete || w.Rollout.Partitioned
 }
 
 func (w *Workload) blocked() bool {

@@ -163,6 +163,9 @@ func (Deployment) Halt(*defense.Workload) []Op {
 	return []Op{{Op: "test", Path: pausedPath}, {Op: "add", Path: pausedPath, Value: true}}
 }
 
+// HaltedFrom implements Control: only a Deployment that runs is halted.
+func (Deployment) HaltedFrom(*defense.Workload) string { return "" }
+
 // Resume implements Control.
 func (Deployment) Resume(w *defense.Workload) []Op {
 	if !w.Paused {

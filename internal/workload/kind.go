@@ -92,9 +92,12 @@ type Control interface {
 	// Halt stops the rollout of a workload that runs: where a user stopped it
 	// meanwhile, it does not apply.
 	Halt(w *defense.Workload) []Op
+	// HaltedFrom is what v1alpha1.HaltedFromAnnotation keeps of what Halt changes; empty
+	// for what the API server sets by default.
+	HaltedFrom(w *defense.Workload) string
 	// Resume lets go on what Halt stopped. Where a user let it go on already, there
-	// is nothing to change. Of the workload it reads the labels, the annotations and
-	// whether it is paused.
+	// is nothing to change. Of the workload it reads whether it is paused and
+	// v1alpha1.HaltedFromAnnotation.
 	Resume(w *defense.Workload) []Op
 	// Restore sets the pod template back.
 	Restore(template map[string]any) []Op

@@ -39,7 +39,7 @@ func ownLabels() []string {
 func ownAnnotations() []string {
 	return []string{
 		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
-		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HeldAnnotation, v1alpha1.HoldEndedAnnotation,
+		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.HeldAnnotation, v1alpha1.HoldEndedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackToAnnotation,
 		v1alpha1.RollbackRequestedAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.UnquarantinedAnnotation,
 		v1alpha1.AdmittedAnnotation,

@@ -229,6 +229,7 @@ func takesBack(body []byte) bool {
 			key == "/metadata/annotations/"+v1alpha1.SuspendedByAnnotation,
 			key == "/metadata/annotations/"+v1alpha1.OverrideStaleAnnotation,
 			key == "/metadata/annotations/"+v1alpha1.HeldAnnotation,
+			key == "/metadata/annotations/"+v1alpha1.HaltedFromAnnotation,
 			key == "/metadata/annotations/"+v1alpha1.HaltedAnnotation:
 			removed++
 		default:

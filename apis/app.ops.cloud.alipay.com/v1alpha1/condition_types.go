@@ -166,6 +166,12 @@ const (
 	// ReasonRolloutPaused means the workload is paused; verification goes on for
 	// the pods that are there, the release stays open.
 	ReasonRolloutPaused = "RolloutPaused"
+	// ReasonPartitioned means that a user's partition keeps pods at the template before;
+	// the others run this version, and the release stays Running.
+	ReasonPartitioned = "Partitioned"
+	// ReasonOnDelete means that pods are replaced only when a user deletes them
+	// (updateStrategy OnDelete); the release stays Running until all are.
+	ReasonOnDelete = "OnDelete"
 	// ReasonRolloutHalted means the operator paused the workload because this
 	// version failed.
 	ReasonRolloutHalted = "RolloutHalted"

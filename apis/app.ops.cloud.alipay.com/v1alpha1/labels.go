@@ -115,6 +115,10 @@ const (
 	// HaltedAnnotation holds the version because of which the operator paused
 	// the workload.
 	HaltedAnnotation = "altershield.defense.antgroup.com/halted"
+	// HaltedFromAnnotation holds what the operator changed to pause the workload, as it
+	// was: the partition of a StatefulSet. Without it, that is what the API server sets.
+	// It goes with HaltedAnnotation.
+	HaltedFromAnnotation = "altershield.defense.antgroup.com/halted-from"
 	// HeldAnnotation records, as JSON, what a hold changed of the workload, to be
 	// given back, and what it wants it to be now. It is there while the rollout waits
 	// for its verdicts.

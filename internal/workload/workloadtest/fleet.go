@@ -171,6 +171,9 @@ func (Fleet) Halt(*defense.Workload) []workload.Op {
 	return []workload.Op{{Op: "test", Path: anchored}, {Op: "add", Path: anchored, Value: true}}
 }
 
+// HaltedFrom implements workload.Control.
+func (Fleet) HaltedFrom(*defense.Workload) string { return "" }
+
 // Resume implements workload.Control.
 func (Fleet) Resume(w *defense.Workload) []workload.Op {
 	if !w.Paused {
