@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -56,7 +57,7 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 	byObject := map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                {Transform: kinds.TrimPod},
 		cluster.NamespaceObject():    {Transform: workload.TrimNamespace},
-		&appsv1.ControllerRevision{}: {Label: ownedByUs(), Transform: workload.TrimRevision},
+		&appsv1.ControllerRevision{}: {Label: revisionsRead(kinds), Transform: workload.TrimRevision},
 		&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{operator: {
 			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, cluster.BrakeName),
 		}}},
@@ -72,13 +73,23 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 	}
 }
 
-// ownedByUs selects the ControllerRevisions of the operator among those of
-// StatefulSets and DaemonSets. What of them is not the operator's all the same,
-// workload.Remembers tells.
-func ownedByUs() labels.Selector {
+// revisionsRead selects the ControllerRevisions that are read: all, where that is how
+// workloads of a kind remember their templates, else those of the operator. What of them
+// is not the operator's all the same, workload.Remembers tells.
+func revisionsRead(kinds *workload.Registry) labels.Selector {
+	for _, kind := range kinds.Kinds() {
+		if slices.ContainsFunc(kind.Secondary(), isRevision) {
+			return labels.Everything()
+		}
+	}
 	has, err := labels.NewRequirement(v1alpha1.VersionLabel, selection.Exists, nil)
 	utilruntime.Must(err)
 	return labels.NewSelector().Add(*has)
+}
+
+func isRevision(s workload.Secondary) bool {
+	_, is := s.Object.(*appsv1.ControllerRevision)
+	return is
 }
 
 // ClientOptions make every write carry the operator's field manager.
@@ -95,7 +106,9 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry)
 	for _, kind := range kinds.Kinds() {
 		cached = append(cached, kind.Object())
 		for _, s := range kind.Secondary() {
-			owned = append(owned, s.Object)
+			if !isRevision(s) { // those have indexes of their own
+				owned = append(owned, s.Object)
+			}
 		}
 	}
 	for _, object := range owned {
@@ -105,6 +118,9 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry)
 	}
 	if err := indexer.IndexField(ctx, &appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf); err != nil {
 		return fmt.Errorf("index what is remembered by workload: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &appsv1.ControllerRevision{}, workload.IndexByRevised, workload.RevisedBy); err != nil {
+		return fmt.Errorf("index revisions by workload: %w", err)
 	}
 	if err := indexer.IndexField(ctx, &v1alpha1.ChangeWorkload{}, workload.IndexByOrder, workload.OrderOf); err != nil {
 		return fmt.Errorf("index changeworkloads by order: %w", err)

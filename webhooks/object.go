@@ -56,7 +56,8 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	o := &object{kind: kind, template: template}
 	o.Version = workload.Version(template)
 	stored := &unstructured.Unstructured{Object: content}
-	o.Paused, _ = kind.Paused(stored)
+	stopping, _ := kind.Stopping(stored)
+	o.Paused = stopping.Paused
 	o.Pacing, _ = kind.Pace(stored)
 
 	metadata, _ := content["metadata"].(map[string]any)

@@ -43,7 +43,8 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 		case defense.TemplateLabel:
 			path, parent, present = templateMetadata.Join("labels"), o.hasTemplateLabels, o.TemplateLabels
 		case defense.WorkloadPaused:
-			operations = append(operations, changing(o.kind.Resume(&defense.Workload{Paused: o.Paused, Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}))...)
+			halted := &defense.Workload{Stopping: defense.Stopping{Paused: true}, Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
+			operations = append(operations, changing(o.kind.Resume(halted))...)
 			continue
 		case defense.WorkloadPace:
 			operations = append(operations, changing(o.kind.SetPace(o.Pace, c.Pace))...)

@@ -101,10 +101,10 @@ func TestAnotherKind(t *testing.T) {
 		}
 		return stored
 	}
-	if anchored, _ := kind.Paused(patch(func(p *Patch) { p.Halt(kind, w.Version) })); !anchored {
+	if stopping, _ := kind.Stopping(patch(func(p *Patch) { p.Halt(kind, w.Version) })); !stopping.Paused {
 		t.Error("not halted")
 	}
-	if anchored, _ := kind.Paused(patch(func(p *Patch) { p.Resume(kind) })); anchored {
+	if stopping, _ := kind.Stopping(patch(func(p *Patch) { p.Resume(kind) })); stopping.Paused {
 		t.Error("not resumed")
 	}
 	if template, _ := workload.Template(kind, patch(func(p *Patch) { p.Restore(kind, crew("busybox:0")) })); !cmp.Equal(template, crew("busybox:0")) {

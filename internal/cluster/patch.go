@@ -47,6 +47,8 @@ type Patch struct {
 	ops      []workload.Op
 	// pace is what admission is to make of the write; nil where it has nothing to do.
 	pace *paced
+	// disowns are fields that are not to be the operator's after the write.
+	disowns []workload.Path
 }
 
 // paced is a pace that a write leads to where admission sees it, by what it says of a
@@ -183,6 +185,7 @@ func (p *Patch) Resume(by workload.Control) {
 		return
 	}
 	p.ops = append(p.ops, by.Resume(p.workload)...)
+	p.disowns = by.HaltPaths()
 	p.DropHalted()
 }
 
@@ -236,6 +239,12 @@ func (c *Cluster) write(ctx context.Context, p *Patch) error {
 	if err := c.Client.Patch(ctx, obj, client.RawPatch(types.JSONPatchType, body)); err != nil {
 		return fmt.Errorf("patch %s %s/%s: %w", p.workload.Kind(), p.workload.Namespace, p.workload.Name, err)
 	}
+	if len(p.disowns) > 0 {
+		// Else whoever applies them server-side conflicts with the operator, which says so.
+		if err := c.disown(ctx, p.workload, p.disowns); err != nil {
+			log.FromContext(ctx).Info("the fields that a workload was halted by stay the operator's", "workload", p.workload.Name, "cause", err.Error())
+		}
+	}
 	if p.pace == nil {
 		return nil
 	}
@@ -262,21 +271,21 @@ func (c *Cluster) writePace(ctx context.Context, p *Patch, written *unstructured
 	if err := c.write(ctx, again); err != nil {
 		return err
 	}
-	return c.disown(ctx, p.workload, p.pace.by)
+	return c.disown(ctx, p.workload, p.pace.by.PacePaths())
 }
 
 // disown takes the operator's name off the fields that a hold changes: whoever applies
 // them server-side would conflict with it for ever.
-func (c *Cluster) disown(ctx context.Context, w *defense.Workload, kind workload.Kind) error {
+func (c *Cluster) disown(ctx context.Context, w *defense.Workload, fields []workload.Path) error {
 	stored, err := c.Stored(ctx, w)
 	if err != nil || stored == nil {
 		return err
 	}
-	fields, due, err := workload.GiveUp(stored.GetManagedFields(), kind.PacePaths()...)
+	entries, due, err := workload.GiveUp(stored.GetManagedFields(), fields...)
 	if err != nil || !due {
 		return err
 	}
-	return c.write(ctx, PatchFields(w, stored.GetManagedFields(), fields))
+	return c.write(ctx, PatchFields(w, stored.GetManagedFields(), entries))
 }
 
 // isFailedTest says that a JSON patch did not apply, because a test in it failed

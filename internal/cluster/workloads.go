@@ -133,7 +133,7 @@ func (v View) Anew(ctx context.Context, w *defense.Workload) (*defense.Workload,
 	anew := *w
 	anew.Labels, anew.Annotations, anew.ResourceVersion = stored.GetLabels(), stored.GetAnnotations(), stored.GetResourceVersion()
 	anew.Deleting = stored.GetDeletionTimestamp() != nil
-	if anew.Paused, err = kind.Paused(stored); err != nil {
+	if anew.Stopping, err = kind.Stopping(stored); err != nil {
 		return nil, err
 	}
 	pacing, err := kind.Pace(stored)

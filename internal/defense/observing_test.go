@@ -160,7 +160,7 @@ func TestTakeBackWhileObserved(t *testing.T) {
 	own := &Workload{Version: versionA, Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.SuspendLabel: "1"},
 		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.SuspendedByAnnotation: versionA + " 1"}}
 	users := &Workload{Version: versionA, Labels: own.Labels, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"}}
-	halted := &Workload{Version: versionA, Paused: true, Labels: map[string]string{v1alpha1.VersionLabel: versionA},
+	halted := &Workload{Version: versionA, Stopping: Stopping{Paused: true}, Labels: map[string]string{v1alpha1.VersionLabel: versionA},
 		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.HaltedAnnotation: versionA}}
 	open := []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)}
 	for name, test := range map[string]struct {

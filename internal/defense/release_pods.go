@@ -173,7 +173,7 @@ func (d *release) allBatched() bool {
 		}
 		live++
 	}
-	return live == int(d.Workload.Replicas)
+	return live >= int(d.Workload.Replicas)
 }
 
 // deadline is until when a batch waits to be full. While a check of the release held
@@ -210,7 +210,7 @@ func (d *release) allPassed() bool {
 		}
 		live++
 	}
-	return live == int(d.Workload.Replicas)
+	return live >= int(d.Workload.Replicas)
 }
 
 // waitsForRestarted says that a pod does not run at this moment, or was restarted

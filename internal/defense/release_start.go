@@ -273,8 +273,8 @@ func (d *release) prove() (wait time.Duration) {
 		d.leaveHistory()
 		return 0
 	}
-	if !d.Workload.AvailableSince.IsZero() {
-		left := latest(since, d.Workload.AvailableSince).Add(d.Settings.RollbackAfter).Sub(d.Now)
+	if available := d.Workload.availableSince(d.Pods, d.Now); !available.IsZero() {
+		left := latest(since, available).Add(d.Settings.RollbackAfter).Sub(d.Now)
 		if left <= 0 {
 			d.condition(v1alpha1.ConditionProven, metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it has run well for %s", d.Settings.RollbackAfter)
 			return 0

@@ -326,6 +326,8 @@ func runningTarget(w *Workload, q Quarantine, changes []v1alpha1.ChangeWorkload)
 	for i := range olds {
 		switch old := &olds[i]; {
 		case old.Version == w.Version:
+		case old.Version == "":
+			refusal = fmt.Sprintf("the version of pods that still run, of revision %s, is not known", old.Name)
 		case q.Holds(old.Version) || knownBad(old.Version, changes):
 			refusal = fmt.Sprintf("version %s, whose pods still run, failed itself", old.Version)
 		case old.Ready < old.Replicas:

@@ -60,14 +60,8 @@ type Workload struct {
 	Replicas int32
 	// MinReady is how long a pod has to be Ready to be available, as the user wants it.
 	MinReady time.Duration
-	// Paused says that the workload does not roll out changes: it has what the operator
-	// halts it by, which a user may have set.
-	Paused bool
-	// OnDelete says that a user wants pods to be replaced only when they are deleted.
-	// Partition is how many of its pods, the first ones, a user wants to stay at the
-	// template before.
-	OnDelete  bool
-	Partition int32
+	// Stopping says what keeps its pods from being replaced.
+	Stopping
 	// Rolling says that old pods run until new ones do, and ProgressDeadline how
 	// long the rollout may stand still; 0 is for ever.
 	Rolling          bool
@@ -80,8 +74,11 @@ type Workload struct {
 	// InFlight is how many pods the strategy lets be replaced at a time.
 	InFlight int32
 	// AvailableSince is since when the workload has been available without a break;
-	// zero while it is not.
+	// zero while it is not. Workloads of some kinds do not say that: ByPods says that
+	// their pods tell, of which MayLack may be unavailable.
 	AvailableSince time.Time
+	ByPods         bool
+	MayLack        int32
 	// NotMade are pods of the current revision that are asked for and refused; nil
 	// when none is.
 	NotMade *NotMade
@@ -100,6 +97,18 @@ type Workload struct {
 	RevisionReplicas int32
 	// OldRevisions are the others that pods are asked of.
 	OldRevisions []OldRevision
+}
+
+// Stopping says what in a workload keeps its pods from being replaced.
+type Stopping struct {
+	// Paused says that the workload does not roll out changes: it has what the operator
+	// halts it by, which a user may have set.
+	Paused bool
+	// OnDelete says that a user wants pods to be replaced only when they are deleted.
+	// Partition is how many of its pods, the first ones, a user wants to stay at the
+	// template before.
+	OnDelete  bool
+	Partition int32
 }
 
 // OldRevision is an earlier pod template of a workload that still has pods.
@@ -161,6 +170,28 @@ func (w *Workload) Observed(pace Pace) {
 	if users.ProgressDeadlineSeconds < math.MaxInt32 {
 		w.ProgressDeadline = time.Duration(users.ProgressDeadlineSeconds) * time.Second
 	}
+}
+
+// availableSince is since when the workload has been available without a break, by
+// what it says or by these pods of its current revision; zero while it is not.
+func (w *Workload) availableSince(pods []Pod, now time.Time) time.Time {
+	if !w.ByPods {
+		return w.AvailableSince
+	}
+	var since []time.Time
+	for i := range pods {
+		if p := &pods[i]; p.live() && p.Ready {
+			if at := p.bounded(p.ReadySince, now).Add(w.MinReady); !at.After(now) {
+				since = append(since, at)
+			}
+		}
+	}
+	needed := int(max(w.Replicas-w.MayLack, min(w.Replicas, 1)))
+	if needed == 0 || len(since) < needed {
+		return time.Time{}
+	}
+	slices.SortFunc(since, time.Time.Compare)
+	return since[needed-1]
 }
 
 // Kind is the kind of the workload in lower case, as in messages.

@@ -147,13 +147,13 @@ func (Deployment) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
 	return ref != nil && string(ref.UID) == w.Revision
 }
 
-// Paused implements Kind.
-func (Deployment) Paused(stored *unstructured.Unstructured) (bool, error) {
+// Stopping implements Kind.
+func (Deployment) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
 	paused, _, err := unstructured.NestedBool(stored.Object, "spec", "paused")
 	if err != nil {
-		return false, fmt.Errorf("read deployment %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
+		return defense.Stopping{}, fmt.Errorf("read deployment %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
 	}
-	return paused, nil
+	return defense.Stopping{Paused: paused}, nil
 }
 
 const pausedPath = "/spec/paused"
@@ -165,6 +165,9 @@ func (Deployment) Halt(*defense.Workload) []Op {
 
 // HaltedFrom implements Control: only a Deployment that runs is halted.
 func (Deployment) HaltedFrom(*defense.Workload) string { return "" }
+
+// HaltPaths implements Control: what Halt adds, Resume removes.
+func (Deployment) HaltPaths() []Path { return nil }
 
 // Resume implements Control.
 func (Deployment) Resume(w *defense.Workload) []Op {
@@ -488,7 +491,7 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 		Version:         version,
 		Stamp:           stampOf(obj),
 		Replicas:        1,
-		Paused:          deployment.Spec.Paused,
+		Stopping:        defense.Stopping{Paused: deployment.Spec.Paused},
 		Rolling:         deployment.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType,
 	}
 	w.Observed(defense.Pace{
@@ -544,6 +547,11 @@ func rolloutOf(d *appsv1.Deployment, replicas int32) defense.Rollout {
 // trimDeployment replaces the template by its version and hash and drops what
 // no decision reads.
 func trimDeployment(obj any) (any, error) {
+	return trimWorkload(obj, "replicas", "minReadySeconds", "paused", "strategy", "progressDeadlineSeconds")
+}
+
+// trimWorkload does so and keeps these fields of the spec.
+func trimWorkload(obj any, keep ...string) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return obj, nil
@@ -558,7 +566,7 @@ func trimDeployment(obj any) (any, error) {
 			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 		}
 	}
-	return trim(u, Version, "replicas", "minReadySeconds", "paused", "strategy", "progressDeadlineSeconds")
+	return trim(u, Version, keep...)
 }
 
 // stampOf reads the version label of the template off a trimmed object, or out of

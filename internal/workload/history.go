@@ -29,16 +29,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// TrimRevision drops from a ControllerRevision on its way into the cache the
-// template, which is read from the API server when it is needed.
-func TrimRevision(obj any) (any, error) {
-	if r, ok := obj.(*appsv1.ControllerRevision); ok {
-		r.Data.Raw, r.Data.Object = nil, nil
-		r.ManagedFields, r.Annotations = nil, nil
-	}
-	return obj, nil
-}
-
 // Remembers is the UID of the workload whose version a ControllerRevision remembers;
 // empty when it is none of the operator's. The workload is no controller of it: those
 // of StatefulSets and DaemonSets let go of revisions that their selectors do not match.
@@ -92,5 +82,6 @@ func TemplateOf(r *appsv1.ControllerRevision) (template map[string]any, version 
 	if template, err = decodeTemplate(data.Spec.Template); err != nil {
 		return nil, "", fmt.Errorf("read controllerrevision %s/%s: %w", r.Namespace, r.Name, err)
 	}
+	delete(template, patchDirective)
 	return template, Version(template), nil
 }

@@ -64,8 +64,9 @@ type Kind interface {
 	PodLabels() []string
 	// IsCurrent says that a pod of the workload is of its current template.
 	IsCurrent(w *defense.Workload, pod metav1.Object) bool
-	// Paused reads off a workload, as the API server sent it, whether it is paused.
-	Paused(stored *unstructured.Unstructured) (bool, error)
+	// Stopping reads off a workload, as the API server sent it, what keeps its pods from
+	// being replaced.
+	Stopping(stored *unstructured.Unstructured) (defense.Stopping, error)
 	// Pace reads off such a workload what a hold changes, and whether its rollout can
 	// be held; nil where workloads of this kind cannot.
 	Pace(stored *unstructured.Unstructured) (*defense.Pacing, error)
@@ -95,8 +96,11 @@ type Control interface {
 	// HaltedFrom is what v1alpha1.HaltedFromAnnotation keeps of what Halt changes; empty
 	// for what the API server sets by default.
 	HaltedFrom(w *defense.Workload) string
+	// HaltPaths are the fields that Halt and Resume both set, so that they are the
+	// operator's by now.
+	HaltPaths() []Path
 	// Resume lets go on what Halt stopped. Where a user let it go on already, there
-	// is nothing to change. Of the workload it reads whether it is paused and
+	// is nothing to change. Of the workload it reads what stops it and
 	// v1alpha1.HaltedFromAnnotation.
 	Resume(w *defense.Workload) []Op
 	// Restore sets the pod template back.

@@ -94,7 +94,7 @@ func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedNam
 	w := &defense.Workload{
 		GVK: f.GroupVersionKind(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 		Labels: o.GetLabels(), Annotations: o.GetAnnotations(), Deleting: o.GetDeletionTimestamp() != nil,
-		Version: workload.Version(template), Unstamped: true, Replicas: fleet.Spec.Ships, Paused: fleet.Spec.Anchored,
+		Version: workload.Version(template), Unstamped: true, Replicas: fleet.Spec.Ships, Stopping: defense.Stopping{Paused: fleet.Spec.Anchored},
 	}
 	if s := &fleet.Status; s.ObservedGeneration < fleet.Generation {
 		w.Rollout.Unobserved = true
@@ -129,10 +129,10 @@ func (Fleet) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
 		w.Revision != "" && pod.GetLabels()[CrewLabel] == w.Revision
 }
 
-// Paused implements workload.Kind.
-func (Fleet) Paused(stored *unstructured.Unstructured) (bool, error) {
+// Stopping implements workload.Kind.
+func (Fleet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
 	anchored, _, err := unstructured.NestedBool(stored.Object, "spec", "anchored")
-	return anchored, err
+	return defense.Stopping{Paused: anchored}, err
 }
 
 // Pace implements workload.Kind: rollouts of Fleets cannot be held.
@@ -173,6 +173,9 @@ func (Fleet) Halt(*defense.Workload) []workload.Op {
 
 // HaltedFrom implements workload.Control.
 func (Fleet) HaltedFrom(*defense.Workload) string { return "" }
+
+// HaltPaths implements workload.Control.
+func (Fleet) HaltPaths() []workload.Path { return nil }
 
 // Resume implements workload.Control.
 func (Fleet) Resume(w *defense.Workload) []workload.Op {

@@ -1,0 +1,253 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// DaemonSet is the Kind of apps/v1 DaemonSets. It owns its pods itself, and remembers
+// its templates in ControllerRevisions. How many pods it is to have its status says.
+type DaemonSet struct{}
+
+var _ Kind = DaemonSet{}
+
+var daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
+
+// GroupVersionKind implements Kind.
+func (DaemonSet) GroupVersionKind() schema.GroupVersionKind { return daemonSetKind }
+
+// Resource implements Kind.
+func (DaemonSet) Resource() string { return "daemonsets" }
+
+// TemplatePath implements Kind.
+func (DaemonSet) TemplatePath() Path { return templatePath }
+
+// Stamps implements Kind.
+func (DaemonSet) Stamps() bool { return false }
+
+// Object implements Kind.
+func (DaemonSet) Object() client.Object { return newUnstructured(daemonSetKind) }
+
+// ObjectList implements Kind.
+func (DaemonSet) ObjectList() client.ObjectList { return newUnstructuredList(daemonSetKind) }
+
+// Secondary implements Kind.
+func (DaemonSet) Secondary() []Secondary { return []Secondary{revisions(daemonSetKind.GroupKind())} }
+
+// Transforms implements Kind.
+func (d DaemonSet) Transforms() map[client.Object]cache.TransformFunc {
+	return map[client.Object]cache.TransformFunc{d.Object(): trimDaemonSet}
+}
+
+func trimDaemonSet(obj any) (any, error) {
+	return trimWorkload(obj, "minReadySeconds", "updateStrategy")
+}
+
+// Get implements Kind.
+func (DaemonSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	obj := newUnstructured(daemonSetKind)
+	if err := r.Get(ctx, key, obj); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	w, d, err := observeDaemonSet(obj)
+	if err != nil {
+		return nil, err
+	}
+	all, err := revisionsOf(ctx, r, w, markOfDaemonSet)
+	if err != nil {
+		return nil, err
+	}
+	observeRevision(w, currentRevision(all, w, d))
+	if w.Revision == "" {
+		// Its status is about a revision that is not known.
+		w.Rollout = defense.Rollout{Unobserved: true}
+	}
+	if s := &d.Status; !w.Rollout.Unobserved && s.UpdatedNumberScheduled == s.CurrentNumberScheduled && s.NumberMisscheduled == 0 {
+		return w, nil
+	}
+	return w, observeOld(ctx, r, w, all)
+}
+
+// markOfDaemonSet is the hash that the revision is labelled with, and its pods.
+func markOfDaemonSet(r *appsv1.ControllerRevision) string {
+	return r.Labels[appsv1.ControllerRevisionHashLabelKey]
+}
+
+// currentRevision is the revision of the current template. The status of a DaemonSet
+// does not name it: it is the newest one, once the status is of the current generation,
+// before which its controller makes it. The cache of revisions may be behind that of
+// DaemonSets, and the newest one seen be the one before; so it has to be of the same
+// version. Where the controller does not know every field of the template, it is not,
+// but it was made at the same generation of the template.
+func currentRevision(all []revision, w *defense.Workload, d *appsv1.DaemonSet) *revision {
+	if len(all) == 0 {
+		return nil
+	}
+	newest := &all[0]
+	if newest.version == w.Version {
+		return newest
+	}
+	made, of := newest.Annotations[appsv1.DeprecatedTemplateGeneration], d.Annotations[appsv1.DeprecatedTemplateGeneration]
+	if w.Rollout.Unobserved || made == "" || made != of {
+		return nil
+	}
+	return newest
+}
+
+// observeDaemonSet reads a DaemonSet, trimmed or as the API server sent it.
+func observeDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.DaemonSet, error) {
+	var d appsv1.DaemonSet
+	w, err := observeNative(obj, &d)
+	if err != nil {
+		return nil, nil, err
+	}
+	w.Replicas, w.MinReady = d.Status.DesiredNumberScheduled, time.Duration(d.Spec.MinReadySeconds)*time.Second
+	w.Stopping = stoppingOfDaemonSet(&d.Spec.UpdateStrategy, w.Annotations)
+	w.Rolling = d.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType
+	w.ByPods = true
+	w.InFlight, w.MayLack = inFlightOfDaemonSet(&d.Spec.UpdateStrategy, w.Replicas)
+	w.Rollout = rolloutOfDaemonSet(&d)
+	return w, &d, nil
+}
+
+// stoppingOfDaemonSet: what the operator halts by is what a user asks for, too, so whose
+// it is the annotations say.
+func stoppingOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]string) defense.Stopping {
+	onDelete := s.Type == appsv1.OnDeleteDaemonSetStrategyType
+	return defense.Stopping{Paused: onDelete, OnDelete: onDelete && annotations[v1alpha1.HaltedAnnotation] == ""}
+}
+
+// inFlightOfDaemonSet is how many pods are replaced at a time, and how many of them are
+// missing meanwhile, as the controller reckons.
+func inFlightOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, nodes int32) (all, missing int32) {
+	if s.RollingUpdate == nil {
+		return 1, 1
+	}
+	part := func(of *intstr.IntOrString, without int) int {
+		n, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(of, intstr.FromInt(without)), int(nodes), true)
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	surge, unavailable := part(s.RollingUpdate.MaxSurge, 0), part(s.RollingUpdate.MaxUnavailable, 1)
+	return int32(max(surge+unavailable, 1)), int32(unavailable) //nolint:gosec // parts of the nodes
+}
+
+// rolloutOfDaemonSet: the status counts the oldest pod of each node. A node that is dead
+// keeps it from being complete; that is told, and has no deadline.
+func rolloutOfDaemonSet(d *appsv1.DaemonSet) defense.Rollout {
+	s := &d.Status
+	if s.ObservedGeneration < d.Generation {
+		return defense.Rollout{Unobserved: true}
+	}
+	return defense.Rollout{
+		Complete: s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled,
+		Told:     fmt.Sprintf("%d of %d nodes run this version, on %d a pod is available", s.UpdatedNumberScheduled, s.DesiredNumberScheduled, s.NumberAvailable),
+	}
+}
+
+// Pods implements Kind.
+func (DaemonSet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+	return podsOfRevision(ctx, r, w)
+}
+
+// PodLabels implements Kind.
+func (DaemonSet) PodLabels() []string { return []string{appsv1.ControllerRevisionHashLabelKey} }
+
+// IsCurrent implements Kind.
+func (DaemonSet) IsCurrent(w *defense.Workload, pod metav1.Object) bool { return isOfRevision(w, pod) }
+
+// Stopping implements Kind.
+func (DaemonSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
+	var d appsv1.DaemonSet
+	if err := typeStrategy(stored, &d); err != nil {
+		return defense.Stopping{}, err
+	}
+	return stoppingOfDaemonSet(&d.Spec.UpdateStrategy, stored.GetAnnotations()), nil
+}
+
+// Pace implements Kind: rollouts of DaemonSets are never held.
+func (DaemonSet) Pace(*unstructured.Unstructured) (*defense.Pacing, error) { return nil, nil }
+
+// PacePaths implements Kind.
+func (DaemonSet) PacePaths() []Path { return nil }
+
+// Halt implements Control. No pod is replaced; one that is made again, of a node that
+// comes back, is of the new version. The field rollingUpdate may stay.
+func (DaemonSet) Halt(*defense.Workload) []Op {
+	return replaceField(strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType), string(appsv1.OnDeleteDaemonSetStrategyType))
+}
+
+// HaltedFrom implements Control: only a DaemonSet that replaces its pods is halted.
+func (DaemonSet) HaltedFrom(*defense.Workload) string { return "" }
+
+// HaltPaths implements Control.
+func (DaemonSet) HaltPaths() []Path { return []Path{strategyTypePath} }
+
+// Resume implements Control.
+func (DaemonSet) Resume(w *defense.Workload) []Op {
+	rolling := string(appsv1.RollingUpdateDaemonSetStrategyType)
+	if !w.Paused {
+		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: rolling}}
+	}
+	return replaceField(strategyTypePath, string(appsv1.OnDeleteDaemonSetStrategyType), rolling)
+}
+
+// Restore implements Control.
+func (DaemonSet) Restore(template map[string]any) []Op {
+	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}
+}
+
+// SetPace implements Control.
+func (DaemonSet) SetPace(defense.Pace, defense.Pace) []Op { return nil }
+
+// RevisionTemplate implements Kind.
+func (DaemonSet) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (map[string]any, string, error) {
+	return revisionTemplate(ctx, live, namespace, old)
+}
+
+// Revisions implements Kind.
+func (d DaemonSet) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {
+	return nativeRevisions(ctx, r, d, w, markOfDaemonSet)
+}
+
+// Images implements Kind.
+func (d DaemonSet) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
+	return nativeImages(ctx, r, d, w, markOfDaemonSet)
+}
+
+// OwnerOfPod implements Kind.
+func (DaemonSet) OwnerOfPod(_ context.Context, _ client.Reader, pod metav1.Object) (Owner, bool, error) {
+	owner, ok := ownerOfPod(daemonSetKind, pod)
+	return owner, ok, nil
+}

@@ -1,0 +1,341 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// The revisions of StatefulSets and DaemonSets, which their controllers keep in
+// ControllerRevisions. Those of the operator, its history, are none of them.
+
+// IndexByRevised indexes ControllerRevisions by the UID of the workload whose
+// controller made them.
+const IndexByRevised = "revised-uid"
+
+// RevisedBy is the IndexByRevised of an object.
+func RevisedBy(o client.Object) []string {
+	if ref := revised(o); ref != nil {
+		return []string{string(ref.UID)}
+	}
+	return nil
+}
+
+// revised is the workload that a ControllerRevision is one of, as its controller made
+// it; nil when it is another's, or the operator's.
+func revised(o metav1.Object) *metav1.OwnerReference {
+	ref := metav1.GetControllerOf(o)
+	if ref == nil || Remembers(o) != "" {
+		return nil
+	}
+	switch KeyOf(o.GetNamespace(), ref).GroupKind {
+	case statefulSetKind.GroupKind(), daemonSetKind.GroupKind():
+		return ref
+	default:
+		return nil
+	}
+}
+
+// revisions finds the workload of a kind that a ControllerRevision is one of.
+func revisions(of schema.GroupKind) Secondary {
+	return Secondary{Object: &appsv1.ControllerRevision{}, OwnerOf: func(o metav1.Object) (Owner, bool) {
+		ref := revised(o)
+		if ref == nil {
+			return Owner{}, false
+		}
+		owner := Owner{Key: KeyOf(o.GetNamespace(), ref), UID: ref.UID}
+		return owner, owner.Key.GroupKind == of
+	}}
+}
+
+// trimmedContent is what is left of the data of a ControllerRevision in the cache. No
+// workload has a field of this name.
+type trimmedContent struct {
+	Trimmed *content `json:"altershield,omitempty"`
+}
+
+// content is what is known of the pod template of a revision.
+type content struct {
+	Version string   `json:"version"`
+	Images  []string `json:"images,omitempty"`
+}
+
+// TrimRevision drops from a ControllerRevision on its way into the cache the template,
+// which is read from the API server when it is needed. Of those of StatefulSets and
+// DaemonSets its version and its images stay.
+func TrimRevision(obj any) (any, error) {
+	r, ok := obj.(*appsv1.ControllerRevision)
+	if !ok {
+		return obj, nil
+	}
+	data := []byte(nil)
+	if revised(r) != nil {
+		var err error
+		// What cannot be read is no reason to see none of them.
+		if data, err = json.Marshal(trimmedContent{Trimmed: contentOf(r)}); err != nil {
+			return nil, fmt.Errorf("trim controllerrevision %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		r.Labels = only(r.Labels, []string{appsv1.ControllerRevisionHashLabelKey})
+	}
+	r.Annotations = only(r.Annotations, []string{appsv1.DeprecatedTemplateGeneration})
+	r.Data.Raw, r.Data.Object = data, nil
+	r.ManagedFields = nil
+	return obj, nil
+}
+
+// contentOf reads what is known of the template of a revision, trimmed or as the API
+// server sent it; nil when it has none that can be read.
+func contentOf(r *appsv1.ControllerRevision) *content {
+	var trimmed trimmedContent
+	if json.Unmarshal(r.Data.Raw, &trimmed) == nil && trimmed.Trimmed != nil {
+		return trimmed.Trimmed
+	}
+	template, version, err := TemplateOf(r)
+	if err != nil {
+		return nil
+	}
+	return &content{Version: version, Images: Images(template)}
+}
+
+// patchDirective is what the controllers of StatefulSets and DaemonSets put into the
+// template of a revision, which they apply as a strategic merge patch.
+const patchDirective = "$patch"
+
+// revision is one of a workload's, as its controller made it.
+type revision struct {
+	*appsv1.ControllerRevision
+	// mark is what its pods have in their label controller-revision-hash.
+	mark string
+	// version and images are empty where its template cannot be read.
+	version string
+	images  []string
+}
+
+// revisionsOf lists the revisions of a workload, the newest first. mark says what the
+// pods of one are labelled with.
+func revisionsOf(ctx context.Context, r client.Reader, w *defense.Workload, mark func(*appsv1.ControllerRevision) string) ([]revision, error) {
+	var list appsv1.ControllerRevisionList
+	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByRevised: string(w.UID)},
+		client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list controllerrevisions of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
+	}
+	all := make([]revision, 0, len(list.Items))
+	for i := range list.Items {
+		one := &list.Items[i]
+		if one.DeletionTimestamp != nil {
+			continue
+		}
+		rev := revision{ControllerRevision: one, mark: mark(one)}
+		if c := contentOf(one); c != nil {
+			rev.version, rev.images = c.Version, c.Images
+		}
+		all = append(all, rev)
+	}
+	slices.SortFunc(all, func(a, b revision) int {
+		return cmp.Or(cmp.Compare(b.Revision, a.Revision), cmp.Compare(a.Name, b.Name))
+	})
+	return all, nil
+}
+
+// observeRevision says of a workload which revision it is at; nil where that is not
+// known.
+func observeRevision(w *defense.Workload, current *revision) {
+	if current != nil {
+		w.Revision, w.RevisionCreated = current.mark, current.CreationTimestamp.Time
+	}
+}
+
+// observeOld reads which earlier revisions of a workload still have pods. Which that
+// are, its pods tell.
+func observeOld(ctx context.Context, r client.Reader, w *defense.Workload, all []revision) error {
+	pods, err := podsOwned(ctx, r, w)
+	if err != nil {
+		return err
+	}
+	byMark := map[string]*defense.OldRevision{}
+	for i := range pods {
+		pod := &pods[i]
+		mark := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
+		if pod.DeletionTimestamp != nil || mark == w.Revision || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+			continue
+		}
+		old := byMark[mark]
+		if old == nil {
+			old = oldOf(all, mark)
+			byMark[mark] = old
+		}
+		old.Replicas++
+		if isReady(pod) {
+			old.Ready++
+		}
+	}
+	for _, old := range byMark {
+		w.OldRevisions = append(w.OldRevisions, *old)
+	}
+	slices.SortFunc(w.OldRevisions, func(a, b defense.OldRevision) int {
+		return cmp.Or(cmp.Compare(b.Number, a.Number), cmp.Compare(a.Name, b.Name))
+	})
+	return nil
+}
+
+// oldOf is the revision whose pods have a mark. Of one that is gone, or not seen, no
+// version is known.
+func oldOf(all []revision, mark string) *defense.OldRevision {
+	for i := range all {
+		if all[i].mark == mark {
+			old := all[i].old()
+			return &old
+		}
+	}
+	return &defense.OldRevision{Name: mark, Number: -1}
+}
+
+func (r *revision) old() defense.OldRevision {
+	return defense.OldRevision{Name: r.Name, UID: r.UID, Version: r.version, Number: r.Revision}
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// podsOwned are the pods of a workload that owns its pods itself, of whatever revision.
+// They are only to be read.
+func podsOwned(ctx context.Context, r client.Reader, w *defense.Workload) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)},
+		client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list pods of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
+	}
+	return list.Items, nil
+}
+
+// podsOfRevision are those of its current revision.
+func podsOfRevision(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+	if w.Revision == "" {
+		return nil, nil
+	}
+	all, err := podsOwned(ctx, r, w)
+	if err != nil {
+		return nil, err
+	}
+	var pods []defense.Pod
+	for i := range all {
+		if isOfRevision(w, &all[i]) {
+			pods = append(pods, defense.ObservePod(&all[i]))
+		}
+	}
+	return pods, nil
+}
+
+func isOfRevision(w *defense.Workload, pod metav1.Object) bool {
+	ref := metav1.GetControllerOf(pod)
+	return ref != nil && ref.UID == w.UID && w.Revision != "" && pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey] == w.Revision
+}
+
+// ownerOfPod finds the workload of a kind whose pod it is itself.
+func ownerOfPod(kind schema.GroupVersionKind, pod metav1.Object) (Owner, bool) {
+	ref := metav1.GetControllerOf(pod)
+	if ref == nil || ref.Kind != kind.Kind || ref.APIVersion != kind.GroupVersion().String() {
+		return Owner{}, false
+	}
+	return Owner{Key: KeyOf(pod.GetNamespace(), ref), UID: ref.UID}, true
+}
+
+// revisionTemplate reads the template of a revision from the API server.
+func revisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error) {
+	var r appsv1.ControllerRevision
+	if err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: old.Name}, &r); err != nil {
+		return nil, "", client.IgnoreNotFound(err)
+	}
+	if r.UID != old.UID {
+		return nil, "", nil
+	}
+	return TemplateOf(&r)
+}
+
+// replaceField replaces a field that the API server always sets, if it still has the
+// value that was observed.
+func replaceField(path Path, from, to any) []Op {
+	return []Op{{Op: "test", Path: path.Pointer(), Value: from}, {Op: "replace", Path: path.Pointer(), Value: to}}
+}
+
+// nativeRevisions are the earlier revisions of a workload.
+func nativeRevisions(ctx context.Context, r client.Reader, kind Kind, w *defense.Workload, mark func(*appsv1.ControllerRevision) string) ([]defense.OldRevision, error) {
+	earlier, _, err := readEarlier(ctx, r, kind, w, mark)
+	var others []defense.OldRevision
+	for i := range earlier {
+		others = append(others, earlier[i].old())
+	}
+	return others, err
+}
+
+// nativeImages are the images of a workload's template, and of the one before it.
+func nativeImages(
+	ctx context.Context, r client.Reader, kind Kind, w *defense.Workload, mark func(*appsv1.ControllerRevision) string,
+) (current, previous []string, err error) {
+	earlier, obj, err := readEarlier(ctx, r, kind, w, mark)
+	if err != nil || obj == nil {
+		return nil, nil, err
+	}
+	if len(earlier) > 0 {
+		previous = earlier[0].images
+	}
+	return imagesOf(obj), previous, nil
+}
+
+// readEarlier are the revisions of a workload but the current one, the newest first, and
+// the workload itself; nothing when it is gone. A revision that is older than the
+// workload was another's, which left it behind.
+func readEarlier(
+	ctx context.Context, r client.Reader, kind Kind, w *defense.Workload, mark func(*appsv1.ControllerRevision) string,
+) ([]revision, *unstructured.Unstructured, error) {
+	obj := newUnstructured(kind.GroupVersionKind())
+	if err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
+		return nil, nil, client.IgnoreNotFound(err)
+	}
+	if obj.GetUID() != w.UID {
+		return nil, nil, nil
+	}
+	version, _, err := versionAndHash(obj, Version)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := revisionsOf(ctx, r, w, mark)
+	created := obj.GetCreationTimestamp()
+	return slices.DeleteFunc(all, func(r revision) bool {
+		return r.mark == w.Revision || r.version == version || r.version == "" || r.CreationTimestamp.Before(&created)
+	}), obj, err
+}

@@ -1,0 +1,332 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// StatefulSet is the Kind of apps/v1 StatefulSets. It owns its pods itself, and
+// remembers its templates in ControllerRevisions.
+type StatefulSet struct{}
+
+var _ Kind = StatefulSet{}
+
+var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
+
+// haltPartition is above every ordinal that there is or will be: with the number of
+// replicas, a scale-up would make pods of the version that is halted.
+const haltPartition int32 = math.MaxInt32
+
+// standingStill is how long a pod of a kind without progressDeadlineSeconds may be not
+// ready: what the API server sets for Deployments.
+const standingStill = defaultProgressDeadline * time.Second
+
+var (
+	partitionPath    = Path{"spec", "updateStrategy", "rollingUpdate", "partition"}
+	strategyTypePath = Path{"spec", "updateStrategy", "type"}
+)
+
+// GroupVersionKind implements Kind.
+func (StatefulSet) GroupVersionKind() schema.GroupVersionKind { return statefulSetKind }
+
+// Resource implements Kind.
+func (StatefulSet) Resource() string { return "statefulsets" }
+
+// TemplatePath implements Kind.
+func (StatefulSet) TemplatePath() Path { return templatePath }
+
+// Stamps implements Kind.
+func (StatefulSet) Stamps() bool { return false }
+
+// Object implements Kind.
+func (StatefulSet) Object() client.Object { return newUnstructured(statefulSetKind) }
+
+// ObjectList implements Kind.
+func (StatefulSet) ObjectList() client.ObjectList { return newUnstructuredList(statefulSetKind) }
+
+// Secondary implements Kind.
+func (StatefulSet) Secondary() []Secondary {
+	return []Secondary{revisions(statefulSetKind.GroupKind())}
+}
+
+// Transforms implements Kind.
+func (s StatefulSet) Transforms() map[client.Object]cache.TransformFunc {
+	return map[client.Object]cache.TransformFunc{s.Object(): trimStatefulSet}
+}
+
+func trimStatefulSet(obj any) (any, error) {
+	return trimWorkload(obj, "replicas", "minReadySeconds", "updateStrategy", "podManagementPolicy")
+}
+
+// Get implements Kind.
+func (StatefulSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	w, s, err := getStatefulSet(ctx, r, key)
+	if err != nil || w == nil {
+		return nil, err
+	}
+	all, err := revisionsOf(ctx, r, w, markOfStatefulSet)
+	if err != nil {
+		return nil, err
+	}
+	observeRevision(w, updateRevision(all, w, &s.Status))
+	if s.Status.UpdatedReplicas == s.Status.Replicas && !w.Rollout.Unobserved {
+		return w, nil
+	}
+	return w, observeOld(ctx, r, w, all)
+}
+
+// markOfStatefulSet is the name of the revision, which is what its pods are labelled with.
+func markOfStatefulSet(r *appsv1.ControllerRevision) string { return r.Name }
+
+// updateRevision is the revision of the current template: the one that the status names,
+// once that is of the current generation. Before that it is the same where its template
+// is of the same version: what changed is something else.
+func updateRevision(all []revision, w *defense.Workload, s *appsv1.StatefulSetStatus) *revision {
+	for i := range all {
+		if r := &all[i]; r.mark == s.UpdateRevision && (!w.Rollout.Unobserved || r.version == w.Version) {
+			return r
+		}
+	}
+	if w.Rollout.Unobserved || s.UpdateRevision == "" {
+		return nil
+	}
+	return &revision{ControllerRevision: &appsv1.ControllerRevision{}, mark: s.UpdateRevision} // not seen yet
+}
+
+func getStatefulSet(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, *appsv1.StatefulSet, error) {
+	obj := newUnstructured(statefulSetKind)
+	if err := r.Get(ctx, key, obj); err != nil {
+		return nil, nil, client.IgnoreNotFound(err)
+	}
+	return observeStatefulSet(obj)
+}
+
+// observeStatefulSet reads a StatefulSet, trimmed or as the API server sent it.
+func observeStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.StatefulSet, error) {
+	var s appsv1.StatefulSet
+	w, err := observeNative(obj, &s)
+	if err != nil {
+		return nil, nil, err
+	}
+	strategy := &s.Spec.UpdateStrategy
+	w.Replicas, w.MinReady = ptr.Deref(s.Spec.Replicas, 1), time.Duration(s.Spec.MinReadySeconds)*time.Second
+	w.Stopping = stoppingOfStatefulSet(strategy)
+	w.Rolling = !w.OnDelete
+	w.InFlight = inFlightOfStatefulSet(strategy, w.Replicas)
+	w.ByPods, w.MayLack = true, w.InFlight
+	w.Rollout = rolloutOfStatefulSet(&s, w)
+	return w, &s, nil
+}
+
+// stoppingOfStatefulSet: no user asks for the largest partition, which the operator
+// halts by; one that does pauses the StatefulSet.
+func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy) (stopping defense.Stopping) {
+	stopping.OnDelete = s.Type == appsv1.OnDeleteStatefulSetStrategyType
+	if s.RollingUpdate == nil || s.RollingUpdate.Partition == nil {
+		return stopping
+	}
+	if stopping.Paused = *s.RollingUpdate.Partition == haltPartition; !stopping.Paused {
+		stopping.Partition = *s.RollingUpdate.Partition
+	}
+	return stopping
+}
+
+// inFlightOfStatefulSet: pods are replaced one by one, where the API server knows no
+// other number.
+func inFlightOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, replicas int32) int32 {
+	if s.RollingUpdate == nil || s.RollingUpdate.MaxUnavailable == nil {
+		return 1
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(s.RollingUpdate.MaxUnavailable, int(replicas), true)
+	if err != nil {
+		return 1
+	}
+	return max(int32(n), 1) //nolint:gosec // a part of the replicas
+}
+
+// rolloutOfStatefulSet goes by how many pods there are of the revision, not by whether
+// currentRevision is updateRevision: that becomes so when pods are ready, which is
+// before they are available, and never for OnDelete. A partition that nothing was
+// released under keeps no pods.
+func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) defense.Rollout {
+	s := &set.Status
+	if s.ObservedGeneration < set.Generation {
+		return defense.Rollout{Unobserved: true}
+	}
+	kept := min(w.Partition, w.Replicas)
+	all := s.Replicas == w.Replicas && s.AvailableReplicas == w.Replicas
+	r := defense.Rollout{
+		Complete: all && s.UpdatedReplicas == w.Replicas,
+		Told:     fmt.Sprintf("%d of %d pods run this version, %d are available", s.UpdatedReplicas, w.Replicas, s.AvailableReplicas),
+	}
+	r.Partitioned = !r.Complete && !w.OnDelete && kept > 0 && all && s.UpdatedReplicas >= w.Replicas-kept
+	return r
+}
+
+// Pods implements Kind.
+func (StatefulSet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+	return podsOfRevision(ctx, r, w)
+}
+
+// PodLabels implements Kind.
+func (StatefulSet) PodLabels() []string { return []string{appsv1.ControllerRevisionHashLabelKey} }
+
+// IsCurrent implements Kind.
+func (StatefulSet) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
+	return isOfRevision(w, pod)
+}
+
+// Stopping implements Kind.
+func (StatefulSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
+	var s appsv1.StatefulSet
+	if err := typeStrategy(stored, &s); err != nil {
+		return defense.Stopping{}, err
+	}
+	return stoppingOfStatefulSet(&s.Spec.UpdateStrategy), nil
+}
+
+// typeStrategy reads the update strategy of a workload, and nothing else, into an object
+// of its type.
+func typeStrategy(stored *unstructured.Unstructured, typed client.Object) error {
+	strategy, _, err := unstructured.NestedFieldNoCopy(stored.Object, "spec", "updateStrategy")
+	if err == nil && strategy != nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"spec": map[string]any{"updateStrategy": strategy}}, typed)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s %s/%s: %w", strings.ToLower(stored.GetKind()), stored.GetNamespace(), stored.GetName(), err)
+	}
+	return nil
+}
+
+// Pace implements Kind: rollouts of StatefulSets are not held.
+func (StatefulSet) Pace(*unstructured.Unstructured) (*defense.Pacing, error) { return nil, nil }
+
+// PacePaths implements Kind.
+func (StatefulSet) PacePaths() []Path { return nil }
+
+// Halt implements Control. No pod is replaced, one that is made again is of the version
+// before. What a user wants the partition to be is kept by HaltedFrom.
+func (StatefulSet) Halt(w *defense.Workload) []Op {
+	return replaceField(partitionPath, w.Partition, haltPartition)
+}
+
+// HaltedFrom implements Control.
+func (StatefulSet) HaltedFrom(w *defense.Workload) string {
+	if w.Partition == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(w.Partition))
+}
+
+// HaltPaths implements Control.
+func (StatefulSet) HaltPaths() []Path { return []Path{partitionPath} }
+
+// Resume implements Control.
+func (StatefulSet) Resume(w *defense.Workload) []Op {
+	switch {
+	case w.OnDelete:
+		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: string(appsv1.OnDeleteStatefulSetStrategyType)}}
+	case !w.Paused:
+		return []Op{{Op: "test", Path: partitionPath.Pointer(), Value: w.Partition}}
+	}
+	users, err := strconv.ParseInt(w.Annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
+	if err != nil || users < 0 {
+		users = 0
+	}
+	return replaceField(partitionPath, haltPartition, users)
+}
+
+// Restore implements Control.
+func (StatefulSet) Restore(template map[string]any) []Op {
+	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}
+}
+
+// SetPace implements Control.
+func (StatefulSet) SetPace(defense.Pace, defense.Pace) []Op { return nil }
+
+// RevisionTemplate implements Kind.
+func (StatefulSet) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (map[string]any, string, error) {
+	return revisionTemplate(ctx, live, namespace, old)
+}
+
+// Revisions implements Kind.
+func (s StatefulSet) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {
+	return nativeRevisions(ctx, r, s, w, markOfStatefulSet)
+}
+
+// Images implements Kind.
+func (s StatefulSet) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
+	return nativeImages(ctx, r, s, w, markOfStatefulSet)
+}
+
+// OwnerOfPod implements Kind.
+func (StatefulSet) OwnerOfPod(_ context.Context, _ client.Reader, pod metav1.Object) (Owner, bool, error) {
+	owner, ok := ownerOfPod(statefulSetKind, pod)
+	return owner, ok, nil
+}
+
+// observeNative reads what StatefulSets and DaemonSets have in common, and the rest of
+// one, but for its template, into an object of its type.
+func observeNative(obj *unstructured.Unstructured, typed client.Object) (*defense.Workload, error) {
+	version, _, err := versionAndHash(obj, Version)
+	if err != nil {
+		return nil, err
+	}
+	content := map[string]any{"metadata": obj.Object["metadata"], "spec": withoutTemplate(obj.Object), "status": obj.Object["status"]}
+	if content["status"] == nil {
+		content["status"] = map[string]any{}
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, typed); err != nil {
+		return nil, fmt.Errorf("read %s %s/%s: %w", obj.GetKind(), obj.GetNamespace(), obj.GetName(), err)
+	}
+	w := &defense.Workload{
+		GVK:              obj.GroupVersionKind(),
+		Namespace:        typed.GetNamespace(),
+		Name:             typed.GetName(),
+		UID:              typed.GetUID(),
+		ResourceVersion:  typed.GetResourceVersion(),
+		Labels:           typed.GetLabels(),
+		Annotations:      typed.GetAnnotations(),
+		Images:           imagesOf(obj),
+		Deleting:         typed.GetDeletionTimestamp() != nil,
+		Version:          version,
+		Unstamped:        true,
+		ProgressDeadline: standingStill,
+	}
+	w.HandBack, _, _ = unstructured.NestedBool(obj.Object, trimmedHandBackPath...)
+	return w, nil
+}
