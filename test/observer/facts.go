@@ -46,6 +46,8 @@ type replicaSetFacts struct {
 	replicas          int32
 	minReadySeconds   int32
 	status            replicaSetCounts
+	// unstamped: its template never has the version label.
+	unstamped bool
 }
 
 // replicaSetCounts are what the ReplicaSet controller counted, and of which
@@ -78,9 +80,15 @@ func factsOf(o client.Object) any {
 		}
 		f.template, f.content = templateOf(&o.Spec.Template)
 		return f
+	case *appsv1.StatefulSet:
+		return likeStatefulSet(o)
+	case *appsv1.DaemonSet:
+		return likeDaemonSet(o)
+	case *appsv1.ControllerRevision:
+		return factsOfRevision(o)
 	case *corev1.Pod:
 		f := podFacts{
-			owner: ownerOf(o), created: o.CreationTimestamp.Time, deleting: o.DeletionTimestamp != nil,
+			owner: ownerOfPod(o), created: o.CreationTimestamp.Time, deleting: o.DeletionTimestamp != nil,
 			live: o.DeletionTimestamp == nil && o.Status.Phase != corev1.PodFailed && o.Status.Phase != corev1.PodSucceeded,
 		}
 		for i := range o.Status.Conditions {

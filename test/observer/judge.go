@@ -89,6 +89,12 @@ func kindOfObject(o client.Object) string {
 		return kindDeployment
 	case *appsv1.ReplicaSet:
 		return kindReplicaSet
+	case *appsv1.StatefulSet:
+		return kindStatefulSet
+	case *appsv1.DaemonSet:
+		return kindDaemonSet
+	case *appsv1.ControllerRevision:
+		return kindRevision
 	case *corev1.Pod:
 		return kindPod
 	case *v1alpha1.ChangeWorkload:

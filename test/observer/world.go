@@ -60,9 +60,11 @@ type world struct {
 	namespaces  map[string]*namespace
 	deployments map[types.UID]*workload
 	replicaSets map[types.UID]replicaSetFacts
-	pods        map[types.UID]*pod
-	releases    map[types.UID]*release
-	batches     map[types.UID]*batch
+	// revisions are what pods of a revision have for their owner, by its UID.
+	revisions map[types.UID]types.UID
+	pods      map[types.UID]*pod
+	releases  map[types.UID]*release
+	batches   map[types.UID]*batch
 	// owned are the batches of each release.
 	owned map[types.UID]map[types.UID]*batch
 	// uids find objects by kind, namespace and name.
@@ -134,6 +136,7 @@ func newWorld() *world {
 		namespaces:  map[string]*namespace{},
 		deployments: map[types.UID]*workload{},
 		replicaSets: map[types.UID]replicaSetFacts{},
+		revisions:   map[types.UID]types.UID{},
 		pods:        map[types.UID]*pod{},
 		releases:    map[types.UID]*release{},
 		batches:     map[types.UID]*batch{},
@@ -190,6 +193,8 @@ func (w *world) apply(e event, by Writer) []Violation {
 		w.applyNamespace(e, o)
 	case replicaSetFacts:
 		findings = w.applyReplicaSet(e, o)
+	case revisionFacts:
+		w.replicaSets[o.ownedBy], w.revisions[e.uid] = o.replicaSetFacts, o.ownedBy
 	case podFacts:
 		findings = w.applyPod(e, o)
 	case *appsv1.Deployment:
@@ -236,7 +241,10 @@ func (w *world) remove(e event) (findings []finding) {
 		if ns := w.namespaces[e.name]; ns != nil {
 			ns.enrolled, ns.changed = false, e.seen
 		}
-	case kindDeployment:
+	case kindRevision:
+		delete(w.replicaSets, w.revisions[e.uid])
+		delete(w.revisions, e.uid)
+	case kindDeployment, kindStatefulSet, kindDaemonSet:
 		delete(w.deployments, e.uid)
 		delete(w.holds.going, e.uid)
 		delete(w.holds.ended, e.uid)

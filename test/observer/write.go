@@ -41,7 +41,7 @@ func business(r *Request) bool {
 		what += "/" + r.Subresource
 	}
 	switch what {
-	case "deployments", "pods":
+	case "deployments", "statefulsets", "daemonsets", "pods":
 		return r.Verb == "patch"
 	case "changeworkloads":
 		return slices.Contains([]string{"create", "patch", "delete"}, r.Verb)
@@ -132,7 +132,7 @@ func (w *world) checkLeft(r *Request) *finding {
 	}
 	last := false
 	switch {
-	case r.Resource == "deployments" && takesBack(r.body):
+	case workloadKinds()[r.Resource] != "" && takesBack(r.body):
 		d.tookBack++
 		last = d.tookBack == 1
 	case of != nil && r.Resource == "changeworkloads" && r.Subresource == "status" && cancels(r.body):
@@ -153,8 +153,8 @@ func (w *world) workloadOf(r *Request) (*workload, *release) {
 	var of *release
 	find := func(kind string) types.UID { return w.uids[kind+"/"+r.Namespace+"/"+r.Name] }
 	switch r.Resource {
-	case "deployments":
-		owner = find(kindDeployment)
+	case "deployments", "statefulsets", "daemonsets":
+		owner = find(workloadKinds()[r.Resource])
 	case "pods":
 		if p := w.pods[find(kindPod)]; p != nil {
 			owner = w.replicaSets[p.owner].owner
@@ -184,8 +184,8 @@ func (w *world) stamped(r *Request) bool {
 	if p == nil {
 		return false
 	}
-	_, ofReplicaSet := w.replicaSets[p.owner]
-	return ofReplicaSet
+	rs, known := w.replicaSets[p.owner]
+	return known && !rs.unstamped
 }
 
 // marksFinished says that a patch of a pod does nothing but that. It says of which
@@ -222,6 +222,8 @@ func takesBack(body []byte) bool {
 		case o.Op == "test":
 		case key == "/spec/minReadySeconds", key == "/spec/progressDeadlineSeconds":
 			// What a hold changed is given back: as it was, which checkHold checks.
+		case o.Op == "replace" && (key == "/spec/updateStrategy/type" || key == "/spec/updateStrategy/rollingUpdate/partition"):
+			removed++ // that it becomes what it was checkOwnFields checks
 		case o.Op != "remove":
 			return false
 		case key == "/spec/paused",

@@ -88,6 +88,10 @@ func templateIn(o client.Object) *corev1.PodTemplateSpec {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
 		return &o.Spec.Template
+	case *appsv1.StatefulSet:
+		return &o.Spec.Template
+	case *appsv1.DaemonSet:
+		return &o.Spec.Template
 	case *workloadtest.FleetObject:
 		return &o.Spec.Crew
 	default:

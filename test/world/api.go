@@ -235,11 +235,13 @@ func (a *api) create(ctx context.Context, c client.WithWatch, o client.Object, o
 	if d, ok := made.(*appsv1.Deployment); ok {
 		setDefaults(d)
 	}
+	setNativeDefaults(made)
 	if templateIn(made) != nil {
 		if made, err = a.admit(ctx, nil, made, options.FieldManager); err != nil {
 			return err
 		}
 	}
+	numberTemplate(nil, made)
 	managed := made.GetManagedFields()
 	if err := c.Create(ctx, made); err != nil {
 		return err
@@ -261,6 +263,10 @@ func dropStatus(o client.Object) {
 		o.Status = v1alpha1.OpsConfigInfoStatus{}
 	case *v1alpha1.DefensePolicy:
 		o.Status = v1alpha1.DefensePolicyStatus{}
+	case *appsv1.StatefulSet:
+		o.Status = appsv1.StatefulSetStatus{}
+	case *appsv1.DaemonSet:
+		o.Status = appsv1.DaemonSetStatus{}
 	case *workloadtest.FleetObject:
 		o.Status = workloadtest.FleetStatus{}
 	}
@@ -297,6 +303,7 @@ func (a *api) put(ctx context.Context, c client.WithWatch, next client.Object, f
 			return err
 		}
 	}
+	numberTemplate(before, next)
 	if specChanged(before, next) {
 		next.SetGeneration(before.GetGeneration() + 1)
 	}
@@ -348,6 +355,10 @@ func keepStatus(before, after client.Object) {
 		after.(*v1alpha1.DefensePolicy).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *appsv1.Deployment:
 		after.(*appsv1.Deployment).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
+	case *appsv1.StatefulSet:
+		after.(*appsv1.StatefulSet).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
+	case *appsv1.DaemonSet:
+		after.(*appsv1.DaemonSet).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *workloadtest.FleetObject:
 		after.(*workloadtest.FleetObject).Status = b.Status //nolint:errcheck // it has the same kind
 	}
@@ -372,6 +383,10 @@ func specChanged(before, after client.Object) bool {
 		case *appsv1.Deployment:
 			return o.Spec
 		case *appsv1.ReplicaSet:
+			return o.Spec
+		case *appsv1.StatefulSet:
+			return o.Spec
+		case *appsv1.DaemonSet:
 			return o.Spec
 		case *v1alpha1.ChangeWorkload:
 			return o.Spec

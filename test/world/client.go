@@ -127,7 +127,8 @@ func (p *Process) update(ctx context.Context, c client.WithWatch, o client.Objec
 
 func (p *Process) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	name := "patch"
-	if kindOf(o) == "Deployment" {
+	switch kindOf(o) {
+	case "Deployment", "StatefulSet", "DaemonSet":
 		name = nameOfPatch(o, patch)
 	}
 	return p.write(ctx, name, o, func(ctx context.Context, o client.Object) error {
@@ -212,7 +213,7 @@ func (p *Process) carryOut(ctx context.Context, o client.Object, name string, ki
 	}
 }
 
-// nameOfPatch says what a patch of a Deployment is for.
+// nameOfPatch says what a patch of a workload is for.
 func nameOfPatch(o client.Object, patch client.Patch) string {
 	data, err := patch.Data(o)
 	if err != nil {

@@ -117,6 +117,12 @@ func (c *cluster) step() bool {
 	for _, d := range list[*appsv1.Deployment](c.api, "Deployment", "") {
 		c.writeStatus(d)
 	}
+	for _, s := range list[*appsv1.StatefulSet](c.api, "StatefulSet", "") {
+		c.runSet(s)
+	}
+	for _, d := range list[*appsv1.DaemonSet](c.api, "DaemonSet", "") {
+		c.runDaemon(d)
+	}
 	for _, f := range list[*workloadtest.FleetObject](c.api, "Fleet", "") {
 		c.sail(f)
 	}

@@ -343,6 +343,13 @@ func (w *World) Patch(name, patch string) error {
 	return w.api.client.Patch(w.user(), d, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
+// PatchObject makes a merge patch of what has the kind, the namespace and the name of an
+// object, as a user.
+func (w *World) PatchObject(o client.Object, patch string) error {
+	w.note("user: patch the %s %s: %s", kindOf(o), o.GetName(), patch)
+	return w.api.client.Patch(w.user(), asObject(o.DeepCopyObject()), client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
 // PatchFleet makes a merge patch of a Fleet, as a user.
 func (w *World) PatchFleet(name, patch string) error {
 	w.note("user: patch the fleet %s: %s", name, patch)
@@ -419,6 +426,13 @@ func (w *World) Enrol(enrol bool) {
 func (w *World) Deployment(name string) *appsv1.Deployment {
 	d, _ := w.api.objects[key{"Deployment", Namespace, name}].(*appsv1.Deployment)
 	return d
+}
+
+// Stored is what has the kind, the namespace and the name of an object, as it is stored;
+// the zero value when there is none.
+func Stored[T client.Object](w *World, o T) T {
+	stored, _ := w.api.objects[keyOf(o)].(T)
+	return stored
 }
 
 // Fleet is one as it is stored; nil when there is none.

@@ -1,0 +1,146 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// StatefulSets and DaemonSets are judged as what a Deployment would be that says the
+// same: halted is paused, and what a Deployment has no field for is an annotation, so
+// that a change of it is seen. Their revisions are judged as its ReplicaSets.
+
+const (
+	kindStatefulSet = "statefulset"
+	kindDaemonSet   = "daemonset"
+	kindRevision    = "controllerrevision"
+
+	// restAnnotation is the rest of the spec, and what of it the operator halts by as
+	// the user wants it.
+	restAnnotation = "observer/rest"
+)
+
+// workloadKinds are what workloads are called in requests, with their kinds here.
+func workloadKinds() map[string]string {
+	return map[string]string{"deployments": kindDeployment, "statefulsets": kindStatefulSet, "daemonsets": kindDaemonSet}
+}
+
+// likeDeployment is the Deployment that a workload is judged as.
+func likeDeployment(meta *metav1.ObjectMeta, template *corev1.PodTemplateSpec, rest any) *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: *meta.DeepCopy(), Spec: appsv1.DeploymentSpec{Template: *template.DeepCopy(), ProgressDeadlineSeconds: ptr.To[int32](math.MaxInt32)}}
+	data, err := json.Marshal(rest)
+	if err != nil {
+		panic(err) // it came out of JSON
+	}
+	d.Annotations = maps.Clone(d.Annotations)
+	metav1.SetMetaDataAnnotation(&d.ObjectMeta, restAnnotation, string(data))
+	return d
+}
+
+func likeStatefulSet(o *appsv1.StatefulSet) *appsv1.Deployment {
+	rest := o.Spec.DeepCopy()
+	rest.Template, rest.Replicas, rest.MinReadySeconds = corev1.PodTemplateSpec{}, nil, 0
+	halted := false
+	if r := rest.UpdateStrategy.RollingUpdate; r != nil && ptr.Deref(r.Partition, 0) == math.MaxInt32 {
+		halted = true
+		users, err := strconv.ParseInt(o.Annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
+		if err != nil {
+			users = 0
+		}
+		r.Partition = ptr.To(int32(users))
+	}
+	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
+	d.Spec.Replicas, d.Spec.MinReadySeconds, d.Spec.Paused = ptr.To(ptr.Deref(o.Spec.Replicas, 1)), o.Spec.MinReadySeconds, halted
+	s := &o.Status
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: s.Replicas, UpdatedReplicas: s.UpdatedReplicas, AvailableReplicas: s.AvailableReplicas}
+	return d
+}
+
+func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
+	rest := o.Spec.DeepCopy()
+	rest.Template, rest.MinReadySeconds = corev1.PodTemplateSpec{}, 0
+	halted := rest.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
+	if halted && o.Annotations[v1alpha1.HaltedAnnotation] != "" {
+		rest.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
+	}
+	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
+	delete(d.Annotations, appsv1.DeprecatedTemplateGeneration) // it follows the template
+	s := &o.Status
+	d.Spec.Replicas, d.Spec.MinReadySeconds, d.Spec.Paused = ptr.To(s.DesiredNumberScheduled), o.Spec.MinReadySeconds, halted
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: s.CurrentNumberScheduled, UpdatedReplicas: s.UpdatedNumberScheduled, AvailableReplicas: s.NumberAvailable}
+	return d
+}
+
+// revisionFacts are of a revision of a StatefulSet or a DaemonSet. ownedBy is what its
+// pods have for the one that owns them.
+type revisionFacts struct {
+	replicaSetFacts
+	ownedBy types.UID
+}
+
+// factsOfRevision are nil of what is no such revision: the history of the operator.
+func factsOfRevision(o *appsv1.ControllerRevision) any {
+	ref := metav1.GetControllerOf(o)
+	if ref == nil || o.Labels[v1alpha1.HistoryOfLabel] != "" {
+		return nil
+	}
+	mark := o.Name
+	switch ref.Kind {
+	case "StatefulSet":
+	case "DaemonSet":
+		mark = o.Labels[appsv1.ControllerRevisionHashLabelKey]
+	default:
+		return nil
+	}
+	var data struct {
+		Spec struct{ Template corev1.PodTemplateSpec }
+	}
+	if json.Unmarshal(o.Data.Raw, &data) != nil {
+		return nil
+	}
+	f := revisionFacts{replicaSetFacts: replicaSetFacts{owner: ref.UID, unstamped: true}, ownedBy: ownerByMark(ref.UID, mark)}
+	f.template, f.content = templateOf(&data.Spec.Template)
+	return f
+}
+
+// ownerByMark stands for the revision that a pod of a workload is of.
+func ownerByMark(workload types.UID, mark string) types.UID {
+	return workload + types.UID("/"+mark)
+}
+
+// ownerOfPod is what owns a pod: its ReplicaSet, or a revision.
+func ownerOfPod(o *corev1.Pod) types.UID {
+	ref := metav1.GetControllerOf(o)
+	if ref == nil {
+		return ""
+	}
+	if ref.Kind == "StatefulSet" || ref.Kind == "DaemonSet" {
+		return ownerByMark(ref.UID, o.Labels[appsv1.ControllerRevisionHashLabelKey])
+	}
+	return ref.UID
+}

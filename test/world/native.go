@@ -1,0 +1,354 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package world
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The controllers of StatefulSets and DaemonSets.
+
+const markLabel = appsv1.ControllerRevisionHashLabelKey
+
+// setNativeDefaults is what the API server puts into StatefulSets and DaemonSets.
+func setNativeDefaults(o client.Object) {
+	switch o := o.(type) {
+	case *appsv1.StatefulSet:
+		s := &o.Spec
+		s.Replicas, s.RevisionHistoryLimit = cmp.Or(s.Replicas, ptr.To[int32](1)), cmp.Or(s.RevisionHistoryLimit, ptr.To[int32](10))
+		s.PodManagementPolicy = cmp.Or(s.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
+		s.UpdateStrategy.Type = cmp.Or(s.UpdateStrategy.Type, appsv1.RollingUpdateStatefulSetStrategyType)
+		if s.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
+			r := cmp.Or(s.UpdateStrategy.RollingUpdate, &appsv1.RollingUpdateStatefulSetStrategy{})
+			r.Partition = cmp.Or(r.Partition, ptr.To[int32](0))
+			s.UpdateStrategy.RollingUpdate = r
+		}
+	case *appsv1.DaemonSet:
+		s := &o.Spec
+		s.RevisionHistoryLimit = cmp.Or(s.RevisionHistoryLimit, ptr.To[int32](10))
+		s.UpdateStrategy.Type = cmp.Or(s.UpdateStrategy.Type, appsv1.RollingUpdateDaemonSetStrategyType)
+		if s.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+			r := cmp.Or(s.UpdateStrategy.RollingUpdate, &appsv1.RollingUpdateDaemonSet{})
+			r.MaxUnavailable, r.MaxSurge = cmp.Or(r.MaxUnavailable, ptr.To(intstr.FromInt32(1))), cmp.Or(r.MaxSurge, ptr.To(intstr.FromInt32(0)))
+			s.UpdateStrategy.RollingUpdate = r
+		}
+	}
+}
+
+// numberTemplate counts the templates of a DaemonSet, as the API server does.
+func numberTemplate(before, after client.Object) {
+	next, ok := after.(*appsv1.DaemonSet)
+	if !ok {
+		return
+	}
+	number := int64(1)
+	if was, ok := before.(*appsv1.DaemonSet); ok {
+		number = numberOf(was.Annotations[appsv1.DeprecatedTemplateGeneration])
+		if !equality.Semantic.DeepEqual(was.Spec.Template, next.Spec.Template) {
+			number++
+		}
+	}
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, appsv1.DeprecatedTemplateGeneration, strconv.FormatInt(number, 10))
+}
+
+// revisionsOf are the revisions of a workload, the oldest first, without those of the
+// operator.
+func (c *cluster) revisionsOf(o client.Object) []*appsv1.ControllerRevision {
+	all := ownedBy[*appsv1.ControllerRevision](c.api, o)
+	slices.SortFunc(all, func(a, b *appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
+	return all
+}
+
+// reviseNative finds the revision of a template by its bytes, or makes it, and makes it
+// the newest. byHash says that pods are labelled with the hash.
+func (c *cluster) reviseNative(o client.Object, template *corev1.PodTemplateSpec, byHash bool) *appsv1.ControllerRevision {
+	var content map[string]any
+	must(json.Unmarshal(textOf(&corev1.PodTemplate{Template: *template}), &content))
+	spec, ok := content["template"].(map[string]any)
+	if !ok {
+		panic("a template is no object")
+	}
+	spec["$patch"] = "replace"
+	data, err := json.Marshal(map[string]any{"spec": map[string]any{"template": spec}})
+	must(err)
+	all := c.revisionsOf(o)
+	newest := int64(0)
+	for _, r := range all {
+		newest = max(newest, r.Revision)
+	}
+	for _, r := range all {
+		if !bytes.Equal(r.Data.Raw, data) {
+			continue
+		}
+		if r.Revision == newest {
+			return r
+		}
+		next := r.DeepCopy()
+		next.Revision = newest + 1
+		must(c.api.client.Update(c.ctx(), next))
+		return next
+	}
+	sum := fnv.New32a()
+	_, _ = sum.Write(append([]byte(kindOf(o)), data...)) // it never fails; each of the two hashes in its own way
+	hash := fmt.Sprintf("%08x", sum.Sum32())
+	r := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: o.GetName() + "-" + hash, Labels: maps.Clone(template.Labels),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(o, gvkOf(o))},
+		},
+		Revision: newest + 1,
+	}
+	// All annotations of the workload are copied: what is in them at that moment is a
+	// matter of time, but for this one.
+	if number, ok := o.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]; ok {
+		metav1.SetMetaDataAnnotation(&r.ObjectMeta, appsv1.DeprecatedTemplateGeneration, number)
+	}
+	if byHash {
+		metav1.SetMetaDataLabel(&r.ObjectMeta, markLabel, hash)
+	}
+	r.Data.Raw = data
+	must(c.api.client.Create(c.ctx(), r))
+	return r
+}
+
+// keepRevisions removes the oldest revisions beyond the limit that no pod is of.
+func (c *cluster) keepRevisions(o client.Object, limit int32, inUse func(*appsv1.ControllerRevision) bool) {
+	idle := slices.DeleteFunc(c.revisionsOf(o), inUse)
+	for len(idle) > int(limit) {
+		must(c.api.client.Delete(c.ctx(), idle[0].DeepCopy()))
+		idle = idle[1:]
+	}
+}
+
+func templateOfRevision(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
+	var data struct {
+		Spec struct {
+			Template corev1.PodTemplateSpec `json:"template"`
+		} `json:"spec"`
+	}
+	must(json.Unmarshal(r.Data.Raw, &data))
+	return &data.Spec.Template
+}
+
+// makeNativePod makes a pod of a workload that owns its pods itself.
+func (c *cluster) makeNativePod(o client.Object, name, mark, node string, template *corev1.PodTemplateSpec) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: name, Labels: maps.Clone(template.Labels), Annotations: maps.Clone(template.Annotations),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(o, gvkOf(o))},
+		},
+		Spec: *template.Spec.DeepCopy(),
+	}
+	pod.Spec.NodeName = cmp.Or(node, pod.Spec.NodeName)
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, markLabel, mark)
+	must(c.api.client.Create(c.ctx(), pod))
+	c.at(time.Now().Add(startTakes))
+}
+
+// availableFor says that a pod has been Ready for long enough.
+func (c *cluster) availableFor(pod *corev1.Pod, minReadySeconds int32) bool {
+	since, ready := readySince(pod)
+	from := since.Add(time.Duration(minReadySeconds) * time.Second)
+	if ready && time.Now().Before(from) {
+		c.at(from)
+		return false
+	}
+	return ready
+}
+
+// runSet is a turn of the StatefulSet controller: pods are made one after the other, or
+// all at once, and replaced one by one from the last to the partition.
+func (c *cluster) runSet(s *appsv1.StatefulSet) {
+	update := c.reviseNative(s, &s.Spec.Template, false)
+	current := update
+	for _, r := range c.revisionsOf(s) {
+		if r.Name == s.Status.CurrentRevision {
+			current = r
+		}
+	}
+	c.moveSet(s, current, update)
+	if stored, ok := c.api.objects[keyOf(s)].(*appsv1.StatefulSet); ok {
+		c.writeSetStatus(stored, current, update)
+	}
+	c.keepRevisions(s, *s.Spec.RevisionHistoryLimit, func(r *appsv1.ControllerRevision) bool {
+		return r.Name == current.Name || r.Name == update.Name ||
+			slices.ContainsFunc(ownedBy[*corev1.Pod](c.api, s), func(p *corev1.Pod) bool { return p.Labels[markLabel] == r.Name })
+	})
+}
+
+func (c *cluster) moveSet(s *appsv1.StatefulSet, current, update *appsv1.ControllerRevision) {
+	byName := map[string]*corev1.Pod{}
+	for _, pod := range ownedBy[*corev1.Pod](c.api, s) {
+		byName[pod.Name] = pod
+	}
+	ordered := s.Spec.PodManagementPolicy == appsv1.OrderedReadyPodManagement
+	partition := int32(0)
+	if r := s.Spec.UpdateStrategy.RollingUpdate; r != nil {
+		partition = *r.Partition
+	}
+	rolling := s.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType
+	healthy := func(pod *corev1.Pod) bool { return pod != nil && c.availableFor(pod, s.Spec.MinReadySeconds) }
+	pods := make([]*corev1.Pod, *s.Spec.Replicas)
+	for i := range pods {
+		name := fmt.Sprintf("%s-%d", s.Name, i)
+		pods[i] = byName[name]
+		delete(byName, name)
+		switch {
+		case pods[i] == nil:
+			of := update
+			if rolling && int32(i) < partition {
+				of = current
+			}
+			c.makeNativePod(s, name, of.Name, "", templateOfRevision(of))
+			if ordered {
+				return
+			}
+		case ordered && !healthy(pods[i]):
+			return
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		must(c.api.client.Delete(c.ctx(), byName[name].DeepCopy()))
+	}
+	if !rolling {
+		return
+	}
+	for i := len(pods) - 1; i >= int(partition); i-- {
+		switch {
+		case pods[i] != nil && pods[i].Labels[markLabel] != update.Name:
+			must(c.api.client.Delete(c.ctx(), pods[i].DeepCopy()))
+			c.at(time.Now())
+			return
+		case !healthy(pods[i]):
+			return
+		}
+	}
+}
+
+func (c *cluster) writeSetStatus(s *appsv1.StatefulSet, current, update *appsv1.ControllerRevision) {
+	next := s.DeepCopy()
+	n := appsv1.StatefulSetStatus{ObservedGeneration: s.Generation, CurrentRevision: current.Name, UpdateRevision: update.Name}
+	for _, pod := range ownedBy[*corev1.Pod](c.api, s) {
+		n.Replicas++
+		if _, ready := readySince(pod); ready {
+			n.ReadyReplicas++
+		}
+		if c.availableFor(pod, s.Spec.MinReadySeconds) {
+			n.AvailableReplicas++
+		}
+		if pod.Labels[markLabel] == current.Name {
+			n.CurrentReplicas++
+		}
+		if pod.Labels[markLabel] == update.Name {
+			n.UpdatedReplicas++
+		}
+	}
+	rolling := s.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType
+	if rolling && n.UpdatedReplicas == n.Replicas && n.ReadyReplicas == n.Replicas {
+		n.CurrentReplicas, n.CurrentRevision = n.UpdatedReplicas, n.UpdateRevision
+	}
+	next.Status = n
+	if !equality.Semantic.DeepEqual(s.Status, next.Status) {
+		must(c.api.client.Status().Update(c.ctx(), next))
+	}
+}
+
+// daemonNodes are how many nodes DaemonSets find.
+const daemonNodes = 3
+
+// runDaemon is a turn of the DaemonSet controller, without surge: a pod of the newest
+// template on each node that has none, and old ones are deleted, those that are not
+// available at once.
+func (c *cluster) runDaemon(d *appsv1.DaemonSet) {
+	revision := c.reviseNative(d, &d.Spec.Template, true)
+	mark := revision.Labels[markLabel]
+	onNode := map[string]*corev1.Pod{}
+	for _, pod := range ownedBy[*corev1.Pod](c.api, d) {
+		onNode[pod.Spec.NodeName] = pod
+	}
+	unavailable, old := 0, []*corev1.Pod{}
+	for i := range daemonNodes {
+		node := fmt.Sprintf("node-%d", i)
+		pod := onNode[node]
+		switch {
+		case pod == nil:
+			c.pods++
+			c.makeNativePod(d, fmt.Sprintf("%s-%05d", d.Name, c.pods), mark, node, &d.Spec.Template)
+			unavailable++
+		case !c.availableFor(pod, d.Spec.MinReadySeconds):
+			unavailable++
+			if pod.Labels[markLabel] != mark && d.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+				must(c.api.client.Delete(c.ctx(), pod.DeepCopy()))
+				c.at(time.Now())
+			}
+		case pod.Labels[markLabel] != mark:
+			old = append(old, pod)
+		}
+	}
+	if d.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+		room := int(scaled(d.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable, daemonNodes, true)) - unavailable
+		for _, pod := range old[:min(max(room, 0), len(old))] {
+			must(c.api.client.Delete(c.ctx(), pod.DeepCopy()))
+			c.at(time.Now())
+		}
+	}
+	if stored, ok := c.api.objects[keyOf(d)].(*appsv1.DaemonSet); ok {
+		c.writeDaemonStatus(stored, mark)
+	}
+	c.keepRevisions(d, *d.Spec.RevisionHistoryLimit, func(r *appsv1.ControllerRevision) bool {
+		return r.Name == revision.Name ||
+			slices.ContainsFunc(ownedBy[*corev1.Pod](c.api, d), func(p *corev1.Pod) bool { return p.Labels[markLabel] == r.Labels[markLabel] })
+	})
+}
+
+func (c *cluster) writeDaemonStatus(d *appsv1.DaemonSet, mark string) {
+	next := d.DeepCopy()
+	n := appsv1.DaemonSetStatus{ObservedGeneration: d.Generation, DesiredNumberScheduled: daemonNodes}
+	for _, pod := range ownedBy[*corev1.Pod](c.api, d) {
+		n.CurrentNumberScheduled++
+		if _, ready := readySince(pod); ready {
+			n.NumberReady++
+		}
+		if c.availableFor(pod, d.Spec.MinReadySeconds) {
+			n.NumberAvailable++
+		}
+		if pod.Labels[markLabel] == mark {
+			n.UpdatedNumberScheduled++
+		}
+	}
+	n.NumberUnavailable = n.DesiredNumberScheduled - n.NumberAvailable
+	next.Status = n
+	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
+		must(c.api.client.Status().Update(c.ctx(), next))
+	}
+}
