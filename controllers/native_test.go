@@ -92,6 +92,7 @@ func TestNativeKinds(t *testing.T) {
 			{Name: "deleted by its user", Options: nativeOptions(), Run: n.onDelete},
 			{Name: "leaves while it is halted", Options: nativeOptions(), Run: n.leaves},
 			{Name: "a user resumes it", Options: nativeOptions(), Run: n.userResumes},
+			{Name: "owned by another object", Options: nativeOptions(), Run: n.owned},
 			{Name: "slips past admission", Options: nativeOptions(), Run: n.slips},
 		} {
 			t.Run(n.name+": "+s.Name, func(t *testing.T) {
@@ -395,6 +396,42 @@ func (n native) slips(w *world.World) {
 	if c := n.change(w); c.Status.PassCount != int32(n.pods) {
 		w.Failf("%d pods passed", c.Status.PassCount)
 	}
+}
+
+// owned: what another object owns is only observed, unless a label says otherwise.
+func (n native) owned(w *world.World) {
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "k8s"}}
+	must(w, w.Create(owner))
+	o := n.make()
+	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: world.Stored(w, owner).UID, Controller: ptr.To(true)}})
+	must(w, w.Create(o))
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	n.patch(w, imagePatch(world.BadImage))
+	w.Until("it is told what would have been done", func() bool {
+		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventWouldRollBack })
+	})
+	n.patch(w, templatePatch("second"))
+	n.patch(w, imagePatch("good"))
+	if s, ok := o.(*appsv1.StatefulSet); ok { // as its owner would
+		must(w, w.Delete(n.podsOf(w)[*s.Spec.Replicas-1]))
+	}
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	judge(w, n.change(w), "unpass")
+	n.is(w, v1alpha1.ChangeWorkloadSuspend)
+	w.For(10 * time.Minute)
+	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
+		w.Failf("it is not only observed: %v %v", n.stored(w).GetLabels(), a)
+	}
+	n.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)
+	w.Until("the request is refused", func() bool {
+		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return strings.Contains(e.Message, "because the prometheus k8s owns it") })
+	})
+
+	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`"}}}`)
+	n.patch(w, templatePatch("third"))
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	judge(w, n.change(w), "unpass")
+	w.Until("it is blocked", func() bool { return n.labelled(w, v1alpha1.SuspendLabel) })
 }
 
 // partitioned: a user's partition keeps pods; the others are verified.

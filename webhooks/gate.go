@@ -118,16 +118,17 @@ func newGate(o Options) *gate {
 	}
 }
 
-// pass asks about a release of a workload with these annotations, if the setting
+// pass asks about a release of a workload that is to be so, if the setting
 // is on. It returns why the release is
 // denied, or what to warn of although it is not. Only a failing answer denies,
 // and no answer where silence counts as a failure.
-func (g *gate) pass(ctx context.Context, q Question, annotations map[string]string) (denial, warning string) {
+func (g *gate) pass(ctx context.Context, q Question, of *defense.AdmissionObject) (denial, warning string) {
 	ctx, cancel := context.WithTimeout(ctx, settings.MaxAdmissionTimeout)
 	defer cancel()
 	log := g.log.WithValues("namespace", q.Namespace, "name", q.Name, "version", q.Version)
 
-	s, err := g.inForce(ctx, q.Namespace, annotations)
+	s, err := g.inForce(ctx, q.Namespace, of.Annotations)
+	s.ObserveOwned(of.ObservingOwner())
 	if err != nil {
 		log.Error(err, "admitted a release without the check of AlterShield Server, because it is not known whether the check is on")
 		return "", ""

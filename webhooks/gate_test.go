@@ -414,9 +414,9 @@ func TestGateRemembers(t *testing.T) {
 			g.memory = newMemory(clock)
 			logged := 0
 			g.log = funcr.New(func(string, string) { logged++ }, funcr.Options{})
-			denial, warning := g.pass(t.Context(), again(), nil)
+			denial, warning := g.pass(t.Context(), again(), &defense.AdmissionObject{})
 			clock.SetTime(clock.Now().Add(tt.later))
-			denialAgain, warningAgain := g.pass(t.Context(), tt.second, nil)
+			denialAgain, warningAgain := g.pass(t.Context(), tt.second, &defense.AdmissionObject{})
 			if asked := len(f.asked()); asked != tt.wantAsked {
 				t.Errorf("asked %d times, want %d", asked, tt.wantAsked)
 			}
@@ -488,9 +488,9 @@ func TestGateCallerGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	q := Question{RequestUID: "1", Name: "sleep", Version: "b"}
-	g.pass(ctx, q, nil)
+	g.pass(ctx, q, &defense.AdmissionObject{})
 	f.answer = answers(Answer{Passes: true}, nil)
-	if denial, warning := g.pass(t.Context(), q, nil); denial+warning != "" || len(f.asked()) != 2 {
+	if denial, warning := g.pass(t.Context(), q, &defense.AdmissionObject{}); denial+warning != "" || len(f.asked()) != 2 {
 		t.Errorf("denial %q, warning %q, asked %d times, want a second question that passes", denial, warning, len(f.asked()))
 	}
 }

@@ -60,6 +60,8 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	o.Paused = stopping.Paused
 	o.Pacing, _ = kind.Pace(stored)
 
+	o.Owner = defense.OwnerOf(stored)
+
 	metadata, _ := content["metadata"].(map[string]any)
 	o.ResourceVersion, _ = metadata["resourceVersion"].(string)
 	o.generateName, _ = metadata["generateName"].(string)

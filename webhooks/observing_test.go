@@ -56,6 +56,7 @@ func TestObserving(t *testing.T) {
 	suspended := released(labelled(v1alpha1.SuspendLabel, "1"))
 	repaired := func(object string) string { return strings.Replace(object, `"test":"123"`, `"test":"1234"`, 1) }
 	quarantined := annotatedWith(released(""), v1alpha1.QuarantinedAnnotation, repairVersion)
+	owned := strings.Replace(suspended, `"metadata":{`, `"metadata":{"ownerReferences":[{"apiVersion":"serving.knative.dev/v1","kind":"Revision","name":"a","uid":"u","controller":true}],`, 1)
 	for name, test := range map[string]struct {
 		handler       admission.Handler
 		before, after string
@@ -69,7 +70,10 @@ func TestObserving(t *testing.T) {
 		"unless it knows none":       {newValidating(unset, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, "blocked"},
 		"a quarantine denies":        {newQuarantine(o, deployments), quarantined, repaired(quarantined), false, ""},
 		"while observed not":         {newQuarantine(o, deployments), quarantined, repaired(annotatedWith(quarantined, observe, "enabled")), true, "was rolled back"},
-		"nothing to deny":            {newValidating(o, deployments), suspended, annotatedWith(suspended, observe, "enabled"), true, ""},
+		"what another object owns":   {newValidating(o, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
+		"unless a label says so": {newValidating(o, deployments), owned,
+			repaired(strings.Replace(owned, `"labels":{`, `"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`",`, 1)), false, "blocked"},
+		"nothing to deny": {newValidating(o, deployments), suspended, annotatedWith(suspended, observe, "enabled"), true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := review(t, test.handler, makeRequest(test.before, test.after))

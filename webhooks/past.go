@@ -55,7 +55,7 @@ func (o *Options) observeHold(ctx context.Context, r *defense.AdmissionRequest) 
 		o.Log.Error(err, "a rollout is not held by admission, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
 		return
 	}
-	if !inForce.Observe && inForce.Hold.Holds() {
+	if !inForce.Observe && r.New.ObservingOwner() == "" && inForce.Hold.Holds() {
 		r.Hold = &defense.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, HoldSteps: o.HoldSteps}
 	}
 }

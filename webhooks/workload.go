@@ -181,7 +181,7 @@ func newMutating(o Options, kind workload.Kind) handler {
 			if check == nil || !mustAsk(req, &request) {
 				return response, nil
 			}
-			denial, warning := check.pass(ctx, question(req, &request, stored, object), request.New.Annotations)
+			denial, warning := check.pass(ctx, question(req, &request, stored, object), &request.New)
 			switch {
 			case denial != "":
 				return admission.Denied(denial), nil
@@ -265,6 +265,7 @@ func observedBy(ctx context.Context, o *Options, r *defense.AdmissionRequest) st
 		o.Log.Error(err, "treating a workload as defended, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
 		return ""
 	}
+	s.ObserveOwned(r.New.ObservingOwner())
 	return s.ObservedBy
 }
 

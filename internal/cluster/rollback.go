@@ -43,7 +43,7 @@ func (c *Cluster) ObserveRollback(ctx context.Context, key workload.Key) (in def
 	// Pods are as old as the API server says, so its clock counts.
 	in = defense.RollbackInput{Now: c.Clock.Now(), Workload: w, Enrolled: true}
 	// A setting that cannot be used is reported by the release.
-	inForce, err := c.InForce(ctx, w.Namespace, w.Annotations)
+	inForce, err := c.InForceOn(ctx, w)
 	if err != nil {
 		return in, false, err
 	}

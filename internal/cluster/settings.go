@@ -45,10 +45,17 @@ func (v View) InForce(ctx context.Context, namespace string, annotations map[str
 	return settings.For(operator, own, annotations), nil
 }
 
+// InForceOn is what is in force for a workload, with what follows from its owner.
+func (v View) InForceOn(ctx context.Context, w *defense.Workload) (settings.InForce, error) {
+	inForce, err := v.InForce(ctx, w.Namespace, w.Annotations)
+	inForce.ObserveOwned(w.ObservingOwner())
+	return inForce, err
+}
+
 // InForceOf is what is in force for a release of a workload, with what policies say of
 // the server, and of a hold: those that were there when it began.
 func (v View) InForceOf(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload) (settings.InForce, error) {
-	inForce, err := v.InForce(ctx, w.Namespace, w.Annotations)
+	inForce, err := v.InForceOn(ctx, w)
 	if err != nil {
 		return inForce, err
 	}

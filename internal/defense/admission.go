@@ -47,6 +47,8 @@ type AdmissionObject struct {
 	Annotations map[string]string
 	// TemplateLabels are the labels of the pod template.
 	TemplateLabels map[string]string
+	// Owner is the controller of the workload, as kind and name.
+	Owner string
 	// Version is computed from the pod template; it is never read off a label.
 	Version string
 	// ResourceVersion is empty in a workload that is being created.
@@ -56,6 +58,9 @@ type AdmissionObject struct {
 	// Pacing is nil of a kind whose rollouts cannot be held.
 	*Pacing
 }
+
+// ObservingOwner is the owner because of which a workload is only observed.
+func (o *AdmissionObject) ObservingOwner() string { return observingOwner(o.Owner, o.Labels) }
 
 // AdmissionRequest is one request to write a workload.
 type AdmissionRequest struct {

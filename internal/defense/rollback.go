@@ -157,6 +157,8 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 	q := ParseQuarantine(w.Annotations, in.Now)
 	target := (*Revision)(nil)
 	switch {
+	case w.ObservingOwner() != "":
+		return RollbackPlan{Refusal: "the workload is only observed, because the " + w.ObservingOwner() + " owns it"}
 	case in.Settings.Observe:
 		return RollbackPlan{Refusal: "the workload is only observed (setting observe)"}
 	case version == w.Version:

@@ -197,11 +197,15 @@ func TestDecideRollback(t *testing.T) {
 			"", "", false, "", 0},
 		"self-healing, from one that was rolled back": {makeScene().quarantined(versionB).dueForHealing(), "", "", false, "", 0},
 
-		"requested: the newest success": {makeScene().annotation(to, "last-success"), versionA, "Requested", false, "", 0},
-		"requested: nothing said":       {makeScene().annotation(to, " "), versionA, "Requested", false, "", 0},
-		"requested: by version":         {makeScene().annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested, after a success":    {makeScene().state(v1alpha1.ChangeWorkloadSuccess).annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested, paused by a user":   {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(to, versionA), versionA, "Requested", false, "", 0},
+		"requested: the newest success":      {makeScene().annotation(to, "last-success"), versionA, "Requested", false, "", 0},
+		"requested: nothing said":            {makeScene().annotation(to, " "), versionA, "Requested", false, "", 0},
+		"requested: by version":              {makeScene().annotation(to, versionA), versionA, "Requested", false, "", 0},
+		"requested, after a success":         {makeScene().state(v1alpha1.ChangeWorkloadSuccess).annotation(to, versionA), versionA, "Requested", false, "", 0},
+		"requested, owned by another object": {makeScene().with(func(s *scene) { s.Workload.Owner = "prometheus k8s" }).annotation(to, versionA), "", "", false, "only observed, because the prometheus k8s owns it", 0},
+		"requested, owned by another object and defended": {makeScene().with(func(s *scene) {
+			s.Workload.Owner, s.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
+		}).annotation(to, versionA), versionA, "Requested", false, "", 0},
+		"requested, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(to, versionA), versionA, "Requested", false, "", 0},
 		"requested, from one that was rolled back": {makeScene().quarantined(versionB).annotation(to, versionA),
 			versionA, "Requested", false, "", 0},
 		"requested: unknown":              {makeScene().annotation(to, other), "", "", false, "the history has no successful version " + other, 0},

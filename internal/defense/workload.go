@@ -45,6 +45,8 @@ type Workload struct {
 	Labels          map[string]string
 	Annotations     map[string]string
 	Deleting        bool
+	// Owner is the controller of the workload, as kind and name; empty where it has none.
+	Owner string
 
 	// Images are the container images of the pod template.
 	Images []string
@@ -286,6 +288,26 @@ func SystemNamespaces() []string {
 // under defense.
 func NamespaceEnrolled(name string, labels map[string]string) bool {
 	return labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue && !slices.Contains(SystemNamespaces(), name)
+}
+
+// OwnerOf is the controller of a workload, as kind and name; empty where it has none.
+func OwnerOf(o metav1.Object) string {
+	ref := metav1.GetControllerOf(o)
+	if ref == nil {
+		return ""
+	}
+	return strings.ToLower(ref.Kind) + " " + ref.Name
+}
+
+// ObservingOwner is the owner because of which a workload is only observed; empty where
+// it is not: what the operator did to it, the owner would undo, or fight.
+func (w *Workload) ObservingOwner() string { return observingOwner(w.Owner, w.Labels) }
+
+func observingOwner(owner string, labels map[string]string) string {
+	if labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseEnforced {
+		return ""
+	}
+	return owner
 }
 
 // OptedOut says whether a workload with these labels is out of the defense.

@@ -62,6 +62,14 @@ func For(operator, namespace []v1alpha1.OpsConfigInfo, annotations map[string]st
 	return l.in
 }
 
+// ObserveOwned has a workload only observed that an object of this name owns; empty for
+// none.
+func (f *InForce) ObserveOwned(owner string) {
+	if owner != "" && !f.Observe {
+		f.Observe, f.ObservedBy = true, fmt.Sprintf("its owner, the %s (the label %s=%s defends it all the same)", owner, v1alpha1.DefenseLabel, v1alpha1.DefenseEnforced)
+	}
+}
+
 // layers are settings in the making.
 type layers struct {
 	in InForce

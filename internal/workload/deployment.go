@@ -488,6 +488,7 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 		Annotations:     deployment.Annotations,
 		Images:          imagesOf(obj),
 		Deleting:        deployment.DeletionTimestamp != nil,
+		Owner:           defense.OwnerOf(obj),
 		Version:         version,
 		Stamp:           stampOf(obj),
 		Replicas:        1,

@@ -323,6 +323,7 @@ func observeNative(obj *unstructured.Unstructured, typed client.Object) (*defens
 		Annotations:      typed.GetAnnotations(),
 		Images:           imagesOf(obj),
 		Deleting:         typed.GetDeletionTimestamp() != nil,
+		Owner:            defense.OwnerOf(typed),
 		Version:          version,
 		Unstamped:        true,
 		ProgressDeadline: standingStill,

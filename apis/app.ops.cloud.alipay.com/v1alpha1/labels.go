@@ -37,6 +37,10 @@ const (
 	DefenseLabel = "altershield.defense.antgroup.com/defense"
 	// DefenseDisabled is the value of DefenseLabel that opts a workload out.
 	DefenseDisabled = "disabled"
+	// DefenseEnforced is the value of DefenseLabel that defends a workload in full
+	// although another object owns it. Without it such a workload is only observed:
+	// its owner would undo what the operator does.
+	DefenseEnforced = "enforced"
 )
 
 // Annotations of namespaces.
