@@ -38,7 +38,7 @@ var target = Target{Namespace: "ours", Service: "hooks", Port: 443}
 
 func configurations(t *testing.T) (mutating, validating Configuration) {
 	t.Helper()
-	all, err := NewConfigurations(hooks.Configurations(workload.Defended()), "m", "v", target)
+	all, err := NewConfigurations(hooks.Configurations(workload.NewRegistry(workload.Deployment{})), "m", "v", target)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -274,9 +274,22 @@ func (c *Cluster) writePace(ctx context.Context, p *Patch, written *unstructured
 	return c.disown(ctx, p.workload, p.pace.by.PacePaths())
 }
 
-// disown takes the operator's name off the fields that a hold changes: whoever applies
-// them server-side would conflict with it for ever.
-func (c *Cluster) disown(ctx context.Context, w *defense.Workload, fields []workload.Path) error {
+// maxDisown is how often it is tried to give fields up. The workload's own controller
+// writes its status just then, which the entries of field managers tell of, too.
+const maxDisown = 5
+
+// disown takes the operator's name off the fields that a hold or a halt changes: whoever
+// applies them server-side would conflict with it for ever.
+func (c *Cluster) disown(ctx context.Context, w *defense.Workload, fields []workload.Path) (err error) {
+	for range maxDisown {
+		if err = c.tryDisown(ctx, w, fields); err == nil || !isFailedTest(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func (c *Cluster) tryDisown(ctx context.Context, w *defense.Workload, fields []workload.Path) error {
 	stored, err := c.Stored(ctx, w)
 	if err != nil || stored == nil {
 		return err

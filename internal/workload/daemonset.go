@@ -34,6 +34,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
+// +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=apps,resources=daemonsets/finalizers,verbs=update
+
 // DaemonSet is the Kind of apps/v1 DaemonSets. It owns its pods itself, and remembers
 // its templates in ControllerRevisions. How many pods it is to have its status says.
 type DaemonSet struct{}

@@ -58,7 +58,7 @@ type Registry struct {
 }
 
 // Defended holds the kinds that the operator defends.
-func Defended() *Registry { return NewRegistry(Deployment{}) }
+func Defended() *Registry { return NewRegistry(Deployment{}, StatefulSet{}, DaemonSet{}) }
 
 // NewRegistry holds these kinds. That two are the same is a mistake in the program.
 func NewRegistry(kinds ...Kind) *Registry {

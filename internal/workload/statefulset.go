@@ -39,6 +39,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=apps,resources=statefulsets/finalizers,verbs=update
+
 // StatefulSet is the Kind of apps/v1 StatefulSets. It owns its pods itself, and
 // remembers its templates in ControllerRevisions.
 type StatefulSet struct{}

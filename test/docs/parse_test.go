@@ -50,6 +50,7 @@ var documents = []string{
 	"docs/user-guide.md",
 	"docs/policies.md",
 	"docs/holding.md",
+	"docs/kinds.md",
 	"docs/connect-altershield-server.md",
 	"docs/states.md",
 	"docs/objects.md",

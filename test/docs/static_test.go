@@ -553,7 +553,7 @@ func TestObjectKeys(t *testing.T) {
 	for _, s := range d.spans {
 		named[s.text] = true
 	}
-	known := map[string]bool{"spec.paused": true, "spec.minReadySeconds": true, "spec.progressDeadlineSeconds": true, "spec.template": true, "metadata.managedFields": true, corev1.LastAppliedConfigAnnotation: true}
+	known := map[string]bool{"spec.paused": true, "spec.updateStrategy.type": true, "spec.updateStrategy.rollingUpdate.partition": true, "spec.minReadySeconds": true, "spec.progressDeadlineSeconds": true, "spec.template": true, "metadata.managedFields": true, corev1.LastAppliedConfigAnnotation: true}
 	keys := 0
 	for name, value := range programOf(t).constants {
 		if !strings.HasSuffix(name, "Label") && !strings.HasSuffix(name, "Annotation") {
@@ -685,9 +685,9 @@ func TestWalkthrough(t *testing.T) {
 
 var field = regexp.MustCompile(`^(?:spec|status)(?:\.[a-zA-Z]+)+$`)
 
-// Every field that is named is one of our kinds, or one of a Deployment.
+// Every field that is named is one of our kinds, or one of a workload.
 func TestFields(t *testing.T) {
-	known := map[string]bool{"spec.template": true, "spec.paused": true, "spec.minReadySeconds": true, "spec.progressDeadlineSeconds": true}
+	known := map[string]bool{"spec.template": true, "spec.paused": true, "spec.updateStrategy.type": true, "spec.updateStrategy.rollingUpdate.partition": true, "spec.minReadySeconds": true, "spec.progressDeadlineSeconds": true}
 	for _, crd := range crds(t) {
 		walk(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, "", func(path string, _ *apiextensionsv1.JSONSchemaProps) { known[path] = true })
 	}

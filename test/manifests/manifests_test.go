@@ -314,11 +314,12 @@ func TestWebhooks(t *testing.T) {
 				}
 			}
 			// Whether the manager serves them is for TestCluster.
-			want := map[string]string{
-				prefix + "mutating-webhook-configuration mdeployment.kb.io":   "/mutate-apps-v1-deployment",
-				prefix + "validating-webhook-configuration vdeployment.kb.io": "/validate-apps-v1-deployment",
-				prefix + "validating-webhook-configuration qdeployment.kb.io": "/quarantine-apps-v1-deployment",
-				prefix + "validating-webhook-configuration pdeployment.kb.io": "/policy-apps-v1-deployment",
+			want := map[string]string{}
+			for _, kind := range []string{"deployment", "statefulset", "daemonset"} {
+				want[prefix+"mutating-webhook-configuration m"+kind+".kb.io"] = "/mutate-apps-v1-" + kind
+				want[prefix+"validating-webhook-configuration v"+kind+".kb.io"] = "/validate-apps-v1-" + kind
+				want[prefix+"validating-webhook-configuration q"+kind+".kb.io"] = "/quarantine-apps-v1-" + kind
+				want[prefix+"validating-webhook-configuration p"+kind+".kb.io"] = "/policy-apps-v1-" + kind
 			}
 			if diff := cmp.Diff(want, paths); diff != "" {
 				t.Errorf("paths (-want +got):\n%s", diff)
