@@ -27,6 +27,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -35,8 +36,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// RollbackPath asks for a workload to be rolled back.
-const RollbackPath = "/openapi/altershield/deployment/rollback"
+const (
+	// RollbackPath asks for a Deployment to be rolled back.
+	RollbackPath = "/openapi/altershield/deployment/rollback"
+	// RollbackWorkloadPath asks for a workload of any kind to be.
+	RollbackWorkloadPath = "/openapi/altershield/workload/rollback"
+)
 
 // deployments is the kind of workload that RollbackPath and SuspendPath are about:
 // their fields name Deployments, whatever else is defended.
@@ -56,28 +61,99 @@ type rollbackRequest struct {
 	Version string `json:"version"`
 }
 
-func readRollbackRequest(body []byte) (*rollbackRequest, error) {
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields()
-	var request rollbackRequest
-	if err := decoder.Decode(&request); err != nil {
-		return nil, fmt.Errorf(`the body is not {"namespace","deploymentName","version"}: %w`, err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is more than one JSON object in the body")
-	}
-	if problems := validation.IsDNS1123Label(request.Namespace); len(problems) > 0 {
-		return nil, fmt.Errorf("namespace is not the name of a namespace: %s", strings.Join(problems, "; "))
-	}
-	if problems := validation.IsDNS1123Subdomain(request.DeploymentName); len(problems) > 0 {
-		return nil, fmt.Errorf("deploymentName is not the name of a deployment: %s", strings.Join(problems, "; "))
-	}
-	return &request, nil
+// rollbackWorkloadRequest is the body of a request to RollbackWorkloadPath. Its fields
+// have other names: the signature does not cover the path, and what is signed for one
+// must not be taken for the other.
+type rollbackWorkloadRequest struct {
+	Namespace  string `json:"namespace"`
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	// Version to go back to; empty is the newest one that succeeded.
+	Version string `json:"version"`
 }
 
-// rollBack takes a request for a rollback; the leader carries it out.
+// asked is what a request for a rollback comes to.
+type asked struct {
+	key     workload.Key
+	version string
+}
+
+// decodeOnly reads a body that is one JSON object with these fields and no others.
+func decodeOnly(body []byte, into any, fields string) error {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return fmt.Errorf("the body is not %s: %w", fields, err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more than one JSON object in the body")
+	}
+	return nil
+}
+
+func checkNames(namespace, name, field, kind string) error {
+	if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
+		return fmt.Errorf("namespace is not the name of a namespace: %s", strings.Join(problems, "; "))
+	}
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Errorf("%s is not the name of a %s: %s", field, kind, strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+func readRollbackRequest(body []byte) (asked, error) {
+	var request rollbackRequest
+	if err := decodeOnly(body, &request, `{"namespace","deploymentName","version"}`); err != nil {
+		return asked{}, err
+	}
+	return asked{key: workload.Key{
+		GroupKind:      deployments.GroupVersionKind().GroupKind(),
+		NamespacedName: types.NamespacedName{Namespace: request.Namespace, Name: request.DeploymentName},
+	}, version: request.Version}, checkNames(request.Namespace, request.DeploymentName, "deploymentName", "deployment")
+}
+
+// readRollbackOf reads a request about a workload of one of these kinds.
+func readRollbackOf(kinds *workload.Registry) func(body []byte) (asked, error) {
+	return func(body []byte) (asked, error) {
+		var request rollbackWorkloadRequest
+		if err := decodeOnly(body, &request, `{"namespace","apiVersion","kind","name","version"}`); err != nil {
+			return asked{}, err
+		}
+		gk := schema.FromAPIVersionAndKind(request.APIVersion, request.Kind).GroupKind()
+		if _, ok := kinds.Of(gk); !ok {
+			return asked{}, fmt.Errorf("apiVersion and kind are %q and %q: workloads of this kind are not defended; those are %s",
+				request.APIVersion, request.Kind, describeKinds(kinds))
+		}
+		return asked{
+			key:     workload.Key{GroupKind: gk, NamespacedName: types.NamespacedName{Namespace: request.Namespace, Name: request.Name}},
+			version: request.Version,
+		}, checkNames(request.Namespace, request.Name, "name", "workload")
+	}
+}
+
+// describeKinds names the kinds that are defended.
+func describeKinds(kinds *workload.Registry) string {
+	var all []string
+	for _, k := range kinds.Kinds() {
+		apiVersion, kind := k.GroupVersionKind().ToAPIVersionAndKind()
+		all = append(all, apiVersion+" "+kind)
+	}
+	return strings.Join(all, ", ")
+}
+
+// rollBack takes a request for a rollback of a Deployment; the leader carries it out.
 func (s *Server) rollBack(w http.ResponseWriter, r *http.Request, body []byte) (handled bool) {
-	request, err := readRollbackRequest(body)
+	return s.takeRollback(w, r, body, readRollbackRequest)
+}
+
+// rollBackWorkload does it of a workload of any kind.
+func (s *Server) rollBackWorkload(w http.ResponseWriter, r *http.Request, body []byte) (handled bool) {
+	return s.takeRollback(w, r, body, readRollbackOf(s.opts.View.Kinds))
+}
+
+func (s *Server) takeRollback(w http.ResponseWriter, r *http.Request, body []byte, read func([]byte) (asked, error)) (handled bool) {
+	request, err := read(body)
 	if err != nil {
 		writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, err.Error()})
 		return true
@@ -90,24 +166,20 @@ func (s *Server) rollBack(w http.ResponseWriter, r *http.Request, body []byte) (
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.limits.record)
 	defer cancel()
-	name := request.Namespace + "/" + request.DeploymentName
-	key := workload.Key{
-		GroupKind:      deployments.GroupVersionKind().GroupKind(),
-		NamespacedName: types.NamespacedName{Namespace: request.Namespace, Name: request.DeploymentName},
-	}
-	to, err := s.opts.Rollbacks.RequestRollback(ctx, key, request.Version, at)
+	name := strings.ToLower(request.key.Kind) + " " + request.key.NamespacedName.String()
+	to, err := s.opts.Rollbacks.RequestRollback(ctx, request.key, request.version, at)
 	refused := (*cluster.RefusedError)(nil)
 	switch {
 	case err == nil:
-		writeJSON(w, http.StatusAccepted, codeAnswer{http.StatusAccepted, fmt.Sprintf("deployment %s is rolled back to version %s", name, to)})
+		writeJSON(w, http.StatusAccepted, codeAnswer{http.StatusAccepted, fmt.Sprintf("%s is rolled back to version %s", name, to)})
 	case errors.Is(err, cluster.ErrNoWorkload):
-		writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "no deployment " + name + " is under defense"})
+		writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "no " + name + " is under defense"})
 	case errors.Is(err, cluster.ErrRepeated):
 		writeJSON(w, http.StatusConflict, codeAnswer{http.StatusConflict, err.Error()})
 	case errors.As(err, &refused):
 		writeJSON(w, http.StatusConflict, codeAnswer{http.StatusConflict, refused.Why})
 	default:
-		s.opts.Log.Error(err, "accept a request for a rollback", "deployment", name)
+		s.opts.Log.Error(err, "accept a request for a rollback", "workload", name)
 		writeJSON(w, http.StatusServiceUnavailable, codeAnswer{http.StatusServiceUnavailable, "the cluster can't be reached now, try again"})
 		return false
 	}

@@ -85,3 +85,48 @@ func TestRollback(t *testing.T) {
 		})
 	}
 }
+
+// TestRollbackOfAWorkload: the kind is named, and has to be one that is defended.
+func TestRollbackOfAWorkload(t *testing.T) {
+	const set = `{"namespace":"prod","apiVersion":"apps/v1","kind":"StatefulSet","name":"db"}`
+	for name, tc := range map[string]struct {
+		content  string
+		err      error
+		want     string // that is asked for
+		wantCode int
+		wantBody string
+	}{
+		"the newest success": {set, nil, "StatefulSet.apps prod/db ", 202, `{"code":202,"message":"statefulset prod/db is rolled back to version v1"}`},
+		"a version": {`{"namespace":"prod","apiVersion":"apps/v1","kind":"DaemonSet","name":"log","version":"v0"}`, nil, "DaemonSet.apps prod/log v0", 202,
+			`{"code":202,"message":"daemonset prod/log is rolled back to version v1"}`},
+		"unknown":                 {set, cluster.ErrNoWorkload, "StatefulSet.apps prod/db ", 404, `{"code":404,"message":"no statefulset prod/db is under defense"}`},
+		"another kind":            {`{"namespace":"prod","apiVersion":"batch/v1","kind":"Job","name":"x"}`, nil, "", 400, "workloads of this kind are not defended; those are apps/v1 Deployment, apps/v1 StatefulSet"},
+		"of the group of another": {`{"namespace":"prod","apiVersion":"apps.kruise.io/v1beta1","kind":"StatefulSet","name":"x"}`, nil, "", 400, "workloads of this kind are not defended"},
+		"no name":                 {`{"namespace":"prod","apiVersion":"apps/v1","kind":"StatefulSet"}`, nil, "", 400, "name is not the name of a workload"},
+		"the body of the other":   {`{"namespace":"prod","deploymentName":"web"}`, nil, "", 400, "unknown field"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := ""
+			f := newFixture(t, func(f *fixture) {
+				f.opts.View.Kinds = workload.Defended()
+				f.request = func(key workload.Key, version string, _ time.Time) (string, error) {
+					asked = key.String() + " " + version
+					return "v1", tc.err
+				}
+			})
+			r := httptest.NewRequest(http.MethodPut, RollbackWorkloadPath, strings.NewReader(tc.content))
+			sign(r, tc.content, tokenA, testNow)
+			w := serve(f.handler(t), r)
+			if asked != tc.want || w.Code != tc.wantCode || !strings.Contains(w.Body.String(), tc.wantBody) {
+				t.Errorf("asked for %q, answer %d %s, want %q, %d %s", asked, w.Code, w.Body, tc.want, tc.wantCode, tc.wantBody)
+			}
+		})
+	}
+	// What is signed for one path is refused at the other.
+	f := newFixture(t, func(f *fixture) { f.opts.View.Kinds = workload.Defended() })
+	r := httptest.NewRequest(http.MethodPut, RollbackPath, strings.NewReader(set))
+	sign(r, set, tokenA, testNow)
+	if w := serve(f.handler(t), r); w.Code != http.StatusBadRequest {
+		t.Errorf("a request about a workload is taken at the path of Deployments: %d %s", w.Code, w.Body)
+	}
+}

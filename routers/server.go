@@ -380,6 +380,8 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 		LiveTestPath:             {http.MethodPost, http.HandlerFunc(liveTest)},
 		SuspendPath:              {http.MethodGet, s.signedQuery(s.listSuspended)},
 		RollbackPath:             {http.MethodPut, s.signedBody(s.rollBack)},
+		SuspendWorkloadPath:      {http.MethodGet, s.signedQuery(s.listSuspendedWorkloads)},
+		RollbackWorkloadPath:     {http.MethodPut, s.signedBody(s.rollBackWorkload)},
 	}
 	return s.recovered(s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, known := routes[r.URL.Path]

@@ -175,6 +175,8 @@ func TestPaths(t *testing.T) {
 		"live test, wrong verb": {"GET", LiveTestPath, 405, `{"code":405,"message":"the method is POST"}`, "POST"},
 		"suspend, wrong verb":   {"HEAD", SuspendPath, 405, `{"code":405,"message":"the method is GET"}`, "GET"},
 		"suspend, no signature": {"GET", SuspendPath, 401, refusedBody, ""},
+		"all kinds, unsigned":   {"GET", SuspendWorkloadPath, 401, refusedBody, ""},
+		"of a kind, unsigned":   {"PUT", RollbackWorkloadPath, 401, refusedBody, ""},
 	}
 	f := newFixture(t)
 	h := f.handler(t)

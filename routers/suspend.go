@@ -35,17 +35,39 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// SuspendPath lists the workloads whose releases are blocked, of one namespace
-// (parameter "namespace") or of all.
-const SuspendPath = "/openapi/altershield/suspend/deployment"
+const (
+	// SuspendPath lists the Deployments whose releases are blocked, of one namespace
+	// (parameter "namespace") or of all.
+	SuspendPath = "/openapi/altershield/suspend/deployment"
+	// SuspendWorkloadPath lists the workloads whose releases are blocked, of all kinds or
+	// of one (parameter "kind").
+	SuspendWorkloadPath = "/openapi/altershield/suspend/workload"
+)
 
 // suspendAnswer is the answer of SuspendPath.
 type suspendAnswer struct {
 	Code        int         `json:"code"`
 	Message     string      `json:"message"`
 	Deployments []suspended `json:"deployments"`
+}
+
+// suspendWorkloadAnswer is the answer of SuspendWorkloadPath.
+type suspendWorkloadAnswer struct {
+	Code      int                 `json:"code"`
+	Message   string              `json:"message"`
+	Workloads []suspendedWorkload `json:"workloads"`
+}
+
+// suspendedWorkload is a workload of any kind whose releases are blocked. The name is
+// in deploymentName, too.
+type suspendedWorkload struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	suspended
 }
 
 // suspended is a workload whose releases are blocked.
@@ -75,35 +97,80 @@ func (s *Server) listSuspended(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	namespace := query.Get("namespace")
-	if problems := validation.IsDNS1123Label(namespace); namespace != "" && len(problems) > 0 {
+	found, ok := s.findSuspended(w, r, query.Get("namespace"), deployments)
+	if !ok {
+		return
+	}
+	answer := suspendAnswer{Code: http.StatusOK, Message: fmt.Sprintf("suspended deployments: %d", len(found)), Deployments: []suspended{}}
+	for i := range found {
+		answer.Deployments = append(answer.Deployments, found[i].suspended)
+	}
+	writeJSON(w, http.StatusOK, answer)
+}
+
+func (s *Server) listSuspendedWorkloads(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	for key, values := range query {
+		if key != "namespace" && key != "kind" || len(values) > 1 {
+			writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, fmt.Sprintf("the parameters are namespace and kind, each given once; not %q", key)})
+			return
+		}
+	}
+	kinds := slices.DeleteFunc(s.opts.View.Kinds.Kinds(), func(k workload.Kind) bool {
+		wanted := query.Get("kind")
+		return wanted != "" && !strings.EqualFold(wanted, k.GroupVersionKind().Kind)
+	})
+	if len(kinds) == 0 {
 		writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest,
-			"the parameter namespace is not the name of a namespace: " + strings.Join(problems, "; ")})
+			fmt.Sprintf("the parameter kind is %q: workloads of this kind are not defended; those are %s", query.Get("kind"), describeKinds(s.opts.View.Kinds))})
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.limits.list)
-	defer cancel()
-	found, err := observeSuspended(ctx, s.opts.View, namespace, s.opts.Clock.Now())
-	if err != nil {
-		s.opts.Log.Error(err, "list suspended workloads")
-		writeJSON(w, http.StatusServiceUnavailable, codeAnswer{http.StatusServiceUnavailable, "the cluster can't be read now, try again"})
+	found, ok := s.findSuspended(w, r, query.Get("namespace"), kinds...)
+	if !ok {
 		return
 	}
-	writeJSON(w, http.StatusOK, suspendAnswer{
-		Code: http.StatusOK, Message: fmt.Sprintf("suspended deployments: %d", len(found)), Deployments: found,
+	writeJSON(w, http.StatusOK, suspendWorkloadAnswer{
+		Code: http.StatusOK, Message: fmt.Sprintf("suspended workloads: %d", len(found)), Workloads: found,
 	})
 }
 
-// observeSuspended lists the workloads under defense that are blocked, by
-// namespace and name. The lists share their objects with the cache and are only
+// findSuspended lists the blocked workloads of these kinds. Where it cannot, it answers
+// why, and ok is false.
+func (s *Server) findSuspended(w http.ResponseWriter, r *http.Request, namespace string, kinds ...workload.Kind) (found []suspendedWorkload, ok bool) {
+	if problems := validation.IsDNS1123Label(namespace); namespace != "" && len(problems) > 0 {
+		writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest,
+			"the parameter namespace is not the name of a namespace: " + strings.Join(problems, "; ")})
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.limits.list)
+	defer cancel()
+	found = []suspendedWorkload{}
+	for _, kind := range kinds {
+		of, err := observeSuspended(ctx, s.opts.View, kind, namespace, s.opts.Clock.Now())
+		if err != nil {
+			s.opts.Log.Error(err, "list suspended workloads")
+			writeJSON(w, http.StatusServiceUnavailable, codeAnswer{http.StatusServiceUnavailable, "the cluster can't be read now, try again"})
+			return nil, false
+		}
+		found = append(found, of...)
+	}
+	slices.SortFunc(found, func(a, b suspendedWorkload) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+	})
+	return found, true
+}
+
+// observeSuspended lists the workloads of a kind under defense that are blocked. The
+// lists share their objects with the cache and are only
 // read.
-func observeSuspended(ctx context.Context, view cluster.View, namespace string, now time.Time) ([]suspended, error) {
-	list := deployments.ObjectList()
+func observeSuspended(ctx context.Context, view cluster.View, kind workload.Kind, namespace string, now time.Time) ([]suspendedWorkload, error) {
+	list := kind.ObjectList()
 	if err := view.Cached.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1alpha1.SuspendLabel},
 		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list suspended workloads: %w", err)
 	}
-	found := []suspended{}
+	var found []suspendedWorkload
+	apiVersion, of := kind.GroupVersionKind().ToAPIVersionAndKind()
 	enrolled := map[string]bool{}
 	err := meta.EachListItem(list, func(o runtime.Object) error {
 		w, err := meta.Accessor(o)
@@ -124,15 +191,12 @@ func observeSuspended(ctx context.Context, view cluster.View, namespace string, 
 		if err != nil {
 			return err
 		}
-		found = append(found, describeSuspended(w, past, now))
+		found = append(found, suspendedWorkload{APIVersion: apiVersion, Kind: of, Name: w.GetName(), suspended: describeSuspended(w, past, now)})
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(found, func(a, b suspended) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.DeploymentName, b.DeploymentName))
-	})
 	return found, nil
 }
 

@@ -18,16 +18,21 @@ package routers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -115,16 +120,56 @@ func TestSuspended(t *testing.T) {
 func TestSuspendedAreSorted(t *testing.T) {
 	reader := newClient(t, interceptor.Funcs{}, wrappers.MakeNamespace("b").Enrolled().Obj(), wrappers.MakeNamespace("a").Enrolled().Obj(),
 		blocked("b", "x").Obj(), blocked("a", "z").Obj(), blocked("a", "y").Obj())
-	found, err := observeSuspended(t.Context(), viewOf(reader), "", testNow)
-	if err != nil {
+	f := newFixture(t, func(f *fixture) { f.opts.View = viewOf(reader) })
+	answer := serve(f.handler(t), signedGet("", `{}`, tokenA, testNow))
+	var found suspendAnswer
+	if err := json.Unmarshal(answer.Body.Bytes(), &found); err != nil {
 		t.Fatal(err)
 	}
 	var got string
-	for _, d := range found {
+	for _, d := range found.Deployments {
 		got += d.Namespace + "/" + d.DeploymentName + " "
 	}
 	if want := "a/y a/z b/x "; got != want {
 		t.Errorf("listed %q, want %q", got, want)
+	}
+}
+
+// TestSuspendedWorkloads: those of all kinds are listed, or of one.
+func TestSuspendedWorkloads(t *testing.T) {
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "web", UID: "s",
+		Labels: map[string]string{v1alpha1.SuspendLabel: "1700000000", v1alpha1.VersionLabel: version1}}}
+	reader := newClient(t, interceptor.Funcs{}, wrappers.MakeNamespace("prod").Enrolled().Obj(), blocked("prod", "web").Obj(), set)
+	const (
+		ofDeployment = `{"apiVersion":"apps/v1","kind":"Deployment","name":"web","deploymentName":"web","namespace":"prod","nowVersion":"` + version2 +
+			`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}`
+		ofSet = `{"apiVersion":"apps/v1","kind":"StatefulSet","name":"web","deploymentName":"web","namespace":"prod","nowVersion":"` + version1 +
+			`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}`
+	)
+	for name, test := range map[string]struct {
+		query, content string
+		code           int
+		want           string
+	}{
+		"all":          {"", `{}`, 200, `{"code":200,"message":"suspended workloads: 2","workloads":[` + ofDeployment + `,` + ofSet + `]}`},
+		"of a kind":    {"?kind=statefulset", `{"kind":"statefulset"}`, 200, `{"code":200,"message":"suspended workloads: 1","workloads":[` + ofSet + `]}`},
+		"of none":      {"?namespace=prod&kind=DaemonSet", `{"kind":"DaemonSet","namespace":"prod"}`, 200, `{"code":200,"message":"suspended workloads: 0","workloads":[]}`},
+		"another kind": {"?kind=Job", `{"kind":"Job"}`, 400, `{"code":400,"message":"the parameter kind is \"Job\": workloads of this kind are not defended; those are apps/v1 Deployment, apps/v1 StatefulSet, apps/v1 DaemonSet"}`},
+		"another parameter": {"?name=web", `{"name":"web"}`, 400,
+			`{"code":400,"message":"the parameters are namespace and kind, each given once; not \"name\""}`},
+		"no namespace's name": {"?namespace=a/b", `{"namespace":"a/b"}`, 400, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := viewOf(reader)
+			view.Kinds = workload.Defended()
+			f := newFixture(t, func(f *fixture) { f.opts.View = view })
+			r := httptest.NewRequest(http.MethodGet, SuspendWorkloadPath+test.query, nil)
+			sign(r, test.content, tokenA, testNow)
+			answer := serve(f.handler(t), r)
+			if answer.Code != test.code || test.want != "" && answer.Body.String() != test.want {
+				t.Errorf("answer %d %s, want %d %s", answer.Code, answer.Body, test.code, test.want)
+			}
+		})
 	}
 }
 
