@@ -288,13 +288,15 @@ func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.
 // observeReleased observes what an order says of a release.
 func observeReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWorkload, w *defense.Workload) (released, error) {
 	about := released{
-		namespace: change.Namespace, workload: change.Spec.ServiceName, kind: kindOf(change), by: operatorUser, override: defense.OverrideOf(change, w),
+		namespace: change.Namespace, workload: change.Spec.ServiceName, by: operatorUser, override: defense.OverrideOf(change, w),
 	}
+	about.apiVersion, about.kind = kindOf(change)
 	if w == nil || w.Release() != change.Spec.Release || w.Version != change.Spec.Reversion {
 		// It has moved on.
 		return about, nil
 	}
-	about.kind, about.workload, about.by = w.Kind(), w.Name, w.ReleasedBy()
+	about.apiVersion, about.kind = w.GVK.GroupVersion().String(), w.Kind()
+	about.workload, about.by = w.Name, w.ReleasedBy()
 	var err error
 	about.images, about.oldImages, err = v.Images(ctx, w)
 	return about, err
@@ -302,11 +304,11 @@ func observeReleased(ctx context.Context, v cluster.View, change *v1alpha1.Chang
 
 // kindOf is the kind of the workload of a release in lower case. A release of an
 // earlier build does not say it, and is a Deployment's.
-func kindOf(change *v1alpha1.ChangeWorkload) string {
+func kindOf(change *v1alpha1.ChangeWorkload) (apiVersion, kind string) {
 	if ref := change.Spec.WorkloadRef; ref != nil {
-		return strings.ToLower(ref.Kind)
+		return ref.APIVersion, strings.ToLower(ref.Kind)
 	}
-	return "deployment"
+	return "apps/v1", "deployment"
 }
 
 // EndGone ends the order of a release whose record is gone, of which there is only

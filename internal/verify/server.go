@@ -134,22 +134,25 @@ func OrderOf(ns *metav1.PartialObjectMetadata) (tenant, phase string, problems [
 
 // released is what an order says of a release, beside its record.
 type released struct {
-	namespace, workload, kind string
-	images, oldImages         []string
-	by                        string
-	override                  *defense.Overridden
+	namespace, workload string
+	// apiVersion and kind are those of the workload, kind in lower case.
+	apiVersion, kind  string
+	images, oldImages []string
+	by                string
+	override          *defense.Overridden
 }
 
 // orderParams are the parameters of an order (changeParamJson).
 type orderParams struct {
-	Cluster   string   `json:"cluster"`
-	Namespace string   `json:"namespace"`
-	Kind      string   `json:"kind"`
-	Workload  string   `json:"workload"`
-	Version   string   `json:"version"`
-	Attempt   int32    `json:"attempt"`
-	Images    []string `json:"images,omitempty"`
-	OldImages []string `json:"oldImages,omitempty"`
+	Cluster    string   `json:"cluster"`
+	Namespace  string   `json:"namespace"`
+	APIVersion string   `json:"apiVersion,omitempty"`
+	Kind       string   `json:"kind"`
+	Workload   string   `json:"workload"`
+	Version    string   `json:"version"`
+	Attempt    int32    `json:"attempt"`
+	Images     []string `json:"images,omitempty"`
+	OldImages  []string `json:"oldImages,omitempty"`
 	// ImagesLeftOut counts those of both lists for which there was no room.
 	ImagesLeftOut int `json:"imagesLeftOut,omitempty"`
 	// Override is there when the release got past a block or a quarantine. The
@@ -176,7 +179,7 @@ func (s *Server) orderRequest(change *v1alpha1.ChangeWorkload, r released) alter
 			Namespace: r.namespace, Name: r.workload, App: change.Spec.AppName, User: r.by,
 			Phase: s.phase(change), TargetType: s.TargetType,
 			Parameters: orderParams{
-				Cluster: string(s.Cluster), Namespace: r.namespace, Kind: r.kind, Workload: r.workload,
+				Cluster: string(s.Cluster), Namespace: r.namespace, APIVersion: r.apiVersion, Kind: r.kind, Workload: r.workload,
 				Version: change.Spec.Reversion, Attempt: change.Status.Attempt, Images: images, OldImages: oldImages,
 				ImagesLeftOut: len(r.images) - len(images) + len(r.oldImages) - len(oldImages), Override: r.override,
 			},

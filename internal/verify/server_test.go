@@ -121,7 +121,7 @@ func TestOrderOf(t *testing.T) {
 func TestServerReportsARelease(t *testing.T) {
 	s, sim := newTestServer(t, simulator.Options{})
 	change, batch := testRelease()
-	about := released{namespace: "ns", workload: "web", kind: "deployment", by: "jane", images: []string{"i:2"}, oldImages: []string{"i:1"}}
+	about := released{namespace: "ns", workload: "web", apiVersion: "apps/v1", kind: "deployment", by: "jane", images: []string{"i:2"}, oldImages: []string{"i:1"}}
 	ctx := t.Context()
 	// A stock server calls the bare id a URL.
 	if a := s.submit(ctx, change, about); a.Kind != defense.AnswerDone || a.URL != "" {
@@ -159,7 +159,7 @@ func TestServerReportsARelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, diff := range map[string]string{
-		"parameters": cmp.Diff(`{"cluster":"cluster-uid","namespace":"ns","kind":"deployment","workload":"web","version":"`+serverVersion+`","attempt":1,"images":["i:2"],"oldImages":["i:1"]}`, submitted.ChangeParamJSON),
+		"parameters": cmp.Diff(`{"cluster":"cluster-uid","namespace":"ns","apiVersion":"apps/v1","kind":"deployment","workload":"web","version":"`+serverVersion+`","attempt":1,"images":["i:2"],"oldImages":["i:1"]}`, submitted.ChangeParamJSON),
 		"title":      cmp.Diff("Release "+serverVersion+" of deployment ns/web", submitted.ChangeTitle),
 		"creator":    cmp.Diff("jane", submitted.Creator),
 		"apps":       cmp.Diff([]string{"shop"}, submitted.ChangeApps),
