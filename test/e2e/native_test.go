@@ -285,3 +285,46 @@ var _ = Describe("other kinds than Deployments", func() {
 		n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 	})
 })
+
+var _ = Describe("a Deployment, a StatefulSet and a DaemonSet of one name and one template", func() {
+	w := inSharedWorld()
+
+	It("are released, failed and rolled back side by side", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		natives := []native{{w, "statefulset", ns}, {w, "daemonset", ns}}
+		w.create(ctx, sleeper(ns, "sleep"))
+		w.eventuallyState(ctx, ns, "sleep", v1alpha1.ChangeWorkloadSuccess)
+		for _, n := range natives {
+			Expect(w.api.Create(ctx, n.manifest(nil))).To(Succeed())
+			n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+		}
+		Expect(w.patchTemplate(ctx, ns, "sleep", "second")).To(Succeed())
+		for _, n := range natives {
+			Expect(n.release(ctx, "second")).To(Succeed())
+		}
+		w.eventuallyState(ctx, ns, "sleep", v1alpha1.ChangeWorkloadSuccess)
+		for _, n := range natives {
+			n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+		}
+		Eventually(func(g Gomega) { g.Expect(w.changesIn(ctx, g, ns)).To(HaveLen(3)) }).WithContext(ctx).Should(Succeed())
+
+		By("failing that of the StatefulSet")
+		set, daemon := natives[0], natives[1]
+		w.setVerdict(ctx, set.change(ctx, v1alpha1.ChangeWorkloadSuccess), "unpass")
+		Eventually(func(g Gomega) { g.Expect(set.get(ctx, g).GetLabels()).To(HaveKey(v1alpha1.SuspendLabel)) }).WithContext(ctx).Should(Succeed())
+		Expect(daemon.get(ctx, Default).GetLabels()).NotTo(HaveKey(v1alpha1.SuspendLabel))
+		Expect(w.getDeployment(ctx, Default, ns, "sleep").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
+		Expect(set.release(ctx, "third")).To(MatchError(ContainSubstring("statefulset sleep is suspended")))
+		Expect(daemon.release(ctx, "third")).To(Succeed())
+		daemon.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+
+		By("rolling it back")
+		Expect(set.patch(ctx, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)).To(Succeed())
+		Eventually(func(g Gomega) {
+			test, _, _ := unstructured.NestedString(set.get(ctx, g).Object, "spec", "template", "metadata", "labels", "test")
+			g.Expect(test).To(Equal("123"))
+		}).WithContext(ctx).Should(Succeed())
+		set.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+		Expect(w.getDeployment(ctx, Default, ns, "sleep").Spec.Template.Labels).To(HaveKeyWithValue("test", "second"))
+	})
+})

@@ -90,9 +90,13 @@ func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
 	}
 	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
 	delete(d.Annotations, appsv1.DeprecatedTemplateGeneration) // it follows the template
-	s := &o.Status
-	d.Spec.Replicas, d.Spec.MinReadySeconds, d.Spec.Paused = ptr.To(s.DesiredNumberScheduled), o.Spec.MinReadySeconds, halted
-	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: s.CurrentNumberScheduled, UpdatedReplicas: s.UpdatedNumberScheduled, AvailableReplicas: s.NumberAvailable}
+	d.Spec.MinReadySeconds, d.Spec.Paused = o.Spec.MinReadySeconds, halted
+	// How many pods it is to have its status says: for the spec that would be a change.
+	s, rolledOut := &o.Status, int32(0)
+	if s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled {
+		rolledOut = 1
+	}
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: 1, UpdatedReplicas: rolledOut, AvailableReplicas: rolledOut}
 	return d
 }
 
