@@ -55,7 +55,7 @@ rules:
   verbs: [create, update, patch, delete]
   resources:
   - group: apps
-    resources: [deployments, deployments/scale, deployments/status]
+    resources: [deployments, deployments/scale, deployments/status, statefulsets, statefulsets/scale, statefulsets/status, daemonsets, daemonsets/status]
   - group: app.ops.cloud.alipay.com
     resources: [changeworkloads, changeworkloads/status, changepods, changepods/status]
 - level: None
