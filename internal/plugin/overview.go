@@ -164,7 +164,7 @@ func sightsOf(ctx context.Context, r *reader, kind workload.Kind, in client.List
 	for i := range list.Items {
 		o := &list.Items[i]
 		s := &sight{workload: observedByMetadata(kind, o), counts: countsOf(o), containers: containersOf(kind, o), written: writtenAt(o)}
-		s.workload.Paused, _ = kind.Paused(o) // not told where it cannot be read
+		s.workload.Stopping, _ = kind.Stopping(o) // not told where it cannot be read
 		sights = append(sights, s)
 	}
 	return sights, err

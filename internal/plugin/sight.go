@@ -252,7 +252,7 @@ func rememberedBy(revisions []appsv1.ControllerRevision) []remembered {
 
 func (s *sight) seePods(ctx context.Context, view cluster.View) (err error) {
 	s.pods, err = view.Pods(ctx, s.workload)
-	if err != nil || s.workload.RevisionUID != "" {
+	if err != nil || s.workload.Revision != "" {
 		return err
 	}
 	// So that who watches has them from the start.

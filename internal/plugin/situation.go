@@ -98,7 +98,7 @@ func observeStored(kind workload.Kind, stored *unstructured.Unstructured) (*defe
 		ResourceVersion: stored.GetResourceVersion(), Labels: stored.GetLabels(), Annotations: stored.GetAnnotations(),
 		Deleting: stored.GetDeletionTimestamp() != nil, Version: workload.Version(template), Images: workload.Images(template),
 	}
-	w.Paused, err = kind.Paused(stored)
+	w.Stopping, err = kind.Stopping(stored)
 	return w, err
 }
 
