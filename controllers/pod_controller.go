@@ -104,7 +104,7 @@ func (r *PodReconciler) observeRelease(ctx context.Context, pod *corev1.Pod) (*d
 	if err != nil || !ok {
 		return nil, err
 	}
-	w, err := r.Workload(ctx, owner.Key)
+	w, err := r.Glance(ctx, owner.Key)
 	if err != nil || w == nil || w.UID != owner.UID {
 		return nil, err
 	}

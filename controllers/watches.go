@@ -380,7 +380,7 @@ func (r *PodReconciler) podsOfSecondary(kind workload.Kind, s workload.Secondary
 }
 
 func (r *PodReconciler) podsOf(ctx context.Context, kind workload.Kind, key types.NamespacedName) []reconcile.Request {
-	w, err := kind.Get(ctx, r.Cached, key)
+	w, err := kind.Glance(ctx, r.Cached, key)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "find the pods of a workload", "workload", key)
 	}

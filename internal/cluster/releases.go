@@ -30,13 +30,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// OwnerOf observes the workload that owns a release; nil when it is gone.
+// OwnerOf glances at the workload that owns a release; nil when it is gone.
 func (v View) OwnerOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*defense.Workload, error) {
 	owner, ok := v.Kinds.OwnerOf(change)
 	if !ok {
 		return nil, nil
 	}
-	w, err := v.Workload(ctx, owner.Key)
+	w, err := v.Glance(ctx, owner.Key)
 	if err != nil || w == nil || w.UID != owner.UID {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (v View) Defended(ctx context.Context, change *v1alpha1.ChangeWorkload) (bo
 	return w != nil, err
 }
 
-// DefendedOwner observes the workload of a release that is under defense now; nil
+// DefendedOwner glances at the workload of a release that is under defense now; nil
 // when it is not.
 func (v View) DefendedOwner(ctx context.Context, change *v1alpha1.ChangeWorkload) (*defense.Workload, error) {
 	ns, err := v.Namespace(ctx, change.Namespace)

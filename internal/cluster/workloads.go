@@ -41,6 +41,16 @@ func (v View) Workload(ctx context.Context, key workload.Key) (*defense.Workload
 	return kind.Get(ctx, v.Cached, key.NamespacedName)
 }
 
+// Glance observes a workload, but for its OldRevisions where those take a look at all of
+// its pods: what looks again for each pod or batch would list them again and again.
+func (v View) Glance(ctx context.Context, key workload.Key) (*defense.Workload, error) {
+	kind, ok := v.Kinds.Of(key.GroupKind)
+	if !ok {
+		return nil, nil
+	}
+	return kind.Glance(ctx, v.Cached, key.NamespacedName)
+}
+
 // KindOf finds the kind of a workload that was observed.
 func (v View) KindOf(w *defense.Workload) (workload.Kind, error) {
 	kind, ok := v.Kinds.Of(w.GVK.GroupKind())

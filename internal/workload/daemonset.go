@@ -76,28 +76,40 @@ func trimDaemonSet(obj any) (any, error) {
 }
 
 // Get implements Kind.
-func (DaemonSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (d DaemonSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	w, all, mixed, err := d.glance(ctx, r, key)
+	if err != nil || !mixed {
+		return w, err
+	}
+	return w, observeOld(ctx, r, w, all)
+}
+
+// Glance implements Kind.
+func (d DaemonSet) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	w, _, _, err := d.glance(ctx, r, key)
+	return w, err
+}
+
+// glance also returns its revisions, and whether it may have pods of several of them.
+func (DaemonSet) glance(ctx context.Context, r client.Reader, key types.NamespacedName) (w *defense.Workload, all []revision, mixed bool, err error) {
 	obj := newUnstructured(daemonSetKind)
 	if err := r.Get(ctx, key, obj); err != nil {
-		return nil, client.IgnoreNotFound(err)
+		return nil, nil, false, client.IgnoreNotFound(err)
 	}
 	w, d, err := observeDaemonSet(obj)
 	if err != nil {
-		return nil, err
+		return nil, nil, false, err
 	}
-	all, err := revisionsOf(ctx, r, w, markOfDaemonSet)
-	if err != nil {
-		return nil, err
+	if all, err = revisionsOf(ctx, r, w, markOfDaemonSet); err != nil {
+		return nil, nil, false, err
 	}
 	observeRevision(w, currentRevision(all, w, d))
 	if w.Revision == "" {
 		// Its status is about a revision that is not known.
 		w.Rollout = defense.Rollout{Unobserved: true}
 	}
-	if s := &d.Status; !w.Rollout.Unobserved && s.UpdatedNumberScheduled == s.CurrentNumberScheduled && s.NumberMisscheduled == 0 {
-		return w, nil
-	}
-	return w, observeOld(ctx, r, w, all)
+	s := &d.Status
+	return w, all, w.Rollout.Unobserved || s.UpdatedNumberScheduled != s.CurrentNumberScheduled || s.NumberMisscheduled != 0, nil
 }
 
 // markOfDaemonSet is the hash that the revision is labelled with, and its pods.

@@ -107,6 +107,11 @@ func (d Deployment) Transforms() map[client.Object]cache.TransformFunc {
 	}
 }
 
+// Glance implements Kind: its ReplicaSets tell all, and they are few.
+func (d Deployment) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	return d.Get(ctx, r, key)
+}
+
 // Get implements Kind.
 func (d Deployment) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
 	obj := newUnstructured(d.GroupVersionKind())

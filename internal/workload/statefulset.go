@@ -96,20 +96,31 @@ func trimStatefulSet(obj any) (any, error) {
 }
 
 // Get implements Kind.
-func (StatefulSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
-	w, s, err := getStatefulSet(ctx, r, key)
-	if err != nil || w == nil {
-		return nil, err
-	}
-	all, err := revisionsOf(ctx, r, w, markOfStatefulSet)
-	if err != nil {
-		return nil, err
-	}
-	observeRevision(w, updateRevision(all, w, &s.Status))
-	if s.Status.UpdatedReplicas == s.Status.Replicas && !w.Rollout.Unobserved {
-		return w, nil
+func (s StatefulSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	w, all, mixed, err := s.glance(ctx, r, key)
+	if err != nil || !mixed {
+		return w, err
 	}
 	return w, observeOld(ctx, r, w, all)
+}
+
+// Glance implements Kind.
+func (s StatefulSet) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	w, _, _, err := s.glance(ctx, r, key)
+	return w, err
+}
+
+// glance also returns its revisions, and whether it may have pods of several of them.
+func (StatefulSet) glance(ctx context.Context, r client.Reader, key types.NamespacedName) (w *defense.Workload, all []revision, mixed bool, err error) {
+	w, s, err := getStatefulSet(ctx, r, key)
+	if err != nil || w == nil {
+		return nil, nil, false, err
+	}
+	if all, err = revisionsOf(ctx, r, w, markOfStatefulSet); err != nil {
+		return nil, nil, false, err
+	}
+	observeRevision(w, updateRevision(all, w, &s.Status))
+	return w, all, s.Status.UpdatedReplicas != s.Status.Replicas || w.Rollout.Unobserved, nil
 }
 
 // markOfStatefulSet is the name of the revision, which is what its pods are labelled with.

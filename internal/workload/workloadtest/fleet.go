@@ -76,6 +76,11 @@ func (Fleet) Secondary() []workload.Secondary { return nil }
 // Transforms implements workload.Kind.
 func (Fleet) Transforms() map[client.Object]cache.TransformFunc { return nil }
 
+// Glance implements workload.Kind.
+func (f Fleet) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	return f.Get(ctx, r, key)
+}
+
 // Get implements workload.Kind.
 func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
 	o := &unstructured.Unstructured{}
