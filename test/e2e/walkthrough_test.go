@@ -146,3 +146,18 @@ var _ = Describe("the walkthrough, with a manager that is killed all along,", Or
 		}, SpecTimeout(5*time.Minute))
 	}
 })
+
+var _ = Describe("the walkthrough of another kind", func() {
+	w := inSharedWorld()
+
+	for _, of := range []walkthrough.Workload{walkthrough.StatefulSet, walkthrough.DaemonSet} {
+		It("holds word for word for a "+of.Kind(), func(ctx SpecContext) {
+			samples := GinkgoT().TempDir()
+			Expect(of.WriteSamples(root, samples)).To(Succeed())
+			player := w.player(w.newNamespace(ctx, false))
+			player.Of = of
+			steps := []walkthrough.Step{walkthrough.Release, walkthrough.Fail, walkthrough.Blocked, walkthrough.Repair, walkthrough.GoOn, walkthrough.Sooner(walkthrough.NeverStarts)}
+			Expect(player.Play(ctx, of.Told(samples, steps...)...)).To(Succeed())
+		})
+	}
+})

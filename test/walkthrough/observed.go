@@ -74,20 +74,20 @@ func Observed() []Step {
 	}
 }
 
-// untouched says that a Deployment has nothing of what the operator does about
+// untouched says that a workload has nothing of what the operator does about
 // releases that fail.
 func (s *scene) untouched(ctx context.Context) (bool, error) {
-	d, err := s.deployment(ctx)
+	w, err := s.workload(ctx)
 	if err != nil {
 		return false, err
 	}
 	for _, key := range []string{v1alpha1.HaltedAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.SuspendedByAnnotation} {
-		if _, there := d.Annotations[key]; there {
+		if _, there := w.GetAnnotations()[key]; there {
 			return false, nil
 		}
 	}
-	_, blocked := d.Labels[v1alpha1.SuspendLabel]
-	return !blocked && !d.Spec.Paused, nil
+	_, blocked := w.GetLabels()[v1alpha1.SuspendLabel]
+	return !blocked && !w.stopped, nil
 }
 
 func (s *scene) onlySuspended(ctx context.Context) (string, bool, error) {
@@ -95,7 +95,7 @@ func (s *scene) onlySuspended(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	first := releases[FirstRelease]
+	first := releases[s.first()]
 	untouched, err := s.untouched(ctx)
 	return stateOf(first), stateOf(first) == "Suspend" && len(first.Status.DefenseCheckFailPods) == 1 &&
 		first.Status.DefenseCheckFailPods[0].Pod == s.pod && untouched, err
@@ -107,7 +107,7 @@ func (s *scene) released(ctx context.Context) (string, bool, error) {
 		return "", false, err
 	}
 	untouched, err := s.untouched(ctx)
-	state := stateOf(releases[RepairRelease])
+	state := stateOf(releases[s.repair()])
 	return fmt.Sprintf("%s, %d listed", state, len(releases)), state == "Success" && len(releases) == 1 && untouched, err
 }
 
@@ -117,7 +117,7 @@ func (s *scene) leftHanging(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	d, err := s.deployment(ctx)
+	w, err := s.workload(ctx)
 	if err != nil {
 		return "", false, err
 	}
@@ -125,7 +125,7 @@ func (s *scene) leftHanging(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	bad, said := releases["sleep--x--"+s.bad], ""
+	bad, said := releases[s.of.prefix()+s.bad], ""
 	if bad != nil {
 		for _, c := range bad.Status.Conditions {
 			if c.Type == v1alpha1.ConditionRolledBack && c.Reason == v1alpha1.ReasonObserving {
@@ -134,10 +134,10 @@ func (s *scene) leftHanging(ctx context.Context) (string, bool, error) {
 		}
 	}
 	return fmt.Sprintf("%s %s", stateOf(bad), said), strings.Contains(said, "would have been rolled back to version "+s.good) &&
-		d.Labels[v1alpha1.VersionLabel] == s.bad && untouched, nil
+		w.GetLabels()[v1alpha1.VersionLabel] == s.bad && untouched, nil
 }
 
-// telling waits for an event about the Deployment.
+// telling waits for an event about the workload.
 func telling(reason string) look {
 	return func(s *scene, ctx context.Context) (string, bool, error) {
 		var events corev1.EventList
@@ -145,7 +145,7 @@ func telling(reason string) look {
 			return "", false, err
 		}
 		for i := range events.Items {
-			if e := &events.Items[i]; e.Reason == reason && e.InvolvedObject.Kind == "Deployment" {
+			if e := &events.Items[i]; e.Reason == reason && e.InvolvedObject.Kind == s.of.kind {
 				return e.Message, true, nil
 			}
 		}

@@ -17,6 +17,7 @@ limitations under the License.
 package walkthrough
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,10 +31,12 @@ import (
 // Player plays steps on a cluster, in order.
 type Player struct {
 	// Client is what is looked through. It reads the kinds of the operator,
-	// Deployments, pods and events.
+	// workloads, pods and events.
 	Client client.Reader
 	// Namespace is where the story takes place.
 	Namespace string
+	// Of is what the story is told of; a Deployment where it is zero.
+	Of Workload
 	// Kubectl runs a command in Namespace and at the root of the repository,
 	// where the samples are, and returns what it printed. It fails as the
 	// command does.
@@ -62,7 +65,7 @@ type Progress struct {
 // Play plays steps. Those of one story are played by one player.
 func (p *Player) Play(ctx context.Context, steps ...Step) error {
 	if p.scene == nil {
-		p.scene = &scene{client: p.Client, namespace: p.Namespace}
+		p.scene = &scene{client: p.Client, namespace: p.Namespace, of: cmp.Or(p.Of, deployment)}
 	}
 	for _, step := range steps {
 		if p.Begin != nil {

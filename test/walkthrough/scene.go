@@ -24,7 +24,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,8 +39,11 @@ type look func(s *scene, ctx context.Context) (progress string, seen bool, err e
 type scene struct {
 	client    client.Reader
 	namespace string
+	of        Workload
 
 	pod       string // that is failed
+	release   string // that is under way
+	newPod    string // of its first batch
 	good, bad string // versions before and of the release that never starts
 }
 
@@ -49,14 +51,30 @@ type scene struct {
 func (s *scene) words(ctx context.Context) (*strings.Replacer, error) {
 	if s.pod == "" {
 		batch := &v1alpha1.ChangePod{}
-		if err := client.IgnoreNotFound(s.get(ctx, FirstRelease+"--x--1", batch)); err != nil {
+		if err := client.IgnoreNotFound(s.get(ctx, s.first()+"--x--1", batch)); err != nil {
 			return nil, err
 		}
 		if len(batch.Spec.PodInfos) > 0 {
 			s.pod = batch.Spec.PodInfos[0].Pod
 		}
 	}
-	return strings.NewReplacer(Namespace, s.namespace, FailedPod, cmp.Or(s.pod, FailedPod), badVersion, cmp.Or(s.bad, badVersion)), nil
+	return strings.NewReplacer(Namespace, s.namespace, FailedPod, cmp.Or(s.pod, FailedPod), badVersion, cmp.Or(s.bad, badVersion),
+		currentRelease, cmp.Or(s.release, currentRelease), currentPod, cmp.Or(s.newPod, currentPod)), nil
+}
+
+// first and repair are the releases of the samples.
+func (s *scene) first() string {
+	if s.of.first == "" {
+		return FirstRelease
+	}
+	return s.of.prefix() + s.of.first
+}
+
+func (s *scene) repair() string {
+	if s.of.repair == "" {
+		return RepairRelease
+	}
+	return s.of.prefix() + s.of.repair
 }
 
 func (s *scene) get(ctx context.Context, name string, object client.Object) error {
@@ -72,12 +90,6 @@ func (s *scene) releases(ctx context.Context) (map[string]*v1alpha1.ChangeWorklo
 		releases[list.Items[i].Name] = &list.Items[i]
 	}
 	return releases, err
-}
-
-func (s *scene) deployment(ctx context.Context) (*appsv1.Deployment, error) {
-	d := &appsv1.Deployment{}
-	err := s.get(ctx, "sleep", d)
-	return d, err
 }
 
 // stateOf is what the state of a release is called: empty is that of a new one.
@@ -100,14 +112,14 @@ func (s *scene) verified(ctx context.Context) (string, bool, error) {
 	var done []string
 	for i := range batches.Items {
 		b := &batches.Items[i]
-		if b.Spec.ChangeWorkloadID == FirstRelease && b.Status.Status == v1alpha1.ChangePodExecuteDone && len(b.Spec.PodInfos) == 1 {
-			done = append(done, strings.TrimPrefix(b.Name, FirstRelease+"--x--"))
+		if b.Spec.ChangeWorkloadID == s.first() && b.Status.Status == v1alpha1.ChangePodExecuteDone && len(b.Spec.PodInfos) == 1 {
+			done = append(done, strings.TrimPrefix(b.Name, s.first()+"--x--"))
 		}
 	}
 	slices.Sort(done)
-	first := releases[FirstRelease]
-	return fmt.Sprintf("%s, %d of 5 batches done", stateOf(first), len(done)),
-		stateOf(first) == "Success" && slices.Equal(done, []string{"1", "2", "3", "4", "5"}), nil
+	first := releases[s.first()]
+	return fmt.Sprintf("%s, %d of %d batches done", stateOf(first), len(done), s.of.pods),
+		stateOf(first) == "Success" && slices.Equal(done, []string{"1", "2", "3", "4", "5"}[:s.of.pods]), nil
 }
 
 func (s *scene) suspended(ctx context.Context) (string, bool, error) {
@@ -115,14 +127,14 @@ func (s *scene) suspended(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	d, err := s.deployment(ctx)
+	w, err := s.workload(ctx)
 	if err != nil {
 		return "", false, err
 	}
-	first := releases[FirstRelease]
+	first := releases[s.first()]
 	failed := first != nil && len(first.Status.DefenseCheckFailPods) == 1 && first.Status.DefenseCheckFailPods[0].Pod == s.pod &&
 		first.Status.DefenseCheckFailPods[0].Message == "find error"
-	return stateOf(first), stateOf(first) == "Suspend" && failed && len(d.Labels[v1alpha1.SuspendLabel]) == len("1700000000"), nil
+	return stateOf(first), stateOf(first) == "Suspend" && failed && len(w.GetLabels()[v1alpha1.SuspendLabel]) == len("1700000000"), nil
 }
 
 // told waits for the event: it is written after what it tells of.
@@ -132,14 +144,14 @@ func (s *scene) told(ctx context.Context) (string, bool, error) {
 		return "", false, err
 	}
 	said := slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-		return e.Reason == "ReleaseSuspended" && e.InvolvedObject.Kind == "Deployment" && strings.Contains(e.Message, s.pod)
+		return e.Reason == "ReleaseSuspended" && e.InvolvedObject.Kind == s.of.kind && strings.Contains(e.Message, s.pod)
 	})
 	return fmt.Sprintf("%d events", len(events.Items)), said, nil
 }
 
 func (s *scene) bothListed(ctx context.Context) (string, bool, error) {
 	releases, err := s.releases(ctx)
-	return fmt.Sprintf("%d listed", len(releases)), releases[FirstRelease] != nil && releases[RepairRelease] != nil, err
+	return fmt.Sprintf("%d listed", len(releases)), releases[s.first()] != nil && releases[s.repair()] != nil, err
 }
 
 func (s *scene) repaired(ctx context.Context) (string, bool, error) {
@@ -147,13 +159,13 @@ func (s *scene) repaired(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	d, err := s.deployment(ctx)
+	w, err := s.workload(ctx)
 	if err != nil {
 		return "", false, err
 	}
-	_, blocked := d.Labels[v1alpha1.SuspendLabel]
-	_, override := d.Labels[v1alpha1.IgnoredSuspendLabel] // it is used up
-	state := stateOf(releases[RepairRelease])
+	_, blocked := w.GetLabels()[v1alpha1.SuspendLabel]
+	_, override := w.GetLabels()[v1alpha1.IgnoredSuspendLabel] // it is used up
+	state := stateOf(releases[s.repair()])
 	return fmt.Sprintf("%s, %d listed", state, len(releases)), state == "Success" && len(releases) == 1 && !blocked && !override, nil
 }
 
@@ -162,18 +174,18 @@ func (s *scene) goesOn(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	d, err := s.deployment(ctx)
+	w, err := s.workload(ctx)
 	if err != nil {
 		return "", false, err
 	}
-	state := stateOf(releases["sleep--x--"+d.Labels[v1alpha1.VersionLabel]])
-	return fmt.Sprintf("%s, %d listed", state, len(releases)), len(releases) == 1 && releases[RepairRelease] == nil && state == "Success" &&
-		d.Labels[v1alpha1.DefenseStatusLabel] == v1alpha1.DefenseStatusProcessed, nil
+	state := stateOf(releases[s.of.prefix()+w.GetLabels()[v1alpha1.VersionLabel]])
+	return fmt.Sprintf("%s, %d listed", state, len(releases)), len(releases) == 1 && releases[s.repair()] == nil && state == "Success" &&
+		w.GetLabels()[v1alpha1.DefenseStatusLabel] == v1alpha1.DefenseStatusProcessed, nil
 }
 
 // stuck also learns which version is good and which is not.
 func (s *scene) stuck(ctx context.Context) (string, bool, error) {
-	d, err := s.deployment(ctx)
+	w, err := s.workload(ctx)
 	if err != nil {
 		return "", false, err
 	}
@@ -181,6 +193,7 @@ func (s *scene) stuck(ctx context.Context) (string, bool, error) {
 	if err := s.client.List(ctx, &pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": "sleep"}); err != nil {
 		return "", false, err
 	}
+	s.bad = w.GetLabels()[v1alpha1.VersionLabel]
 	running, hanging := map[string]int{}, map[string]int{}
 	for i := range pods.Items {
 		p := &pods.Items[i]
@@ -190,12 +203,12 @@ func (s *scene) stuck(ctx context.Context) (string, bool, error) {
 			running[version]++
 			s.good = version
 		case cannotPull(p):
-			hanging[version]++
+			// Pods of some kinds are labelled when their release is finished.
+			hanging[cmp.Or(version, s.bad)]++
 		}
 	}
-	s.bad = d.Labels[v1alpha1.VersionLabel]
 	return fmt.Sprintf("%d run, %d cannot pull their image", running[s.good], hanging[s.bad]),
-		s.good != s.bad && running[s.good] == 4 && hanging[s.bad] == 3, nil
+		s.good != s.bad && running[s.good] == s.of.kept && hanging[s.bad] == s.of.hanging, nil
 }
 
 func isReady(p *corev1.Pod) bool {
@@ -211,7 +224,7 @@ func cannotPull(p *corev1.Pod) bool {
 }
 
 func (s *scene) restored(ctx context.Context) (string, bool, error) {
-	d, err := s.deployment(ctx)
+	w, err := s.workload(ctx)
 	if err != nil {
 		return "", false, err
 	}
@@ -219,13 +232,13 @@ func (s *scene) restored(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	good, bad := stateOf(releases["sleep--x--"+s.good]), stateOf(releases["sleep--x--"+s.bad])
-	status := &d.Status
-	rolledOut := status.ObservedGeneration >= d.Generation && status.UpdatedReplicas == 5 && status.Replicas == 5 && status.AvailableReplicas == 5
-	_, blocked := d.Labels[v1alpha1.SuspendLabel]
-	quarantined := slices.Contains(strings.Split(d.Annotations[v1alpha1.QuarantinedAnnotation], ","), s.bad)
-	back := d.Labels[v1alpha1.VersionLabel] == s.good && !blocked && !d.Spec.Paused
-	return fmt.Sprintf("%s, %d of 5 pods available, the bad release is %s", good, status.AvailableReplicas, bad),
+	good, bad := stateOf(releases[s.of.prefix()+s.good]), stateOf(releases[s.of.prefix()+s.bad])
+	pods := int32(s.of.pods)
+	rolledOut := w.settled && w.updated == pods && w.all == pods && w.available == pods
+	_, blocked := w.GetLabels()[v1alpha1.SuspendLabel]
+	quarantined := slices.Contains(strings.Split(w.GetAnnotations()[v1alpha1.QuarantinedAnnotation], ","), s.bad)
+	back := w.GetLabels()[v1alpha1.VersionLabel] == s.good && !blocked && !w.stopped
+	return fmt.Sprintf("%s, %d of %d pods available, the bad release is %s", good, w.available, pods, bad),
 		good == "Success" && bad == "Rollback" && rolledOut && back && quarantined, nil
 }
 

@@ -1,0 +1,239 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package walkthrough
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// Workload is what a story is told of: a Deployment, where nothing else is said.
+type Workload struct {
+	kind string
+	// pods are all of it; a release that does not come up leaves kept of them alone, and
+	// hanging of its own do not come up.
+	pods, kept, hanging int
+	// first and repair are the versions of the samples.
+	first, repair string
+}
+
+// The kinds of workloads.
+var (
+	deployment = Workload{kind: "Deployment", pods: 5, kept: 4, hanging: 3}
+	// StatefulSet replaces its pods side by side, as far as it does: what comes up in the
+	// order of its pods waits for one that never does.
+	StatefulSet = Workload{kind: "StatefulSet", pods: 5, kept: 4, hanging: 1,
+		first: "31a3d465514deda4fdbadf818e43aa39", repair: "656d19e7c438728f6121f5160547680a"}
+	// DaemonSet has a pod on each of three nodes.
+	DaemonSet = Workload{kind: "DaemonSet", pods: 3, kept: 2, hanging: 1,
+		first: "31a3d465514deda4fdbadf818e43aa39", repair: "656d19e7c438728f6121f5160547680a"}
+)
+
+// Kind of the workload in lower case, as it is typed.
+func (w Workload) Kind() string { return strings.ToLower(w.kind) }
+
+// Told are steps of the story of a Deployment, word for word, of this workload. Its
+// manifests are in a directory, where WriteSamples wrote them.
+func (w Workload) Told(samples string, steps ...Step) []Step {
+	replaced := strings.NewReplacer(
+		FirstRelease+"--x--5", fmt.Sprintf("%s%s--x--%d", w.prefix(), w.first, w.pods),
+		FirstRelease, w.prefix()+w.first, RepairRelease, w.prefix()+w.repair,
+		"config/samples", samples,
+		"vdeployment", "v"+w.Kind(), "deployment", w.Kind(), "Deployment", w.kind,
+		"5 pods", fmt.Sprint(w.pods, " pods"), "4 old pods", fmt.Sprint(w.kept, " old pods"), "3 new ones", fmt.Sprint(w.hanging, " new ones"),
+	)
+	var told []Step
+	for _, step := range steps {
+		acts := make([]Act, 0, len(step.Acts))
+		for _, act := range step.Acts {
+			act.Kubectl, act.Prints, act.Note = each(replaced, act.Kubectl), each(replaced, act.Prints), replaced.Replace(act.Note)
+			if act.Sight != nil {
+				act.Sight = &Sight{What: replaced.Replace(act.Sight.What), look: act.Sight.look}
+			}
+			acts = append(acts, act)
+		}
+		told = append(told, Step{replaced.Replace(step.Title), acts})
+	}
+	return told
+}
+
+func each(replaced *strings.Replacer, words []string) []string {
+	words = slices.Clone(words)
+	for i := range words {
+		words[i] = replaced.Replace(words[i])
+	}
+	return words
+}
+
+// WriteSamples writes into a directory the manifests of the walkthrough, which are below
+// root, as ones of this kind. Their pods end at once: no new one runs beside an old one.
+func (w Workload) WriteSamples(root, dir string) error {
+	for _, name := range []string{"sleep.yaml", "sleep-repair.yaml", "sleep-broken-image.yaml"} {
+		manifest, err := os.ReadFile(filepath.Join(root, "config", "samples", name))
+		if err != nil {
+			return err
+		}
+		replicas := fmt.Sprintf("  replicas: %d\n  serviceName: sleep\n  podManagementPolicy: Parallel\n", w.pods)
+		if w.kind == DaemonSet.kind {
+			replicas = ""
+		}
+		text := strings.NewReplacer("kind: Deployment", "kind: "+w.kind, "  replicas: 5\n", replicas,
+			"    spec:\n      containers:", "    spec:\n      terminationGracePeriodSeconds: 1\n      containers:").Replace(string(manifest))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prefix is what the names of its releases begin with.
+func (w Workload) prefix() string {
+	if w.kind == deployment.kind {
+		return "sleep--x--"
+	}
+	return "sleep--x--" + w.Kind() + "-"
+}
+
+// sleep is the workload as a story looks at it, whatever its kind is.
+type sleep struct {
+	metav1.Object
+	// settled: its controller has seen all of it.
+	settled bool
+	// updated and available are numbers of pods, all is that of all.
+	all, updated, available int32
+	// stopped: nothing is rolled out.
+	stopped bool
+}
+
+func (s *scene) workload(ctx context.Context) (*sleep, error) {
+	switch s.of.kind {
+	case StatefulSet.kind:
+		o := &appsv1.StatefulSet{}
+		err := s.get(ctx, "sleep", o)
+		is, r := &o.Status, o.Spec.UpdateStrategy.RollingUpdate
+		return &sleep{o, is.ObservedGeneration >= o.Generation, is.Replicas, is.UpdatedReplicas, is.AvailableReplicas, r != nil && ptr.Deref(r.Partition, 0) > 0}, err
+	case DaemonSet.kind:
+		o := &appsv1.DaemonSet{}
+		err := s.get(ctx, "sleep", o)
+		is := &o.Status
+		return &sleep{o, is.ObservedGeneration >= o.Generation, is.CurrentNumberScheduled, is.UpdatedNumberScheduled, is.NumberAvailable,
+			o.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType}, err
+	default:
+		o := &appsv1.Deployment{}
+		err := s.get(ctx, "sleep", o)
+		is := &o.Status
+		return &sleep{o, is.ObservedGeneration >= o.Generation, is.Replicas, is.UpdatedReplicas, is.AvailableReplicas, o.Spec.Paused}, err
+	}
+}
+
+// currentRelease and currentPod stand in commands for the newest release, and for the
+// pod of its first batch.
+const (
+	currentRelease = "RELEASE"
+	currentPod     = "NEW"
+)
+
+// verdict is the command that judges the pod of the first batch of the newest release.
+func verdict(of string) Act {
+	return kubectl("patch changepod --subresource=status "+currentRelease+"--x--1 --type merge -p",
+		`{"status":{"podResults":[{"pod":"`+currentPod+`","verdict":"`+of+`","message":"find error"}],"message":"PostFinish"}}`)
+}
+
+// Halted is a release that fails in the middle: it gets no further until the verdict is
+// corrected.
+var Halted = Step{"2. A release fails in the middle of its rollout", []Act{
+	kubectl("patch deployment sleep -p", `{"spec":{"minReadySeconds":10}}`, "--type", "merge"),
+	another,
+	see("the first new pod to be verified", (*scene).begun),
+	verdict("unpass"),
+	see("the rollout to be halted", (*scene).halted),
+	see("the event that tells of it", telling("RolloutHalted")),
+	verdict("pass"),
+	see("it to go on, and to succeed", (*scene).goesOn),
+}}
+
+// Crashes is a release whose pods crash again and again: it is rolled back.
+var Crashes = Step{"3. A release whose pods crash is rolled back", []Act{
+	kubectl("patch deployment sleep -p", `{"spec":{"template":{"spec":{"containers":[{"name":"sleep","command":["/bin/sh","-c","sleep 5; exit 1"]}]}}}}`),
+	see("a new pod to crash", (*scene).crashing),
+	see("the Deployment to be rolled back, and verified", (*scene).restored).within(2 * NeverStarts.Acts[3].Within),
+	list.prints("Rollback", "Success"),
+	kubectl("get events --field-selector involvedObject.kind=Deployment,reason=RolledBack").prints("sleep"),
+}}
+
+// begun waits for the first batch of the newest release to be done, and learns of both.
+func (s *scene) begun(ctx context.Context) (string, bool, error) {
+	w, err := s.workload(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	s.release = s.of.prefix() + w.GetLabels()[v1alpha1.VersionLabel]
+	batch := &v1alpha1.ChangePod{}
+	if err := s.get(ctx, s.release+"--x--1", batch); err != nil || len(batch.Spec.PodInfos) == 0 {
+		return "no batch", false, client.IgnoreNotFound(err)
+	}
+	s.newPod = batch.Spec.PodInfos[0].Pod
+	return string(batch.Status.Status), batch.Status.Status == v1alpha1.ChangePodExecuteDone, nil
+}
+
+// halted: nothing is rolled out, and not all was.
+func (s *scene) halted(ctx context.Context) (string, bool, error) {
+	w, err := s.workload(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	halted := w.GetAnnotations()[v1alpha1.HaltedAnnotation] != ""
+	return fmt.Sprintf("%d of %d pods are new, halted: %t", w.updated, s.of.pods, halted),
+		halted && w.stopped && w.settled && int(w.updated) < s.of.pods && int(w.available) == s.of.pods, nil
+}
+
+// crashing also learns which version is good and which is not.
+func (s *scene) crashing(ctx context.Context) (string, bool, error) {
+	w, err := s.workload(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	var pods corev1.PodList
+	if err := s.client.List(ctx, &pods, client.InNamespace(s.namespace), client.MatchingLabels{"app": "sleep"}); err != nil {
+		return "", false, err
+	}
+	s.bad = w.GetLabels()[v1alpha1.VersionLabel]
+	crashed := 0
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		switch version := cmp.Or(p.Labels[v1alpha1.VersionLabel], s.bad); {
+		case version != s.bad:
+			s.good = version
+		case slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.RestartCount > 0 }):
+			crashed++
+		}
+	}
+	return fmt.Sprintf("%d crash", crashed), crashed > 0 && s.good != "", nil
+}
