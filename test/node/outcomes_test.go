@@ -107,6 +107,7 @@ func releases() {
 	for _, r := range rows() {
 		watched = append(watched, &observed{row: r, done: make(chan struct{})})
 	}
+	stories := kindStories()
 
 	BeforeAll(func(ctx SpecContext) {
 		var started sync.WaitGroup
@@ -115,6 +116,9 @@ func releases() {
 			started.Go(func() { o.err = o.start(ctx) })
 		}
 		started.Wait()
+		for _, s := range stories {
+			s.begin(ctx)
+		}
 		for _, o := range watched {
 			go func() {
 				defer close(o.done)
@@ -137,6 +141,13 @@ func releases() {
 		}
 		Expect(player.Play(ctx, walkthrough.Steps()...)).To(Succeed())
 	}, SpecTimeout(10*time.Minute))
+
+	for _, s := range stories {
+		It(s.name, func(ctx SpecContext) {
+			Eventually(s.done).WithContext(ctx).WithTimeout(10 * time.Minute).Should(BeClosed())
+			Expect(s.err).NotTo(HaveOccurred())
+		}, SpecTimeout(10*time.Minute))
+	}
 
 	for _, o := range watched {
 		It("that "+o.name(), func(ctx SpecContext) {
@@ -169,8 +180,11 @@ func releases() {
 		for _, o := range watched {
 			gone = append(gone, o.ns)
 		}
+		for _, s := range stories {
+			gone = append(gone, s.ns)
+		}
 		kubectl(ctx, gone...)
-		kubectl(ctx, "delete", "deployment", "sleep")
+		kubectl(ctx, "delete", "deployment", "sleep", "--ignore-not-found") // it is not where the walkthrough was left out
 	}, NodeTimeout(2*time.Minute))
 }
 
