@@ -27,6 +27,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -89,6 +90,7 @@ func TestNativeKinds(t *testing.T) {
 			{Name: "enrol, release, fail, block, repair", Options: unenrolled, Run: n.repair},
 			{Name: "halt, correct, roll back", Options: nativeOptions(), Run: n.haltAndRollBack},
 			{Name: "never starts", Options: nativeOptions(), Run: n.neverStarts},
+			{Name: "a quota", Options: nativeOptions(), Run: n.quota},
 			{Name: "deleted by its user", Options: nativeOptions(), Run: n.onDelete},
 			{Name: "leaves while it is halted", Options: nativeOptions(), Run: n.leaves},
 			{Name: "a user resumes it", Options: nativeOptions(), Run: n.userResumes},
@@ -338,6 +340,30 @@ func (n native) neverStarts(w *world.World) {
 			w.Failf("the pod %s runs %s", pod.Name, pod.Spec.Containers[0].Image)
 		}
 	}
+}
+
+// quota: pods of the next version are refused. That is told soon, and once it has lasted
+// for too long the release is rolled back.
+func (n native) quota(w *world.World) {
+	must(w, w.Create(n.make()))
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	first := n.stored(w).GetLabels()[v1alpha1.VersionLabel]
+	w.SetQuota(true, n.pods-1)
+	n.patch(w, templatePatch("second"))
+	began := time.Now()
+	n.progress(w, v1alpha1.ReasonRolloutStuck)
+	if took := time.Since(began); took > time.Minute {
+		w.Failf("it was told after %s", took)
+	}
+	if said := meta.FindStatusCondition(n.change(w).Status.Conditions, v1alpha1.ConditionProgressing).Message; !strings.Contains(said, "1 of 3 pods cannot be created: create Pod failed error: pods are forbidden: exceeded quota") {
+		w.Failf("it says %q", said)
+	}
+	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	if took := time.Since(began); took < 10*time.Minute-time.Second || took > 12*time.Minute {
+		w.Failf("it was rolled back after %s", took)
+	}
+	w.SetQuota(false, 0)
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
 // onDelete: a user replaces the pods by deleting them. Those are verified, and the

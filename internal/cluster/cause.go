@@ -24,7 +24,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
@@ -48,6 +53,67 @@ func (v View) CauseOf(ctx context.Context, namespace string, pod types.UID) (str
 		return "", nil
 	}
 	return last.Reason + ": " + last.Message, nil
+}
+
+// refusalMemory is for how long what was read of refusals is good, and maxRefusals of how
+// many workloads that is remembered at once.
+const (
+	refusalMemory = 10 * time.Second
+	maxRefusals   = 1000
+)
+
+// refusals remembers for a moment why pods of workloads are not made, so that it is not
+// read at each step of a rollout.
+type refusals struct {
+	clock clock.PassiveClock
+	// known are slices of defense.Refusal by the UID of a workload.
+	known *cache.LRUExpireCache
+}
+
+func newRefusals(c clock.PassiveClock) *refusals {
+	return &refusals{clock: c, known: cache.NewLRUExpireCacheWithClock(maxRefusals, c)}
+}
+
+// reasonFailedCreate is what the controllers of Kubernetes call that they cannot make a
+// pod.
+const reasonFailedCreate = "FailedCreate"
+
+// Workload observes a workload, as View does, and why pods of it are not made, where the
+// workload itself does not say that: its controller tells it in events.
+func (c *Cluster) Workload(ctx context.Context, key workload.Key) (*defense.Workload, error) {
+	w, err := c.View.Workload(ctx, key)
+	if err != nil || w == nil || w.Lacking == nil || c.refusals == nil || w.Lacking.AskAfter(c.refusals.clock.Now()) > 0 {
+		return w, err
+	}
+	said, err := c.refusalsOf(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	w.NotMade = w.Lacking.RefusedBy(said)
+	return w, nil
+}
+
+func (c *Cluster) refusalsOf(ctx context.Context, w *defense.Workload) ([]defense.Refusal, error) {
+	if known, ok := c.refusals.known.Get(w.UID); ok {
+		said, _ := known.([]defense.Refusal)
+		return said, nil
+	}
+	var list corev1.EventList
+	selector := fields.SelectorFromSet(fields.Set{"involvedObject.uid": string(w.UID), "reason": reasonFailedCreate, "type": corev1.EventTypeWarning})
+	if err := c.Live.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFieldsSelector{Selector: selector}); err != nil {
+		return nil, fmt.Errorf("list the events of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
+	}
+	var said []defense.Refusal
+	for i := range list.Items {
+		e := &list.Items[i]
+		r := defense.Refusal{First: e.FirstTimestamp.Time, Last: eventTime(e), Message: e.Message}
+		if r.First.IsZero() {
+			r.First = e.CreationTimestamp.Time
+		}
+		said = append(said, r)
+	}
+	c.refusals.known.Add(w.UID, said, refusalMemory)
+	return said, nil
 }
 
 // eventTime is when an event was last seen.

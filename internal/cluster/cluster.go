@@ -53,7 +53,8 @@ type Cluster struct {
 	// HoldSteps are the times of holds.
 	HoldSteps defense.HoldSteps
 
-	denials *denials
+	denials  *denials
+	refusals *refusals
 }
 
 // New reads and writes with the caches and the client of a manager.
@@ -64,7 +65,7 @@ func New(mgr ctrl.Manager, o Options) *Cluster {
 		Client:   c,
 		Recorder: mgr.GetEventRecorder("altershield-operator"),
 		Clock:    o.Clock, HoldSteps: o.HoldSteps.OrDefault(),
-		denials: newDenials(o.Clock),
+		denials: newDenials(o.Clock), refusals: newRefusals(o.Clock),
 	}
 }
 

@@ -65,7 +65,7 @@ func clusterOf(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) 
 	clock := clocktesting.NewFakePassiveClock(testNow)
 	return &Cluster{
 		View:   View{Cached: c, Live: c, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"},
-		Client: c, Recorder: events.NewFakeRecorder(10), Clock: clock, denials: newDenials(clock),
+		Client: c, Recorder: events.NewFakeRecorder(10), Clock: clock, denials: newDenials(clock), refusals: newRefusals(clock),
 	}
 }
 

@@ -56,7 +56,7 @@ func (d *release) explainStart() (wait time.Duration) {
 	case still.first == nil && still.slow == nil:
 		d.recover()
 	}
-	return shortest(wait, still.wait)
+	return shortest(shortest(wait, still.wait), untilAsked(d.Workload, d.Now))
 }
 
 // hasFailed says that the release failed its verification.

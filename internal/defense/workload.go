@@ -84,6 +84,9 @@ type Workload struct {
 	// NotMade are pods of the current revision that are asked for and refused; nil
 	// when none is.
 	NotMade *NotMade
+	// Lacking are pods that are asked for and not there, of kinds whose workloads do not
+	// say why; nil when none is.
+	Lacking *Lacking
 	// HandBack says that fields of the pod template are the operator's since a
 	// rollback, and somebody applies the workload server-side.
 	HandBack bool

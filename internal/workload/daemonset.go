@@ -78,10 +78,10 @@ func trimDaemonSet(obj any) (any, error) {
 // Get implements Kind.
 func (d DaemonSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
 	w, all, mixed, err := d.glance(ctx, r, key)
-	if err != nil || !mixed {
-		return w, err
+	if err != nil || w == nil {
+		return nil, err
 	}
-	return w, observeOld(ctx, r, w, all)
+	return w, observePods(ctx, r, w, all, mixed)
 }
 
 // Glance implements Kind.
@@ -107,6 +107,9 @@ func (DaemonSet) glance(ctx context.Context, r client.Reader, key types.Namespac
 	if w.Revision == "" {
 		// Its status is about a revision that is not known.
 		w.Rollout = defense.Rollout{Unobserved: true}
+	}
+	if !w.Rollout.Unobserved {
+		lacks(w, d.Status.DesiredNumberScheduled-d.Status.CurrentNumberScheduled)
 	}
 	s := &d.Status
 	return w, all, w.Rollout.Unobserved || s.UpdatedNumberScheduled != s.CurrentNumberScheduled || s.NumberMisscheduled != 0, nil

@@ -646,3 +646,41 @@ func TestNativeRestore(t *testing.T) {
 		}
 	}
 }
+
+// TestNativeLacking: pods that are asked for and not there, although it is their turn.
+func TestNativeLacking(t *testing.T) {
+	gone := func(n *native) {
+		n.pods = n.pods[:4]
+		if n.daemon != nil {
+			n.daemon.Status.CurrentNumberScheduled = 4
+			return
+		}
+		n.set.Status.Replicas, n.set.Status.ReadyReplicas = 4, 4
+	}
+	made := deployedAt.Add(2 * time.Hour) // the revision
+	later := metav1.NewTime(made.Add(time.Hour))
+	for name, test := range map[string]struct {
+		of   *native
+		want *defense.Lacking
+	}{
+		"set: all are there":      {makeSet(), nil},
+		"set: one is not":         {makeSet().with(gone), &defense.Lacking{Count: 1, Since: made}},
+		"set: one was made now":   {makeSet().with(gone).with(func(n *native) { n.pods[0].CreationTimestamp = later }), &defense.Lacking{Count: 1, Since: later.Time}},
+		"set: it is not its turn": {makeSet().with(gone).with(func(n *native) { n.set.Status.ReadyReplicas = 3 }), nil},
+		"set: all at once": {makeSet().with(gone).with(func(n *native) {
+			n.set.Status.ReadyReplicas, n.set.Spec.PodManagementPolicy = 3, appsv1.ParallelPodManagement
+		}), &defense.Lacking{Count: 1, Since: made}},
+		"set: too many":        {makeSet().with(func(n *native) { n.set.Status.Replicas = 6 }), nil},
+		"set: not seen yet":    {makeSet().with(gone).with(func(n *native) { n.set.Generation++ }), nil},
+		"daemon: all are":      {makeDaemon(), nil},
+		"daemon: one is not":   {makeDaemon().with(gone), &defense.Lacking{Count: 1, Since: made}},
+		"daemon: not seen yet": {makeDaemon().with(gone).with(func(n *native) { n.daemon.Generation++ }), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := test.of.get(t, true).Lacking
+			if (got == nil) != (test.want == nil) || got != nil && (got.Count != test.want.Count || !got.Since.Equal(test.want.Since)) {
+				t.Errorf("%+v, want %+v", got, test.want)
+			}
+		})
+	}
+}

@@ -173,13 +173,9 @@ func observeRevision(w *defense.Workload, current *revision) {
 	}
 }
 
-// observeOld reads which earlier revisions of a workload still have pods. Which that
-// are, its pods tell.
-func observeOld(ctx context.Context, r client.Reader, w *defense.Workload, all []revision) error {
-	pods, err := podsOwned(ctx, r, w)
-	if err != nil {
-		return err
-	}
+// observeOld says which earlier revisions of a workload still have pods. Which that are,
+// its pods tell.
+func observeOld(w *defense.Workload, pods []corev1.Pod, all []revision) {
 	byMark := map[string]*defense.OldRevision{}
 	for i := range pods {
 		pod := &pods[i]
@@ -203,6 +199,33 @@ func observeOld(ctx context.Context, r client.Reader, w *defense.Workload, all [
 	slices.SortFunc(w.OldRevisions, func(a, b defense.OldRevision) int {
 		return cmp.Or(cmp.Compare(b.Number, a.Number), cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// lacks says of a workload that so many pods of it are not there.
+func lacks(w *defense.Workload, count int32) {
+	if count > 0 {
+		w.Lacking = &defense.Lacking{Count: count, Since: w.RevisionCreated}
+	}
+}
+
+// observePods reads what only the pods of a workload tell: which earlier revisions have
+// some, where there may be such, and since when none was made, where some are lacking.
+func observePods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision, mixed bool) error {
+	if !mixed && w.Lacking == nil {
+		return nil
+	}
+	pods, err := podsOwned(ctx, r, w)
+	if err != nil {
+		return err
+	}
+	if mixed {
+		observeOld(w, pods, all)
+	}
+	for i := range pods {
+		if made := pods[i].CreationTimestamp.Time; w.Lacking != nil && made.After(w.Lacking.Since) {
+			w.Lacking.Since = made
+		}
+	}
 	return nil
 }
 

@@ -98,10 +98,10 @@ func trimStatefulSet(obj any) (any, error) {
 // Get implements Kind.
 func (s StatefulSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
 	w, all, mixed, err := s.glance(ctx, r, key)
-	if err != nil || !mixed {
-		return w, err
+	if err != nil || w == nil {
+		return nil, err
 	}
-	return w, observeOld(ctx, r, w, all)
+	return w, observePods(ctx, r, w, all, mixed)
 }
 
 // Glance implements Kind.
@@ -120,6 +120,7 @@ func (StatefulSet) glance(ctx context.Context, r client.Reader, key types.Namesp
 		return nil, nil, false, err
 	}
 	observeRevision(w, updateRevision(all, w, &s.Status))
+	lacks(w, lackingOfStatefulSet(s, w))
 	return w, all, s.Status.UpdatedReplicas != s.Status.Replicas || w.Rollout.Unobserved, nil
 }
 
@@ -209,6 +210,17 @@ func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) defense.
 	}
 	r.Partitioned = !r.Complete && !w.OnDelete && kept > 0 && all && s.UpdatedReplicas >= w.Replicas-kept
 	return r
+}
+
+// lackingOfStatefulSet is how many of its pods are not there although it is their turn:
+// in their order, the next one is made when those before it are Ready.
+func lackingOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) int32 {
+	s := &set.Status
+	inTurn := set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement
+	if w.Rollout.Unobserved || inTurn && s.ReadyReplicas < s.Replicas {
+		return 0
+	}
+	return w.Replicas - s.Replicas
 }
 
 // Pods implements Kind.

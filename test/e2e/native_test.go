@@ -28,6 +28,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -265,6 +266,34 @@ var _ = Describe("other kinds than Deployments", func() {
 			for _, pod := range n.pods(ctx, Default) {
 				Expect(pod.Spec.Containers[0].Image).To(Equal("busybox"))
 			}
+		})
+	}
+
+	for _, kind := range []string{"statefulset", "daemonset"} {
+		It("tells of a "+kind+" whose pods a quota refuses, and what refuses them", func(ctx SpecContext) {
+			n := native{world: w, kind: kind, namespace: w.newNamespace(ctx, true)}
+			Expect(n.api.Create(ctx, n.manifest(nil))).To(Succeed())
+			n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+			quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: "two"},
+				Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}}}
+			Expect(n.api.Create(ctx, quota)).To(Succeed())
+			Eventually(func(g Gomega) {
+				g.Expect(n.api.Get(ctx, client.ObjectKeyFromObject(quota), quota)).To(Succeed())
+				g.Expect(quota.Status.Used).To(HaveKey(corev1.ResourcePods))
+			}).WithContext(ctx).Should(Succeed())
+			Expect(n.release(ctx, "second")).To(Succeed())
+			Eventually(func(g Gomega) {
+				version := n.get(ctx, g).GetLabels()[v1alpha1.VersionLabel]
+				change := n.changesIn(ctx, g, n.namespace)["sleep--x--"+n.kind+"-"+version]
+				g.Expect(change).NotTo(BeNil())
+				said := conditionOf(change.Status.Conditions, v1alpha1.ConditionProgressing)
+				g.Expect(said.Reason).To(Equal(v1alpha1.ReasonRolloutStuck))
+				g.Expect(said.Message).To(And(ContainSubstring("pods cannot be created"), ContainSubstring("exceeded quota")))
+			}).WithContext(ctx).Should(Succeed())
+
+			By("the quota is raised, and the release goes on")
+			Expect(n.api.Delete(ctx, quota)).To(Succeed())
+			n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 		})
 	}
 

@@ -126,12 +126,15 @@ func newAPI() *api {
 		WithObjectTracker(clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())).
 		WithGlobalResourceVersionCounter().
 		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}, &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &workloadtest.FleetObject{}).
-		// What an API server selects events by; nobody tells any here, so far.
+		// What an API server selects events by.
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string {
 			return []string{string(o.(*corev1.Event).InvolvedObject.UID)} //nolint:errcheck // the kind says so
 		}).
 		WithIndex(&corev1.Event{}, "type", func(o client.Object) []string {
 			return []string{o.(*corev1.Event).Type} //nolint:errcheck // the kind says so
+		}).
+		WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string {
+			return []string{o.(*corev1.Event).Reason} //nolint:errcheck // the kind says so
 		}).
 		Build()
 	a.client = interceptor.NewClient(store, interceptor.Funcs{

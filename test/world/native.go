@@ -160,8 +160,14 @@ func templateOfRevision(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	return &data.Spec.Template
 }
 
-// makeNativePod makes a pod of a workload that owns its pods itself.
+// makeNativePod makes a pod of a workload that owns its pods itself. Where it is refused,
+// an event says so, and it is tried again.
 func (c *cluster) makeNativePod(o client.Object, name, mark, node string, template *corev1.PodTemplateSpec) {
+	if why := c.refusal(o.GetNamespace()); why != "" {
+		c.tellFailedCreate(o, why)
+		c.at(time.Now().Add(time.Minute))
+		return
+	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: o.GetNamespace(), Name: name, Labels: maps.Clone(template.Labels), Annotations: maps.Clone(template.Annotations),
@@ -173,6 +179,26 @@ func (c *cluster) makeNativePod(o client.Object, name, mark, node string, templa
 	metav1.SetMetaDataLabel(&pod.ObjectMeta, markLabel, mark)
 	must(c.api.client.Create(c.ctx(), pod))
 	c.at(time.Now().Add(startTakes))
+}
+
+// tellFailedCreate tells of pods that are refused in one event of their workload, once a
+// minute.
+func (c *cluster) tellFailedCreate(o client.Object, why string) {
+	name := client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetName() + ".failed-create"}
+	var e corev1.Event
+	if client.IgnoreNotFound(c.api.client.Get(c.ctx(), name, &e)) != nil || e.Name != "" {
+		if time.Since(e.LastTimestamp.Time) >= time.Minute {
+			e.Count, e.LastTimestamp = e.Count+1, stamp(time.Now())
+			must(c.api.client.Update(c.ctx(), &e))
+		}
+		return
+	}
+	must(c.api.client.Create(c.ctx(), &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
+		InvolvedObject: corev1.ObjectReference{UID: o.GetUID(), Namespace: o.GetNamespace(), Name: o.GetName()},
+		Reason:         "FailedCreate", Message: "create Pod failed error: " + why, Type: corev1.EventTypeWarning,
+		Count: 1, FirstTimestamp: stamp(time.Now()), LastTimestamp: stamp(time.Now()),
+	}))
 }
 
 // availableFor says that a pod has been Ready for long enough.

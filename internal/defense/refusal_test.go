@@ -1,0 +1,71 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestRefusedBy: what was refused before the newest pod was made is over, and pods that
+// are not there for a moment are being replaced.
+func TestRefusedBy(t *testing.T) {
+	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
+	lacking := Lacking{Count: 2, Since: ago(5 * time.Minute)}
+	refusal := func(first, last time.Duration, why string) Refusal {
+		return Refusal{First: ago(first), Last: ago(last), Message: why}
+	}
+	for name, test := range map[string]struct {
+		said []Refusal
+		want *NotMade
+	}{
+		"nothing is said":                      {nil, nil},
+		"said before the newest pod":           {[]Refusal{refusal(time.Hour, 6*time.Minute, "quota")}, nil},
+		"said in the second of the newest pod": {[]Refusal{refusal(5*time.Minute, 5*time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(5 * time.Minute), Message: "quota"}},
+		"said since":                           {[]Refusal{refusal(4*time.Minute, time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(4 * time.Minute), Message: "quota"}},
+		"said before, and since":               {[]Refusal{refusal(time.Hour, time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(5 * time.Minute), Message: "quota"}},
+		"the newest is told, the oldest counts": {
+			[]Refusal{refusal(3*time.Minute, 2*time.Minute, "quota"), refusal(2*time.Minute, time.Minute, "a policy"), refusal(time.Hour, 6*time.Minute, "old")},
+			&NotMade{Count: 2, Since: ago(3 * time.Minute), Message: "a policy"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.said)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestUntilAsked: a pod that is replaced is not there for a moment, and nobody asks why.
+func TestUntilAsked(t *testing.T) {
+	for name, test := range map[string]struct {
+		lacking *Lacking
+		want    time.Duration
+	}{
+		"none":         {nil, 0},
+		"just now":     {&Lacking{Count: 1, Since: testNow}, lackingSettle},
+		"for a while":  {&Lacking{Count: 1, Since: testNow.Add(-lackingSettle)}, lookAgain},
+		"by its clock": {&Lacking{Count: 1, Since: testNow.Add(time.Second)}, lackingSettle + time.Second},
+	} {
+		if got := untilAsked(&Workload{Lacking: test.lacking}, testNow); got != test.want {
+			t.Errorf("%s: asked again after %s, want %s", name, got, test.want)
+		}
+	}
+}
