@@ -241,8 +241,29 @@ func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
 func (r *AdmissionRequest) mutateOwn(want *AdmissionObject) {
 	if r.released() {
 		r.release(want)
+		r.noteRestored(want)
 	}
 	r.markStale(want)
+}
+
+// noteRestored corrects what a rollback says of the version that it goes to. A revision
+// that an older control plane wrote may lack fields of the template that the API server
+// sets by now, so that it comes to another version. Only by that one it is known that
+// the release was made by a rollback.
+func (r *AdmissionRequest) noteRestored(want *AdmissionObject) {
+	if !r.rollsBack() {
+		return
+	}
+	q := ParseQuarantine(want.Annotations, time.Time{}) // of one whose time is over, too
+	why, ok := q.reasons[r.Old.Version]
+	if said := why.To; ok && said != r.New.Version && why.Release == ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]) {
+		why.To = r.New.Version
+		q.reasons[r.Old.Version] = why
+		q.Annotate(want.Annotations)
+		if cause := want.Annotations[v1alpha1.ChangeCauseAnnotation]; strings.HasPrefix(cause, changeCausePrefix) {
+			want.Annotations[v1alpha1.ChangeCauseAnnotation] = strings.Replace(cause, said, r.New.Version, 1)
+		}
+	}
 }
 
 func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {

@@ -321,6 +321,17 @@ func admissionTests() map[string]admissionTest {
 				setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
 			},
 		},
+		"rollback to a template that comes to another version by now": {
+			request: makeUpdate().own().release().loseTemplateLabel().annotation(v1alpha1.QuarantinedAnnotation, "v1").
+				annotation(v1alpha1.QuarantineReasonAnnotation, `{"v1":{"time":"","cause":"NeverStarted","release":4,"to":"older"}}`).
+				annotation(v1alpha1.ChangeCauseAnnotation, changeCausePrefix+"version v1 to older: NeverStarted"),
+			want: []AdmissionChange{
+				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
+				setAnnotation(v1alpha1.QuarantineReasonAnnotation, `{"v1":{"time":"","cause":"NeverStarted","release":4,"to":"v2"}}`),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
+				setAnnotation(v1alpha1.ChangeCauseAnnotation, changeCausePrefix+"version v1 to v2: NeverStarted"),
+			},
+		},
 		"release with ignored-suspend and no block": {
 			request: makeUpdate().release().label(v1alpha1.IgnoredSuspendLabel, "true"),
 			want:    released(nil, nil),
