@@ -76,8 +76,26 @@ func (d *release) explainProgress() {
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned,
 			"a user's partition keeps %d of %d pods at the version before; the release goes on when it is lowered", w.Partition, w.Replicas)
 	default:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "pods are being replaced%s", w.Rollout.told())
+		d.explainRollingOut()
 	}
+}
+
+// alikeReplaced is said where pods are replaced by others of the same template.
+const alikeReplaced = "pods of this very template are replaced, too, because its revision was not found again"
+
+// explainRollingOut says that pods are being replaced. Those that have the template
+// already are where the controller of the workload finds an earlier revision by its
+// bytes, and those were written by an older one.
+func (d *release) explainRollingOut() {
+	w, again := d.Workload, ""
+	if n := w.alike(); n > 0 {
+		again = fmt.Sprintf("; %d %s", n, alikeReplaced)
+		said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
+		if said == nil || !strings.Contains(said.Message, alikeReplaced) {
+			d.event(corev1.EventTypeWarning, v1alpha1.EventRevisionNotFound, fmt.Sprintf("%d %s", n, alikeReplaced))
+		}
+	}
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "pods are being replaced%s%s", w.Rollout.told(), again)
 }
 
 // told is how far a rollout has come, after what else is said of it.

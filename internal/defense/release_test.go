@@ -934,6 +934,51 @@ func TestSettingsAltered(t *testing.T) {
 	}
 }
 
+func TestRevisionNotFound(t *testing.T) {
+	alike := func(w *world) {
+		w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-a", Version: versionA, Replicas: 2, Ready: 2}}
+	}
+	for name, test := range map[string]struct {
+		world *world
+		steps []func(*world)
+		told  int
+		ends  string
+	}{
+		"pods of the same template are replaced": {newWorld(3).Pods(1), []func(*world){alike, func(*world) {}}, 1, "; 2 " + alikeReplaced},
+		"until they are":                         {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.OldRevisions = nil }}, 1, "being replaced"},
+		"pods of another one are": {newWorld(3).Pods(1), []func(*world){func(w *world) {
+			w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2, Ready: 2}}
+		}}, 0, "being replaced"},
+		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Unobserved = true }}, 1, "being replaced"},
+		"the revision is not seen yet": {newWorld(3).Pods(1), []func(*world){func(w *world) {
+			alike(w)
+			w.in.Workload.Revision = ""
+		}}, 0, "being replaced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := test.world
+			w.in.Workload.Revision = "sleep-c"
+			w.Settle(t)
+			told := 0
+			for _, step := range test.steps {
+				step(w)
+				for _, e := range DecideRelease(w.in).Events {
+					if e.Reason == v1alpha1.EventRevisionNotFound {
+						told++
+					}
+				}
+				w.Settle(t)
+			}
+			if told != test.told {
+				t.Errorf("told %d times, want %d", told, test.told)
+			}
+			if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProgressing); c == nil || !strings.HasSuffix(c.Message, test.ends) {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
 func TestHalting(t *testing.T) {
 	fail := func(pod string) func(*world) { return func(w *world) { w.Verdict(pod, "fail") } }
 	for name, test := range map[string]struct {

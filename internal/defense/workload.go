@@ -199,6 +199,21 @@ func (w *Workload) availableSince(pods []Pod, now time.Time) time.Time {
 	return since[needed-1]
 }
 
+// alike is how many pods have the current template already and are of another revision
+// all the same, which its controller did not find again. Nothing is known of that while
+// the current one is not.
+func (w *Workload) alike() (pods int32) {
+	if w.Revision == "" || w.Rollout.Unobserved {
+		return 0
+	}
+	for i := range w.OldRevisions {
+		if w.OldRevisions[i].Version == w.Version {
+			pods += w.OldRevisions[i].Replicas
+		}
+	}
+	return pods
+}
+
 // Kind is the kind of the workload in lower case, as in messages.
 func (w *Workload) Kind() string { return strings.ToLower(w.GVK.Kind) }
 

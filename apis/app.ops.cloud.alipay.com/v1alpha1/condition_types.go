@@ -131,6 +131,9 @@ const (
 	EventWouldRollBack = "WouldRollBack"
 	// EventWouldDeny: a release would have been denied.
 	EventWouldDeny = "WouldDeny"
+	// EventRevisionNotFound: the controller of a StatefulSet or a DaemonSet did not find the
+	// revision of a template again, so that it replaces pods that have it already.
+	EventRevisionNotFound = "RevisionNotFound"
 	// EventWentBack: a user left a version that failed for one that is good.
 	EventWentBack = "WentBack"
 )
