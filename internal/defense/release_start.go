@@ -132,6 +132,9 @@ func (d *release) explainHealingBrake() {
 }
 
 func (d *release) describePatience(h *hanging) string {
+	if h.ofNode {
+		return "its node does not answer, which this version has no part in"
+	}
 	if h.due.IsZero() {
 		return "it does not fail, and has no time limit, because progressDeadlineSeconds is not set"
 	}

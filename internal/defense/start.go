@@ -54,6 +54,8 @@ type hanging struct {
 	cause *Hang
 	// since is from when on it has, and due when that was for too long.
 	since, due time.Time
+	// ofNode: it hangs because its node does not answer, for which there is no limit.
+	ofNode bool
 }
 
 // standstill is what keeps a release from coming up, and what follows from it.
@@ -162,13 +164,23 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []hanging) {
 		if slow {
 			limit = s.slowLimit()
 		}
-		add(hanging{pod: p, cause: p.Hang, since: s.inAttempt(p.Hang.since(s.now, limit, s.failingSince()))}, limit, slow)
+		ofNode := s.isOfNode(p)
+		if ofNode {
+			limit, slow = 0, true
+		}
+		add(hanging{pod: p, cause: p.Hang, ofNode: ofNode, since: s.inAttempt(p.Hang.since(s.now, limit, s.failingSince()))}, limit, slow)
 	}
 	if n := s.workload.NotMade; n != nil && n.Count > 0 {
 		add(hanging{cause: n.hang(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
 	}
 	slices.SortStableFunc(all, func(a, b hanging) int { return a.due.Compare(b.due) })
 	return wait, all
+}
+
+// isOfNode says that a pod hangs because its node does not answer: it was well on it, or
+// it has to be there, and the kubelet has never seen it. That is told, and may last.
+func (s *start) isOfNode(p *Pod) bool {
+	return p.Lost || s.workload.PerNode && p.Hang.Reason == reasonNotSeen
 }
 
 // inAttempt gives a pod that was there before its time, too.

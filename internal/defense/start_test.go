@@ -260,6 +260,13 @@ func TestJudgeStart(t *testing.T) {
 			s.pods[0].RestartedAt = ago(50 * time.Second)
 		}), "running " + versionA, 0},
 
+		"its node is lost, where it was well": {beginning(0, 1, slowFor(time.Hour, "NotReady"), func(s *start) { s.pods[0].Lost = true }), "slow", 0},
+		"a node that never saw it":            {beginning(0, 1, slowFor(10*time.Minute, reasonNotSeen)), "running " + versionA, 0},
+		"a node that never saw it, where each has one": {
+			beginning(0, 1, slowFor(time.Hour, reasonNotSeen), func(s *start) { s.workload.PerNode = true }), "slow", 0,
+		},
+		"a lost node, and another pod that fails": {beginning(0, 2, func(s *start) { s.pods[0].Lost, s.pods[0].Hang.Slow = true, true }), "running " + versionA, 0},
+
 		"pods are not made": {beginning(0, 0, func(s *start) {
 			s.workload.NotMade = &NotMade{Count: 3, Since: ago(10 * time.Minute), Message: "exceeded quota"}
 		}), "running " + versionA, 0},

@@ -81,6 +81,8 @@ type Workload struct {
 	AvailableSince time.Time
 	ByPods         bool
 	MayLack        int32
+	// PerNode: there is a pod for each node, whether that is well or not.
+	PerNode bool
 	// NotMade are pods of the current revision that are asked for and refused; nil
 	// when none is.
 	NotMade *NotMade

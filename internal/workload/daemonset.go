@@ -151,7 +151,7 @@ func observeDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv
 	w.Replicas, w.MinReady = d.Status.DesiredNumberScheduled, time.Duration(d.Spec.MinReadySeconds)*time.Second
 	w.Stopping = stoppingOfDaemonSet(&d.Spec.UpdateStrategy, w.Annotations)
 	w.Rolling = d.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType
-	w.ByPods = true
+	w.ByPods, w.PerNode = true, true
 	w.InFlight, w.MayLack = inFlightOfDaemonSet(&d.Spec.UpdateStrategy, w.Replicas)
 	w.Rollout = rolloutOfDaemonSet(&d)
 	return w, &d, nil
