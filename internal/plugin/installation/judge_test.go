@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -259,14 +260,14 @@ var judgements = map[string]map[string]judgement{
 		}, map[string]string{"webhooks.mutating": "skipped: your user may not get m", "webhooks.validating": "skipped: your user may not get v"}},
 		"empty": {func(_ *testing.T, f *Facts) { f.Validating.Value.Object["webhooks"] = []any{} }, map[string]string{
 			"webhooks.validating": "failed: altershieldoperator-validating-webhook-configuration has no webhooks: no release of a blocked workload is denied",
-			"webhooks.expected":   "failed: pdeployment.kb.io is missing; qdeployment.kb.io is missing; vdeployment.kb.io is missing",
+			"webhooks.expected":   "failed: " + everyHook("pqv", " is missing"),
 			"webhooks.block":      "failed: no webhook denies releases of blocked workloads"}},
 		"both are empty": {func(_ *testing.T, f *Facts) {
 			f.Mutating.Value.Object["webhooks"], f.Validating.Value.Object["webhooks"] = []any{}, []any{}
 		}, map[string]string{
 			"webhooks.mutating":    "failed: altershieldoperator-mutating-webhook-configuration has no webhooks: releases are recorded only after they were stored, and no rollout is held from its beginning",
 			"webhooks.validating":  "failed: altershieldoperator-validating-webhook-configuration has no webhooks: no release of a blocked workload is denied",
-			"webhooks.expected":    "failed: mdeployment.kb.io is missing; pdeployment.kb.io is missing; qdeployment.kb.io is missing; vdeployment.kb.io is missing",
+			"webhooks.expected":    "failed: " + everyHook("mpqv", " is missing"),
 			"webhooks.block":       "failed: no webhook denies releases of blocked workloads",
 			"webhooks.authority":   "skipped: there is no webhook that could carry one",
 			"webhooks.certificate": "skipped: there is no webhook that carries an authority"}},
@@ -363,7 +364,7 @@ var judgements = map[string]map[string]judgement{
 			f.certify(t, other, 90*24*time.Hour)
 		}, map[string]string{"webhooks.certificate": "failed: it is not signed by an authority that the webhooks carry: API servers refuse it"}},
 		"for another name": {func(_ *testing.T, f *Facts) { args(f, "--webhook-service=other") }, map[string]string{
-			"webhooks.expected":    "failed: mdeployment.kb.io: clientConfig was changed; pdeployment.kb.io: clientConfig was changed; qdeployment.kb.io: clientConfig was changed; vdeployment.kb.io: clientConfig was changed",
+			"webhooks.expected":    "failed: " + everyHook("mpqv", ": clientConfig was changed"),
 			"webhooks.certificate": "failed: it is not for other.altershieldoperator-system.svc"}},
 		"gone": {func(_ *testing.T, f *Facts) { f.Certificate = notThere[*corev1.Secret]() }, map[string]string{
 			"webhooks.certificate": "failed: the Secret altershieldoperator-webhook-server-cert is not there"}},
@@ -394,6 +395,8 @@ var judgements = map[string]map[string]judgement{
 			"rights.namespace": "failed: the RoleBinding binding does not name the ServiceAccount altershieldoperator-controller-manager of altershieldoperator-system"}},
 		"a verb is gone": {func(_ *testing.T, f *Facts) { f.verbs("deployments", "get", "list", "watch") }, map[string]string{
 			"rights.cluster": "failed: it may not patch deployments.apps: the ClusterRole altershieldoperator-manager-role is not that of this version"}},
+		"a verb of one kind is gone": {func(_ *testing.T, f *Facts) { f.verbs("statefulsets", "get", "list", "watch") }, map[string]string{
+			"rights.cluster": "failed: it may not patch statefulsets.apps: the ClusterRole altershieldoperator-manager-role is not that of this version"}},
 		"older than the plugin": {func(_ *testing.T, f *Facts) {
 			f.Plugin = "v0.2.0"
 			f.verbs("deployments", "get", "list", "watch")
@@ -522,11 +525,34 @@ func (f *Facts) later(d time.Duration) {
 
 // verbs are all that the manager may do to a resource in the whole cluster.
 func (f *Facts) verbs(resource string, verbs ...string) {
-	for i := range f.ClusterRole.Value.Rules {
-		if rule := &f.ClusterRole.Value.Rules[i]; rule.Resources[0] == resource {
-			rule.Verbs = verbs
+	rules := slices.Clone(f.ClusterRole.Value.Rules)
+	found := false
+	for i := range rules {
+		if rule := &rules[i]; slices.Contains(rule.Resources, resource) {
+			// Other resources may share the rule.
+			others := slices.DeleteFunc(slices.Clone(rule.Resources), func(r string) bool { return r == resource })
+			one := *rule.DeepCopy()
+			one.Resources, one.Verbs = []string{resource}, verbs
+			rule.Resources, found = others, true
+			rules = append(rules, one)
 		}
 	}
+	if !found {
+		panic("the ClusterRole has no rule for " + resource)
+	}
+	f.ClusterRole.Value.Rules = rules
+}
+
+// everyHook names those whose names begin so, of all kinds, in the order of their names,
+// with what is said of each.
+func everyHook(prefixes, what string) string {
+	var all []string
+	for _, prefix := range prefixes {
+		for _, kind := range []string{"daemonset", "deployment", "statefulset"} {
+			all = append(all, string(prefix)+kind+".kb.io"+what)
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 func (f *Facts) label(namespace, value string) {
