@@ -146,6 +146,7 @@ func (v View) Anew(ctx context.Context, w *defense.Workload) (*defense.Workload,
 	if anew.Stopping, err = kind.Stopping(stored); err != nil {
 		return nil, err
 	}
+	anew.Words = kind.Words(&anew)
 	pacing, err := kind.Pace(stored)
 	if err == nil && pacing != nil {
 		anew.Observed(pacing.Pace)

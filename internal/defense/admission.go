@@ -53,8 +53,10 @@ type AdmissionObject struct {
 	Version string
 	// ResourceVersion is empty in a workload that is being created.
 	ResourceVersion string
-	// Paused says that the workload does not roll out changes.
+	// Paused says that the workload does not roll out changes, and Words are how people
+	// speak of that.
 	Paused bool
+	Words  Words
 	// Pacing is nil of a kind whose rollouts cannot be held.
 	*Pacing
 }

@@ -67,7 +67,7 @@ func (d *release) observeFailure(isNew bool) {
 	if d.Settings.Blocking && !d.Workload.blocked() {
 		d.would(v1alpha1.EventWouldSuspend, "releases of the workload would have been blocked")
 		if d.halts() {
-			d.would(v1alpha1.EventWouldHalt, "the rollout would have been paused")
+			d.would(v1alpha1.EventWouldHalt, "the rollout would have been "+d.Workload.Words.Halted()+d.Workload.Words.Means())
 		}
 	}
 	if d.Settings.SelfHealing {

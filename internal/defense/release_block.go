@@ -94,7 +94,7 @@ func (d *release) halt() {
 		return
 	}
 	d.plan.Halt = true
-	d.actionEvent(corev1.EventTypeWarning, "RolloutHalted", "the rollout is paused, because this version failed")
+	d.actionEvent(corev1.EventTypeWarning, "RolloutHalted", "the rollout is "+d.Workload.Words.Halted()+d.Workload.Words.Means()+", because this version failed")
 }
 
 func (d *release) halts() bool {
@@ -127,7 +127,7 @@ func (d *release) resume() {
 	}
 	d.plan.NeedsLive = !d.Live
 	d.plan.Action, d.plan.Resume = ResumeWorkload, true
-	d.actionEvent(corev1.EventTypeNormal, "RolloutResumed", "the pause because of version "+halted+" has ended")
+	d.actionEvent(corev1.EventTypeNormal, "RolloutResumed", "the "+w.Words.Halt()+" because of version "+halted+" has ended")
 }
 
 // blockedAtStart says that the workload has the block that it had when the attempt

@@ -60,12 +60,14 @@ func (d *release) explainProgress() {
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
 	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
-			"the operator paused the %s because this version failed: release a repair, correct the verdict, or resume it", w.Kind())
+			"the operator %s the %s%s because this version failed: release a repair, correct the verdict, or resume it%s",
+			w.Words.Halted(), w.Kind(), w.Words.Means(), w.by(w.Words.Resume))
 	case w.OnDelete:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete,
 			"pods are replaced only when somebody deletes them (updateStrategy OnDelete); those that are get verified%s", w.Rollout.told())
 	case w.Paused && !d.plan.Resume:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is paused; the release goes on when it is resumed", w.Kind())
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is %s%s; the release goes on when it is resumed%s",
+			w.Kind(), w.Words.Halted(), w.Words.Means(), w.by(w.Words.GoOn))
 	case d.stuckOn != "":
 		d.becomeStuck("pods on node " + d.stuckOn + " do not come up")
 	case w.NotMade != nil:

@@ -268,7 +268,7 @@ func notByItself(w *Workload, q Quarantine) string {
 	case w.OnDelete:
 		return "only its user replaces pods of the " + w.Kind() + " (updateStrategy OnDelete)"
 	case w.pausedByUser():
-		return "the " + w.Kind() + " is paused by a user"
+		return "the " + w.Kind() + " is " + w.Words.Halted() + " by a user" + w.Words.Means()
 	default:
 		return ""
 	}

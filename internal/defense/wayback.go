@@ -139,7 +139,7 @@ func (r *AdmissionRequest) waysOn() string {
 	var ways []string
 	if r.failedRecord() != nil && !r.blockedByUser() {
 		ways = append(ways, "apply a good version again (the last one is "+target.Version+")")
-		if !r.Old.Paused { // kubectl refuses it then
+		if !r.Old.Paused || r.Old.Words.Undoes { // kubectl refuses it then, of most kinds
 			ways = append(ways, "kubectl rollout undo to it")
 		}
 	}

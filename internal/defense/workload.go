@@ -62,8 +62,10 @@ type Workload struct {
 	Replicas int32
 	// MinReady is how long a pod has to be Ready to be available, as the user wants it.
 	MinReady time.Duration
-	// Stopping says what keeps its pods from being replaced.
+	// Stopping says what keeps its pods from being replaced, and Words how people speak
+	// of that.
 	Stopping
+	Words Words
 	// Rolling says that old pods run until new ones do, and ProgressDeadline how
 	// long the rollout may stand still; 0 is for ever.
 	Rolling          bool

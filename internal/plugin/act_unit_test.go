@@ -419,16 +419,19 @@ func TestInventory(t *testing.T) {
 func TestTakenBack(t *testing.T) {
 	block := map[string]string{v1alpha1.SuspendLabel: "1"}
 	for name, tt := range map[string]struct {
+		kind                workload.Kind
 		labels, annotations map[string]string
 		want                []string
 		wantStays           bool
 	}{
-		"nothing":         {nil, nil, nil, false},
-		"a block":         {block, map[string]string{v1alpha1.SuspendedByAnnotation: "x"}, []string{"its block"}, false},
-		"a user's block":  {block, nil, nil, true},
-		"a pause, a hold": {nil, map[string]string{v1alpha1.HaltedAnnotation: "x", v1alpha1.HeldAnnotation: "{}"}, []string{"its pause", "its hold"}, false},
+		"nothing":          {workload.Deployment{}, nil, nil, nil, false},
+		"a block":          {workload.Deployment{}, block, map[string]string{v1alpha1.SuspendedByAnnotation: "x"}, []string{"its block"}, false},
+		"a user's block":   {workload.Deployment{}, block, nil, nil, true},
+		"a pause, a hold":  {workload.Deployment{}, nil, map[string]string{v1alpha1.HaltedAnnotation: "x", v1alpha1.HeldAnnotation: "{}"}, []string{"its pause", "its hold"}, false},
+		"of a StatefulSet": {workload.StatefulSet{}, nil, map[string]string{v1alpha1.HaltedAnnotation: "x"}, []string{"its halt (partition 2147483647)"}, false},
+		"of a DaemonSet":   {workload.DaemonSet{}, nil, map[string]string{v1alpha1.HaltedAnnotation: "x"}, []string{"its halt (updateStrategy OnDelete)"}, false},
 	} {
-		if diff := cmp.Diff(tt.want, takenBack(tt.labels, tt.annotations)); diff != "" || staysBlocked(tt.labels, tt.annotations) != tt.wantStays {
+		if diff := cmp.Diff(tt.want, takenBack(tt.labels, tt.annotations, target{kind: tt.kind}.halts())); diff != "" || staysBlocked(tt.labels, tt.annotations) != tt.wantStays {
 			t.Errorf("%s: (-want +got):\n%s", name, diff)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // advisor writes commands about one workload as they are to be typed.
@@ -162,8 +163,18 @@ func (a advisor) defendFully() Advice {
 	return Advice{a.plugin("observe", a.target, "--off"), "defends this workload in full; right when what would have been done was right"}
 }
 
-func (a advisor) resume() Advice {
-	return Advice{a.kubectl("rollout resume", a.target), "lets the rollout go on; right when who paused it is done"}
+func (a advisor) resume(words *defense.Words) Advice {
+	return Advice{a.kubectl(words.GoOn), "lets the rollout go on; right when who " + words.Halted() + " it is done"}
+}
+
+// goOn is right where a user keeps pods from being replaced.
+func (a advisor) goOn(words *defense.Words) Advice {
+	return Advice{a.kubectl(words.GoOn), "has all pods replaced, one after another; right when those that have the version do well"}
+}
+
+// deletePod is right where pods are replaced only when somebody deletes them.
+func (a advisor) deletePod() Advice {
+	return Advice{a.kubectl("delete pod POD"), "replaces one pod, which is verified then; status -o wide shows which have the version"}
 }
 
 func (a advisor) describe() Advice {

@@ -81,9 +81,14 @@ func (c *connection) completeWorkloads(cmd *cobra.Command, args []string, begin 
 	defer cancel()
 	words, err := c.workloadNames(ctx)
 	if begin != "" && !strings.Contains(begin, "/") {
-		// A name alone is that of a Deployment.
+		// A name alone will do where one kind has it.
+		kinds := map[string]int{}
 		for _, word := range words {
-			if name, ok := strings.CutPrefix(word, "deployment/"); ok {
+			_, name, _ := strings.Cut(word, "/")
+			kinds[name]++
+		}
+		for name, n := range kinds {
+			if n == 1 {
 				words = append(words, name)
 			}
 		}
@@ -145,7 +150,7 @@ func (c *connection) completeFrom(list func(ctx context.Context, api client.Read
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
 		defer cancel()
-		api, t, err := c.reach(args[:1])
+		api, t, err := c.reach(ctx, args[:1])
 		if err != nil {
 			return completed(nil, begin, err)
 		}

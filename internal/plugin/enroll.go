@@ -335,13 +335,13 @@ func named(names []string) string {
 }
 
 // takenBack is what the operator takes back of a workload that leaves the defense, or is
-// only observed from then on.
-func takenBack(labels, annotations map[string]string) (what []string) {
+// only observed from then on. halts is how people speak of a halt of its kind.
+func takenBack(labels, annotations map[string]string, halts *defense.Words) (what []string) {
 	if _, blocked := labels[v1alpha1.SuspendLabel]; blocked && annotations[v1alpha1.SuspendedByAnnotation] != "" {
 		what = append(what, "its block")
 	}
 	if annotations[v1alpha1.HaltedAnnotation] != "" {
-		what = append(what, "its pause")
+		what = append(what, "its "+halts.Halt()+halts.Means())
 	}
 	if annotations[v1alpha1.HeldAnnotation] != "" {
 		what = append(what, "its hold")
@@ -357,7 +357,7 @@ func staysBlocked(labels, annotations map[string]string) bool {
 
 // describeTakenBack says of a workload what the operator takes back, and what stays.
 func describeTakenBack(t target, stored *unstructured.Unstructured) (lines []string) {
-	if what := takenBack(stored.GetLabels(), stored.GetAnnotations()); len(what) > 0 {
+	if what := takenBack(stored.GetLabels(), stored.GetAnnotations(), t.halts()); len(what) > 0 {
 		lines = append(lines, fmt.Sprintf("%s: the operator takes back %s", t, strings.Join(what, ", ")))
 	}
 	if staysBlocked(stored.GetLabels(), stored.GetAnnotations()) {
@@ -413,7 +413,7 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, name
 		left = nil
 		err := eachWorkload(ctx, api, namespace, func(kind workload.Kind, stored *unstructured.Unstructured) error {
 			t := target{kind: kind, key: client.ObjectKeyFromObject(stored)}
-			what := takenBack(stored.GetLabels(), stored.GetAnnotations())
+			what := takenBack(stored.GetLabels(), stored.GetAnnotations(), t.halts())
 			if len(what) > 0 && (only == nil || only.String() == t.String()) {
 				left = append(left, t.String()+": "+strings.Join(what, ", "))
 			}

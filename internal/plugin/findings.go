@@ -217,7 +217,7 @@ func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
 	repairing := c != nil && c.Spec.Release > b.Release && defense.IsOpen(c.Status.Status)
 	if p := f.paused(); p != nil && p.ByOperator {
 		found.What += ", halted"
-		found.Details = append(found.Details, "The operator paused the rollout, so that no more pods are replaced by this version.")
+		found.Details = append(found.Details, "The operator "+p.words().Halted()+" the rollout"+p.words().Means()+", so that no more pods are replaced by this version.")
 		f.tell(v1alpha1.ConditionProgressing)
 	}
 	if repairing {
@@ -279,7 +279,7 @@ func (f *finder) resumeHalted() []Advice {
 		return nil
 	}
 	return []Advice{{
-		f.kubectl("rollout resume", f.target),
+		f.kubectl(f.workload.Words.Resume),
 		"lets the rollout of the version that failed go on, and leaves the block; right when you know that the rest of it does no harm",
 	}}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -78,6 +79,7 @@ func newSight(with func(*sight)) *sight {
 		},
 		batches: map[types.UID][]*v1alpha1.ChangePod{},
 	}
+	s.workload.Words = workload.Deployment{}.Words(s.workload)
 	if with != nil {
 		with(s)
 	}

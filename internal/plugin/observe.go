@@ -76,7 +76,7 @@ are kept back is told by an event.`),
 }
 
 func (c *changer) optOut(ctx context.Context, f leaveFlags, args []string) error {
-	api, t, err := c.reach(args)
+	api, t, err := c.reach(ctx, args)
 	if err != nil {
 		return err
 	}

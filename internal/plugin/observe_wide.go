@@ -226,7 +226,7 @@ func (c *changer) tellWide(ctx context.Context, api client.Client, o *outlook, n
 			}
 			fmt.Fprintln(c.Out, line)
 		}
-		if len(takenBack(stored.GetLabels(), stored.GetAnnotations())) > 0 {
+		if len(takenBack(stored.GetLabels(), stored.GetAnnotations(), t.halts())) > 0 {
 			workloads++
 		}
 	})
@@ -246,7 +246,7 @@ func (c *changer) awaitWide(ctx context.Context, api client.Client, o *outlook, 
 		var left []string
 		begin := time.Now()
 		err := o.marked(ctx, api, namespace, func(t target, stored *unstructured.Unstructured) {
-			if what := takenBack(stored.GetLabels(), stored.GetAnnotations()); len(what) > 0 {
+			if what := takenBack(stored.GetLabels(), stored.GetAnnotations(), t.halts()); len(what) > 0 {
 				left = append(left, fmt.Sprintf("%s in %s: %s", t, t.key.Namespace, strings.Join(what, ", ")))
 			}
 		})

@@ -107,12 +107,8 @@ type census struct {
 func (e *eyes) census(ctx context.Context, r *reader, namespace string, whole, past bool) (*census, error) {
 	v := &census{}
 	in := client.InNamespace(namespace)
-	for _, kind := range e.kinds.Kinds() {
-		sights, err := sightsOf(ctx, r, kind, in, whole)
-		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", kind.Resource(), err)
-		}
-		v.sights = append(v.sights, sights...)
+	if err := v.seeWorkloads(ctx, e, r, in, whole); err != nil {
+		return nil, err
 	}
 	var changes v1alpha1.ChangeWorkloadList
 	if err := r.List(ctx, &changes, in); err != nil {
@@ -137,6 +133,22 @@ func (e *eyes) census(ctx context.Context, r *reader, namespace string, whole, p
 		}
 	}
 	return v, nil
+}
+
+// seeWorkloads observes the workloads of all kinds that the user may read.
+func (v *census) seeWorkloads(ctx context.Context, e *eyes, r *reader, in client.ListOption, whole bool) error {
+	kinds := e.kinds.Kinds()
+	for _, kind := range kinds {
+		sights, err := sightsOf(ctx, r, kind, in, whole)
+		if err := v.optional(kind.Resource()+" are", err); err != nil {
+			return fmt.Errorf("list %s: %w", kind.Resource(), err)
+		}
+		if apierrors.IsForbidden(err) && len(v.missing) == len(kinds) {
+			return fmt.Errorf("list %s: %w", kind.Resource(), err) // none of them
+		}
+		v.sights = append(v.sights, sights...)
+	}
+	return nil
 }
 
 func (v *census) optional(what string, err error) error {
@@ -165,6 +177,7 @@ func sightsOf(ctx context.Context, r *reader, kind workload.Kind, in client.List
 		o := &list.Items[i]
 		s := &sight{workload: observedByMetadata(kind, o), counts: countsOf(o), containers: containersOf(kind, o), written: writtenAt(o)}
 		s.workload.Stopping, _ = kind.Stopping(o) // not told where it cannot be read
+		s.workload.Words = kind.Words(s.workload)
 		sights = append(sights, s)
 	}
 	return sights, err

@@ -83,9 +83,9 @@ func (p *statusPrinter) facts(s *Status) (lines [][2]string) {
 		add("blocked", p.blocked(b))
 	}
 	if s.Paused != nil && s.Paused.ByOperator {
-		add("halted", "the operator paused the rollout, because version "+p.version(s.Paused.Version)+" failed")
+		add("halted", "the operator "+s.Paused.words().Halted()+" the rollout"+s.Paused.words().Means()+", because version "+p.version(s.Paused.Version)+" failed")
 	} else if s.Paused != nil {
-		add("paused", "somebody paused the rollout")
+		add("paused", "somebody "+s.Paused.words().Halted()+" the rollout"+s.Paused.words().Means())
 	}
 	if h := s.Held; h != nil {
 		text := h.Message

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,9 +47,9 @@ type reader struct {
 	scheme *runtime.Scheme
 	// page is how many objects one request lists; 0 for all.
 	page int64
-	// narrow selects, of a kind of object, those that can be of the workload that is
-	// looked at; nil for all.
-	narrow func(gk schema.GroupKind) labels.Selector
+	// narrow selects, of a kind of object, those that an index can find for the workload
+	// that is looked at; nil for all.
+	narrow func(index string, gk schema.GroupKind) labels.Selector
 
 	mu      sync.Mutex
 	lists   map[what][]runtime.Object
@@ -142,16 +143,11 @@ func (r *reader) List(ctx context.Context, into client.ObjectList, opts ...clien
 	if err != nil {
 		return err
 	}
-	owner, byOwner := types.UID(""), false
-	if o.FieldSelector != nil {
-		var value string
-		value, byOwner = o.FieldSelector.RequiresExactMatch(workload.IndexByOwner)
-		owner = types.UID(value)
-	}
+	index, owner := indexOf(&o)
 	kind := schema.GroupKind{Group: gvk.Group, Kind: singular(gvk.Kind)}
 	selector := o.LabelSelector
-	if byOwner && selector == nil && r.narrow != nil {
-		selector = r.narrow(kind)
+	if index != "" && selector == nil && r.narrow != nil {
+		selector = r.narrow(index, kind)
 	}
 	w := what{gvk: gvk.GroupVersion().WithKind(kind.Kind), form: formOf(into), namespace: o.Namespace}
 	if selector != nil {
@@ -161,8 +157,8 @@ func (r *reader) List(ctx context.Context, into client.ObjectList, opts ...clien
 	if err != nil {
 		return err
 	}
-	if byOwner {
-		items = slices.DeleteFunc(slices.Clone(items), func(item runtime.Object) bool { return !isOwned(item, owner) })
+	if index != "" {
+		items = slices.DeleteFunc(slices.Clone(items), func(item runtime.Object) bool { return !isOwned(index, item, owner) })
 	}
 	return meta.SetList(into, items)
 }
@@ -175,11 +171,36 @@ func singular(list string) string {
 	return list
 }
 
+// indexOf is the index of the operator that a list is to be read by, and the UID that is
+// looked for; empty where it is read by none.
+func indexOf(o *client.ListOptions) (index string, owner types.UID) {
+	if o.FieldSelector == nil {
+		return "", ""
+	}
+	for _, index := range []string{workload.IndexByOwner, workload.IndexByRevised} {
+		if value, ok := o.FieldSelector.RequiresExactMatch(index); ok {
+			return index, types.UID(value)
+		}
+	}
+	return "", ""
+}
+
 // isOwned says that an object is of the workload with this UID, as the index of the
-// operator has it.
-func isOwned(item runtime.Object, owner types.UID) bool {
+// operator has it. What a workload remembers, and what its own controller does, are
+// different ControllerRevisions.
+func isOwned(index string, item runtime.Object, owner types.UID) bool {
 	o, ok := item.(client.Object)
-	return ok && (slices.Contains(workload.OwnerUID(o), string(owner)) || slices.Contains(workload.HistoryOf(o), string(owner)))
+	if !ok {
+		return false
+	}
+	of := workload.OwnerUID
+	switch _, revision := item.(*appsv1.ControllerRevision); {
+	case index == workload.IndexByRevised:
+		of = workload.RevisedBy
+	case revision:
+		of = workload.HistoryOf
+	}
+	return slices.Contains(of(o), string(owner))
 }
 
 // all lists all pages, once.

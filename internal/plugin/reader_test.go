@@ -101,7 +101,7 @@ func TestReaderLists(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := &pages{pods: pods, expireAt: tt.expireAt}
 			r := newReader(p, Scheme())
-			r.narrow = func(gk schema.GroupKind) labels.Selector {
+			r.narrow = func(_ string, gk schema.GroupKind) labels.Selector {
 				if gk.Kind != "Pod" {
 					t.Errorf("asked for %s", gk)
 				}

@@ -82,7 +82,7 @@ before that: with it the repair cannot be tried.`),
 }
 
 func (c *changer) repair(ctx context.Context, f repairFlags, args []string) error {
-	api, t, err := c.reach(args)
+	api, t, err := c.reach(ctx, args)
 	if err != nil {
 		return err
 	}

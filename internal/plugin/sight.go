@@ -115,8 +115,9 @@ func (e *eyes) look(ctx context.Context, r *reader, t target) (*sight, error) {
 	}
 	s := &sight{whole: true, counts: countsOf(stored), containers: containersOf(t.kind, stored), written: writtenAt(stored)}
 	own := ownSelector(stored, t.kind)
-	r.narrow = func(gk schema.GroupKind) labels.Selector {
-		if gk.Group == v1alpha1.GroupVersion.Group || gk.Kind == "ControllerRevision" {
+	r.narrow = func(index string, gk schema.GroupKind) labels.Selector {
+		// The revisions of its own controller have the labels of its pods.
+		if gk.Group == v1alpha1.GroupVersion.Group || gk.Kind == "ControllerRevision" && index == workload.IndexByOwner {
 			return own
 		}
 		return selector
@@ -336,6 +337,7 @@ func observedByMetadata(kind workload.Kind, m metav1.Object) *defense.Workload {
 	}
 	// The annotation goes when somebody resumes it.
 	w.Paused = w.Annotations[v1alpha1.HaltedAnnotation] != ""
+	w.Words = kind.Words(w)
 	w.Hold = defense.ParseHold(w.Annotations[v1alpha1.HeldAnnotation])
 	return w
 }

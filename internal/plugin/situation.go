@@ -99,6 +99,7 @@ func observeStored(kind workload.Kind, stored *unstructured.Unstructured) (*defe
 		Deleting: stored.GetDeletionTimestamp() != nil, Version: workload.Version(template), Images: workload.Images(template),
 	}
 	w.Stopping, err = kind.Stopping(stored)
+	w.Words = kind.Words(w)
 	return w, err
 }
 
@@ -137,7 +138,7 @@ func (c *connection) mustBeDefended(s *situation) error {
 
 // reachDefended reads the workload that arguments name, which must be under defense.
 func (c *changer) reachDefended(ctx context.Context, args []string) (client.WithWatch, *situation, error) {
-	api, t, err := c.reach(args)
+	api, t, err := c.reach(ctx, args)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -200,7 +201,7 @@ func revisions(history []remembered) []defense.Revision {
 	return plain
 }
 
-// ownerReader reads, from the API server, by the index of owners that the caches of the
+// ownerReader reads, from the API server, by the indexes of owners that the caches of the
 // operator have.
 type ownerReader struct{ client.Reader }
 
@@ -208,11 +209,8 @@ type ownerReader struct{ client.Reader }
 func (r ownerReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	var o client.ListOptions
 	o.ApplyOptions(opts)
-	owner, of := "", false
-	if o.FieldSelector != nil {
-		owner, of = o.FieldSelector.RequiresExactMatch(workload.IndexByOwner)
-	}
-	if !of {
+	index, owner := indexOf(&o)
+	if index == "" {
 		return r.Reader.List(ctx, list, opts...)
 	}
 	if err := r.Reader.List(ctx, list, client.InNamespace(o.Namespace)); err != nil {
@@ -222,10 +220,7 @@ func (r ownerReader) List(ctx context.Context, list client.ObjectList, opts ...c
 	if err != nil {
 		return err
 	}
-	owned := slices.DeleteFunc(items, func(item runtime.Object) bool {
-		o, err := meta.Accessor(item)
-		return err != nil || !isOwnedBy(o, types.UID(owner))
-	})
+	owned := slices.DeleteFunc(items, func(item runtime.Object) bool { return !isOwned(index, item, owner) })
 	return meta.SetList(list, owned)
 }
 

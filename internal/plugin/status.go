@@ -151,7 +151,7 @@ func (a *asked) one(ctx context.Context, args []string, tell func(io.Writer, *si
 	if err != nil {
 		return err
 	}
-	t, err := parseTarget(e.kinds, namespace, args...)
+	t, err := findTarget(ctx, live, e.kinds, namespace, args...)
 	if err != nil {
 		return err
 	}

@@ -17,12 +17,15 @@ limitations under the License.
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +34,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -57,12 +61,12 @@ func (t target) String() string {
 // usageOfTarget is how the arguments of parseTarget are told in a usage line.
 const usageOfTarget = "[KIND/]NAME"
 
-// parseTarget reads the workload off arguments: kind/name, kind name, or name alone for a
-// Deployment. Kinds are named as kubectl names them: kind, resource, or short name, with
-// or without the group.
+// parseTarget reads the workload off arguments: kind/name, kind name, or name alone, of
+// which the kind is nil then. Kinds are named as kubectl names them: kind, resource, or
+// short name, with or without the group.
 func parseTarget(kinds *workload.Registry, namespace string, args ...string) (target, error) {
 	wanted := strings.Join(args, " ")
-	kind, name := "deployment", ""
+	kind, name := "", ""
 	switch before, after, found := strings.Cut(args[0], "/"); {
 	case found && len(args) == 1:
 		kind, name = before, after
@@ -74,6 +78,9 @@ func parseTarget(kinds *workload.Registry, namespace string, args ...string) (ta
 	if name == "" || strings.Contains(name, "/") {
 		return target{}, remedy(fmt.Errorf("%q names no workload", wanted), "give a kind and a name, as in deployment/sleep")
 	}
+	if kind == "" && !strings.HasPrefix(wanted, "/") && len(args) == 1 {
+		return target{key: types.NamespacedName{Namespace: namespace, Name: name}}, nil
+	}
 	var known []string
 	for _, k := range kinds.Kinds() {
 		if names(k, kind) {
@@ -82,6 +89,47 @@ func parseTarget(kinds *workload.Registry, namespace string, args ...string) (ta
 		known = append(known, strings.ToLower(k.GroupVersionKind().Kind))
 	}
 	return target{}, remedy(fmt.Errorf("%q is no kind of workload that is defended", kind), "those are: "+strings.Join(known, ", "))
+}
+
+// findTarget reads the workload off arguments. Which kind one is of that is named without
+// it, the cluster tells: where there are workloads of several kinds with this name, the
+// user has to.
+func findTarget(ctx context.Context, r client.Reader, kinds *workload.Registry, namespace string, args ...string) (target, error) {
+	named, err := parseTarget(kinds, namespace, args...)
+	if err != nil || named.kind != nil {
+		return named, err
+	}
+	var found []target
+	var forbidden error
+	for _, kind := range kinds.Kinds() {
+		t := target{kind: kind, key: named.key}
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(kind.GroupVersionKind())
+		switch err := r.Get(ctx, t.key, o); {
+		case err == nil:
+			found = append(found, t)
+		case apierrors.IsForbidden(err):
+			forbidden = cmp.Or(forbidden, fmt.Errorf("get %s in %s: %w", t, namespace, err))
+		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+			return target{}, fmt.Errorf("get %s in %s: %w", t, namespace, err)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		several := make([]string, len(found))
+		for i := range found {
+			several[i] = found[i].String()
+		}
+		return target{}, remedy(fmt.Errorf("%s is the name of %d workloads of the namespace %s", named.key.Name, len(found), namespace),
+			"name the kind, too: "+strings.Join(several, " or "))
+	case forbidden != nil:
+		return target{}, forbidden
+	default:
+		return target{}, remedy(fmt.Errorf("there is no workload %s in the namespace %s", named.key.Name, namespace),
+			"choose the namespace with -n; see kubectl altershield status --all -A")
+	}
 }
 
 // shortNames of kinds are those that the API server gives them.
@@ -117,4 +165,10 @@ func (t target) read(ctx context.Context, r client.Reader) (*unstructured.Unstru
 func (t target) gone() error {
 	return remedy(fmt.Errorf("there is no %s in the namespace %s", t, t.key.Namespace),
 		fmt.Sprintf("choose the namespace with -n; see kubectl get %s -A", t.kind.Resource()))
+}
+
+// halts is how people speak of halting workloads of its kind.
+func (t target) halts() *defense.Words {
+	words := t.kind.Words(&defense.Workload{Name: t.key.Name})
+	return &words
 }

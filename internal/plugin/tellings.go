@@ -85,7 +85,9 @@ var (
 		do := []Advice{f.describe(), f.lookAtPods()}
 		return append(do, f.rollbackIfAny()...)
 	}
-	doResume    = func(f *finder) []Advice { return []Advice{f.resume()} }
+	doResume    = func(f *finder) []Advice { return []Advice{f.resume(&f.workload.Words)} }
+	doGoOn      = func(f *finder) []Advice { return []Advice{f.goOn(&f.workload.Words)} }
+	doDeletePod = func(f *finder) []Advice { return []Advice{f.deletePod(), f.goOn(&f.workload.Words)} }
 	doBrake     = func(f *finder) []Advice { return append([]Advice{f.elsewhere()}, doMend(f)...) }
 	doDescribe  = func(f *finder) []Advice { return []Advice{f.describe()} }
 	doOverrides = func(f *finder) []Advice { return []Advice{f.overrides()} }
@@ -106,8 +108,10 @@ func init() {
 	add(v1alpha1.ConditionProgressing, map[[2]string]telling{
 		{isTrue, v1alpha1.ReasonRollingOut}:       {NeedsNothing, "rolling out", "Pods are being replaced.", doWatch},
 		{isTrue, v1alpha1.ReasonRolloutComplete}:  {NeedsNoWord, "rolled out", "Every pod runs this version and is available.", nil},
-		{isFalse, v1alpha1.ReasonRolloutHalted}:   {NeedsSomebody, "halted", "The operator paused the rollout, because this version failed.", doResume},
-		{isFalse, v1alpha1.ReasonRolloutPaused}:   {NeedsSomebody, "paused", "Somebody paused the rollout: the release goes on when it is resumed.", doResume},
+		{isFalse, v1alpha1.ReasonRolloutHalted}:   {NeedsSomebody, "halted", "The operator halted the rollout, because this version failed.", doResume},
+		{isFalse, v1alpha1.ReasonRolloutPaused}:   {NeedsSomebody, "paused", "Somebody halted the rollout: the release goes on when it is resumed.", doResume},
+		{isFalse, v1alpha1.ReasonPartitioned}:     {NeedsSomebody, "partitioned", "A partition that a user set keeps pods at the version before: the release goes on when it is lowered.", doGoOn},
+		{isFalse, v1alpha1.ReasonOnDelete}:        {NeedsSomebody, "replaced on delete", "Pods are replaced only when somebody deletes them: the release goes on with each that is.", doDeletePod},
 		{isFalse, v1alpha1.ReasonRolloutStuck}:    {NeedsSomebody, "stuck", "The rollout does not move.", doStuck},
 		{isFalse, v1alpha1.ReasonReplaced}:        {NeedsNothing, "replaced", "A newer release replaced this one.", nil},
 		{isFalse, v1alpha1.ReasonWorkloadDeleted}: {NeedsNothing, "deleted", "The workload is deleted.", nil},

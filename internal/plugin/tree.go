@@ -113,7 +113,13 @@ type Paused struct {
 	// ByOperator: because Version failed. Otherwise a user did.
 	ByOperator bool   `json:"byOperator,omitempty"`
 	Version    string `json:"version,omitempty"`
+	// HaltedBy is what halts a workload of a kind that knows no pause, as in
+	// "partition 2147483647".
+	HaltedBy string `json:"haltedBy,omitempty"`
 }
+
+// words for it.
+func (p *Paused) words() *defense.Words { return &defense.Words{HaltedBy: p.HaltedBy} }
 
 // Held says what a rollout waits for.
 type Held struct {
@@ -409,9 +415,9 @@ func (s *sight) paused() *Paused {
 	case !s.workload.Paused:
 		return nil
 	case halted != "":
-		return &Paused{ByOperator: true, Version: halted}
+		return &Paused{ByOperator: true, Version: halted, HaltedBy: s.workload.Words.HaltedBy}
 	default:
-		return &Paused{}
+		return &Paused{HaltedBy: s.workload.Words.HaltedBy}
 	}
 }
 

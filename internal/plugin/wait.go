@@ -161,7 +161,7 @@ func (c *connection) wait(ctx context.Context, f waitFlags, args []string) error
 	if err := f.check(); err != nil {
 		return err
 	}
-	api, t, err := c.reach(args)
+	api, t, err := c.reach(ctx, args)
 	if err != nil {
 		return err
 	}
@@ -287,6 +287,9 @@ func (w *waiter) run(ctx context.Context) error {
 			w.last.Ending = w.last.Meanwhile
 		}
 		w.last.Message = fmt.Sprintf("%s did not end in %s: %s", w.awaited, w.timeout, w.last.Message)
+		if w.last.Stopped != "" {
+			w.last.Message += "; " + w.last.Stopped
+		}
 		return nil
 	}
 	return err
@@ -377,10 +380,13 @@ func (w *waiter) rollout(ctx context.Context, why string) error {
 		if observed != nil {
 			w.awaited.Version = observed.Version
 		}
+		if w.last.Ending == goesOn {
+			w.tell([]progressLine{{"state", w.last.Message}})
+		}
 		return w.last.Ending != goesOn, nil
 	})
 	if errors.Is(err, errTimedOut) {
-		w.last = verdictOfWait{Ending: endedTimeout, Message: fmt.Sprintf("the rollout is not complete after %s", w.timeout)}
+		w.last = verdictOfWait{Ending: endedTimeout, Message: strings.TrimSuffix(fmt.Sprintf("the rollout is not complete after %s: %s", w.timeout, w.last.Message), ": ")}
 		err = nil
 	}
 	return w.end(err)
@@ -395,6 +401,13 @@ func decideRollout(observed *defense.Workload, uid types.UID) verdictOfWait {
 		return verdictOfWait{Ending: endedSuccess, Message: "the rollout is complete; nothing was verified"}
 	case observed.Rollout.Stuck:
 		return verdictOfWait{Ending: endedSuspend, Message: "the rollout does not move: " + observed.Rollout.Message}
+	case observed.Rollout.Partitioned:
+		return verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf(
+			"the rollout is complete but for %d of %d pods, which its partition keeps at the version before; nothing was verified", observed.Partition, observed.Replicas)}
+	case observed.OnDelete:
+		return verdictOfWait{Message: "pods are replaced only when somebody deletes them (updateStrategy OnDelete)"}
+	case observed.Paused:
+		return verdictOfWait{Message: fmt.Sprintf("the rollout is %s%s; to let it go on: %s", observed.Words.Halted(), observed.Words.Means(), defense.Kubectl(observed.Words.GoOn, observed.Namespace))}
 	default:
 		return verdictOfWait{Message: "pods are being replaced"}
 	}
@@ -467,15 +480,19 @@ func printAs(out io.Writer, format string, value any) error {
 }
 
 // reach connects to the cluster, and finds the workload that the arguments name.
-func (c *connection) reach(args []string) (client.WithWatch, target, error) {
+func (c *connection) reach(ctx context.Context, args []string) (client.WithWatch, target, error) {
 	namespace, err := c.namespace()
 	if err != nil {
 		return nil, target{}, err
 	}
-	t, err := parseTarget(workload.Defended(), namespace, args...)
-	if err != nil {
+	// Before the cluster is asked: what is typed wrongly is so anywhere.
+	if _, err := parseTarget(workload.Defended(), namespace, args...); err != nil {
 		return nil, target{}, err
 	}
 	api, err := c.client()
+	if err != nil {
+		return nil, target{}, err
+	}
+	t, err := findTarget(ctx, api, workload.Defended(), namespace, args...)
 	return api, t, err
 }

@@ -125,6 +125,8 @@ type verdictOfWait struct {
 	// Meanwhile is how it is to be told if it does not end in time: what is known
 	// already, and not yet final. Empty is a timeout.
 	Meanwhile ending
+	// Stopped is why its rollout does not go on, where it does not.
+	Stopped string
 }
 
 // firstAwaited is the release to wait for where the user named none: the one the
@@ -248,7 +250,7 @@ func (v releaseView) open(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOf
 		// It may have ended before it was replaced: its record will say.
 		return verdictOfWait{Message: fmt.Sprintf("%s is being replaced by release %d", a, v.Workload.Release()), Meanwhile: endedCanceled}
 	default:
-		return verdictOfWait{Message: stateAndWaits(s)}
+		return verdictOfWait{Message: stateAndWaits(s), Stopped: stopped(s)}
 	}
 }
 
@@ -379,6 +381,14 @@ func stateAndWaits(s *v1alpha1.ChangeWorkloadStatus) string {
 		return "Init: " + conditionText(s, v1alpha1.ConditionOrderAccepted, "the release begins")
 	}
 	return string(s.Status) + ": " + conditionText(s, v1alpha1.ConditionVerified, "verification goes on")
+}
+
+// stopped is why the rollout of a release does not go on; empty where it does.
+func stopped(s *v1alpha1.ChangeWorkloadStatus) string {
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProgressing); c != nil && !isQuiet(c) {
+		return cmp.Or(c.Message, c.Reason)
+	}
+	return ""
 }
 
 // conditionText is the message of a condition.

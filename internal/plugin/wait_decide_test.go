@@ -521,12 +521,17 @@ func TestDecideRollout(t *testing.T) {
 		workload *defense.Workload
 		want     ending
 	}{
-		"complete":     {&defense.Workload{UID: "w", Rollout: defense.Rollout{Complete: true}}, endedSuccess},
-		"stuck":        {&defense.Workload{UID: "w", Rollout: defense.Rollout{Stuck: true}}, endedSuspend},
-		"goes on":      {&defense.Workload{UID: "w"}, goesOn},
-		"gone":         {nil, endedCanceled},
-		"another one":  {&defense.Workload{UID: "x", Rollout: defense.Rollout{Complete: true}}, endedCanceled},
-		"being delete": {&defense.Workload{UID: "w", Deleting: true}, endedCanceled},
+		"complete": {&defense.Workload{UID: "w", Rollout: defense.Rollout{Complete: true}}, endedSuccess},
+		"stuck":    {&defense.Workload{UID: "w", Rollout: defense.Rollout{Stuck: true}}, endedSuspend},
+		"goes on":  {&defense.Workload{UID: "w"}, goesOn},
+		"partitioned, which kubectl calls done": {
+			&defense.Workload{UID: "w", Replicas: 5, Stopping: defense.Stopping{Partition: 3}, Rollout: defense.Rollout{Partitioned: true}}, endedSuccess},
+		"a partition that the pods are not at yet": {&defense.Workload{UID: "w", Replicas: 5, Stopping: defense.Stopping{Partition: 3}}, goesOn},
+		"replaced on delete":                       {&defense.Workload{UID: "w", Stopping: defense.Stopping{Paused: true, OnDelete: true}}, goesOn},
+		"halted":                                   {&defense.Workload{UID: "w", Stopping: defense.Stopping{Paused: true}}, goesOn},
+		"gone":                                     {nil, endedCanceled},
+		"another one":                              {&defense.Workload{UID: "x", Rollout: defense.Rollout{Complete: true}}, endedCanceled},
+		"being delete":                             {&defense.Workload{UID: "w", Deleting: true}, endedCanceled},
 	} {
 		if got := decideRollout(tt.workload, "w"); got.Ending != tt.want {
 			t.Errorf("%s: %q, want %q", name, got.Ending, tt.want)

@@ -154,6 +154,7 @@ func observeDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv
 	w.ByPods, w.PerNode = true, true
 	w.InFlight, w.MayLack = inFlightOfDaemonSet(&d.Spec.UpdateStrategy, w.Replicas)
 	w.Rollout = rolloutOfDaemonSet(&d)
+	w.Words = DaemonSet{}.Words(w)
 	return w, &d, nil
 }
 
@@ -239,6 +240,12 @@ func (DaemonSet) Resume(w *defense.Workload) []Op {
 		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: rolling}}
 	}
 	return replaceField(strategyTypePath, string(appsv1.OnDeleteDaemonSetStrategyType), rolling)
+}
+
+// Words implements Control.
+func (DaemonSet) Words(w *defense.Workload) defense.Words {
+	resume := patchCommand("daemonset", w.Name, strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType))
+	return defense.Words{HaltedBy: "updateStrategy OnDelete", Resume: resume, GoOn: resume, Undoes: true}
 }
 
 // Restore implements Control.

@@ -182,6 +182,12 @@ func (Deployment) Resume(w *defense.Workload) []Op {
 	return []Op{{Op: "test", Path: pausedPath, Value: true}, {Op: "remove", Path: pausedPath}}
 }
 
+// Words implements Control: kubectl knows a pause.
+func (Deployment) Words(w *defense.Workload) defense.Words {
+	resume := "rollout resume deployment/" + w.Name
+	return defense.Words{Resume: resume, GoOn: resume}
+}
+
 // Pace implements Kind.
 func (Deployment) Pace(stored *unstructured.Unstructured) (*defense.Pacing, error) {
 	var spec struct {
@@ -506,6 +512,7 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 	if deployment.Spec.Replicas != nil {
 		w.Replicas = *deployment.Spec.Replicas
 	}
+	w.Words = Deployment{}.Words(w)
 	w.HandBack, _, _ = unstructured.NestedBool(obj.Object, trimmedHandBackPath...)
 	w.Rollout = rolloutOf(&deployment, w.Replicas)
 	w.InFlight = inFlight(&deployment.Spec, w.Replicas)

@@ -106,6 +106,9 @@ type Control interface {
 	// is nothing to change. Of the workload it reads what stops it and
 	// v1alpha1.HaltedFromAnnotation.
 	Resume(w *defense.Workload) []Op
+	// Words are how people speak of that, and what they do in place of it. Of the
+	// workload they read its name, what stops it and v1alpha1.HaltedFromAnnotation.
+	Words(w *defense.Workload) defense.Words
 	// Restore sets the pod template back.
 	Restore(template map[string]any) []Op
 	// SetPace changes what a hold changes, from what was observed.

@@ -18,8 +18,10 @@ package workload
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -164,6 +166,7 @@ func observeStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *app
 	w.InFlight = inFlightOfStatefulSet(strategy, w.Replicas)
 	w.ByPods, w.MayLack = true, w.InFlight
 	w.Rollout = rolloutOfStatefulSet(&s, w)
+	w.Words = StatefulSet{}.Words(w)
 	return w, &s, nil
 }
 
@@ -289,11 +292,44 @@ func (StatefulSet) Resume(w *defense.Workload) []Op {
 	case !w.Paused:
 		return []Op{{Op: "test", Path: partitionPath.Pointer(), Value: w.Partition}}
 	}
+	return replaceField(partitionPath, haltPartition, usersPartition(w))
+}
+
+// usersPartition is what a user wants the partition of a StatefulSet to be, halted or not.
+func usersPartition(w *defense.Workload) int64 {
+	if !w.Paused {
+		return int64(w.Partition)
+	}
 	users, err := strconv.ParseInt(w.Annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
 	if err != nil || users < 0 {
-		users = 0
+		return 0
 	}
-	return replaceField(partitionPath, haltPartition, users)
+	return users
+}
+
+// Words implements Control.
+func (StatefulSet) Words(w *defense.Workload) defense.Words {
+	partition := func(n int64) string { return patchCommand("statefulset", w.Name, partitionPath, n) }
+	words := defense.Words{
+		HaltedBy: fmt.Sprintf("partition %d", haltPartition), Resume: partition(usersPartition(w)), GoOn: partition(0), Undoes: true,
+	}
+	if w.OnDelete {
+		words.GoOn = patchCommand("statefulset", w.Name, strategyTypePath, string(appsv1.RollingUpdateStatefulSetStrategyType))
+	}
+	return words
+}
+
+// patchCommand is the command that sets one field of a workload.
+func patchCommand(kind, name string, path Path, value any) string {
+	content := value
+	for _, field := range slices.Backward(path) {
+		content = map[string]any{field: content}
+	}
+	patch, err := json.Marshal(content)
+	if err != nil {
+		return "edit " + kind + "/" + name // of strings and numbers only
+	}
+	return fmt.Sprintf("patch %s/%s --type=merge -p '%s'", kind, name, patch)
 }
 
 // Restore implements Control.

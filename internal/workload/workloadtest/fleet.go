@@ -190,6 +190,9 @@ func (Fleet) Resume(w *defense.Workload) []workload.Op {
 	return []workload.Op{{Op: "test", Path: anchored, Value: true}, {Op: "remove", Path: anchored}}
 }
 
+// Words implements workload.Control.
+func (Fleet) Words(*defense.Workload) defense.Words { return defense.Words{HaltedBy: "anchored true"} }
+
 // Restore implements workload.Control.
 func (Fleet) Restore(template map[string]any) []workload.Op {
 	return []workload.Op{{Op: "replace", Path: "/spec/crew", Value: template}}

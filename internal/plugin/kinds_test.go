@@ -1,0 +1,298 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+func meant(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "shop", Name: name} }
+
+func TestFindTarget(t *testing.T) {
+	api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(
+		&appsv1.Deployment{ObjectMeta: meant("sleep")},
+		&appsv1.StatefulSet{ObjectMeta: meant("db")},
+		&appsv1.Deployment{ObjectMeta: meant("web")}, &appsv1.DaemonSet{ObjectMeta: meant("web")},
+	).Build()
+	// Who must not get StatefulSets.
+	some := interceptor.NewClient(api, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if o.GetObjectKind().GroupVersionKind().Kind == "StatefulSet" {
+			return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "statefulsets"}, key.Name, nil)
+		}
+		return c.Get(ctx, key, o, opts...)
+	}})
+	tests := map[string]struct {
+		api  client.Reader
+		args string
+		want string
+	}{
+		"a Deployment alone":               {args: "sleep", want: "deployment/sleep"},
+		"a StatefulSet alone":              {args: "db", want: "statefulset/db"},
+		"two kinds have the name":          {args: "web", want: "web is the name of 2 workloads of the namespace shop\n  name the kind, too: deployment/web or daemonset/web"},
+		"no kind has it":                   {args: "none", want: "there is no workload none in the namespace shop\n  choose the namespace with -n; see kubectl altershield status --all -A"},
+		"with its kind":                    {args: "ds/web", want: "daemonset/web"},
+		"with its kind, which is not read": {args: "sts none", want: "statefulset/none"},
+		"with resource and group":          {args: "statefulsets.apps/db", want: "statefulset/db"},
+		"with resource, version and group": {args: "statefulsets.v1.apps/db", want: "statefulset/db"},
+		"capital letters":                  {args: "DaemonSet/web", want: "daemonset/web"},
+		"of another group":                 {args: "statefulsets.apps.kruise.io/db", want: `"statefulsets.apps.kruise.io" is no kind of workload that is defended` + "\n  those are: deployment, statefulset, daemonset"},
+		"no name":                          {args: "sts/", want: `"sts/" names no workload` + "\n  give a kind and a name, as in deployment/sleep"},
+		"no kind":                          {args: "/db", want: `"" is no kind of workload that is defended` + "\n  those are: deployment, statefulset, daemonset"},
+		"found, where not all may be read": {api: some, args: "sleep", want: "deployment/sleep"},
+		"it may be what may not be read":   {api: some, args: "db", want: `get statefulset/db in shop: statefulsets.apps "db" is forbidden: <nil>`},
+	}
+	for name, tt := range tests {
+		if tt.api == nil {
+			tt.api = api
+		}
+		found, err := findTarget(t.Context(), tt.api, workload.Defended(), "shop", strings.Fields(tt.args)...)
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			got = found.String()
+		}
+		if got != tt.want {
+			t.Errorf("%s:\n%s\nwant:\n%s", name, got, tt.want)
+		}
+	}
+}
+
+// as makes a workload of another kind of it.
+func (s *sight) as(kind workload.Kind, stopping defense.Stopping, annotations map[string]string) {
+	w := s.workload
+	w.GVK, w.Name, w.Stopping = kind.GroupVersionKind(), "db", stopping
+	for key, value := range annotations {
+		w.Annotations[key] = value
+	}
+	w.Words = kind.Words(w)
+}
+
+// What stops the rollout of a kind, and what lets it go on, is told in words of the kind.
+func TestTellsHowEachKindGoesOn(t *testing.T) {
+	const (
+		partition = `kubectl patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}' -n shop`
+		rolling   = `kubectl patch %s/db --type=merge -p '{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}' -n shop`
+		deletePod = "kubectl delete pod POD -n shop"
+	)
+	set, daemon := workload.StatefulSet{}, workload.DaemonSet{}
+	halted := map[string]string{v1alpha1.HaltedAnnotation: versionTwo}
+	haltedFrom := map[string]string{v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: "3"}
+	const (
+		stays  = ", so that no more pods are replaced by this version."
+		failed = "pod sleep-a: fail: find error"
+	)
+	type want struct {
+		What    string
+		Details []string
+		Last    []string
+	}
+	tests := map[string]struct {
+		with   func(*sight)
+		want   want
+		paused string
+	}{
+		"the operator halted a StatefulSet": {
+			func(s *sight) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, halted) },
+			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(partition, 0)}},
+			"the operator halted the rollout (partition 2147483647), because version 222222222222 failed",
+		},
+		"the operator halted a StatefulSet that had a partition": {
+			func(s *sight) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, haltedFrom) },
+			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(partition, 3)}},
+			"the operator halted the rollout (partition 2147483647), because version 222222222222 failed",
+		},
+		"the operator halted a DaemonSet": {
+			func(s *sight) { blockedBySecond(s); s.as(daemon, defense.Stopping{Paused: true}, halted) },
+			want{"blocked, halted", []string{failed, "The operator halted the rollout (updateStrategy OnDelete)" + stays}, []string{fmt.Sprintf(rolling, "daemonset")}},
+			"the operator halted the rollout (updateStrategy OnDelete), because version 222222222222 failed",
+		},
+		"a user halted a StatefulSet": {
+			func(s *sight) {
+				s.as(set, defense.Stopping{Paused: true}, nil)
+				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "because of that")
+			},
+			want{"paused", []string{"because of that"}, []string{fmt.Sprintf(partition, 0)}},
+			"somebody halted the rollout (partition 2147483647)",
+		},
+		"a user's partition": {
+			func(s *sight) {
+				s.as(set, defense.Stopping{Partition: 3}, nil)
+				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned, "because of that")
+			},
+			want{"partitioned", []string{"because of that"}, []string{fmt.Sprintf(partition, 0)}}, "",
+		},
+		"a user's OnDelete": {
+			func(s *sight) {
+				s.as(set, defense.Stopping{OnDelete: true}, nil)
+				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "because of that")
+			},
+			want{"replaced on delete", []string{"because of that"}, []string{deletePod, fmt.Sprintf(rolling, "statefulset")}}, "",
+		},
+		"a user's OnDelete of a DaemonSet": {
+			func(s *sight) {
+				s.as(daemon, defense.Stopping{Paused: true, OnDelete: true}, nil)
+				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "because of that")
+			},
+			want{"replaced on delete", []string{"because of that"}, []string{deletePod, fmt.Sprintf(rolling, "daemonset")}},
+			"somebody halted the rollout (updateStrategy OnDelete)",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSight(tt.with)
+			f := Findings(s, testAdvisor, testNow)[0]
+			got := want{What: f.What, Details: f.Details}
+			for _, do := range f.Do[max(len(f.Do)-len(tt.want.Last), 0):] {
+				got.Last = append(got.Last, do.Command)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			paused := ""
+			for _, line := range (&statusPrinter{now: testNow}).facts(statusOf(s, testNow)) {
+				if line[0] == "halted" || line[0] == "paused" {
+					paused = line[1]
+				}
+			}
+			if paused != tt.paused {
+				t.Errorf("tells of the pause: %q, want %q", paused, tt.paused)
+			}
+		})
+	}
+}
+
+func TestCountsOf(t *testing.T) {
+	tests := map[string]struct {
+		kind    string
+		content map[string]any
+		want    PodCounts
+	}{
+		"StatefulSet": {"StatefulSet", map[string]any{
+			"spec":   map[string]any{"replicas": int64(5)},
+			"status": map[string]any{"replicas": int64(5), "updatedReplicas": int64(2), "readyReplicas": int64(4), "availableReplicas": int64(3)},
+		}, PodCounts{Desired: 5, Updated: 2, Ready: 4, Available: 3}},
+		"DaemonSet": {"DaemonSet", map[string]any{
+			"spec": map[string]any{},
+			"status": map[string]any{
+				"desiredNumberScheduled": int64(7), "currentNumberScheduled": int64(7), "updatedNumberScheduled": int64(2), "numberReady": int64(6), "numberAvailable": int64(5),
+			},
+		}, PodCounts{Desired: 7, Updated: 2, Ready: 6, Available: 5}},
+		"scaled to nothing": {"StatefulSet", map[string]any{
+			"spec": map[string]any{"replicas": int64(0)}, "status": map[string]any{"replicas": int64(0)},
+		}, PodCounts{}},
+	}
+	for name, tt := range tests {
+		if got := countsOf(&unstructured.Unstructured{Object: tt.content}); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
+
+// native is a StatefulSet or a DaemonSet with two revisions, whose newest one its first
+// pod has, beside another one with revisions that are newer, and what it remembers.
+func native(kind workload.Kind, name, uid string) []client.Object {
+	yes := true
+	gvk := kind.GroupVersionKind()
+	owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: gvk.Kind, Name: name, UID: types.UID(uid), Controller: &yes}}
+	template := func(image string) map[string]any {
+		return map[string]any{
+			"metadata": map[string]any{"labels": map[string]any{"app": name}},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "main", "image": image}}},
+		}
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{
+			"replicas": int64(2), "selector": map[string]any{"matchLabels": map[string]any{"app": name}},
+			"template": template("busybox:2"), "updateStrategy": map[string]any{"type": "RollingUpdate"},
+		},
+		"status": map[string]any{
+			"replicas": int64(2), "updatedReplicas": int64(1), "updateRevision": name + "-2",
+			"desiredNumberScheduled": int64(2), "currentNumberScheduled": int64(2), "updatedNumberScheduled": int64(1),
+		},
+	}}
+	o.SetGroupVersionKind(gvk)
+	o.SetNamespace("shop")
+	o.SetName(name)
+	o.SetUID(types.UID(uid))
+	objects := []client.Object{o}
+	for i, image := range []string{"busybox:1", "busybox:2"} {
+		hash := fmt.Sprintf("%s-%d", name, i+1)
+		r := &appsv1.ControllerRevision{ObjectMeta: meant(hash), Revision: int64(i + 1)}
+		r.OwnerReferences, r.Labels = owner, map[string]string{"app": name, appsv1.ControllerRevisionHashLabelKey: hash}
+		r.Data.Raw = fmt.Appendf(nil, `{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":%q}},"spec":{"containers":[{"name":"main","image":%q}]}}}}`, name, image)
+		pod := &corev1.Pod{ObjectMeta: meant(fmt.Sprintf("%s-pod-%d", name, i+1))}
+		pod.UID = types.UID("uid-" + pod.Name)
+		pod.OwnerReferences, pod.Labels = owner, map[string]string{"app": name, appsv1.ControllerRevisionHashLabelKey: hash}
+		objects = append(objects, r, pod)
+	}
+
+	return objects
+}
+
+// The plugin reads the revisions of a workload's own controller, and no other's.
+func TestLooksAtNativeKinds(t *testing.T) {
+	for _, kind := range []workload.Kind{workload.StatefulSet{}, workload.DaemonSet{}} {
+		t.Run(kind.Resource(), func(t *testing.T) {
+			objects := native(kind, "db", "uid-db")
+			other := native(kind, "other", "uid-other")
+			for _, o := range other {
+				if r, ok := o.(*appsv1.ControllerRevision); ok {
+					r.Revision += 10 // newer than those of the other
+				}
+			}
+			live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(append(objects, other...)...).Build()
+			target := target{kind: kind, key: types.NamespacedName{Namespace: "shop", Name: "db"}}
+			e := &eyes{kinds: workload.Defended(), operator: "altershieldoperator-system"}
+			s, err := e.look(t.Context(), newReader(live, live.Scheme()), target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := []any{s.workload.Revision, len(s.pods), len(s.workload.OldRevisions), len(s.history), s.counts.Desired, s.containers[0]}
+			if diff := cmp.Diff([]any{"db-2", 1, 1, 0, int64(2), "main"}, got); diff != "" {
+				t.Errorf("looked at (-want +got):\n%s", diff)
+			}
+			// As wait reads it.
+			w, err := kind.Get(t.Context(), ownerReader{live}, target.key)
+			if err != nil || w == nil {
+				t.Fatalf("%v, %v", w, err)
+			}
+			if w.Revision != "db-2" || len(w.OldRevisions) != 1 {
+				t.Errorf("wait sees revision %q and %d earlier ones", w.Revision, len(w.OldRevisions))
+			}
+		})
+	}
+}
