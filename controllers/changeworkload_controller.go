@@ -498,7 +498,7 @@ func (r *ChangeWorkloadReconciler) report(
 		return
 	}
 	for _, e := range events {
-		count(e)
+		count(w.GVK.Kind, e)
 		r.Event(w, after, e, "Verify")
 	}
 }
@@ -506,9 +506,9 @@ func (r *ChangeWorkloadReconciler) report(
 // reportState logs and counts a change of the state of a release, and of its checks, after it was written.
 func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
 	reportChecks(before.Status.Checks, after.Status.Checks)
-	reportHold(&before.Status, &after.Status)
+	reportHold(kindOf(after), &before.Status, &after.Status)
 	if before.Status.Status != after.Status.Status {
-		metrics.ReleaseEntered(stateName(after.Status.Status))
+		metrics.ReleaseEntered(kindOf(after), stateName(after.Status.Status))
 		log.FromContext(ctx).Info("release changed state",
 			"from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
 	}
@@ -516,49 +516,57 @@ func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
 
 // reportHold counts a hold that began or ended, after the condition was written that says
 // so: each once, whoever ended it, and also one that ended before it was seen.
-func reportHold(before, after *v1alpha1.ChangeWorkloadStatus) {
+func reportHold(kind string, before, after *v1alpha1.ChangeWorkloadStatus) {
 	was, now := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionHeld), meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionHeld)
 	held := was != nil && was.Status == metav1.ConditionTrue
 	if before.Attempt != after.Attempt {
 		if held {
-			metrics.HoldEnded(v1alpha1.ReasonHoldEnded)
+			metrics.HoldEnded(kind, v1alpha1.ReasonHoldEnded)
 		}
 		was, held = nil, false
 	}
 	holds := now != nil && now.Status == metav1.ConditionTrue
 	ended := now != nil && !holds && now.Reason != v1alpha1.ReasonNotHeld
 	if !held && (holds || ended && (was == nil || was.Reason == v1alpha1.ReasonNotHeld)) {
-		metrics.HoldStarted()
+		metrics.HoldStarted(kind)
 		held = true
 	}
 	switch {
 	case held && ended:
-		metrics.HoldEnded(now.Reason)
+		metrics.HoldEnded(kind, now.Reason)
 	case held && !holds:
-		metrics.HoldEnded(v1alpha1.ReasonHoldEnded)
+		metrics.HoldEnded(kind, v1alpha1.ReasonHoldEnded)
 	}
 }
 
-// count counts what an event reports, if there is a metric for it.
-func count(e defense.Event) {
+// count counts what an event of a workload of a kind reports, if there is a metric for it.
+func count(kind string, e defense.Event) {
 	switch e.Reason {
 	case v1alpha1.EventDefenseLowered:
 		for _, setting := range e.Settings {
 			metrics.DefenseLowered(setting, metrics.LevelWorkload)
 		}
 	case v1alpha1.ReasonBrake:
-		metrics.Braked()
+		metrics.Braked(kind)
 	case v1alpha1.ConditionWaitsForServer:
 		metrics.WaitsForServer()
 	case v1alpha1.EventOptedOut:
-		metrics.LeftWhileHeld(metrics.LeftByOptingOut)
+		metrics.LeftWhileHeld(kind, metrics.LeftByOptingOut)
 	case v1alpha1.EventVerdictCorrected:
-		metrics.VerdictsCorrected()
+		metrics.VerdictsCorrected(kind)
 	case v1alpha1.EventWentBack:
-		metrics.WentBack()
+		metrics.WentBack(kind)
 	case v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldHold, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny:
-		metrics.Observed(e.Reason)
+		metrics.Observed(kind, e.Reason)
 	}
+}
+
+// kindOf is the kind of the workload that a record is of.
+func kindOf(change *v1alpha1.ChangeWorkload) string {
+	if owner := metav1.GetControllerOf(change); owner != nil {
+		return owner.Kind
+	}
+	return "Deployment" // whose controller somebody took off; it was the only kind once
 }
 
 func stateName(s v1alpha1.ChangeWorkloadStatusType) string {

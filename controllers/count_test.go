@@ -24,6 +24,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	operatormetrics "github.com/traas-stack/altershield-operator/internal/metrics"
 )
 
 // TestCount: an event is counted by the metric of what it tells, and by that alone.
@@ -46,7 +47,7 @@ func TestCount(t *testing.T) {
 		{defense.Event{Reason: "RolledBack"}, ""},
 	} {
 		before := counted(t)
-		count(test.event)
+		count("StatefulSet", test.event)
 		after := counted(t)
 		for _, name := range series {
 			want := 0.0
@@ -94,7 +95,7 @@ func TestReportHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := countedHolds(t)
-			reportHold(&test.before, &test.after)
+			reportHold("Deployment", &test.before, &test.after)
 			after := countedHolds(t)
 			for _, series := range []string{
 				"starts", v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldEnded,
@@ -120,6 +121,7 @@ func TestReportHold(t *testing.T) {
 // countedHolds are the starts, and the ends by their reasons.
 func countedHolds(t *testing.T) map[string]float64 {
 	t.Helper()
+	operatormetrics.Begin("Deployment")
 	families, err := metrics.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -127,11 +129,16 @@ func countedHolds(t *testing.T) map[string]float64 {
 	holds := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			switch f.GetName() {
-			case "altershield_hold_starts_total":
+			of := map[string]string{}
+			for _, l := range m.GetLabel() {
+				of[l.GetName()] = l.GetValue()
+			}
+			switch {
+			case of["kind"] != "Deployment": // of another
+			case f.GetName() == "altershield_hold_starts_total":
 				holds["starts"] = m.GetCounter().GetValue()
-			case "altershield_hold_ends_total":
-				holds[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			case f.GetName() == "altershield_hold_ends_total":
+				holds[of["reason"]] = m.GetCounter().GetValue()
 			}
 		}
 	}

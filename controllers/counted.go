@@ -29,6 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 )
 
 // countTimeout bounds the counting for one reading of the metrics, which waits while
@@ -37,19 +38,19 @@ const countTimeout = 2 * time.Second
 
 // blockedWorkloads counts the workloads whose releases are blocked. On a workload that
 // is opted out the label of a block has no effect.
-func blockedWorkloads(ctx context.Context, v cluster.View) (map[string]int, error) {
+func blockedWorkloads(ctx context.Context, v cluster.View) (map[metrics.Of]int, error) {
 	return countWorkloads(ctx, v, func(o metav1.Object) bool { return !defense.OptedOut(o.GetLabels()) }, client.HasLabels{v1alpha1.SuspendLabel})
 }
 
 // heldWorkloads counts the workloads that a hold has changed, and that were not given
 // back what it changed.
-func heldWorkloads(ctx context.Context, v cluster.View) (map[string]int, error) {
+func heldWorkloads(ctx context.Context, v cluster.View) (map[metrics.Of]int, error) {
 	return countWorkloads(ctx, v, func(o metav1.Object) bool { return o.GetAnnotations()[v1alpha1.HeldAnnotation] != "" })
 }
 
-// countWorkloads counts in the cache, by namespace, the workloads that are listed and
-// count. Each namespace under defense has a number; elsewhere none counts.
-func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Object) bool, opts ...client.ListOption) (map[string]int, error) {
+// countWorkloads counts in the cache, by kind and namespace, the workloads that are listed
+// and count. Each kind has a number in each namespace under defense; elsewhere none counts.
+func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Object) bool, opts ...client.ListOption) (map[metrics.Of]int, error) {
 	// The metrics of a manager that ended are read in tests, from where its context is
 	// not to be waited for.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
@@ -58,11 +59,13 @@ func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Obje
 	if err != nil {
 		return nil, err
 	}
-	counted := make(map[string]int, len(enrolled))
-	for _, namespace := range enrolled {
-		counted[namespace] = 0
-	}
-	for _, kind := range v.Kinds.Kinds() {
+	kinds := v.Kinds.Kinds()
+	counted := make(map[metrics.Of]int, len(kinds)*len(enrolled))
+	for _, kind := range kinds {
+		of := metrics.Of{Kind: kind.GroupVersionKind().Kind}
+		for _, of.Namespace = range enrolled {
+			counted[of] = 0
+		}
 		list := kind.ObjectList()
 		if err := v.Cached.List(ctx, list, append(opts, client.UnsafeDisableDeepCopy)...); err != nil {
 			return nil, fmt.Errorf("list workloads to count: %w", err)
@@ -72,8 +75,9 @@ func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Obje
 			if err != nil {
 				return err
 			}
-			if n, ok := counted[o.GetNamespace()]; ok && counts(o) {
-				counted[o.GetNamespace()] = n + 1
+			of.Namespace = o.GetNamespace()
+			if n, ok := counted[of]; ok && counts(o) {
+				counted[of] = n + 1
 			}
 			return nil
 		})

@@ -22,6 +22,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -55,24 +57,33 @@ func TestCountWorkloads(t *testing.T) {
 			wrappers.MakeDeployment("outside", "web").Suspended().Obj(),
 			wrappers.MakeDeployment("operator", "web").Suspended().Obj(),
 			wrappers.MakeDeployment("going", "web").Suspended().Obj(),
+			ofKind("shop", "log", v1alpha1.SuspendLabel), ofKind("quiet", "log", "other"), ofKind("outside", "log", v1alpha1.SuspendLabel),
 		).WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if _, namespaces := list.(*metav1.PartialObjectMetadataList); failing && !namespaces {
 				return errors.New("the cache is not there")
 			}
 			return c.List(ctx, list, opts...)
 		}}).Build()
-		return cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}
+		return cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}, workload.DaemonSet{}), Operator: "operator"}
 	}
-	for name, count := range map[string]func(context.Context, cluster.View) (map[string]int, error){"blocked": blockedWorkloads, "held": heldWorkloads} {
+	for name, count := range map[string]func(context.Context, cluster.View) (map[metrics.Of]int, error){"blocked": blockedWorkloads, "held": heldWorkloads} {
 		got, err := count(t.Context(), view(false))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(map[string]int{"shop": 2, "quiet": 0}, got); diff != "" {
+		if diff := cmp.Diff(map[metrics.Of]int{{Kind: "Deployment", Namespace: "shop"}: 2, {Kind: "Deployment", Namespace: "quiet"}: 0, {Kind: "DaemonSet", Namespace: "shop"}: 1, {Kind: "DaemonSet", Namespace: "quiet"}: 0}, got); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}
 		if got, err := count(t.Context(), view(true)); err == nil || got != nil {
 			t.Errorf("%s: counted %v, %v where nothing can be read", name, got, err)
 		}
 	}
+}
+
+// ofKind is a DaemonSet that is blocked where the label says so, and held.
+func ofKind(namespace, name, label string) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, Labels: map[string]string{label: "1"},
+		Annotations: map[string]string{map[bool]string{true: v1alpha1.HeldAnnotation, false: "other"}[label == v1alpha1.SuspendLabel]: "{}"},
+	}}
 }

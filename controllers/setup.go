@@ -54,16 +54,31 @@ type Options struct {
 	DenyCIDRs []netip.Prefix
 }
 
+// beginMetrics lets each kind have its series, and registers what is counted whenever
+// the metrics are read.
+func beginMetrics(ctx context.Context, v cluster.View, byNamespace bool) error {
+	var kinds []string
+	for _, kind := range v.Kinds.Kinds() {
+		name := kind.GroupVersionKind().Kind
+		metrics.Begin(name)
+		kinds = append(kinds, name)
+	}
+	if err := metrics.BlockedWorkloads(kinds, func() (map[metrics.Of]int, error) { return blockedWorkloads(ctx, v) }, byNamespace); err != nil {
+		return fmt.Errorf("register the metric of blocked workloads: %w", err)
+	}
+	if err := metrics.HeldWorkloads(kinds, func() (map[metrics.Of]int, error) { return heldWorkloads(ctx, v) }, byNamespace); err != nil {
+		return fmt.Errorf("register the metric of held workloads: %w", err)
+	}
+	return nil
+}
+
 // Setup adds all controllers to the manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options) error {
 	if err := fillCaches(ctx, mgr, c.Kinds); err != nil {
 		return err
 	}
-	if err := metrics.BlockedWorkloads(func() (map[string]int, error) { return blockedWorkloads(ctx, c.View) }, !o.MetricsTogether); err != nil {
-		return fmt.Errorf("register the metric of blocked workloads: %w", err)
-	}
-	if err := metrics.HeldWorkloads(func() (map[string]int, error) { return heldWorkloads(ctx, c.View) }, !o.MetricsTogether); err != nil {
-		return fmt.Errorf("register the metric of held workloads: %w", err)
+	if err := beginMetrics(ctx, c.View, !o.MetricsTogether); err != nil {
+		return err
 	}
 	_, clusterUID := o.Server.Connection()
 	server, batchWorkers := verify.NewAlterShield(c, o.Server, o.Spread), workers

@@ -173,7 +173,7 @@ func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, 
 	}
 	if plan.Deleted != nil {
 		r.deleted.Add(key, in.Held, deletedFor)
-		metrics.LeftWhileHeld(metrics.LeftByDeletion)
+		metrics.LeftWhileHeld(in.Held.Workload.GVK.Kind, metrics.LeftByDeletion)
 		log.FromContext(ctx).Info("somebody deleted a workload while releases of it were kept back", "workload", key, "while", in.Held.By.String())
 		r.Event(&in.Held.Workload, nil, *plan.Deleted, "Delete")
 	}
@@ -346,7 +346,7 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) 
 	}
 	if left != nil {
 		r.Event(w, nil, *left, "OptOut")
-		metrics.LeftWhileHeld(metrics.LeftByOptingOut)
+		metrics.LeftWhileHeld(w.GVK.Kind, metrics.LeftByOptingOut)
 	}
 	// No other event: in a namespace that left the defense this was the last write,
 	// the release tells of one that admission saw, and of what is only observed.
@@ -486,7 +486,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 	r.processed.Add(w.UID, w.Release(), processedFor)
 	r.emitUnquarantined(ctx, w, ended)
 	if o := plan.Override; o != nil {
-		metrics.Overridden()
+		metrics.Overridden(w.GVK.Kind)
 		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
 		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: "BlockOverridden",
 			Message: fmt.Sprintf("version %s: %s passed the block or the quarantine with the label %s", o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")

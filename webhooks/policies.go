@@ -141,7 +141,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 			answer = all.Decide()
 		}
 		if answer.WouldDeny {
-			metrics.Observed(v1alpha1.EventWouldDeny)
+			metrics.Observed(kind.GroupVersionKind().Kind, v1alpha1.EventWouldDeny)
 		}
 		if answer.Denial != "" {
 			return admission.Denied(answer.Denial).WithWarnings(answer.Warnings...), nil

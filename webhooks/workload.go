@@ -134,7 +134,7 @@ func (h handler) Handle(ctx context.Context, req admission.Request) (response ad
 		if failure != nil {
 			response = h.failed(&req, failure)
 		}
-		metrics.Admission(h.name, decision(&response, failure))
+		metrics.Admission(h.kind.GroupVersionKind().Kind, h.name, decision(&response, failure))
 	}()
 	response, failure = h.answer(ctx, &req)
 	return response
@@ -243,7 +243,7 @@ func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest)
 			return admission.Allowed(""), nil
 		}
 		if by := observedBy(ctx, o, &request); by != "" {
-			metrics.Observed(v1alpha1.EventWouldDeny)
+			metrics.Observed(kind.GroupVersionKind().Kind, v1alpha1.EventWouldDeny)
 			return admission.Allowed("").WithWarnings(verdict.Observed(by).Warning), nil
 		}
 		warnings := slices.DeleteFunc([]string{verdict.Warning, verdict.Ways}, func(w string) bool { return w == "" })

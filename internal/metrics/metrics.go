@@ -54,8 +54,8 @@ var (
 	}, []string{"policy", "check", "phase", "mode"})
 	releases = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_releases_total",
-		Help: "Releases that entered a state, by the state: Running, TimeOutPreThreshold, Success, Suspend, Failed, Rollback or Canceled.",
-	}, []string{"state"})
+		Help: "Releases that entered a state, by the kind of the workload and the state: Running, TimeOutPreThreshold, Success, Suspend, Failed, Rollback or Canceled.",
+	}, []string{"kind", "state"})
 	verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_verdicts_total",
 		Help: "Verdicts that were stored as they were delivered, by stage (PRE or POST) and outcome (pass or fail).",
@@ -65,30 +65,30 @@ var (
 		Help:    "From the submission of a batch's check until its verdict was stored, in whole seconds, by stage.",
 		Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600},
 	}, []string{"stage"})
-	overrides = prometheus.NewCounter(prometheus.CounterOpts{
+	overrides = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_overrides_total",
-		Help: "Releases that passed a block by the label ignored-suspend.",
-	})
+		Help: "Releases that passed a block by the label ignored-suspend, by the kind of the workload.",
+	}, []string{"kind"})
 	leftWhileHeld = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_left_while_blocked_total",
-		Help: "Workloads that left the defense while their releases were blocked or versions of them were in quarantine, by how: opted-out or deleted.",
-	}, []string{"how"})
-	verdictsCorrected = prometheus.NewCounter(prometheus.CounterOpts{
+		Help: "Workloads that left the defense while their releases were blocked or versions of them were in quarantine, by kind and how: opted-out or deleted.",
+	}, []string{"kind", "how"})
+	verdictsCorrected = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_verdicts_corrected_total",
-		Help: "Times that failing verdicts of a release were corrected.",
-	})
+		Help: "Times that failing verdicts of a release were corrected, by the kind of the workload.",
+	}, []string{"kind"})
 	rollbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_rollbacks_total",
-		Help: "Releases that the operator rolled back, by cause: NeverStarted, VerificationFailed or Requested. Not the ways back of users.",
-	}, []string{"cause"})
-	waysBack = prometheus.NewCounter(prometheus.CounterOpts{
+		Help: "Releases that the operator rolled back, by the kind of the workload and the cause: NeverStarted, VerificationFailed or Requested. Not the ways back of users.",
+	}, []string{"kind", "cause"})
+	waysBack = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_ways_back_total",
-		Help: "Releases that failed, and that a user left past the block for a version that is good.",
-	})
-	rollbacksBraked = prometheus.NewCounter(prometheus.CounterOpts{
+		Help: "Releases that failed, and that a user left past the block for a version that is good, by the kind of the workload.",
+	}, []string{"kind"})
+	rollbacksBraked = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_rollbacks_braked_total",
-		Help: "Releases that would have been rolled back, and wait because too many were of late (setting brake).",
-	})
+		Help: "Releases that would have been rolled back, and wait because too many were of late (setting brake), by the kind of the workload.",
+	}, []string{"kind"})
 	defenseLowered = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_defense_lowered_total",
 		Help: "Times a setting took away from the defense: blocking or quarantine turned off below the operator, observe turned on, " +
@@ -96,20 +96,20 @@ var (
 	}, []string{"setting", "level"})
 	observed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_observed_total",
-		Help: "What would have been done, were the workload not only observed: WouldSuspend, WouldHalt, WouldHold, WouldRollBack or WouldDeny.",
-	}, []string{"action"})
-	holdStarts = prometheus.NewCounter(prometheus.CounterOpts{
+		Help: "What would have been done, were the workload not only observed, by its kind: WouldSuspend, WouldHalt, WouldHold, WouldRollBack or WouldDeny.",
+	}, []string{"kind", "action"})
+	holdStarts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_hold_starts_total",
-		Help: "Rollouts that began to wait for their verdicts.",
-	})
+		Help: "Rollouts that began to wait for their verdicts, by the kind of the workload.",
+	}, []string{"kind"})
 	holdEnds = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_hold_ends_total",
-		Help: "Rollouts that ceased to wait for their verdicts, by why: Verified, RanOut, Failed, EditedByUser or Ended.",
-	}, []string{"reason"})
+		Help: "Rollouts that ceased to wait for their verdicts, by the kind of the workload and why: Verified, RanOut, Failed, EditedByUser or Ended.",
+	}, []string{"kind", "reason"})
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_admission_total",
-		Help: "Requests to the webhooks, by webhook (mutate, validate, quarantine or policy) and decision: unchanged, changed, denied or failed.",
-	}, []string{"webhook", "decision"})
+		Help: "Requests to the webhooks, by the kind of the workload, webhook (mutate, validate, quarantine or policy) and decision: unchanged, changed, denied or failed.",
+	}, []string{"kind", "webhook", "decision"})
 	orderChecksMissing = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_order_checks_missing_total",
 		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
@@ -161,12 +161,12 @@ func Check(c *v1alpha1.CheckStatus) {
 	checks.WithLabelValues(c.Name[:max(at, 0)], c.Name[at+1:], string(c.Phase), string(c.Mode)).Inc()
 }
 
-// LeftWhileHeld counts a workload that left the defense while its releases were kept
-// back.
-func LeftWhileHeld(how string) { leftWhileHeld.WithLabelValues(how).Inc() }
+// LeftWhileHeld counts a workload of a kind that left the defense while its releases were
+// kept back.
+func LeftWhileHeld(kind, how string) { leftWhileHeld.WithLabelValues(kind, how).Inc() }
 
 // VerdictsCorrected counts failing verdicts that were corrected.
-func VerdictsCorrected() { verdictsCorrected.Inc() }
+func VerdictsCorrected(kind string) { verdictsCorrected.WithLabelValues(kind).Inc() }
 
 // ServerCall counts a call to AlterShield Server.
 func ServerCall(c altershield.Call) {
@@ -209,8 +209,8 @@ func OrderCheckMissing() { orderChecksMissing.Inc() }
 // WaitsForServer counts a release that told of a long wait.
 func WaitsForServer() { serverWaits.Inc() }
 
-// ReleaseEntered counts a release that entered a state.
-func ReleaseEntered(state string) { releases.WithLabelValues(state).Inc() }
+// ReleaseEntered counts a release of a kind of workload that entered a state.
+func ReleaseEntered(kind, state string) { releases.WithLabelValues(kind, state).Inc() }
 
 // VerdictStored counts a verdict that was stored.
 func VerdictStored(stage string, fails bool) {
@@ -227,16 +227,16 @@ func VerdictTook(stage string, d time.Duration) {
 }
 
 // Overridden counts a release that passed a block.
-func Overridden() { overrides.Inc() }
+func Overridden(kind string) { overrides.WithLabelValues(kind).Inc() }
 
 // RolledBack counts a release that was rolled back.
-func RolledBack(cause string) { rollbacks.WithLabelValues(cause).Inc() }
+func RolledBack(kind, cause string) { rollbacks.WithLabelValues(kind, cause).Inc() }
 
 // WentBack counts a release that a user left for a version that is good.
-func WentBack() { waysBack.Inc() }
+func WentBack(kind string) { waysBack.WithLabelValues(kind).Inc() }
 
 // Braked counts a release that waits for the brake.
-func Braked() { rollbacksBraked.Inc() }
+func Braked(kind string) { rollbacksBraked.WithLabelValues(kind).Inc() }
 
 // Levels at which a setting may take away from the defense.
 const (
@@ -249,16 +249,18 @@ const (
 func DefenseLowered(setting, level string) { defenseLowered.WithLabelValues(setting, level).Inc() }
 
 // Observed counts what would have been done, by the reason of its event.
-func Observed(action string) { observed.WithLabelValues(action).Inc() }
+func Observed(kind, action string) { observed.WithLabelValues(kind, action).Inc() }
 
 // HoldStarted counts a rollout that began to wait for its verdicts.
-func HoldStarted() { holdStarts.Inc() }
+func HoldStarted(kind string) { holdStarts.WithLabelValues(kind).Inc() }
 
 // HoldEnded counts one that does not wait any more, by the reason of its condition.
-func HoldEnded(reason string) { holdEnds.WithLabelValues(reason).Inc() }
+func HoldEnded(kind, reason string) { holdEnds.WithLabelValues(kind, reason).Inc() }
 
-// Admission counts a request to a webhook.
-func Admission(webhook, decision string) { admissions.WithLabelValues(webhook, decision).Inc() }
+// Admission counts a request to a webhook about a workload of a kind.
+func Admission(kind, webhook, decision string) {
+	admissions.WithLabelValues(kind, webhook, decision).Inc()
+}
 
 // WebhookCertificate records when the served certificate expires.
 func WebhookCertificate(notAfter time.Time) {

@@ -29,27 +29,31 @@ import (
 // what a Prometheus in Kubernetes calls the namespace that it scrapes.
 const NamespaceLabel = "workload_namespace"
 
-// CountWorkloads counts workloads of some kind, by namespace. Each namespace under
-// defense has a number.
-type CountWorkloads func() (map[string]int, error)
+// Of is what workloads are counted by: their kind, and the namespace that they are in.
+type Of struct{ Kind, Namespace string }
 
-// workloads has a number of workloads for each namespace, or one for all, whenever the
-// metrics are read. So a namespace that leaves the defense leaves no number behind.
+// CountWorkloads counts workloads. Each kind has a number in each namespace under
+// defense.
+type CountWorkloads func() (map[Of]int, error)
+
+// workloads has a number of workloads of each kind for each namespace, or for all,
+// whenever the metrics are read. So a namespace that leaves the defense leaves no number behind.
 type workloads struct {
 	desc        *prometheus.Desc
 	byNamespace bool
+	kinds       []string
 	count       atomic.Pointer[CountWorkloads]
 }
 
 var _ prometheus.Collector = &workloads{}
 
-func newWorkloads(name, which string, count CountWorkloads, byNamespace bool) *workloads {
-	var labels []string
+func newWorkloads(name, which string, kinds []string, count CountWorkloads, byNamespace bool) *workloads {
+	labels := []string{"kind"}
 	if byNamespace {
-		labels = []string{NamespaceLabel}
+		labels = append(labels, NamespaceLabel)
 	}
-	w := &workloads{byNamespace: byNamespace, desc: prometheus.NewDesc(
-		name, "Workloads "+which+" now, by namespace under defense unless --metrics-by-namespace=false.", labels, nil,
+	w := &workloads{byNamespace: byNamespace, kinds: kinds, desc: prometheus.NewDesc(
+		name, "Workloads "+which+" now, by kind and, unless --metrics-by-namespace=false, by namespace under defense.", labels, nil,
 	)}
 	w.count.Store(&count)
 	return w
@@ -62,32 +66,37 @@ func (w *workloads) Describe(descs chan<- *prometheus.Desc) { descs <- w.desc }
 // 0; it does not keep the other metrics from being read.
 func (w *workloads) Collect(collected chan<- prometheus.Metric) {
 	counted, err := (*w.count.Load())()
-	together := 0.0
-	for namespace, n := range counted {
-		if w.byNamespace {
-			collected <- prometheus.MustNewConstMetric(w.desc, prometheus.GaugeValue, float64(n), namespace)
+	together := map[string]float64{}
+	for _, kind := range w.kinds {
+		together[kind] = 0
+		if err != nil {
+			together[kind] = math.NaN()
 		}
-		together += float64(n)
+	}
+	for of, n := range counted {
+		if w.byNamespace {
+			collected <- prometheus.MustNewConstMetric(w.desc, prometheus.GaugeValue, float64(n), of.Kind, of.Namespace)
+		}
+		together[of.Kind] += float64(n)
 	}
 	if w.byNamespace {
 		return
 	}
-	if err != nil {
-		together = math.NaN()
+	for kind, n := range together {
+		collected <- prometheus.MustNewConstMetric(w.desc, prometheus.GaugeValue, n, kind)
 	}
-	collected <- prometheus.MustNewConstMetric(w.desc, prometheus.GaugeValue, together)
 }
 
 // BlockedWorkloads lets a function count the workloads that are blocked. Of several
 // managers in one process the last one's counts; they have to agree on the labels.
-func BlockedWorkloads(count CountWorkloads, byNamespace bool) error {
-	return registerWorkloads(metrics.Registry, newWorkloads("altershield_blocked_workloads", "whose releases are blocked", count, byNamespace))
+func BlockedWorkloads(kinds []string, count CountWorkloads, byNamespace bool) error {
+	return registerWorkloads(metrics.Registry, newWorkloads("altershield_blocked_workloads", "whose releases are blocked", kinds, count, byNamespace))
 }
 
 // HeldWorkloads lets a function count the workloads whose rollouts wait for their
 // verdicts, as BlockedWorkloads does.
-func HeldWorkloads(count CountWorkloads, byNamespace bool) error {
-	return registerWorkloads(metrics.Registry, newWorkloads("altershield_held_workloads", "whose rollouts wait for their verdicts", count, byNamespace))
+func HeldWorkloads(kinds []string, count CountWorkloads, byNamespace bool) error {
+	return registerWorkloads(metrics.Registry, newWorkloads("altershield_held_workloads", "whose rollouts wait for their verdicts", kinds, count, byNamespace))
 }
 
 func registerWorkloads(r prometheus.Registerer, w *workloads) error {

@@ -19,6 +19,7 @@ package metrics
 import (
 	"errors"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,23 +27,29 @@ import (
 )
 
 func TestWorkloads(t *testing.T) {
-	counted := func() (map[string]int, error) { return map[string]int{"shop": 2, "quiet": 0}, nil }
-	unknown := func() (map[string]int, error) { return nil, errors.New("the cache is not there") }
+	kinds := []string{"Deployment", "DaemonSet"}
+	counted := func() (map[Of]int, error) {
+		return map[Of]int{{"Deployment", "shop"}: 2, {"Deployment", "quiet"}: 0, {"DaemonSet", "shop"}: 1, {"DaemonSet", "quiet"}: 4}, nil
+	}
+	nothing := func() (map[Of]int, error) { return map[Of]int{}, nil }
+	unknown := func() (map[Of]int, error) { return nil, errors.New("the cache is not there") }
 	for name, test := range map[string]struct {
 		count       CountWorkloads
 		byNamespace bool
 		want        map[string]float64
 	}{
-		"by namespace":                   {counted, true, map[string]float64{"shop": 2, "quiet": 0}},
-		"by namespace, nothing enrolled": {func() (map[string]int, error) { return map[string]int{}, nil }, true, map[string]float64{}},
+		"by namespace": {counted, true, map[string]float64{
+			"Deployment shop": 2, "Deployment quiet": 0, "DaemonSet shop": 1, "DaemonSet quiet": 4,
+		}},
+		"by namespace, nothing enrolled": {nothing, true, map[string]float64{}},
 		"by namespace, not known":        {unknown, true, map[string]float64{}},
-		"together":                       {counted, false, map[string]float64{"": 2}},
-		"together, nothing enrolled":     {func() (map[string]int, error) { return map[string]int{}, nil }, false, map[string]float64{"": 0}},
-		"together, not known":            {unknown, false, map[string]float64{"": math.Inf(1)}},
+		"together":                       {counted, false, map[string]float64{"Deployment": 2, "DaemonSet": 5}},
+		"together, nothing enrolled":     {nothing, false, map[string]float64{"Deployment": 0, "DaemonSet": 0}},
+		"together, not known":            {unknown, false, map[string]float64{"Deployment": math.Inf(1), "DaemonSet": math.Inf(1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewPedanticRegistry()
-			if err := registry.Register(newWorkloads("altershield_shown_workloads", "that are shown", test.count, test.byNamespace)); err != nil {
+			if err := registry.Register(newWorkloads("altershield_shown_workloads", "that are shown", kinds, test.count, test.byNamespace)); err != nil {
 				t.Fatal(err)
 			}
 			families, err := registry.Gather()
@@ -52,16 +59,17 @@ func TestWorkloads(t *testing.T) {
 			got := map[string]float64{}
 			for _, f := range families {
 				for _, m := range f.GetMetric() {
-					namespace := ""
+					of := map[string]string{}
 					for _, l := range m.GetLabel() {
-						if l.GetName() != NamespaceLabel {
-							t.Errorf("a label %s", l.GetName())
-						}
-						namespace = l.GetValue()
+						of[l.GetName()] = l.GetValue()
 					}
-					got[namespace] = m.GetGauge().GetValue()
-					if math.IsNaN(got[namespace]) {
-						got[namespace] = math.Inf(1) // which is comparable
+					if _, named := of[NamespaceLabel]; named != test.byNamespace || len(of) > 2 {
+						t.Errorf("the labels %v", of)
+					}
+					key := strings.TrimSpace(of["kind"] + " " + of[NamespaceLabel])
+					got[key] = m.GetGauge().GetValue()
+					if math.IsNaN(got[key]) {
+						got[key] = math.Inf(1) // which is comparable
 					}
 				}
 			}
@@ -76,11 +84,11 @@ func TestWorkloads(t *testing.T) {
 // disagrees on the labels is refused.
 func TestWorkloadsAgain(t *testing.T) {
 	of := func(n int) CountWorkloads {
-		return func() (map[string]int, error) { return map[string]int{"shop": n}, nil }
+		return func() (map[Of]int, error) { return map[Of]int{{"Deployment", "shop"}: n}, nil }
 	}
 	registry := prometheus.NewRegistry()
 	for n := range 2 {
-		if err := registerWorkloads(registry, newWorkloads("altershield_shown_workloads", "that are shown", of(n), true)); err != nil {
+		if err := registerWorkloads(registry, newWorkloads("altershield_shown_workloads", "that are shown", []string{"Deployment"}, of(n), true)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,7 +96,7 @@ func TestWorkloadsAgain(t *testing.T) {
 	if err != nil || len(families) != 1 || families[0].GetMetric()[0].GetGauge().GetValue() != 1 {
 		t.Errorf("%v, %v, want the count of the second", families, err)
 	}
-	if err := registerWorkloads(registry, newWorkloads("altershield_shown_workloads", "that are shown", of(2), false)); err == nil {
+	if err := registerWorkloads(registry, newWorkloads("altershield_shown_workloads", "that are shown", []string{"Deployment"}, of(2), false)); err == nil {
 		t.Error("one metric with two sets of labels")
 	}
 }

@@ -17,6 +17,8 @@ limitations under the License.
 package metrics
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
@@ -24,17 +26,6 @@ import (
 // The rare events have their series from the start: a counter that appears with
 // its first event has not increased yet, as far as an alert can tell.
 func init() {
-	for _, cause := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
-		rollbacks.WithLabelValues(cause)
-	}
-	for _, action := range []string{v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldHold, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny} {
-		observed.WithLabelValues(action)
-	}
-	for _, reason := range []string{
-		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldEnded,
-	} {
-		holdEnds.WithLabelValues(reason)
-	}
 	for _, result := range []string{"PostFinish", "Skipped", "PreFailed", "PreTimeout", "PostFailed", "PostTimeout"} {
 		batches.WithLabelValues(result)
 	}
@@ -43,21 +34,39 @@ func init() {
 	} {
 		callbacks.WithLabelValues(outcome)
 	}
-	for _, how := range []string{LeftByOptingOut, LeftByDeletion} {
-		leftWhileHeld.WithLabelValues(how)
-	}
 	for _, kind := range []string{"order", "node"} {
 		foreignIDs.WithLabelValues(kind)
-	}
-	for _, webhook := range []string{"mutate", "validate", "quarantine", "policy"} {
-		for _, decision := range []string{"unchanged", "changed", "denied", "failed"} {
-			admissions.WithLabelValues(webhook, decision)
-		}
 	}
 	for _, action := range []altershield.Action{
 		altershield.ActionSubmitOrder, altershield.ActionStartOrder, altershield.ActionStartBatch,
 		altershield.ActionFinishNode, altershield.ActionRetrieveCheck, altershield.ActionEndOrder,
 	} {
 		serverRequests.WithLabelValues(string(action), string(altershield.ClassHuman))
+	}
+}
+
+// Begin lets a kind of workload have its series, as those of other events have.
+func Begin(kind string) {
+	for _, cause := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
+		rollbacks.WithLabelValues(kind, cause)
+	}
+	for _, action := range []string{v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldHold, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny} {
+		observed.WithLabelValues(kind, action)
+	}
+	for _, reason := range []string{
+		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldEnded,
+	} {
+		holdEnds.WithLabelValues(kind, reason)
+	}
+	for _, how := range []string{LeftByOptingOut, LeftByDeletion} {
+		leftWhileHeld.WithLabelValues(kind, how)
+	}
+	for _, webhook := range []string{"mutate", "validate", "quarantine", "policy"} {
+		for _, decision := range []string{"unchanged", "changed", "denied", "failed"} {
+			admissions.WithLabelValues(kind, webhook, decision)
+		}
+	}
+	for _, one := range []*prometheus.CounterVec{overrides, verdictsCorrected, waysBack, rollbacksBraked, holdStarts} {
+		one.WithLabelValues(kind)
 	}
 }

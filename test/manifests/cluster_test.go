@@ -452,7 +452,7 @@ func (c *cluster) testManager(t *testing.T) {
 		}
 		metrics = body
 		return strings.Contains(body, `leader_election_master_status{name="altershield-operator"} 1`) &&
-			strings.Contains(body, `altershield_blocked_workloads{workload_namespace="monitoring"} 0`) && strings.Contains(body, "\naltershield_server_up 0\n")
+			strings.Contains(body, `altershield_blocked_workloads{kind="StatefulSet",workload_namespace="monitoring"} 0`) && strings.Contains(body, "\naltershield_server_up 0\n")
 	})
 	for _, a := range alerts(t) {
 		for _, name := range metricsIn(a.Expr) {

@@ -37,6 +37,7 @@ import (
 	_ "github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	operatormetrics "github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	_ "github.com/traas-stack/altershield-operator/webhooks"
 )
 
@@ -126,10 +127,13 @@ var (
 // metricsOf are the metrics of the manager.
 func metricsOf(t *testing.T) (found []metric) {
 	t.Helper()
-	if err := operatormetrics.BlockedWorkloads(func() (map[string]int, error) { return map[string]int{"shop": 0}, nil }, true); err != nil {
+	counted := func() (map[operatormetrics.Of]int, error) {
+		return map[operatormetrics.Of]int{{Kind: "Deployment", Namespace: "shop"}: 0}, nil
+	}
+	if err := operatormetrics.BlockedWorkloads([]string{"Deployment"}, counted, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := operatormetrics.HeldWorkloads(func() (map[string]int, error) { return map[string]int{"shop": 0}, nil }, true); err != nil {
+	if err := operatormetrics.HeldWorkloads([]string{"Deployment"}, counted, true); err != nil {
 		t.Fatal(err)
 	}
 	registry, ok := metrics.Registry.(prometheus.Collector)
@@ -168,7 +172,10 @@ func once() {
 	operatormetrics.ServerCall(altershield.Call{Action: altershield.ActionStartBatch, Attempts: 1})
 	operatormetrics.ServerHeartbeat(true, time.Unix(1, 0))
 	operatormetrics.Check(&v1alpha1.CheckStatus{Name: "default/policy/check", Phase: v1alpha1.CheckFailed, Mode: v1alpha1.ModeEnforce})
-	operatormetrics.ReleaseEntered("Running")
+	for _, kind := range workload.Defended().Kinds() {
+		operatormetrics.Begin(kind.GroupVersionKind().Kind)
+	}
+	operatormetrics.ReleaseEntered("StatefulSet", "Running")
 	operatormetrics.VerdictStored("PRE", false)
 	operatormetrics.VerdictTook("PRE", time.Second)
 	operatormetrics.StaleRead("ChangePod")
@@ -292,7 +299,7 @@ func TestMonitoringMetrics(t *testing.T) {
 			}
 		}
 		for _, m := range matchers.FindAllString(expr, -1) {
-			if !strings.Contains(m, `job="`+scrapeJob+`"`) && !strings.Contains(m, `deployment.kb.io`) {
+			if !strings.Contains(m, `job="`+scrapeJob+`"`) && !strings.Contains(m, `(daemonset|deployment|statefulset).kb.io`) {
 				t.Errorf("%s: %s is about any operator", where, m)
 			}
 		}
