@@ -298,7 +298,8 @@ func (r *WorkloadReconciler) apply(
 }
 
 // handBack gives the fields of the template that a rollback made the operator's
-// back to the field manager that applies the workload. The fields are read from
+// back to the field manager that applies the workload, and gives up those that it was
+// halted by. The fields are read from
 // the API server, because the cache does not have them. Nothing is done twice:
 // after this the fields are not the operator's.
 func (r *WorkloadReconciler) handBack(ctx context.Context, w *defense.Workload) error {
@@ -310,7 +311,7 @@ func (r *WorkloadReconciler) handBack(ctx context.Context, w *defense.Workload) 
 	if err != nil || stored == nil {
 		return err
 	}
-	fields, due, err := workload.HandBack(stored.GetManagedFields(), kind.TemplatePath())
+	fields, due, err := workload.LeftOver(kind, stored)
 	if err != nil || !due {
 		return err
 	}
@@ -318,7 +319,7 @@ func (r *WorkloadReconciler) handBack(ctx context.Context, w *defense.Workload) 
 	if err := r.PatchWorkload(ctx, p, cluster.ActHandBack); err != nil {
 		return err
 	}
-	log.FromContext(ctx).Info("gave the fields of the template back to the field manager that applies the workload")
+	log.FromContext(ctx).Info("gave up fields that a rollback or a halt had made the operator's")
 	return nil
 }
 

@@ -56,6 +56,6 @@ func (o *Options) observeHold(ctx context.Context, r *defense.AdmissionRequest) 
 		return
 	}
 	if !inForce.Observe && r.New.ObservingOwner() == "" && inForce.Hold.Holds() {
-		r.Hold = &defense.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, HoldSteps: o.HoldSteps}
+		r.Hold = &defense.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, Batch: inForce.BatchSize, HoldSteps: o.HoldSteps}
 	}
 }

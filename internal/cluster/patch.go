@@ -263,11 +263,15 @@ func (c *Cluster) writePace(ctx context.Context, p *Patch, written *unstructured
 	again := &Patch{workload: p.workload}
 	again.add("test", "/metadata/uid", string(p.workload.UID))
 	again.add("test", said, p.pace.says.String())
-	again.ops = append(again.ops, p.pace.by.SetPace(is.Pace, p.pace.to)...)
+	to := p.pace.to
+	if h := p.pace.says; h.Over {
+		to = h.Fitting(h.Kept(is.Pace)) // this write may have changed it itself
+	}
+	again.ops = append(again.ops, p.pace.by.SetPace(is.Pace, to)...)
 	if p.pace.says.Over {
 		again.add("remove", said, nil)
 	}
-	log.FromContext(ctx).Info("set the pace of a rollout, which admission did not see to", "workload", p.workload.Name, "is", is.Pace, "to", p.pace.to)
+	log.FromContext(ctx).Info("set the pace of a rollout, which admission did not see to", "workload", p.workload.Name, "is", is.Pace, "to", to)
 	if err := c.write(ctx, again); err != nil {
 		return err
 	}

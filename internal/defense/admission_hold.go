@@ -38,6 +38,8 @@ type Pacing struct {
 type WantedHold struct {
 	Until  v1alpha1.HoldUntil
 	AtMost time.Duration
+	// Batch is how many pods a batch takes.
+	Batch int32
 	HoldSteps
 }
 
@@ -97,13 +99,13 @@ func (r *AdmissionRequest) pace(want *AdmissionObject) {
 	want.Pacing = &pacing
 	if r.Operation == AdmissionCreate {
 		// A manifest that was read from a workload that is held.
-		if h := ParseHold(r.New.Annotations[v1alpha1.HeldAnnotation]); h != nil {
+		if h := pacing.HoldOf(r.New.Annotations); h != nil {
 			pacing.Pace = h.Kept(pacing.Pace)
 		}
 		delete(want.Annotations, v1alpha1.HeldAnnotation)
 		return
 	}
-	held := ParseHold(r.Old.Annotations[v1alpha1.HeldAnnotation])
+	held := pacing.HoldOf(r.Old.Annotations)
 	switch {
 	case r.Own:
 		r.paceOwn(want, held)
@@ -132,7 +134,7 @@ func (r *AdmissionRequest) pace(want *AdmissionObject) {
 // what it says: nobody else's server-side apply conflicts with the operator then, as
 // the API server does not count what admission changes.
 func (r *AdmissionRequest) paceOwn(want *AdmissionObject, held *Hold) {
-	now := ParseHold(r.New.Annotations[v1alpha1.HeldAnnotation])
+	now := r.New.HoldOf(r.New.Annotations)
 	switch {
 	case now != nil && now.Over:
 		r.giveBack(want, now)
@@ -159,7 +161,10 @@ func (r *AdmissionRequest) paceRelease(want *AdmissionObject, held *Hold) {
 	delete(want.Annotations, v1alpha1.HoldEndedAnnotation) // it was about the release before
 	release := NextRelease(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
 	own := r.New.Pace
-	if now := ParseHold(r.New.Annotations[v1alpha1.HeldAnnotation]); now != nil && now.Release == release && now.Set == own {
+	if own.ByPartition && r.New.Paused && !want.Paused {
+		own.Partition = HaltedPartition(r.Old.Annotations) // the operator had halted it
+	}
+	if now := own.HoldOf(r.New.Annotations); now != nil && now.Release == release && now.Set == own {
 		own = now.Pace // an earlier call for this request said so
 	} else if held != nil {
 		own = held.Kept(own)
@@ -169,9 +174,10 @@ func (r *AdmissionRequest) paceRelease(want *AdmissionObject, held *Hold) {
 	if !r.holds() || !own.valid() {
 		return
 	}
-	hold := r.Hold.Begin(release, own, r.Hold.Until, r.Hold.AtMost)
-	want.Pacing.Pace = hold.Set
-	want.Annotations[v1alpha1.HeldAnnotation] = hold.String()
+	if hold := r.Hold.Begin(release, own, r.Hold.Until, r.Hold.AtMost, Wave{r.New.Replicas, r.Hold.Batch}); hold != nil {
+		want.Pacing.Pace = hold.Set
+		want.Annotations[v1alpha1.HeldAnnotation] = hold.String()
+	}
 }
 
 // holds says that the rollout that a request begins is held. A way back has to be fast,

@@ -49,7 +49,7 @@ func (w *admissionWrapper) heldSince() *admissionWrapper {
 }
 
 func heldAt(release int64) *Hold {
-	return testSteps.Begin(release, usersPace, v1alpha1.HoldEveryBatch, 30*time.Minute)
+	return testSteps.Begin(release, usersPace, v1alpha1.HoldEveryBatch, 30*time.Minute, Wave{})
 }
 
 // admitted is the new object with the changes of admission.
@@ -95,16 +95,16 @@ func TestMutateHold(t *testing.T) {
 		"no release":                                    {makeUpdate().pacing(usersPace, usersPace).wantsHold().annotation("a", "b"), usersPace, 0, Pace{}, ""},
 		"a release while one is held":                   {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
 		"a release while one is held, applied":          {makeUpdate().pacing(raisedPace, usersPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a release while one is held, edited":           {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5, Pace{7, 600}, ""},
+		"a release while one is held, edited":           {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5, Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, ""},
 		"a release while one is held, that is not":      {makeUpdate().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, Pace{}, ""},
 		"going back while one is held":                  {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold(Revision{Version: "v2"}).release(), usersPace, 0, Pace{}, ""},
 		"something else while it is held":               {makeUpdate().pacing(raisedPace, raisedPace).heldSince().annotation("a", "b"), raisedPace, 4, usersPace, ""},
 		"losing what is known of the hold":              {makeUpdate().pacing(raisedPace, raisedPace).heldSince().lose(v1alpha1.HeldAnnotation), raisedPace, 4, usersPace, ""},
 		"forging a hold":                                {makeUpdate().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), usersPace, 0, Pace{}, ""},
 		"applying what was before":                      {makeUpdate().pacing(raisedPace, usersPace).heldSince(), raisedPace, 4, usersPace, ""},
-		"applying one of it":                            {makeUpdate().pacing(raisedPace, Pace{600, 600}).heldSince(), raisedPace, 4, usersPace, ""},
-		"setting another value":                         {makeUpdate().pacing(raisedPace, edited).heldSince(), Pace{7, 600}, 0, Pace{}, "4 EditedByUser jane"},
-		"setting another value of both":                 {makeUpdate().pacing(raisedPace, Pace{7, 700}).heldSince(), Pace{7, 700}, 0, Pace{}, "4 EditedByUser jane"},
+		"applying one of it":                            {makeUpdate().pacing(raisedPace, Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 600}).heldSince(), raisedPace, 4, usersPace, ""},
+		"setting another value":                         {makeUpdate().pacing(raisedPace, edited).heldSince(), Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, Pace{}, "4 EditedByUser jane"},
+		"setting another value of both":                 {makeUpdate().pacing(raisedPace, Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}).heldSince(), Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}, 0, Pace{}, "4 EditedByUser jane"},
 		"opting out":                                    {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), usersPace, 0, Pace{}, ""},
 		"the operator lets pods become available":       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, opened.String()), opened.Set, 4, usersPace, ""},
 		"the operator gives back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, ending), usersPace, 0, Pace{}, ""},

@@ -22,6 +22,8 @@ import (
 	"math"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
@@ -31,13 +33,20 @@ import (
 // not, and lowered to their age when they are. No pod is ever removed because of that.
 // Should the operator be gone, each wave goes on by itself when it is as old as that.
 
-// Pace is what a hold changes of a workload.
+//
+// Workloads whose pods are numbered are held by their partition instead: hold_partition.go.
+
+// Pace is what a hold changes of a workload: of one ByPartition that, and of another the
+// two times.
 type Pace struct {
 	// MinReadySeconds a pod has to be Ready to be available.
-	MinReadySeconds int32 `json:"minReadySeconds"`
+	MinReadySeconds int32
 	// ProgressDeadlineSeconds the rollout may stand still; the largest value means for
 	// ever.
-	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds"`
+	ProgressDeadlineSeconds int32
+	// Partition is how many pods, the first ones, stay at the version before.
+	ByPartition bool
+	Partition   int32
 }
 
 // minReady is MinReadySeconds as a duration.
@@ -63,21 +72,53 @@ func (p Pace) paced(minReady, atMost time.Duration) Pace {
 // Hold is what HeldAnnotation says.
 type Hold struct {
 	// Release is the number of the release that is held.
-	Release int64 `json:"release"`
+	Release int64
 	// Until is what it waits for.
-	Until v1alpha1.HoldUntil `json:"until"`
+	Until v1alpha1.HoldUntil
 	// Pace is the user's own, to be given back.
-	Pace `json:",inline"`
+	Pace
 	// Set is what the operator wants it to be now, and Was what it wanted before.
-	Set Pace  `json:"set"`
-	Was *Pace `json:"was,omitempty"`
+	Set Pace
+	Was *Pace
 	// OpenedAt is when pods were let become available last, those that were Ready since
 	// OpenedTo or before; Unix time (seconds), 0 when none were.
-	OpenedAt int64 `json:"openedAt,omitempty"`
-	OpenedTo int64 `json:"openedTo,omitempty"`
+	OpenedAt, OpenedTo int64
 	// Over: it ends, and admission takes this away with what it changed. What is left of
 	// it was written while admission did not see it.
-	Over bool `json:"over,omitempty"`
+	Over bool
+}
+
+// holdText is how HeldAnnotation says it.
+type holdText struct {
+	Release int64              `json:"release"`
+	Until   v1alpha1.HoldUntil `json:"until"`
+	paceText
+	Set      paceText  `json:"set"`
+	Was      *paceText `json:"was,omitempty"`
+	OpenedAt int64     `json:"openedAt,omitempty"`
+	OpenedTo int64     `json:"openedTo,omitempty"`
+	Over     bool      `json:"over,omitempty"`
+}
+
+// paceText has what a workload is held by, and nothing else.
+type paceText struct {
+	MinReadySeconds         *int32 `json:"minReadySeconds,omitempty"`
+	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
+	Partition               *int32 `json:"partition,omitempty"`
+}
+
+func (p Pace) text() paceText {
+	if p.ByPartition {
+		return paceText{Partition: &p.Partition}
+	}
+	return paceText{MinReadySeconds: &p.MinReadySeconds, ProgressDeadlineSeconds: &p.ProgressDeadlineSeconds}
+}
+
+func (t *paceText) pace() Pace {
+	if t.Partition != nil {
+		return Pace{ByPartition: true, Partition: *t.Partition}
+	}
+	return Pace{MinReadySeconds: ptr.Deref(t.MinReadySeconds, 0), ProgressDeadlineSeconds: ptr.Deref(t.ProgressDeadlineSeconds, 0)}
 }
 
 // Ending is the hold as the write says that ends it.
@@ -90,22 +131,47 @@ func (h *Hold) Ending() *Hold {
 // ParseHold reads the value of HeldAnnotation; nil when it says nothing that can be
 // used.
 func ParseHold(value string) *Hold {
-	var h Hold
-	if value == "" || json.Unmarshal([]byte(value), &h) != nil || h.Release < 1 ||
-		!h.Pace.valid() || !h.Set.valid() || h.Was != nil && !h.Was.valid() {
+	var t holdText
+	if value == "" || json.Unmarshal([]byte(value), &t) != nil || t.Release < 1 {
 		return nil
 	}
-	return &h
+	h := &Hold{Release: t.Release, Until: t.Until, Pace: t.pace(), Set: t.Set.pace(), OpenedAt: t.OpenedAt, OpenedTo: t.OpenedTo, Over: t.Over}
+	if t.Was != nil {
+		h.Was = ptr.To(t.Was.pace())
+	}
+	for _, p := range []Pace{h.Pace, h.Set, ptr.Deref(h.Was, h.Set)} {
+		if !p.valid() || p.ByPartition != h.ByPartition {
+			return nil
+		}
+	}
+	return h
+}
+
+// HoldOf is the hold that annotations tell of, of a workload with such a pace; nil when
+// there is none.
+func (p Pace) HoldOf(annotations map[string]string) *Hold {
+	h := ParseHold(annotations[v1alpha1.HeldAnnotation])
+	if h == nil || h.ByPartition != p.ByPartition {
+		return nil
+	}
+	return h
 }
 
 // valid says that the API server takes it.
 func (p Pace) valid() bool {
+	if p.ByPartition {
+		return p.Partition >= 0
+	}
 	return p.MinReadySeconds >= 0 && p.ProgressDeadlineSeconds > p.MinReadySeconds
 }
 
 // String is the value of HeldAnnotation.
 func (h *Hold) String() string {
-	data, err := json.Marshal(h)
+	t := holdText{Release: h.Release, Until: h.Until, paceText: h.text(), Set: h.Set.text(), OpenedAt: h.OpenedAt, OpenedTo: h.OpenedTo, Over: h.Over}
+	if h.Was != nil {
+		t.Was = ptr.To(h.Was.text())
+	}
+	data, err := json.Marshal(t)
 	if err != nil {
 		return "" // numbers and strings only
 	}
@@ -119,11 +185,12 @@ func (h *Hold) own(is Pace) bool {
 		v := field(is)
 		return v == field(h.Set) || v == field(h.Pace) || h.Was != nil && v == field(*h.Was)
 	}
-	return of(minReadyOf) && of(deadlineOf)
+	return of(minReadyOf) && of(deadlineOf) && of(partitionOf)
 }
 
-func minReadyOf(p Pace) int32 { return p.MinReadySeconds }
-func deadlineOf(p Pace) int32 { return p.ProgressDeadlineSeconds }
+func minReadyOf(p Pace) int32  { return p.MinReadySeconds }
+func deadlineOf(p Pace) int32  { return p.ProgressDeadlineSeconds }
+func partitionOf(p Pace) int32 { return p.Partition }
 
 // Kept is what is left of a pace that somebody changed when the hold ends: the user's
 // own, but for what is neither that nor the operator's.
@@ -132,7 +199,7 @@ func (h *Hold) Kept(is Pace) Pace {
 	for _, f := range []struct {
 		of  func(Pace) int32
 		set *int32
-	}{{minReadyOf, &given.MinReadySeconds}, {deadlineOf, &given.ProgressDeadlineSeconds}} {
+	}{{minReadyOf, &given.MinReadySeconds}, {deadlineOf, &given.ProgressDeadlineSeconds}, {partitionOf, &given.Partition}} {
 		if v := f.of(is); v != f.of(h.Set) && (h.Was == nil || v != f.of(*h.Was)) {
 			*f.set = v
 		}
@@ -143,7 +210,7 @@ func (h *Hold) Kept(is Pace) Pace {
 // Fitting is a pace that the API server takes: the deadline is later than minReadySeconds.
 // Somebody may have set the one of them past a hold that had raised the other.
 func (h *Hold) Fitting(p Pace) Pace {
-	if !p.valid() {
+	if !p.ByPartition && !p.valid() {
 		p.ProgressDeadlineSeconds = int32(min(int64(p.MinReadySeconds)+int64(h.ProgressDeadlineSeconds), math.MaxInt32)) //nolint:gosec // bounded
 	}
 	return p
@@ -187,6 +254,8 @@ type HeldPod struct {
 	// Verified: all checks that it waits for have passed it. Flapped: it was not Ready
 	// once since then.
 	Verified, Flapped bool
+	// Index is its place among the pods of a workload that numbers them, from 0.
+	Index int32
 }
 
 // HoldInput is what the pace of a rollout that is held is decided from.
@@ -202,6 +271,10 @@ type HoldInput struct {
 	// now. Pods are those of it that are not to go.
 	Replicas, Made int32
 	Pods           []HeldPod
+	// MinReady is how long the user wants a pod to be Ready, and Batch how many pods a
+	// batch takes.
+	MinReady time.Duration
+	Batch    int32
 }
 
 // HoldPlan is what becomes of a hold.
@@ -235,6 +308,9 @@ type wave struct {
 
 // DecideHold says what becomes of a rollout that is held.
 func DecideHold(in HoldInput) HoldPlan {
+	if in.Hold.ByPartition {
+		return DecidePartition(in)
+	}
 	w := &wave{HoldInput: in}
 	for _, p := range in.Pods {
 		// No verdict comes before the user's own minReadySeconds are over.
@@ -407,7 +483,21 @@ func (w *wave) with(minReady time.Duration) *Hold {
 	return &h
 }
 
-// Begin is a hold that begins with this release, from the user's own pace.
-func (s HoldSteps) Begin(release int64, own Pace, until v1alpha1.HoldUntil, atMost time.Duration) *Hold {
-	return &Hold{Release: release, Until: until, Pace: own, Set: own.paced(s.Step, atMost)}
+// Wave is how many pods a rollout makes at first that is held by its partition: a batch
+// of the pods that the workload asks for.
+type Wave struct{ Replicas, Batch int32 }
+
+// Begin is a hold that begins with this release, from the user's own pace; nil where it
+// would keep no pod back.
+func (s HoldSteps) Begin(release int64, own Pace, until v1alpha1.HoldUntil, atMost time.Duration, first Wave) *Hold {
+	h := &Hold{Release: release, Until: until, Pace: own}
+	if own.ByPartition {
+		h.Set = own.kept(first.Replicas - first.size())
+		if h.Set == own {
+			return nil
+		}
+		return h
+	}
+	h.Set = own.paced(s.Step, atMost)
+	return h
 }

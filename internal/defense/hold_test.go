@@ -241,7 +241,7 @@ func (r *rollout) check() {
 func (r *rollout) begin() {
 	r.steps = r.steps.OrDefault()
 	r.old = r.replicas
-	r.hold = r.steps.Begin(2, Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until, time.Duration(r.atMost)*time.Second)
+	r.hold = r.steps.Begin(2, Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until, time.Duration(r.atMost)*time.Second, Wave{})
 	r.minReady = int(r.hold.Set.MinReadySeconds)
 }
 
@@ -386,7 +386,7 @@ func TestHoldDecides(t *testing.T) {
 		return HeldPod{Created: now.Add(-ready - time.Second), ReadySince: now.Add(-ready), Verified: verified}
 	}
 	opened := func(ago time.Duration, minReady int32) *Hold {
-		h := HoldSteps{}.OrDefault().Begin(2, Pace{ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 2*time.Hour)
+		h := HoldSteps{}.OrDefault().Begin(2, Pace{ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 2*time.Hour, Wave{})
 		h.Set.MinReadySeconds, h.Set.ProgressDeadlineSeconds = minReady, max(minReady, 7200)+600
 		h.OpenedAt, h.OpenedTo = now.Add(-ago).Unix(), now.Add(-ago-time.Duration(minReady)*time.Second-slack).Unix()
 		return h
@@ -443,7 +443,7 @@ func TestHoldEndsLate(t *testing.T) {
 	for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
 		t.Run(string(until), func(t *testing.T) {
 			in := HoldInput{
-				Now: now, Hold: HoldSteps{}.OrDefault().Begin(2, Pace{ProgressDeadlineSeconds: 600}, until, time.Hour), Until: until, AtMost: time.Hour,
+				Now: now, Hold: HoldSteps{}.OrDefault().Begin(2, Pace{ProgressDeadlineSeconds: 600}, until, time.Hour, Wave{}), Until: until, AtMost: time.Hour,
 				HoldSteps: HoldSteps{}.OrDefault(), Replicas: 1, Pods: []HeldPod{{Created: now.Add(-15 * time.Minute), ReadySince: now.Add(-14 * time.Minute), Verified: true}},
 			}
 			first := DecideHold(in)
@@ -489,7 +489,7 @@ func TestHoldDead(t *testing.T) {
 }
 
 func TestParseHold(t *testing.T) {
-	whole := HoldSteps{}.OrDefault().Begin(7, Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch, time.Hour)
+	whole := HoldSteps{}.OrDefault().Begin(7, Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch, time.Hour, Wave{})
 	if got := ParseHold(whole.String()); got == nil || *got != *whole {
 		t.Errorf("read %+v, want %+v", got, whole)
 	}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -46,6 +47,8 @@ func (h *HoldChange) String() string {
 		return "unchanged"
 	case h.Set == nil:
 		return "given back"
+	case h.Set.ByPartition:
+		return fmt.Sprintf("partition %d", h.Set.Set.Partition)
 	default:
 		return h.Set.Set.minReady().String()
 	}
@@ -92,6 +95,8 @@ func (d *release) followHold() {
 		d.endHold(v1alpha1.ReasonHoldEdited)
 	case d.hasFailed() && !IsOpen(d.status.Status):
 		d.endFailedHold()
+	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && w.Hold.ByPartition:
+		d.endHold(v1alpha1.ReasonHoldVerified) // with the last wave it is complete
 	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, d.isWayBack():
 		d.endHold(v1alpha1.ReasonHoldEnded)
 	default:
@@ -106,6 +111,9 @@ func (d *release) lostHold() *Hold {
 	w := d.Workload
 	if end, ok := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == d.Change.Spec.Release {
 		return nil
+	}
+	if w.Pace.ByPartition {
+		return d.lostPartition()
 	}
 	record, release := d.Change.Status.Hold, int64(0)
 	if record == nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release {
@@ -124,11 +132,26 @@ func (d *release) lostHold() *Hold {
 	return &Hold{Release: d.Change.Spec.Release, Until: v1alpha1.HoldNone, Pace: own, Set: w.Pace}
 }
 
+// lostPartition is the same where the partition was changed. A user may set the same one
+// at any time, so only that of this release is known again, as long as nothing said that
+// it ended.
+func (d *release) lostPartition() *Hold {
+	w, record := d.Workload, d.Change.Status.Hold
+	if w.Hold != nil || record == nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release || record.Partition == nil || record.SetPartition == nil ||
+		*record.Partition == *record.SetPartition || *record.SetPartition != w.Pace.Partition {
+		return nil
+	}
+	return &Hold{Release: d.Change.Spec.Release, Until: v1alpha1.HoldNone, Pace: Pace{ByPartition: true, Partition: *record.Partition}, Set: w.Pace}
+}
+
 // recordHold keeps what the hold changed where it cannot be lost with the workload's
 // annotations.
 func (d *release) recordHold(h *Hold) {
 	d.status.Hold = &v1alpha1.HoldRecord{
 		MinReadySeconds: h.MinReadySeconds, ProgressDeadlineSeconds: h.ProgressDeadlineSeconds, SetProgressDeadlineSeconds: h.Set.ProgressDeadlineSeconds,
+	}
+	if h.ByPartition {
+		d.status.Hold.Partition, d.status.Hold.SetPartition = ptr.To(h.Partition), ptr.To(h.Set.Partition)
 	}
 }
 
@@ -151,9 +174,24 @@ func (d *release) beginHold() {
 	case !d.replaces():
 		d.notHeld("it replaces no pods while others run")
 	default:
-		d.writeHold(d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, w.Pace, d.Settings.Hold, d.Settings.HoldAtMost))
+		own := w.Pace
+		if d.plan.Resume && own.ByPartition {
+			own.Partition = HaltedPartition(w.Annotations)
+		}
+		hold := d.begun(own)
+		if hold == nil {
+			d.notHeld("one batch is all that it may replace")
+			return
+		}
+		d.writeHold(hold)
 		d.holdStarted(", which admission did not see to; pods that are available by now are not waited for")
 	}
+}
+
+// begun is a hold of this release that begins now; nil where it would keep no pod back.
+func (d *release) begun(own Pace) *Hold {
+	s := &d.Settings
+	return d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, own, s.Hold, s.HoldAtMost, Wave{d.Workload.Replicas, s.BatchSize})
 }
 
 // replaces says that the rollout replaces pods while others run.
@@ -201,7 +239,11 @@ func (d *release) pace(begins bool) {
 	}
 	if !d.holding() {
 		// Released past admission, while the one before was held.
-		d.writeHold(d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, w.Hold.Kept(w.Pace), d.Settings.Hold, d.Settings.HoldAtMost))
+		if hold := d.begun(w.Hold.Kept(w.Pace)); hold != nil {
+			d.writeHold(hold)
+		} else {
+			d.endHold(v1alpha1.ReasonHoldEnded)
+		}
 		return
 	}
 	pods, again := d.heldPods()
@@ -212,7 +254,7 @@ func (d *release) pace(begins bool) {
 	}
 	plan := DecideHold(HoldInput{
 		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: atMost, HoldSteps: d.HoldSteps.OrDefault(),
-		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods,
+		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods, MinReady: w.MinReady, Batch: d.Settings.BatchSize,
 	})
 	again = shortest(again, plan.Again)
 	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, again)
@@ -251,7 +293,7 @@ func (d *release) explainHold(p *HoldPlan) {
 		return
 	}
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "waiting for %d verdicts since %s, at most until %s",
-		p.Waiting, FormatTime(p.Since), FormatTime(p.Since.Add(d.Settings.HoldAtMost+d.Workload.Hold.minReady())))
+		p.Waiting, FormatTime(p.Since), FormatTime(p.Since.Add(d.Settings.HoldAtMost+d.Workload.MinReady)))
 }
 
 func (d *release) describeRanOut(pods int) string {
@@ -299,7 +341,7 @@ func (d *release) heldPods() (pods []HeldPod, again time.Duration) {
 			continue
 		}
 		made, ok := verified[p.UID]
-		h := HeldPod{Created: latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok}
+		h := HeldPod{Created: latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index}
 		if p.Ready {
 			// As the ReplicaSet controller counts, also where the kubelet's clock is behind.
 			h.ReadySince = p.ReadySince
@@ -408,14 +450,19 @@ func (d *release) waveIsFinished() bool {
 	for i := range d.preparing {
 		waiting[d.preparing[i].UID] = true
 	}
-	live := int32(0)
+	live, from := int32(0), int32(0)
+	made := d.Workload.RevisionReplicas
+	if h := d.Workload.Hold; h.ByPartition {
+		from = min(h.Set.Partition, d.Workload.Replicas)
+		made = d.Workload.Replicas - from
+	}
 	for i := range d.Pods {
-		if p := &d.Pods[i]; p.live() {
+		if p := &d.Pods[i]; p.live() && p.Index >= from {
 			live++
 			if !d.batched[p.UID] && !waiting[p.UID] {
 				return false
 			}
 		}
 	}
-	return live >= d.Workload.RevisionReplicas
+	return live >= made
 }

@@ -71,10 +71,12 @@ type Workload struct {
 	Rolling          bool
 	ProgressDeadline time.Duration
 	// Pace is what the workload has of what a hold changes, MinReady and
-	// ProgressDeadline what the user wants of it. Hold is nil while it is not held, and
+	// ProgressDeadline, or Partition, what the user wants of it. Hold is nil while it is not held, and
 	// of a kind that cannot be Pace is zero.
 	Pace Pace
 	Hold *Hold
+	// FirstOrdinal is the number in the name of its first pod, where they are numbered.
+	FirstOrdinal int32
 	// InFlight is how many pods the strategy lets be replaced at a time.
 	InFlight int32
 	// AvailableSince is since when the workload has been available without a break;
@@ -92,7 +94,8 @@ type Workload struct {
 	// say why; nil when none is.
 	Lacking *Lacking
 	// HandBack says that fields of the pod template are the operator's since a
-	// rollback, and somebody applies the workload server-side.
+	// rollback, and somebody applies the workload server-side; or that those are which it
+	// halted the workload by, which is not halted any more.
 	HandBack bool
 	// Rollout is how far the rollout of the pod template has come.
 	Rollout Rollout
@@ -115,7 +118,7 @@ type Stopping struct {
 	Paused bool
 	// OnDelete says that a user wants pods to be replaced only when they are deleted.
 	// Partition is how many of its pods, the first ones, a user wants to stay at the
-	// template before.
+	// template before: not what a hold made of that.
 	OnDelete  bool
 	Partition int32
 }
@@ -169,10 +172,10 @@ type Rollout struct {
 // Observed takes what a hold changes, with what the annotations say of a hold: of the
 // user's values, which the operator goes by, and of those in force.
 func (w *Workload) Observed(pace Pace) {
-	w.Pace, w.Hold = pace, ParseHold(w.Annotations[v1alpha1.HeldAnnotation])
-	users := pace
-	if w.Hold != nil {
-		users = w.Hold.Kept(pace)
+	w.Pace, w.Hold = pace, pace.HoldOf(w.Annotations)
+	users := pace.Users(w.Annotations)
+	if pace.ByPartition {
+		return // MinReady and ProgressDeadline are not changed, and Partition is the user's
 	}
 	w.MinReady, w.ProgressDeadline = users.minReady(), 0
 	// The largest value means none.
@@ -362,6 +365,9 @@ type Pod struct {
 	// replaces it.
 	Ended  bool
 	Labels map[string]string
+	// Index is its place among the pods of a workload that numbers them, from 0; 0 of any
+	// other.
+	Index int32
 	// Hang says why the pod is not ready; nil when it is, or is not to be any
 	// more.
 	Hang *Hang

@@ -333,7 +333,7 @@ var remedies = []struct {
 }{
 	{blocked, "without the operator this has no effect: remove the label " + v1alpha1.SuspendLabel},
 	{paused, "kubectl rollout resume, which rolls the version out that failed; or kubectl rollout undo after it"},
-	{held, "minReadySeconds and progressDeadlineSeconds are raised: give them your values, those before are in the annotation " + v1alpha1.HeldAnnotation},
+	{held, "minReadySeconds and progressDeadlineSeconds are raised, of a StatefulSet the partition: give them your values, those before are in the annotation " + v1alpha1.HeldAnnotation},
 }
 
 // marks of a workload that are the operator's. What people blocked or paused

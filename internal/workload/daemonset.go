@@ -72,7 +72,7 @@ func (d DaemonSet) Transforms() map[client.Object]cache.TransformFunc {
 }
 
 func trimDaemonSet(obj any) (any, error) {
-	return trimWorkload(obj, "minReadySeconds", "updateStrategy")
+	return trimWorkload(obj, DaemonSet{}.HaltPaths(), "minReadySeconds", "updateStrategy")
 }
 
 // Get implements Kind.

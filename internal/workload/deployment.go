@@ -560,16 +560,17 @@ func rolloutOf(d *appsv1.Deployment, replicas int32) defense.Rollout {
 // trimDeployment replaces the template by its version and hash and drops what
 // no decision reads.
 func trimDeployment(obj any) (any, error) {
-	return trimWorkload(obj, "replicas", "minReadySeconds", "paused", "strategy", "progressDeadlineSeconds")
+	return trimWorkload(obj, nil, "replicas", "minReadySeconds", "paused", "strategy", "progressDeadlineSeconds")
 }
 
-// trimWorkload does so and keeps these fields of the spec.
-func trimWorkload(obj any, keep ...string) (any, error) {
+// trimWorkload does so and keeps these fields of the spec. halted are those that it is
+// halted by.
+func trimWorkload(obj any, halted []Path, keep ...string) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return obj, nil
 	}
-	if _, due, err := HandBack(u.GetManagedFields(), templatePath); err == nil && due {
+	if _, due, err := HandBack(u.GetManagedFields(), templatePath); err == nil && due || owesHalt(u, halted) {
 		if err := unstructured.SetNestedField(u.Object, true, trimmedHandBackPath...); err != nil {
 			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 		}

@@ -71,6 +71,35 @@ func HandBack(entries []metav1.ManagedFieldsEntry, at Path) (changed []metav1.Ma
 	return left, err == nil, err
 }
 
+// LeftOver are the field managers of a workload with what is to be given up of the
+// operator's: the template of a rollback, and what it halted the workload by and admission
+// resumed. due is false when there is nothing.
+func LeftOver(k Kind, stored metav1.Object) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
+	read := stored.GetManagedFields()
+	changed, due, err = HandBack(read, k.TemplatePath())
+	if err != nil {
+		return nil, false, err
+	}
+	if !due {
+		changed = read
+	}
+	if !owesHalt(stored, k.HaltPaths()) {
+		return changed, due, nil
+	}
+	changed, _, err = GiveUp(changed, k.HaltPaths()...)
+	return changed, err == nil, err
+}
+
+// owesHalt says that fields are the operator's that it halted a workload by which is not
+// halted any more: whoever applies them server-side would conflict with it.
+func owesHalt(o metav1.Object, by []Path) bool {
+	if _, halted := o.GetAnnotations()[v1alpha1.HaltedAnnotation]; halted || len(by) == 0 {
+		return false
+	}
+	_, due, err := GiveUp(o.GetManagedFields(), by...)
+	return err == nil && due
+}
+
 // GiveUp takes fields, found at these paths, off the operator's own writes, so that they
 // are nobody's who does not apply them. due is false when none of them is the operator's.
 func GiveUp(entries []metav1.ManagedFieldsEntry, at ...Path) (changed []metav1.ManagedFieldsEntry, due bool, err error) {

@@ -20,6 +20,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -641,9 +642,67 @@ func TestNativeRestore(t *testing.T) {
 		if diff := cmp.Diff(want, of.kind.Restore(template)); diff != "" {
 			t.Error(diff)
 		}
-		if pacing, err := of.kind.Pace(of.stored(t)); pacing != nil || err != nil || of.kind.PacePaths() != nil || of.kind.SetPace(defense.Pace{}, defense.Pace{MinReadySeconds: 1}) != nil {
-			t.Errorf("the rollouts of %s can be held", of.kind.Resource())
-		}
+	}
+}
+
+// TestNativePace: a StatefulSet is held by its partition, where it has one, and a
+// DaemonSet never.
+func TestNativePace(t *testing.T) {
+	daemon := makeDaemon()
+	if pacing, err := daemon.kind.Pace(daemon.stored(t)); pacing != nil || err != nil || daemon.kind.PacePaths() != nil || daemon.kind.SetPace(defense.Pace{}, defense.Pace{MinReadySeconds: 1}) != nil {
+		t.Error("the rollouts of a DaemonSet can be held")
+	}
+	at := func(p int32) defense.Pace { return defense.Pace{ByPartition: true, Partition: p} }
+	for name, test := range map[string]struct {
+		of   *native
+		want defense.Pacing
+		// users is what a user wants of it.
+		users int32
+	}{
+		"as it comes":       {makeSet(), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5}, 0},
+		"partitioned":       {makeSet().with(func(n *native) { partition(n, 3) }), defense.Pacing{Pace: at(3), Rolling: true, Replicas: 5}, 3},
+		"no number of pods": {makeSet().with(func(n *native) { n.set.Spec.Replicas = nil }), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 1}, 0},
+		"no partition":      {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5}, 0},
+		"deleted by its user": {makeSet().with(func(n *native) {
+			n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
+		}), defense.Pacing{Pace: at(defense.NoPartition), Replicas: 5}, 0},
+		"held":                 {makeSet().with(heldAt(4, 4)), defense.Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 1},
+		"held, and edited":     {makeSet().with(heldAt(4, 2)), defense.Pacing{Pace: at(2), Rolling: true, Replicas: 5}, 2},
+		"held, and not yet so": {makeSet().with(heldAt(4, 1)), defense.Pacing{Pace: at(1), Rolling: true, Replicas: 5}, 1},
+		"held as Deployments are": {makeSet().with(func(n *native) {
+			partition(n, 4)
+			n.meta.Annotations = map[string]string{v1alpha1.HeldAnnotation: `{"release":2,"until":"EveryBatch","minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1800}}`}
+		}), defense.Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := test.of.kind.Pace(test.of.stored(t))
+			if err != nil || *got != test.want {
+				t.Errorf("pacing %+v, %v, want %+v", got, err, test.want)
+			}
+			stopping, err := test.of.kind.Stopping(test.of.stored(t))
+			if err != nil || stopping.Partition != test.users {
+				t.Errorf("the user's partition is %d, %v, want %d", stopping.Partition, err, test.users)
+			}
+		})
+	}
+	set := makeSet().kind
+	if diff := cmp.Diff([]Op{
+		{Op: "test", Path: "/spec/updateStrategy/rollingUpdate/partition", Value: int32(4)},
+		{Op: "replace", Path: "/spec/updateStrategy/rollingUpdate/partition", Value: int32(3)},
+	}, set.SetPace(at(4), at(3))); diff != "" {
+		t.Error(diff)
+	}
+	if ops := slices.Concat(set.SetPace(at(4), at(4)), set.SetPace(at(defense.NoPartition), at(4))); ops != nil {
+		t.Errorf("nothing is to be done, but %+v", ops)
+	}
+}
+
+// heldAt is a StatefulSet that is held at a partition, which is another by now. The user's
+// own is 1.
+func heldAt(set, is int32) func(*native) {
+	return func(n *native) {
+		partition(n, is)
+		n.meta.Annotations = map[string]string{v1alpha1.HeldAnnotation: fmt.Sprintf(`{"release":2,"until":"EveryBatch","partition":1,"set":{"partition":%d}}`, set)}
 	}
 }
 

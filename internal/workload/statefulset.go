@@ -37,7 +37,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
@@ -94,7 +93,7 @@ func (s StatefulSet) Transforms() map[client.Object]cache.TransformFunc {
 }
 
 func trimStatefulSet(obj any) (any, error) {
-	return trimWorkload(obj, "replicas", "minReadySeconds", "updateStrategy", "podManagementPolicy")
+	return trimWorkload(obj, StatefulSet{}.HaltPaths(), "replicas", "minReadySeconds", "updateStrategy", "podManagementPolicy", "ordinals")
 }
 
 // Get implements Kind.
@@ -161,7 +160,11 @@ func observeStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *app
 	}
 	strategy := &s.Spec.UpdateStrategy
 	w.Replicas, w.MinReady = ptr.Deref(s.Spec.Replicas, 1), time.Duration(s.Spec.MinReadySeconds)*time.Second
-	w.Stopping = stoppingOfStatefulSet(strategy)
+	if s.Spec.Ordinals != nil {
+		w.FirstOrdinal = s.Spec.Ordinals.Start
+	}
+	w.Observed(paceOfStatefulSet(strategy))
+	w.Stopping = stoppingOfStatefulSet(strategy, w.Annotations)
 	w.Rolling = !w.OnDelete
 	w.InFlight = inFlightOfStatefulSet(strategy, w.Replicas)
 	w.ByPods, w.MayLack = true, w.InFlight
@@ -171,16 +174,29 @@ func observeStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *app
 }
 
 // stoppingOfStatefulSet: no user asks for the largest partition, which the operator
-// halts by; one that does pauses the StatefulSet.
-func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy) (stopping defense.Stopping) {
-	stopping.OnDelete = s.Type == appsv1.OnDeleteStatefulSetStrategyType
-	if s.RollingUpdate == nil || s.RollingUpdate.Partition == nil {
-		return stopping
+// halts by; one that does pauses the StatefulSet. Of one that a hold set, the annotations
+// tell what the user's was.
+func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, annotations map[string]string) defense.Stopping {
+	is := paceOfStatefulSet(s)
+	switch is.Partition {
+	case defense.NoPartition:
+		return defense.Stopping{OnDelete: true}
+	case haltPartition:
+		return defense.Stopping{Paused: true}
+	default:
+		return defense.Stopping{Partition: is.Users(annotations).Partition}
 	}
-	if stopping.Paused = *s.RollingUpdate.Partition == haltPartition; !stopping.Paused {
-		stopping.Partition = *s.RollingUpdate.Partition
+}
+
+// paceOfStatefulSet is its partition, which OnDelete does not have.
+func paceOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy) defense.Pace {
+	pace := defense.Pace{ByPartition: true}
+	if s.Type == appsv1.OnDeleteStatefulSetStrategyType {
+		pace.Partition = defense.NoPartition
+	} else if s.RollingUpdate != nil {
+		pace.Partition = ptr.Deref(s.RollingUpdate.Partition, 0)
 	}
-	return stopping
+	return pace
 }
 
 // inFlightOfStatefulSet: pods are replaced one by one, where the API server knows no
@@ -228,7 +244,17 @@ func lackingOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) int32 {
 
 // Pods implements Kind.
 func (StatefulSet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
-	return podsOfRevision(ctx, r, w)
+	pods, err := podsOfRevision(ctx, r, w)
+	for i := range pods {
+		p := &pods[i]
+		// Kubernetes compares this with the partition, not the ordinal.
+		ordinal, err := strconv.ParseInt(p.Name[strings.LastIndexByte(p.Name, '-')+1:], 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("pod %s/%s of a statefulset has no ordinal in its name: %w", p.Namespace, p.Name, err)
+		}
+		p.Index = int32(ordinal) - w.FirstOrdinal
+	}
+	return pods, err
 }
 
 // PodLabels implements Kind.
@@ -245,7 +271,7 @@ func (StatefulSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping
 	if err := typeStrategy(stored, &s); err != nil {
 		return defense.Stopping{}, err
 	}
-	return stoppingOfStatefulSet(&s.Spec.UpdateStrategy), nil
+	return stoppingOfStatefulSet(&s.Spec.UpdateStrategy, stored.GetAnnotations()), nil
 }
 
 // typeStrategy reads the update strategy of a workload, and nothing else, into an object
@@ -261,16 +287,30 @@ func typeStrategy(stored *unstructured.Unstructured, typed client.Object) error 
 	return nil
 }
 
-// Pace implements Kind: rollouts of StatefulSets are not held.
-func (StatefulSet) Pace(*unstructured.Unstructured) (*defense.Pacing, error) { return nil, nil }
+// Pace implements Kind: rollouts of StatefulSets are held by their partition.
+func (StatefulSet) Pace(stored *unstructured.Unstructured) (*defense.Pacing, error) {
+	var s appsv1.StatefulSet
+	if err := typeStrategy(stored, &s); err != nil {
+		return nil, err
+	}
+	replicas, ok, err := unstructured.NestedInt64(stored.Object, "spec", "replicas")
+	if err != nil {
+		return nil, fmt.Errorf("read statefulset %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
+	}
+	if !ok {
+		replicas = 1
+	}
+	pace := paceOfStatefulSet(&s.Spec.UpdateStrategy)
+	return &defense.Pacing{Pace: pace, Rolling: pace.Partition != defense.NoPartition, Replicas: int32(replicas)}, nil //nolint:gosec // the API has it so
+}
 
 // PacePaths implements Kind.
-func (StatefulSet) PacePaths() []Path { return nil }
+func (StatefulSet) PacePaths() []Path { return []Path{partitionPath} }
 
 // Halt implements Control. No pod is replaced, one that is made again is of the version
 // before. What a user wants the partition to be is kept by HaltedFrom.
 func (StatefulSet) Halt(w *defense.Workload) []Op {
-	return replaceField(partitionPath, w.Partition, haltPartition)
+	return replaceField(partitionPath, w.Pace.Partition, haltPartition)
 }
 
 // HaltedFrom implements Control.
@@ -290,26 +330,22 @@ func (StatefulSet) Resume(w *defense.Workload) []Op {
 	case w.OnDelete:
 		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: string(appsv1.OnDeleteStatefulSetStrategyType)}}
 	case !w.Paused:
-		return []Op{{Op: "test", Path: partitionPath.Pointer(), Value: w.Partition}}
+		return []Op{{Op: "test", Path: partitionPath.Pointer(), Value: w.Pace.Partition}}
 	}
-	return replaceField(partitionPath, haltPartition, usersPartition(w))
+	return replaceField(partitionPath, haltPartition, defense.HaltedPartition(w.Annotations))
 }
 
 // usersPartition is what a user wants the partition of a StatefulSet to be, halted or not.
-func usersPartition(w *defense.Workload) int64 {
+func usersPartition(w *defense.Workload) int32 {
 	if !w.Paused {
-		return int64(w.Partition)
+		return w.Partition
 	}
-	users, err := strconv.ParseInt(w.Annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
-	if err != nil || users < 0 {
-		return 0
-	}
-	return users
+	return defense.HaltedPartition(w.Annotations)
 }
 
 // Words implements Control.
 func (StatefulSet) Words(w *defense.Workload) defense.Words {
-	partition := func(n int64) string { return patchCommand("statefulset", w.Name, partitionPath, n) }
+	partition := func(n int32) string { return patchCommand("statefulset", w.Name, partitionPath, n) }
 	words := defense.Words{
 		HaltedBy: fmt.Sprintf("partition %d", haltPartition), Resume: partition(usersPartition(w)), GoOn: partition(0), Undoes: true,
 	}
@@ -338,7 +374,12 @@ func (StatefulSet) Restore(template map[string]any) []Op {
 }
 
 // SetPace implements Control.
-func (StatefulSet) SetPace(defense.Pace, defense.Pace) []Op { return nil }
+func (StatefulSet) SetPace(from, to defense.Pace) []Op {
+	if from == to || from.Partition == defense.NoPartition || to.Partition == defense.NoPartition {
+		return nil
+	}
+	return replaceField(partitionPath, from.Partition, to.Partition)
+}
 
 // RevisionTemplate implements Kind.
 func (StatefulSet) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (map[string]any, string, error) {

@@ -590,6 +590,12 @@ type HoldRecord struct {
 	// SetProgressDeadlineSeconds is what the hold made of it, by which it is known
 	// again.
 	SetProgressDeadlineSeconds int32 `json:"setProgressDeadlineSeconds"`
+	// Partition of the user, and SetPartition what the hold made of it: of a StatefulSet,
+	// whose other values are 0 here.
+	// +optional
+	Partition *int32 `json:"partition,omitempty"`
+	// +optional
+	SetPartition *int32 `json:"setPartition,omitempty"`
 }
 
 // ChangeWorkload is the record of one release: one version of the pod template

@@ -1,0 +1,138 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// The hold of a workload whose pods are numbered, and replaced from the last one down to
+// its partition: the partition is raised so that only a batch of them is replaced, and
+// lowered by a batch whenever all pods above it are verified, until it is the user's own.
+// Nothing goes on by time while the operator is gone, and no pod is removed because of a
+// hold: those below the partition stay at the version before, also when they are made
+// again.
+
+// NoPartition stands for the partition of a workload whose strategy has none.
+const NoPartition int32 = -1
+
+// kept is p with that many pods kept back, at least as many as the user wants.
+func (p Pace) kept(pods int32) Pace {
+	p.Partition = max(p.Partition, pods)
+	return p
+}
+
+func (w Wave) size() int32 { return max(w.Batch, 1) }
+
+// DecidePartition says what becomes of a rollout that is held by its partition. It goes
+// by the pods that are there of the current version, each in its place: one that is not
+// made yet, or not seen, is waited for. So a wave is let go on once, also from an old
+// view, and a pod that is made again has to be verified like the one before.
+func DecidePartition(in HoldInput) HoldPlan {
+	w := &steps{HoldInput: in}
+	w.look()
+	switch h, batch := in.Hold, (Wave{Batch: in.Batch}).size(); {
+	case in.Replicas <= h.Partition, in.Until == v1alpha1.HoldFirstBatch && h.OpenedAt > 0:
+		w.plan.Done = true
+	case in.Replicas <= h.Set.Partition:
+		// It was scaled down: no pod is left that could be verified.
+		w.plan.Set = w.with(in.Replicas - batch)
+	case w.missing > 0 || w.plan.Waiting > 0:
+		return w.plan
+	case in.Until == v1alpha1.HoldFirstBatch, h.Set.Partition <= h.Partition:
+		w.plan.Done = true
+	default:
+		set := w.with(h.Set.Partition - batch)
+		set.OpenedAt, set.OpenedTo = in.Now.Unix(), w.latest.Unix()
+		w.plan.Set, w.plan.Opens = set, true
+	}
+	w.plan.Again = 0
+	return w.plan
+}
+
+// steps is what such a decision looks at.
+type steps struct {
+	HoldInput
+	plan HoldPlan
+	// missing are the places above the partition in which there is no pod of the current
+	// version.
+	missing int32
+	// latest is when the last of the others became Ready.
+	latest time.Time
+}
+
+// look goes through the pods above the partition.
+func (w *steps) look() {
+	from := w.Hold.Set.Partition
+	there := map[int32]bool{}
+	w.latest = time.Unix(w.Hold.OpenedTo, 0)
+	for _, p := range w.Pods {
+		if p.Index < from || p.Index >= w.Replicas {
+			continue
+		}
+		there[p.Index] = true
+		w.latest = latest(w.latest, p.ReadySince)
+		// No verdict comes before the user's own minReadySeconds are over.
+		left := p.Created.Add(w.AtMost + w.MinReady).Sub(w.Now)
+		switch {
+		case p.Verified:
+			continue
+		case left <= 0 && !p.ReadySince.IsZero():
+			// Its time is over. One that is not Ready is waited for: nothing would go on.
+			if p.ReadySince.Unix() > w.Hold.OpenedTo {
+				w.plan.RanOut++
+			}
+			continue
+		case left > 0:
+			w.plan.Again = shortest(w.plan.Again, max(left, time.Second/10))
+		}
+		w.plan.Waiting++
+		if w.plan.Since.IsZero() || p.Created.Before(w.plan.Since) {
+			w.plan.Since = p.Created
+		}
+	}
+	w.missing = max(w.Replicas-from, 0) - int32(len(there)) //nolint:gosec // at most as many
+}
+
+// with is the hold with so many pods kept back.
+func (w *steps) with(pods int32) *Hold {
+	h, was := *w.Hold, w.Hold.Set
+	h.Set, h.Was, h.Until = h.kept(pods), &was, w.Until
+	return &h
+}
+
+// Users is a pace as the user wants it, by what the annotations of the workload say of a
+// hold.
+func (p Pace) Users(annotations map[string]string) Pace {
+	if h := p.HoldOf(annotations); h != nil {
+		return h.Kept(p)
+	}
+	return p
+}
+
+// HaltedPartition is the user's own partition of a workload that the operator halted by
+// it; 0, which the API server sets, where HaltedFromAnnotation says none.
+func HaltedPartition(annotations map[string]string) int32 {
+	users, err := strconv.ParseInt(annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
+	if err != nil || users < 0 {
+		return 0
+	}
+	return int32(users)
+}

@@ -1,0 +1,261 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+func partitionAt(p int32) Pace { return Pace{ByPartition: true, Partition: p} }
+
+// TestBeginPartition: a batch of pods is replaced, and where that is all of them, nothing
+// is held.
+func TestBeginPartition(t *testing.T) {
+	for name, c := range map[string]struct {
+		own   int32
+		first Wave
+		want  int32 // -1 for no hold
+	}{
+		"one by one":                      {0, Wave{5, 1}, 4},
+		"in batches":                      {0, Wave{5, 2}, 3},
+		"no size of a batch is known":     {0, Wave{5, 0}, 4},
+		"a batch is all pods":             {0, Wave{5, 5}, -1},
+		"a batch is more than all pods":   {0, Wave{5, 200}, -1},
+		"below it a user keeps some":      {2, Wave{5, 1}, 4},
+		"a user keeps more":               {4, Wave{5, 2}, -1},
+		"a user keeps all":                {7, Wave{5, 1}, -1},
+		"a user paused it":                {math.MaxInt32, Wave{5, 1}, -1},
+		"a batch is all that it replaces": {4, Wave{5, 1}, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := testSteps.Begin(2, partitionAt(c.own), v1alpha1.HoldEveryBatch, time.Hour, c.first)
+			switch {
+			case h == nil && c.want >= 0:
+				t.Error("it is not held")
+			case h != nil && (h.Set != partitionAt(c.want) || h.Pace != partitionAt(c.own)):
+				t.Errorf("it is held as %+v, want partition %d", h, c.want)
+			}
+		})
+	}
+}
+
+func TestParseHeldPartition(t *testing.T) {
+	whole := &Hold{Release: 7, Until: v1alpha1.HoldFirstBatch, Pace: partitionAt(0), Set: partitionAt(3)}
+	if got, want := whole.String(), `{"release":7,"until":"FirstBatch","partition":0,"set":{"partition":3}}`; got != want {
+		t.Errorf("it is written as %s, want %s", got, want)
+	}
+	was := partitionAt(4)
+	whole.Was, whole.OpenedAt, whole.OpenedTo, whole.Over = &was, 12, 11, true
+	if h := ParseHold(whole.String()); h == nil || h.String() != whole.String() || h.Pace != whole.Pace || *h.Was != was {
+		t.Errorf("read %+v, want %+v", h, whole)
+	}
+	for _, bad := range []string{
+		`{"release":7,"until":"FirstBatch","partition":-1,"set":{"partition":3}}`,
+		`{"release":7,"until":"FirstBatch","partition":0,"set":{"minReadySeconds":0,"progressDeadlineSeconds":600}}`,
+		`{"release":7,"until":"FirstBatch","minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"partition":3}}`,
+		`{"release":7,"until":"FirstBatch","partition":0,"set":{"partition":3},"was":{"minReadySeconds":0,"progressDeadlineSeconds":600}}`,
+		`{"release":7,"until":"FirstBatch","partition":0,"set":{"partition":99999999999}}`,
+	} {
+		if h := ParseHold(bad); h != nil {
+			t.Errorf("%s is read as %+v", bad, h)
+		}
+	}
+	// As it was written before there were partitions.
+	text := `{"release":2,"until":"EveryBatch","minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1800},"was":{"minReadySeconds":0,"progressDeadlineSeconds":600},"openedAt":3,"openedTo":2,"over":true}`
+	if h := ParseHold(text); h == nil || h.String() != text {
+		t.Errorf("%s is read as %+v", text, h)
+	}
+	annotations := map[string]string{v1alpha1.HeldAnnotation: whole.String()}
+	if usersPace.HoldOf(annotations) != nil || was.HoldOf(annotations) == nil {
+		t.Error("a hold is one of a workload that cannot be held so")
+	}
+}
+
+// TestDecidePartition: five pods, held at partition 3 in batches of two, the user's is 0.
+func TestDecidePartition(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	// Pods are made ten minutes ago, and Ready since nine.
+	pod := func(index int32, verified bool) HeldPod {
+		return HeldPod{Index: index, Created: ago(10 * time.Minute), ReadySince: ago(9 * time.Minute), Verified: verified}
+	}
+	overdue := func(index int32) HeldPod {
+		return HeldPod{Index: index, Created: ago(2 * time.Hour), ReadySince: ago(time.Hour)}
+	}
+	unready := func(index int32, made time.Duration) HeldPod { return HeldPod{Index: index, Created: ago(made)} }
+	pods := func(all ...HeldPod) []HeldPod { return all }
+	const stays = -2
+	for name, c := range map[string]struct {
+		change  func(*HoldInput)
+		pods    []HeldPod
+		done    bool
+		set     int32 // stays for none
+		waiting int
+		ranOut  int
+		again   time.Duration
+	}{
+		"nothing is made yet":               {set: stays},
+		"one is made":                       {pods: pods(pod(4, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
+		"one is verified, the other unmade": {pods: pods(pod(4, true)), set: stays},
+		"one is verified, the other not":    {pods: pods(pod(4, true), pod(3, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
+		"one of two pods in the same place": {pods: pods(pod(4, true), pod(4, true)), set: stays},
+		"one that is made again":            {pods: pods(pod(4, true), pod(3, true), unready(4, time.Minute)), set: stays, waiting: 1, again: 29*time.Minute + 5*time.Second},
+		"all are verified":                  {pods: pods(pod(4, true), pod(3, true)), set: 1},
+		"one below, from before it was":     {pods: pods(pod(4, true), pod(3, true), pod(1, false)), set: 1},
+		"one below is no verdict":           {pods: pods(pod(4, true), pod(1, true), pod(2, true)), set: stays},
+		"a user keeps two":                  {change: func(in *HoldInput) { in.Hold.Partition = 2 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
+		"a smaller batch by now":            {change: func(in *HoldInput) { in.Batch = 1 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
+		"no batches by now":                 {change: func(in *HoldInput) { in.Batch = 0 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
+		"only the first wave":               {change: func(in *HoldInput) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, true)), done: true, set: stays},
+		"only the first wave, unverified":   {change: func(in *HoldInput) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
+		"only the first wave by now": {change: func(in *HoldInput) { in.Until, in.Hold.OpenedAt = v1alpha1.HoldFirstBatch, ago(time.Minute).Unix() },
+			pods: pods(pod(4, true)), done: true, set: stays},
+		"the last wave is there": {change: func(in *HoldInput) { in.Hold.Set = in.Hold.Pace },
+			pods: pods(pod(4, true), pod(3, true), pod(2, true), pod(1, true)), set: stays},
+		"the last wave is verified": {change: func(in *HoldInput) { in.Hold.Set = in.Hold.Pace },
+			pods: pods(pod(4, true), pod(3, true), pod(2, true), pod(1, true), pod(0, true)), done: true, set: stays},
+		"scaled up":                       {change: func(in *HoldInput) { in.Replicas = 7 }, pods: pods(pod(4, true), pod(3, true)), set: stays},
+		"scaled up, and verified":         {change: func(in *HoldInput) { in.Replicas = 6 }, pods: pods(pod(4, true), pod(3, true), pod(5, true)), set: 1},
+		"scaled down":                     {change: func(in *HoldInput) { in.Replicas = 4 }, pods: pods(pod(4, false), pod(3, true)), set: 1},
+		"scaled down below the wave":      {change: func(in *HoldInput) { in.Replicas = 3 }, pods: pods(pod(4, false)), set: 1},
+		"scaled down to a batch":          {change: func(in *HoldInput) { in.Replicas = 2 }, set: 0},
+		"scaled down to what is kept":     {change: func(in *HoldInput) { in.Replicas, in.Hold.Partition = 2, 2 }, done: true, set: stays},
+		"its time is over":                {pods: pods(pod(4, true), overdue(3)), set: 1, ranOut: 1},
+		"the time of both is over":        {pods: pods(overdue(4), overdue(3)), set: 1, ranOut: 2},
+		"the time of one is over":         {pods: pods(pod(4, false), overdue(3)), set: stays, waiting: 1, ranOut: 1, again: 20*time.Minute + 5*time.Second},
+		"its time was over":               {change: func(in *HoldInput) { in.Hold.OpenedTo = ago(time.Minute).Unix() }, pods: pods(pod(4, true), overdue(3)), set: 1},
+		"its time is over, it is unready": {pods: pods(pod(4, true), unready(3, 2*time.Hour)), set: stays, waiting: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := HoldInput{
+				Now: now, Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, MinReady: 5 * time.Second, HoldSteps: testSteps, Replicas: 5, Batch: 2, Pods: c.pods,
+				Hold: testSteps.Begin(2, partitionAt(0), v1alpha1.HoldEveryBatch, 30*time.Minute, Wave{5, 2}),
+			}
+			if c.change != nil {
+				c.change(&in)
+			}
+			before := *in.Hold
+			plan := DecideHold(in)
+			if plan.Done != c.done || plan.Waiting != c.waiting || plan.RanOut != c.ranOut || plan.Again != c.again {
+				t.Errorf("plan %+v, want done %t, %d waiting, %d ran out, again in %s", plan, c.done, c.waiting, c.ranOut, c.again)
+			}
+			switch {
+			case plan.Set == nil:
+				if c.set != stays {
+					t.Errorf("it stays, want partition %d", c.set)
+				}
+			case plan.Set.Set != partitionAt(c.set) || *plan.Set.Was != before.Set || plan.Set.Pace != before.Pace:
+				t.Errorf("it is %+v, want partition %d", plan.Set, c.set)
+			case plan.Opens != (plan.Set.OpenedAt == now.Unix()):
+				t.Errorf("pods are let go on: %t, and it says %d", plan.Opens, plan.Set.OpenedAt)
+			default:
+				// Decided again from the same pods, as a view of them may be behind.
+				in.Hold = plan.Set
+				if again := DecideHold(in); again.Set != nil || again.Done {
+					t.Errorf("one wave is let go on twice: %+v", again)
+				}
+			}
+			if plan.Set != nil && plan.Set.Partition != before.Partition {
+				t.Error("the user's own is changed")
+			}
+		})
+	}
+}
+
+// TestMutatePartition is what admission makes of the partition of a StatefulSet of four
+// pods, in batches of one.
+func TestMutatePartition(t *testing.T) {
+	at := partitionAt
+	held := testSteps.Begin(4, at(0), v1alpha1.HoldEveryBatch, time.Hour, Wave{4, 1})
+	stepped, second := *held, at(3)
+	stepped.Set, stepped.Was = at(2), &second
+	heldAs := func(h *Hold, from, to int32) *admissionWrapper {
+		return makeUpdate().pacing(at(from), at(to)).bothAnnotations(v1alpha1.HeldAnnotation, h.String())
+	}
+	halted := func(from string) *admissionWrapper {
+		w := makeUpdate().pacing(at(math.MaxInt32), at(math.MaxInt32)).bothAnnotations(v1alpha1.HaltedAnnotation, "v0")
+		if from != "" {
+			w.bothAnnotations(v1alpha1.HaltedFromAnnotation, from)
+		}
+		w.Old.Paused, w.New.Paused = true, true
+		return w
+	}
+	for name, c := range map[string]struct {
+		request   *admissionWrapper
+		partition int32
+		held      int64
+		own       int32
+		end       string
+	}{
+		"a release that is to be held":           {makeUpdate().pacing(at(0), at(0)).wantsHold().release(), 3, 5, 0, ""},
+		"at a user's partition":                  {makeUpdate().pacing(at(2), at(2)).wantsHold().release(), 3, 5, 2, ""},
+		"one that sets the partition":            {makeUpdate().pacing(at(0), at(1)).wantsHold().release(), 3, 5, 1, ""},
+		"at a partition that keeps all but one":  {makeUpdate().pacing(at(3), at(3)).wantsHold().release(), 3, 0, 0, ""},
+		"one that a user paused":                 {makeUpdate().pacing(at(math.MaxInt32), at(math.MaxInt32)).wantsHold().release(), math.MaxInt32, 0, 0, ""},
+		"one that nobody asks to be":             {makeUpdate().pacing(at(0), at(0)).release(), 0, 0, 0, ""},
+		"a version that succeeded before":        {makeUpdate().pacing(at(0), at(0)).wantsHold(Revision{Version: "v2"}).release(), 0, 0, 0, ""},
+		"over what was halted":                   {halted("").wantsHold().release(), 3, 5, 0, ""},
+		"over what was halted at a user's":       {halted("2").wantsHold().release(), 3, 5, 2, ""},
+		"over what was halted, not held":         {halted("2").release(), 2, 0, 0, ""},
+		"a release while one is held":            {heldAs(&stepped, 2, 2).wantsHold().release(), 3, 5, 0, ""},
+		"a release while one is held, applied":   {heldAs(&stepped, 2, 0).wantsHold().release(), 3, 5, 0, ""},
+		"a release while one is held, edited":    {heldAs(&stepped, 2, 1).wantsHold().release(), 3, 5, 1, ""},
+		"going back while one is held":           {heldAs(&stepped, 2, 2).wantsHold(Revision{Version: "v2"}).release(), 0, 0, 0, ""},
+		"something else while it is held":        {heldAs(&stepped, 2, 2).annotation("a", "b"), 2, 4, 0, ""},
+		"losing what is known of the hold":       {heldAs(&stepped, 2, 2).lose(v1alpha1.HeldAnnotation), 2, 4, 0, ""},
+		"applying what was before":               {heldAs(&stepped, 2, 0), 2, 4, 0, ""},
+		"writing what was read before":           {heldAs(&stepped, 2, 3), 2, 4, 0, ""},
+		"setting another":                        {heldAs(&stepped, 2, 1), 1, 0, 0, "4 EditedByUser jane"},
+		"pausing it":                             {heldAs(&stepped, 2, math.MaxInt32), math.MaxInt32, 0, 0, "4 EditedByUser jane"},
+		"turning to OnDelete":                    {heldAs(&stepped, 2, NoPartition), NoPartition, 0, 0, "4 EditedByUser jane"},
+		"turning to OnDelete with a release":     {heldAs(&stepped, 2, NoPartition).wantsHold().release(), NoPartition, 0, 0, ""},
+		"opting out":                             {heldAs(&stepped, 2, 2).label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), 0, 0, 0, ""},
+		"the operator lets the next be replaced": {heldAs(held, 3, 3).own().annotation(v1alpha1.HeldAnnotation, stepped.String()), 2, 4, 0, ""},
+		"the operator gives back":                {heldAs(&stepped, 2, 2).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()), 0, 0, 0, ""},
+		"the operator halts, and gives back":     {heldAs(&stepped, 2, math.MaxInt32).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()), math.MaxInt32, 0, 0, ""},
+		"the operator rolls back":                {heldAs(&stepped, 2, 2).own().release(), 0, 0, 0, ""},
+		"the operator holds late":                {makeUpdate().own().pacing(at(0), at(0)).annotation(v1alpha1.HeldAnnotation, held.String()), 3, 4, 0, ""},
+		"a hold of another kind, copied":         {makeUpdate().pacing(at(1), at(1)).bothAnnotations(v1alpha1.HeldAnnotation, heldAt(4).String()), 1, 0, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.request.Hold != nil {
+				c.request.Hold.Batch = 1
+			}
+			once := admitted(c.request.AdmissionRequest, MutateAdmission(c.request.AdmissionRequest))
+			if again := MutateAdmission(once); len(again) > 0 {
+				t.Errorf("asked again, it changes %+v", again)
+			}
+			if once.New.Pace != at(c.partition) {
+				t.Errorf("pace %+v, want partition %d", once.New.Pace, c.partition)
+			}
+			h := ParseHold(once.New.Annotations[v1alpha1.HeldAnnotation])
+			switch {
+			case h == nil && c.held != 0, h != nil && (h.Release != c.held || h.Pace != at(c.own)):
+				t.Errorf("held as %+v, want release %d and the user's %d", h, c.held, c.own)
+			case h == nil && once.New.Annotations[v1alpha1.HeldAnnotation] != "":
+				t.Errorf("the annotation is left: %s", once.New.Annotations[v1alpha1.HeldAnnotation])
+			}
+			if end := once.New.Annotations[v1alpha1.HoldEndedAnnotation]; end != c.end {
+				t.Errorf("ended %q, want %q", end, c.end)
+			}
+		})
+	}
+}
