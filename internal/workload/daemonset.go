@@ -209,7 +209,7 @@ func (DaemonSet) IsCurrent(w *defense.Workload, pod metav1.Object) bool { return
 // Stopping implements Kind.
 func (DaemonSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
 	var d appsv1.DaemonSet
-	if err := typeStrategy(stored, &d); err != nil {
+	if err := typeFields(stored, &d, "updateStrategy"); err != nil {
 		return defense.Stopping{}, err
 	}
 	return stoppingOfDaemonSet(&d.Spec.UpdateStrategy, stored.GetAnnotations()), nil

@@ -268,20 +268,23 @@ func (StatefulSet) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
 // Stopping implements Kind.
 func (StatefulSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
 	var s appsv1.StatefulSet
-	if err := typeStrategy(stored, &s); err != nil {
+	if err := typeFields(stored, &s, "updateStrategy"); err != nil {
 		return defense.Stopping{}, err
 	}
 	return stoppingOfStatefulSet(&s.Spec.UpdateStrategy, stored.GetAnnotations()), nil
 }
 
-// typeStrategy reads the update strategy of a workload, and nothing else, into an object
-// of its type.
-func typeStrategy(stored *unstructured.Unstructured, typed client.Object) error {
-	strategy, _, err := unstructured.NestedFieldNoCopy(stored.Object, "spec", "updateStrategy")
-	if err == nil && strategy != nil {
-		err = runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"spec": map[string]any{"updateStrategy": strategy}}, typed)
+// typeFields reads these fields of the spec of a workload, and nothing else, into an
+// object of its type.
+func typeFields(stored *unstructured.Unstructured, typed client.Object, fields ...string) error {
+	spec, _ := stored.Object["spec"].(map[string]any)
+	some := map[string]any{}
+	for _, name := range fields {
+		if value := spec[name]; value != nil {
+			some[name] = value
+		}
 	}
-	if err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"spec": some}, typed); err != nil {
 		return fmt.Errorf("read %s %s/%s: %w", strings.ToLower(stored.GetKind()), stored.GetNamespace(), stored.GetName(), err)
 	}
 	return nil
@@ -290,18 +293,11 @@ func typeStrategy(stored *unstructured.Unstructured, typed client.Object) error 
 // Pace implements Kind: rollouts of StatefulSets are held by their partition.
 func (StatefulSet) Pace(stored *unstructured.Unstructured) (*defense.Pacing, error) {
 	var s appsv1.StatefulSet
-	if err := typeStrategy(stored, &s); err != nil {
+	if err := typeFields(stored, &s, "updateStrategy", "replicas"); err != nil {
 		return nil, err
 	}
-	replicas, ok, err := unstructured.NestedInt64(stored.Object, "spec", "replicas")
-	if err != nil {
-		return nil, fmt.Errorf("read statefulset %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
-	}
-	if !ok {
-		replicas = 1
-	}
 	pace := paceOfStatefulSet(&s.Spec.UpdateStrategy)
-	return &defense.Pacing{Pace: pace, Rolling: pace.Partition != defense.NoPartition, Replicas: int32(replicas)}, nil //nolint:gosec // the API has it so
+	return &defense.Pacing{Pace: pace, Rolling: pace.Partition != defense.NoPartition, Replicas: ptr.Deref(s.Spec.Replicas, 1)}, nil
 }
 
 // PacePaths implements Kind.

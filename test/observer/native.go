@@ -43,6 +43,8 @@ const (
 	// restAnnotation is the rest of the spec, and what of it the operator halts by as
 	// the user wants it.
 	restAnnotation = "observer/rest"
+	// heldPartition is what the annotation of a hold says, which is not as of a Deployment.
+	heldPartition = "observer/held"
 )
 
 // workloadKinds are what workloads are called in requests, with their kinds here.
@@ -74,11 +76,38 @@ func likeStatefulSet(o *appsv1.StatefulSet) *appsv1.Deployment {
 		}
 		r.Partition = ptr.To(int32(users))
 	}
+	held := o.Annotations[v1alpha1.HeldAnnotation]
+	if r := rest.UpdateStrategy.RollingUpdate; r != nil && held != "" {
+		r.Partition = ptr.To(usersPartition(held, ptr.Deref(r.Partition, 0)))
+	}
 	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
+	if delete(d.Annotations, v1alpha1.HeldAnnotation); held != "" {
+		d.Annotations[heldPartition] = held
+	}
 	d.Spec.Replicas, d.Spec.MinReadySeconds, d.Spec.Paused = ptr.To(ptr.Deref(o.Spec.Replicas, 1)), o.Spec.MinReadySeconds, halted
 	s := &o.Status
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: s.Replicas, UpdatedReplicas: s.UpdatedReplicas, AvailableReplicas: s.AvailableReplicas}
 	return d
+}
+
+// heldByPartition is what the annotation of a hold says of a StatefulSet.
+type heldByPartition struct {
+	Partition *int32
+	Set       struct{ Partition int32 }
+	Was       *struct{ Partition int32 }
+}
+
+// usersPartition is what a user wants of a partition that a hold may have set. So a hold
+// that loses that, or gives something else back, changes what is not the operator's.
+func usersPartition(text string, is int32) int32 {
+	var h heldByPartition
+	if json.Unmarshal([]byte(text), &h) != nil || h.Partition == nil {
+		return is
+	}
+	if is == h.Set.Partition || h.Was != nil && is == h.Was.Partition {
+		return *h.Partition
+	}
+	return is
 }
 
 func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
