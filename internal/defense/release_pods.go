@@ -177,9 +177,12 @@ func (d *release) allBatched() bool {
 }
 
 // deadline is until when a batch waits to be full. While a check of the release held
-// batches up, none was waited for.
+// batches up, or a partition the pods, none was waited for.
 func (d *release) deadline() time.Time {
 	since := time.Unix(d.status.EntryTimeUnix, 0)
+	if h := d.Workload.Hold; h != nil && h.ByPartition {
+		since = latest(since, time.Unix(h.OpenedAt, 0)) // nothing came before that
+	}
 	for _, c := range d.checksAt(v1alpha1.StageReleasePre) {
 		if !c.Background && c.CompletionTime != nil && c.CompletionTime.After(since) {
 			since = c.CompletionTime.Time

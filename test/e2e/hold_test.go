@@ -137,7 +137,13 @@ func (w *world) checked(ctx context.Context, ns string) {
 // needs to see no more.
 func (w *world) pass(ctx context.Context, ns string) {
 	GinkgoHelper()
-	for _, b := range w.batchesOf(ctx, Default, w.currentChange(ctx, Default, ns, "web")) {
+	w.passBatches(ctx, w.batchesOf(ctx, Default, w.currentChange(ctx, Default, ns, "web")))
+}
+
+// passBatches passes the checks that go on of batches.
+func (w *world) passBatches(ctx context.Context, batches []v1alpha1.ChangePod) {
+	GinkgoHelper()
+	for _, b := range batches {
 		Eventually(func(g Gomega) {
 			var now v1alpha1.ChangePod
 			g.Expect(client.IgnoreNotFound(w.api.Get(ctx, client.ObjectKeyFromObject(&b), &now))).To(Succeed())
