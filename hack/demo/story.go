@@ -89,6 +89,7 @@ func (s *story) play(ctx context.Context) error {
 		{"A failing verdict from AlterShield Server: a block, and a repair", s.block},
 		{"A failing verdict from AlterShield Server: what the server heard and said", s.serverLog},
 		{"The same with self-healing: the release is rolled back", s.healed},
+		{"A StatefulSet: its second pod fails while it is held at its partition, and it is brought back", s.statefulSet},
 	}); err != nil {
 		return err
 	}
