@@ -33,6 +33,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
@@ -88,6 +89,7 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		ObservedGeneration: object.Generation,
 		LastTransitionTime: metav1.NewTime(r.Clock.Now()),
 	})
+	r.noteKinds(updated)
 	if equality.Semantic.DeepEqual(updated.Status, object.Status) {
 		return ctrl.Result{}, nil
 	}
@@ -99,6 +101,25 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	above := settings.FromObjects(operator)
 	r.report(&object, updated, &above)
 	return ctrl.Result{}, nil
+}
+
+// noteKinds notes since when workloads of each kind are defended. Those that are there
+// when a version runs for the first time that knows their kind are baselines: nobody
+// missed a release of them.
+func (r *OpsConfigInfoReconciler) noteKinds(setting *v1alpha1.OpsConfigInfo) {
+	if setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
+		return
+	}
+	for _, kind := range r.Kinds.Kinds() {
+		name := defense.ConditionOfKind(kind.GroupVersionKind())
+		if name == "" || meta.FindStatusCondition(setting.Status.Conditions, name) != nil {
+			continue
+		}
+		meta.SetStatusCondition(&setting.Status.Conditions, metav1.Condition{
+			Type: name, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown, LastTransitionTime: metav1.NewTime(r.Clock.Now()),
+			Message: "workloads of this kind are defended since then; what they were at before is their baseline",
+		})
+	}
 }
 
 // assess judges a setting. Nothing is said of objects that are neither the

@@ -18,6 +18,7 @@ package controllers
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -94,5 +96,51 @@ func TestHoldingLowered(t *testing.T) {
 				t.Errorf("told %v, want %v", told, test.want)
 			}
 		})
+	}
+}
+
+// TestNoteKinds: since when each kind is defended is noted once, on the operator's own
+// setting blocking alone, and stays.
+func TestNoteKinds(t *testing.T) {
+	const operator, namespace = "operator", "shop"
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	blocking := wrappers.MakeOpsConfigInfo(operator, settings.NameBlocking, v1alpha1.TypeBlocking).On("").Obj()
+	own := wrappers.MakeOpsConfigInfo(namespace, settings.NameBlocking, v1alpha1.TypeBlocking).On("").Obj()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(blocking).
+		WithObjects(wrappers.MakeNamespace(namespace).Enrolled().Obj(), blocking, own).Build()
+	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	began := clock.Now()
+	for _, kinds := range []*workload.Registry{ // of versions that follow one another
+		workload.NewRegistry(workload.Deployment{}), workload.NewRegistry(workload.Deployment{}, workload.StatefulSet{}), workload.Defended(), workload.Defended(),
+	} {
+		r := &OpsConfigInfoReconciler{Cluster: &cluster.Cluster{
+			View: cluster.View{Cached: c, Live: c, Kinds: kinds, Operator: operator}, Client: c, Recorder: events.NewFakeRecorder(10), Clock: clock,
+		}}
+		for _, o := range []client.Object{blocking, own} {
+			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		clock.Step(time.Hour)
+	}
+	noted := func(o *v1alpha1.OpsConfigInfo) map[string]time.Duration {
+		since := map[string]time.Duration{}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			t.Fatal(err)
+		}
+		for _, condition := range o.Status.Conditions {
+			since[condition.Type] = condition.LastTransitionTime.Sub(began)
+		}
+		return since
+	}
+	want := map[string]time.Duration{v1alpha1.ConditionAccepted: 0, v1alpha1.ConditionDefendsStatefulSet: time.Hour, v1alpha1.ConditionDefendsDaemonSet: 2 * time.Hour}
+	if got := noted(blocking); !maps.Equal(got, want) {
+		t.Errorf("noted %v, want %v", got, want)
+	}
+	if got := noted(own); len(got) != 1 {
+		t.Errorf("of a namespace it is noted %v", got)
 	}
 }

@@ -216,7 +216,7 @@ func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, 
 		if s, ok := seen.(sighting); ok && s.uid == w.UID {
 			in.SeenBefore = s.version
 		}
-		if in.DefendedSince, err = r.defendedSince(ctx, ns); err != nil {
+		if in.DefendedSince, err = r.defendedSince(ctx, ns, w); err != nil {
 			return in, err
 		}
 	}
@@ -257,19 +257,14 @@ func (r *WorkloadReconciler) sight(ctx context.Context, key workload.Key, w *def
 // before it was made, although the cache does not show that yet.
 const youngRevision = time.Minute
 
-// defendedSince is the later of the enrolment of the namespace and of the
-// installation of the operator, which is when its first setting was created.
-func (r *WorkloadReconciler) defendedSince(ctx context.Context, ns cluster.Namespace) (time.Time, error) {
-	since := defense.EnrolledSince(ns.Meta.ManagedFields)
-	var installed v1alpha1.OpsConfigInfo
+// defendedSince is from when on admission should have seen every release of a workload.
+func (r *WorkloadReconciler) defendedSince(ctx context.Context, ns cluster.Namespace, w *defense.Workload) (time.Time, error) {
+	var blocking v1alpha1.OpsConfigInfo
 	key := types.NamespacedName{Namespace: r.Operator, Name: settings.NameBlocking}
-	if err := r.Client.Get(ctx, key, &installed); err != nil {
+	if err := r.Client.Get(ctx, key, &blocking); err != nil {
 		return time.Time{}, client.IgnoreNotFound(err)
 	}
-	if since.IsZero() || since.After(installed.CreationTimestamp.Time) {
-		return since, nil
-	}
-	return installed.CreationTimestamp.Time, nil
+	return defense.DefendedSince(defense.EnrolledSince(ns.Meta.ManagedFields), &blocking, w.GVK), nil
 }
 
 func (r *WorkloadReconciler) apply(

@@ -22,7 +22,10 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -38,7 +41,8 @@ type WorkloadInput struct {
 	// Changes are the ChangeWorkloads owned by this very workload (by UID).
 	Changes []v1alpha1.ChangeWorkload
 	// DefendedSince is from when on admission should have seen every release
-	// of this workload: its namespace was enrolled and the operator installed.
+	// of this workload: its namespace was enrolled, the operator installed, and it knew
+	// the kind.
 	// Zero when that is not known.
 	DefendedSince time.Time
 	// History are the successful versions of the workload that are remembered, and
@@ -314,6 +318,35 @@ func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
 		}
 	}
 	return since
+}
+
+// DefendedSince is from when on admission should have seen every release of a workload of
+// a kind: the latest of the enrolment of its namespace, of the installation of the
+// operator, and of the upgrade from which on it knows the kind. Zero where one of them is
+// not known. Blocking is the operator's own setting of this name, which is made when it
+// first runs.
+func DefendedSince(enrolled time.Time, blocking *v1alpha1.OpsConfigInfo, kind schema.GroupVersionKind) time.Time {
+	if enrolled.IsZero() {
+		return enrolled
+	}
+	since := []time.Time{enrolled, blocking.CreationTimestamp.Time}
+	if name := ConditionOfKind(kind); name != "" {
+		known := meta.FindStatusCondition(blocking.Status.Conditions, name)
+		if known == nil {
+			return time.Time{}
+		}
+		since = append(since, known.LastTransitionTime.Time)
+	}
+	return slices.MaxFunc(since, time.Time.Compare)
+}
+
+// ConditionOfKind is the condition of the setting blocking that says since when workloads
+// of a kind are defended; empty for Deployments, which all versions do.
+func ConditionOfKind(kind schema.GroupVersionKind) string {
+	if kind == appsv1.SchemeGroupVersion.WithKind("Deployment") {
+		return ""
+	}
+	return v1alpha1.DefendsConditionPrefix + kind.Kind
 }
 
 // OwnsEnrolment says whether an entry of managed fields owns EnrolledLabel.

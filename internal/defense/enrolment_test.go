@@ -21,7 +21,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -279,6 +281,39 @@ func TestEnrolledSince(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := EnrolledSince(test.fields); !got.Equal(test.want) {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestDefendedSince: an upgrade to a version that knows another kind makes no releases of
+// what was there of it.
+func TestDefendedSince(t *testing.T) {
+	at := testNow.Add
+	set, deployment := appsv1.SchemeGroupVersion.WithKind("StatefulSet"), appsv1.SchemeGroupVersion.WithKind("Deployment")
+	defends := func(kind string, since time.Time) []metav1.Condition {
+		return []metav1.Condition{{Type: "Defends" + kind, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(since)}}
+	}
+	for name, test := range map[string]struct {
+		kind                schema.GroupVersionKind
+		enrolled, installed time.Time
+		conditions          []metav1.Condition
+		want                time.Time
+	}{
+		"enrolled after the installation":           {deployment, at(time.Hour), at(0), nil, at(time.Hour)},
+		"enrolled before it":                        {deployment, at(0), at(time.Hour), nil, at(time.Hour)},
+		"not enrolled, as far as is known":          {deployment, time.Time{}, at(0), nil, time.Time{}},
+		"a kind that is not known yet":              {set, at(time.Hour), at(0), defends("DaemonSet", at(0)), time.Time{}},
+		"a kind known since the installation":       {set, at(time.Hour), at(0), defends("StatefulSet", at(time.Second)), at(time.Hour)},
+		"a kind known since an upgrade":             {set, at(time.Hour), at(0), defends("StatefulSet", at(2*time.Hour)), at(2 * time.Hour)},
+		"a Deployment, whatever else is said of it": {deployment, at(time.Hour), at(0), defends("Deployment", at(2*time.Hour)), at(time.Hour)},
+		"not enrolled, of a kind that is known":     {set, time.Time{}, at(0), defends("StatefulSet", at(0)), time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			blocking := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(test.installed)}}
+			blocking.Status.Conditions = test.conditions
+			if got := DefendedSince(test.enrolled, blocking, test.kind); !got.Equal(test.want) {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})

@@ -57,8 +57,8 @@ type sight struct {
 	written time.Time
 	// enrolled: its namespace is under defense; known says whether that is known.
 	enrolled, enrolledKnown bool
-	// defendedSince is since when it is, or since when the operator is there, whichever
-	// is later; zero where that is not known.
+	// defendedSince is since when it is, or since when the operator is there, or knows
+	// its kind, whichever is later; zero where that is not known.
 	defendedSince time.Time
 	// changes are its records, the newest release first.
 	changes []v1alpha1.ChangeWorkload
@@ -270,9 +270,8 @@ func (s *sight) seeSettings(ctx context.Context, view cluster.View) error {
 		return nil
 	}
 	for i := range operator {
-		// It is made when the operator first runs.
-		if o := &operator[i]; o.Name == settings.NameBlocking && !s.defendedSince.IsZero() && o.CreationTimestamp.After(s.defendedSince) {
-			s.defendedSince = o.CreationTimestamp.Time
+		if o := &operator[i]; o.Name == settings.NameBlocking {
+			s.defendedSince = defense.DefendedSince(s.defendedSince, o, s.workload.GVK)
 		}
 	}
 	inForce, err := view.InForce(ctx, s.workload.Namespace, s.workload.Annotations)

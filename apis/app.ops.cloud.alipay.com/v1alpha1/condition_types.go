@@ -419,6 +419,15 @@ const (
 	ReasonConfigured                 = "Configured"
 	ReasonConfigurationMissing       = "ConfigurationMissing"
 	EventWebhookConfigurationMissing = "WebhookConfigurationMissing"
+	// DefendsConditionPrefix, with the kind of a workload, is a condition of the
+	// operator's own `blocking`: its lastTransitionTime is since when the operator
+	// defends workloads of this kind. It is there for kinds that not all versions of the
+	// operator defend: ConditionDefendsStatefulSet and ConditionDefendsDaemonSet.
+	// ReasonKnown is its reason.
+	DefendsConditionPrefix      = "Defends"
+	ConditionDefendsStatefulSet = "DefendsStatefulSet"
+	ConditionDefendsDaemonSet   = "DefendsDaemonSet"
+	ReasonKnown                 = "Known"
 	// ReasonInForce means spec is valid and in force.
 	ReasonInForce = "InForce"
 	// ReasonInvalidContent means spec.content cannot be used; the message names
