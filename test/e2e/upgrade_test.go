@@ -378,4 +378,23 @@ var _ = Describe("an upgrade", Ordered, SpecPriority(longest), Label(soak), func
 		land()
 		u.after(ctx)
 	}, SpecTimeout(5*patience))
+
+	It("from one that knows Deployments only restarts nothing of other kinds, and makes up no release of them", func(ctx SpecContext) {
+		k := &newKinds{world: w}
+		k.before(ctx)
+		By("upgrading")
+		newer := r.apply(ctx, root, "kinds")
+		k.check(ctx)("the manifests applied")
+		r.replace(ctx, newer, k.check(ctx))
+		k.released(ctx)
+		for _, m := range newer {
+			expectNoErrors(m.LogPath())
+		}
+
+		By("going back")
+		Expect(k.set.running(ctx)).To(HaveLen(3))
+		k.pods, k.templates = k.seen(ctx, Default)
+		r.replace(ctx, r.apply(ctx, tree, "older-kinds"), func(string) {})
+		k.left(ctx)
+	}, SpecTimeout(5*patience))
 })
