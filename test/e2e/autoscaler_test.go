@@ -144,17 +144,22 @@ func (m *meter) scale(ctx context.Context, ns string, units int32) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// autoscale has web scaled by the work there is.
+// autoscale has the Deployment web scaled by the work there is.
 func (w *world) autoscale(ctx context.Context, ns string) {
+	GinkgoHelper()
+	w.autoscaleWorkload(ctx, ns, "Deployment", "web")
+}
+
+func (w *world) autoscaleWorkload(ctx context.Context, ns, kind, name string) {
 	GinkgoHelper()
 	atOnce := &autoscalingv2.HPAScalingRules{
 		StabilizationWindowSeconds: ptr.To[int32](0),
 		Policies:                   []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 100, PeriodSeconds: 1}},
 	}
 	Expect(w.api.Create(ctx, &autoscalingv2.HorizontalPodAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: kind, Name: name},
 			MinReplicas:    ptr.To[int32](1), MaxReplicas: 8,
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{
 				Metric: autoscalingv2.MetricIdentifier{Name: workMetric},
@@ -167,8 +172,11 @@ func (w *world) autoscale(ctx context.Context, ns string) {
 
 // expectScaledFreely checks that no scaling was refused, and that the operator had no
 // part in any.
-func (w *world) expectScaledFreely(ctx context.Context, ns string) {
+func (w *world) expectScaledFreely(ctx context.Context, ns string, resource ...string) {
 	GinkgoHelper()
+	if len(resource) == 0 {
+		resource = []string{"deployments"}
+	}
 	var events corev1.EventList
 	Expect(w.api.List(ctx, &events, client.InNamespace(ns))).To(Succeed())
 	told := map[string]int{}
@@ -180,7 +188,7 @@ func (w *world) expectScaledFreely(ctx context.Context, ns string) {
 	Expect(told).To(HaveKey("SuccessfulRescale"))
 	Expect(told).NotTo(Or(HaveKey("FailedRescale"), HaveKey("FailedUpdateScale")))
 	written := 0
-	for _, r := range w.writesIn(ns, "deployments") {
+	for _, r := range w.writesIn(ns, resource...) {
 		Expect(r.Verb).To(Equal("patch"), r.String())
 		Expect(r.Subresource).To(BeEmpty(), r.String())
 		Expect(r.Paths).NotTo(ContainElement(Or(Equal("/spec"), HavePrefix("/spec/replicas"))), r.String())
@@ -300,5 +308,62 @@ var _ = Describe("beside a HorizontalPodAutoscaler", Ordered, SpecPriority(longe
 		Expect(w.setImage(ctx, ns, "web", "busybo")).To(MatchError(ContainSubstring("was rolled back at ")))
 		w.restful(ctx, ns)
 		w.expectScaledFreely(ctx, ns)
+	})
+
+	It("a StatefulSet gets pods of the new version while it is released, and of the one before while it is halted", func(ctx SpecContext) {
+		n := native{w, "statefulset", w.newNamespace(ctx, true)}
+		p := w.startPorter(n.namespace)
+		scale := func(units int32) {
+			GinkgoHelper()
+			m.set(n.namespace, int(units))
+			Eventually(func(g Gomega) {
+				pods := n.pods(ctx, g)
+				g.Expect(pods).To(HaveLen(int(units)))
+				for i := range pods {
+					g.Expect(conditionIsTrue(&pods[i], corev1.PodReady)).To(BeTrue(), pods[i].Name)
+				}
+			}).WithContext(ctx).Should(Succeed())
+		}
+		m.set(n.namespace, 3)
+		Expect(w.api.Create(ctx, n.manifest(func(spec map[string]any) {
+			waitsAtGate(spec)
+			spec["podManagementPolicy"] = "Parallel"
+		}))).To(Succeed())
+		w.autoscaleWorkload(ctx, n.namespace, "StatefulSet", "sleep")
+		n.verified(ctx, 3)
+		By("scaling in the middle of a release")
+		p.let(1)
+		Expect(n.release(ctx, "second")).To(Succeed())
+		c := n.passed(ctx, 1)
+		m.set(n.namespace, 5)
+		Eventually(func(g Gomega) { g.Expect(n.pods(ctx, g)).To(HaveLen(5)) }).WithContext(ctx).Should(Succeed())
+		Expect(n.current(ctx, Default).Status.Status).To(Equal(v1alpha1.ChangeWorkloadRunning))
+		p.letAll()
+		Expect(n.verified(ctx, 5).UID).To(Equal(c.UID))
+		Expect(n.labelled(ctx, Default, "second")).To(HaveLen(5))
+		By("scaling while it is halted")
+		p.let(1)
+		Expect(n.release(ctx, "third")).To(Succeed())
+		w.setVerdict(ctx, n.passed(ctx, 1), "unpass")
+		n.strategy(ctx, `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`)
+		p.letAll()
+		scale(7)
+		for _, pod := range n.pods(ctx, Default) {
+			if pod.Name == "sleep-5" || pod.Name == "sleep-6" {
+				Expect(pod.Labels).To(HaveKeyWithValue("test", "second"), pod.Name)
+			}
+		}
+		scale(2)
+		Expect(n.labelled(ctx, Default, "second")).To(HaveLen(2))
+		n.change(ctx, v1alpha1.ChangeWorkloadSuspend)
+		Expect(n.release(ctx, "fourth")).To(MatchError(ContainSubstring("is suspended")))
+		By("repairing it, and scaling at the same time")
+		Expect(n.patch(ctx, repair("good"))).To(Succeed())
+		m.set(n.namespace, 4)
+		n.verified(ctx, 4)
+		Eventually(func(g Gomega) { g.Expect(n.labelled(ctx, g, "good")).To(HaveLen(4)) }).WithContext(ctx).Should(Succeed())
+		n.verified(ctx, 4)
+		w.restful(ctx, n.namespace)
+		w.expectScaledFreely(ctx, n.namespace, "statefulsets")
 	})
 })

@@ -571,7 +571,7 @@ func (w *world) addNode(ctx context.Context, pool, name string) {
 		Status: corev1.NodeStatus{Capacity: room, Allocatable: room},
 	}
 	Expect(w.api.Create(ctx, node)).To(Succeed())
-	DeferCleanup(func(ctx context.Context) { Expect(w.api.Delete(ctx, node)).To(Succeed()) })
+	DeferCleanup(func(ctx context.Context) { Expect(client.IgnoreNotFound(w.api.Delete(ctx, node))).To(Succeed()) })
 	Eventually(func(g Gomega) {
 		g.Expect(w.api.Get(ctx, client.ObjectKeyFromObject(node), node)).To(Succeed())
 		g.Expect(node.Status.Conditions).To(ContainElement(And(HaveField("Type", corev1.NodeReady), HaveField("Status", corev1.ConditionTrue))))
