@@ -25,6 +25,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -200,6 +201,49 @@ var _ = Describe("beside what applies the whole spec of other kinds each second"
 			Expect(n.verified(ctx, 3).Spec.Reversion).To(Equal(first.Spec.Reversion))
 			Expect(k.still(ctx)).To(And(Not(BeEmpty()), HaveEach(MatchError(ContainSubstring("was rolled back at ")))))
 			n.blockedInFlight(ctx, k, p, complete)
+		})
+
+		It("which forces nothing upon a "+kind+": it conflicts with a halt, and with nothing after it", func(ctx SpecContext) {
+			n := native{w, kind, w.newNamespace(ctx, true)}
+			p := w.startPorter(n.namespace)
+			apply := func(manifest *unstructured.Unstructured, force ...client.ApplyOption) error {
+				return w.api.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()), append(force, client.FieldOwner(applierName))...)
+			}
+			fails := func(value string) {
+				GinkgoHelper()
+				p.let(1)
+				Expect(apply(complete(n, value, "busybox"))).To(Succeed())
+				w.setVerdict(ctx, n.passed(ctx, 1), "unpass")
+				Eventually(func(g Gomega) { g.Expect(n.get(ctx, g).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation)) }).WithContext(ctx).Should(Succeed())
+				err := apply(complete(n, value, "busybox"))
+				Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
+				Expect(err).To(MatchError(And(ContainSubstring(`conflict with "`+v1alpha1.FieldManager+`"`), ContainSubstring(".spec.updateStrategy."))))
+				Expect(n.get(ctx, Default).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation))
+				p.letAll()
+			}
+			free := func(value string) {
+				GinkgoHelper()
+				Eventually(func() error { return apply(complete(n, value, "busybox")) }).WithContext(ctx).Should(Succeed())
+				w.restful(ctx, n.namespace)
+				before := n.get(ctx, Default).GetResourceVersion()
+				Expect(apply(complete(n, value, "busybox"))).To(Succeed())
+				Expect(n.get(ctx, Default).GetResourceVersion()).To(Equal(before))
+			}
+			Expect(apply(complete(n, "first", "busybox"))).To(Succeed())
+			n.verified(ctx, 3)
+			fails("second")
+			w.setVerdict(ctx, n.current(ctx, Default), "pass")
+			n.verified(ctx, 3)
+			free("second")
+			By("repairing by force what is halted")
+			fails("third")
+			repair := complete(n, "repair", "busybox")
+			repair.SetLabels(map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue})
+			Expect(apply(repair, client.ForceOwnership)).To(Succeed())
+			Expect(n.get(ctx, Default).GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
+			Eventually(func(g Gomega) { g.Expect(n.labelled(ctx, g, "repair")).To(HaveLen(3)) }).WithContext(ctx).Should(Succeed())
+			n.verified(ctx, 3)
+			free("repair")
 		})
 	}
 })
