@@ -108,7 +108,11 @@ func braked(t *testing.T) float64 {
 	}
 	for _, f := range families {
 		if f.GetName() == "altershield_rollbacks_braked_total" {
-			return f.GetMetric()[0].GetCounter().GetValue()
+			sum := 0.0
+			for _, m := range f.GetMetric() { // of all kinds
+				sum += m.GetCounter().GetValue()
+			}
+			return sum
 		}
 	}
 	t.Fatal("there is no metric of the brake")

@@ -56,6 +56,12 @@ func (w *admissionWrapper) halted(version string) *admissionWrapper {
 	return w.paused(true, true).bothAnnotations(v1alpha1.HaltedAnnotation, version)
 }
 
+// undoes makes it a workload that kubectl undoes while it is halted.
+func (w *admissionWrapper) undoes() *admissionWrapper {
+	w.Old.Words.Undoes, w.New.Words.Undoes = true, true
+	return w
+}
+
 // unblocked takes the block away that makeFailed set.
 func (w *admissionWrapper) unblocked() *admissionWrapper {
 	for _, o := range []*AdmissionObject{&w.Old, &w.New} {
@@ -179,8 +185,10 @@ func TestWaysOn(t *testing.T) {
 		request *admissionWrapper
 		want    string
 	}{
-		"failed":            {makeFailed(), "or go back: apply a good version again (the last one is v2), or kubectl rollout undo to it, or " + annotate},
-		"halted":            {makeFailed().halted("v1"), "or go back: apply a good version again (the last one is v2), or " + annotate},
+		"failed": {makeFailed(), "or go back: apply a good version again (the last one is v2), or kubectl rollout undo to it, or " + annotate},
+		"halted": {makeFailed().halted("v1"), "or go back: apply a good version again (the last one is v2), or " + annotate},
+		"halted, of a kind that kubectl undoes all the same": {
+			makeFailed().halted("v1").undoes(), "or go back: apply a good version again (the last one is v2), or kubectl rollout undo to it, or " + annotate},
 		"a user's block":    {makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), "or go back: " + annotate},
 		"nothing to go to":  {makeFailed().past(func(p *Past) { p.History = nil }), ""},
 		"all in quarantine": {makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0,v2"), ""},

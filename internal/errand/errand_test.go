@@ -85,6 +85,13 @@ func marked3(name string) *appsv1.Deployment {
 	}}
 }
 
+// haltedSet is a StatefulSet that the operator halted, which had a partition.
+func haltedSet(name string) *appsv1.StatefulSet {
+	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: name, Annotations: map[string]string{v1alpha1.HaltedAnnotation: "v", v1alpha1.HaltedFromAnnotation: "3"},
+	}}
+}
+
 // operator plays the one that runs: each time the setting is read, it does what it would
 // have done by then.
 type operator func(ctx context.Context, c client.Client, object *v1alpha1.OpsConfigInfo)
@@ -172,6 +179,13 @@ func TestLeave(t *testing.T) {
 			objects: []client.Object{managerDeployment(2), setting(false, false, ""), marked3("a")}, operator: stuck,
 			want:   []string{"left: 1 workloads", "Deployment shop/a: [blocked paused held]", "kubectl rollout resume", "remove the label", "minReadySeconds"},
 			within: time.Minute, wantNot: []string{"no workload is"},
+		},
+		"an operator that hangs, and a StatefulSet": {
+			objects: []client.Object{managerDeployment(2), setting(false, false, ""), haltedSet("db")}, operator: stuck,
+			want: []string{
+				`StatefulSet shop/db: [paused]: kubectl -n shop patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":3}}}}'`,
+			},
+			within: time.Minute,
 		},
 		"an operator that is scaled down": {
 			objects: []client.Object{managerDeployment(0), setting(false, false, ""), marked3("a")}, operator: stuck,

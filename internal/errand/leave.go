@@ -34,6 +34,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -314,6 +315,9 @@ type marked struct {
 	kind string
 	types.NamespacedName
 	marks []mark
+	// resume is the command that lets a halted one go on, where it is not that of the
+	// remedy.
+	resume string
 }
 
 // mark is one of the things the operator does to a workload that have an effect
@@ -332,7 +336,7 @@ var remedies = []struct {
 	remedy string
 }{
 	{blocked, "without the operator this has no effect: remove the label " + v1alpha1.SuspendLabel},
-	{paused, "kubectl rollout resume, which rolls the version out that failed; or kubectl rollout undo after it"},
+	{paused, "kubectl rollout resume, or the command that is named with the workload, which rolls the version out that failed; or kubectl rollout undo after it"},
 	{held, "minReadySeconds and progressDeadlineSeconds are raised, of a StatefulSet the partition: give them your values, those before are in the annotation " + v1alpha1.HeldAnnotation},
 }
 
@@ -352,6 +356,18 @@ func marks(o metav1.Object) (all []mark) {
 	return all
 }
 
+// resumeOf is the command that lets a halted workload go on, of a kind that knows no
+// pause.
+func resumeOf(kind workload.Kind, o *metav1.PartialObjectMetadata, marks []mark) string {
+	words := kind.Words(&defense.Workload{
+		Namespace: o.Namespace, Name: o.Name, Annotations: o.Annotations, Stopping: defense.Stopping{Paused: true},
+	})
+	if words.HaltedBy == "" || !slices.Contains(marks, paused) {
+		return ""
+	}
+	return ": " + defense.Kubectl(words.Resume, o.Namespace)
+}
+
 // look reads the metadata of all workloads.
 func (l *leaving) look(ctx context.Context) ([]marked, error) {
 	var found []marked
@@ -369,7 +385,7 @@ func (l *leaving) look(ctx context.Context) ([]marked, error) {
 			for i := range list.Items {
 				o := &list.Items[i]
 				if m := marks(o); len(m) > 0 && o.DeletionTimestamp == nil {
-					found = append(found, marked{gvk.Kind, client.ObjectKeyFromObject(o), m})
+					found = append(found, marked{gvk.Kind, client.ObjectKeyFromObject(o), m, resumeOf(kind, o, m)})
 				}
 			}
 			if list.Continue == "" {
@@ -394,7 +410,7 @@ func (l *leaving) tell(left []marked, known bool) {
 			l.say("  and %d more", len(left)-maxTold)
 			break
 		}
-		l.say("  %s %s: %v", w.kind, w.NamespacedName, w.marks)
+		l.say("  %s %s: %v%s", w.kind, w.NamespacedName, w.marks, w.resume)
 	}
 	for _, r := range remedies {
 		if slices.ContainsFunc(left, func(w marked) bool { return slices.Contains(w.marks, r.mark) }) {

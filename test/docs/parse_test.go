@@ -51,6 +51,8 @@ var documents = []string{
 	"docs/policies.md",
 	"docs/holding.md",
 	"docs/kinds.md",
+	"docs/statefulset.md",
+	"docs/daemonset.md",
 	"docs/connect-altershield-server.md",
 	"docs/states.md",
 	"docs/objects.md",

@@ -73,7 +73,7 @@ var stories = map[string]told{
 					"configmap/altershieldoperator-rollbacks --ignore-not-found",
 				skip: "the operator runs; test/chart runs it after an uninstall",
 			},
-			{command: "kubectl get deployments -A -o yaml | grep altershield.defense.antgroup.com/held:", code: 1}, // none
+			{command: "kubectl get deployments,statefulsets,daemonsets -A -o yaml | grep altershield.defense.antgroup.com/held:", code: 1}, // none
 			{
 				command: "kubectl apply -k config/certmanager",
 				before: func(s *story) {
@@ -119,11 +119,11 @@ var stories = map[string]told{
 			{command: "k logs -l control-plane=controller-manager --tail=-1 | grep 'did not do as it was asked'", skip: needsPods},
 			{command: "k describe pods -l control-plane=controller-manager | grep -E '^Name:|ServerUnhealthy'", skip: needsPods},
 			{command: "kubectl apply -f quick-start.yaml", before: (*story).removeWebhooks, after: func(s *story) { s.startManager(false) }},
-			{command: "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend", before: (*story).block},
+			{command: "kubectl get deployments,statefulsets,daemonsets -A -l altershield.defense.antgroup.com/suspend", before: (*story).block},
 			{
-				command: "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend",
+				command: "kubectl get deployments,statefulsets,daemonsets -A -l altershield.defense.antgroup.com/suspend",
 				after: func(s *story) {
-					s.wait("No resources found", "kubectl get deployments -A -l altershield.defense.antgroup.com/suspend")
+					s.wait("No resources found", "kubectl get deployments,statefulsets,daemonsets -A -l altershield.defense.antgroup.com/suspend")
 				},
 			},
 			{command: "kubectl describe deployment NAME", fill: named},
@@ -131,9 +131,9 @@ var stories = map[string]told{
 			{command: "kubectl get changepods -A | grep -E 'PreFailed|PreTimeout|PostFailed|PostTimeout'", code: 1},
 			{
 				command: "kubectl patch validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration --type=json -p " +
-					`'[{"op":"replace","path":"/webhooks/1/failurePolicy","value":"Ignore"}]'`,
+					`'[{"op":"replace","path":"/webhooks/1/failurePolicy","value":"Ignore"},{"op":"replace","path":"/webhooks/4/failurePolicy","value":"Ignore"},{"op":"replace","path":"/webhooks/7/failurePolicy","value":"Ignore"}]'`,
 				after: func(s *story) {
-					s.wait("Ignore Ignore Ignore", "kubectl get validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration -o jsonpath='{.webhooks[*].failurePolicy}'")
+					s.wait("Ignore Ignore Ignore Ignore Ignore Ignore Ignore Ignore Ignore", "kubectl get validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration -o jsonpath='{.webhooks[*].failurePolicy}'")
 				},
 			},
 			{command: "kubectl apply -f quick-start.yaml", before: (*story).removeWebhooks},
@@ -428,6 +428,9 @@ var stories = map[string]told{
 		},
 		end: (*story).forget,
 	},
+	"docs/statefulset.md": nativeStory("StatefulSet", `"serviceName":"db","replicas":0`,
+		`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`),
+	"docs/daemonset.md": nativeStory("DaemonSet", `"minReadySeconds":0`, `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`),
 	"docs/holding.md": {
 		begin: func(s *story) {
 			s.standAlone()
@@ -688,6 +691,44 @@ var anyManager = told{begin: func(s *story) {
 
 func released(_ *story, command string) string {
 	return download.ReplaceAllString(command, "quick-start.yaml")
+}
+
+// nativeStory is the story of a page about a kind: of a workload without pods, which is
+// halted before it is resumed.
+func nativeStory(kind, spec, resume string) told {
+	lower := strings.ToLower(kind)
+	halted := strings.NewReplacer(`"partition":0`, `"partition":2147483647`, "RollingUpdate", "OnDelete").Replace(resume)
+	name := func(_ *story, command string) string { return strings.Replace(command, "NAME", "db", 1) }
+	return told{
+		begin: func(s *story) {
+			s.standAlone()
+			s.do(`kubectl apply -f - <<'END'
+{"apiVersion":"apps/v1","kind":%q,"metadata":{"name":"db"},"spec":{%s,"selector":{"matchLabels":{"app":"db"}},
+"template":{"metadata":{"labels":{"app":"db"}},"spec":{"nodeSelector":{"none":"such"},"containers":[{"name":"db","image":"busybox"}]}}}}
+END`, kind, spec)
+		},
+		end: func(s *story) {
+			s.do("kubectl delete %s db --cascade=foreground", lower)
+			s.do("kubectl delete cwl,cpd --all")
+		},
+		steps: []step{
+			{
+				command: "kubectl rollout undo " + lower + "/NAME", fill: name,
+				before: func(s *story) {
+					s.wait("1", "kubectl get controllerrevisions -l app=db,controller-revision-hash --no-headers | wc -l")
+					s.do("kubectl set image %s/db db=busybox:2", lower)
+					s.wait("2", "kubectl get controllerrevisions -l app=db,controller-revision-hash --no-headers | wc -l")
+					s.do("kubectl patch %s/db --type=merge -p '%s'", lower, halted)
+				},
+			},
+			{
+				command: "kubectl patch " + lower + "/NAME --type=merge -p '" + resume + "'", fill: name,
+				before: func(s *story) { s.do("kubectl patch %s/db --type=merge -p '%s'", lower, halted) },
+			},
+			{command: "kubectl altershield wait " + lower + "/NAME", fill: name},
+			{command: "kubectl describe " + lower + "/NAME", fill: name},
+		},
+	}
 }
 
 func named(_ *story, command string) string { return strings.Replace(command, "NAME", "sleep", 1) }

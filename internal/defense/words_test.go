@@ -1,0 +1,95 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// What a release says of a halt is true for its kind, and names the command that fits.
+func TestWords(t *testing.T) {
+	pause := Words{Resume: "rollout resume deployment/sleep", GoOn: "rollout resume deployment/sleep"}
+	other := Words{HaltedBy: "sails 7", Resume: "patch fleet/sleep -p 3", GoOn: "patch fleet/sleep -p 0", Undoes: true}
+	fail := func(w *world) { w.Verdict("sleep-0", "fail") }
+	for name, test := range map[string]struct {
+		words Words
+		world *world
+		then  func(*world)
+		// says is the condition Progressing, event the first of this reason.
+		says, reason, event string
+	}{
+		"a Deployment is paused": {
+			pause, newWorld(3).Pods(1), fail,
+			"the operator paused the deployment because this version failed: release a repair, correct the verdict, or resume it",
+			"RolloutHalted", "the rollout is paused, because this version failed",
+		},
+		"another kind is halted": {
+			other, newWorld(3).Pods(1), fail,
+			"the operator halted the fleet (sails 7) because this version failed: release a repair, correct the verdict, or resume it" +
+				" with kubectl -n default patch fleet/sleep -p 3",
+			"RolloutHalted", "the rollout is halted (sails 7), because this version failed",
+		},
+		"a Deployment that a user paused": {
+			pause, newWorld(3).Paused().Pods(1), nil, "the deployment is paused; the release goes on when it is resumed", "", "",
+		},
+		"another kind that a user halted": {
+			other, newWorld(3).Paused().Pods(1), nil,
+			"the fleet is halted (sails 7); the release goes on when it is resumed with kubectl -n default patch fleet/sleep -p 0", "", "",
+		},
+		"a Deployment, only observed": {
+			pause, newWorld(3).Pods(1).observed(), fail, "pods are being replaced", v1alpha1.EventWouldHalt, "the rollout would have been paused",
+		},
+		"another kind, only observed": {
+			other, newWorld(3).Pods(1).observed(), fail, "pods are being replaced", v1alpha1.EventWouldHalt, "the rollout would have been halted (sails 7)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := test.world
+			w.in.Workload.Words = test.words
+			if test.words.HaltedBy != "" {
+				w.in.Workload.GVK = schema.GroupVersionKind{Version: "v1", Kind: "Fleet"}
+			}
+			w.Settle(t)
+			event := ""
+			if test.then != nil {
+				test.then(w)
+				for range 5 {
+					plan := w.Step()
+					for _, e := range slices.Concat(plan.Events, plan.ActionEvents) {
+						if e.Reason == test.reason && event == "" {
+							event = e.Message
+						}
+					}
+				}
+			}
+			c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProgressing)
+			if c == nil || c.Message != test.says {
+				t.Errorf("says %+v\nwant %s", c, test.says)
+			}
+			if !strings.HasSuffix(strings.Split(event, "; the workload is only")[0], test.event) || (event == "") != (test.event == "") {
+				t.Errorf("event %q, want %q", event, test.event)
+			}
+		})
+	}
+}
