@@ -702,6 +702,7 @@ func nativeStory(kind, spec, resume string) told {
 	return told{
 		begin: func(s *story) {
 			s.standAlone()
+			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
 			s.do(`kubectl apply -f - <<'END'
 {"apiVersion":"apps/v1","kind":%q,"metadata":{"name":"db"},"spec":{%s,"selector":{"matchLabels":{"app":"db"}},
 "template":{"metadata":{"labels":{"app":"db"}},"spec":{"nodeSelector":{"none":"such"},"containers":[{"name":"db","image":"busybox"}]}}}}
@@ -715,9 +716,9 @@ END`, kind, spec)
 			{
 				command: "kubectl rollout undo " + lower + "/NAME", fill: name,
 				before: func(s *story) {
-					s.wait("1", "kubectl get controllerrevisions -l app=db,controller-revision-hash --no-headers | wc -l")
+					s.wait("1", "kubectl get controllerrevisions -l app=db --no-headers | wc -l")
 					s.do("kubectl set image %s/db db=busybox:2", lower)
-					s.wait("2", "kubectl get controllerrevisions -l app=db,controller-revision-hash --no-headers | wc -l")
+					s.wait("2", "kubectl get controllerrevisions -l app=db --no-headers | wc -l")
 					s.do("kubectl patch %s/db --type=merge -p '%s'", lower, halted)
 				},
 			},

@@ -237,7 +237,8 @@ func TestErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no such workload": {[]string{"status", "nothing"}, "there is no deployment/nothing in the namespace " + p.namespace + "\n  choose the namespace with -n"},
+		"no such name":     {[]string{"status", "nothing"}, "there is no workload nothing in the namespace " + p.namespace + "\n  choose the namespace with -n"},
+		"no such workload": {[]string{"status", "sts/nothing"}, "there is no statefulset/nothing in the namespace " + p.namespace + "\n  choose the namespace with -n"},
 		"no such kind":     {[]string{"explain", "job/sleep"}, `"job" is no kind of workload that is defended`},
 		"no such format":   {[]string{"status", "-o", "csv"}, "-o csv is no format"},
 	}
