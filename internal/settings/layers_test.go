@@ -216,6 +216,7 @@ func TestLowers(t *testing.T) {
 		"holding off":            {"holding", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldFirstBatch, true},
 		"holding off, as it was": {"holding", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldNone, false},
 		"holding":                {"holding", &v1alpha1.OpsConfigValue{Enable: true, Content: "first"}, v1alpha1.HoldEveryBatch, false},
+		"repair off":             {"repair", &v1alpha1.OpsConfigValue{}, "", false},
 		"another":                {"silence", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldEveryBatch, false},
 	} {
 		t.Run(name, func(t *testing.T) {

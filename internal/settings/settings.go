@@ -45,6 +45,7 @@ const (
 	NameQuarantine  = "quarantine"
 	NameBrake       = "brake"
 	NameHolding     = "holding"
+	NameRepair      = "repair"
 )
 
 // MaxAdmissionTimeout bounds the time limit of the admission check: the API
@@ -96,6 +97,8 @@ type Settings struct {
 	// for how long, from when the pods were made.
 	Hold       v1alpha1.HoldUntil
 	HoldAtMost time.Duration
+	// Repair: evict pods that are stuck at a version that was rolled back.
+	Repair bool
 	// Observe: record, verify and report releases, and do nothing about them.
 	Observe bool
 	// SelfHealing: roll back a release that is suspended.
@@ -232,6 +235,15 @@ var known = map[string]setting{
 		apply:      applyHolding,
 		annotation: true, content: true,
 	},
+	NameRepair: {
+		kind:    v1alpha1.TypeRepair,
+		remark:  "after a rollback of a StatefulSet, evict pods that are stuck at the version that was left, one at a time",
+		initial: v1alpha1.OpsConfigValue{Enable: true},
+		apply: func(s *Settings, v v1alpha1.OpsConfigValue) error {
+			s.Repair = v.Enable
+			return nil
+		},
+	},
 }
 
 // Default is what is in force without any object.
@@ -266,7 +278,7 @@ func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 
 func names() []string {
 	return []string{NameBlocking, NameBranch, NameRollback, NameSelfHealing, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission,
-		NameObserve, NameQuarantine, NameBrake, NameHolding}
+		NameObserve, NameQuarantine, NameBrake, NameHolding, NameRepair}
 }
 
 func applyBranch(s *Settings, v v1alpha1.OpsConfigValue) error {

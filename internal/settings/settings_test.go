@@ -44,7 +44,7 @@ func TestFromObjects(t *testing.T) {
 		Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, Settle: 10 * time.Second,
 		Rollback: true, RollbackAfter: 2 * time.Minute, RollbackSlow: 10 * time.Minute, RollbackTolerate: 10,
 		Quarantine: true, QuarantineFor: time.Hour, Brake: true, BrakeCount: 5, BrakeWindow: 10 * time.Minute,
-		Hold: v1alpha1.HoldNone, HoldAtMost: 30 * time.Minute,
+		Hold: v1alpha1.HoldNone, Repair: true, HoldAtMost: 30 * time.Minute,
 	}
 	with := func(change func(*Settings)) Settings {
 		s := initial
@@ -88,6 +88,8 @@ func TestFromObjects(t *testing.T) {
 		"quarantine":          {stored(named("quarantine", v1alpha1.TypeQuarantine).On("30m")), with(func(s *Settings) { s.QuarantineFor = 30 * time.Minute })},
 		"quarantine off":      {stored(named("quarantine", v1alpha1.TypeQuarantine).Off("30m")), with(func(s *Settings) { s.Quarantine = false })},
 		"brake":               {stored(named("brake", v1alpha1.TypeBrake).On("1/1h30m")), with(func(s *Settings) { s.BrakeCount, s.BrakeWindow = 1, 90*time.Minute })},
+		"repair":              {stored(named("repair", v1alpha1.TypeRepair).On("")), initial},
+		"repair off":          {stored(named("repair", v1alpha1.TypeRepair).Off("")), with(func(s *Settings) { s.Repair = false })},
 		"brake off":           {stored(named("brake", v1alpha1.TypeBrake).Off("no")), with(func(s *Settings) { s.Brake = false })},
 		"holding the first":   {stored(named("holding", v1alpha1.TypeHolding).On("first")), with(func(s *Settings) { s.Hold = v1alpha1.HoldFirstBatch })},
 		"holding every": {stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h30m")), with(func(s *Settings) {
@@ -135,7 +137,7 @@ func TestAnnotations(t *testing.T) {
 		"halting off":       {map[string]string{"halting!": "disabled"}, func(s *Settings) { s.Halting = false }, nil},
 		"self-healing":      {map[string]string{"selfhealing!": "enabled"}, func(s *Settings) { s.SelfHealing = true }, nil},
 		"observe":           {map[string]string{"observe!": "enabled"}, func(s *Settings) { s.Observe = true }, nil},
-		"not by workloads":  {map[string]string{"quarantine!": "disabled", "brake!": "disabled", "history!": "1", "admission!": "enabled"}, func(*Settings) {}, nil},
+		"not by workloads":  {map[string]string{"quarantine!": "disabled", "brake!": "disabled", "history!": "1", "admission!": "enabled", "repair!": "disabled"}, func(*Settings) {}, nil},
 		"silence wrong":     {map[string]string{"silence!": "loud"}, func(*Settings) {}, []string{`"enabled"`}},
 		"timeouts in part":  {map[string]string{"timeouts!": "post=5m"}, func(s *Settings) { s.PostTimeout = 5 * time.Minute }, nil},
 		"timeouts off":      {map[string]string{"timeouts!": "disabled"}, func(*Settings) {}, nil},

@@ -109,6 +109,8 @@ var _ = DescribeTable("objects that are accepted", func(ctx SpecContext, o clien
 	Entry("quarantine", setting("quarantine", v1alpha1.TypeQuarantine).On("1h").Obj()),
 	Entry("quarantine of a day", setting("quarantine", v1alpha1.TypeQuarantine).On("24h").Obj()),
 	Entry("quarantine, disabled", setting("quarantine", v1alpha1.TypeQuarantine).Off("").Obj()),
+	Entry("repair", setting("repair", v1alpha1.TypeRepair).On("").Obj()),
+	Entry("repair, disabled", setting("repair", v1alpha1.TypeRepair).Off("").Obj()),
 	Entry("brake", setting("brake", v1alpha1.TypeBrake).On("5/10m").Obj()),
 	Entry("brake of the most", setting("brake", v1alpha1.TypeBrake).On("1000/24h").Obj()),
 	Entry("holding the first", setting("holding", v1alpha1.TypeHolding).On("first").Obj()),

@@ -21,7 +21,7 @@ import (
 )
 
 // OpsConfigType is the type of a setting.
-// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck;isObserve;isQuarantine;isBrake;isHolding
+// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck;isObserve;isQuarantine;isBrake;isHolding;isRepair
 type OpsConfigType string
 
 const (
@@ -60,6 +60,9 @@ const (
 	// TypeHolding (object `holding`): a rollout waits for its verdicts. Content is
 	// first or every, with the longest time if need be, as in first,atMost=30m.
 	TypeHolding OpsConfigType = "isHolding"
+	// TypeRepair (object `repair`): after a rollback, evict pods of StatefulSets
+	// that are stuck at the version that was left. No content.
+	TypeRepair OpsConfigType = "isRepair"
 )
 
 // OpsConfigInfoSpec is one setting. Disabled settings may have any content.
@@ -87,7 +90,9 @@ type OpsConfigInfoSpec struct {
 	// reported only. isQuarantine (quarantine): a version that never started is
 	// denied for a time; off: until somebody overrides it. isBrake (brake): the
 	// most rollbacks that nobody asked for in a time; off: no limit. isHolding
-	// (holding): a rollout waits for its verdicts.
+	// (holding): a rollout waits for its verdicts. isRepair (repair): after a
+	// rollback, pods of StatefulSets that are stuck at the version that was left
+	// are evicted.
 	Type OpsConfigType `json:"type"`
 	// Enable turns the setting on.
 	Enable bool `json:"enable"`
