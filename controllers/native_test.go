@@ -322,13 +322,11 @@ func (n native) haltAndRollBack(w *world.World) {
 	}
 }
 
-// neverStarts: a release whose image cannot be pulled is rolled back. The pods of a
-// StatefulSet are made all at once here: otherwise the one that hangs stays.
-func (n native) neverStarts(w *world.World) {
-	o := n.make()
-	if s, ok := o.(*appsv1.StatefulSet); ok {
-		s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
-	}
+// neverStarts: a release whose image cannot be pulled is rolled back. The controller of a
+// StatefulSet waits for the pod that hangs, which is evicted.
+func (n native) neverStarts(w *world.World) { n.neverStartsAs(w, n.make()) }
+
+func (n native) neverStartsAs(w *world.World, o client.Object) {
 	must(w, w.Create(o))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	first := n.stored(w).GetLabels()[v1alpha1.VersionLabel]

@@ -97,6 +97,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"changepod":      newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c), cel, probe).SetupWithManager,
 		"releasecheck":   newReleaseCheckReconciler(c, cel, probe).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
+		"repair":         newRepairReconciler(c).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
 	}
 	if o.Server != nil {

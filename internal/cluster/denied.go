@@ -73,10 +73,10 @@ func denial(err error) (message string, ok bool) {
 	return "", false
 }
 
-// refusal returns why the API server does not take a write that only a user can
+// Refusal returns why the API server does not take a write that only a user can
 // mend: a policy denied it, a right is missing, a quota is used up, or the object
 // would be invalid.
-func refusal(err error) (message string, ok bool) {
+func Refusal(err error) (message string, ok bool) {
 	if message, ok := denial(err); ok {
 		return message, true
 	}
@@ -196,7 +196,7 @@ func (d *denials) try(w *defense.Workload, a Act, write func() error) error {
 		}
 	}
 	err := write()
-	message, denied := refusal(err)
+	message, denied := Refusal(err)
 	if !denied {
 		if err == nil && before != nil {
 			d.known.Remove(key)

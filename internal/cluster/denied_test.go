@@ -87,7 +87,7 @@ func TestDenial(t *testing.T) {
 				wanted = is{denial: true, refusal: true}
 			}
 			_, denied := denial(err)
-			_, refused := refusal(err)
+			_, refused := Refusal(err)
 			if got := (is{denied, refused, Outdated(err)}); got != wanted {
 				t.Errorf("%v: %+v, want %+v", err, got, wanted)
 			}

@@ -102,7 +102,7 @@ func (c *Cluster) RequestRollback(ctx context.Context, key workload.Key, version
 	// A request is answered from the state of this moment, whatever was denied
 	// before.
 	if err := c.write(ctx, p); err != nil {
-		if message, refused := refusal(err); refused {
+		if message, refused := Refusal(err); refused {
 			return "", &RefusedError{defense.DescribeDenial(ActRequest.what, message)}
 		}
 		if Outdated(err) {

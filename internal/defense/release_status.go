@@ -201,6 +201,9 @@ func (d *release) endConditions() {
 	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionHeld) {
 		d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonHoldEnded, "the release ended")
 	}
+	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionRepairBlocked) {
+		d.condition(v1alpha1.ConditionRepairBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended")
+	}
 	// It speaks of pods that are being replaced.
 	if meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodsUnavailable) != nil {
 		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended")

@@ -81,6 +81,11 @@ var (
 		Name: "altershield_rollbacks_total",
 		Help: "Releases that the operator rolled back, by the kind of the workload and the cause: NeverStarted, VerificationFailed or Requested. Not the ways back of users.",
 	}, []string{"kind", "cause"})
+	repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_repairs_total",
+		Help: "Evictions of pods that were stuck after a rollback, by kind of the workload and outcome: " +
+			"evicted, blocked (by a PodDisruptionBudget), denied (by a policy or a missing right) or outdated (the pod had changed).",
+	}, []string{"kind", "outcome"})
 	waysBack = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_ways_back_total",
 		Help: "Releases that failed, and that a user left past the block for a version that is good, by the kind of the workload.",
@@ -146,7 +151,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
+	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, repairs, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -231,6 +236,17 @@ func Overridden(kind string) { overrides.WithLabelValues(kind).Inc() }
 
 // RolledBack counts a release that was rolled back.
 func RolledBack(kind, cause string) { rollbacks.WithLabelValues(kind, cause).Inc() }
+
+// What became of the eviction of a pod that was stuck.
+const (
+	RepairEvicted  = "evicted"
+	RepairBlocked  = "blocked"
+	RepairDenied   = "denied"
+	RepairOutdated = "outdated"
+)
+
+// Repair counts the eviction of a pod of a workload of a kind.
+func Repair(kind, outcome string) { repairs.WithLabelValues(kind, outcome).Inc() }
 
 // WentBack counts a release that a user left for a version that is good.
 func WentBack(kind string) { waysBack.WithLabelValues(kind).Inc() }

@@ -26,6 +26,9 @@ import (
 // The rare events have their series from the start: a counter that appears with
 // its first event has not increased yet, as far as an alert can tell.
 func init() {
+	for _, outcome := range []string{RepairEvicted, RepairBlocked, RepairDenied, RepairOutdated} {
+		repairs.WithLabelValues("StatefulSet", outcome)
+	}
 	for _, result := range []string{"PostFinish", "Skipped", "PreFailed", "PreTimeout", "PostFailed", "PostTimeout"} {
 		batches.WithLabelValues(result)
 	}

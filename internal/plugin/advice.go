@@ -185,6 +185,19 @@ func (a advisor) lookAtPods() Advice {
 	return Advice{a.plugin("status", a.target, "-o wide"), "shows each pod, and what it waits for"}
 }
 
+// deleteStuck is what the operator says about a pod that it may not evict.
+func (f *finder) deleteStuck() []Advice {
+	said := f.condition(v1alpha1.ConditionRepairBlocked)
+	if said == nil {
+		return nil
+	}
+	pod, ok := defense.PodToDelete(said.Message)
+	if !ok {
+		return nil
+	}
+	return []Advice{{f.kubectl("delete pod", pod), "has the pod made anew of the current version, and its volumes stay; right when the application bears that it goes"}}
+}
+
 // moreTime is right where pods are only slow.
 func (a advisor) moreTime() Advice {
 	return Advice{

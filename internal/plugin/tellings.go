@@ -91,7 +91,9 @@ var (
 	doBrake     = func(f *finder) []Advice { return append([]Advice{f.elsewhere()}, doMend(f)...) }
 	doDescribe  = func(f *finder) []Advice { return []Advice{f.describe()} }
 	doOverrides = func(f *finder) []Advice { return []Advice{f.overrides()} }
-	doHeld      = func(f *finder) []Advice { return []Advice{f.watch(), f.endHold()} }
+	// doDeleteStuck is right when a pod is stuck that the operator may not evict.
+	doDeleteStuck = func(f *finder) []Advice { return append(f.deleteStuck(), f.lookAtPods()) }
+	doHeld        = func(f *finder) []Advice { return []Advice{f.watch(), f.endHold()} }
 )
 
 // tellings are how the conditions of a release are told, as docs/states.md lists them.
@@ -240,6 +242,13 @@ func addDefense() {
 	add(v1alpha1.ConditionOverridesAccepted, map[[2]string]telling{
 		{isFalse, v1alpha1.ReasonInvalidOverride}: {NeedsSomebody, "setting not accepted", "An annotation by which the workload has a setting of its own cannot be used.", doOverrides},
 		{isTrue, v1alpha1.ReasonAccepted}:         {NeedsNoWord, "settings accepted", "The settings of the workload's own can be used.", nil},
+	})
+	add(v1alpha1.ConditionRepairBlocked, map[[2]string]telling{
+		{isTrue, v1alpha1.ReasonDisruptionBudget}: {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and a PodDisruptionBudget keeps the pod.", doDeleteStuck},
+		{isTrue, v1alpha1.ReasonEvictionRefused}:  {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and the operator may not evict it.", doDeleteStuck},
+		{isTrue, v1alpha1.ReasonRepairDisabled}:   {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and the setting repair is off.", doDeleteStuck},
+		{isFalse, v1alpha1.ReasonRecovered}:       {NeedsNoWord, "not stuck", "Nothing is in the way of a pod that is stuck any more.", nil},
+		{isFalse, v1alpha1.ReasonReleaseEnded}:    {NeedsNoWord, "ended", "The release ended while a pod was stuck.", nil},
 	})
 	denied := func(what string) telling {
 		return telling{NeedsSomebody, "write denied", "Something denies the operator a write: " + what + " The operator tries again.", doDescribe}

@@ -431,7 +431,7 @@ func progressOf(a awaited, v releaseView, verdict verdictOfWait) []progressLine 
 	if total := s.PassCount + s.FailCount + s.CheckingCount + s.PreparingCount; total > 0 {
 		lines = append(lines, progressLine{"pods", fmt.Sprintf("batch %d: %s", s.Batches, podCounts(s))})
 	}
-	for _, kind := range []string{v1alpha1.ConditionProgressing, v1alpha1.ConditionRolledBack, v1alpha1.ConditionHeld, v1alpha1.ConditionWaitsForServer, v1alpha1.ConditionWritesAccepted} {
+	for _, kind := range []string{v1alpha1.ConditionProgressing, v1alpha1.ConditionRolledBack, v1alpha1.ConditionHeld, v1alpha1.ConditionRepairBlocked, v1alpha1.ConditionWaitsForServer, v1alpha1.ConditionWritesAccepted} {
 		c := meta.FindStatusCondition(s.Conditions, kind)
 		if c == nil || isQuiet(c) {
 			continue
@@ -444,7 +444,7 @@ func progressOf(a awaited, v releaseView, verdict verdictOfWait) []progressLine 
 // isQuiet says that a condition says nothing that somebody who waits has to know.
 func isQuiet(c *metav1.Condition) bool {
 	switch c.Type {
-	case v1alpha1.ConditionHeld, v1alpha1.ConditionWaitsForServer:
+	case v1alpha1.ConditionHeld, v1alpha1.ConditionRepairBlocked, v1alpha1.ConditionWaitsForServer:
 		return c.Status != metav1.ConditionTrue
 	case v1alpha1.ConditionRolledBack:
 		return c.Reason == v1alpha1.ReasonRecovered

@@ -115,6 +115,14 @@ type Control interface {
 	SetPace(from, to defense.Pace) []Op
 }
 
+// Repairer is a Kind whose controller may wait for ever for a pod of a version that was
+// left.
+type Repairer interface {
+	// Places observes a workload and all its pods by their places; nil when there is none
+	// of that name. Workload and pods are read from live, unless that is nil.
+	Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*defense.Workload, *defense.Places, error)
+}
+
 // Template reads the pod template off a workload of a kind, as the API server sent it.
 func Template(k Kind, stored *unstructured.Unstructured) (map[string]any, error) {
 	path := k.TemplatePath()

@@ -47,7 +47,10 @@ import (
 // remembers its templates in ControllerRevisions.
 type StatefulSet struct{}
 
-var _ Kind = StatefulSet{}
+var (
+	_ Kind     = StatefulSet{}
+	_ Repairer = StatefulSet{}
+)
 
 var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 
@@ -113,16 +116,28 @@ func (s StatefulSet) Glance(ctx context.Context, r client.Reader, key types.Name
 
 // glance also returns its revisions, and whether it may have pods of several of them.
 func (StatefulSet) glance(ctx context.Context, r client.Reader, key types.NamespacedName) (w *defense.Workload, all []revision, mixed bool, err error) {
-	w, s, err := getStatefulSet(ctx, r, key)
+	w, s, all, err := getSetAt(ctx, r, r, key)
 	if err != nil || w == nil {
 		return nil, nil, false, err
 	}
-	if all, err = revisionsOf(ctx, r, w, markOfStatefulSet); err != nil {
-		return nil, nil, false, err
-	}
-	observeRevision(w, updateRevision(all, w, &s.Status))
 	lacks(w, lackingOfStatefulSet(s, w))
 	return w, all, s.Status.UpdatedReplicas != s.Status.Replicas || w.Rollout.Unobserved, nil
+}
+
+// getSetAt observes a StatefulSet with its revisions, which only a cache finds.
+func getSetAt(
+	ctx context.Context, cached, r client.Reader, key types.NamespacedName,
+) (*defense.Workload, *appsv1.StatefulSet, []revision, error) {
+	w, s, err := getStatefulSet(ctx, r, key)
+	if err != nil || w == nil {
+		return nil, nil, nil, err
+	}
+	all, err := revisionsOf(ctx, cached, w, markOfStatefulSet)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	observeRevision(w, updateRevision(all, w, &s.Status))
+	return w, s, all, nil
 }
 
 // markOfStatefulSet is the name of the revision, which is what its pods are labelled with.
@@ -246,13 +261,7 @@ func lackingOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) int32 {
 func (StatefulSet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
 	pods, err := podsOfRevision(ctx, r, w)
 	for i := range pods {
-		p := &pods[i]
-		// Kubernetes compares this with the partition, not the ordinal.
-		ordinal, err := strconv.ParseInt(p.Name[strings.LastIndexByte(p.Name, '-')+1:], 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("pod %s/%s of a statefulset has no ordinal in its name: %w", p.Namespace, p.Name, err)
-		}
-		p.Index = int32(ordinal) - w.FirstOrdinal
+		pods[i].Index = indexOf(pods[i].Name, w)
 	}
 	return pods, err
 }

@@ -43,6 +43,8 @@ func business(r *Request) bool {
 	switch what {
 	case "deployments", "statefulsets", "daemonsets", "pods":
 		return r.Verb == "patch"
+	case "pods/eviction":
+		return r.Verb == "create"
 	case "changeworkloads":
 		return slices.Contains([]string{"create", "patch", "delete"}, r.Verb)
 	case "changeworkloads/status", "changepods/status":
@@ -81,8 +83,8 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 		if !business(r) {
 			findings = append(findings, found(OwnFields, "a write that is not the operator's business"))
 		}
-		if r.Resource == "pods" && !marksFinished(r.body, w.stamped(r)) {
-			findings = append(findings, found(OwnFields, "a write of a pod that does more than mark it as finished: %s", r.body))
+		if f := w.checkPod(r); f != nil {
+			findings = append(findings, *f)
 		}
 		if f := w.checkLeft(r); f != nil {
 			findings = append(findings, *f)
@@ -96,6 +98,37 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 		})
 	}
 	return violations
+}
+
+// checkPod is S6 of pods: the operator marks them as finished, and evicts those that it
+// has read, and no others of their names.
+func (w *world) checkPod(r *Request) *finding {
+	f := (*finding)(nil)
+	switch {
+	case r.Resource != "pods":
+	case r.Subresource == "eviction":
+		if !evictsAsRead(r.body) {
+			f = new(finding)
+			*f = found(OwnFields, "an eviction of whatever has that name by now: %s", r.body)
+		}
+	case !marksFinished(r.body, w.stamped(r)):
+		f = new(finding)
+		*f = found(OwnFields, "a write of a pod that does more than mark it as finished: %s", r.body)
+	}
+	return f
+}
+
+// evictsAsRead says that an eviction is of one pod as it was read, and gives it the time
+// that it has to end.
+func evictsAsRead(body []byte) bool {
+	var sent struct {
+		DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
+	}
+	if json.Unmarshal(body, &sent) != nil {
+		return false
+	}
+	o := sent.DeleteOptions
+	return o.Preconditions != nil && o.Preconditions.UID != nil && o.Preconditions.ResourceVersion != nil && o.GracePeriodSeconds == nil
 }
 
 // passing says whether a refusal is not about rights that the operator needs: the

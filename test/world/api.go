@@ -139,7 +139,7 @@ func newAPI() *api {
 		Build()
 	a.client = interceptor.NewClient(store, interceptor.Funcs{
 		Create: a.create, Update: a.update, Patch: a.patch, Delete: a.delete,
-		SubResourceUpdate: a.updateStatus, SubResourcePatch: a.patchStatus,
+		SubResourceCreate: a.evict, SubResourceUpdate: a.updateStatus, SubResourcePatch: a.patchStatus,
 	})
 	return a
 }
@@ -502,21 +502,26 @@ func (a *api) putStatus(ctx context.Context, c client.Client, o, next client.Obj
 func (a *api) delete(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 	var options client.DeleteOptions
 	options.ApplyOptions(opts)
+	return a.remove(ctx, c, o, options.Preconditions, request{"delete", "", sent(nil)})
+}
+
+// remove deletes what is as the preconditions say.
+func (a *api) remove(ctx context.Context, c client.Client, o client.Object, p *metav1.Preconditions, r request) error {
 	before, err := a.stored(o)
 	if err != nil {
 		return err
 	}
-	if p := options.Preconditions; p != nil && p.UID != nil && *p.UID != before.GetUID() {
+	if p != nil && p.UID != nil && *p.UID != before.GetUID() {
 		return apierrors.NewConflict(resourceOf(o), o.GetName(), errors.New("the UID in the precondition does not match"))
 	}
-	if p := options.Preconditions; p != nil && p.ResourceVersion != nil && *p.ResourceVersion != before.GetResourceVersion() {
+	if p != nil && p.ResourceVersion != nil && *p.ResourceVersion != before.GetResourceVersion() {
 		return apierrors.NewConflict(resourceOf(o), o.GetName(), errors.New("the ResourceVersion in the precondition does not match"))
 	}
 	if err := c.Delete(ctx, asObject(before.DeepCopyObject())); err != nil {
 		return err
 	}
 	a.deletes[kindOf(before)]++
-	a.record(ctx, before, true, request{"delete", "", sent(nil)})
+	a.record(ctx, before, true, r)
 	return nil
 }
 

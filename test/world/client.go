@@ -140,6 +140,12 @@ func (p *Process) delete(ctx context.Context, c client.WithWatch, o client.Objec
 	return p.write(ctx, "delete", o, func(ctx context.Context, o client.Object) error { return c.Delete(ctx, o, opts...) })
 }
 
+func (p *Process) evict(ctx context.Context, c client.Client, subResource string, o, body client.Object, opts ...client.SubResourceCreateOption) error {
+	return p.write(ctx, "evict", o, func(ctx context.Context, o client.Object) error {
+		return c.SubResource(subResource).Create(ctx, o, body, opts...)
+	})
+}
+
 func (p *Process) updateStatus(ctx context.Context, c client.Client, _ string, o client.Object, opts ...client.SubResourceUpdateOption) error {
 	return p.write(ctx, "update status of", o, func(ctx context.Context, o client.Object) error {
 		return c.Status().Update(ctx, o, append([]client.SubResourceUpdateOption{fieldOwner}, opts...)...)

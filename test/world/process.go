@@ -136,7 +136,7 @@ func (p *Process) setUp() error {
 	p.cache = newCache(w.api, controllers.CacheOptions(kinds, OperatorNamespace))
 	p.live = interceptor.NewClient(w.api.client, interceptor.Funcs{Get: p.getLive, List: p.listLive})
 	p.client = &processClient{WithWatch: interceptor.NewClient(w.api.client, interceptor.Funcs{
-		Create: p.create, Update: p.update, Patch: p.patch, Delete: p.delete, SubResourceUpdate: p.updateStatus, SubResourcePatch: p.patchStatus,
+		Create: p.create, Update: p.update, Patch: p.patch, Delete: p.delete, SubResourceCreate: p.evict, SubResourceUpdate: p.updateStatus, SubResourcePatch: p.patchStatus,
 	}), process: p}
 	mgr := &processManager{process: p}
 	p.clock = servertime.New(machineClock{ahead: machinesAhead[len(w.all)%len(machinesAhead)]})

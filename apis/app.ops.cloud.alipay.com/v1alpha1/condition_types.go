@@ -39,12 +39,33 @@ const (
 	// when they are well again. A release whose pods never failed does not have
 	// it.
 	ConditionPodsUnavailable = "PodsUnavailable"
+	// ConditionRepairBlocked is True while a pod that is stuck at a version that
+	// was left stays, as the reason says why, and the message how to get on; and
+	// False when that is over. A release that nothing ever was in the way of does
+	// not have it. It is the reason of an event, too.
+	ConditionRepairBlocked = "RepairBlocked"
 	// ConditionProven is True once the release has run well for the threshold
 	// of a rollback since its Success, Unknown until then, and False when too
 	// many of its pods failed in that time: no rollback goes to its version
 	// then.
 	ConditionProven = "Proven"
 )
+
+// Reasons of ConditionRepairBlocked, beside Recovered.
+const (
+	// ReasonDisruptionBudget means that a PodDisruptionBudget refuses to have the
+	// pod evicted.
+	ReasonDisruptionBudget = "DisruptionBudget"
+	// ReasonEvictionRefused means that a policy, a missing right or more than one
+	// PodDisruptionBudget does.
+	ReasonEvictionRefused = "EvictionRefused"
+	// ReasonRepairDisabled means that the setting repair is off.
+	ReasonRepairDisabled = "RepairDisabled"
+)
+
+// EventStuckPodEvicted means that the operator evicted a pod that was stuck at a version
+// that was left.
+const EventStuckPodEvicted = "StuckPodEvicted"
 
 // Reasons of ConditionPodsUnavailable and ConditionProven.
 const (

@@ -1,0 +1,298 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	lru "k8s.io/apimachinery/pkg/util/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// RepairReconciler evicts pods that are stuck at a version that was left, so that the
+// controllers of their workloads get on, and tells of those that it may not evict.
+type RepairReconciler struct {
+	*cluster.Cluster
+	// refused are the evictions that were refused, by the UID of their pod: when the next
+	// try is due. It may be lost at any time: the eviction is tried once more then.
+	refused *lru.LRUExpireCache
+}
+
+const (
+	// repairers look at so many workloads at once.
+	repairers = 2
+	// maxRefused is how many refusals are remembered, and refusedFor for how long.
+	maxRefused = 4096
+	refusedFor = time.Hour
+)
+
+func newRepairReconciler(c *cluster.Cluster) *RepairReconciler {
+	return &RepairReconciler{Cluster: c, refused: lru.NewLRUExpireCacheWithClock(maxRefused, c.Clock)}
+}
+
+// refusal is an eviction that was refused.
+type refusal struct {
+	block *defense.RepairBlock
+	again time.Time
+}
+
+// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
+
+// SetupWithManager adds the controller to the manager.
+func (r *RepairReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("repair")
+	for _, kind := range r.Kinds.Kinds() {
+		if _, ok := kind.(workload.Repairer); ok {
+			// It was rolled back; its controller gets on, which its status tells; a user
+			// resumes it, or opts out.
+			b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(predicate.NewPredicateFuncs(mayNeedRepair)))
+		}
+	}
+	return b.
+		// The release has its record, or begins anew, and nothing is told in it yet.
+		Watches(&v1alpha1.ChangeWorkload{}, to(r.WorkloadOf)).
+		// The namespace is enrolled.
+		Watches(cluster.NamespaceObject(), to(r.repairedIn), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		// The setting is turned on or off.
+		Watches(&v1alpha1.OpsConfigInfo{}, to(r.repairedBy)).
+		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: repairers, ReconciliationTimeout: reconcileTimeout}).
+		WithLogConstructor(cluster.LogWorkload(mgr, "repair")).
+		Complete(cluster.Quiet(r))
+}
+
+// mayNeedRepair says of a workload that a version of it was left.
+func mayNeedRepair(o client.Object) bool {
+	return defense.MayNeedRepair(&defense.Workload{Annotations: o.GetAnnotations()})
+}
+
+func (r *RepairReconciler) repairedIn(ctx context.Context, ns client.Object) []workload.Key {
+	return r.Workloads(ctx, mayNeedRepair, client.InNamespace(ns.GetName()))
+}
+
+func (r *RepairReconciler) repairedBy(ctx context.Context, setting client.Object) []workload.Key {
+	return r.Workloads(ctx, mayNeedRepair, r.WhereInForce(setting)...)
+}
+
+// Reconcile evicts a pod of a workload, if one is stuck.
+func (r *RepairReconciler) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
+	kind, ok := r.Kinds.Of(key.GroupKind)
+	if !ok {
+		return ctrl.Result{}, nil
+	}
+	repairer, ok := kind.(workload.Repairer)
+	if !ok {
+		return ctrl.Result{}, nil
+	}
+	in, plan, err := r.decide(ctx, repairer, key)
+	if err != nil || in.Workload == nil {
+		return ctrl.Result{}, err
+	}
+	again, err := r.apply(ctx, in, plan)
+	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: again}, err)
+}
+
+// decide decides from the caches, and anew from the API server before anything is done.
+// There is no workload in what it returns where nothing is to be told of it either.
+func (r *RepairReconciler) decide(ctx context.Context, kind workload.Repairer, key workload.Key) (in defense.RepairInput, plan defense.RepairPlan, err error) {
+	w, err := r.Workload(ctx, key)
+	if err != nil || w == nil || !defense.MayNeedRepair(w) {
+		return in, plan, err
+	}
+	ns, err := r.Namespace(ctx, key.Namespace)
+	if err != nil || ns.Ending() {
+		return in, plan, err
+	}
+	for {
+		if in, err = r.observe(ctx, ns, kind, key, plan.NeedsLive); err != nil || in.Workload == nil {
+			return in, plan, err
+		}
+		if plan = defense.DecideRepair(in); !plan.NeedsLive {
+			return in, plan, nil
+		}
+	}
+}
+
+func (r *RepairReconciler) observe(
+	ctx context.Context, ns cluster.Namespace, kind workload.Repairer, key workload.Key, live bool,
+) (in defense.RepairInput, err error) {
+	from := client.Reader(nil)
+	if live {
+		from = r.Live
+	}
+	w, places, err := kind.Places(ctx, r.Cached, from, key.NamespacedName)
+	if err != nil || w == nil {
+		return in, err
+	}
+	inForce, err := r.InForceOn(ctx, w)
+	if err != nil {
+		return in, err
+	}
+	return defense.RepairInput{
+		Now: r.Clock.Now(), After: defense.RepairAfter, Settings: inForce.Settings, Workload: w, Enrolled: ns.Enrolled, Places: *places, Live: live,
+	}, nil
+}
+
+// apply evicts the pod of a plan, and tells what is in the way of that. A crash in between
+// loses no more than an event: the next decision is made from what is there then.
+func (r *RepairReconciler) apply(ctx context.Context, in defense.RepairInput, plan defense.RepairPlan) (again time.Duration, err error) {
+	w := in.Workload
+	if !in.Enrolled || w.Deleting || defense.OptedOut(w.Labels) {
+		return 0, nil // nothing is written there
+	}
+	changes, err := r.Releases(ctx, w.Namespace, w.UID)
+	if err != nil {
+		return 0, err
+	}
+	change := cluster.CurrentRelease(w, changes)
+	switch {
+	case plan.Waits != "":
+		log.FromContext(ctx).V(1).Info("a pod is stuck, and something is waited for", "for", plan.Waits)
+		return plan.RequeueAfter, nil
+	case plan.Idle:
+		return 0, r.tell(ctx, w, change, nil)
+	case !plan.Evict:
+		return plan.RequeueAfter, r.tell(ctx, w, change, defense.BlockedRepair(w, &plan, v1alpha1.ReasonRepairDisabled, "the setting repair is off"))
+	}
+	if before, ok := r.refused.Get(plan.Stuck.UID); ok {
+		known := before.(*refusal) //nolint:errcheck // the cache holds nothing else
+		if left := known.again.Sub(in.Now); left > 0 {
+			return left, r.tell(ctx, w, change, known.block)
+		}
+	}
+	block, wanted, err := r.evict(ctx, w, &plan)
+	if err != nil {
+		return 0, err
+	}
+	if block == nil && wanted > 0 {
+		return wanted, nil
+	}
+	if block == nil {
+		r.Event(w, related(change), defense.Repaired(w, &plan), "Repair")
+		return plan.RequeueAfter, r.tell(ctx, w, change, nil)
+	}
+	again = defense.RetryRepair(statusOf(change), in.Now)
+	r.refused.Add(plan.Stuck.UID, &refusal{block, in.Now.Add(again)}, refusedFor)
+	return again, r.tell(ctx, w, change, block)
+}
+
+func related(change *v1alpha1.ChangeWorkload) client.Object {
+	if change == nil {
+		return nil
+	}
+	return change
+}
+
+func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
+	if change == nil {
+		return &v1alpha1.ChangeWorkloadStatus{}
+	}
+	return &change.Status
+}
+
+// tell writes what is in the way of a repair into the record of the release, or that
+// nothing is any more. Without a record yet, that comes with it.
+func (r *RepairReconciler) tell(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, block *defense.RepairBlock) error {
+	if change == nil {
+		return nil
+	}
+	updated := change.DeepCopy()
+	changed, event := defense.NoteRepair(&updated.Status, w, change.Generation, r.Clock.Now(), block)
+	if !changed {
+		return nil
+	}
+	if err := r.UpdateStatus(ctx, updated); err != nil {
+		return err
+	}
+	if event != nil {
+		log.FromContext(ctx).Info("a pod is stuck, and stays", "reason", block.Reason, "message", block.Message)
+		r.Event(w, change, *event, "Repair")
+	}
+	return nil
+}
+
+// evict evicts a pod as it was read: one that changed since, or another one of its name,
+// is left alone. What is in the way that only somebody else can mend is no error; wanted
+// is when the API server wants the next try, because it does not know yet.
+func (r *RepairReconciler) evict(ctx context.Context, w *defense.Workload, plan *defense.RepairPlan) (block *defense.RepairBlock, wanted time.Duration, err error) {
+	p := plan.Stuck
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+	eviction := &policyv1.Eviction{ObjectMeta: pod.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion},
+	}}
+	err = r.Client.SubResource("eviction").Create(ctx, pod, eviction)
+	outcome, reason, why := outcomeOf(err)
+	if outcome != "" {
+		metrics.Repair(w.GVK.Kind, outcome)
+	}
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	wanted = time.Duration(seconds) * time.Second
+	switch outcome {
+	case metrics.RepairEvicted:
+		log.FromContext(ctx).Info("evicted a pod that was stuck at a version that was left", "pod", p.Name, "uid", p.UID, "version", p.Version)
+		return nil, 0, nil
+	case metrics.RepairBlocked, metrics.RepairDenied:
+		if wanted > 0 { // the budget is being reckoned
+			return nil, wanted, nil
+		}
+		return defense.BlockedRepair(w, plan, reason, why), wanted, nil
+	default:
+		return nil, 0, fmt.Errorf("evict pod %s: %w", p.Name, err)
+	}
+}
+
+// manyBudgets is what the API server says of a pod that more than one PodDisruptionBudget
+// is for. Its code is that of an error of its own.
+const manyBudgets = "more than one PodDisruptionBudget"
+
+// outcomeOf says what became of an eviction, and why it was refused; empty where that is
+// not known.
+func outcomeOf(err error) (outcome, reason, why string) {
+	if err == nil {
+		return metrics.RepairEvicted, "", ""
+	}
+	if cause, ok := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause); ok {
+		return metrics.RepairBlocked, v1alpha1.ReasonDisruptionBudget, "a PodDisruptionBudget refuses to have it evicted: " + cause.Message
+	}
+	if message, ok := cluster.Refusal(err); ok {
+		return metrics.RepairDenied, v1alpha1.ReasonEvictionRefused, "the API server refuses to have it evicted: " + message
+	}
+	if strings.Contains(err.Error(), manyBudgets) {
+		return metrics.RepairDenied, v1alpha1.ReasonEvictionRefused, "the API server refuses to have it evicted: " + err.Error()
+	}
+	if cluster.Outdated(err) {
+		return metrics.RepairOutdated, "", ""
+	}
+	return "", "", ""
+}

@@ -1,0 +1,248 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/test/world"
+)
+
+// TestRepair tells of StatefulSets whose controller waits for a pod of a version that was
+// left.
+func TestRepair(t *testing.T) {
+	off := nativeOptions()
+	off.Settings = map[string]v1alpha1.OpsConfigValue{settings.NameRepair: {}}
+	for _, s := range []world.Story{
+		{Name: "a budget that refuses", Options: nativeOptions(), Run: budgetRefuses},
+		{Name: "a budget that goes", Options: nativeOptions(), Run: budgetGoes},
+		{Name: "a budget that allows it", Options: nativeOptions(), Run: budgetAllows},
+		{Name: "a release over it", Options: off, Run: releaseOverStuck},
+		{Name: "turned off, and on", Options: off, Run: repairOff},
+		{Name: "opted out", Options: off, Run: stuckAndOptedOut},
+		{Name: "halted by its user", Options: off, Run: stuckAndPaused},
+		{Name: "pods made all at once", Options: nativeOptions(), Run: parallelNeverStarts},
+	} {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			world.Reference(t, s)
+		})
+	}
+}
+
+// TestRepairSweep has every write of a story with an eviction go wrong.
+func TestRepairSweep(t *testing.T) {
+	s := world.Story{Name: "never starts", Options: nativeOptions(), Run: natives()[0].neverStarts}
+	reference := world.Reference(t, s)
+	if !slices.Contains(reference.Writes, "evict Pod web-2") {
+		t.Fatalf("nothing was evicted: %q", reference.Writes)
+	}
+	for _, f := range world.Sweep(t, s, &reference, faultsOf(&reference, 0)...) {
+		t.Errorf("%s, %s:\n%s\n%s", f.Fault, f.At, f.What, f.Log)
+	}
+}
+
+// evictions are how many of the operator there were.
+func evictions(w *world.World) int { return w.Written()["evict Pod"] }
+
+// sticks releases what never gets ready, until it was rolled back and the pod is stuck.
+func sticks(w *world.World, image string, budget *policyv1.PodDisruptionBudget) (n native, first string) {
+	n = natives()[0]
+	must(w, w.Create(n.make()))
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	if budget != nil {
+		budget.ObjectMeta = metav1.ObjectMeta{Namespace: world.Namespace, Name: "quorum"}
+		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+		must(w, w.Create(budget))
+	}
+	first = n.stored(w).GetLabels()[v1alpha1.VersionLabel]
+	n.patch(w, imagePatch(image))
+	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	return n, first
+}
+
+func blockedBy(n native, w *world.World) string {
+	if c := n.change(w); c != nil {
+		if said := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionRepairBlocked); said != nil {
+			return string(said.Status) + " " + said.Reason + ": " + said.Message
+		}
+	}
+	return ""
+}
+
+// isBlocked waits until the release says why a pod stays, and how to get on.
+func isBlocked(w *world.World, n native, reason string) {
+	w.Until("it is told that the pod stays", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+reason+": ") })
+	if told := blockedBy(n, w); !strings.HasSuffix(told, "kubectl delete pod web-2 -n "+world.Namespace) {
+		w.Failf("it is told: %s", told)
+	}
+}
+
+// healed waits until every pod is of a version that runs.
+func healed(w *world.World, n native, want int) {
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	for _, pod := range n.podsOf(w) {
+		if pod.Spec.Containers[0].Image != "good" {
+			w.Failf("the pod %s runs %s", pod.Name, pod.Spec.Containers[0].Image)
+		}
+	}
+	if told := blockedBy(n, w); strings.HasPrefix(told, "True") {
+		w.Failf("it still says %s", told)
+	}
+	if got := evictions(w); got != want {
+		w.Failf("%d pods were evicted", got)
+	}
+}
+
+func told(w *world.World, reason string) (n int) {
+	for _, e := range w.Events() {
+		if e.Reason == reason {
+			n++
+		}
+	}
+	return n
+}
+
+func minAvailable(percent string) *policyv1.PodDisruptionBudget {
+	all := intstr.FromString(percent)
+	return &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &all}}
+}
+
+// budgetRefuses: the person on call deletes the pod.
+func budgetRefuses(w *world.World) {
+	n, _ := sticks(w, world.NeverReady, minAvailable("100%"))
+	isBlocked(w, n, v1alpha1.ReasonDisruptionBudget)
+	if says := blockedBy(n, w); !strings.Contains(says, "disruption budget quorum needs 3 healthy pods and has 2 currently") {
+		w.Failf("it is told: %s", says)
+	}
+	at := evictions(w)
+	w.For(30 * time.Minute)
+	if tries := evictions(w) - at; tries < 5 || tries > 20 {
+		w.Failf("it was tried %d times in half an hour", tries)
+	}
+	if events := told(w, v1alpha1.ConditionRepairBlocked); events != 1 {
+		w.Failf("it was told %d times", events)
+	}
+	must(w, w.Delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "web-2"}}))
+	healed(w, n, evictions(w))
+	if told(w, v1alpha1.EventStuckPodEvicted) != 0 {
+		w.Failf("it is told that a pod was evicted")
+	}
+}
+
+func budgetGoes(w *world.World) {
+	budget := minAvailable("100%")
+	n, _ := sticks(w, world.NeverReady, budget)
+	isBlocked(w, n, v1alpha1.ReasonDisruptionBudget)
+	w.For(time.Minute)
+	must(w, w.Delete(budget))
+	healed(w, n, evictions(w)+1)
+	if told(w, v1alpha1.EventStuckPodEvicted) != 1 {
+		w.Failf("%v", w.Events())
+	}
+}
+
+func budgetAllows(w *world.World) {
+	one := intstr.FromInt32(1)
+	n, _ := sticks(w, world.NeverReady, &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one}})
+	healed(w, n, 1)
+	if told(w, v1alpha1.ConditionRepairBlocked) != 0 || told(w, v1alpha1.EventStuckPodEvicted) != 1 {
+		w.Failf("%v", w.Events())
+	}
+}
+
+// repairOff: what to do is told all the same.
+func repairOff(w *world.World) {
+	n, _ := sticks(w, world.BadImage, nil)
+	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	w.For(30 * time.Minute)
+	if evictions(w) != 0 || told(w, v1alpha1.ConditionRepairBlocked) != 1 {
+		w.Failf("%d evictions, %v", evictions(w), w.Events())
+	}
+	w.Set(settings.NameRepair, true, "")
+	healed(w, n, 1)
+}
+
+// releaseOverStuck: another release meets the same pod.
+func releaseOverStuck(w *world.World) {
+	n, _ := sticks(w, world.BadImage, nil)
+	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	n.patch(w, templatePatch("third"))
+	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	w.Set(settings.NameRepair, true, "")
+	healed(w, n, 1)
+	for _, pod := range n.podsOf(w) {
+		if pod.Labels["test"] != "third" {
+			w.Failf("the pod %s has the labels %v", pod.Name, pod.Labels)
+		}
+	}
+}
+
+// stuckAndOptedOut: nothing more is done, and nothing written.
+func stuckAndOptedOut(w *world.World) {
+	n, _ := sticks(w, world.BadImage, nil)
+	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
+	w.Until("it is not told any more", func() bool { return !strings.HasPrefix(blockedBy(n, w), "True") })
+	w.Set(settings.NameRepair, true, "")
+	w.For(10 * time.Minute)
+	if evictions(w) != 0 {
+		w.Failf("a pod of a workload that left the defense was evicted")
+	}
+	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":null}}}`)
+	w.Until("the pod is evicted", func() bool { return evictions(w) == 1 })
+}
+
+// stuckAndPaused: a partition keeps the pod at the version that it is of.
+func stuckAndPaused(w *world.World) {
+	n, _ := sticks(w, world.BadImage, nil)
+	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	n.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":3}}}}`)
+	w.Until("it is not told any more", func() bool { return !strings.HasPrefix(blockedBy(n, w), "True") })
+	w.Set(settings.NameRepair, true, "")
+	w.For(10 * time.Minute)
+	if evictions(w) != 0 {
+		w.Failf("a pod that its user keeps was evicted")
+	}
+	n.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`)
+	healed(w, n, 1)
+}
+
+// parallelNeverStarts: the controller replaces the pods by itself.
+func parallelNeverStarts(w *world.World) {
+	n := natives()[0]
+	set, ok := n.make().(*appsv1.StatefulSet)
+	if !ok {
+		w.Failf("it is no StatefulSet")
+	}
+	set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+	n.neverStartsAs(w, client.Object(set))
+	healed(w, n, 0)
+}

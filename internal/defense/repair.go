@@ -1,0 +1,320 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// A controller that replaces pods one after the other may wait for ever for one of a
+// version that was left: it is never ready, and is not replaced before it is. Such a pod
+// is evicted.
+
+// RepairAfter is how long a pod has to have been not Ready since the version it is of was
+// left.
+const RepairAfter = 30 * time.Second
+
+// Place is a pod of a workload that gives each of its pods a place.
+type Place struct {
+	Pod
+	ResourceVersion string
+	// Version of its template; empty where that is not known. Current says that it is of
+	// the workload's current revision.
+	Version string
+	Current bool
+}
+
+// Places are all pods of a workload, of whatever revision.
+type Places struct {
+	// Ordered says that a pod is made or replaced only while those before it are
+	// available.
+	Ordered bool
+	Pods    []Place
+}
+
+// RepairInput is what a decision about pods that are stuck is made from.
+type RepairInput struct {
+	Now time.Time
+	// After is how long a pod has to have been stuck.
+	After    time.Duration
+	Settings settings.Settings
+	Workload *Workload
+	// Enrolled says that the namespace is under defense.
+	Enrolled bool
+	Places   Places
+	// Live says that workload and pods were read from the API server, not from caches
+	// that may be behind.
+	Live bool
+}
+
+// RepairPlan is what to do about pods that are stuck.
+type RepairPlan struct {
+	// Idle: nothing is stuck, or nothing is to be done about it.
+	Idle bool
+	// NeedsLive: read workload and pods from the API server and decide again.
+	NeedsLive bool
+	// Waits is what is waited for before the next pod is evicted.
+	Waits string
+	// Stuck is the pod to be evicted, and Evict says that it is: else the setting is off,
+	// and it is only told. Left is why its version was left.
+	Stuck *Place
+	Evict bool
+	Left  QuarantineReason
+	// RequeueAfter says when to look again, if nothing happens before.
+	RequeueAfter time.Duration
+}
+
+// MayNeedRepair says that a version of a workload was left by a rollback, or by a user's
+// way back, so that pods of it may be stuck.
+func MayNeedRepair(w *Workload) bool { return w.Annotations[v1alpha1.QuarantineReasonAnnotation] != "" }
+
+// DecideRepair says which pod of a workload is evicted, so that its controller gets on.
+//
+// That a version was left the workload itself says, by its quarantine: a restarted
+// operator, and another replica, decide the same. One pod goes at a time, the last one
+// first, and only while every pod of the current version is available: what comes of one
+// eviction is seen before the next.
+func DecideRepair(in RepairInput) RepairPlan {
+	stuck := in.stuck()
+	if len(stuck) == 0 {
+		return RepairPlan{Idle: true}
+	}
+	plan := RepairPlan{RequeueAfter: lookAgain}
+	if plan.Waits = in.waits(); plan.Waits != "" {
+		return plan
+	}
+	left := in.left(in.quarantine())
+	due := func(p *Place) time.Time { return latest(leftAt(left(p)), p.stuckSince(in.Now)).Add(in.After) }
+	if wait := in.tooYoung(stuck, due); wait > 0 {
+		plan.Waits, plan.RequeueAfter = "a pod to be stuck for longer", min(wait, lookAgain)
+		return plan
+	}
+	i := slices.IndexFunc(stuck, func(p *Place) bool { return !due(p).After(in.Now) })
+	if !in.Live {
+		return RepairPlan{NeedsLive: true}
+	}
+	plan.Stuck, plan.Evict = stuck[i], in.Settings.Repair
+	plan.Left, _ = left(stuck[i])
+	return plan
+}
+
+// repairs says that pods of the workload are replaced by its controller, and that the
+// operator may do something about it. Nothing is known of pods while the controller has
+// yet to see the template, or while that is not recorded.
+func (in *RepairInput) repairs() bool {
+	w := in.Workload
+	return in.Enrolled && !w.Deleting && !OptedOut(w.Labels) && !in.Settings.Observe && w.ObservingOwner() == "" &&
+		!w.Paused && !w.OnDelete && !w.Rollout.Unobserved && w.Revision != "" && w.RecordedVersion() == w.Version
+}
+
+// quarantine is that of the workload, with what is over.
+func (in *RepairInput) quarantine() Quarantine {
+	return ParseQuarantine(in.Workload.Annotations, time.Time{})
+}
+
+// left finds why the version that a pod is of was left: by a rollback, or by a user who
+// went back, before the release that the workload is at. A version that a user takes out
+// of its quarantine is in their hands.
+func (in *RepairInput) left(q Quarantine) func(*Place) (QuarantineReason, bool) {
+	return func(p *Place) (QuarantineReason, bool) {
+		r, held := q.Reason(p.Version)
+		switch r.Cause {
+		case v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested:
+		default: // somebody else's writing
+			return QuarantineReason{}, false
+		}
+		_, err := time.Parse(time.RFC3339, r.Time)
+		return r, held && err == nil && p.Version != in.Workload.Version && r.Release < in.Workload.Release()
+	}
+}
+
+func leftAt(r QuarantineReason, _ bool) time.Time {
+	at, err := time.Parse(time.RFC3339, r.Time)
+	if err != nil {
+		return time.Time{} // none of these was left
+	}
+	return at
+}
+
+// stuck are the pods that are not Ready and of a version that was left, the last one
+// first. Those that a partition keeps, or that are too many, their controller does not
+// replace.
+func (in *RepairInput) stuck() (stuck []*Place) {
+	if !in.repairs() {
+		return nil
+	}
+	left := in.left(in.quarantine())
+	kept := max(in.Workload.Partition, in.Workload.Pace.Partition) // the latter while it is held
+	for i := range in.Places.Pods {
+		p := &in.Places.Pods[i]
+		if _, ok := left(p); ok && p.live() && !p.Ready && !p.Current && p.Index >= kept && in.has(p) {
+			stuck = append(stuck, p)
+		}
+	}
+	slices.SortFunc(stuck, func(a, b *Place) int { return int(b.Index - a.Index) })
+	return stuck
+}
+
+// has says that the workload is to have a pod at a place.
+func (in *RepairInput) has(p *Place) bool { return p.Index >= 0 && p.Index < in.Workload.Replicas }
+
+// waits is what keeps a pod from being evicted for now: the controller is at work.
+func (in *RepairInput) waits() string {
+	for i := range in.Places.Pods {
+		switch p := &in.Places.Pods[i]; {
+		case p.Terminating:
+			return fmt.Sprintf("the pod %s to be gone", p.Name)
+		case p.Ended:
+			return fmt.Sprintf("the pod %s to be replaced", p.Name)
+		case p.Current && in.has(p) && !in.available(p):
+			return fmt.Sprintf("the pod %s to be available", p.Name)
+		}
+	}
+	return in.waitsForFirst()
+}
+
+// waitsForFirst: the controller waits for the first pod that is not available. One that is
+// not there it makes; where it makes all of them at once, whichever that is.
+func (in *RepairInput) waitsForFirst() string {
+	at := map[int32]*Place{}
+	for i := range in.Places.Pods {
+		at[in.Places.Pods[i].Index] = &in.Places.Pods[i]
+	}
+	stuck := in.stuck()
+	for index := range in.Workload.Replicas {
+		p := at[index]
+		switch {
+		case p == nil:
+			return "the pod " + in.Workload.Name + " number " + strconv.Itoa(int(index)+1) + " to be made"
+		case !in.Places.Ordered || in.available(p):
+		case slices.Contains(stuck, p):
+			return ""
+		default:
+			return fmt.Sprintf("the pod %s to be available", p.Name)
+		}
+	}
+	return ""
+}
+
+// available says that a pod has been Ready for as long as the workload wants.
+func (in *RepairInput) available(p *Place) bool {
+	return p.Ready && p.live() && !p.bounded(p.ReadySince, in.Now).Add(in.Workload.MinReady).After(in.Now)
+}
+
+// tooYoung is how long until a pod may be evicted: the first that is stuck, where the
+// controller waits for that one, else any.
+func (in *RepairInput) tooYoung(stuck []*Place, due func(*Place) time.Time) time.Duration {
+	if in.Places.Ordered {
+		return due(stuck[len(stuck)-1]).Sub(in.Now)
+	}
+	first := due(stuck[0])
+	for _, p := range stuck[1:] {
+		if at := due(p); at.Before(first) {
+			first = at
+		}
+	}
+	return first.Sub(in.Now)
+}
+
+// stuckSince is since when a pod has not been Ready.
+func (p *Place) stuckSince(now time.Time) time.Time {
+	if p.UnreadySince.IsZero() {
+		return p.Created
+	}
+	return p.bounded(p.UnreadySince, now)
+}
+
+// describeStuck says of a pod what is stuck.
+func describeStuck(w *Workload, plan *RepairPlan) string {
+	return fmt.Sprintf("pod %s is not ready and of version %s, which was left (%s), and the %s does not replace it",
+		plan.Stuck.Name, plan.Stuck.Version, plan.Left.Cause, w.Kind())
+}
+
+// Repaired is the event of a pod that was evicted.
+func Repaired(w *Workload, plan *RepairPlan) Event {
+	return Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventStuckPodEvicted,
+		Message: fmt.Sprintf("version %s: %s: it was evicted", w.Version, describeStuck(w, plan))}
+}
+
+// RepairBlock is why a pod that is stuck stays, as the condition RepairBlocked has it.
+type RepairBlock struct{ Reason, Message string }
+
+// BlockedRepair is that of a plan: reason and why are what is in the way.
+func BlockedRepair(w *Workload, plan *RepairPlan, reason, why string) *RepairBlock {
+	return &RepairBlock{Reason: reason, Message: fmt.Sprintf("%s: %s. If the application bears it, delete the pod yourself: %s%s -n %s",
+		describeStuck(w, plan), Brief(why), deletePod, plan.Stuck.Name, plan.Stuck.Namespace)}
+}
+
+const deletePod = "kubectl delete pod "
+
+// PodToDelete is the pod that the message of the condition RepairBlocked names.
+func PodToDelete(message string) (pod string, ok bool) {
+	_, command, ok := strings.Cut(message, deletePod)
+	pod, _, _ = strings.Cut(command, " ")
+	return pod, ok && pod != ""
+}
+
+// NoteRepair writes what is in the way of a repair, or that nothing is any more, into the
+// status of the release that a workload is at. changed says that the status is to be
+// written, and the event, if there is one, that it is new.
+func NoteRepair(status *v1alpha1.ChangeWorkloadStatus, w *Workload, generation int64, now time.Time, block *RepairBlock) (changed bool, event *Event) {
+	said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRepairBlocked)
+	blocked := said != nil && said.Status == metav1.ConditionTrue
+	c := conditions{&status.Conditions, generation, now}
+	switch {
+	case block == nil && !blocked:
+		return false, nil
+	case block == nil:
+		c.set(v1alpha1.ConditionRepairBlocked, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "nothing is in the way of a pod that is stuck any more")
+		return true, nil
+	case blocked && said.Reason == block.Reason && said.Message == block.Message:
+		return false, nil
+	}
+	if !blocked || said.Reason != block.Reason {
+		event = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ConditionRepairBlocked, Message: fmt.Sprintf("version %s: %s", w.Version, block.Message)}
+	}
+	c.set(v1alpha1.ConditionRepairBlocked, metav1.ConditionTrue, block.Reason, "%s", block.Message)
+	return true, event
+}
+
+const (
+	// firstRepairRetry and maxRepairRetry are between how long and how long an eviction
+	// that was refused waits for the next try.
+	firstRepairRetry = 10 * time.Second
+	maxRepairRetry   = 5 * time.Minute
+)
+
+// RetryRepair is when an eviction that was refused is tried again: after as long as it has
+// been refused.
+func RetryRepair(status *v1alpha1.ChangeWorkloadStatus, now time.Time) time.Duration {
+	refused := time.Duration(0)
+	if said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRepairBlocked); said != nil && said.Status == metav1.ConditionTrue {
+		refused = now.Sub(said.LastTransitionTime.Time)
+	}
+	return min(max(refused, firstRepairRetry), maxRepairRetry)
+}

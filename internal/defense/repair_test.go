@@ -1,0 +1,278 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// podAt is a pod of three that is available and of the version that was restored.
+func podAt(index int32, more ...func(*Place)) Place {
+	p := Place{
+		Pod: Pod{
+			Namespace: "shop", Name: fmt.Sprintf("web-%d", index), UID: types.UID(fmt.Sprintf("uid-%d", index)),
+			Created: testNow.Add(-time.Hour), Ready: true, ReadySince: testNow.Add(-time.Hour), Index: index,
+		},
+		ResourceVersion: "1", Version: versionA, Current: true,
+	}
+	for _, change := range more {
+		change(&p)
+	}
+	return p
+}
+
+// sticks makes it one of the version that was left, which was never ready.
+func sticks(p *Place) {
+	p.Version, p.Current, p.Ready, p.ReadySince = versionB, false, false, time.Time{}
+	p.UnreadySince = p.Created
+}
+
+// stuckSet is version A, restored a minute ago from version B, of which the last pod is
+// stuck.
+func stuckSet() RepairInput {
+	reasons, err := json.Marshal(map[string]QuarantineReason{
+		versionB: {Time: testNow.Add(-time.Minute).UTC().Format(time.RFC3339), Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA},
+	})
+	if err != nil {
+		panic(err) // strings only
+	}
+	w := &Workload{
+		GVK: metav1.SchemeGroupVersion.WithKind("StatefulSet"), Namespace: "shop", Name: "web", UID: "set",
+		Labels: map[string]string{v1alpha1.VersionLabel: versionA}, Version: versionA, Replicas: 3, Revision: "web-1", Rolling: true,
+		Annotations: map[string]string{
+			v1alpha1.ReleaseAnnotation: "3", v1alpha1.QuarantinedAnnotation: versionB, v1alpha1.QuarantineReasonAnnotation: string(reasons),
+		},
+	}
+	return RepairInput{
+		Now: testNow, After: RepairAfter, Settings: settings.Default(), Workload: w, Enrolled: true, Live: true,
+		Places: Places{Ordered: true, Pods: []Place{podAt(0), podAt(1), podAt(2, sticks)}},
+	}
+}
+
+func TestDecideRepair(t *testing.T) {
+	// reason changes why version B was left.
+	reason := func(in *RepairInput, change func(*QuarantineReason)) {
+		var reasons map[string]QuarantineReason
+		if err := json.Unmarshal([]byte(in.Workload.Annotations[v1alpha1.QuarantineReasonAnnotation]), &reasons); err != nil {
+			t.Fatal(err)
+		}
+		r := reasons[versionB]
+		change(&r)
+		reasons[versionB] = r
+		data, err := json.Marshal(reasons)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Workload.Annotations[v1alpha1.QuarantineReasonAnnotation] = string(data)
+	}
+	rfc := func(ago time.Duration) string { return testNow.Add(-ago).UTC().Format(time.RFC3339) }
+	const idle = "idle"
+	for name, test := range map[string]struct {
+		change func(*RepairInput)
+		// want is the pod that is evicted, idle, or what is waited for.
+		want string
+		in   time.Duration
+	}{
+		"stuck":                     {func(*RepairInput) {}, "evict web-2", lookAgain},
+		"from the cache":            {func(in *RepairInput) { in.Live = false }, "needs live", 0},
+		"the setting is off":        {func(in *RepairInput) { in.Settings.Repair = false }, "tell web-2", lookAgain},
+		"pods made all at once":     {func(in *RepairInput) { in.Places.Ordered = false }, "evict web-2", lookAgain},
+		"with another kind's names": {func(in *RepairInput) { in.Workload.GVK.Kind = "CloneSet" }, "evict web-2", lookAgain},
+
+		"not enrolled":  {func(in *RepairInput) { in.Enrolled = false }, idle, 0},
+		"deleting":      {func(in *RepairInput) { in.Workload.Deleting = true }, idle, 0},
+		"opted out":     {func(in *RepairInput) { in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled }, idle, 0},
+		"only observed": {func(in *RepairInput) { in.Settings.Observe = true }, idle, 0},
+		"owned":         {func(in *RepairInput) { in.Workload.Owner = "prometheus k8s" }, idle, 0},
+		"owned, and enforced": {func(in *RepairInput) {
+			in.Workload.Owner, in.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
+		}, "evict web-2", lookAgain},
+		"paused":              {func(in *RepairInput) { in.Workload.Paused = true }, idle, 0},
+		"OnDelete":            {func(in *RepairInput) { in.Workload.OnDelete = true }, idle, 0},
+		"generation unseen":   {func(in *RepairInput) { in.Workload.Rollout.Unobserved = true }, idle, 0},
+		"revision unknown":    {func(in *RepairInput) { in.Workload.Revision = "" }, idle, 0},
+		"slipped, unrecorded": {func(in *RepairInput) { in.Workload.Labels[v1alpha1.VersionLabel] = versionB }, idle, 0},
+
+		"nothing was left":          {func(in *RepairInput) { in.Workload.Annotations = map[string]string{v1alpha1.ReleaseAnnotation: "3"} }, idle, 0},
+		"quarantine without reason": {func(in *RepairInput) { delete(in.Workload.Annotations, v1alpha1.QuarantineReasonAnnotation) }, idle, 0},
+		"reason without quarantine": {func(in *RepairInput) { delete(in.Workload.Annotations, v1alpha1.QuarantinedAnnotation) }, idle, 0},
+		"a reason of somebody else": {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Cause = "Mine" }) }, idle, 0},
+		"a time of somebody else":   {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Time = "yesterday" }) }, idle, 0},
+		"of this release":           {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, idle, 0},
+		"overridden": {func(in *RepairInput) {
+			ParseQuarantine(in.Workload.Annotations, testNow).Override(versionB, "ann").Annotate(in.Workload.Annotations)
+		}, idle, 0},
+		"its time is over":        {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", lookAgain},
+		"a user went back":        {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", lookAgain},
+		"a user released over it": {func(in *RepairInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", lookAgain},
+		"left because it failed": {func(in *RepairInput) {
+			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonVerificationFailed })
+		}, "evict web-2", lookAgain},
+		"left on request": {func(in *RepairInput) {
+			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested })
+		}, "evict web-2", lookAgain},
+		"left just now":            {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(10 * time.Second) }) }, "a pod to be stuck for longer", 20 * time.Second},
+		"left 30 s ago":            {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(RepairAfter) }) }, "evict web-2", lookAgain},
+		"not ready since just now": {func(in *RepairInput) { in.Places.Pods[2].UnreadySince = testNow.Add(-5 * time.Second) }, "a pod to be stuck for longer", 25 * time.Second},
+		"made just now": {func(in *RepairInput) {
+			in.Places.Pods[2].Created, in.Places.Pods[2].UnreadySince = testNow.Add(-time.Second), time.Time{}
+		}, "a pod to be stuck for longer", 29 * time.Second},
+		"a kubelet's clock is ahead": {func(in *RepairInput) { in.Places.Pods[2].UnreadySince = testNow.Add(time.Hour) }, "evict web-2", lookAgain},
+
+		"it became ready":            {func(in *RepairInput) { in.Places.Pods[2].Ready = true }, idle, 0},
+		"it is terminating":          {func(in *RepairInput) { in.Places.Pods[2].Terminating = true }, idle, 0},
+		"it ended":                   {func(in *RepairInput) { in.Places.Pods[2].Ended = true }, idle, 0},
+		"of the current revision":    {func(in *RepairInput) { in.Places.Pods[2].Current = true }, idle, 0},
+		"of the version restored":    {func(in *RepairInput) { in.Places.Pods[2].Version = versionA }, idle, 0},
+		"of a version not known":     {func(in *RepairInput) { in.Places.Pods[2].Version = "" }, idle, 0},
+		"of a version that is free":  {func(in *RepairInput) { in.Places.Pods[2].Version = "cccc" }, idle, 0},
+		"kept by a partition":        {func(in *RepairInput) { in.Workload.Partition = 3 }, idle, 0},
+		"the first a partition lets": {func(in *RepairInput) { in.Workload.Partition = 2 }, "evict web-2", lookAgain},
+		"too many":                   {func(in *RepairInput) { in.Workload.Replicas = 2 }, idle, 0},
+		"none of the set's":          {func(in *RepairInput) { in.Places.Pods[2].Index = -1 }, idle, 0},
+		"scaled up, pods not made":   {func(in *RepairInput) { in.Workload.Replicas = 5 }, "evict web-2", lookAgain},
+		"scaled up, all at once":     {func(in *RepairInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", lookAgain},
+		"another is terminating":     {func(in *RepairInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", lookAgain},
+		"one too many is terminating": {func(in *RepairInput) {
+			in.Places.Pods = append(in.Places.Pods, podAt(3, func(p *Place) { p.Terminating = true }))
+		}, "the pod web-3 to be gone", lookAgain},
+		"another ended":             {func(in *RepairInput) { in.Places.Pods[0].Ended = true }, "the pod web-0 to be replaced", lookAgain},
+		"one before it is not made": {func(in *RepairInput) { in.Places.Pods = []Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be made", lookAgain},
+		"a restored one not ready":  {func(in *RepairInput) { in.Places.Pods[0].Ready = false }, "the pod web-0 to be available", lookAgain},
+		"a restored one too young": {func(in *RepairInput) {
+			in.Workload.MinReady, in.Places.Pods[0].ReadySince = time.Minute, testNow.Add(-time.Second)
+		}, "the pod web-0 to be available", lookAgain},
+		"another version before it": {func(in *RepairInput) {
+			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
+		}, "the pod web-0 to be available", lookAgain},
+		"another version before it, all at once": {func(in *RepairInput) {
+			in.Places.Ordered = false
+			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
+		}, "evict web-2", lookAgain},
+		"a restored one after it not ready": {func(in *RepairInput) {
+			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false })}
+		}, "the pod web-2 to be available", lookAgain},
+		"one of the version left after it is ready": {func(in *RepairInput) {
+			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Version, p.Current = versionB, false })}
+		}, "evict web-1", lookAgain},
+
+		"two are stuck: the last one": {func(in *RepairInput) { in.Places.Pods[1] = podAt(1, sticks) }, "evict web-2", lookAgain},
+		"two are stuck, in any order": {func(in *RepairInput) { in.Places.Pods = []Place{podAt(2, sticks), podAt(0), podAt(1, sticks)} }, "evict web-2", lookAgain},
+		"the last of two is gone":     {func(in *RepairInput) { in.Places.Pods = []Place{podAt(0), podAt(1, sticks)} }, "evict web-1", lookAgain},
+		"of two the last is too young": {func(in *RepairInput) {
+			in.Places.Pods[1] = podAt(1, sticks)
+			in.Places.Pods[2].UnreadySince = testNow
+		}, "evict web-1", lookAgain},
+		"of two the first is too young": {func(in *RepairInput) {
+			in.Places.Pods[1] = podAt(1, sticks, func(p *Place) { p.UnreadySince = testNow.Add(-20 * time.Second) })
+		}, "a pod to be stuck for longer", 10 * time.Second},
+		"all are stuck":                   {func(in *RepairInput) { in.Places.Pods[0], in.Places.Pods[1] = podAt(0, sticks), podAt(1, sticks) }, "evict web-2", lookAgain},
+		"all were, and the first is left": {func(in *RepairInput) { in.Places.Pods = []Place{podAt(0, sticks)} }, "evict web-0", lookAgain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stuckSet()
+			test.change(&in)
+			plan := DecideRepair(in)
+			got := plan.Waits
+			switch {
+			case plan.Idle:
+				got = idle
+			case plan.NeedsLive:
+				got = "needs live"
+			case plan.Evict:
+				got = "evict " + plan.Stuck.Name
+			case plan.Stuck != nil:
+				got = "tell " + plan.Stuck.Name
+			}
+			if got != test.want || plan.RequeueAfter != test.in {
+				t.Errorf("got %q and again in %s, want %q in %s", got, plan.RequeueAfter, test.want, test.in)
+			}
+		})
+	}
+}
+
+func TestNoteRepair(t *testing.T) {
+	in := stuckSet()
+	plan := DecideRepair(in)
+	var status v1alpha1.ChangeWorkloadStatus
+	note := func(at time.Time, block *RepairBlock) string {
+		changed, event := NoteRepair(&status, in.Workload, 1, at, block)
+		said := fmt.Sprint(changed)
+		if event != nil {
+			said += " " + event.Reason
+		}
+		for _, c := range status.Conditions {
+			said += fmt.Sprintf(" %s=%s/%s", c.Type, c.Status, c.Reason)
+		}
+		return said
+	}
+	refused := BlockedRepair(in.Workload, &plan, v1alpha1.ReasonDisruptionBudget, "the disruption budget web needs 3 healthy pods and has 2 currently")
+	want := "pod web-2 is not ready and of version " + versionB + ", which was left (NeverStarted), and the statefulset does not replace it: " +
+		"the disruption budget web needs 3 healthy pods and has 2 currently. If the application bears it, delete the pod yourself: kubectl delete pod web-2 -n shop"
+	if refused.Message != want {
+		t.Errorf("it says %q", refused.Message)
+	}
+	if pod, ok := PodToDelete(refused.Message); pod != "web-2" || !ok {
+		t.Errorf("it names the pod %q", pod)
+	}
+	if pod, ok := PodToDelete("the setting repair is off"); ok {
+		t.Errorf("it names the pod %q", pod)
+	}
+	if e := Repaired(in.Workload, &plan); e.Reason != v1alpha1.EventStuckPodEvicted || !strings.Contains(e.Message, "pod web-2") || !strings.Contains(e.Message, versionB) {
+		t.Errorf("its event is %+v", e)
+	}
+	off := BlockedRepair(in.Workload, &plan, v1alpha1.ReasonRepairDisabled, "the setting repair is off")
+	moved := &RepairBlock{Reason: refused.Reason, Message: "another pod"}
+	for i, step := range []struct {
+		block *RepairBlock
+		want  string
+	}{
+		{nil, "false"},
+		{refused, "true RepairBlocked RepairBlocked=True/DisruptionBudget"},
+		{refused, "false RepairBlocked=True/DisruptionBudget"},
+		{moved, "true RepairBlocked=True/DisruptionBudget"},
+		{off, "true RepairBlocked RepairBlocked=True/RepairDisabled"},
+		{nil, "true RepairBlocked=False/Recovered"},
+		{nil, "false RepairBlocked=False/Recovered"},
+		{refused, "true RepairBlocked RepairBlocked=True/DisruptionBudget"},
+	} {
+		if got := note(testNow.Add(time.Duration(i)*time.Minute), step.block); got != step.want {
+			t.Errorf("step %d: got %q, want %q", i, got, step.want)
+		}
+	}
+	since := testNow.Add(7 * time.Minute)
+	for refusedFor, want := range map[time.Duration]time.Duration{
+		0: 10 * time.Second, 10 * time.Second: 10 * time.Second, time.Minute: time.Minute, time.Hour: 5 * time.Minute, -time.Hour: 10 * time.Second,
+	} {
+		if got := RetryRepair(&status, since.Add(refusedFor)); got != want {
+			t.Errorf("refused for %s it is tried again in %s, want %s", refusedFor, got, want)
+		}
+	}
+	if got := RetryRepair(&v1alpha1.ChangeWorkloadStatus{}, testNow); got != firstRepairRetry {
+		t.Errorf("refused for the first time it is tried again in %s", got)
+	}
+}

@@ -1,0 +1,95 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package workload
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// Places implements Repairer. What version a revision is of never changes, so that it may
+// come from the cache all the same; of one that is not there yet nothing is known.
+func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*defense.Workload, *defense.Places, error) {
+	from := cached
+	if live != nil {
+		from = live
+	}
+	w, s, all, err := getSetAt(ctx, cached, from, key)
+	if err != nil || w == nil {
+		return nil, nil, err
+	}
+	pods, err := podsOfSet(ctx, cached, live, w, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	places := &defense.Places{Ordered: s.Spec.PodManagementPolicy != appsv1.ParallelPodManagement}
+	for i := range pods {
+		pod := &pods[i]
+		mark := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
+		place := defense.Place{
+			Pod: defense.ObservePod(pod), ResourceVersion: pod.ResourceVersion, Current: isOfRevision(w, pod),
+		}
+		place.Index = indexOf(pod.Name, w)
+		if j := slices.IndexFunc(all, func(r revision) bool { return r.mark == mark }); j >= 0 {
+			place.Version = all[j].version
+		}
+		places.Pods = append(places.Pods, place)
+	}
+	return w, places, nil
+}
+
+// indexOf is which pod of a StatefulSet one is, by its name; -1 for none. Kubernetes
+// compares this with the partition, not the ordinal.
+func indexOf(pod string, w *defense.Workload) int32 {
+	ordinal, ok := strings.CutPrefix(pod, w.Name+"-")
+	n, err := strconv.ParseInt(ordinal, 10, 32)
+	if !ok || err != nil || n < int64(w.FirstOrdinal) {
+		return -1
+	}
+	return int32(n) - w.FirstOrdinal
+}
+
+// podsOfSet are all pods that a StatefulSet controls. The API server finds them by what
+// the set selects.
+func podsOfSet(ctx context.Context, cached, live client.Reader, w *defense.Workload, s *appsv1.StatefulSet) ([]corev1.Pod, error) {
+	if live == nil {
+		return podsOwned(ctx, cached, w)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("read the selector of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
+	}
+	var list corev1.PodList
+	if err := live.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, fmt.Errorf("list pods of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
+	}
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+		ref := metav1.GetControllerOf(&p)
+		return ref == nil || ref.UID != w.UID
+	}), nil
+}

@@ -1,0 +1,205 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package e2e
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// stuck is a StatefulSet whose pods are made one after the other, with a release that
+// never gets ready, which was rolled back.
+func (w *world) stuck(ctx context.Context, release string, before ...client.Object) (n native, first *v1alpha1.ChangeWorkload) {
+	GinkgoHelper()
+	n = native{w, "statefulset", w.newNamespace(ctx, true)}
+	for _, o := range before {
+		o.SetNamespace(n.namespace)
+		Expect(w.api.Create(ctx, o)).To(Succeed())
+	}
+	o := n.manifest(nil)
+	o.SetAnnotations(map[string]string{v1alpha1.SettingAnnotationPrefix + "rollback": "5s"})
+	Expect(w.api.Create(ctx, o)).To(Succeed())
+	first = n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+	Expect(n.patch(ctx, release)).To(Succeed())
+	n.back(ctx, first)
+	return n, first
+}
+
+// back waits until the workload is at a version that was restored.
+func (n native) back(ctx context.Context, to *v1alpha1.ChangeWorkload) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		o := n.get(ctx, g)
+		g.Expect(o.GetLabels()).To(HaveKeyWithValue(v1alpha1.VersionLabel, to.Spec.Reversion))
+		g.Expect(o.GetAnnotations()).To(HaveKey(v1alpha1.QuarantinedAnnotation))
+	}).WithContext(ctx).Should(Succeed())
+}
+
+// repairs waits until so many pods were evicted, and the rest happened by itself.
+func (n native) repairs(ctx context.Context, evicted int) {
+	GinkgoHelper()
+	n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+	n.running(ctx)
+	for _, pod := range n.pods(ctx, Default) {
+		Expect(pod.Labels).To(HaveKeyWithValue("test", "123"), pod.Name)
+		Expect(pod.Spec.Containers[0].Image).To(Equal("busybox"), pod.Name)
+	}
+	Eventually(func(g Gomega) {
+		g.Expect(n.eventsOf(ctx, g, v1alpha1.EventStuckPodEvicted)).To(HaveLen(evicted))
+	}).WithContext(ctx).Should(Succeed())
+}
+
+func (n native) eventsOf(ctx context.Context, g Gomega, reason string) (messages []string) {
+	GinkgoHelper()
+	var list corev1.EventList
+	g.Expect(n.api.List(ctx, &list, client.InNamespace(n.namespace))).To(Succeed())
+	for _, e := range list.Items {
+		if e.InvolvedObject.Kind == "StatefulSet" && e.Reason == reason {
+			messages = append(messages, e.Message)
+		}
+	}
+	return messages
+}
+
+// blocked waits until the release says why a pod stays, and returns what it says.
+func (n native) blocked(ctx context.Context, reason string) (told string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		c := n.change(ctx, v1alpha1.ChangeWorkloadRunning)
+		said := conditionOf(c.Status.Conditions, v1alpha1.ConditionRepairBlocked)
+		g.Expect(said).NotTo(BeNil())
+		g.Expect(said.Status).To(Equal(metav1.ConditionTrue))
+		g.Expect(said.Reason).To(Equal(reason), said.Message)
+		told = said.Message
+	}, 2*time.Minute).WithContext(ctx).Should(Succeed())
+	Expect(n.eventsOf(ctx, Default, v1alpha1.ConditionRepairBlocked)).To(HaveLen(1))
+	return told
+}
+
+func budget(name string, change func(*policyv1.PodDisruptionBudgetSpec)) *policyv1.PodDisruptionBudget {
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "sleep"}}
+	change(&b.Spec)
+	return b
+}
+
+func everyPod(s *policyv1.PodDisruptionBudgetSpec) {
+	all := intstr.FromString("100%")
+	s.MinAvailable = &all
+}
+
+const (
+	// noImage never leaves Pending, crashLoop runs and is not ready.
+	noImage   = `{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybo"}]}}}}`
+	crashLoop = `{"spec":{"template":{"metadata":{"labels":{"kwok.altershield/behavior":"crash-loop"}}}}}`
+)
+
+var _ = Describe("a StatefulSet that waits for a pod of a version that was rolled back", func() {
+	w := inSharedWorld()
+
+	It("has the pod evicted, whatever its budget, while that has not started", func(ctx SpecContext) {
+		n, _ := w.stuck(ctx, noImage, budget("sleep", everyPod))
+		By("being stuck without that")
+		Consistently(func(g Gomega) {
+			var pod corev1.Pod
+			g.Expect(w.api.Get(ctx, client.ObjectKey{Namespace: n.namespace, Name: "sleep-2"}, &pod)).To(Succeed())
+			g.Expect(pod.Spec.Containers[0].Image).To(Equal("busybo"))
+		}, 15*time.Second).WithContext(ctx).Should(Succeed())
+		n.repairs(ctx, 1)
+		Expect(n.eventsOf(ctx, Default, v1alpha1.EventStuckPodEvicted)[0]).To(ContainSubstring("pod sleep-2 is not ready and of version "))
+	})
+
+	It("tells whom a budget is in the way of how to get on", func(ctx SpecContext) {
+		n, _ := w.stuck(ctx, crashLoop, budget("sleep", everyPod))
+		told := n.blocked(ctx, v1alpha1.ReasonDisruptionBudget)
+		Expect(told).To(ContainSubstring("The disruption budget sleep needs 3 healthy pods and has 2 currently"))
+		_, command, found := strings.Cut(told, "yourself: kubectl ")
+		Expect(found).To(BeTrue(), told)
+		Consistently(func(g Gomega) { n.change(ctx, v1alpha1.ChangeWorkloadRunning) }, 15*time.Second).WithContext(ctx).Should(Succeed())
+		w.kubectl(ctx, strings.Fields(command)...)
+		n.repairs(ctx, 0)
+		c := n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+		Eventually(func(g Gomega) {
+			c = n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+			g.Expect(conditionOf(c.Status.Conditions, v1alpha1.ConditionRepairBlocked).Status).To(Equal(metav1.ConditionFalse))
+		}).WithContext(ctx).Should(Succeed())
+	})
+
+	It("tells of two budgets, which no eviction passes", func(ctx SpecContext) {
+		one := intstr.FromInt32(1)
+		n, _ := w.stuck(ctx, crashLoop, budget("one", everyPod), budget("two", func(s *policyv1.PodDisruptionBudgetSpec) { s.MaxUnavailable = &one }))
+		Expect(n.blocked(ctx, v1alpha1.ReasonEvictionRefused)).To(ContainSubstring("more than one PodDisruptionBudget"))
+		w.kubectl(ctx, "-n", n.namespace, "delete", "poddisruptionbudget", "one")
+		n.repairs(ctx, 1)
+	})
+
+	It("has the pod evicted that its budget can do without", func(ctx SpecContext) {
+		one := intstr.FromInt32(1)
+		n, _ := w.stuck(ctx, crashLoop, budget("sleep", func(s *policyv1.PodDisruptionBudgetSpec) { s.MaxUnavailable = &one }))
+		n.repairs(ctx, 1)
+		Expect(n.eventsOf(ctx, Default, v1alpha1.ConditionRepairBlocked)).To(BeEmpty())
+	})
+
+	It("has the pod left alone where the setting is off, and is told what to do", func(ctx SpecContext) {
+		off := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Name: settings.NameRepair}, Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeRepair}}
+		n, _ := w.stuck(ctx, noImage, off)
+		Expect(n.blocked(ctx, v1alpha1.ReasonRepairDisabled)).To(HaveSuffix("kubectl delete pod sleep-2 -n " + n.namespace))
+		Expect(n.eventsOf(ctx, Default, v1alpha1.EventStuckPodEvicted)).To(BeEmpty())
+		Expect(w.api.Delete(ctx, off)).To(Succeed())
+		n.repairs(ctx, 1)
+	})
+
+	It("has all its pods evicted one by one, the last one first", func(ctx SpecContext) {
+		n := native{w, "statefulset", w.newNamespace(ctx, true)}
+		Expect(w.api.Create(ctx, n.manifest(nil))).To(Succeed())
+		first := n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+		Expect(n.release(ctx, "second")).To(Succeed())
+		n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
+		w.kubectl(ctx, "-n", n.namespace, "annotate", "pods", "--all", "kwok.altershield/unready=true")
+		Eventually(func(g Gomega) {
+			for _, pod := range n.pods(ctx, g) {
+				g.Expect(conditionIsTrue(&pod, corev1.PodReady)).To(BeFalse())
+			}
+		}).WithContext(ctx).Should(Succeed())
+		Expect(n.patch(ctx, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)).To(Succeed())
+		n.back(ctx, first)
+		n.repairs(ctx, 3)
+		var list corev1.EventList
+		Expect(w.api.List(ctx, &list, client.InNamespace(n.namespace))).To(Succeed())
+		at := map[string]time.Time{}
+		for _, e := range list.Items {
+			if e.Reason == v1alpha1.EventStuckPodEvicted {
+				_, pod, _ := strings.Cut(e.Message, "pod ")
+				at[strings.Fields(pod)[0]] = e.EventTime.Time
+			}
+		}
+		Expect(at["sleep-2"]).To(BeTemporally("<", at["sleep-1"]))
+		Expect(at["sleep-1"]).To(BeTemporally("<", at["sleep-0"]))
+	})
+})
