@@ -440,7 +440,7 @@ var judgements = map[string]map[string]judgement{
 		"unknown": {func(_ *testing.T, f *Facts) {
 			f.Settings.Value = append(f.Settings.Value, *setting(v1alpha1.OpsConfigInfo{ObjectMeta: named("blokcing"), Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeBlocking}}))
 		}, map[string]string{"settings.accepted": `warning: altershieldoperator-system/blokcing: metadata.name: no setting is named "blokcing", so the object is ignored; delete it, or name it one of ` +
-			"blocking, branch, rollback, selfhealing, halting, silence, timeouts, history, admission, observe, quarantine, brake, holding"}},
+			"blocking, branch, rollback, selfhealing, halting, silence, timeouts, history, admission, observe, quarantine, brake, holding, repair"}},
 		"not looked at": {func(_ *testing.T, f *Facts) { own(f, settings.NameBranch).Generation = 2 }, map[string]string{
 			"settings.accepted": "warning: the operator has not looked at altershieldoperator-system/branch yet"}},
 		"lowered": {func(_ *testing.T, f *Facts) {
