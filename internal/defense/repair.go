@@ -100,6 +100,9 @@ func MayNeedRepair(w *Workload) bool { return w.Annotations[v1alpha1.QuarantineR
 // first, and only while every pod of the current version is available: what comes of one
 // eviction is seen before the next.
 func DecideRepair(in RepairInput) RepairPlan {
+	if in.repairs() && in.unclear() {
+		return RepairPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: lookAgain}
+	}
 	stuck := in.stuck()
 	if len(stuck) == 0 {
 		return RepairPlan{Idle: true}
@@ -124,12 +127,18 @@ func DecideRepair(in RepairInput) RepairPlan {
 }
 
 // repairs says that pods of the workload are replaced by its controller, and that the
-// operator may do something about it. Nothing is known of pods while the controller has
-// yet to see the template, or while that is not recorded.
+// operator may do something about it.
 func (in *RepairInput) repairs() bool {
 	w := in.Workload
 	return in.Enrolled && !w.Deleting && !OptedOut(w.Labels) && !in.Settings.Observe && w.ObservingOwner() == "" &&
-		!w.Paused && !w.OnDelete && !w.Rollout.Unobserved && w.Revision != "" && w.RecordedVersion() == w.Version
+		!w.Paused && !w.OnDelete
+}
+
+// unclear: nothing is known of the pods, because the controller has yet to see the
+// template, or that is not recorded yet.
+func (in *RepairInput) unclear() bool {
+	w := in.Workload
+	return w.Rollout.Unobserved || w.Revision == "" || w.RecordedVersion() != w.Version
 }
 
 // quarantine is that of the workload, with what is over.

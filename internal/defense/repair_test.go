@@ -90,7 +90,7 @@ func TestDecideRepair(t *testing.T) {
 		in.Workload.Annotations[v1alpha1.QuarantineReasonAnnotation] = string(data)
 	}
 	rfc := func(ago time.Duration) string { return testNow.Add(-ago).UTC().Format(time.RFC3339) }
-	const idle = "idle"
+	const idle, unclear = "idle", "the template to be seen by its controller, and recorded"
 	for name, test := range map[string]struct {
 		change func(*RepairInput)
 		// want is the pod that is evicted, idle, or what is waited for.
@@ -113,9 +113,13 @@ func TestDecideRepair(t *testing.T) {
 		}, "evict web-2", lookAgain},
 		"paused":              {func(in *RepairInput) { in.Workload.Paused = true }, idle, 0},
 		"OnDelete":            {func(in *RepairInput) { in.Workload.OnDelete = true }, idle, 0},
-		"generation unseen":   {func(in *RepairInput) { in.Workload.Rollout.Unobserved = true }, idle, 0},
-		"revision unknown":    {func(in *RepairInput) { in.Workload.Revision = "" }, idle, 0},
-		"slipped, unrecorded": {func(in *RepairInput) { in.Workload.Labels[v1alpha1.VersionLabel] = versionB }, idle, 0},
+		"generation unseen":   {func(in *RepairInput) { in.Workload.Rollout.Unobserved = true }, unclear, lookAgain},
+		"revision unknown":    {func(in *RepairInput) { in.Workload.Revision = "" }, unclear, lookAgain},
+		"slipped, unrecorded": {func(in *RepairInput) { in.Workload.Labels[v1alpha1.VersionLabel] = versionB }, unclear, lookAgain},
+
+		"unclear, and opted out": {func(in *RepairInput) {
+			in.Workload.Rollout.Unobserved, in.Workload.Labels[v1alpha1.DefenseLabel] = true, v1alpha1.DefenseDisabled
+		}, idle, 0},
 
 		"nothing was left":          {func(in *RepairInput) { in.Workload.Annotations = map[string]string{v1alpha1.ReleaseAnnotation: "3"} }, idle, 0},
 		"quarantine without reason": {func(in *RepairInput) { delete(in.Workload.Annotations, v1alpha1.QuarantineReasonAnnotation) }, idle, 0},
