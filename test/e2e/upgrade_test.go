@@ -380,6 +380,13 @@ var _ = Describe("an upgrade", Ordered, SpecPriority(longest), Label(soak), func
 	}, SpecTimeout(5*patience))
 
 	It("from one that knows Deployments only restarts nothing of other kinds, and makes up no release of them", func(ctx SpecContext) {
+		// Those of another spec ended with it.
+		for len(r.running) > 0 {
+			r.stopFirst()
+		}
+		for _, m := range r.apply(ctx, tree, "older-beside-kinds") {
+			r.start(ctx, m)
+		}
 		k := &newKinds{world: w}
 		k.before(ctx)
 		By("upgrading")

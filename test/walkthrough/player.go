@@ -49,6 +49,8 @@ type Player struct {
 	// Restless: the manager may be killed at any moment. What needs a calm one
 	// is left out, and a denial may be another one for a while.
 	Restless bool
+	// Patience is added to what each sight may take, where much else goes on.
+	Patience time.Duration
 
 	scene *scene
 }
@@ -139,7 +141,7 @@ func (p *Player) watch(ctx context.Context, act Act) error {
 			p.Progress(progress)
 		}
 	}
-	err := wait.PollUntilContextTimeout(ctx, interval, act.Within, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, interval, act.Within+p.Patience, true, func(ctx context.Context) (bool, error) {
 		now, seen, err := act.Sight.look(p.scene, ctx)
 		if now != "" {
 			progress.Now = now
