@@ -22,6 +22,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
@@ -96,5 +97,82 @@ func TestPaceDenied(t *testing.T) {
 	}
 	if c := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionWritesAccepted); c == nil || c.Reason != v1alpha1.ReasonPaceDenied {
 		t.Errorf("the condition is %+v", c)
+	}
+}
+
+// TestLostPartition: what a hold made of a partition is known again where the annotation is
+// lost that says so, and not where a user may have set the same.
+func TestLostPartition(t *testing.T) {
+	record := func(users, set int32) *v1alpha1.HoldRecord {
+		return &v1alpha1.HoldRecord{Partition: &users, SetPartition: &set}
+	}
+	for name, c := range map[string]struct {
+		record   *v1alpha1.HoldRecord
+		is       int32
+		change   func(*release)
+		restored bool
+	}{
+		"lost":                    {record(1, 4), 4, nil, true},
+		"never held":              {nil, 4, nil, false},
+		"held as a Deployment":    {&v1alpha1.HoldRecord{SetProgressDeadlineSeconds: 600}, 0, nil, false},
+		"a user set another":      {record(1, 4), 3, nil, false},
+		"down to the user's own":  {record(1, 1), 1, nil, false},
+		"still held":              {record(1, 4), 4, func(d *release) { d.Workload.Hold = &Hold{Release: 2} }, false},
+		"it ended":                {record(1, 4), 4, func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "2 EditedByUser jane" }, false},
+		"that of another release": {record(1, 4), 4, func(d *release) { d.Change.Spec.Release = 3 }, false},
+		"only another release was so": {nil, 4, func(d *release) {
+			d.Others = append(d.Others, *d.Change.DeepCopy())
+			d.Others[0].Spec.Release, d.Others[0].Status.Hold = 1, record(1, 4)
+		}, false},
+		"it ended with the one before": {record(1, 4), 4, func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "1 Verified" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
+			change.Status.ObservedRelease, change.Status.Hold = 2, c.record
+			d := &release{ReleaseInput: ReleaseInput{Change: change, Workload: &Workload{Pace: partitionAt(c.is), Annotations: map[string]string{}}}}
+			if c.change != nil {
+				c.change(d)
+			}
+			h := d.lostHold()
+			if (h != nil) != c.restored {
+				t.Fatalf("it is restored as %+v", h)
+			}
+			if h != nil && (h.Pace != partitionAt(1) || h.Set != partitionAt(4) || h.Release != 2) {
+				t.Errorf("it is restored as %+v", h)
+			}
+		})
+	}
+}
+
+// TestSteppedWaveIsFinished: a wave of a StatefulSet is as large as its partition says, not
+// as there are pods by now.
+func TestSteppedWaveIsFinished(t *testing.T) {
+	at := func(partition int32, pods ...int32) *release {
+		d := &release{ReleaseInput: ReleaseInput{
+			Change:   wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj(),
+			Workload: &Workload{Replicas: 5, Hold: &Hold{Release: 2, Pace: partitionAt(0), Set: partitionAt(partition)}},
+		}}
+		for _, index := range pods {
+			p := Pod{UID: types.UID(rune('a' + index)), Index: index}
+			d.Pods, d.preparing = append(d.Pods, p), append(d.preparing, p)
+		}
+		return d
+	}
+	for name, c := range map[string]struct {
+		d    *release
+		want bool
+	}{
+		"all of it":           {at(3, 4, 3), true},
+		"one is to come":      {at(3, 4), false},
+		"one below it":        {at(3, 4, 1), false},
+		"all above, more too": {at(3, 4, 3, 1), true},
+		"one is not finished": {func() *release { d := at(3, 4, 3); d.preparing = d.preparing[:1]; return d }(), false},
+		"none is to come":     {at(5), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := c.d.waveIsFinished(); got != c.want {
+				t.Errorf("it is finished: %t", got)
+			}
+		})
 	}
 }

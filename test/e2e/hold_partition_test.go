@@ -45,7 +45,8 @@ func (w *world) holdingSet(ctx context.Context, until v1alpha1.HoldUntil, with f
 		}
 	})
 	Expect(unstructured.SetNestedMap(o.Object, annotations, "metadata", "annotations")).To(Succeed())
-	Expect(w.api.Create(ctx, o)).To(Succeed())
+	// Applied server-side it has no manager that owns what is set by default.
+	Expect(w.api.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("creator"))).To(Succeed())
 	s.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 	w.newDefensePolicy(ctx, holdPolicy(s.namespace, until, someday), v1alpha1.ReasonInForce)
 	return s
@@ -197,6 +198,7 @@ var _ = Describe("a rollout of a StatefulSet that is held", Ordered, func() {
 		Expect(s.patch(ctx, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)).To(Succeed())
 		Eventually(func(g Gomega) { g.Expect(s.of(ctx, g, "123")).To(HaveLen(5)) }).WithContext(ctx).Should(Succeed())
 		s.given(ctx, 0, "")
+		s.passToTheEnd(ctx)
 	})
 
 	It("goes on as a whole, when only its first batch is waited for", func(ctx SpecContext) {

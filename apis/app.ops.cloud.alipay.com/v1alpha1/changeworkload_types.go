@@ -590,10 +590,10 @@ type HoldRecord struct {
 	// SetProgressDeadlineSeconds is what the hold made of it, by which it is known
 	// again.
 	SetProgressDeadlineSeconds int32 `json:"setProgressDeadlineSeconds"`
-	// Partition of the user, and SetPartition what the hold made of it: of a StatefulSet,
-	// whose other values are 0 here.
+	// Partition of the user, of a StatefulSet, whose other values are 0 here.
 	// +optional
 	Partition *int32 `json:"partition,omitempty"`
+	// SetPartition is what the hold made of it.
 	// +optional
 	SetPartition *int32 `json:"setPartition,omitempty"`
 }
