@@ -222,6 +222,26 @@ func partitionStories() []world.Story {
 				w.Failf("halted from %q", from)
 			}
 		}},
+		{Name: "fail without a place for a partition", Options: every(), Run: func(w *world.World) {
+			bare := func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType }
+			five.second(w, bare)
+			five.keeps(w, 4)
+			five.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":null}}}`)
+			five.keeps(w, 4)
+			five.crashes(w)
+			five.is(w, v1alpha1.ChangeWorkloadSuspend)
+			five.given(w, math.MaxInt32, v1alpha1.ReasonHoldFailed)
+		}},
+		{Name: "halt without a place for a partition", Options: nativeOptions(), Run: func(w *world.World) {
+			set := makeSet(5)
+			set.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
+			must(w, w.Create(set))
+			five.is(w, v1alpha1.ChangeWorkloadSuccess)
+			five.patch(w, templatePatch("second"))
+			w.Until("a batch is done", func() bool { return batchDone(w, five.change(w)) })
+			judge(w, five.change(w), "unpass")
+			w.Until("it is halted", func() bool { return five.partition(w) == math.MaxInt32 })
+		}},
 		{Name: "fail while blocking is off", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
 			five.second(w)
 			five.crashes(w)

@@ -47,7 +47,7 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 			operations = append(operations, changing(o.kind.Resume(halted))...)
 			continue
 		case defense.WorkloadPace:
-			operations = append(operations, changing(o.kind.SetPace(o.Pace, c.Pace))...)
+			operations = append(operations, changing(o.kind.SetPace(*o.Pacing, c.Pace))...)
 			continue
 		}
 		_, replaces := present[c.Key]

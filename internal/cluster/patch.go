@@ -267,7 +267,7 @@ func (c *Cluster) writePace(ctx context.Context, p *Patch, written *unstructured
 	if h := p.pace.says; h.Over {
 		to = h.Fitting(h.Kept(is.Pace)) // this write may have changed it itself
 	}
-	again.ops = append(again.ops, p.pace.by.SetPace(is.Pace, to)...)
+	again.ops = append(again.ops, p.pace.by.SetPace(*is, to)...)
 	if p.pace.says.Over {
 		again.add("remove", said, nil)
 	}

@@ -32,6 +32,8 @@ type Pacing struct {
 	Rolling bool
 	// Replicas is the number of pods the workload asks for.
 	Replicas int32
+	// Bare is as in Stopping.
+	Bare bool
 }
 
 // WantedHold is what settings and policies say of the rollouts of a workload.

@@ -121,6 +121,8 @@ type Stopping struct {
 	// template before: not what a hold made of that.
 	OnDelete  bool
 	Partition int32
+	// Bare says that its strategy has no place yet for a partition, which is 0.
+	Bare bool
 }
 
 // OldRevision is an earlier pod template of a workload that still has pods.

@@ -254,7 +254,7 @@ func (DaemonSet) Restore(template map[string]any) []Op {
 }
 
 // SetPace implements Control.
-func (DaemonSet) SetPace(defense.Pace, defense.Pace) []Op { return nil }
+func (DaemonSet) SetPace(defense.Pacing, defense.Pace) []Op { return nil }
 
 // RevisionTemplate implements Kind.
 func (DaemonSet) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (map[string]any, string, error) {

@@ -233,7 +233,7 @@ var minReadyPath, deadlinePath = Path{"spec", "minReadySeconds"}, Path{"spec", "
 func (Deployment) PacePaths() []Path { return []Path{minReadyPath, deadlinePath} }
 
 // SetPace implements Control.
-func (Deployment) SetPace(from, to defense.Pace) (ops []Op) {
+func (Deployment) SetPace(from defense.Pacing, to defense.Pace) (ops []Op) {
 	minReady, deadline := minReadyPath.Pointer(), deadlinePath.Pointer()
 	if from.MinReadySeconds != to.MinReadySeconds {
 		// The API server leaves out what is 0.

@@ -112,7 +112,7 @@ type Control interface {
 	// Restore sets the pod template back.
 	Restore(template map[string]any) []Op
 	// SetPace changes what a hold changes, from what was observed.
-	SetPace(from, to defense.Pace) []Op
+	SetPace(from defense.Pacing, to defense.Pace) []Op
 }
 
 // Repairer is a Kind whose controller may wait for ever for a pod of a version that was

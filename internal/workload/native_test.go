@@ -377,6 +377,9 @@ func allNewSet(n *native) {
 	}
 }
 
+// bare is a strategy that says no more than its type: the API server leaves it so.
+func bare(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }
+
 func partition(n *native, p int32) { n.set.Spec.UpdateStrategy.RollingUpdate.Partition = &p }
 
 func onDeleteSet(n *native) {
@@ -577,23 +580,27 @@ func TestNativeControl(t *testing.T) {
 		// want is the update strategy after that; empty where it does not apply.
 		want, from string
 	}{
-		"set, halted":                                {of: makeSet(), do: halt, want: `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`},
-		"set, halted at a user's partition":          {of: makeSet().with(func(n *native) { partition(n, 3) }), do: halt, want: `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`, from: "3"},
-		"set, a user set the partition":              {of: makeSet(), do: halt, stored: makeSet().with(func(n *native) { partition(n, 3) })},
-		"set, a user asked for OnDelete":             {of: makeSet(), do: halt, stored: makeSet().with(onDeleteSet)},
-		"set, resumed":                               {of: makeSet().with(halted("")), do: resume, want: `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`},
-		"set, resumed to a user's partition":         {of: makeSet().with(halted("3")), do: resume, want: `{"rollingUpdate":{"partition":3},"type":"RollingUpdate"}`, from: ""},
-		"set, resumed, what was kept cannot be read": {of: makeSet().with(halted("-7")), do: resume, want: `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`},
-		"set, a user resumed it":                     {of: makeSet().with(halted("3")), do: resume, stored: makeSet().with(func(n *native) { partition(n, 1) })},
-		"set, a user resumed it before":              {of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, want: `{"rollingUpdate":{"partition":1},"type":"RollingUpdate"}`, from: "1"},
-		"set, seen as resumed, and halted":           {of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, stored: makeSet().with(halted("1")), from: "1"},
-		"set, a user asked for OnDelete before":      {of: makeSet().with(onDeleteSet), do: resume, want: `{"type":"OnDelete"}`},
-		"daemon, halted":                             {of: makeDaemon(), do: halt, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"OnDelete"}`},
-		"daemon, a user asked for OnDelete":          {of: makeDaemon(), do: halt, stored: makeDaemon().with(onDeleteDaemon)},
-		"daemon, resumed":                            {of: makeDaemon().with(halted("")), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`},
-		"daemon, a user resumed it":                  {of: makeDaemon().with(halted("")), do: resume, stored: makeDaemon()},
-		"daemon, a user resumed it before":           {of: makeDaemon(), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`},
-		"daemon, seen as resumed, and halted":        {of: makeDaemon(), do: resume, stored: makeDaemon().with(halted(""))},
+		"set, halted":                                  {of: makeSet(), do: halt, want: `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`},
+		"set, halted at a user's partition":            {of: makeSet().with(func(n *native) { partition(n, 3) }), do: halt, want: `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`, from: "3"},
+		"set, halted, without a place for a partition": {of: makeSet().with(bare), do: halt, want: `{"type":"RollingUpdate","rollingUpdate":{"partition":2147483647}}`},
+		"set, without a place, a user set a partition": {of: makeSet().with(bare), do: halt, stored: makeSet().with(func(n *native) { partition(n, 3) })},
+		"set, a user resumed it by leaving that out":   {of: makeSet().with(bare), do: resume, want: `{"type":"RollingUpdate"}`},
+		"set, seen so, and halted":                     {of: makeSet().with(bare), do: resume, stored: makeSet().with(halted(""))},
+		"set, a user set the partition":                {of: makeSet(), do: halt, stored: makeSet().with(func(n *native) { partition(n, 3) })},
+		"set, a user asked for OnDelete":               {of: makeSet(), do: halt, stored: makeSet().with(onDeleteSet)},
+		"set, resumed":                                 {of: makeSet().with(halted("")), do: resume, want: `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`},
+		"set, resumed to a user's partition":           {of: makeSet().with(halted("3")), do: resume, want: `{"rollingUpdate":{"partition":3},"type":"RollingUpdate"}`, from: ""},
+		"set, resumed, what was kept cannot be read":   {of: makeSet().with(halted("-7")), do: resume, want: `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`},
+		"set, a user resumed it":                       {of: makeSet().with(halted("3")), do: resume, stored: makeSet().with(func(n *native) { partition(n, 1) })},
+		"set, a user resumed it before":                {of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, want: `{"rollingUpdate":{"partition":1},"type":"RollingUpdate"}`, from: "1"},
+		"set, seen as resumed, and halted":             {of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, stored: makeSet().with(halted("1")), from: "1"},
+		"set, a user asked for OnDelete before":        {of: makeSet().with(onDeleteSet), do: resume, want: `{"type":"OnDelete"}`},
+		"daemon, halted":                               {of: makeDaemon(), do: halt, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"OnDelete"}`},
+		"daemon, a user asked for OnDelete":            {of: makeDaemon(), do: halt, stored: makeDaemon().with(onDeleteDaemon)},
+		"daemon, resumed":                              {of: makeDaemon().with(halted("")), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`},
+		"daemon, a user resumed it":                    {of: makeDaemon().with(halted("")), do: resume, stored: makeDaemon()},
+		"daemon, a user resumed it before":             {of: makeDaemon(), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`},
+		"daemon, seen as resumed, and halted":          {of: makeDaemon(), do: resume, stored: makeDaemon().with(halted(""))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := test.of.get(t, true)
@@ -649,7 +656,7 @@ func TestNativeRestore(t *testing.T) {
 // DaemonSet never.
 func TestNativePace(t *testing.T) {
 	daemon := makeDaemon()
-	if pacing, err := daemon.kind.Pace(daemon.stored(t)); pacing != nil || err != nil || daemon.kind.PacePaths() != nil || daemon.kind.SetPace(defense.Pace{}, defense.Pace{MinReadySeconds: 1}) != nil {
+	if pacing, err := daemon.kind.Pace(daemon.stored(t)); pacing != nil || err != nil || daemon.kind.PacePaths() != nil || daemon.kind.SetPace(defense.Pacing{}, defense.Pace{MinReadySeconds: 1}) != nil {
 		t.Error("the rollouts of a DaemonSet can be held")
 	}
 	at := func(p int32) defense.Pace { return defense.Pace{ByPartition: true, Partition: p} }
@@ -662,10 +669,10 @@ func TestNativePace(t *testing.T) {
 		"as it comes":       {makeSet(), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5}, 0},
 		"partitioned":       {makeSet().with(func(n *native) { partition(n, 3) }), defense.Pacing{Pace: at(3), Rolling: true, Replicas: 5}, 3},
 		"no number of pods": {makeSet().with(func(n *native) { n.set.Spec.Replicas = nil }), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 1}, 0},
-		"no partition":      {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5}, 0},
+		"no partition":      {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0},
 		"deleted by its user": {makeSet().with(func(n *native) {
 			n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
-		}), defense.Pacing{Pace: at(defense.NoPartition), Replicas: 5}, 0},
+		}), defense.Pacing{Pace: at(defense.NoPartition), Replicas: 5, Bare: true}, 0},
 		"held":                 {makeSet().with(heldAt(4, 4)), defense.Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 1},
 		"held, and edited":     {makeSet().with(heldAt(4, 2)), defense.Pacing{Pace: at(2), Rolling: true, Replicas: 5}, 2},
 		"held, and not yet so": {makeSet().with(heldAt(4, 1)), defense.Pacing{Pace: at(1), Rolling: true, Replicas: 5}, 1},
@@ -689,10 +696,10 @@ func TestNativePace(t *testing.T) {
 	if diff := cmp.Diff([]Op{
 		{Op: "test", Path: "/spec/updateStrategy/rollingUpdate/partition", Value: int32(4)},
 		{Op: "replace", Path: "/spec/updateStrategy/rollingUpdate/partition", Value: int32(3)},
-	}, set.SetPace(at(4), at(3))); diff != "" {
+	}, set.SetPace(defense.Pacing{Pace: at(4)}, at(3))); diff != "" {
 		t.Error(diff)
 	}
-	if ops := slices.Concat(set.SetPace(at(4), at(4)), set.SetPace(at(defense.NoPartition), at(4))); ops != nil {
+	if ops := slices.Concat(set.SetPace(defense.Pacing{Pace: at(4)}, at(4)), set.SetPace(defense.Pacing{Pace: at(defense.NoPartition), Bare: true}, at(4))); ops != nil {
 		t.Errorf("nothing is to be done, but %+v", ops)
 	}
 }

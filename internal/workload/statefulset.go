@@ -63,7 +63,8 @@ const haltPartition int32 = math.MaxInt32
 const standingStill = defaultProgressDeadline * time.Second
 
 var (
-	partitionPath    = Path{"spec", "updateStrategy", "rollingUpdate", "partition"}
+	rollingPath      = Path{"spec", "updateStrategy", "rollingUpdate"}
+	partitionPath    = rollingPath.Join("partition")
 	strategyTypePath = Path{"spec", "updateStrategy", "type"}
 )
 
@@ -199,7 +200,7 @@ func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, annotations map[
 	case haltPartition:
 		return defense.Stopping{Paused: true}
 	default:
-		return defense.Stopping{Partition: is.Users(annotations).Partition}
+		return defense.Stopping{Partition: is.Users(annotations).Partition, Bare: s.RollingUpdate == nil}
 	}
 }
 
@@ -306,7 +307,7 @@ func (StatefulSet) Pace(stored *unstructured.Unstructured) (*defense.Pacing, err
 		return nil, err
 	}
 	pace := paceOfStatefulSet(&s.Spec.UpdateStrategy)
-	return &defense.Pacing{Pace: pace, Rolling: pace.Partition != defense.NoPartition, Replicas: ptr.Deref(s.Spec.Replicas, 1)}, nil
+	return &defense.Pacing{Pace: pace, Rolling: pace.Partition != defense.NoPartition, Replicas: ptr.Deref(s.Spec.Replicas, 1), Bare: s.Spec.UpdateStrategy.RollingUpdate == nil}, nil
 }
 
 // PacePaths implements Kind.
@@ -315,7 +316,7 @@ func (StatefulSet) PacePaths() []Path { return []Path{partitionPath} }
 // Halt implements Control. No pod is replaced, one that is made again is of the version
 // before. What a user wants the partition to be is kept by HaltedFrom.
 func (StatefulSet) Halt(w *defense.Workload) []Op {
-	return replaceField(partitionPath, w.Pace.Partition, haltPartition)
+	return setPartition(w.Bare, w.Pace.Partition, haltPartition)
 }
 
 // HaltedFrom implements Control.
@@ -334,6 +335,8 @@ func (StatefulSet) Resume(w *defense.Workload) []Op {
 	switch {
 	case w.OnDelete:
 		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: string(appsv1.OnDeleteStatefulSetStrategyType)}}
+	case w.Bare:
+		return []Op{{Op: "test", Path: rollingPath.Pointer()}}
 	case !w.Paused:
 		return []Op{{Op: "test", Path: partitionPath.Pointer(), Value: w.Pace.Partition}}
 	}
@@ -379,11 +382,20 @@ func (StatefulSet) Restore(template map[string]any) []Op {
 }
 
 // SetPace implements Control.
-func (StatefulSet) SetPace(from, to defense.Pace) []Op {
-	if from == to || from.Partition == defense.NoPartition || to.Partition == defense.NoPartition {
+func (StatefulSet) SetPace(from defense.Pacing, to defense.Pace) []Op {
+	if from.Pace == to || from.Partition == defense.NoPartition || to.Partition == defense.NoPartition {
 		return nil
 	}
-	return replaceField(partitionPath, from.Partition, to.Partition)
+	return setPartition(from.Bare, from.Partition, to.Partition)
+}
+
+// setPartition changes the partition. The API server sets it by default only in a strategy
+// that says more than its type: one that is bare gets the place for it.
+func setPartition(bare bool, from, to int32) []Op {
+	if bare {
+		return []Op{{Op: "test", Path: rollingPath.Pointer()}, {Op: "add", Path: rollingPath.Pointer(), Value: map[string]any{"partition": int64(to)}}}
+	}
+	return replaceField(partitionPath, from, to)
 }
 
 // RevisionTemplate implements Kind.

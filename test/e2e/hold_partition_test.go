@@ -176,7 +176,9 @@ var _ = Describe("a rollout of a StatefulSet that is held", Ordered, func() {
 	})
 
 	It("that fails with its second pod replaces no more, is repaired, held again, and applied", func(ctx SpecContext) {
-		s := w.holdingSet(ctx, v1alpha1.HoldEveryBatch, func(_, annotations map[string]any) {
+		s := w.holdingSet(ctx, v1alpha1.HoldEveryBatch, func(spec, annotations map[string]any) {
+			// The API server sets no partition by default where the type is named.
+			spec["updateStrategy"] = map[string]any{"type": "RollingUpdate"}
 			annotations[v1alpha1.SettingAnnotationPrefix+"halting"] = "disabled"
 		})
 		Expect(s.applies(ctx, 0)).To(Succeed())

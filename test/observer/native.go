@@ -68,6 +68,9 @@ func likeStatefulSet(o *appsv1.StatefulSet) *appsv1.Deployment {
 	rest := o.Spec.DeepCopy()
 	rest.Template, rest.Replicas, rest.MinReadySeconds = corev1.PodTemplateSpec{}, nil, 0
 	halted := false
+	if u := &rest.UpdateStrategy; u.Type == appsv1.RollingUpdateStatefulSetStrategyType && u.RollingUpdate == nil {
+		u.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0)} // it means the same
+	}
 	if r := rest.UpdateStrategy.RollingUpdate; r != nil && ptr.Deref(r.Partition, 0) == math.MaxInt32 {
 		halted = true
 		users, err := strconv.ParseInt(o.Annotations[v1alpha1.HaltedFromAnnotation], 10, 32)

@@ -47,11 +47,12 @@ func setNativeDefaults(o client.Object) {
 		s := &o.Spec
 		s.Replicas, s.RevisionHistoryLimit = cmp.Or(s.Replicas, ptr.To[int32](1)), cmp.Or(s.RevisionHistoryLimit, ptr.To[int32](10))
 		s.PodManagementPolicy = cmp.Or(s.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
-		s.UpdateStrategy.Type = cmp.Or(s.UpdateStrategy.Type, appsv1.RollingUpdateStatefulSetStrategyType)
-		if s.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
-			r := cmp.Or(s.UpdateStrategy.RollingUpdate, &appsv1.RollingUpdateStatefulSetStrategy{})
+		if s.UpdateStrategy.Type == "" {
+			s.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
+			s.UpdateStrategy.RollingUpdate = cmp.Or(s.UpdateStrategy.RollingUpdate, &appsv1.RollingUpdateStatefulSetStrategy{})
+		}
+		if r := s.UpdateStrategy.RollingUpdate; r != nil && s.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
 			r.Partition = cmp.Or(r.Partition, ptr.To[int32](0))
-			s.UpdateStrategy.RollingUpdate = r
 		}
 	case *appsv1.DaemonSet:
 		s := &o.Spec

@@ -199,4 +199,4 @@ func (Fleet) Restore(template map[string]any) []workload.Op {
 }
 
 // SetPace implements workload.Control.
-func (Fleet) SetPace(defense.Pace, defense.Pace) []workload.Op { return nil }
+func (Fleet) SetPace(defense.Pacing, defense.Pace) []workload.Op { return nil }
