@@ -50,7 +50,7 @@ func heldNatives(content string, verdictAfter time.Duration, more ...map[string]
 
 // second releases the second version, and waits until its first wave is judged.
 func (h heldSets) second(w *world.World, with ...func(*appsv1.StatefulSet)) {
-	set := h.make().(*appsv1.StatefulSet)
+	set := h.make().(*appsv1.StatefulSet) //nolint:errcheck // it makes nothing else
 	for _, change := range with {
 		change(set)
 	}
@@ -80,7 +80,8 @@ func (h heldSets) judged(w *world.World) {
 }
 
 func (h heldSets) partition(w *world.World) int32 {
-	if r := h.stored(w).(*appsv1.StatefulSet).Spec.UpdateStrategy.RollingUpdate; r != nil {
+	set := h.stored(w).(*appsv1.StatefulSet) //nolint:errcheck // it is nothing else
+	if r := set.Spec.UpdateStrategy.RollingUpdate; r != nil {
 		return *r.Partition
 	}
 	return -1

@@ -153,7 +153,7 @@ func TestSteppedWaveIsFinished(t *testing.T) {
 			Workload: &Workload{Replicas: 5, Hold: &Hold{Release: 2, Pace: partitionAt(0), Set: partitionAt(partition)}},
 		}}
 		for _, index := range pods {
-			p := Pod{UID: types.UID(rune('a' + index)), Index: index}
+			p := Pod{UID: types.UID('a' + index), Index: index}
 			d.Pods, d.preparing = append(d.Pods, p), append(d.preparing, p)
 		}
 		return d
