@@ -161,7 +161,9 @@ func (d *release) beginHold() {
 	w := d.Workload
 	end, ended := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation])
 	switch {
-	case !d.Settings.Hold.Holds() || w.Pace == (Pace{}):
+	case !d.Settings.Hold.Holds():
+	case w.Pace == (Pace{}):
+		d.notHeld("rollouts of a " + w.Kind() + " are not held")
 	case ended && end.Release == d.Change.Spec.Release:
 		d.noteHoldGone()
 	case d.isWayBack():

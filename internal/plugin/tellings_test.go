@@ -115,7 +115,7 @@ var elsewhere = map[string][]string{
 	"of the operator's pods":  {"Answers", "AnswersWithErrors"},
 	"of checks and batches":   {"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate", "NoServer"},
 	"of policies":             {"Invalid", "TooMany"},
-	"of settings":             {"Configured", "ConfigurationMissing", "InForce", "InvalidContent", "TypeMismatch", "Locked", "OfCluster", "UnknownName"},
+	"of settings":             {"Configured", "ConfigurationMissing", "InForce", "InvalidContent", "TypeMismatch", "Locked", "OfCluster", "UnknownName", "Known"},
 	"of events of a workload": {},
 }
 

@@ -35,6 +35,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -340,6 +341,21 @@ func (w *waiter) look(ctx context.Context) (v releaseView, err error) {
 	return v, err
 }
 
+// slippedSince is from when on admission should have seen every release of a workload.
+// Where it cannot be told since when the operator knows its kind, that is from when on
+// the namespace was enrolled; zero where that is not known either.
+func slippedSince(ctx context.Context, r client.Reader, s *situation) time.Time {
+	since := defense.EnrolledSince(s.namespace.ManagedFields)
+	if since.IsZero() || defense.ConditionOfKind(s.w.GVK) == "" {
+		return since
+	}
+	var blocking v1alpha1.OpsConfigInfo
+	if r.Get(ctx, client.ObjectKey{Namespace: operatorIn(ctx, r, ""), Name: settings.NameBlocking}, &blocking) != nil {
+		return since
+	}
+	return defense.DefendedSince(since, &blocking, s.w.GVK)
+}
+
 // mayHaveSlipped says that a workload without a version of its own may have released
 // past admission: its revision is not older than the enrolment of its namespace, as the
 // operator decides it. unknown is the right that is missing to tell.
@@ -347,7 +363,7 @@ func mayHaveSlipped(ctx context.Context, r client.Reader, s *situation) (slipped
 	if s.namespace == nil {
 		return false, fmt.Sprintf("you have no right to get the namespace %s", s.key.Namespace), nil
 	}
-	since := defense.EnrolledSince(s.namespace.ManagedFields)
+	since := slippedSince(ctx, r, s)
 	if since.IsZero() {
 		return false, "", nil
 	}

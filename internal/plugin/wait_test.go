@@ -36,6 +36,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -119,4 +122,39 @@ func slippedCluster(t *testing.T, stored *unstructured.Unstructured, enrolled, c
 			return c.List(ctx, list, opts...)
 		},
 	}).Build()
+}
+
+// TestSlippedSince: of a kind that the operator knows only since an upgrade, nothing
+// slipped past admission before.
+func TestSlippedSince(t *testing.T) {
+	enrolled := time.Unix(1_800_000_000, 0)
+	upgraded := metav1.NewTime(enrolled.Add(time.Hour))
+	blocking := func(conditions ...metav1.Condition) *v1alpha1.OpsConfigInfo {
+		o := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: settings.NameBlocking}}
+		o.Status.Conditions = conditions
+		return o
+	}
+	known := metav1.Condition{Type: v1alpha1.DefendsConditionPrefix + "StatefulSet", Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown, LastTransitionTime: upgraded}
+	set := appsv1.SchemeGroupVersion.WithKind("StatefulSet")
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
+	ns.ManagedFields = []metav1.ManagedFieldsEntry{{
+		Manager: "kubectl", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &metav1.Time{Time: enrolled}, FieldsType: "FieldsV1",
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + v1alpha1.EnrolledLabel + `":{}}}}`),
+	}}
+	for name, tt := range map[string]struct {
+		kind     schema.GroupVersionKind
+		settings []client.Object
+		want     time.Time
+	}{
+		"a Deployment":               {appsv1.SchemeGroupVersion.WithKind("Deployment"), []client.Object{blocking(known)}, enrolled},
+		"known since the upgrade":    {set, []client.Object{blocking(known)}, upgraded.Time},
+		"not known yet":              {set, []client.Object{blocking()}, time.Time{}},
+		"the setting cannot be read": {set, nil, enrolled},
+	} {
+		api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(tt.settings...).Build()
+		s := &situation{namespace: ns, w: &defense.Workload{GVK: tt.kind}}
+		if got := slippedSince(t.Context(), api, s); !got.Equal(tt.want) {
+			t.Errorf("%s: since %s, want %s", name, got, tt.want)
+		}
+	}
 }
