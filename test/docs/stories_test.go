@@ -464,7 +464,7 @@ var stories = map[string]told{
 				},
 			},
 			{
-				command: `kubectl get deployments -A -o go-template='{{range .items}}{{with .metadata.annotations}}{{with index . "altershield.defense.antgroup.com/held"}}{{.}}{{end}}{{end}} {{.metadata.namespace}} {{.metadata.name}}{{"\n"}}{{end}}' | grep ^{`,
+				command: `kubectl get deployments,statefulsets -A -o go-template='{{range .items}}{{with .metadata.annotations}}{{with index . "altershield.defense.antgroup.com/held"}}{{.}}{{end}}{{end}} {{.metadata.namespace}} {{.metadata.name}}{{"\n"}}{{end}}' | grep ^{`,
 				before: func(s *story) {
 					s.hold()
 					s.stopManager()
