@@ -96,6 +96,7 @@ func TestNativeKinds(t *testing.T) {
 			{Name: "a user resumes it", Options: nativeOptions(), Run: n.userResumes},
 			{Name: "owned by another object", Options: nativeOptions(), Run: n.owned},
 			{Name: "slips past admission", Options: nativeOptions(), Run: n.slips},
+			{Name: "a baseline slips past admission", Options: unenrolled, Run: n.baselineSlips},
 		} {
 			t.Run(n.name+": "+s.Name, func(t *testing.T) {
 				t.Parallel()
@@ -420,6 +421,19 @@ func (n native) slips(w *world.World) {
 	if c := n.change(w); c.Status.PassCount != int32(n.pods) {
 		w.Failf("%d pods passed", c.Status.PassCount)
 	}
+}
+
+// baselineSlips: the first release of what was there before the enrolment is not seen by
+// admission.
+func (n native) baselineSlips(w *world.World) {
+	must(w, w.Create(n.make()))
+	w.Until("its pods run", func() bool { return len(n.podsOf(w)) == n.pods })
+	w.For(time.Minute)
+	w.Enrol(true)
+	w.For(time.Minute)
+	w.Unseen(func() { n.patch(w, templatePatch("second")) })
+	w.Until("it is recorded", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] != "" })
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
 // owned: what another object owns is only observed, unless a label says otherwise.

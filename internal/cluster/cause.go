@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -60,18 +61,22 @@ func (v View) CauseOf(ctx context.Context, namespace string, pod types.UID) (str
 const (
 	refusalMemory = 10 * time.Second
 	maxRefusals   = 1000
+	// lackingMemory is for how long it is remembered since when pods are lacking, counted
+	// from the last look.
+	lackingMemory = time.Hour
 )
 
 // refusals remembers for a moment why pods of workloads are not made, so that it is not
 // read at each step of a rollout.
 type refusals struct {
 	clock clock.PassiveClock
-	// known are slices of defense.Refusal by the UID of a workload.
-	known *cache.LRUExpireCache
+	// known are slices of defense.Refusal by the UID of a workload, and since is since when
+	// pods of it are lacking. Both may be lost at any time: it is told later then.
+	known, since *cache.LRUExpireCache
 }
 
 func newRefusals(c clock.PassiveClock) *refusals {
-	return &refusals{clock: c, known: cache.NewLRUExpireCacheWithClock(maxRefusals, c)}
+	return &refusals{clock: c, known: cache.NewLRUExpireCacheWithClock(maxRefusals, c), since: cache.NewLRUExpireCacheWithClock(maxRefusals, c)}
 }
 
 // reasonFailedCreate is what the controllers of Kubernetes call that they cannot make a
@@ -79,18 +84,38 @@ func newRefusals(c clock.PassiveClock) *refusals {
 const reasonFailedCreate = "FailedCreate"
 
 // Workload observes a workload, as View does, and why pods of it are not made, where the
-// workload itself does not say that: its controller tells it in events.
+// workload itself does not say that: its controller tells it in events. Where they cannot
+// be read, nothing is known of that; the rest is.
 func (c *Cluster) Workload(ctx context.Context, key workload.Key) (*defense.Workload, error) {
 	w, err := c.View.Workload(ctx, key)
-	if err != nil || w == nil || w.Lacking == nil || c.refusals == nil || w.Lacking.AskAfter(c.refusals.clock.Now()) > 0 {
+	if err != nil || w == nil || c.refusals == nil {
 		return w, err
+	}
+	now := c.refusals.clock.Now()
+	if w.Lacking = c.refusals.seen(w, now); w.Lacking == nil || w.Lacking.AskAfter(now) > 0 {
+		return w, nil
 	}
 	said, err := c.refusalsOf(ctx, w)
 	if err != nil {
-		return nil, err
+		log.FromContext(ctx).Error(err, "why pods are not made is not known", "workload", key)
 	}
-	w.NotMade = w.Lacking.RefusedBy(said)
+	w.NotMade = w.Lacking.RefusedBy(said, now)
 	return w, nil
+}
+
+// seen notes since when pods of a workload are lacking.
+func (r *refusals) seen(w *defense.Workload, now time.Time) *defense.Lacking {
+	if w.Lacking == nil {
+		r.since.Remove(w.UID)
+		return nil
+	}
+	lacking := *w.Lacking
+	lacking.Seen = now
+	if since, ok := r.since.Get(w.UID); ok {
+		lacking.Seen, _ = since.(time.Time)
+	}
+	r.since.Add(w.UID, lacking.Seen, lackingMemory)
+	return &lacking
 }
 
 func (c *Cluster) refusalsOf(ctx context.Context, w *defense.Workload) ([]defense.Refusal, error) {
@@ -101,6 +126,7 @@ func (c *Cluster) refusalsOf(ctx context.Context, w *defense.Workload) ([]defens
 	var list corev1.EventList
 	selector := fields.SelectorFromSet(fields.Set{"involvedObject.uid": string(w.UID), "reason": reasonFailedCreate, "type": corev1.EventTypeWarning})
 	if err := c.Live.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFieldsSelector{Selector: selector}); err != nil {
+		c.refusals.known.Add(w.UID, []defense.Refusal(nil), refusalMemory)
 		return nil, fmt.Errorf("list the events of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 	}
 	var said []defense.Refusal

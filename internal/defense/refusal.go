@@ -25,6 +25,9 @@ type Lacking struct {
 	// Since is when the newest pod of the workload was made, or its revision: nothing was
 	// refused for good before.
 	Since time.Time
+	// Seen is since when this process sees that pods are lacking; zero where it does not
+	// say. What was refused before may have been mended meanwhile.
+	Seen time.Time
 }
 
 // Refusal is what the controller of a workload says of a pod that it cannot make, at first
@@ -44,14 +47,18 @@ func (l *Lacking) AskAfter(now time.Time) time.Duration {
 	return max(l.Since.Add(lackingSettle).Sub(now), 0)
 }
 
+// longestBackOff is for how long the controllers of Kubernetes do not try again at most.
+const longestBackOff = 17 * time.Minute
+
 // RefusedBy is what these refusals say of pods that are not there. One that is older
-// than the newest pod is over: a pod was made since. nil when none counts.
-func (l *Lacking) RefusedBy(refusals []Refusal) *NotMade {
+// than the newest pod is over: a pod was made since. So is one that was not said again
+// for so long that it would have been. nil when none counts.
+func (l *Lacking) RefusedBy(refusals []Refusal, now time.Time) *NotMade {
 	var last *Refusal
 	var since time.Time
 	for i := range refusals {
 		r := &refusals[i]
-		if r.Last.Before(l.Since) {
+		if r.Last.Before(l.Since) || now.Sub(r.Last) > longestBackOff {
 			continue
 		}
 		if since.IsZero() || r.First.Before(since) {
@@ -64,7 +71,7 @@ func (l *Lacking) RefusedBy(refusals []Refusal) *NotMade {
 	if last == nil {
 		return nil
 	}
-	return &NotMade{Count: l.Count, Since: latest(since, l.Since), Message: last.Message}
+	return &NotMade{Count: l.Count, Since: latest(latest(since, l.Since), l.Seen), Message: last.Message}
 }
 
 // untilAsked is how long until it is asked again why pods of a workload are not there; 0

@@ -46,10 +46,24 @@ func TestRefusedBy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.said)); diff != "" {
+			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.said, testNow)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestRefusedLongAgo: what was refused a while ago may have been mended, and pods may be
+// lacking for another reason now.
+func TestRefusedLongAgo(t *testing.T) {
+	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
+	lacking := Lacking{Count: 1, Since: ago(2 * time.Hour), Seen: ago(time.Minute)}
+	if got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff + time.Second), Message: "quota"}}, testNow); got != nil {
+		t.Errorf("not said again for longer than is waited: %+v", got)
+	}
+	got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff), Message: "quota"}}, testNow)
+	if got == nil || !got.Since.Equal(lacking.Seen) {
+		t.Errorf("lacking for a minute: %+v", got)
 	}
 }
 

@@ -19,6 +19,7 @@ package workload
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -81,7 +82,8 @@ func (d DaemonSet) Get(ctx context.Context, r client.Reader, key types.Namespace
 	if err != nil || w == nil {
 		return nil, err
 	}
-	return w, observePods(ctx, r, w, all, mixed)
+	_, err = observePods(ctx, r, w, all, mixed)
+	return w, err
 }
 
 // Glance implements Kind.
@@ -103,7 +105,13 @@ func (DaemonSet) glance(ctx context.Context, r client.Reader, key types.Namespac
 	if all, err = revisionsOf(ctx, r, w, markOfDaemonSet); err != nil {
 		return nil, nil, false, err
 	}
-	observeRevision(w, currentRevision(all, w, d))
+	current := currentRevision(all, w, d)
+	if current == nil && !w.Rollout.Unobserved {
+		if current, err = revisionByPods(ctx, r, w, all, d.Status.UpdatedNumberScheduled); err != nil {
+			return nil, nil, false, err
+		}
+	}
+	observeRevision(w, current)
 	if w.Revision == "" {
 		// Its status is about a revision that is not known.
 		w.Rollout = defense.Rollout{Unobserved: true}
@@ -141,6 +149,34 @@ func currentRevision(all []revision, w *defense.Workload, d *appsv1.DaemonSet) *
 	return newest
 }
 
+// revisionByPods is the newest revision where as many pods are of it as the status counts,
+// and each pod is of one that is known: so none that is newer has been missed. A controller
+// that does not know every field of a template goes back to an earlier revision of it
+// without a trace of that in the revision.
+func revisionByPods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision, updated int32) (*revision, error) {
+	if len(all) == 0 || updated == 0 {
+		return nil, nil
+	}
+	pods, err := podsOwned(ctx, r, w)
+	if err != nil {
+		return nil, err
+	}
+	of := int32(0)
+	for i := range pods {
+		mark := pods[i].Labels[appsv1.ControllerRevisionHashLabelKey]
+		if !slices.ContainsFunc(all, func(one revision) bool { return one.mark == mark }) {
+			return nil, nil
+		}
+		if mark == all[0].mark && pods[i].DeletionTimestamp == nil {
+			of++
+		}
+	}
+	if of != updated {
+		return nil, nil
+	}
+	return &all[0], nil
+}
+
 // observeDaemonSet reads a DaemonSet, trimmed or as the API server sent it.
 func observeDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.DaemonSet, error) {
 	var d appsv1.DaemonSet
@@ -150,7 +186,7 @@ func observeDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv
 	}
 	w.Replicas, w.MinReady = d.Status.DesiredNumberScheduled, time.Duration(d.Spec.MinReadySeconds)*time.Second
 	w.Stopping = stoppingOfDaemonSet(&d.Spec.UpdateStrategy, w.Annotations)
-	w.Rolling = d.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType
+	w.Rolling = !w.OnDelete // halted it still runs old pods until new ones do
 	w.ByPods, w.PerNode = true, true
 	w.InFlight, w.MayLack = inFlightOfDaemonSet(&d.Spec.UpdateStrategy, w.Replicas)
 	w.Rollout = rolloutOfDaemonSet(&d)

@@ -721,7 +721,7 @@ func TestNativeLacking(t *testing.T) {
 			n.daemon.Status.CurrentNumberScheduled = 4
 			return
 		}
-		n.set.Status.Replicas, n.set.Status.ReadyReplicas = 4, 4
+		n.set.Status.Replicas, n.set.Status.ReadyReplicas, n.set.Status.AvailableReplicas = 4, 4, 4
 	}
 	made := deployedAt.Add(2 * time.Hour) // the revision
 	later := metav1.NewTime(made.Add(time.Hour))
@@ -732,10 +732,23 @@ func TestNativeLacking(t *testing.T) {
 		"set: all are there":      {makeSet(), nil},
 		"set: one is not":         {makeSet().with(gone), &defense.Lacking{Count: 1, Since: made}},
 		"set: one was made now":   {makeSet().with(gone).with(func(n *native) { n.pods[0].CreationTimestamp = later }), &defense.Lacking{Count: 1, Since: later.Time}},
-		"set: it is not its turn": {makeSet().with(gone).with(func(n *native) { n.set.Status.ReadyReplicas = 3 }), nil},
+		"set: it is not its turn": {makeSet().with(gone).with(func(n *native) { n.set.Status.AvailableReplicas = 3 }), nil},
 		"set: all at once": {makeSet().with(gone).with(func(n *native) {
-			n.set.Status.ReadyReplicas, n.set.Spec.PodManagementPolicy = 3, appsv1.ParallelPodManagement
+			n.set.Status.AvailableReplicas, n.set.Spec.PodManagementPolicy = 3, appsv1.ParallelPodManagement
 		}), &defense.Lacking{Count: 1, Since: made}},
+		"set: one of the version before": {makeSet().with(func(n *native) { withoutPod(n, 1); withPartition(n, 3) }), nil},
+		"set: one of each version, in order": {makeSet().with(func(n *native) {
+			withoutPod(n, 4)
+			withoutPod(n, 1)
+			withPartition(n, 3)
+		}), nil},
+		"set: one of each version, all at once": {makeSet().with(func(n *native) {
+			withoutPod(n, 4)
+			withoutPod(n, 1)
+			withPartition(n, 3)
+			n.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+		}), &defense.Lacking{Count: 1, Since: made}},
+		"set: halted":          {makeSet().with(gone).with(func(n *native) { withPartition(n, math.MaxInt32) }), nil},
 		"set: too many":        {makeSet().with(func(n *native) { n.set.Status.Replicas = 6 }), nil},
 		"set: not seen yet":    {makeSet().with(gone).with(func(n *native) { n.set.Generation++ }), nil},
 		"daemon: all are":      {makeDaemon(), nil},
@@ -746,6 +759,89 @@ func TestNativeLacking(t *testing.T) {
 			got := test.of.get(t, true).Lacking
 			if (got == nil) != (test.want == nil) || got != nil && (got.Count != test.want.Count || !got.Since.Equal(test.want.Since)) {
 				t.Errorf("%+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+func withoutPod(n *native, index int) {
+	n.pods = slices.Delete(n.pods, index, index+1)
+	n.set.Status.Replicas--
+	n.set.Status.ReadyReplicas--
+	n.set.Status.AvailableReplicas--
+}
+
+func withPartition(n *native, partition int32) {
+	n.set.Spec.UpdateStrategy.RollingUpdate.Partition = &partition
+}
+
+// TestRevisionBeforeStatus: a controller makes the revision of a template before it says
+// so in the status. A release that admission did not see is known by it.
+func TestRevisionBeforeStatus(t *testing.T) {
+	behind := func(n *native) {
+		if n.daemon != nil {
+			n.daemon.Generation++
+		} else {
+			n.set.Generation++
+			n.set.Status.UpdateRevision = "db-old"
+		}
+	}
+	for name, test := range map[string]struct {
+		of   *native
+		want string
+	}{
+		"set: the revision is there":      {makeSet().with(behind), "db-new"},
+		"set: it is not":                  {makeSet().with(behind).with(func(n *native) { n.revisions = n.revisions[:1] }), ""},
+		"set: back, and not numbered yet": {makeSet().with(behind).with(func(n *native) { n.template.Spec.Containers[0].Image = "old" }), ""},
+		"daemon: the revision is there":   {makeDaemon().with(behind), "new"},
+		"daemon: it is not":               {makeDaemon().with(behind).with(func(n *native) { n.revisions = n.revisions[:1] }), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if w := test.of.get(t, true); w.Revision != test.want || w.RevisionCreated.IsZero() != (test.want == "") || !w.Rollout.Unobserved {
+				t.Errorf("revision %q, made at %s, want %q; %+v", w.Revision, w.RevisionCreated, test.want, w.Rollout)
+			}
+		})
+	}
+}
+
+// TestHaltedRolls: a DaemonSet that the operator halted has old pods that run until new
+// ones do; one whose pods its user replaces has none that count.
+func TestHaltedRolls(t *testing.T) {
+	halted := func(n *native) {
+		onDeleteDaemon(n)
+		n.meta.Annotations[v1alpha1.HaltedAnnotation] = versionWith(t, "new")
+	}
+	if w := makeDaemon().with(halted).get(t, true); !w.Rolling || !w.Paused || w.OnDelete {
+		t.Errorf("halted: %+v", w)
+	}
+	if w := makeDaemon().with(onDeleteDaemon).get(t, true); w.Rolling || !w.OnDelete {
+		t.Errorf("of its user: %+v", w)
+	}
+}
+
+// TestRevisionByPods: a controller that does not know every field of a template goes back
+// to an earlier revision of it, and changes nothing of that but its number.
+func TestRevisionByPods(t *testing.T) {
+	back := func(n *native) {
+		n.template.Spec.Containers[0].Image = "new, and more"
+		n.daemon.Generation, n.daemon.Status.ObservedGeneration = 4, 4
+		n.daemon.Annotations[appsv1.DeprecatedTemplateGeneration] = "4"
+	}
+	for name, test := range map[string]struct {
+		of   *native
+		want string
+	}{
+		"as many pods are of it":                {makeDaemon().with(back), "new"},
+		"fewer are":                             {makeDaemon().with(back).with(func(n *native) { n.daemon.Status.UpdatedNumberScheduled = 3 }), ""},
+		"none is":                               {makeDaemon().with(back).with(func(n *native) { n.daemon.Status.UpdatedNumberScheduled = 0 }), ""},
+		"one is of a revision that is not seen": {makeDaemon().with(back).with(func(n *native) { n.pods[0].Labels[appsv1.ControllerRevisionHashLabelKey] = "newer" }), ""},
+		"one of it goes": {makeDaemon().with(back).with(func(n *native) {
+			n.pods[4].DeletionTimestamp, n.pods[4].Finalizers = &deployedAt, []string{"a/b"}
+		}), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if w := test.of.get(t, true); w.Revision != test.want || w.Rollout.Unobserved != (test.want == "") {
+				t.Errorf("revision %q, want %q; %+v", w.Revision, test.want, w.Rollout)
 			}
 		})
 	}

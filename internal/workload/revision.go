@@ -210,13 +210,14 @@ func lacks(w *defense.Workload, count int32) {
 
 // observePods reads what only the pods of a workload tell: which earlier revisions have
 // some, where there may be such, and since when none was made, where some are lacking.
-func observePods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision, mixed bool) error {
+// It returns those that it read.
+func observePods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision, mixed bool) ([]corev1.Pod, error) {
 	if !mixed && w.Lacking == nil {
-		return nil
+		return nil, nil
 	}
 	pods, err := podsOwned(ctx, r, w)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if mixed {
 		observeOld(w, pods, all)
@@ -226,7 +227,7 @@ func observePods(ctx context.Context, r client.Reader, w *defense.Workload, all 
 			w.Lacking.Since = made
 		}
 	}
-	return nil
+	return pods, nil
 }
 
 // oldOf is the revision whose pods have a mark. Of one that is gone, or not seen, no

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -101,28 +102,24 @@ func trimStatefulSet(obj any) (any, error) {
 }
 
 // Get implements Kind.
-func (s StatefulSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
-	w, all, mixed, err := s.glance(ctx, r, key)
+func (StatefulSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	w, set, all, err := getSetAt(ctx, r, r, key)
 	if err != nil || w == nil {
 		return nil, err
 	}
-	return w, observePods(ctx, r, w, all, mixed)
-}
-
-// Glance implements Kind.
-func (s StatefulSet) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
-	w, _, _, err := s.glance(ctx, r, key)
+	mixed := set.Status.UpdatedReplicas != set.Status.Replicas || w.Rollout.Unobserved
+	lacks(w, lackingOfStatefulSet(set, w))
+	pods, err := observePods(ctx, r, w, all, mixed)
+	if w.Lacking != nil {
+		w.Lacking = lackingAmong(pods, set, w)
+	}
 	return w, err
 }
 
-// glance also returns its revisions, and whether it may have pods of several of them.
-func (StatefulSet) glance(ctx context.Context, r client.Reader, key types.NamespacedName) (w *defense.Workload, all []revision, mixed bool, err error) {
-	w, s, all, err := getSetAt(ctx, r, r, key)
-	if err != nil || w == nil {
-		return nil, nil, false, err
-	}
-	lacks(w, lackingOfStatefulSet(s, w))
-	return w, all, s.Status.UpdatedReplicas != s.Status.Replicas || w.Rollout.Unobserved, nil
+// Glance implements Kind.
+func (StatefulSet) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	w, _, _, err := getSetAt(ctx, r, r, key)
+	return w, err
 }
 
 // getSetAt observes a StatefulSet with its revisions, which only a cache finds.
@@ -145,15 +142,22 @@ func getSetAt(
 func markOfStatefulSet(r *appsv1.ControllerRevision) string { return r.Name }
 
 // updateRevision is the revision of the current template: the one that the status names,
-// once that is of the current generation. Before that it is the same where its template
-// is of the same version: what changed is something else.
+// once that is of the current generation. Before that it is the newest one, where its
+// template is of the same version: its controller has made it, or what changed is
+// something else.
 func updateRevision(all []revision, w *defense.Workload, s *appsv1.StatefulSetStatus) *revision {
+	if w.Rollout.Unobserved {
+		if len(all) > 0 && all[0].version == w.Version {
+			return &all[0]
+		}
+		return nil
+	}
 	for i := range all {
-		if r := &all[i]; r.mark == s.UpdateRevision && (!w.Rollout.Unobserved || r.version == w.Version) {
+		if r := &all[i]; r.mark == s.UpdateRevision {
 			return r
 		}
 	}
-	if w.Rollout.Unobserved || s.UpdateRevision == "" {
+	if s.UpdateRevision == "" {
 		return nil
 	}
 	return &revision{ControllerRevision: &appsv1.ControllerRevision{}, mark: s.UpdateRevision} // not seen yet
@@ -248,14 +252,41 @@ func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) defense.
 }
 
 // lackingOfStatefulSet is how many of its pods are not there although it is their turn:
-// in their order, the next one is made when those before it are Ready.
+// in their order, the next one is made when those before it are available.
 func lackingOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) int32 {
 	s := &set.Status
-	inTurn := set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement
-	if w.Rollout.Unobserved || inTurn && s.ReadyReplicas < s.Replicas {
+	if w.Rollout.Unobserved || inOrder(set) && s.AvailableReplicas < s.Replicas {
 		return 0
 	}
 	return w.Replicas - s.Replicas
+}
+
+func inOrder(set *appsv1.StatefulSet) bool {
+	return set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement
+}
+
+// lackingAmong says of the pods that are lacking which are of the current version: those
+// that a partition does not keep at the one before. In their order these wait for the
+// others.
+func lackingAmong(pods []corev1.Pod, set *appsv1.StatefulSet, w *defense.Workload) *defense.Lacking {
+	there := map[int32]bool{}
+	for i := range pods {
+		there[indexOf(pods[i].Name, w)] = true
+	}
+	lacking := defense.Lacking{Since: w.Lacking.Since}
+	for index := range w.Replicas {
+		switch {
+		case there[index]:
+		case index >= w.Pace.Partition:
+			lacking.Count++
+		case inOrder(set):
+			return nil
+		}
+	}
+	if lacking.Count == 0 {
+		return nil
+	}
+	return &lacking
 }
 
 // Pods implements Kind.

@@ -1,0 +1,90 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// lackingSet is a StatefulSet of which pods are lacking, or not.
+type lackingSet struct {
+	workload.StatefulSet
+	lacking *defense.Lacking
+}
+
+func (l *lackingSet) Get(context.Context, client.Reader, types.NamespacedName) (*defense.Workload, error) {
+	return &defense.Workload{GVK: l.GroupVersionKind(), Namespace: "prod", Name: "db", UID: "db", Lacking: l.lacking}, nil
+}
+
+// TestWorkloadWhosePodsAreRefused: what refuses them is read from events, at most every
+// ten seconds. Where they cannot be read, the workload is observed all the same.
+func TestWorkloadWhosePodsAreRefused(t *testing.T) {
+	read, broken := 0, errors.New("etcd of the events is down")
+	kind := &lackingSet{lacking: &defense.Lacking{Count: 1, Since: testNow}}
+	c := clusterOf(t, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+		events, ok := list.(*corev1.EventList)
+		if !ok {
+			return nil
+		}
+		read++
+		events.Items = []corev1.Event{{Message: "exceeded quota", FirstTimestamp: metav1.NewTime(testNow), LastTimestamp: metav1.NewTime(testNow.Add(time.Minute))}}
+		return broken
+	}})
+	c.Kinds = workload.NewRegistry(kind)
+	clock := clocktesting.NewFakeClock(testNow)
+	c.refusals = newRefusals(clock)
+	look := func(after time.Duration) *defense.Workload {
+		t.Helper()
+		clock.Step(after)
+		w, err := c.Workload(t.Context(), workload.Key{GroupKind: kind.GroupVersionKind().GroupKind(), NamespacedName: types.NamespacedName{Namespace: "prod", Name: "db"}})
+		if err != nil || w == nil {
+			t.Fatalf("%+v, %v", w, err)
+		}
+		return w
+	}
+	expect := func(w *defense.Workload, reads int, since time.Duration) {
+		t.Helper()
+		if read != reads || (w.NotMade != nil) != (since >= 0) || w.NotMade != nil && !w.NotMade.Since.Equal(testNow.Add(since)) {
+			t.Errorf("read %d times, %+v; want %d, since %s", read, w.NotMade, reads, since)
+		}
+	}
+	expect(look(0), 0, -1) // it may be made in a moment
+	expect(look(10*time.Second), 1, -1)
+	broken = nil
+	expect(look(5*time.Second), 1, -1)
+	expect(look(6*time.Second), 2, 0)
+
+	// Pods are there again, and later one is not: for a moment only, so far.
+	lacking := kind.lacking
+	kind.lacking = nil
+	expect(look(time.Minute), 2, -1)
+	kind.lacking = lacking
+	expect(look(time.Minute), 3, 141*time.Second)
+}
