@@ -95,8 +95,9 @@ func (d *release) followHold() {
 		d.endHold(v1alpha1.ReasonHoldEdited)
 	case d.hasFailed() && !IsOpen(d.status.Status):
 		d.endFailedHold()
-	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && w.Hold.ByPartition:
-		d.endHold(v1alpha1.ReasonHoldVerified) // with the last wave it is complete
+	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.ByPartition || d.holding()):
+		// With the last wave it is complete; or another replica has seen that.
+		d.endHold(v1alpha1.ReasonHoldVerified)
 	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, d.isWayBack():
 		d.endHold(v1alpha1.ReasonHoldEnded)
 	default:

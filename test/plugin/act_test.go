@@ -378,7 +378,7 @@ func TestWaitTellsHowReleasesEnd(t *testing.T) {
 	if code := <-done; code != 4 && code != 1 { // 1 where it had not begun: there is no such workload
 		t.Errorf("of a workload that is deleted: exit code %d", code)
 	}
-	p.denied([]string{"wait", "sleep"}, "there is no deployment/sleep in the namespace "+p.namespace)
+	p.denied([]string{"wait", "sleep"}, "there is no workload sleep in the namespace "+p.namespace)
 }
 
 // flaky answers some requests with errors, and ends watches early.
@@ -408,7 +408,7 @@ func TestWaitOutlivesTrouble(t *testing.T) {
 	var n atomic.Int64
 	out, errOut, code := p.runWith(t.Context(), func(c *rest.Config) {
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return flaky{rt, &n} })
-	}, "wait", "sleep", "--timeout=2m", "-n", p.namespace)
+	}, "wait", "deployment/sleep", "--timeout=2m", "-n", p.namespace)
 	if code != 0 {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)
 	}

@@ -184,7 +184,7 @@ var breakages = []breakage{
 	},
 	{
 		name: "a rule of the ClusterRole is removed", status: installation.Failed, remedy: "apply the manifests",
-		want: map[string]string{"rights.cluster": "it may not get/list/patch/watch deployments.apps: the ClusterRole altershieldoperator-manager-role is not that of this version"},
+		want: map[string]string{"rights.cluster": "get/list/patch/watch deployments.apps, get/list/patch/watch statefulsets.apps: the ClusterRole altershieldoperator-manager-role is not that of this version"},
 		do: func(w *world) func() {
 			return edit(w, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "altershieldoperator-manager-role"}}, func(o *rbacv1.ClusterRole) {
 				o.Rules = slices.DeleteFunc(o.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "deployments") })
@@ -318,7 +318,7 @@ func (w *world) testCrash(t *testing.T) {
 	b := breakage{status: installation.Failed, want: map[string]string{
 		"operator.leader":   "nobody decides",
 		"webhooks.answer":   "in shop it passed without being labelled",
-		"webhooks.block":    "the failure policy of vdeployment.kb.io is Ignore",
+		"webhooks.block":    "the failure policy of vdaemonset.kb.io is Ignore",
 		"webhooks.expected": "mdeployment.kb.io: timeoutSeconds is 9, not 3",
 	}}
 	w.eventually("it is told", func() string {
