@@ -464,6 +464,20 @@ var stories = map[string]told{
 				},
 			},
 			{
+				command: `kubectl patch statefulset/NAME --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1}}}}'`,
+				fill:    ofStatefulSet,
+				before:  (*story).holdStatefulSet,
+				after:   func(s *story) { s.partition("1") },
+			},
+			{
+				command: `kubectl patch statefulset/NAME --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}'`,
+				fill:    ofStatefulSet,
+				after: func(s *story) {
+					s.partition("0")
+					s.do("kubectl delete statefulset db --cascade=foreground")
+				},
+			},
+			{
 				command: `kubectl get deployments,statefulsets -A -o go-template='{{range .items}}{{with .metadata.annotations}}{{with index . "altershield.defense.antgroup.com/held"}}{{.}}{{end}}{{end}} {{.metadata.namespace}} {{.metadata.name}}{{"\n"}}{{end}}' | grep ^{`,
 				before: func(s *story) {
 					s.hold()
@@ -476,6 +490,19 @@ var stories = map[string]told{
 				after: func(s *story) {
 					s.notHeld("", "600")
 					s.rolledOut()
+				},
+			},
+			{
+				command: `kubectl -n default patch statefulset NAME --type=merge -p '{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}'`,
+				fill:    ofStatefulSet,
+				before: func(s *story) { // the webhooks are gone, so this is what is left of a hold
+					s.applyStatefulSet()
+					s.do(`kubectl annotate statefulset db 'altershield.defense.antgroup.com/held={"release":2,"until":"EveryBatch","partition":0,"set":{"partition":4}}'`)
+					s.do(`kubectl patch statefulset db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":4}}}}'`)
+				},
+				after: func(s *story) {
+					s.partition("0")
+					s.do("kubectl delete statefulset db --cascade=foreground")
 				},
 			},
 		},
@@ -727,7 +754,6 @@ END`, kind, spec)
 				before: func(s *story) { s.do("kubectl patch %s/db --type=merge -p '%s'", lower, halted) },
 			},
 			{command: "kubectl altershield wait " + lower + "/NAME", fill: name},
-			{command: "kubectl describe " + lower + "/NAME", fill: name},
 		},
 	}
 }
@@ -894,6 +920,35 @@ func (s *story) hold() {
 	s.do("kubectl set image deployment/sleep sleep=busybox:1.35")
 	s.wait("600 7 3", "kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.status.readyReplicas} {.status.updatedReplicas}'")
 }
+
+// applyStatefulSet makes a StatefulSet of five pods, which no node takes.
+func (s *story) applyStatefulSet() {
+	s.t.Helper()
+	s.do(`kubectl apply -f - <<'END'
+{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"db"},"spec":{"serviceName":"db","replicas":5,"podManagementPolicy":"Parallel","selector":{"matchLabels":{"app":"db"}},
+"template":{"metadata":{"labels":{"app":"db"}},"spec":{"nodeSelector":{"none":"such"},"containers":[{"name":"db","image":"busybox"}]}}}}
+END`)
+}
+
+// holdStatefulSet releases a StatefulSet for the second time, which admission holds: its
+// own partition, put back, changes nothing.
+func (s *story) holdStatefulSet() {
+	s.t.Helper()
+	s.applyStatefulSet()
+	s.do("kubectl set image statefulset/db db=busybox:2")
+	s.do(`kubectl patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}'`)
+	if got := s.do("kubectl get statefulset db -o jsonpath={.spec.updateStrategy.rollingUpdate.partition}"); got != "4" {
+		s.t.Errorf("docs/holding.md: a StatefulSet of 5 pods that is held has the partition %q", got)
+	}
+}
+
+// partition waits until the StatefulSet has this one, and nothing says that it is held.
+func (s *story) partition(is string) {
+	s.t.Helper()
+	s.wait(is, `kubectl get statefulset db -o jsonpath='{.spec.updateStrategy.rollingUpdate.partition} {.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
+}
+
+func ofStatefulSet(_ *story, command string) string { return strings.Replace(command, "NAME", "db", 1) }
 
 // applyHeld applies the fields that a hold changed, server-side, as tools do with what is
 // in Git: nothing conflicts with the operator, nothing differs, and the hold goes on. Who
