@@ -163,6 +163,7 @@ func (a advisor) defendFully() Advice {
 	return Advice{a.plugin("observe", a.target, "--off"), "defends this workload in full; right when what would have been done was right"}
 }
 
+// resume is right where a user halted the rollout.
 func (a advisor) resume(words *defense.Words) Advice {
 	return Advice{a.kubectl(words.GoOn), "lets the rollout go on; right when who " + words.Halted() + " it is done"}
 }

@@ -274,14 +274,17 @@ func (f *finder) rollbackIfAny() []Advice {
 	return []Advice{f.rollback(to)}
 }
 
+// resumeHalted takes back what the operator halted the rollout by: what a user wanted
+// before that, as a partition, stays.
 func (f *finder) resumeHalted() []Advice {
 	if p := f.paused(); p == nil || !p.ByOperator {
 		return nil
 	}
-	return []Advice{{
-		f.kubectl(f.workload.Words.Resume),
-		"lets the rollout of the version that failed go on, and leaves the block; right when you know that the rest of it does no harm",
-	}}
+	does := "lets the rollout of the version that failed go on"
+	if f.blocked() != nil {
+		does += ", and leaves the block"
+	}
+	return []Advice{{f.kubectl(f.workload.Words.Resume), does + "; right when you know that the rest of it does no harm"}}
 }
 
 // goodVersion is the newest version that a rollback goes to; nil for none.

@@ -19,6 +19,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -190,6 +191,64 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 			}
 			if paused != tt.paused {
 				t.Errorf("tells of the pause: %q, want %q", paused, tt.paused)
+			}
+		})
+	}
+}
+
+// Who resumes what the operator halted keeps the partition of a user's own, whatever has
+// become of the block; who resumes what a user halted goes on with all pods.
+func TestTellsHowAHaltEnds(t *testing.T) {
+	const (
+		partition = `kubectl patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}' -n shop`
+		failedOn  = "lets the rollout of the version that failed go on"
+		harmless  = "; right when you know that the rest of it does no harm"
+	)
+	haltedFrom := map[string]string{v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: "3"}
+	halted := func(s *sight) {
+		failing(s)
+		s.as(workload.StatefulSet{}, defense.Stopping{Paused: true}, haltedFrom)
+		s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted, "because of that")
+	}
+	tests := map[string]struct {
+		with func(*sight)
+		want []Advice
+	}{
+		"halted, block lifted, halted-from 3": {
+			func(s *sight) {
+				halted(s)
+				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "somebody lifted it")
+			},
+			[]Advice{{fmt.Sprintf(partition, 3), failedOn + harmless}},
+		},
+		"halted, blocked by a user, halted-from 3": {
+			func(s *sight) { halted(s); s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
+			[]Advice{{fmt.Sprintf(partition, 3), failedOn + ", and leaves the block" + harmless}},
+		},
+		"halted, and resumed since": {
+			func(s *sight) {
+				halted(s)
+				s.as(workload.StatefulSet{}, defense.Stopping{Partition: 3}, nil)
+			},
+			[]Advice{testAdvisor.watch()},
+		},
+		"halted by a user": {
+			func(s *sight) {
+				s.as(workload.StatefulSet{}, defense.Stopping{Paused: true}, nil)
+				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "because of that")
+			},
+			[]Advice{{fmt.Sprintf(partition, 0), "lets the rollout go on; right when who halted it is done"}},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			findings := Findings(newSight(tt.with), testAdvisor, testNow)
+			i := slices.IndexFunc(findings, func(f Finding) bool { return strings.HasPrefix(f.Code, v1alpha1.ConditionProgressing) })
+			if i < 0 {
+				t.Fatalf("the halt is not told: %+v", findings)
+			}
+			if diff := cmp.Diff(tt.want, findings[i].Do); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}

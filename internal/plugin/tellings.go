@@ -94,6 +94,14 @@ var (
 	// doDeleteStuck is right when a pod is stuck that the operator may not evict.
 	doDeleteStuck = func(f *finder) []Advice { return append(f.deleteStuck(), f.lookAtPods()) }
 	doHeld        = func(f *finder) []Advice { return []Advice{f.watch(), f.endHold()} }
+	// doResumeHalted is right where the operator halted the rollout, and not a user. What
+	// was resumed since is about to be told so.
+	doResumeHalted = func(f *finder) []Advice {
+		if do := f.resumeHalted(); do != nil {
+			return do
+		}
+		return doWatch(f)
+	}
 )
 
 // tellings are how the conditions of a release are told, as docs/states.md lists them.
@@ -110,7 +118,7 @@ func init() {
 	add(v1alpha1.ConditionProgressing, map[[2]string]telling{
 		{isTrue, v1alpha1.ReasonRollingOut}:       {NeedsNothing, "rolling out", "Pods are being replaced.", doWatch},
 		{isTrue, v1alpha1.ReasonRolloutComplete}:  {NeedsNoWord, "rolled out", "Every pod runs this version and is available.", nil},
-		{isFalse, v1alpha1.ReasonRolloutHalted}:   {NeedsSomebody, "halted", "The operator halted the rollout, because this version failed.", doResume},
+		{isFalse, v1alpha1.ReasonRolloutHalted}:   {NeedsSomebody, "halted", "The operator halted the rollout, because this version failed.", doResumeHalted},
 		{isFalse, v1alpha1.ReasonRolloutPaused}:   {NeedsSomebody, "paused", "Somebody halted the rollout: the release goes on when it is resumed.", doResume},
 		{isFalse, v1alpha1.ReasonPartitioned}:     {NeedsSomebody, "partitioned", "A partition that a user set keeps pods at the version before: the release goes on when it is lowered.", doGoOn},
 		{isFalse, v1alpha1.ReasonOnDelete}:        {NeedsSomebody, "replaced on delete", "Pods are replaced only when somebody deletes them: the release goes on with each that is.", doDeletePod},
