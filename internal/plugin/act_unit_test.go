@@ -357,6 +357,8 @@ func TestChooseTarget(t *testing.T) {
 		{Revision: defense.Revision{Version: versionB, Release: 2}, images: []string{"b"}},
 		{Revision: defense.Revision{Version: versionA, Release: defense.BaselineRelease}, images: []string{"a"}},
 	}
+	owned := atRelease(versionC, 3)
+	owned.Owner = "prometheus k8s"
 	quarantined := atRelease(versionC, 3)
 	defense.Quarantine{}.With(versionB, defense.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested}).Annotate(quarantined.Annotations)
 	for name, tt := range map[string]struct {
@@ -374,6 +376,7 @@ func TestChooseTarget(t *testing.T) {
 		"the current one":       {atRelease(versionB, 2), history, versionB, false, "", "version " + versionB + " is the current one"},
 		"none":                  {atRelease(versionC, 3), history, "dddddd", false, "", `no version "dddddd"`},
 		"observed":              {atRelease(versionC, 3), history, defense.LastSuccess, true, "", "observe deployment/sleep --off"},
+		"owned":                 {owned, history, defense.LastSuccess, true, "", "kubectl label deployment/sleep " + v1alpha1.DefenseLabel + "=enforced"},
 		"nothing has succeeded": {atRelease(versionC, 3), nil, defense.LastSuccess, false, "", "its history is empty"},
 	} {
 		in := defense.RollbackInput{Now: time.Unix(1, 0), Workload: tt.workload, Enrolled: true, History: revisions(tt.history)}

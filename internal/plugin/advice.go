@@ -159,8 +159,29 @@ func (a advisor) optIn() Advice {
 	return Advice{a.plugin("opt-out", a.target, "--undo"), "puts it under defense again"}
 }
 
-func (a advisor) defendFully() Advice {
-	return Advice{a.plugin("observe", a.target, "--off"), "defends this workload in full; right when what would have been done was right"}
+// defendFully is how a workload is defended that is only observed. Where another object
+// owns it, a value of its own has an effect only once it has the label.
+func (a advisor) defendFully(s *sight) (do []Advice) {
+	if owner := s.workload.ObservingOwner(); owner != "" {
+		do = append(do, Advice{
+			a.kubectl(enforce(a.target, s.workload)...),
+			"defends it although the " + owner + " owns it; right when the owner does not undo what the operator does",
+		})
+	}
+	if !s.observedByOwner() {
+		do = append(do, Advice{a.plugin("observe", a.target, "--off"), "defends this workload in full; right when what would have been done was right"})
+	}
+	return do
+}
+
+// enforce is the command of kubectl that defends a workload although another object owns
+// it.
+func enforce(target string, w *defense.Workload) []string {
+	command := []string{"label", target, v1alpha1.DefenseLabel + "=" + v1alpha1.DefenseEnforced}
+	if _, there := w.Labels[v1alpha1.DefenseLabel]; there {
+		command = append(command, "--overwrite")
+	}
+	return command
 }
 
 // resume is right where a user halted the rollout.

@@ -159,7 +159,7 @@ func (f *finder) observedFinding() {
 	f.add(Finding{
 		Code: "Observed", Needs: NeedsNothing, What: "observed",
 		Says:    "The workload is only observed: its releases are verified and reported. Nothing is blocked, paused, rolled back or denied.",
-		Details: []string{message}, Do: []Advice{f.defendFully()},
+		Details: []string{message}, Do: f.defendFully(f.sight),
 	})
 }
 

@@ -137,6 +137,12 @@ func (s *sight) unrecorded(revision time.Time) {
 	s.defendedSince, s.workload.RevisionCreated, s.written = minutesAgo(60), revision, minutesAgo(5)
 }
 
+// ownedBy lets another object own it, as all that look at it see that.
+func (s *sight) ownedBy(owner string) {
+	s.workload.Owner = owner
+	s.settings.ObserveOwned(s.workload.ObservingOwner())
+}
+
 func (s *sight) say(kind string, status metav1.ConditionStatus, reason, message string) {
 	s.changes[0].Status.Conditions = append(s.changes[0].Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(minutesAgo(2)),
@@ -154,6 +160,8 @@ func TestFindings(t *testing.T) {
 		check  = "kubectl altershield check"
 		watch  = "kubectl altershield status deployment/sleep -w -n shop"
 		wait   = "kubectl altershield wait deployment/sleep -n shop"
+		// enforce defends what another object owns.
+		enforce = "kubectl label deployment/sleep " + v1alpha1.DefenseLabel + "=enforced -n shop"
 	)
 	type want struct {
 		Code  string
@@ -317,6 +325,35 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}}},
 		},
+		"observed, because another object owns it": {
+			with: func(s *sight) { failing(s); s.ownedBy("prometheus k8s") },
+			want: []want{
+				{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, pass}},
+				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
+			},
+		},
+		"observed, because of its owner and a setting": { // the value of its own has an effect only once it is labelled
+			with: func(s *sight) {
+				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
+				s.ownedBy("prometheus k8s")
+			},
+			want: []want{{"Observed", NeedsNothing, "observed", "", []string{enforce, "kubectl altershield observe deployment/sleep --off -n shop"}}},
+		},
+		"owned, where the settings are not known": {
+			with: func(s *sight) { failing(s); s.ownedBy("prometheus k8s"); s.settings = nil },
+			want: []want{
+				{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, pass}},
+				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
+			},
+		},
+		"owned, and defended all the same": {
+			with: func(s *sight) {
+				failing(s)
+				s.workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseEnforced
+				s.ownedBy("prometheus k8s")
+			},
+			want: []want{{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, back, pass}}},
+		},
 		"baseline": {
 			with: func(s *sight) { s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
@@ -400,5 +437,26 @@ func TestFindings(t *testing.T) {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What defends a workload that another object owns says whom that is up to.
+func TestDefendsInSpiteOfTheOwner(t *testing.T) {
+	const does = "defends it although the prometheus k8s owns it; right when the owner does not undo what the operator does"
+	label := "kubectl label deployment/sleep " + v1alpha1.DefenseLabel + "=enforced"
+	for name, tt := range map[string]struct {
+		labels map[string]string
+		want   Advice
+	}{
+		"without the label":  {nil, Advice{label + " -n shop", does}},
+		"with another value": {map[string]string{v1alpha1.DefenseLabel: "full"}, Advice{label + " --overwrite -n shop", does}},
+	} {
+		s := newSight(func(s *sight) { maps.Copy(s.workload.Labels, tt.labels); s.ownedBy("prometheus k8s") })
+		if diff := cmp.Diff([]Advice{tt.want}, testAdvisor.defendFully(s)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if level, says := s.defense(); level != DefenseObserved || says != "observed, because the prometheus k8s owns it" {
+			t.Errorf("%s: %s, %q", name, level, says)
+		}
 	}
 }

@@ -193,7 +193,9 @@ had set is taken back. The value of a workload comes before that of its namespac
 before the one of the cluster.
 
 --off defends in full, also where what is above is only observed. --undo takes the value
-of the workload, or of the namespace, away: what is above decides again.`),
+of the workload, or of the namespace, away: what is above decides again. A workload that
+another object owns is only observed, whatever its value is, unless its label defense is
+enforced.`),
 		Example: `  # One workload
   kubectl altershield observe deployment/sleep
 
@@ -334,7 +336,16 @@ func (c *changer) observeWorkload(ctx context.Context, f leaveFlags, args []stri
 			return err
 		}
 	}
+	return c.observeOne(ctx, api, s, f)
+}
+
+// observeOne does so for a workload that is under defense.
+func (c *changer) observeOne(ctx context.Context, api client.WithWatch, s *situation, f leaveFlags) error {
 	t := s.target
+	if owner := s.w.ObservingOwner(); f.off && owner != "" {
+		return remedy(fmt.Errorf("%s is only observed because the %s owns it: a value of its own has no effect", t, owner),
+			"defend it all the same: "+c.kubectl(s.key.Namespace, enforce(t.String(), s.w)...)+"; right when the owner does not undo what the operator does")
+	}
 	key := v1alpha1.SettingAnnotationPrefix + settings.NameObserve
 	enabled, disabled := settings.Enabled, settings.Disabled
 	value, what := &enabled, fmt.Sprintf("%s: set the annotation %s=%s: it is only observed", t, key, enabled)
@@ -353,7 +364,7 @@ func (c *changer) observeWorkload(ctx context.Context, f leaveFlags, args []stri
 		fmt.Fprintf(c.Out, "%s: it has no value of its own\n", t)
 		return nil
 	}
-	err = c.change(what, t.String()+" annotated", func(dryRun []string) error {
+	err := c.change(what, t.String()+" annotated", func(dryRun []string) error {
 		patched, err := patchOps(ctx, api, s.stored, append([]workload.Op{sameObject(s.stored)}, ops...), dryRun)
 		if err != nil {
 			return err

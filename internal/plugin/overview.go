@@ -239,6 +239,7 @@ func (v *census) seeSettings(ctx context.Context, e *eyes, r *reader, namespace 
 	}
 	for _, s := range v.sights {
 		inForce := settings.For(of[e.operator], of[s.workload.Namespace], s.workload.Annotations)
+		inForce.ObserveOwned(s.workload.ObservingOwner())
 		s.settings = &inForce
 	}
 	return nil

@@ -171,7 +171,10 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered
 	version, refusal := defense.RequestRollback(in, to)
 	if refusal != "" {
 		do := historyHas(history, in.Workload, in.Now)
-		if in.Settings.Observe {
+		switch {
+		case in.Workload.ObservingOwner() != "":
+			do = "let it be defended first: " + c.kubectl(t.key.Namespace, enforce(t.String(), in.Workload)...)
+		case in.Settings.Observe:
 			do = "let it be defended first: " + c.command(t, "observe", "--off")
 		}
 		return remembered{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)

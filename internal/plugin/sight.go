@@ -95,6 +95,14 @@ func (s *sight) defended() bool {
 	return (s.enrolled || !s.enrolledKnown) && !s.optedOut()
 }
 
+// observedByOwner says that the workload is only observed because another object owns it,
+// whatever the settings say.
+func (s *sight) observedByOwner() bool {
+	var because settings.InForce
+	because.ObserveOwned(s.workload.ObservingOwner())
+	return because.Observe && (s.settings == nil || s.settings.ObservedBy == because.ObservedBy)
+}
+
 // eyes look at the cluster.
 type eyes struct {
 	kinds *workload.Registry
@@ -274,7 +282,7 @@ func (s *sight) seeSettings(ctx context.Context, view cluster.View) error {
 			s.defendedSince = defense.DefendedSince(s.defendedSince, o, s.workload.GVK)
 		}
 	}
-	inForce, err := view.InForce(ctx, s.workload.Namespace, s.workload.Annotations)
+	inForce, err := view.InForceOn(ctx, s.workload)
 	if current := s.current(); err == nil && current != nil {
 		inForce, err = view.InForceOf(ctx, s.workload, current)
 	}
@@ -332,7 +340,7 @@ func observedByMetadata(kind workload.Kind, m metav1.Object) *defense.Workload {
 	w := &defense.Workload{
 		GVK: kind.GroupVersionKind(), Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUID(),
 		ResourceVersion: m.GetResourceVersion(), Labels: m.GetLabels(), Annotations: maps.Clone(m.GetAnnotations()),
-		Deleting: m.GetDeletionTimestamp() != nil,
+		Deleting: m.GetDeletionTimestamp() != nil, Owner: defense.OwnerOf(m),
 	}
 	// The annotation goes when somebody resumes it.
 	w.Paused = w.Annotations[v1alpha1.HaltedAnnotation] != ""

@@ -96,7 +96,8 @@ func observeStored(kind workload.Kind, stored *unstructured.Unstructured) (*defe
 	w := &defense.Workload{
 		GVK: kind.GroupVersionKind(), Namespace: stored.GetNamespace(), Name: stored.GetName(), UID: stored.GetUID(),
 		ResourceVersion: stored.GetResourceVersion(), Labels: stored.GetLabels(), Annotations: stored.GetAnnotations(),
-		Deleting: stored.GetDeletionTimestamp() != nil, Version: workload.Version(template), Images: workload.Images(template),
+		Deleting: stored.GetDeletionTimestamp() != nil, Owner: defense.OwnerOf(stored),
+		Version: workload.Version(template), Images: workload.Images(template),
 	}
 	w.Stopping, err = kind.Stopping(stored)
 	w.Words = kind.Words(w)

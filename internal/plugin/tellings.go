@@ -243,7 +243,7 @@ func addOrder() {
 // addDefense is about what the operator may do.
 func addDefense() {
 	add(v1alpha1.ConditionDefended, map[[2]string]telling{
-		{isFalse, v1alpha1.ReasonObserving}: {NeedsNothing, "observed", "The workload is only observed.", func(f *finder) []Advice { return []Advice{f.defendFully()} }},
+		{isFalse, v1alpha1.ReasonObserving}: {NeedsNothing, "observed", "The workload is only observed.", func(f *finder) []Advice { return f.defendFully(f.sight) }},
 		{isFalse, v1alpha1.ReasonLowered}:   {NeedsNothing, "defense lowered", "Annotations of the workload turn a part of its defense off.", doOverrides},
 		{isTrue, v1alpha1.ReasonInFull}:     {NeedsNoWord, "defended", "The workload is fully defended again.", nil},
 	})

@@ -349,6 +349,8 @@ func (s *sight) defense() (Defense, string) {
 			message += "; " + defense.DescribeOptOut(o.User, o.While) + " at " + o.At.UTC().Format(time.RFC3339)
 		}
 		return DefenseOptedOut, message
+	case s.observedByOwner():
+		return DefenseObserved, "observed, because the " + s.workload.ObservingOwner() + " owns it"
 	case s.settings != nil && s.settings.Observe:
 		return DefenseObserved, "observed, as " + s.settings.ObservedBy + " says"
 	case s.saysObserving() && s.settings == nil:

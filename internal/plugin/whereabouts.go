@@ -91,5 +91,7 @@ func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator s
 		fmt.Fprintln(c.ErrOut, noSettings(operator))
 		return settings.InForce{}, false, nil
 	}
-	return settings.For(objects[0], objects[1], w.Annotations), true, nil
+	in = settings.For(objects[0], objects[1], w.Annotations)
+	in.ObserveOwned(w.ObservingOwner())
+	return in, true, nil
 }

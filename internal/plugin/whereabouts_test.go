@@ -19,11 +19,15 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,6 +37,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // servedFrom is the configuration of webhooks that are served in a namespace.
@@ -171,6 +176,96 @@ func TestInForceFor(t *testing.T) {
 			}
 			if !strings.Contains(says.String(), tt.wantSays) || (tt.wantSays == "") != (says.Len() == 0) {
 				t.Errorf("it says %q, want %q", says, tt.wantSays)
+			}
+		})
+	}
+}
+
+// ofPrometheus is the owner of a workload.
+func ofPrometheus(o metav1.Object) {
+	yes := true
+	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: "p", Controller: &yes}})
+}
+
+// What another object owns is only observed, for each command, unless its label says
+// otherwise.
+func TestKnowsOwners(t *testing.T) {
+	const operator = "altershieldoperator-system"
+	for _, tt := range []struct {
+		name   string
+		change func(metav1.Object)
+		want   bool
+		wantBy string
+	}{
+		{"nobody owns it", func(metav1.Object) {}, false, ""},
+		{"owned", ofPrometheus, true, "its owner, the prometheus k8s"},
+		{"owned, and defended all the same", func(o metav1.Object) {
+			ofPrometheus(o)
+			o.SetLabels(map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseEnforced})
+		}, false, ""},
+		{"owned, and its annotation turns observing off", func(o metav1.Object) {
+			ofPrometheus(o)
+			o.SetAnnotations(map[string]string{v1alpha1.SettingAnnotationPrefix + settings.NameObserve: settings.Disabled})
+		}, true, "its owner, the prometheus k8s"},
+		{"owned by no controller", func(o metav1.Object) {
+			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "c", UID: "c"}})
+		}, false, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objects := native(workload.StatefulSet{}, "db", "uid-db")
+			tt.change(objects[0])
+			api := clusterOf(append(append(settingsIn(operator, nil), objects...),
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}))
+			is := func(who string, in *settings.InForce) {
+				t.Helper()
+				if in == nil || in.Observe != tt.want || !strings.HasPrefix(in.ObservedBy, tt.wantBy) {
+					t.Errorf("%s: %+v, want observe %t because of %q", who, in, tt.want, tt.wantBy)
+				}
+			}
+			e := &eyes{kinds: workload.Defended(), operator: operator}
+			sts := target{kind: workload.StatefulSet{}, key: client.ObjectKeyFromObject(objects[0])}
+			s, err := e.look(t.Context(), newReader(api, api.Scheme()), sts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			is("a look at one", s.settings)
+			for _, whole := range []bool{false, true} {
+				all, err := e.census(t.Context(), newReader(api, api.Scheme()), "shop", whole, false)
+				if err != nil || len(all.sights) != 1 {
+					t.Fatalf("%d workloads, %v", len(all.sights), err)
+				}
+				is(fmt.Sprintf("a look at all, whole %t", whole), all.sights[0].settings)
+			}
+			c, out := testConnection(t)
+			c.Now = func() time.Time { return testNow }
+			changed, err := c.observeTarget(t.Context(), api, sts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, known, err := c.inForceFor(t.Context(), api, "", changed.w)
+			if err != nil || !known {
+				t.Fatalf("known %t, %v", known, err)
+			}
+			is("a command that changes", &in)
+
+			// A value of its own that would have no effect is not written.
+			change := &changer{connection: c, dryRun: dryRunNone}
+			err = change.observeOne(t.Context(), api, changed, leaveFlags{off: true})
+			if !tt.want {
+				if err != nil || !strings.Contains(out.String(), "it is defended in full") {
+					t.Errorf("observe --off: %v\n%s", err, out)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), "kubectl label statefulset/db "+v1alpha1.DefenseLabel+"=enforced") || out.Len() > 0 {
+				t.Errorf("observe --off: %v\n%s", err, out)
+			}
+			stored, err := sts.read(t.Context(), api)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(changed.stored.GetAnnotations(), stored.GetAnnotations()); diff != "" {
+				t.Errorf("observe --off wrote (-before +after):\n%s", diff)
 			}
 		})
 	}
