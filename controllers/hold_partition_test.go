@@ -376,6 +376,33 @@ func partitionStories() []world.Story {
 			five.patch(w, templatePatch("third"))
 			five.given(w, 0, v1alpha1.ReasonNotHeld)
 		}},
+		{Name: "enforced removed while held", Options: every(), Run: func(w *world.World) {
+			by := prometheus(w)
+			five.second(w, func(s *appsv1.StatefulSet) { defended(by, s) })
+			five.keeps(w, 4)
+			five.setPartition(w, 0)
+			five.keeps(w, 4)
+			five.patch(w, undefended)
+			five.given(w, 0, v1alpha1.ReasonHoldEnded)
+			five.is(w, v1alpha1.ChangeWorkloadSuccess)
+		}},
+		{Name: "enforced removed past admission while held", Options: every(), Run: func(w *world.World) {
+			by := prometheus(w)
+			five.second(w, func(s *appsv1.StatefulSet) { defended(by, s) })
+			w.SkipAdmission()
+			five.patch(w, undefended)
+			five.given(w, 0, v1alpha1.ReasonHoldEnded)
+			five.is(w, v1alpha1.ChangeWorkloadSuccess)
+		}},
+		{Name: "adopted while held", Options: every(), Run: func(w *world.World) {
+			five.second(w)
+			w.Unseen(func() { five.patch(w, adopted(w)) })
+			five.given(w, 0, v1alpha1.ReasonHoldEnded)
+			five.setPartition(w, 3) // its owner's decision
+			five.given(w, 3, "")
+			five.patch(w, templatePatch("third"))
+			five.given(w, 3, v1alpha1.ReasonNotHeld)
+		}},
 		{Name: "turn it off", Options: every(), Run: func(w *world.World) {
 			five.second(w)
 			w.Set(settings.NameHolding, false, "")

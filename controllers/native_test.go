@@ -95,6 +95,8 @@ func TestNativeKinds(t *testing.T) {
 			{Name: "leaves while it is halted", Options: nativeOptions(), Run: n.leaves},
 			{Name: "a user resumes it", Options: nativeOptions(), Run: n.userResumes},
 			{Name: "owned by another object", Options: nativeOptions(), Run: n.owned},
+			{Name: "enforced removed while halted", Options: nativeOptions(), Run: n.ownedWhileHalted(false)},
+			{Name: "adopted while halted", Options: nativeOptions(), Run: n.ownedWhileHalted(true)},
 			{Name: "slips past admission", Options: nativeOptions(), Run: n.slips},
 			{Name: "a baseline slips past admission", Options: unenrolled, Run: n.baselineSlips},
 		} {
@@ -107,6 +109,30 @@ func TestNativeKinds(t *testing.T) {
 	for _, s := range []world.Story{
 		{Name: "a user's partition", Options: nativeOptions(), Run: partitioned},
 		{Name: "halted at a user's partition", Options: nativeOptions(), Run: haltedAtPartition},
+		{Name: "a Deployment: enforced removed while halted", Options: world.Options{Verbose: *verbose}, Run: func(w *world.World) {
+			d := slow(3)
+			defended(prometheus(w), d)
+			failInFlight(w, d)
+			deploymentIsLetGo(w, undefended)
+		}},
+		{Name: "a Deployment: adopted while halted", Options: world.Options{Verbose: *verbose}, Run: func(w *world.World) {
+			failInFlight(w, slow(3))
+			deploymentIsLetGo(w, adopted(w))
+		}},
+		{Name: "a Deployment: enforced removed while held", Options: held("every", 90*time.Second), Run: func(w *world.World) {
+			d := web(8)
+			defended(prometheus(w), d)
+			create(w, d)
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			release(w, "second")
+			waveJudged(w)
+			isHeld(w, 6)
+			w.Unseen(func() { patch(w, undefended) })
+			givenBack(w, 0, 600)
+			endedBy(w, v1alpha1.ReasonHoldEnded)
+			patch(w, `{"spec":{"minReadySeconds":7}}`)
+			givenBack(w, 7, 600)
+		}},
 		{Name: "three of one name", Options: nativeOptions(), Run: threeOfOneName},
 	} {
 		t.Run(s.Name, func(t *testing.T) {
@@ -438,10 +464,8 @@ func (n native) baselineSlips(w *world.World) {
 
 // owned: what another object owns is only observed, unless a label says otherwise.
 func (n native) owned(w *world.World) {
-	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "k8s"}}
-	must(w, w.Create(owner))
 	o := n.make()
-	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: world.Stored(w, owner).UID, Controller: ptr.To(true)}})
+	o.SetOwnerReferences(prometheus(w))
 	must(w, w.Create(o))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	n.patch(w, imagePatch(world.BadImage))
@@ -470,6 +494,71 @@ func (n native) owned(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	judge(w, n.change(w), "unpass")
 	w.Until("it is blocked", func() bool { return n.labelled(w, v1alpha1.SuspendLabel) })
+}
+
+// prometheus is an owner of workloads, which is there.
+func prometheus(w *world.World) []metav1.OwnerReference {
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "k8s"}}
+	must(w, w.Create(owner))
+	return []metav1.OwnerReference{{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: world.Stored(w, owner).UID, Controller: ptr.To(true)}}
+}
+
+// defended has another object own a workload that is defended all the same.
+func defended(by []metav1.OwnerReference, o client.Object) {
+	o.SetOwnerReferences(by)
+	o.SetLabels(map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseEnforced})
+}
+
+// undefended takes away the label by which a workload is defended although another object
+// owns it.
+const undefended = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":null}}}`
+
+// adopted has another object own a workload.
+func adopted(w *world.World) string {
+	owners, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": prometheus(w)}})
+	must(w, err)
+	return string(owners)
+}
+
+// ownedWhileHalted: what halts it is taken back when it is only observed, because another
+// object owns it by now, or it is not defended all the same any more. The block stays.
+func (n native) ownedWhileHalted(late bool) func(*world.World) {
+	return func(w *world.World) {
+		n, become := n, undefended
+		if late {
+			n.failUnderWay(w)
+			become = adopted(w)
+		} else {
+			by, unowned := prometheus(w), n.make
+			n.make = func() client.Object {
+				o := unowned()
+				defended(by, o)
+				return o
+			}
+			n.failUnderWay(w)
+		}
+		n.patch(w, become)
+		n.strategy(w, n.run)
+		w.Until("every pod is replaced", func() bool {
+			return len(n.podsOf(w)) == n.pods && !slices.ContainsFunc(n.podsOf(w), func(p *corev1.Pod) bool { return p.Labels["test"] != "second" })
+		})
+		w.For(10 * time.Minute)
+		if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.SuspendedByAnnotation] == "" || a[v1alpha1.HaltedAnnotation] != "" ||
+			a[v1alpha1.HaltedFromAnnotation] != "" || strategyOf(n.stored(w)) != n.run {
+			w.Failf("it has %v %v, and the update strategy %s", n.stored(w).GetLabels(), a, strategyOf(n.stored(w)))
+		}
+	}
+}
+
+// deploymentIsLetGo has a Deployment that is halted be only observed by such a patch.
+func deploymentIsLetGo(w *world.World, become string) {
+	w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
+	patch(w, become)
+	w.Until("it is resumed", func() bool { return !w.Deployment("web").Spec.Paused })
+	w.Until("every pod is replaced", func() bool { current, old := podsOf(w); return len(current) == 3 && len(old) == 0 })
+	if d := w.Deployment("web"); d.Annotations[v1alpha1.HaltedAnnotation] != "" || d.Annotations[v1alpha1.SuspendedByAnnotation] == "" || !labelled(w, v1alpha1.SuspendLabel) {
+		w.Failf("it has %v %v", d.Labels, d.Annotations)
+	}
 }
 
 // partitioned: a user's partition keeps pods; the others are verified.

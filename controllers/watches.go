@@ -99,12 +99,13 @@ func acquired() predicate.Predicate {
 }
 
 // recordChanged lets through what may change a workload's record: its spec, its
-// labels and annotations, its deletion. Its status is not among it.
+// labels and annotations, its owner, its deletion. Its status is not among it.
 func recordChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 				e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+				defense.OwnerOf(e.ObjectOld) != defense.OwnerOf(e.ObjectNew) ||
 				!reflect.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
 				!reflect.DeepEqual(e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations())
 		},

@@ -45,7 +45,8 @@ import (
 
 // WorkloadReconciler sees to it that each release of a workload has its
 // ChangeWorkload, those that slipped past admission included, and takes back
-// the operator's block from workloads that leave the defense.
+// the operator's block from workloads that leave the defense, and its halt and hold also
+// from those that another object owns by now.
 type WorkloadReconciler struct {
 	*cluster.Cluster
 	// unenrolled are the versions workloads outside of the defense were last
@@ -273,6 +274,8 @@ func (r *WorkloadReconciler) apply(
 	switch {
 	case plan.TakeBack:
 		return r.takeBack(ctx, w)
+	case plan.LetGo:
+		return r.letGo(ctx, w)
 	case plan.Record != nil:
 		return r.record(ctx, w, plan.Record)
 	}
@@ -347,6 +350,25 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) 
 	// No other event: in a namespace that left the defense this was the last write,
 	// the release tells of one that admission saw, and of what is only observed.
 	log.FromContext(ctx).Info("lifted the block of a workload that left the defense, or is only observed")
+	return nil
+}
+
+// letGo takes back what the operator halts or holds a workload by that another object
+// owns, and leaves a block. From a view of before it was defended all the same, nothing is
+// taken back.
+func (r *WorkloadReconciler) letGo(ctx context.Context, w *defense.Workload) error {
+	kind, err := r.KindOf(w)
+	if err != nil {
+		return err
+	}
+	p := cluster.PatchRevision(w)
+	p.Resume(kind)
+	p.GiveBack(kind)
+	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
+		return err
+	}
+	// No event: the release tells.
+	log.FromContext(ctx).Info("took the halt or the hold of a workload back, which is only observed because of its owner", "owner", w.ObservingOwner())
 	return nil
 }
 

@@ -119,8 +119,8 @@ func (r *AdmissionRequest) pace(want *AdmissionObject) {
 		r.paceRelease(want, held)
 	case held == nil:
 		delete(want.Annotations, v1alpha1.HeldAnnotation)
-	case held.Over:
-		r.giveBack(want, held)
+	case held.Over, r.New.ObservingOwner() != "":
+		r.giveBack(want, held) // its owner's write is not undone
 	case r.New.Pace == r.Old.Pace:
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	case r.reapplied(held):

@@ -54,12 +54,16 @@ type WorkloadInput struct {
 	SeenBefore string
 }
 
-// WorkloadPlan is what to do about a workload's record. At most one of TakeBack
-// and Record is set; EnsureChange and what follows it only without them.
+// WorkloadPlan is what to do about a workload's record. At most one of TakeBack,
+// LetGo and Record is set; EnsureChange and what follows it only without them.
 type WorkloadPlan struct {
 	// TakeBack: the workload left the defense, or is only observed from now on;
 	// remove the operator's block and its pause, and give back what a hold changed.
 	TakeBack bool
+	// LetGo: another object owns the workload, so that it is only observed; take back
+	// what halts or holds it, which the owner would fight. A block stays until somebody
+	// lifts it.
+	LetGo bool
 	// Resumed: somebody resumed what the operator had paused; what says so goes.
 	Resumed bool
 	// Record: write version and number of the release on the workload, never
@@ -129,12 +133,15 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	if w.Deleting {
 		return WorkloadPlan{}
 	}
-	held := hasOwnBlock(w) || w.Annotations[v1alpha1.HaltedAnnotation] != "" || w.Hold != nil
+	stopped := w.Annotations[v1alpha1.HaltedAnnotation] != "" || w.Hold != nil
+	held := hasOwnBlock(w) || stopped
 	switch {
 	case !in.Enrolled || OptedOut(w.Labels):
 		return WorkloadPlan{TakeBack: held && !anyOpen(in.Changes)}
 	case in.Observe && held:
 		return WorkloadPlan{TakeBack: true}
+	case w.ObservingOwner() != "" && stopped:
+		return WorkloadPlan{LetGo: true}
 	}
 	if r := decideRecord(in); r != nil {
 		return WorkloadPlan{Record: r}

@@ -183,6 +183,43 @@ func TestTakeBackWhileObserved(t *testing.T) {
 	}
 }
 
+// TestLetGoWhileOwned: what holds or halts a workload that another object owns goes. A
+// block stays until somebody lifts it.
+func TestLetGoWhileOwned(t *testing.T) {
+	halted := map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.HaltedAnnotation: versionA, v1alpha1.SuspendedByAnnotation: versionA + " 1"}
+	blocked := map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.SuspendedByAnnotation: versionA + " 1"}
+	with := func(owner, defended string, annotations map[string]string, hold *Hold) *Workload {
+		w := &Workload{Version: versionA, Owner: owner, Hold: hold, Annotations: annotations,
+			Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.SuspendLabel: "1"}}
+		w.Paused = annotations[v1alpha1.HaltedAnnotation] != ""
+		if defended != "" {
+			w.Labels[v1alpha1.DefenseLabel] = defended
+		}
+		return w
+	}
+	open := []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)}
+	for name, test := range map[string]struct {
+		workload *Workload
+		observe  bool
+		want     WorkloadPlan
+	}{
+		"halted":                  {with("prometheus k8s", "", halted, nil), false, WorkloadPlan{LetGo: true}},
+		"held":                    {with("prometheus k8s", "", blocked, heldAt(1)), false, WorkloadPlan{LetGo: true}},
+		"only blocked":            {with("prometheus k8s", "", blocked, nil), false, WorkloadPlan{EnsureChange: true, Processed: true}},
+		"defended all the same":   {with("prometheus k8s", v1alpha1.DefenseEnforced, blocked, heldAt(1)), false, WorkloadPlan{EnsureChange: true, Processed: true}},
+		"without an owner":        {with("", "", blocked, heldAt(1)), false, WorkloadPlan{EnsureChange: true, Processed: true}},
+		"opted out":               {with("prometheus k8s", v1alpha1.DefenseDisabled, halted, nil), false, WorkloadPlan{}},
+		"observed by its setting": {with("prometheus k8s", "", halted, nil), true, WorkloadPlan{TakeBack: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := DecideWorkload(WorkloadInput{Workload: test.workload, Enrolled: true, Observe: test.observe, Changes: open})
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestVerdictObserved(t *testing.T) {
 	denied := AdmissionVerdict{Message: "deployment sleep is suspended", Warning: "releases are blocked"}
 	got := denied.Observed("a test")
