@@ -455,7 +455,7 @@ func TestHeldSets(t *testing.T) {
 
 // TestHeldSetsSweep has the manager die before and after each of its writes.
 func TestHeldSetsSweep(t *testing.T) {
-	swept := []string{"in batches", "fail at a user's partition", "what admission did not", "scale down", "release again"}
+	swept := []string{"in batches", "fail at a user's partition", "what admission did not", "scale down", "release again", "enforced removed past admission while held"}
 	for _, s := range partitionStories() {
 		if !slices.Contains(swept, s.Name) {
 			continue

@@ -97,6 +97,7 @@ func TestNativeKinds(t *testing.T) {
 			{Name: "owned by another object", Options: nativeOptions(), Run: n.owned},
 			{Name: "enforced removed while halted", Options: nativeOptions(), Run: n.ownedWhileHalted(false)},
 			{Name: "adopted while halted", Options: nativeOptions(), Run: n.ownedWhileHalted(true)},
+			{Name: "cloned while halted", Options: nativeOptions(), Run: n.clonedWhileHalted},
 			{Name: "slips past admission", Options: nativeOptions(), Run: n.slips},
 			{Name: "a baseline slips past admission", Options: unenrolled, Run: n.baselineSlips},
 		} {
@@ -547,6 +548,27 @@ func (n native) ownedWhileHalted(late bool) func(*world.World) {
 			a[v1alpha1.HaltedFromAnnotation] != "" || strategyOf(n.stored(w)) != n.run {
 			w.Failf("it has %v %v, and the update strategy %s", n.stored(w).GetLabels(), a, strategyOf(n.stored(w)))
 		}
+	}
+}
+
+// clonedWhileHalted: what is created from the manifest of a workload that is halted is not.
+func (n native) clonedWhileHalted(w *world.World) {
+	n.failUnderWay(w)
+	read := n.stored(w)
+	clone := n.make()
+	clone.SetName("clone")
+	clone.SetLabels(read.GetLabels())
+	clone.SetAnnotations(read.GetAnnotations())
+	switch from := read.(type) {
+	case *appsv1.StatefulSet:
+		clone.(*appsv1.StatefulSet).Spec = from.Spec //nolint:errcheck // it is of the same kind
+	case *appsv1.DaemonSet:
+		clone.(*appsv1.DaemonSet).Spec = from.Spec //nolint:errcheck // it is of the same kind
+	}
+	must(w, w.Create(clone))
+	stored := world.Stored(w, clone)
+	if a := stored.GetAnnotations(); strategyOf(stored) != n.run || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.HaltedFromAnnotation] != "" {
+		w.Failf("the clone has %v, and the update strategy %s", a, strategyOf(stored))
 	}
 }
 

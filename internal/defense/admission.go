@@ -182,7 +182,11 @@ func MutateAdmission(r AdmissionRequest) []AdmissionChange {
 		mapChanges(TemplateLabel, r.New.TemplateLabels, want.TemplateLabels),
 	)
 	if r.New.Paused && !want.Paused {
-		changes = append(changes, AdmissionChange{Target: WorkloadPaused, Remove: true, Value: r.Old.Annotations[v1alpha1.HaltedFromAnnotation]})
+		haltedAs := r.Old.Annotations
+		if r.Operation == AdmissionCreate {
+			haltedAs = r.New.Annotations
+		}
+		changes = append(changes, AdmissionChange{Target: WorkloadPaused, Remove: true, Value: haltedAs[v1alpha1.HaltedFromAnnotation]})
 	}
 	if want.Pacing != nil && want.Pace != r.New.Pace {
 		changes = append(changes, AdmissionChange{Target: WorkloadPace, Pace: want.Pace})
@@ -222,8 +226,11 @@ func ValidateQuarantine(r AdmissionRequest) AdmissionVerdict {
 func (r *AdmissionRequest) NeedsOverride() bool { return r.Old.suspended() || r.quarantined() }
 
 // mutateCreated takes off what a manifest cloned from another workload brought
-// along; the settings in it are the user's.
+// along, what the operator halted that one by included; the settings in it are the user's.
 func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
+	if r.New.Annotations[v1alpha1.HaltedAnnotation] != "" {
+		want.Paused = false
+	}
 	for _, key := range append(restoredLabels(), v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel) {
 		delete(want.Labels, key)
 	}

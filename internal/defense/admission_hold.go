@@ -95,6 +95,7 @@ func (r *AdmissionRequest) NeedsHold() bool {
 // pace sets what a hold changes of the workload, and gives it back.
 func (r *AdmissionRequest) pace(want *AdmissionObject) {
 	if r.New.Pacing == nil {
+		delete(want.Annotations, v1alpha1.HeldAnnotation)
 		return
 	}
 	pacing := *r.New.Pacing

@@ -203,7 +203,19 @@ func admissionTests() map[string]admissionTest {
 	}
 
 	tests := map[string]admissionTest{
-		"create":           {request: makeCreate(), want: created},
+		"create": {request: makeCreate(), want: created},
+		"create: cloned from one that is halted": {
+			request: makeCreate().annotation(v1alpha1.HaltedAnnotation, "v1").annotation(v1alpha1.HaltedFromAnnotation, "2").paused(false, true),
+			want: append(sorted(sorted(created, dropAnnotation(v1alpha1.HaltedAnnotation)), dropAnnotation(v1alpha1.HaltedFromAnnotation)),
+				AdmissionChange{Target: WorkloadPaused, Remove: true, Value: "2"}),
+		},
+		"create: paused by its user": {request: makeCreate().paused(false, true), want: created},
+		"create: of a kind that is not held, cloned from one that was": {
+			request: makeCreate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), want: sorted(created, dropAnnotation(v1alpha1.HeldAnnotation)),
+		},
+		"a hold that is put on a kind that is not held": {
+			request: makeUpdate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), want: []AdmissionChange{dropAnnotation(v1alpha1.HeldAnnotation)},
+		},
 		"create, opted in": {request: makeCreate().label(v1alpha1.DefenseLabel, "enabled"), want: created},
 		"create, cloned":   {request: cloned, want: wantCloned},
 		"create, opted out": {
