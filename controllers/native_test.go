@@ -151,6 +151,7 @@ func TestNativeKindsSweep(t *testing.T) {
 		for _, s := range []world.Story{
 			{Name: "repair", Options: unenrolled, Run: n.repair},
 			{Name: "halt", Options: nativeOptions(), Run: n.haltAndRollBack},
+			{Name: "owned", Options: nativeOptions(), Run: n.ownedWhileHalted(true)},
 		} {
 			t.Run(n.name+" "+s.Name, func(t *testing.T) {
 				t.Parallel()
