@@ -97,8 +97,9 @@ func MayNeedRepair(w *Workload) bool { return w.Annotations[v1alpha1.QuarantineR
 //
 // That a version was left the workload itself says, by its quarantine: a restarted
 // operator, and another replica, decide the same. One pod goes at a time, the last one
-// first, and only while every pod of the current version is available: what comes of one
-// eviction is seen before the next.
+// first, and only while every pod of the current version is available that the controller
+// would make before: what comes of one eviction is seen before the next. In their order,
+// those after it may need the one that is stuck.
 func DecideRepair(in RepairInput) RepairPlan {
 	if in.repairs() && in.unclear() {
 		return RepairPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: lookAgain}
@@ -117,12 +118,12 @@ func DecideRepair(in RepairInput) RepairPlan {
 		plan.Waits, plan.RequeueAfter = "a pod to be stuck for longer", min(wait, lookAgain)
 		return plan
 	}
-	i := slices.IndexFunc(stuck, func(p *Place) bool { return !due(p).After(in.Now) })
 	if !in.Live {
 		return RepairPlan{NeedsLive: true}
 	}
-	plan.Stuck, plan.Evict = stuck[i], in.Settings.Repair
-	plan.Left, _ = left(stuck[i])
+	stuck = slices.DeleteFunc(stuck, func(p *Place) bool { return due(p).After(in.Now) || in.isBehind(p) })
+	plan.Stuck, plan.Evict = stuck[0], in.Settings.Repair
+	plan.Left, _ = left(stuck[0])
 	return plan
 }
 
@@ -200,11 +201,19 @@ func (in *RepairInput) waits() string {
 			return fmt.Sprintf("the pod %s to be gone", p.Name)
 		case p.Ended:
 			return fmt.Sprintf("the pod %s to be replaced", p.Name)
-		case p.Current && in.has(p) && !in.available(p):
+		case !in.Places.Ordered && p.Current && in.has(p) && !in.available(p):
 			return fmt.Sprintf("the pod %s to be available", p.Name)
 		}
 	}
 	return in.waitsForFirst()
+}
+
+// isBehind says that a pod is made only after one of the current version that is not
+// available. The first that is stuck, which the controller waits for, never is.
+func (in *RepairInput) isBehind(stuck *Place) bool {
+	return in.Places.Ordered && slices.ContainsFunc(in.Places.Pods, func(p Place) bool {
+		return p.Current && in.has(&p) && p.Index < stuck.Index && !in.available(&p)
+	})
 }
 
 // waitsForFirst: the controller waits for the first pod that is not available. One that is

@@ -179,7 +179,15 @@ func TestDecideRepair(t *testing.T) {
 		}, "evict web-2", lookAgain},
 		"a restored one after it not ready": {func(in *RepairInput) {
 			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false })}
+		}, "evict web-1", lookAgain}, // it may need the one that is stuck
+		"a restored one after it not ready, all at once": {func(in *RepairInput) {
+			in.Places.Ordered = false
+			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false })}
 		}, "the pod web-2 to be available", lookAgain},
+		"a restored one not ready between two": {func(in *RepairInput) {
+			in.Workload.Replicas = 4
+			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false }), podAt(3, sticks)}
+		}, "evict web-1", lookAgain},
 		"one of the version left after it is ready": {func(in *RepairInput) {
 			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Version, p.Current = versionB, false })}
 		}, "evict web-1", lookAgain},
