@@ -159,8 +159,12 @@ func (r *RepairReconciler) observe(
 	if err != nil {
 		return in, err
 	}
+	past, err := r.Past(ctx, w.Namespace, w.UID)
+	if err != nil {
+		return in, err
+	}
 	return defense.RepairInput{
-		Now: r.Clock.Now(), After: defense.RepairAfter, Settings: inForce.Settings, Workload: w, Enrolled: ns.Enrolled, Places: *places, Live: live,
+		Now: r.Clock.Now(), After: defense.RepairAfter, Settings: inForce.Settings, Workload: w, Enrolled: ns.Enrolled, Places: *places, Past: past, Live: live,
 	}, nil
 }
 
@@ -171,11 +175,7 @@ func (r *RepairReconciler) apply(ctx context.Context, in defense.RepairInput, pl
 	if !in.Enrolled || w.Deleting || defense.OptedOut(w.Labels) {
 		return 0, nil // nothing is written there
 	}
-	changes, err := r.Releases(ctx, w.Namespace, w.UID)
-	if err != nil {
-		return 0, err
-	}
-	change := cluster.CurrentRelease(w, changes)
+	change := cluster.CurrentRelease(w, in.Past.Changes)
 	switch {
 	case plan.Waits != "":
 		log.FromContext(ctx).V(1).Info("a pod is stuck, and something is waited for", "for", plan.Waits)

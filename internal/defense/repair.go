@@ -67,6 +67,8 @@ type RepairInput struct {
 	// Enrolled says that the namespace is under defense.
 	Enrolled bool
 	Places   Places
+	// Past may be behind.
+	Past Past
 	// Live says that workload and pods were read from the API server, not from caches
 	// that may be behind.
 	Live bool
@@ -149,7 +151,7 @@ func (in *RepairInput) quarantine() Quarantine {
 
 // left finds why the version that a pod is of was left: by a rollback, or by a user who
 // went back, before the release that the workload is at. A version that a user takes out
-// of its quarantine is in their hands.
+// of its quarantine is in their hands, and so is one that was released again after it.
 func (in *RepairInput) left(q Quarantine) func(*Place) (QuarantineReason, bool) {
 	return func(p *Place) (QuarantineReason, bool) {
 		r, held := q.Reason(p.Version)
@@ -159,8 +161,14 @@ func (in *RepairInput) left(q Quarantine) func(*Place) (QuarantineReason, bool) 
 			return QuarantineReason{}, false
 		}
 		_, err := time.Parse(time.RFC3339, r.Time)
-		return r, held && err == nil && p.Version != in.Workload.Version && r.Release < in.Workload.Release()
+		return r, held && err == nil && p.Version != in.Workload.Version && r.Release < in.Workload.Release() && !in.Past.releasedAfter(p.Version, r.Release)
 	}
+}
+
+// releasedAfter says that a version was released again after the release of a number.
+func (p *Past) releasedAfter(version string, number int64) bool {
+	return slices.ContainsFunc(p.History, func(r Revision) bool { return r.Version == version && r.Release > number }) ||
+		slices.ContainsFunc(p.Changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == version && c.Spec.Release > number })
 }
 
 func leftAt(r QuarantineReason, _ bool) time.Time {

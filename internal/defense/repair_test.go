@@ -73,6 +73,11 @@ func stuckSet() RepairInput {
 	}
 }
 
+func releaseOf(version string, number int64) (c v1alpha1.ChangeWorkload) {
+	c.Spec.Reversion, c.Spec.Release = version, number
+	return c
+}
+
 func TestDecideRepair(t *testing.T) {
 	// reason changes why version B was left.
 	reason := func(in *RepairInput, change func(*QuarantineReason)) {
@@ -133,6 +138,18 @@ func TestDecideRepair(t *testing.T) {
 		"its time is over":        {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", lookAgain},
 		"a user went back":        {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", lookAgain},
 		"a user released over it": {func(in *RepairInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", lookAgain},
+		"it came back, and is remembered": {func(in *RepairInput) {
+			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
+			in.Past.History = []Revision{{Version: versionA, Release: 8}, {Version: versionB, Release: 7}}
+		}, idle, 0},
+		"it came back, and has a record": {func(in *RepairInput) {
+			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
+			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 8), releaseOf(versionB, 7)}
+		}, idle, 0},
+		"it was released before it was left": {func(in *RepairInput) {
+			in.Past.History = []Revision{{Version: versionA, Release: 3}, {Version: versionB, Release: 1}}
+			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 3), releaseOf(versionB, 2)}
+		}, "evict web-2", lookAgain},
 		"left because it failed": {func(in *RepairInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonVerificationFailed })
 		}, "evict web-2", lookAgain},
