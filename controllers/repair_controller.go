@@ -182,8 +182,8 @@ func (r *RepairReconciler) apply(ctx context.Context, in defense.RepairInput, pl
 		return plan.RequeueAfter, nil
 	case plan.Idle:
 		return 0, r.tell(ctx, w, change, nil)
-	case !plan.Evict:
-		return plan.RequeueAfter, r.tell(ctx, w, change, defense.BlockedRepair(w, &plan, v1alpha1.ReasonRepairDisabled, "the setting repair is off"))
+	case plan.Block != nil:
+		return plan.RequeueAfter, r.tell(ctx, w, change, plan.Block)
 	}
 	if before, ok := r.refused.Get(plan.Stuck.UID); ok {
 		known := before.(*refusal) //nolint:errcheck // the cache holds nothing else

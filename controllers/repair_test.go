@@ -40,6 +40,10 @@ import (
 func TestRepair(t *testing.T) {
 	off := nativeOptions()
 	off.Settings = map[string]v1alpha1.OpsConfigValue{settings.NameRepair: {}}
+	healing := nativeOptions()
+	healing.Settings = on(settings.NameSelfHealing, "")
+	healing.Settings[settings.NameHalting] = v1alpha1.OpsConfigValue{} // a halt gives the strategy a partition
+	heldOff := heldNatives("every", 90*time.Second, on(settings.NameSelfHealing, ""), off.Settings)
 	for _, s := range []world.Story{
 		{Name: "a budget that refuses", Options: nativeOptions(), Run: budgetRefuses},
 		{Name: "a budget that goes", Options: nativeOptions(), Run: budgetGoes},
@@ -49,6 +53,9 @@ func TestRepair(t *testing.T) {
 		{Name: "opted out", Options: off, Run: stuckAndOptedOut},
 		{Name: "halted by its user", Options: off, Run: stuckAndPaused},
 		{Name: "pods made all at once", Options: nativeOptions(), Run: parallelNeverStarts},
+		{Name: "no place for a partition", Options: healing, Run: madeAgain},
+		{Name: "no place for a partition, and the last pod", Options: healing, Run: lastMadeAgain},
+		{Name: "held over it", Options: heldOff, Run: heldOverStuck},
 	} {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
@@ -245,4 +252,106 @@ func parallelNeverStarts(w *world.World) {
 	set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 	n.neverStartsAs(w, client.Object(set))
 	healed(w, n, 0)
+}
+
+// failsAfterAll has a StatefulSet whose strategy says no more than its type release a
+// version, which a pod fails when all of them were of it.
+func failsAfterAll(w *world.World, pod string) (n native) {
+	n = natives()[0]
+	set := makeSet(3)
+	set.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
+	must(w, w.Create(set))
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	first := n.stored(w).GetLabels()[v1alpha1.VersionLabel]
+	w.For(10 * time.Minute)
+	n.patch(w, templatePatch("second"))
+	w.Until("it is released", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] != first })
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	crash(w, n.podNamed(w, pod))
+	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	if set, ok := n.stored(w).(*appsv1.StatefulSet); !ok || set.Spec.UpdateStrategy.RollingUpdate != nil {
+		w.Failf("its strategy has a partition")
+	}
+	return n
+}
+
+func (n native) podNamed(w *world.World, name string) *corev1.Pod {
+	for _, pod := range n.podsOf(w) {
+		if pod.Name == name {
+			return pod
+		}
+	}
+	return nil
+}
+
+// allAre fails where a pod is not of a version.
+func (n native) allAre(w *world.World, version string) {
+	for _, pod := range n.podsOf(w) {
+		if pod.Labels["test"] != version {
+			w.Failf("the pod %s is of %q", pod.Name, pod.Labels["test"])
+		}
+	}
+}
+
+const explicit = `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`
+
+// madeAgain: to evict the pod would bring it again, and again.
+func madeAgain(w *world.World) {
+	n := failsAfterAll(w, "web-0")
+	w.Until("it is told", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonMadeAgain+": ") })
+	if told := blockedBy(n, w); !strings.HasSuffix(told, "kubectl patch statefulset/web --type=merge -p '"+explicit+"' -n "+world.Namespace) {
+		w.Failf("it is told: %s", told)
+	}
+	w.For(30 * time.Minute)
+	if evictions(w) != 0 || told(w, v1alpha1.ConditionRepairBlocked) != 1 {
+		w.Failf("%d evictions, %v", evictions(w), w.Events())
+	}
+	n.patch(w, explicit)
+	healed(w, n, 1)
+	n.allAre(w, "")
+}
+
+// lastMadeAgain: its controller did not know yet that the pod was gone.
+func lastMadeAgain(w *world.World) {
+	n := failsAfterAll(w, "web-2")
+	failed := n.podNamed(w, "web-2").UID
+	fails := func() {
+		if pod := n.podNamed(w, "web-2"); pod != nil && pod.UID != failed && pod.Labels["test"] == "second" {
+			failed = pod.UID
+			crash(w, pod)
+		}
+	}
+	w.Until("it is told", func() bool {
+		fails()
+		return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonMadeAgain+": ")
+	})
+	isBlocked(w, n, v1alpha1.ReasonMadeAgain)
+	at := evictions(w)
+	w.For(30 * time.Minute)
+	if evictions(w) != at || at == 0 || at > 3 || told(w, v1alpha1.ConditionRepairBlocked) != 1 {
+		w.Failf("%d and then %d evictions, %v", at, evictions(w)-at, w.Events())
+	}
+	n.patch(w, explicit)
+	must(w, w.Delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "web-2"}}))
+	healed(w, n, at)
+	n.allAre(w, "")
+}
+
+// heldOverStuck: the next release is held while a pod of the one that was rolled back
+// keeps it from beginning.
+func heldOverStuck(w *world.World) {
+	h := heldSet(5)
+	h.second(w)
+	w.Until("the second wave", func() bool { p := h.podNamed(w, "web-3"); return p != nil && p.Labels["test"] == "second" })
+	crash(w, h.podNamed(w, "web-3"))
+	w.Until("it is rolled back", func() bool { return h.stored(w).GetAnnotations()[v1alpha1.QuarantinedAnnotation] != "" })
+	h.given(w, 0, "")
+	h.patch(w, templatePatch("third"))
+	w.Until("it is held", func() bool { return h.partition(w) == 4 })
+	w.Until("it is told that the pod stays", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonRepairDisabled) })
+	w.Set(settings.NameRepair, true, "")
+	w.Until("the pod is evicted", func() bool { return evictions(w) == 1 })
+	h.is(w, v1alpha1.ChangeWorkloadSuccess)
+	h.allAre(w, "third")
+	h.given(w, 0, v1alpha1.ReasonHoldVerified)
 }

@@ -39,6 +39,10 @@ import (
 // left.
 const RepairAfter = 30 * time.Second
 
+// madeAgainAfter is how long after its version was left a pod has to have been made to
+// have been made again of it: a controller, or a clock, may be behind.
+const madeAgainAfter = time.Minute
+
 // Place is a pod of a workload that gives each of its pods a place.
 type Place struct {
 	Pod
@@ -55,6 +59,9 @@ type Places struct {
 	// available.
 	Ordered bool
 	Pods    []Place
+	// Kept is the version of which the controller makes the pods that it does not update
+	// yet; empty where that is not known.
+	Kept string
 }
 
 // RepairInput is what a decision about pods that are stuck is made from.
@@ -82,10 +89,11 @@ type RepairPlan struct {
 	NeedsLive bool
 	// Waits is what is waited for before the next pod is evicted.
 	Waits string
-	// Stuck is the pod to be evicted, and Evict says that it is: else the setting is off,
-	// and it is only told. Left is why its version was left.
+	// Stuck is the pod to be evicted, and Evict says that it is: else Block tells why not.
+	// Left is why its version was left.
 	Stuck *Place
 	Evict bool
+	Block *RepairBlock
 	Left  QuarantineReason
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
@@ -115,7 +123,7 @@ func DecideRepair(in RepairInput) RepairPlan {
 		return plan
 	}
 	left := in.left(in.quarantine())
-	due := func(p *Place) time.Time { return latest(leftAt(left(p)), p.stuckSince(in.Now)).Add(in.After) }
+	due := func(p *Place) time.Time { return latest(leftAt(left(p.Version)), p.stuckSince(in.Now)).Add(in.After) }
 	if wait := in.tooYoung(stuck, due); wait > 0 {
 		plan.Waits, plan.RequeueAfter = "a pod to be stuck for longer", min(wait, lookAgain)
 		return plan
@@ -123,10 +131,86 @@ func DecideRepair(in RepairInput) RepairPlan {
 	if !in.Live {
 		return RepairPlan{NeedsLive: true}
 	}
-	stuck = slices.DeleteFunc(stuck, func(p *Place) bool { return due(p).After(in.Now) || in.isBehind(p) })
-	plan.Stuck, plan.Evict = stuck[0], in.Settings.Repair
-	plan.Left, _ = left(stuck[0])
+	chosen, why := in.choose(stuck, func(p *Place) bool { return !due(p).After(in.Now) && !in.isBehind(p) })
+	plan.Stuck = chosen
+	plan.Left, _ = left(chosen.Version)
+	switch {
+	case why != nil:
+		plan.Block = why.block(in.Workload, &plan)
+	case !in.Settings.Repair:
+		plan.Block = BlockedRepair(in.Workload, &plan, v1alpha1.ReasonRepairDisabled, "the setting repair is off")
+	}
+	plan.Evict = plan.Block == nil
 	return plan
+}
+
+// choose takes the last pod of those that are to go and would be made of another version;
+// why says that there is none. In their order nothing is won before the first one goes.
+func (in *RepairInput) choose(stuck []*Place, toGo func(*Place) bool) (chosen *Place, why *obstacle) {
+	first := stuck[len(stuck)-1]
+	if why = in.madeAgain(first, stuck); why != nil && in.Places.Ordered {
+		return first, why
+	}
+	for _, p := range stuck {
+		if !toGo(p) {
+			continue
+		}
+		is := in.madeAgain(p, stuck)
+		if is == nil {
+			return p, nil
+		}
+		if chosen == nil {
+			chosen, why = p, is
+		}
+	}
+	return chosen, why
+}
+
+// obstacle is why it brings nothing to evict a pod. The command, if there is one, mends
+// that; byHand says that the pod is to be deleted then.
+type obstacle struct {
+	why, command string
+	byHand       bool
+}
+
+// madeAgain says why a pod would be made again of a version that was left. Below the
+// partition of a hold, its controller makes a pod of the revision before. It does so, too,
+// where the update strategy has no partition at all, of as many pods, the first ones, as
+// are of that revision. Whatever the reason, a pod that was made long after its version
+// was left tells that it happens.
+func (in *RepairInput) madeAgain(p *Place, stuck []*Place) *obstacle {
+	w, left := in.Workload, in.left(in.quarantine())
+	_, again := left(in.Places.Kept)
+	switch {
+	case again && p.Index < w.Pace.Partition:
+		return &obstacle{
+			why:     "its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted",
+			command: fmt.Sprintf("annotate --overwrite %s/%s %sholding=disabled", w.Kind(), w.Name, v1alpha1.SettingAnnotationPrefix),
+		}
+	case again && w.Bare && p.Index < in.kept(p, stuck):
+		return &obstacle{
+			why:     "its controller makes it of such a version again, because the update strategy has no partition; give it one, and the pod is evicted",
+			command: w.Words.GoOn,
+		}
+	case p.Created.Before(leftAt(left(p.Version)).Add(madeAgainAfter)):
+		return nil
+	case w.Bare:
+		return &obstacle{why: "its controller made it of that version again; give the update strategy a partition", command: w.Words.GoOn, byHand: true}
+	}
+	return &obstacle{why: "its controller made it of that version again", byHand: true}
+}
+
+// kept is how many pods are of the revision before when one of those that are stuck is
+// made again. In their order, all of these have gone by then.
+func (in *RepairInput) kept(p *Place, stuck []*Place) (n int32) {
+	for i := range in.Places.Pods {
+		other := &in.Places.Pods[i]
+		goes := other == p || in.Places.Ordered && slices.Contains(stuck, other)
+		if other.Version == in.Places.Kept && other.live() && !goes {
+			n++
+		}
+	}
+	return n
 }
 
 // repairs says that pods of the workload are replaced by its controller, and that the
@@ -152,16 +236,16 @@ func (in *RepairInput) quarantine() Quarantine {
 // left finds why the version that a pod is of was left: by a rollback, or by a user who
 // went back, before the release that the workload is at. A version that a user takes out
 // of its quarantine is in their hands, and so is one that was released again after it.
-func (in *RepairInput) left(q Quarantine) func(*Place) (QuarantineReason, bool) {
-	return func(p *Place) (QuarantineReason, bool) {
-		r, held := q.Reason(p.Version)
+func (in *RepairInput) left(q Quarantine) func(version string) (QuarantineReason, bool) {
+	return func(version string) (QuarantineReason, bool) {
+		r, held := q.Reason(version)
 		switch r.Cause {
 		case v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested:
 		default: // somebody else's writing
 			return QuarantineReason{}, false
 		}
 		_, err := time.Parse(time.RFC3339, r.Time)
-		return r, held && err == nil && p.Version != in.Workload.Version && r.Release < in.Workload.Release() && !in.Past.releasedAfter(p.Version, r.Release)
+		return r, held && err == nil && version != in.Workload.Version && r.Release < in.Workload.Release() && !in.Past.releasedAfter(version, r.Release)
 	}
 }
 
@@ -180,17 +264,16 @@ func leftAt(r QuarantineReason, _ bool) time.Time {
 }
 
 // stuck are the pods that are not Ready and of a version that was left, the last one
-// first. Those that a partition keeps, or that are too many, their controller does not
-// replace.
+// first. Those that a user's partition keeps, or that are too many, their controller does
+// not replace. That of a hold keeps none: the rollout that it paces waits for them.
 func (in *RepairInput) stuck() (stuck []*Place) {
 	if !in.repairs() {
 		return nil
 	}
 	left := in.left(in.quarantine())
-	kept := max(in.Workload.Partition, in.Workload.Pace.Partition) // the latter while it is held
 	for i := range in.Places.Pods {
 		p := &in.Places.Pods[i]
-		if _, ok := left(p); ok && p.live() && !p.Ready && !p.Current && p.Index >= kept && in.has(p) {
+		if _, ok := left(p.Version); ok && p.live() && !p.Ready && !p.Current && p.Index >= in.Workload.Partition && in.has(p) {
 			stuck = append(stuck, p)
 		}
 	}
@@ -292,8 +375,23 @@ type RepairBlock struct{ Reason, Message string }
 
 // BlockedRepair is that of a plan: reason and why are what is in the way.
 func BlockedRepair(w *Workload, plan *RepairPlan, reason, why string) *RepairBlock {
-	return &RepairBlock{Reason: reason, Message: fmt.Sprintf("%s: %s. If the application bears it, delete the pod yourself: %s%s -n %s",
-		describeStuck(w, plan), Brief(why), deletePod, plan.Stuck.Name, plan.Stuck.Namespace)}
+	return &RepairBlock{Reason: reason, Message: fmt.Sprintf("%s: %s%s", describeStuck(w, plan), Brief(why), deleteByHand(plan.Stuck))}
+}
+
+func deleteByHand(p *Place) string {
+	return fmt.Sprintf(". If the application bears it, delete the pod yourself: %s%s -n %s", deletePod, p.Name, p.Namespace)
+}
+
+// block tells of an obstacle.
+func (o *obstacle) block(w *Workload, plan *RepairPlan) *RepairBlock {
+	why := fmt.Sprintf("%s: %s", describeStuck(w, plan), o.why)
+	if o.command != "" {
+		why += fmt.Sprintf(": kubectl %s -n %s", o.command, w.Namespace)
+	}
+	if o.byHand {
+		why += deleteByHand(plan.Stuck)
+	}
+	return &RepairBlock{Reason: v1alpha1.ReasonMadeAgain, Message: why}
 }
 
 const deletePod = "kubectl delete pod "

@@ -95,6 +95,16 @@ func TestDecideRepair(t *testing.T) {
 		in.Workload.Annotations[v1alpha1.QuarantineReasonAnnotation] = string(data)
 	}
 	rfc := func(ago time.Duration) string { return testNow.Add(-ago).UTC().Format(time.RFC3339) }
+	// complete makes version B that of the pods that are not updated yet: all were of it.
+	complete := func(in *RepairInput) { in.Places.Kept = versionB }
+	bare := func(in *RepairInput) {
+		complete(in)
+		in.Workload.Bare = true
+	}
+	isB := func(p *Place) { p.Version, p.Current = versionB, false }
+	made := func(afterLeft time.Duration) func(*Place) {
+		return func(p *Place) { p.Created = testNow.Add(-time.Minute + afterLeft); p.UnreadySince = p.Created }
+	}
 	const idle, unclear = "idle", "the template to be seen by its controller, and recorded"
 	for name, test := range map[string]struct {
 		change func(*RepairInput)
@@ -173,11 +183,81 @@ func TestDecideRepair(t *testing.T) {
 		"of a version that is free":  {func(in *RepairInput) { in.Places.Pods[2].Version = "cccc" }, idle, 0},
 		"kept by a partition":        {func(in *RepairInput) { in.Workload.Partition = 3 }, idle, 0},
 		"the first a partition lets": {func(in *RepairInput) { in.Workload.Partition = 2 }, "evict web-2", lookAgain},
-		"too many":                   {func(in *RepairInput) { in.Workload.Replicas = 2 }, idle, 0},
-		"none of the set's":          {func(in *RepairInput) { in.Places.Pods[2].Index = -1 }, idle, 0},
-		"scaled up, pods not made":   {func(in *RepairInput) { in.Workload.Replicas = 5 }, "evict web-2", lookAgain},
-		"scaled up, all at once":     {func(in *RepairInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", lookAgain},
-		"another is terminating":     {func(in *RepairInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", lookAgain},
+		"held, and the one before is made again": {func(in *RepairInput) {
+			in.Places.Kept, in.Workload.Pace.Partition = versionA, 3
+		}, "evict web-2", lookAgain},
+		"held, and it would be made again": {func(in *RepairInput) {
+			complete(in)
+			in.Workload.Pace.Partition = 3
+		}, "made again web-2", lookAgain},
+		"held, and it would be made again, told from the cache": {func(in *RepairInput) {
+			complete(in)
+			in.Workload.Pace.Partition, in.Live = 3, false
+		}, "needs live", 0},
+		"held, and it is let be updated": {func(in *RepairInput) {
+			complete(in)
+			in.Workload.Pace.Partition = 2
+		}, "evict web-2", lookAgain},
+		"held, and the first of two would be made again": {func(in *RepairInput) {
+			complete(in)
+			in.Workload.Pace.Partition, in.Places.Pods[1] = 2, podAt(1, sticks)
+		}, "made again web-1", lookAgain},
+		"held, and one of two would be made again, all at once": {func(in *RepairInput) {
+			complete(in)
+			in.Workload.Pace.Partition, in.Places.Pods[1], in.Places.Ordered = 2, podAt(1, sticks), false
+		}, "evict web-2", lookAgain},
+		"held, and both would be made again, all at once": {func(in *RepairInput) {
+			complete(in)
+			in.Workload.Pace.Partition, in.Places.Pods[1], in.Places.Ordered = 3, podAt(1, sticks), false
+		}, "made again web-2", lookAgain},
+		"held, and the setting is off": {func(in *RepairInput) {
+			complete(in)
+			in.Workload.Pace.Partition, in.Settings.Repair = 3, false
+		}, "made again web-2", lookAgain},
+		"no partition, others are as before": {func(in *RepairInput) {
+			bare(in)
+			in.Places.Pods = []Place{podAt(0, sticks), podAt(1, isB), podAt(2, isB)}
+		}, "made again web-0", lookAgain},
+		"no partition, those before it are as before": {func(in *RepairInput) {
+			bare(in)
+			in.Places.Pods = []Place{podAt(0, isB), podAt(1, isB), podAt(2, sticks)}
+		}, "evict web-2", lookAgain},
+		"no partition, and all are stuck": {func(in *RepairInput) {
+			bare(in)
+			in.Places.Pods = []Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
+		}, "evict web-2", lookAgain},
+		"no partition, and all are stuck, all at once": {func(in *RepairInput) {
+			bare(in)
+			in.Places.Ordered, in.Places.Pods = false, []Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
+		}, "evict web-2", lookAgain},
+		"no partition, and it was never complete": {func(in *RepairInput) {
+			bare(in)
+			in.Places.Kept, in.Places.Pods = versionA, []Place{podAt(0, sticks), podAt(1), podAt(2)}
+		}, "evict web-0", lookAgain},
+		"made just after it was left": {func(in *RepairInput) {
+			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
+			made(-time.Second)(&in.Places.Pods[2])
+		}, "evict web-2", lookAgain},
+		"made again": {func(in *RepairInput) {
+			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
+			made(0)(&in.Places.Pods[2])
+		}, "made again web-2", lookAgain},
+		"made again, and no partition": {func(in *RepairInput) {
+			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
+			bare(in)
+			in.Places.Kept = versionA
+			made(0)(&in.Places.Pods[2])
+		}, "made again web-2", lookAgain},
+		"the first of two made again": {func(in *RepairInput) {
+			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
+			in.Places.Pods[1] = podAt(1, sticks, made(0))
+		}, "made again web-1", lookAgain},
+
+		"too many":                 {func(in *RepairInput) { in.Workload.Replicas = 2 }, idle, 0},
+		"none of the set's":        {func(in *RepairInput) { in.Places.Pods[2].Index = -1 }, idle, 0},
+		"scaled up, pods not made": {func(in *RepairInput) { in.Workload.Replicas = 5 }, "evict web-2", lookAgain},
+		"scaled up, all at once":   {func(in *RepairInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", lookAgain},
+		"another is terminating":   {func(in *RepairInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", lookAgain},
 		"one too many is terminating": {func(in *RepairInput) {
 			in.Places.Pods = append(in.Places.Pods, podAt(3, func(p *Place) { p.Terminating = true }))
 		}, "the pod web-3 to be gone", lookAgain},
@@ -232,6 +312,8 @@ func TestDecideRepair(t *testing.T) {
 				got = idle
 			case plan.NeedsLive:
 				got = "needs live"
+			case plan.Block != nil && plan.Block.Reason == v1alpha1.ReasonMadeAgain && !plan.Evict:
+				got = "made again " + plan.Stuck.Name
 			case plan.Evict:
 				got = "evict " + plan.Stuck.Name
 			case plan.Stuck != nil:
@@ -239,6 +321,48 @@ func TestDecideRepair(t *testing.T) {
 			}
 			if got != test.want || plan.RequeueAfter != test.in {
 				t.Errorf("got %q and again in %s, want %q in %s", got, plan.RequeueAfter, test.want, test.in)
+			}
+		})
+	}
+}
+
+// TestMadeAgain says what is told where to evict a pod brings nothing.
+func TestMadeAgain(t *testing.T) {
+	const stuck = "pod web-0 is not ready and of version " + versionB + ", which was left (NeverStarted), and the statefulset does not replace it: "
+	const patch = "patch statefulset/web"
+	again := func(in *RepairInput) { in.Places.Pods[0].Created, in.Places.Pods[0].UnreadySince = testNow, testNow }
+	for name, test := range map[string]struct {
+		change func(*RepairInput)
+		want   string
+		pod    string
+	}{
+		"held": {func(in *RepairInput) { in.Places.Kept, in.Workload.Pace.Partition = versionB, 3 },
+			"its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted: " +
+				"kubectl annotate --overwrite statefulset/web altershield.defense.antgroup.com/holding=disabled -n shop", ""},
+		"no partition": {func(in *RepairInput) {
+			in.Places.Kept, in.Workload.Bare = versionB, true
+			in.Places.Pods[1].Version, in.Places.Pods[1].Current = versionB, false
+		}, "its controller makes it of such a version again, because the update strategy has no partition; give it one, and the pod is evicted: kubectl patch statefulset/web -n shop", ""},
+		"made again, and no partition": {func(in *RepairInput) {
+			again(in)
+			in.Workload.Bare = true
+		}, "its controller made it of that version again; give the update strategy a partition: kubectl patch statefulset/web -n shop. " +
+			"If the application bears it, delete the pod yourself: kubectl delete pod web-0 -n shop", "web-0"},
+		"made again": {again,
+			"its controller made it of that version again. If the application bears it, delete the pod yourself: kubectl delete pod web-0 -n shop", "web-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stuckSet()
+			in.Now = testNow.Add(time.Minute)
+			in.Workload.Words.GoOn = patch
+			in.Places.Pods = []Place{podAt(0, sticks), podAt(1), podAt(2)}
+			test.change(&in)
+			plan := DecideRepair(in)
+			if plan.Block == nil || plan.Block.Message != stuck+test.want {
+				t.Fatalf("it is told %+v\nwant %s", plan.Block, stuck+test.want)
+			}
+			if pod, _ := PodToDelete(plan.Block.Message); pod != test.pod {
+				t.Errorf("it names the pod %q to delete, want %q", pod, test.pod)
 			}
 		})
 	}

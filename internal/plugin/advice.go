@@ -220,6 +220,19 @@ func (f *finder) deleteStuck() []Advice {
 	return []Advice{{f.kubectl("delete pod", pod), "has the pod made anew of the current version, and its volumes stay; right when the application bears that it goes"}}
 }
 
+// madeAgain is what keeps a pod from being made of another version, and to delete it once
+// that is gone.
+func (f *finder) madeAgain() (do []Advice) {
+	w := f.workload
+	switch {
+	case w.Hold != nil:
+		do = append(do, f.endHold())
+	case w.Bare:
+		do = append(do, Advice{f.kubectl(w.Words.GoOn), "gives the update strategy a partition that keeps no pod, so that pods are made of the current version; right when nobody left it out on purpose"})
+	}
+	return append(do, f.deleteStuck()...)
+}
+
 // moreTime is right where pods are only slow.
 func (a advisor) moreTime() Advice {
 	return Advice{

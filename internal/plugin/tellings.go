@@ -102,6 +102,8 @@ var (
 		}
 		return doWatch(f)
 	}
+	// doMadeAgain is right when it brings nothing to have such a pod go.
+	doMadeAgain = func(f *finder) []Advice { return append(f.madeAgain(), f.lookAtPods()) }
 )
 
 // tellings are how the conditions of a release are told, as docs/states.md lists them.
@@ -255,6 +257,7 @@ func addDefense() {
 		{isTrue, v1alpha1.ReasonDisruptionBudget}: {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and a PodDisruptionBudget keeps the pod.", doDeleteStuck},
 		{isTrue, v1alpha1.ReasonEvictionRefused}:  {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and the operator may not evict it.", doDeleteStuck},
 		{isTrue, v1alpha1.ReasonRepairDisabled}:   {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and the setting repair is off.", doDeleteStuck},
+		{isTrue, v1alpha1.ReasonMadeAgain}:        {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and the StatefulSet makes it of such a version again when it goes.", doMadeAgain},
 		{isFalse, v1alpha1.ReasonRecovered}:       {NeedsNoWord, "not stuck", "Nothing is in the way of a pod that is stuck any more.", nil},
 		{isFalse, v1alpha1.ReasonReleaseEnded}:    {NeedsNoWord, "ended", "The release ended while a pod was stuck.", nil},
 	})

@@ -47,17 +47,20 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 	if err != nil {
 		return nil, nil, err
 	}
-	places := &defense.Places{Ordered: s.Spec.PodManagementPolicy != appsv1.ParallelPodManagement}
+	version := func(mark string) string {
+		if i := slices.IndexFunc(all, func(r revision) bool { return r.mark == mark }); i >= 0 {
+			return all[i].version
+		}
+		return ""
+	}
+	places := &defense.Places{Ordered: s.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, Kept: version(s.Status.CurrentRevision)}
 	for i := range pods {
 		pod := &pods[i]
-		mark := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
 		place := defense.Place{
-			Pod: defense.ObservePod(pod), ResourceVersion: pod.ResourceVersion, Current: isOfRevision(w, pod),
+			Pod: defense.ObservePod(pod), ResourceVersion: pod.ResourceVersion,
+			Version: version(pod.Labels[appsv1.ControllerRevisionHashLabelKey]), Current: isOfRevision(w, pod),
 		}
 		place.Index = indexOf(pod.Name, w)
-		if j := slices.IndexFunc(all, func(r revision) bool { return r.mark == mark }); j >= 0 {
-			place.Version = all[j].version
-		}
 		places.Pods = append(places.Pods, place)
 	}
 	return w, places, nil

@@ -46,7 +46,11 @@ func TestPlaces(t *testing.T) {
 			all = append(all, one)
 		}
 		slices.Sort(all)
-		return fmt.Sprintf("ordered %t: %s", places.Ordered, strings.Join(all, "; "))
+		kept := ""
+		if places.Kept == versionWith(t, "old") {
+			kept = ", keeping old"
+		}
+		return fmt.Sprintf("ordered %t%s: %s", places.Ordered, kept, strings.Join(all, "; "))
 	}
 	// set is one of three pods, of which the last is of another revision.
 	set := func() *native {
@@ -54,7 +58,7 @@ func TestPlaces(t *testing.T) {
 		n.pods, n.revisions = nil, nil
 		n.set.Spec.Template = templateWith("new")
 		n.set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}
-		n.set.Status.UpdateRevision = "db-new"
+		n.set.Status.UpdateRevision, n.set.Status.CurrentRevision = "db-new", "db-gone"
 		n.revision("db-old", "old", 1, "")
 		n.revision("db-new", "new", 2, "")
 		n.pod("db-0", "db-new")
@@ -70,6 +74,7 @@ func TestPlaces(t *testing.T) {
 		"one after the other": {func(*native) {}, "ordered true: " + three},
 		"named so":            {func(n *native) { n.set.Spec.PodManagementPolicy = appsv1.OrderedReadyPodManagement }, "ordered true: " + three},
 		"all at once":         {func(n *native) { n.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }, "ordered false: " + three},
+		"the version before":  {func(n *native) { n.set.Status.CurrentRevision = "db-old" }, "ordered true, keeping old: " + three},
 		"ordinals that begin later": {func(n *native) { n.set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1} },
 			"ordered true: db-0 at -1 of new, current; db-1 at 0 of new, current; db-2 at 1 of old"},
 		"a pod of another name": {func(n *native) { n.pods[2].Name = "web-2" }, "ordered true: db-0 at 0 of new, current; db-1 at 1 of new, current; web-2 at -1 of old"},

@@ -253,7 +253,7 @@ func (c *cluster) moveSet(s *appsv1.StatefulSet, current, update *appsv1.Control
 		switch {
 		case pods[i] == nil:
 			of := update
-			if rolling && int32(i) < partition {
+			if rolling && int32(i) < keptAt(s) {
 				of = current
 			}
 			c.makeNativePod(s, name, of.Name, "", templateOfRevision(of))
@@ -280,6 +280,15 @@ func (c *cluster) moveSet(s *appsv1.StatefulSet, current, update *appsv1.Control
 			return
 		}
 	}
+}
+
+// keptAt is how many pods, the first ones, are made of the revision before. Without a
+// place for a partition, these are as many as are of it, as the status has it.
+func keptAt(s *appsv1.StatefulSet) int32 {
+	if r := s.Spec.UpdateStrategy.RollingUpdate; r != nil {
+		return *r.Partition
+	}
+	return s.Status.CurrentReplicas
 }
 
 func (c *cluster) writeSetStatus(s *appsv1.StatefulSet, current, update *appsv1.ControllerRevision) {

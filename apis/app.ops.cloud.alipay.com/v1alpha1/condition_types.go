@@ -61,6 +61,9 @@ const (
 	ReasonEvictionRefused = "EvictionRefused"
 	// ReasonRepairDisabled means that the setting repair is off.
 	ReasonRepairDisabled = "RepairDisabled"
+	// ReasonMadeAgain means that to evict the pod brings nothing: its controller makes
+	// it again of a version that was left, or did so already.
+	ReasonMadeAgain = "MadeAgain"
 )
 
 // EventStuckPodEvicted means that the operator evicted a pod that was stuck at a version
