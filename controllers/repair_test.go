@@ -56,6 +56,7 @@ func TestRepair(t *testing.T) {
 		{Name: "no place for a partition", Options: healing, Run: madeAgain},
 		{Name: "no place for a partition, and the last pod", Options: healing, Run: lastMadeAgain},
 		{Name: "held over it", Options: heldOff, Run: heldOverStuck},
+		{Name: "held over it, after it succeeded", Options: heldOff, Run: heldOverComplete},
 	} {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
@@ -354,4 +355,38 @@ func heldOverStuck(w *world.World) {
 	h.is(w, v1alpha1.ChangeWorkloadSuccess)
 	h.allAre(w, "third")
 	h.given(w, 0, v1alpha1.ReasonHoldVerified)
+}
+
+// heldOverComplete: the pods that are kept by the hold are made of the version that was
+// rolled back.
+func heldOverComplete(w *world.World) {
+	h := heldSet(3)
+	must(w, w.Create(h.make()))
+	h.is(w, v1alpha1.ChangeWorkloadSuccess)
+	w.For(10 * time.Minute)
+	h.patch(w, templatePatch("second"))
+	h.given(w, 0, v1alpha1.ReasonHoldVerified)
+	h.is(w, v1alpha1.ChangeWorkloadSuccess)
+	h.allAre(w, "second")
+	for _, pod := range h.podsOf(w) {
+		crash(w, pod)
+	}
+	w.Until("it is rolled back", func() bool { return h.stored(w).GetAnnotations()[v1alpha1.QuarantinedAnnotation] != "" })
+	h.patch(w, templatePatch("third"))
+	w.Until("it is held", func() bool { return h.partition(w) == 2 })
+	w.Set(settings.NameRepair, true, "")
+	w.Until("it is told", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonMadeAgain+": ") })
+	if told := blockedBy(h.native, w); !strings.HasSuffix(told, "kubectl annotate --overwrite statefulset/web "+v1alpha1.SettingAnnotationPrefix+"holding=disabled -n "+world.Namespace) {
+		w.Failf("it is told: %s", told)
+	}
+	w.For(10 * time.Minute)
+	if evictions(w) != 0 {
+		w.Failf("%d evictions", evictions(w))
+	}
+	h.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.SettingAnnotationPrefix+`holding":"disabled"}}}`)
+	h.is(w, v1alpha1.ChangeWorkloadSuccess)
+	h.allAre(w, "third")
+	if evictions(w) != 3 {
+		w.Failf("%d evictions", evictions(w))
+	}
 }
