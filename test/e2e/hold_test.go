@@ -164,7 +164,7 @@ func (w *world) passBatches(ctx context.Context, batches []v1alpha1.ChangePod) {
 func (w *world) passToTheEnd(ctx context.Context, ns string) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		w.pass(ctx, ns)
+		w.passBatches(ctx, w.batchesOf(ctx, g, w.currentChange(ctx, g, ns, "web"))) // it may not be recorded yet
 		g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
 	}).WithContext(ctx).WithPolling(time.Second).Should(Succeed())
 	return w.verified(ctx, ns, "web")
