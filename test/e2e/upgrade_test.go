@@ -39,6 +39,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // older is the commit that is upgraded from, and gone back to. Before the first
@@ -384,6 +385,10 @@ var _ = Describe("an upgrade", Ordered, SpecPriority(longest), Label(soak), func
 		for len(r.running) > 0 {
 			r.stopFirst()
 		}
+		// One that knows the other kinds ran here, too. Since when it did this setting says,
+		// which is made anew.
+		blocking := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: controlplane.ManagerNamespace, Name: settings.NameBlocking}}
+		Expect(client.IgnoreNotFound(w.api.Delete(ctx, blocking))).To(Succeed())
 		for _, m := range r.apply(ctx, tree, "older-beside-kinds") {
 			r.start(ctx, m)
 		}
