@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"strings"
 	"sync"
 	"testing/synctest"
@@ -31,7 +30,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,7 +37,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -47,7 +44,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	observed "github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/servertime"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/routers"
 	"github.com/traas-stack/altershield-operator/runnable"
 	"github.com/traas-stack/altershield-operator/webhooks"
@@ -74,6 +70,11 @@ type Process struct {
 	webhooks  map[string]http.Handler
 	callbacks *routers.Server
 	clock     *servertime.Clock
+
+	queuesMu sync.Mutex
+	// showing: the handlers see a change; asked hands over what they asked for.
+	showing bool
+	asked   []func()
 }
 
 // newProcess starts a manager. Only the scheduler may.
@@ -176,28 +177,9 @@ func (m *processManager) Add(r manager.Runnable) error {
 		m.process.callbacks = s // no socket here
 		return nil
 	}
-	useQueue(r)
+	m.process.useQueue(r)
 	m.process.runnables = append(m.process.runnables, r)
 	return nil
-}
-
-// useQueue gives a controller a queue without metrics: those have a ticker, and
-// minutes pass in no time here.
-func useQueue(r manager.Runnable) {
-	v := reflect.ValueOf(r)
-	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
-		return
-	}
-	field := v.Elem().FieldByName("NewQueue")
-	for _, newQueue := range []reflect.Value{reflect.ValueOf(newQueue[reconcile.Request]), reflect.ValueOf(newQueue[workload.Key])} {
-		if field.IsValid() && newQueue.Type().AssignableTo(field.Type()) {
-			field.Set(newQueue)
-		}
-	}
-}
-
-func newQueue[R comparable](_ string, limiter workqueue.TypedRateLimiter[R]) workqueue.TypedRateLimitingInterface[R] {
-	return workqueue.NewTypedRateLimitingQueue(limiter)
 }
 
 // Elected implements manager.Manager.

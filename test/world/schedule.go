@@ -186,7 +186,7 @@ func (w *World) anyStep(tasks []*task) bool {
 	for _, p := range w.alive() {
 		for _, i := range p.cache.all() {
 			if i.ready(p.lag[i.kind]) {
-				steps = append(steps, i.see)
+				steps = append(steps, func() { p.show(i) })
 			}
 		}
 	}
@@ -247,7 +247,7 @@ func (w *World) diedAt(p *Process) time.Time {
 func (p *Process) see() (seen bool) {
 	for _, i := range p.cache.all() {
 		for i.ready(p.lag[i.kind]) {
-			i.see()
+			p.show(i)
 			seen = true
 		}
 	}

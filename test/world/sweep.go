@@ -49,9 +49,6 @@ type Story struct {
 	// they did is a matter of time. How often something was made and removed is not
 	// compared then, only how it ends.
 	Moving bool
-	// Tied: two processes are due at the same moment in it, and write or do not,
-	// whichever comes first: the order of a seed does not settle that.
-	Tied bool
 	// Pending says what happens today at some faults although it must not, by the
 	// text of the fault and its write: a defect that is known. A fault in here that
 	// does no harm is a failure, too.
