@@ -180,14 +180,22 @@ func (in *WorkloadInput) wantsBaseline() bool {
 
 // Baseline is the revision that a workload was at before its first release under
 // defense, of its other revisions, the newest first; nil when it is gone. After
-// the second release it is the newest one that is not known to be a release.
+// the second release it is the newest one that is not known to be a release. One that
+// is newer than the workload's is of a release of which the workload is not seen yet:
+// caches of two kinds do not keep step.
 func Baseline(w *Workload, others []OldRevision, changes []v1alpha1.ChangeWorkload) *OldRevision {
-	i := slices.IndexFunc(others, func(old OldRevision) bool {
-		released := old.Stamped || slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == old.Version })
-		return w.Release() == 1 || !released
-	})
-	if i < 0 || others[i].Version == w.Version {
+	released := func(old OldRevision) bool {
+		return old.Stamped || slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == old.Version })
+	}
+	if w.RevisionNumber > 0 {
+		others = slices.DeleteFunc(slices.Clone(others), func(old OldRevision) bool { return old.Number > w.RevisionNumber })
+	}
+	i := slices.IndexFunc(others, func(old OldRevision) bool { return w.Release() == 1 || !released(old) })
+	switch {
+	case i < 0 || others[i].Version == w.Version:
 		return nil
+	case w.RevisionNumber <= 0 && released(others[i]):
+		return nil // before the workload's, or after it: that is told once it is seen
 	}
 	return &others[i]
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -305,29 +306,47 @@ func TestWantsBaseline(t *testing.T) {
 // TestBaseline: what a workload was at before its first release is told from its
 // releases also after the second one.
 func TestBaseline(t *testing.T) {
-	old := func(name, version string) OldRevision { return OldRevision{Name: name, Version: version} }
+	old := func(name, version string) OldRevision {
+		number, err := strconv.ParseInt(strings.TrimPrefix(name, "rs-"), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return OldRevision{Name: name, Version: version, Number: number}
+	}
 	stamped := func(name, version string) OldRevision {
-		return OldRevision{Name: name, Version: version, Stamped: true}
+		o := old(name, version)
+		o.Stamped = true
+		return o
 	}
 	recorded := []v1alpha1.ChangeWorkload{{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "recorded"}}}
 	for name, test := range map[string]struct {
 		release string
-		others  []OldRevision
-		want    string
+		// at is the number of the workload's own revision; 0 while it is not seen.
+		at     int64
+		others []OldRevision
+		want   string
 	}{
-		"first release":                      {"1", []OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"first release, of a stamped one":    {"1", []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"first release, created":             {"1", nil, ""},
-		"first release, only the label":      {"1", []OldRevision{old("rs-1", versionA)}, ""},
-		"second release":                     {"2", []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		"second release, the first slipped":  {"2", []OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
-		"second release, it is gone":         {"2", []OldRevision{stamped("rs-2", "second")}, ""},
-		"third release, of several":          {"3", []OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"second release, undone to the same": {"2", []OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
+		"first release":                      {"1", 3, []OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, of a stamped one":    {"1", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, created":             {"1", 1, nil, ""},
+		"first release, only the label":      {"1", 2, []OldRevision{old("rs-1", versionA)}, ""},
+		"first release, not seen":            {"1", 0, []OldRevision{old("rs-1", "first")}, "rs-1"},
+		"first release, not numbered":        {"1", -1, []OldRevision{old("rs-1", "first")}, "rs-1"},
+		"first release, the second is seen":  {"1", 2, []OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, "rs-1"},
+		"the second is seen, the first not":  {"1", 0, []OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, ""},
+		"first release, in use again":        {"1", 1, []OldRevision{old("rs-2", "second")}, ""},
+		"first release, numbered again":      {"1", 3, []OldRevision{old("rs-2", "second")}, "rs-2"},
+		"second release":                     {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, not seen":           {"2", 0, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, the first slipped":  {"2", 3, []OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
+		"second release, it is gone":         {"2", 3, []OldRevision{stamped("rs-2", "second")}, ""},
+		"third release, of several":          {"3", 4, []OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"second release, undone to the same": {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
+		"second release, a third slips":      {"2", 3, []OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1).stored
-			w.Annotations[v1alpha1.ReleaseAnnotation] = test.release
+			w.Annotations[v1alpha1.ReleaseAnnotation], w.RevisionNumber = test.release, test.at
 			got := ""
 			if r := Baseline(w, test.others, recorded); r != nil {
 				got = r.Name

@@ -105,6 +105,9 @@ type Workload struct {
 	// Revision identifies it among those of the workload, as its kind does; empty
 	// while there is none, or while it is not known.
 	Revision string
+	// RevisionNumber is its number, as OldRevision has one; not positive while that is
+	// not known.
+	RevisionNumber int64
 	// RevisionReplicas are the pods that are asked of it by now.
 	RevisionReplicas int32
 	// OldRevisions are the others that pods are asked of.

@@ -410,7 +410,7 @@ func (d Deployment) observeReplicaSets(ctx context.Context, r client.Reader, w *
 	}
 	if current != nil {
 		w.RevisionCreated = current.GetCreationTimestamp().Time
-		w.Revision = string(current.GetUID())
+		w.Revision, w.RevisionNumber = string(current.GetUID()), revisionNumber(current)
 		replicas, _, _ := unstructured.NestedInt64(current.Object, "spec", "replicas")
 		w.RevisionReplicas = int32(replicas) //nolint:gosec // the API has them so
 		return observeNotMade(current, w)

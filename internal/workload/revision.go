@@ -169,7 +169,7 @@ func revisionsOf(ctx context.Context, r client.Reader, w *defense.Workload, mark
 // known.
 func observeRevision(w *defense.Workload, current *revision) {
 	if current != nil {
-		w.Revision, w.RevisionCreated = current.mark, current.CreationTimestamp.Time
+		w.Revision, w.RevisionNumber, w.RevisionCreated = current.mark, current.ControllerRevision.Revision, current.CreationTimestamp.Time
 	}
 }
 
