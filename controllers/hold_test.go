@@ -117,10 +117,6 @@ func endedBy(w *world.World, reason string) {
 	w.Until("the hold ended by "+reason, func() bool { c := w.Change("web"); return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason })
 }
 
-// heldUnseen is a release that finds the hold of an earlier one, whose annotation came
-// back past admission.
-const heldUnseen = "hold, and release while nobody looks"
-
 // holdStories are those of rollouts that wait for their verdicts.
 var holdStories = []world.Story{
 	{Name: "hold every wave", Options: held("every", 90*time.Second), Run: func(w *world.World) {
@@ -290,7 +286,7 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 	}},
-	{Name: heldUnseen, Options: held("every", 60*time.Second), Run: func(w *world.World) {
+	{Name: "hold, and release while nobody looks", Options: held("every", 60*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		w.Stop()
 		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":"{\"release\":1,\"until\":\"EveryBatch\",\"minReadySeconds\":0,\"progressDeadlineSeconds\":600,\"set\":{\"minReadySeconds\":300,\"progressDeadlineSeconds\":2400}}"}},"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`)

@@ -130,12 +130,19 @@ func (c *processCache) informerFor(o runtime.Object) *informer {
 			}
 		}
 	}
-	// What was forgotten is listed, as by an informer that begins.
+	// An informer that begins lists what there is: controllers and reads wait for that.
 	i.next = c.api.history.forgotten
 	for k, o := range c.api.history.base {
 		if k.kind == i.kind && (i.namespace == "" || i.namespace == k.namespace) {
 			i.put(client.ObjectKeyFromObject(o), i.keep(o))
 		}
+	}
+	for {
+		c, ok := i.pending()
+		if !ok {
+			break
+		}
+		i.take(&c)
 	}
 	c.informers[of] = i
 	return i
@@ -196,17 +203,11 @@ func (i *informer) see() {
 	if !ok {
 		return
 	}
-	i.next++
-	k := client.ObjectKeyFromObject(c.object)
-	before, had := i.objects[k]
-	var now client.Object
-	if !c.deleted {
-		now = i.keep(c.object)
-	}
+	before, now := i.take(&c)
+	had := before != nil
 	i.mu.Lock()
 	handlers := slices.Clone(i.handlers[:i.served])
 	i.mu.Unlock()
-	i.put(k, now)
 	for _, h := range handlers {
 		switch {
 		case now != nil && had:
@@ -217,6 +218,19 @@ func (i *informer) see() {
 			h.OnDelete(before)
 		}
 	}
+}
+
+// take takes an entry of the history over, and returns the object as it was before,
+// and as it is now; nil where there was or is none.
+func (i *informer) take(c *change) (before, now client.Object) {
+	i.next++
+	k := client.ObjectKeyFromObject(c.object)
+	before = i.objects[k]
+	if !c.deleted {
+		now = i.keep(c.object)
+	}
+	i.put(k, now)
+	return before, now
 }
 
 // put stores an object; none is there when it is nil.
