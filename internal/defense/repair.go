@@ -184,7 +184,7 @@ func (in *RepairInput) madeAgain(p *Place, stuck []*Place) *obstacle {
 	switch {
 	case again && p.Index < w.Pace.Partition:
 		return &obstacle{
-			why:     "its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted",
+			why:     "its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md)",
 			command: fmt.Sprintf("annotate --overwrite %s/%s %sholding=disabled", w.Kind(), w.Name, v1alpha1.SettingAnnotationPrefix),
 		}
 	case again && w.Bare && p.Index < in.kept(p, stuck):

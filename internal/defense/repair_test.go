@@ -337,7 +337,7 @@ func TestMadeAgain(t *testing.T) {
 		pod    string
 	}{
 		"held": {func(in *RepairInput) { in.Places.Kept, in.Workload.Pace.Partition = versionB, 3 },
-			"its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted: " +
+			"its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md): " +
 				"kubectl annotate --overwrite statefulset/web altershield.defense.antgroup.com/holding=disabled -n shop", ""},
 		"no partition": {func(in *RepairInput) {
 			in.Places.Kept, in.Workload.Bare = versionB, true
