@@ -81,8 +81,8 @@ func nativeOptions() world.Options {
 	return world.Options{Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, workload.StatefulSet{}, workload.DaemonSet{})}
 }
 
-// TestNativeKinds tells of StatefulSets and DaemonSets what is told of Deployments.
-func TestNativeKinds(t *testing.T) {
+// nativeStories tell of StatefulSets and DaemonSets what is told of Deployments.
+func nativeStories() (all []world.Story) {
 	for _, n := range natives() {
 		unenrolled := nativeOptions()
 		unenrolled.Unenrolled = true
@@ -101,13 +101,11 @@ func TestNativeKinds(t *testing.T) {
 			{Name: "slips past admission", Options: nativeOptions(), Run: n.slips},
 			{Name: "a baseline slips past admission", Options: unenrolled, Run: n.baselineSlips},
 		} {
-			t.Run(n.name+": "+s.Name, func(t *testing.T) {
-				t.Parallel()
-				world.Reference(t, s)
-			})
+			s.Name = n.name + ": " + s.Name
+			all = append(all, s)
 		}
 	}
-	for _, s := range []world.Story{
+	return append(all, []world.Story{
 		{Name: "a user's partition", Options: nativeOptions(), Run: partitioned},
 		{Name: "halted at a user's partition", Options: nativeOptions(), Run: haltedAtPartition},
 		{Name: "a Deployment: enforced removed while halted", Options: world.Options{Verbose: *verbose}, Run: func(w *world.World) {
@@ -135,7 +133,11 @@ func TestNativeKinds(t *testing.T) {
 			givenBack(w, 7, 600)
 		}},
 		{Name: "three of one name", Options: nativeOptions(), Run: threeOfOneName},
-	} {
+	}...)
+}
+
+func TestNativeKinds(t *testing.T) {
+	for _, s := range nativeStories() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			world.Reference(t, s)

@@ -35,16 +35,16 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// TestRepair tells of StatefulSets whose controller waits for a pod of a version that was
+// repairStories tell of StatefulSets whose controller waits for a pod of a version that was
 // left.
-func TestRepair(t *testing.T) {
+func repairStories() []world.Story {
 	off := nativeOptions()
 	off.Settings = map[string]v1alpha1.OpsConfigValue{settings.NameRepair: {}}
 	healing := nativeOptions()
 	healing.Settings = on(settings.NameSelfHealing, "")
 	healing.Settings[settings.NameHalting] = v1alpha1.OpsConfigValue{} // a halt gives the strategy a partition
 	heldOff := heldNatives("every", 90*time.Second, on(settings.NameSelfHealing, ""), off.Settings)
-	for _, s := range []world.Story{
+	return []world.Story{
 		{Name: "a budget that refuses", Options: nativeOptions(), Run: budgetRefuses},
 		{Name: "a budget that goes", Options: nativeOptions(), Run: budgetGoes},
 		{Name: "a budget that allows it", Options: nativeOptions(), Run: budgetAllows},
@@ -57,7 +57,11 @@ func TestRepair(t *testing.T) {
 		{Name: "no place for a partition, and the last pod", Options: healing, Run: lastMadeAgain},
 		{Name: "held over it", Options: heldOff, Run: heldOverStuck},
 		{Name: "held over it, after it succeeded", Options: heldOff, Run: heldOverComplete},
-	} {
+	}
+}
+
+func TestRepair(t *testing.T) {
+	for _, s := range repairStories() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			world.Reference(t, s)

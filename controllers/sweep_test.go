@@ -280,6 +280,37 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
+// TestAnyOrder tells every story to one manager in orders that seeds choose: what its
+// caches show comes in any order, and so do its own reconciles and what the cluster does
+// meanwhile. How often something is made is luck then, and so is, where users act while
+// pods are replaced one by one, which pods are verified: those stories must go well, and
+// no invariant may be broken.
+func TestAnyOrder(t *testing.T) {
+	seeds := uint64(1)
+	if *all {
+		seeds = 20
+	}
+	settled := slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories)
+	for i, s := range slices.Concat(settled, nativeStories(), partitionStories(), repairStories()) {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			reference := world.Reference(t, s)
+			s.Moving = true
+			for seed := uint64(1); seed <= seeds; seed++ {
+				o := s.Options
+				o.Seed, o.Verbose = seed+uint64(i)*1000, *verbose
+				e := world.Play(t, s, o)
+				if i >= len(settled) {
+					e.State = reference.State
+				}
+				if what := s.Problems(&reference, &e); what != "" {
+					t.Errorf("seed %d: %s\n%s", o.Seed, what, e.Log)
+				}
+			}
+		})
+	}
+}
+
 // TestBehind tells every story to a manager whose cache of one kind is seconds
 // behind all others. It waits for what it wrote itself; what others wrote it learns
 // late, and decides again.
