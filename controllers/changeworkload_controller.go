@@ -151,6 +151,9 @@ func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.Releas
 			in.Causes = map[types.UID]string{plan.NeedsCause.UID: cause}
 		case len(plan.NeedsSure) > 0 && in.Sure == nil:
 			in, err = r.observeSure(ctx, in, plan.NeedsSure)
+		case len(plan.NeedsNodes) > 0 && in.Silent == nil:
+			in.Silent, err = r.SilentNodes(ctx, plan.NeedsNodes)
+			in.Pods = defense.OnSilentNodes(in.Pods, in.Silent)
 		case plan.NeedsLive:
 			in.Workload, err = r.Anew(ctx, in.Workload)
 			in.Live = err == nil

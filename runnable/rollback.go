@@ -43,6 +43,8 @@ const (
 	scanTimeout = time.Minute
 	// maxLooks bounds how many pods are read from the API server in one.
 	maxLooks = 10
+	// lookAgain is when to look again at what is not watched.
+	lookAgain = 30 * time.Second
 )
 
 // RollbackScanner looks for releases that have to be rolled back: those whose
@@ -103,6 +105,9 @@ func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl
 			return ctrl.Result{}, err
 		}
 		plan = defense.DecideRollback(in)
+	}
+	if plan.Rollback == nil && len(read) > 0 && (plan.RequeueAfter == 0 || plan.RequeueAfter > lookAgain) {
+		plan.RequeueAfter = lookAgain // that a node answers again is not seen
 	}
 	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: plan.RequeueAfter}, s.apply(ctx, in, plan))
 }

@@ -37,25 +37,31 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// observeLive reads a pod from the API server: a rollback because of it must not
-// be decided on a view that is behind.
+// observeLive reads a pod from the API server, and its node: a rollback because of it
+// must not be decided on a view that is behind, nor because a node does not answer.
 func (s *RollbackScanner) observeLive(ctx context.Context, in defense.RollbackInput, pod string) (defense.RollbackInput, error) {
 	var live corev1.Pod
 	err := s.Live.Get(ctx, types.NamespacedName{Namespace: in.Workload.Namespace, Name: pod}, &live)
 	if client.IgnoreNotFound(err) != nil {
 		return in, fmt.Errorf("get pod %s: %w", pod, err)
 	}
-	pods := make([]defense.Pod, 0, len(in.Pods))
+	pods, node := make([]defense.Pod, 0, len(in.Pods)), ""
 	for i := range in.Pods {
 		switch {
 		case in.Pods[i].Name != pod:
 			pods = append(pods, in.Pods[i])
 		case err == nil && live.UID == in.Pods[i].UID:
 			pods = append(pods, defense.ObservePod(&live))
+			node = live.Spec.NodeName
 		}
 	}
 	in.Pods = pods
-	return in, nil
+	if node == "" {
+		return in, nil
+	}
+	silent, err := s.SilentNodes(ctx, []string{node})
+	in.Pods = defense.OnSilentNodes(in.Pods, silent)
+	return in, err
 }
 
 // apply carries a plan out. What has changed since it was decided makes it

@@ -65,6 +65,8 @@ type ReleaseInput struct {
 	Brake Brake
 	// Causes are what the events of pods say, of those that were asked for.
 	Causes map[types.UID]string
+	// Silent are nodes that do not answer, of those that were asked for; nil when none was.
+	Silent map[string]bool
 	// Sure are batches that were read from the API server, with their pods, and Gone
 	// those of these pods that do not exist any more.
 	Sure, Gone map[types.UID]bool
@@ -142,6 +144,9 @@ type ReleasePlan struct {
 	// NeedsCause is a pod whose events say what it waits for: read them and decide
 	// again.
 	NeedsCause *Pod
+	// NeedsNodes: the release is about to be rolled back because of pods on these nodes;
+	// find out which of them are silent, and decide again.
+	NeedsNodes []string
 	// NeedsSure are batches to be removed, as far as the caches tell: read them and
 	// their pods from the API server and decide again.
 	NeedsSure []*v1alpha1.ChangePod

@@ -42,6 +42,12 @@ func (d *release) explainStart() (wait time.Duration) {
 	}
 	s := d.start()
 	still := s.judge()
+	if still.target() != "" && d.Silent == nil {
+		d.plan.NeedsNodes = still.nodes
+	}
+	if len(d.Silent) > 0 {
+		wait = shortest(wait, lookAgain) // that a node is back is not seen
+	}
 	switch {
 	case still.braked:
 		d.explainNoRollback(v1alpha1.ReasonBrake, still.first, still.refusal)

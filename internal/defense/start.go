@@ -79,8 +79,25 @@ type standstill struct {
 	// that this is because of the brake.
 	refusal string
 	braked  bool
+	// nodes are those that pods hang on beyond what they may, some at least.
+	nodes []string
 	// wait is when to look again; 0 when nothing changes by time alone.
 	wait time.Duration
+}
+
+// maxNodes is how many nodes are looked at before a release is rolled back.
+const maxNodes = 20
+
+// OnSilentNodes are pods with what is known of their nodes: those on one that does not
+// answer, and that are not Ready, are lost, whatever they said last.
+func OnSilentNodes(pods []Pod, silent map[string]bool) []Pod {
+	pods = slices.Clone(pods)
+	for i := range pods {
+		if p := &pods[i]; silent[p.Node] && p.Hang != nil {
+			p.Lost = true
+		}
+	}
+	return pods
 }
 
 // judge says whether a release comes up. Whether its pods are verified does not
@@ -98,6 +115,9 @@ func (s *start) judge() standstill {
 	out.first = &all[0]
 	for i := range all {
 		out.count += all[i].pods(s.workload)
+		if node := all[i].node(); node != "" && len(out.nodes) < maxNodes && !slices.Contains(out.nodes, node) {
+			out.nodes = append(out.nodes, node)
+		}
 	}
 	if left := s.progress(); left > 0 {
 		out.moves, out.wait = true, shortest(out.wait, left)
@@ -178,7 +198,8 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []hanging) {
 }
 
 // isOfNode says that a pod hangs because its node does not answer: it was well on it, or
-// it has to be there, and the kubelet has never seen it. That is told, and may last.
+// the node controller says so, or it has to be there, and the kubelet has never seen it.
+// That is told, and may last.
 func (s *start) isOfNode(p *Pod) bool {
 	return p.Lost || s.workload.PerNode && p.Hang.Reason == reasonNotSeen
 }

@@ -215,6 +215,15 @@ func succeeded(since time.Duration) func(*start) {
 }
 
 func TestJudgeStart(t *testing.T) {
+	onSilent := func(nodes ...string) func(*start) {
+		return func(s *start) {
+			silent := map[string]bool{}
+			for _, node := range nodes {
+				silent[node] = true
+			}
+			s.pods = OnSilentNodes(s.pods, silent)
+		}
+	}
 	noOlds := func(s *start) { s.workload.OldRevisions = nil }
 	for name, test := range map[string]struct {
 		start *start
@@ -253,8 +262,12 @@ func TestJudgeStart(t *testing.T) {
 				}
 			}
 		}), "running " + versionA, 0},
-		"the only node that others run on": {beginning(1, 5, func(s *start) { s.pods[0].Node = "bad-node" }), "running " + versionA, 0},
-		"pods come up":                     {beginning(5, 5, onNodes, func(s *start) { s.pods[0].ReadySince = ago(50 * time.Second) }), "moves", 70 * time.Second},
+		"the only node that others run on":        {beginning(1, 5, func(s *start) { s.pods[0].Node = "bad-node" }), "running " + versionA, 0},
+		"the only node that any is on is silent":  {beginning(0, 5, onSilent("bad-node")), "slow", 0},
+		"each on its node, one of them is silent": {beginning(0, 2, onNodes, onSilent("n0")), "running " + versionA, 0},
+		"each on its node, and all are silent":    {beginning(0, 2, onNodes, onSilent("n0", "n1")), "slow", 0},
+		"well on a node that is silent":           {beginning(5, 0, onNodes, onSilent("n0")), "", 0},
+		"pods come up":                            {beginning(5, 5, onNodes, func(s *start) { s.pods[0].ReadySince = ago(50 * time.Second) }), "moves", 70 * time.Second},
 		"came up in a crash loop": {beginning(5, 5, onNodes, func(s *start) {
 			s.pods[0].ReadySince = ago(50 * time.Second)
 			s.pods[0].RestartedAt = ago(50 * time.Second)

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -193,7 +194,10 @@ var _ = Describe("a rollback", func() {
 		}
 		var nodes corev1.NodeList
 		Expect(w.api.List(ctx, &nodes)).To(Succeed())
-		w.kubectl(ctx, "label", "node", nodes.Items[0].Name, "comes-late="+ns, "--overwrite")
+		// Not one that another spec has for its own pods.
+		free := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return len(n.Spec.Taints) == 0 })
+		Expect(free).NotTo(Equal(-1))
+		w.kubectl(ctx, "label", "node", nodes.Items[free].Name, "comes-late="+ns, "--overwrite")
 		for _, name := range []string{"node", "ready"} {
 			Expect(w.verified(ctx, ns, name).Spec.Release).To(BeEquivalentTo(2))
 			Expect(w.quarantineOf(ctx, Default, ns, name)).To(BeEmpty())

@@ -1,0 +1,57 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get
+
+// SilentNodes are those of some nodes whose kubelet does not answer, as the node
+// controller says: what pods on them said last is old. One that says itself that it is not
+// ready is none of them, and neither is one that is gone, whose pods are soon. Nodes are
+// read one by one, and only for a release that is about to be rolled back: a watch on
+// them would be costly on large clusters.
+func (v View) SilentNodes(ctx context.Context, names []string) (map[string]bool, error) {
+	silent := map[string]bool{}
+	for _, name := range names {
+		var node corev1.Node
+		switch err := v.Live.Get(ctx, types.NamespacedName{Name: name}, &node); {
+		case apierrors.IsForbidden(err):
+			// Roles of an earlier version do not have this right.
+			log.FromContext(ctx).Info("whether a node answers is not known", "node", name, "cause", err.Error())
+			return silent, nil
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("get node %s: %w", name, err)
+		default:
+			for i := range node.Status.Conditions {
+				if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
+					silent[name] = true
+				}
+			}
+		}
+	}
+	return silent, nil
+}
