@@ -551,6 +551,10 @@ func (n native) ownedWhileHalted(late bool) func(*world.World) {
 			a[v1alpha1.HaltedFromAnnotation] != "" || strategyOf(n.stored(w)) != n.run {
 			w.Failf("it has %v %v, and the update strategy %s", n.stored(w).GetLabels(), a, strategyOf(n.stored(w)))
 		}
+		w.Stop()
+		n.patch(w, templatePatch("third")) // the block denies it nothing
+		w.Start()
+		n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	}
 }
 
@@ -584,6 +588,10 @@ func deploymentIsLetGo(w *world.World, become string) {
 	if d := w.Deployment("web"); d.Annotations[v1alpha1.HaltedAnnotation] != "" || d.Annotations[v1alpha1.SuspendedByAnnotation] == "" || !labelled(w, v1alpha1.SuspendLabel) {
 		w.Failf("it has %v %v", d.Labels, d.Annotations)
 	}
+	w.Stop()
+	patch(w, templatePatch("third")) // the block denies it nothing
+	w.Start()
+	until(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
 // partitioned: a user's partition keeps pods; the others are verified.

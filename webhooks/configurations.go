@@ -162,6 +162,7 @@ const (
 	oldAnnotations = "oldObject.metadata.?annotations"
 	newLabels      = "object.metadata.?labels"
 	newAnnotations = "object.metadata.?annotations"
+	newOwners      = "object.metadata.?ownerReferences"
 )
 
 // templateChanged says in CEL that a request releases something.
@@ -170,7 +171,9 @@ func templateChanged(kind workload.Kind) string {
 }
 
 // blockConditions say the same as defense.ValidateAdmission, except that they
-// cannot recognize the operator's own requests, or ways back.
+// cannot recognize the operator's own requests, or ways back; and what another object
+// owns they leave out, because it is denied nothing, also while the operator is down. Its
+// owner could not override.
 func blockConditions(kind workload.Kind) []admissionregistrationv1.MatchCondition {
 	override := isValue(newLabels, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
 	// The label was there before the block, and is not meant for it.
@@ -187,6 +190,7 @@ func blockConditions(kind workload.Kind) []admissionregistrationv1.MatchConditio
 		{Name: "neither-overridden-nor-opted-out", Expression: strings.Join([]string{
 			"!(" + override + " && !(" + stale + "))", notUsedUp, notOptedOut(),
 		}, " && ")},
+		{Name: "not-observed-because-of-its-owner", Expression: isValue(newLabels, v1alpha1.DefenseLabel, v1alpha1.DefenseEnforced) + " || " + notOwned()},
 	}
 }
 
@@ -210,6 +214,12 @@ func policyConditions(kind workload.Kind) []admissionregistrationv1.MatchConditi
 
 func notOptedOut() string {
 	return fmt.Sprintf("%s != '%s'", value(newLabels, v1alpha1.DefenseLabel), v1alpha1.DefenseDisabled)
+}
+
+// notOwned says in CEL that no other object is the controller of a workload, as
+// defense.OwnerOf does.
+func notOwned() string {
+	return fmt.Sprintf("!%s.orValue([]).exists(owner, owner.?controller.orValue(false) == true)", newOwners)
 }
 
 // has says in CEL that a key is there.

@@ -22,14 +22,17 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -40,15 +43,16 @@ import (
 // and of what the request would store.
 type update struct {
 	oldLabels, oldAnnotations, labels, annotations map[string]string
+	oldOwners, owners                              []metav1.OwnerReference
 	release                                        bool
 }
 
 // raw is the change as API servers send it.
 func (u update) raw(t *testing.T) (before, after string) {
 	t.Helper()
-	marshal := func(labels, annotations map[string]string) string {
-		metadata, err := json.Marshal(map[string]any{
-			"name": "sleep", "namespace": "default", "resourceVersion": "77", "labels": labels, "annotations": annotations,
+	marshal := func(labels, annotations map[string]string, owners []metav1.OwnerReference) string {
+		metadata, err := json.Marshal(metav1.ObjectMeta{
+			Name: "sleep", Namespace: "default", ResourceVersion: "77", Labels: labels, Annotations: annotations, OwnerReferences: owners,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +63,42 @@ func (u update) raw(t *testing.T) (before, after string) {
 	if u.release {
 		template = repairLabels
 	}
-	return manifest(marshal(u.oldLabels, u.oldAnnotations), sleepLabels), manifest(marshal(u.labels, u.annotations), template)
+	return manifest(marshal(u.oldLabels, u.oldAnnotations, u.oldOwners), sleepLabels), manifest(marshal(u.labels, u.annotations, u.owners), template)
+}
+
+// owned are changes like this one of what other objects own, before, afterwards or both,
+// with and without the label that has it defended all the same.
+func (u update) owned() []update {
+	ref := func(name string, controller *bool) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Owner", Name: name, UID: types.UID(name), Controller: controller}
+	}
+	plain, no, yes := ref("plain", nil), ref("no", ptr.To(false)), ref("yes", ptr.To(true))
+	var all []update
+	for _, owners := range []struct{ before, after []metav1.OwnerReference }{
+		{[]metav1.OwnerReference{yes}, []metav1.OwnerReference{yes}},
+		{nil, []metav1.OwnerReference{plain, no, yes}},
+		{[]metav1.OwnerReference{yes}, nil},
+		{[]metav1.OwnerReference{yes}, []metav1.OwnerReference{plain, no}},
+	} {
+		for _, defend := range []struct{ before, after string }{
+			{}, {"", v1alpha1.DefenseEnforced}, {v1alpha1.DefenseEnforced, ""}, {v1alpha1.DefenseEnforced, v1alpha1.DefenseEnforced}, {"", "other"},
+		} {
+			with := u
+			with.oldOwners, with.owners = owners.before, owners.after
+			with.oldLabels, with.labels = maps.Clone(u.oldLabels), maps.Clone(u.labels)
+			for labels, value := range map[*map[string]string]string{&with.oldLabels: defend.before, &with.labels: defend.after} {
+				if value == "" {
+					continue
+				}
+				if *labels == nil {
+					*labels = map[string]string{}
+				}
+				(*labels)[v1alpha1.DefenseLabel] = value
+			}
+			all = append(all, with)
+		}
+	}
+	return all
 }
 
 // updates are all changes of what the webhooks decide by.
@@ -157,7 +196,7 @@ func matches(t *testing.T, of workload.Kind, m matchconditions.Matcher, before, 
 func testMatchConditions(t *testing.T, k kindOfTest) {
 	block, quarantine := matcher(t, k, k.words.Replace("vdeployment.kb.io")), matcher(t, k, k.words.Replace("qdeployment.kb.io"))
 	policy := matcher(t, k, k.words.Replace("pdeployment.kb.io"))
-	blocked, held, checked := 0, 0, 0
+	blocked, held, checked, observed := 0, 0, 0, 0
 	for _, u := range updates() {
 		before, after := u.raw(t)
 		req := k.of(makeRequest(before, after))
@@ -181,6 +220,9 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 		}
 		if denies {
 			blocked++
+			if blocked%10 == 0 {
+				observed += testOwned(t, k, block, u)
+			}
 		}
 		if asks {
 			held++
@@ -191,8 +233,26 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 	if !matches(t, k.Kind, policy, nil, created.Object.Raw) {
 		t.Error("nobody is asked about what is created")
 	}
-	if blocked == 0 || held == 0 || checked == 0 {
-		t.Errorf("%d changes denied by the block, %d by the quarantine, %d for policies: the test tests nothing", blocked, held, checked)
+	if blocked == 0 || held == 0 || checked == 0 || observed == 0 {
+		t.Errorf("%d changes denied by the block, %d by the quarantine, %d for policies, %d only observed: the test tests nothing", blocked, held, checked, observed)
 	}
 	t.Logf("%d changes: %d denied by the block, %d by the quarantine", len(updates()), blocked, held)
+}
+
+// testOwned changes who owns what a change is about that the block denies: its webhook is
+// called if it still denies, and so an owner can always change what is only observed. It
+// returns how often it is not called.
+func testOwned(t *testing.T, k kindOfTest, block matchconditions.Matcher, denied update) (observed int) {
+	t.Helper()
+	for _, u := range denied.owned() {
+		before, after := u.raw(t)
+		req := k.of(makeRequest(before, after))
+		answer := review(t, newValidating(Options{}, k), req)
+		if got := matches(t, k.Kind, block, req.OldObject.Raw, req.Object.Raw); got == answer.Allowed {
+			t.Errorf("the block denies: %t, its webhook is called: %t\n%+v", !answer.Allowed, got, u)
+		} else if !got {
+			observed++
+		}
+	}
+	return observed
 }

@@ -73,7 +73,10 @@ func TestObserving(t *testing.T) {
 		"what another object owns":   {newValidating(o, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
 		"unless a label says so": {newValidating(o, deployments), owned,
 			repaired(strings.Replace(owned, `"labels":{`, `"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`",`, 1)), false, "blocked"},
-		"nothing to deny": {newValidating(o, deployments), suspended, annotatedWith(suspended, observe, "enabled"), true, ""},
+		"what gets an owner with it":     {newValidating(o, deployments), suspended, repaired(owned), true, "by its owner, the revision a"},
+		"what loses its owner with it":   {newValidating(o, deployments), owned, repaired(suspended), false, "blocked"},
+		"what is owned, whatever is set": {newValidating(blind, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
+		"nothing to deny":                {newValidating(o, deployments), suspended, annotatedWith(suspended, observe, "enabled"), true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := review(t, test.handler, makeRequest(test.before, test.after))

@@ -252,18 +252,20 @@ func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest)
 }
 
 // observedBy says what makes the workload of a request only observed, if
-// something does, with the annotations that the request gives it. Where that is
-// not known it is defended.
+// something does, with the annotations that the request gives it. Where its settings
+// are not known none has it observed; its owner does anyway, as the match conditions of
+// the block say, too.
 func observedBy(ctx context.Context, o *Options, r *defense.AdmissionRequest) string {
-	if o.Settings == nil {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
-	defer cancel()
-	s, err := o.Settings(ctx, r.Namespace, r.New.Annotations)
-	if err != nil {
-		o.Log.Error(err, "treating a workload as defended, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
-		return ""
+	var s settings.InForce
+	if o.Settings != nil {
+		ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
+		defer cancel()
+		known, err := o.Settings(ctx, r.Namespace, r.New.Annotations)
+		if err != nil {
+			o.Log.Error(err, "treating a workload as if no setting had it only observed, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+		} else {
+			s = known
+		}
 	}
 	s.ObserveOwned(r.New.ObservingOwner())
 	return s.ObservedBy

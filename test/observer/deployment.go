@@ -123,10 +123,11 @@ func checkRollback(before, after *appsv1.Deployment) []finding {
 	return nil
 }
 
-// observed says that a workload asks to be observed only. What its namespace asks
-// for is not seen here.
+// observed says that a workload asks to be observed only, or is because of its owner. What
+// its namespace asks for is not seen here.
 func observed(d *appsv1.Deployment) bool {
-	return d.Annotations[v1alpha1.SettingAnnotationPrefix+"observe"] == "enabled"
+	owned := metav1.GetControllerOf(d) != nil && d.Labels[v1alpha1.DefenseLabel] != v1alpha1.DefenseEnforced
+	return owned || d.Annotations[v1alpha1.SettingAnnotationPrefix+"observe"] == "enabled"
 }
 
 // checkBlock is S3, for writes of users.

@@ -21,6 +21,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
@@ -42,6 +44,10 @@ func annotation(key, value string) func(*appsv1.Deployment) {
 
 func image(name string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = name }
+}
+
+func owned(d *appsv1.Deployment) {
+	d.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Owner", Name: "o", UID: "o", Controller: ptr.To(true)}}
 }
 
 func paused(d *appsv1.Deployment) { d.Spec.Paused = true }

@@ -201,8 +201,13 @@ func TestWorld(t *testing.T) {
 		"S2: a batch of another workload's pods": {story: []step{user(makeReplicaSet("other")), operator(makeBatch())}, want: []string{"S2 at 6"}},
 		"S2: a batch of another version's pods":  {story: []step{user(makeReplicaSet("d", image("busybox:0"))), operator(makeBatch())}, want: []string{"S2 at 6"}},
 
-		"S3: a block is passed": {story: []step{user(makeBatch(done("fail"))), operator(blocked("v1 1")), user(makeDeployment(suspended, image("busybox:2")))}, want: []string{"S3 at 7"}},
-		"S3: just un-enrolled":  {story: []step{user(makeBatch(done("fail"))), operator(blocked("v1 1")), user(makeNamespace(false)), user(makeDeployment(suspended, image("busybox:2")))}},
+		"S3: a block is passed":       {story: []step{user(makeBatch(done("fail"))), operator(blocked("v1 1")), user(makeDeployment(suspended, image("busybox:2")))}, want: []string{"S3 at 7"}},
+		"S3: owned by another object": {story: []step{user(makeBatch(done("fail"))), operator(blocked("v1 1")), user(makeDeployment(suspended, owned, image("busybox:2")))}},
+		"S3: owned, and defended": {
+			story: []step{user(makeBatch(done("fail"))), operator(blocked("v1 1")), user(makeDeployment(suspended, owned, label(v1alpha1.DefenseLabel, v1alpha1.DefenseEnforced), image("busybox:2")))},
+			want:  []string{"S3 at 7"},
+		},
+		"S3: just un-enrolled": {story: []step{user(makeBatch(done("fail"))), operator(blocked("v1 1")), user(makeNamespace(false)), user(makeDeployment(suspended, image("busybox:2")))}},
 
 		"S7: a pod in two batches":      {story: []step{operator(makeBatch()), operator(makeBatch(numbered(2)))}, want: []string{"S7 at 6"}},
 		"S7: a pod in two attempts":     {story: []step{operator(makeBatch()), operator(makeBatch(numbered(2), ofAttempt(2, 2)))}},

@@ -180,7 +180,8 @@ func stripped(o client.Object) client.Object {
 }
 
 // blocked says what the match conditions of the block's webhook do: a blocked
-// workload would be released, or its block taken off, by nobody who may.
+// workload would be released, or its block taken off, by nobody who may. What is only
+// observed because of its owner is left out.
 func blocked(before, after client.Object) bool {
 	if before == nil {
 		return false
@@ -190,7 +191,8 @@ func blocked(before, after client.Object) bool {
 	now, still := labels[v1alpha1.SuspendLabel]
 	overridden := labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && before.GetAnnotations()[v1alpha1.OverrideStaleAnnotation] == ""
 	changes := released(before, after) || !still || now != since
-	return suspended && changes && !overridden && !defense.OptedOut(labels)
+	kept := defense.AdmissionObject{Labels: labels, Owner: defense.OwnerOf(after)}
+	return suspended && changes && !overridden && !defense.OptedOut(labels) && kept.ObservingOwner() == ""
 }
 
 func released(before, after client.Object) bool {
