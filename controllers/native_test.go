@@ -108,6 +108,8 @@ func nativeStories() (all []world.Story) {
 	return append(all, []world.Story{
 		{Name: "a user's partition", Options: nativeOptions(), Run: partitioned},
 		{Name: "halted at a user's partition", Options: nativeOptions(), Run: haltedAtPartition},
+		{Name: "leaves at a user's partition", Options: nativeOptions(), Run: leavesAtPartition},
+		{Name: "OnDelete after it left", Options: nativeOptions(), Run: onDeleteAfterLeaving},
 		{Name: "a Deployment: enforced removed while halted", Options: world.Options{Verbose: *verbose}, Run: func(w *world.World) {
 			d := slow(3)
 			defended(prometheus(w), d)
@@ -643,6 +645,46 @@ func haltedAtPartition(w *world.World) {
 		w.Failf("it still says that it is halted: %v", a)
 	}
 	n.progress(w, v1alpha1.ReasonPartitioned)
+}
+
+// leavesAtPartition: a partition above all pods, which a user sets on a StatefulSet that is
+// halted, keeps them also when it leaves the defense.
+func leavesAtPartition(w *world.World) {
+	n := natives()[0]
+	n.failUnderWay(w)
+	news := n.newPods(w)
+	n.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1000000}}}}`)
+	w.For(time.Minute)
+	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
+	w.Until("its block is taken back", func() bool { return !n.labelled(w, v1alpha1.SuspendLabel) })
+	w.For(10 * time.Minute)
+	if got := n.newPods(w); got != news || strategyOf(n.stored(w)) != `{"type":"RollingUpdate","rollingUpdate":{"partition":1000000}}` {
+		w.Failf("%d pods are new after %d, and the update strategy is %s", got, news, strategyOf(n.stored(w)))
+	}
+}
+
+// onDeleteAfterLeaving: a DaemonSet gets its type back when it leaves; a user may set
+// OnDelete again then.
+func onDeleteAfterLeaving(w *world.World) {
+	n := natives()[1]
+	n.failUnderWay(w)
+	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
+	n.strategy(w, n.run)
+	n.patch(w, `{"spec":{"updateStrategy":{"type":"OnDelete"}}}`)
+	w.For(10 * time.Minute)
+	if got := n.newPods(w); got == n.pods || strategyOf(n.stored(w)) != n.halt {
+		w.Failf("%d pods are new, and the update strategy is %s", got, strategyOf(n.stored(w)))
+	}
+}
+
+// newPods are how many pods have the template of the second release.
+func (n native) newPods(w *world.World) (count int) {
+	for _, p := range n.podsOf(w) {
+		if p.Labels["test"] == "second" {
+			count++
+		}
+	}
+	return count
 }
 
 // threeOfOneName: a Deployment, a StatefulSet and a DaemonSet of one name and one

@@ -429,8 +429,11 @@ var stories = map[string]told{
 		end: (*story).forget,
 	},
 	"docs/statefulset.md": nativeStory("StatefulSet", `"serviceName":"db","replicas":0`,
-		`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`),
-	"docs/daemonset.md": nativeStory("DaemonSet", `"minReadySeconds":0`, `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`),
+		`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`,
+		`kubectl patch statefulset/NAME --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1000000}}}}'`),
+	"docs/daemonset.md": nativeStory("DaemonSet", `"minReadySeconds":0`, `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`,
+		"kubectl wait daemonset/NAME --for=jsonpath='{.spec.updateStrategy.type}'=RollingUpdate --timeout=10m",
+		`kubectl patch daemonset/NAME --type=merge -p '{"spec":{"updateStrategy":{"type":"OnDelete"}}}'`),
 	"docs/holding.md": {
 		begin: func(s *story) {
 			s.standAlone()
@@ -722,11 +725,11 @@ func released(_ *story, command string) string {
 
 // nativeStory is the story of a page about a kind: of a workload without pods, which is
 // halted before it is resumed.
-func nativeStory(kind, spec, resume string) told {
+func nativeStory(kind, spec, resume string, keeps ...string) told {
 	lower := strings.ToLower(kind)
 	halted := strings.NewReplacer(`"partition":0`, `"partition":2147483647`, "RollingUpdate", "OnDelete").Replace(resume)
 	name := func(_ *story, command string) string { return strings.Replace(command, "NAME", "db", 1) }
-	return told{
+	t := told{
 		begin: func(s *story) {
 			s.standAlone()
 			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
@@ -756,6 +759,10 @@ END`, kind, spec)
 			{command: "kubectl altershield wait " + lower + "/NAME", fill: name},
 		},
 	}
+	for _, command := range keeps {
+		t.steps = append(t.steps, step{command: command, fill: name})
+	}
+	return t
 }
 
 func named(_ *story, command string) string { return strings.Replace(command, "NAME", "sleep", 1) }
