@@ -428,6 +428,15 @@ var stories = map[string]told{
 		},
 		end: (*story).forget,
 	},
+	"docs/kinds.md": {
+		begin: func(s *story) {
+			s.do(`kubectl apply -f - <<'END'
+{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"kinds"},"spec":{"serviceName":"kinds","replicas":0,"selector":{"matchLabels":{"app":"kinds"}},
+"template":{"metadata":{"labels":{"app":"kinds"}},"spec":{"containers":[{"name":"kinds","image":"busybox"}]}}}}
+END`)
+		},
+		end: func(s *story) { s.do("kubectl delete statefulset kinds --cascade=foreground") },
+	},
 	"docs/statefulset.md": nativeStory("StatefulSet", `"serviceName":"db","replicas":0`,
 		`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`,
 		`kubectl patch statefulset/NAME --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1000000}}}}'`),
