@@ -99,6 +99,7 @@ func nativeStories() (all []world.Story) {
 			{Name: "adopted while halted", Options: nativeOptions(), Run: n.ownedWhileHalted(true)},
 			{Name: "cloned while halted", Options: nativeOptions(), Run: n.clonedWhileHalted},
 			{Name: "slips past admission", Options: nativeOptions(), Run: n.slips},
+			{Name: "slips past a version that does not know it, and is observed", Options: nativeOptions(), Run: n.slipsObserved},
 			{Name: "a baseline slips past admission", Options: unenrolled, Run: n.baselineSlips},
 		} {
 			s.Name = n.name + ": " + s.Name
@@ -452,6 +453,24 @@ func (n native) slips(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	if c := n.change(w); c.Status.PassCount != int32(n.pods) {
 		w.Failf("%d pods passed", c.Status.PassCount)
+	}
+}
+
+// slipsObserved: what was released while nobody looked is recorded, and nothing is done
+// about it where somebody had it only observed before the operator came back.
+func (n native) slipsObserved(w *world.World) {
+	must(w, w.Create(n.make()))
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	w.Stop()
+	n.patch(w, imagePatch(world.BadImage))
+	n.patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/observe":"enabled"}}}`)
+	w.Start()
+	w.Until("it is told what would have been done", func() bool {
+		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventWouldRollBack })
+	})
+	w.For(10 * time.Minute)
+	if a := n.stored(w).GetAnnotations(); a[v1alpha1.ReleaseAnnotation] != "2" || n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
+		w.Failf("it is not only recorded: %v %v", n.stored(w).GetLabels(), a)
 	}
 }
 
