@@ -24,11 +24,14 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/google/go-cmp/cmp"
-
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func TestMetadataPatch(t *testing.T) {
@@ -150,6 +153,55 @@ func TestManagedFieldsPatch(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.want, got.ManagedFields); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestPaceSetPastAdmission: where admission does not set the pace that a hold wants, the
+// operator does, but never over what somebody else set past admission.
+func TestPaceSetPastAdmission(t *testing.T) {
+	pace := func(minReady, deadline int32) defense.Pace {
+		return defense.Pace{MinReadySeconds: minReady, ProgressDeadlineSeconds: deadline}
+	}
+	was := pace(300, 2400)
+	held := &defense.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: pace(0, 600), Set: was}
+	opened := *held
+	opened.Set, opened.Was = pace(30, 2400), &was
+	for name, test := range map[string]struct {
+		is, want int32
+		says     *defense.Hold
+	}{
+		"as the operator set it":        {300, 30, &opened},
+		"set already":                   {30, 30, &opened},
+		"a user's, past admission":      {7, 7, &opened},
+		"as it was before the hold":     {0, 30, &opened},
+		"the end of a hold":             {300, 0, held.Ending()},
+		"the end, and a user's is kept": {7, 7, held.Ending()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := web().Annotation(v1alpha1.HeldAnnotation, held.String()).Obj()
+			d.Spec.ProgressDeadlineSeconds = &was.ProgressDeadlineSeconds
+			d.Spec.MinReadySeconds = test.is
+			c := clusterOf(t, interceptor.Funcs{}, d)
+			kind := workload.Deployment{}
+			w, err := kind.Get(t.Context(), c.Live, client.ObjectKeyFromObject(d))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// What the cache shows is of before.
+			w.Pace = was
+			p := PatchRelease(w)
+			p.Hold(kind, test.says)
+			if err := c.PatchWorkload(t.Context(), p, ActRecord); err != nil {
+				t.Fatal(err)
+			}
+			var after appsv1.Deployment
+			if err := c.Live.Get(t.Context(), client.ObjectKeyFromObject(d), &after); err != nil {
+				t.Fatal(err)
+			}
+			if after.Spec.MinReadySeconds != test.want {
+				t.Errorf("minReadySeconds are %d, want %d", after.Spec.MinReadySeconds, test.want)
 			}
 		})
 	}

@@ -143,7 +143,7 @@ func (r *AdmissionRequest) paceOwn(want *AdmissionObject, held *Hold) {
 		r.giveBack(want, now)
 	case r.released() && held != nil && now != nil:
 		r.giveBack(want, held) // its rollback
-	case now != nil && now.own(r.New.Pace):
+	case now != nil && now.Own(r.New.Pace):
 		want.Pacing.Pace = now.Set
 	}
 }
@@ -192,4 +192,4 @@ func (r *AdmissionRequest) holds() bool {
 // reapplied says that a write brings what the hold changed to what it was before, as one
 // that applies a manifest does, or to what the hold wanted before, as one that read the
 // workload a moment ago.
-func (r *AdmissionRequest) reapplied(held *Hold) bool { return held.own(r.New.Pace) }
+func (r *AdmissionRequest) reapplied(held *Hold) bool { return held.Own(r.New.Pace) }

@@ -178,9 +178,9 @@ func (h *Hold) String() string {
 	return string(data)
 }
 
-// own says that a value was written by the operator, or is the user's own: of each
+// Own says that a value was written by the operator, or is the user's own: of each
 // field apart.
-func (h *Hold) own(is Pace) bool {
+func (h *Hold) Own(is Pace) bool {
 	of := func(field func(Pace) int32) bool {
 		v := field(is)
 		return v == field(h.Set) || v == field(h.Pace) || h.Was != nil && v == field(*h.Was)

@@ -523,7 +523,7 @@ func TestHoldKept(t *testing.T) {
 		if got := h.Fitting(h.Kept(c.is)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
-		if own := h.own(c.is); own != slices.Contains([]string{"the operator's", "the operator's, not written", "the user's own"}, name) {
+		if own := h.Own(c.is); own != slices.Contains([]string{"the operator's", "the operator's, not written", "the user's own"}, name) {
 			t.Errorf("%s: own is %t", name, own)
 		}
 	}
