@@ -91,7 +91,7 @@ func (d *release) followHold() {
 		// What the operator holds is taken back.
 	case w.Hold.Over:
 		d.endAgain()
-	case !w.Hold.own(w.Pace):
+	case !w.Hold.Own(w.Pace):
 		d.endHold(v1alpha1.ReasonHoldEdited)
 	case d.hasFailed() && !IsOpen(d.status.Status):
 		d.endFailedHold()
@@ -113,7 +113,7 @@ func (d *release) lostHold() *Hold {
 	if end, ok := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == d.Change.Spec.Release {
 		return nil
 	}
-	if w.Pace.ByPartition {
+	if d.Workload.Pace.ByPartition {
 		return d.lostPartition()
 	}
 	record, release := d.Change.Status.Hold, int64(0)
@@ -350,6 +350,10 @@ func (d *release) heldPods() (pods []HeldPod, again time.Duration) {
 			h.ReadySince = p.ReadySince
 			if p.ReadySince.After(d.Now) {
 				h.ReadySince = d.Now
+			}
+			if d.Workload.Pace.ByPartition {
+				// There the age of a pod says nothing but to which wave it belongs.
+				h.ReadySince = p.bounded(p.ReadySince, d.Now)
 			}
 			h.Flapped = ok && h.ReadySince.After(time.Unix(made, 0).Add(clockTolerance))
 		}

@@ -66,7 +66,7 @@ func TestHeldPods(t *testing.T) {
 			batch.Spec.CreateTimeUnix = now.Add(-2 * time.Minute).Unix()
 			batch.Status.Status, batch.Status.Checks = c.status, c.checks
 			d := &release{ReleaseInput: ReleaseInput{
-				Now: now, Since: c.since, Change: change, Batches: []v1alpha1.ChangePod{*batch},
+				Now: now, Since: c.since, Workload: &Workload{}, Change: change, Batches: []v1alpha1.ChangePod{*batch},
 				Pods: []Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-3 * time.Hour), ReadySince: now.Add(-3 * time.Hour)}},
 			}, status: change.Status.DeepCopy()}
 			pods, again := d.heldPods()
@@ -75,6 +75,28 @@ func TestHeldPods(t *testing.T) {
 			}
 			if !pods[0].Created.Equal(now.Add(-time.Hour)) {
 				t.Errorf("it is waited for since %s, before the attempt", pods[0].Created)
+			}
+		})
+	}
+}
+
+// TestHeldPodOfAnotherClock: where a rollout is held by its partition, a pod belongs to the
+// wave in which it was made, also where its kubelet's clock is behind.
+func TestHeldPodOfAnotherClock(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
+	for name, c := range map[string]struct{ ready, want time.Duration }{
+		"as it is":               {time.Minute, time.Minute},
+		"ready before it was":    {time.Hour, 2 * time.Minute},
+		"ready in seven minutes": {-7 * time.Minute, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &release{ReleaseInput: ReleaseInput{
+				Now: now, Change: change, Workload: &Workload{Pace: Pace{ByPartition: true}},
+				Pods: []Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-2 * time.Minute), ReadySince: now.Add(-c.ready)}},
+			}, status: change.Status.DeepCopy()}
+			if pods, _ := d.heldPods(); len(pods) != 1 || !pods[0].ReadySince.Equal(now.Add(-c.want)) {
+				t.Errorf("pods %+v, want one that is Ready for %s", pods, c.want)
 			}
 		})
 	}
