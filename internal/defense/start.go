@@ -363,7 +363,7 @@ func runningTarget(w *Workload, q Quarantine, changes []v1alpha1.ChangeWorkload)
 			refusal = fmt.Sprintf("the version of pods that still run, of revision %s, is not known", old.Name)
 		case q.Holds(old.Version) || knownBad(old.Version, changes):
 			refusal = fmt.Sprintf("version %s, whose pods still run, failed itself", old.Version)
-		case old.Ready < old.Replicas:
+		case old.Ready < old.Replicas-old.Lost || old.Ready == 0:
 			refusal = fmt.Sprintf("version %s, whose pods still run, is not healthy: %d of %d pods are ready", old.Version, old.Ready, old.Replicas)
 		default:
 			return old, ""

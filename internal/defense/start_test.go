@@ -293,6 +293,8 @@ func TestJudgeStart(t *testing.T) {
 		"nothing is Ready: the history":    {beginning(0, 5, noOlds), "remembered " + versionA, 0},
 		"Recreate: the history":            {beginning(0, 10, noOlds, func(s *start) { s.workload.Rolling = false }), "remembered " + versionA, 0},
 		"pods are Ready: nothing is lost":  {beginning(5, 5, onNodes, noOlds), "refused: no pods of an older version run; pods that are Ready: 5", lookAgain},
+		"an old pod that is lost":          {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready, s.workload.OldRevisions[0].Lost = 4, 1 }), "running " + versionA, 0},
+		"old pods that are all lost":       {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready, s.workload.OldRevisions[0].Lost = 0, 5 }), "remembered " + versionA, 0},
 		"some old pods that are not Ready": {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready = 2 }), "refused: version " + versionA + ", whose pods still run, is not healthy: 2 of 5 pods are ready; pods that are Ready: 2", lookAgain},
 		"old pods that are not Ready":      {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready = 0 }), "remembered " + versionA, 0},
 		"Ready for a moment": {beginning(2, 5, onNodes, noOlds, func(s *start) {

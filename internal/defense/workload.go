@@ -138,6 +138,8 @@ type OldRevision struct {
 	// Replicas are asked of it, and Ready are. Its health is that: how many are
 	// available depends on a minReadySeconds that may be raised meanwhile.
 	Replicas, Ready int32
+	// Lost are those of them that are not Ready because their nodes do not answer.
+	Lost int32
 	// Stamped: its template carries a version label, so that it was released under
 	// defense. It is known only of what Kind.Revisions observes.
 	Stamped bool
@@ -196,14 +198,19 @@ func (w *Workload) availableSince(pods []Pod, now time.Time) time.Time {
 		return w.AvailableSince
 	}
 	var since []time.Time
+	lost := int32(0)
 	for i := range pods {
-		if p := &pods[i]; p.live() && p.Ready {
+		p := &pods[i]
+		switch {
+		case p.live() && p.Lost:
+			lost++
+		case p.live() && p.Ready:
 			if at := p.bounded(p.ReadySince, now).Add(w.MinReady); !at.After(now) {
 				since = append(since, at)
 			}
 		}
 	}
-	needed := int(max(w.Replicas-w.MayLack, min(w.Replicas, 1)))
+	needed := int(max(w.Replicas-max(w.MayLack, lost), min(w.Replicas, 1)))
 	if needed == 0 || len(since) < needed {
 		return time.Time{}
 	}

@@ -248,7 +248,11 @@ func names(pods []defense.Pod) string {
 func describeOld(olds []defense.OldRevision) string {
 	var all []string
 	for _, old := range olds {
-		all = append(all, fmt.Sprintf("%s %d/%d", old.Name, old.Ready, old.Replicas))
+		lost := ""
+		if old.Lost > 0 {
+			lost = fmt.Sprintf(" (%d lost)", old.Lost)
+		}
+		all = append(all, fmt.Sprintf("%s %d/%d%s", old.Name, old.Ready, old.Replicas, lost))
 	}
 	return strings.Join(all, ", ")
 }
@@ -310,6 +314,15 @@ func TestNativeRollouts(t *testing.T) {
 			told: "5 of 5 nodes run this version, on 5 a pod is available"},
 		"daemon, a dead node": {of: makeDaemon().with(func(n *native) { allNewDaemon(n); n.daemon.Status.NumberAvailable = 4 }), revision: "new", pods: "db-0 db-1 db-2 db-3 db-4",
 			told: "5 of 5 nodes run this version, on 4 a pod is available"},
+		"daemon, a dead node of an old pod": {of: makeDaemon().with(func(n *native) {
+			n.daemon.Status.NumberAvailable = 3
+			for i, reason := range []string{"", "ContainersNotReady"} {
+				n.pods[i].Status.Conditions = []corev1.PodCondition{
+					{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: reason}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+				}
+			}
+			n.pods[1].Status.Conditions[1].Status = corev1.ConditionFalse
+		}), revision: "new", pods: "db-3 db-4", old: "db-old 1/3 (1 lost)", told: "2 of 5 nodes run this version, on 3 a pod is available"},
 		"daemon, the generation is not observed": {of: makeDaemon().with(func(n *native) { n.daemon.Generation, n.template.Spec.Containers[0].Image = 3, "newer" }),
 			unobserved: true, old: "db-new 2/2, db-old 3/3"},
 		"daemon, a generation without another template is not observed": {of: makeDaemon().with(func(n *native) { n.daemon.Generation = 3 }),

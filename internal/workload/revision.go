@@ -189,8 +189,11 @@ func observeOld(w *defense.Workload, pods []corev1.Pod, all []revision) {
 			byMark[mark] = old
 		}
 		old.Replicas++
-		if isReady(pod) {
+		switch {
+		case isReady(pod):
 			old.Ready++
+		case isLost(pod):
+			old.Lost++
 		}
 	}
 	for _, old := range byMark {
@@ -253,6 +256,11 @@ func isReady(pod *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+func isLost(pod *corev1.Pod) bool {
+	p := defense.ObservePod(pod)
+	return p.Lost
 }
 
 // podsOwned are the pods of a workload that owns its pods itself, of whatever revision.
