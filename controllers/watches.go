@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -86,16 +87,23 @@ func gathered(wait func(client.Object) time.Duration, requests handler.MapFunc) 
 	}
 }
 
-// acquired lets through objects that are new or have a new controller.
+// acquired lets through objects that are new or have a new controller, and revisions that
+// are in use again: these have a new number.
 func acquired() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := metav1.GetControllerOf(e.ObjectOld), metav1.GetControllerOf(e.ObjectNew)
-			return after != nil && (before == nil || before.UID != after.UID)
+			return after != nil && (before == nil || before.UID != after.UID || renumbered(e))
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
+}
+
+func renumbered(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*appsv1.ControllerRevision)
+	after, ok2 := e.ObjectNew.(*appsv1.ControllerRevision)
+	return ok1 && ok2 && before.Revision != after.Revision
 }
 
 // recordChanged lets through what may change a workload's record: its spec, its
