@@ -142,6 +142,7 @@ var _ = Describe("nodes", func() {
 
 		By("losing the node of the first new pod, which fails")
 		Expect(n.release(ctx, "bad")).To(Succeed())
+		Eventually(func(g Gomega) { g.Expect(n.labelled(ctx, g, "bad")).To(HaveLen(1)) }).WithContext(ctx).Should(Succeed())
 		nodeIs(corev1.ConditionUnknown)
 		said("bad", `{"status":{"phase":"Pending","startTime":"NOW","conditions":[{"type":"Ready","status":"False","lastTransitionTime":"NOW"},`+
 			`{"type":"ContainersReady","status":"False","lastTransitionTime":"NOW"}],`+
