@@ -27,6 +27,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -62,8 +63,9 @@ const typeServer = "altershield"
 type Check struct {
 	// Name is namespace/policy/check, Policy namespace/policy.
 	Name, Policy string
-	// Generation of the policy that it is of.
+	// Generation of the policy that it is of, and UID of that policy.
 	Generation int64
+	UID        types.UID
 	// Type of the check.
 	Type string
 	// Stage at which it begins.
@@ -86,16 +88,19 @@ type Check struct {
 	PodHealth *v1alpha1.PodHealthCheck
 	// Probe is set for that type.
 	Probe *v1alpha1.ProbeCheck
-	// Cel is set for that type. Sharing are the checks of that type in the policy, which
-	// share what it may cost.
-	Cel     *v1alpha1.CelCheck
-	Sharing int
+	// Cel is set for that type.
+	Cel *v1alpha1.CelCheck
 }
 
 // Accepted says why a policy is not accepted; empty when it is. What a schema can
 // tell, the API server has refused.
 func Accepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
 	return cmp.Or(selectorsAccepted(p, operator), expressionsAccepted(&p.Spec))
+}
+
+// isTooLarge reports whether the cache left out the spec of a policy.
+func isTooLarge(p *v1alpha1.DefensePolicy) bool {
+	return p.Annotations[v1alpha1.TooLargeMark] != ""
 }
 
 // expressionsAccepted says what is wrong with the expressions of a policy.
@@ -136,7 +141,7 @@ func inForce(p *v1alpha1.DefensePolicy, operator string, concerns func(*v1alpha1
 	if spec.Mode == v1alpha1.ModeDisabled {
 		return nil, 0
 	}
-	accepted := selectorsAccepted(p, operator) == ""
+	accepted := !isTooLarge(p) && selectorsAccepted(p, operator) == ""
 	judged := before != nil && p.Status.InForceGeneration == p.Generation
 	if accepted && !judged && (concerns(spec) || before != nil && concerns(before)) {
 		accepted = expressionsAccepted(spec) == ""
@@ -354,16 +359,11 @@ const (
 
 func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, generation int64) []Check {
 	policy := p.Namespace + "/" + p.Name
-	checks, sharing := make([]Check, 0, len(spec.Checks)), 0
-	for i := range spec.Checks {
-		if spec.Checks[i].Cel != nil {
-			sharing++
-		}
-	}
+	checks := make([]Check, 0, len(spec.Checks))
 	for i := range spec.Checks {
 		c := &spec.Checks[i]
 		check := Check{
-			Name: policy + "/" + c.Name, Policy: policy, Generation: generation, Mode: v1alpha1.ModeEnforce,
+			Name: policy + "/" + c.Name, Policy: policy, Generation: generation, UID: p.UID, Mode: v1alpha1.ModeEnforce,
 			Stage: cmp.Or(c.Stage, v1alpha1.StageBatchPost),
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
 			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: c.PodHealth,
@@ -382,7 +382,7 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 		case c.PodHealth != nil:
 			check.Type = TypePodHealth
 		case c.Cel != nil:
-			check.Type, check.Sharing = TypeCel, sharing
+			check.Type = TypeCel
 		case c.Probe != nil:
 			check.Type = TypeProbe
 		case c.Altershield != nil:
@@ -393,6 +393,12 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 		checks = append(checks, check)
 	}
 	return checks
+}
+
+// Rules names the policy of a check with rules.
+func (c *Check) Rules(operator string) rules.Policy {
+	namespace, name, _ := strings.Cut(c.Policy, "/")
+	return rules.Policy{Namespace: namespace, Name: name, UID: c.UID, Generation: c.Generation, Operators: c.IsOf(operator)}
 }
 
 // IsOf says that the check is of a policy in a namespace.
@@ -450,11 +456,22 @@ type Judgement struct {
 // Judge says whether a policy is in force. overFor is a workload for which it is one
 // too many; empty for none.
 func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
-	if problem := Accepted(p, operator); problem != "" {
-		if p.Status.InForce != nil {
+	problem, reason := "", v1alpha1.ReasonInvalidPolicy
+	if isTooLarge(p) {
+		problem, reason = "the policy takes more than 64 KiB of memory; split it into several policies", v1alpha1.ReasonTooLarge
+	} else {
+		problem = Accepted(p, operator)
+	}
+	if problem != "" {
+		switch {
+		case p.Status.InForce == nil:
+		case p.Status.InForceGeneration == p.Generation && selectorsAccepted(p, operator) == "":
+			// An earlier version of the operator accepted it.
+			problem += "; until it is corrected, this check ends as Error, and the others of the policy count"
+		default:
 			problem += fmt.Sprintf("; generation %d stays in force", p.Status.InForceGeneration)
 		}
-		return Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: problem}
+		return Judgement{Reason: reason, Message: problem}
 	}
 	if overFor != "" {
 		return Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: fmt.Sprintf(
@@ -465,6 +482,36 @@ func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
 		return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "the policy is disabled: nothing is checked"}
 	}
 	return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it counts for releases that begin from now on"}
+}
+
+// SetAside notes in the status of a policy that one process evaluates none of its rules until
+// then. It reports whether that generation is in force, and is to be written.
+func SetAside(p *v1alpha1.DefensePolicy, of rules.Policy, now, until time.Time) bool {
+	if p.UID != of.UID || p.Status.InForceGeneration != of.Generation {
+		return false
+	}
+	meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionSetAside)
+	return meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionSetAside, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRulesDoNotEnd, ObservedGeneration: of.Generation,
+		LastTransitionTime: metav1.NewTime(now),
+		Message: fmt.Sprintf("one process of the operator evaluates no rule of this policy until %s, because several evaluations did not end; "+
+			"its checks of type cel cannot be evaluated there; simplify its rules", until.UTC().Format(time.RFC3339)),
+	})
+}
+
+// StaysAside is how long a policy stays set aside. It removes the condition when that is over,
+// or another generation is in force.
+func StaysAside(s *v1alpha1.DefensePolicyStatus, now time.Time) time.Duration {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSetAside)
+	if c == nil {
+		return 0
+	}
+	left := c.LastTransitionTime.Add(rules.AsideFor).Sub(now)
+	if left <= 0 || c.ObservedGeneration != s.InForceGeneration {
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionSetAside)
+		return 0
+	}
+	return left
 }
 
 func forWorkload(name string) string { return "for " + name + ": " }

@@ -105,6 +105,11 @@ func before(spec *v1alpha1.DefensePolicySpec) func(*v1alpha1.DefensePolicy) {
 	}
 }
 
+// tooLarge is what the cache leaves of a policy that is too large.
+func tooLarge(p *v1alpha1.DefensePolicy) {
+	p.Annotations, p.Spec = map[string]string{v1alpha1.TooLargeMark: "true"}, v1alpha1.DefensePolicySpec{}
+}
+
 func many(n int, namespace string) (policies []v1alpha1.DefensePolicy) {
 	for i := range n {
 		policies = append(policies, made(namespace, fmt.Sprintf("p%d", i), time.Duration(i)*time.Second-time.Hour))
@@ -137,6 +142,9 @@ func TestSelect(t *testing.T) {
 			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
 		"disabled, and not accepted any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{
 			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}), mode(v1alpha1.ModeDisabled))}},
+		"too large": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, tooLarge)}},
+		"too large, and accepted before": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, tooLarge, before(&v1alpha1.DefensePolicySpec{
+			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
 		"a rule":                       {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has(pod.spec)"))}, checks: []string{"shop/p/rule"}},
 		"a rule that does not compile": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("))}},
 		"a rule that does not any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("), before(&v1alpha1.DefensePolicySpec{
@@ -285,11 +293,18 @@ func TestJudge(t *testing.T) {
 		}), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[1].cel.rules[0].expression: it does not compile: line 1, column 5: "}},
 		"a rule that is not bool, and one before": {policy: made("shop", "p", 0, byRule("1"), before(&v1alpha1.DefensePolicySpec{})),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "generation 1 stays in force"}},
+		"a function of an earlier version": {policy: made("shop", "p", 0, byRule("['a'].join('') == 'a'"), func(p *v1alpha1.DefensePolicy) {
+			p.Generation, p.Status.InForceGeneration, p.Status.InForce = 4, 4, p.Spec.DeepCopy()
+		}), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[0].cel.rules[0].expression: the function join with 1 arguments is not available in policies; " +
+			"docs/policies.md lists the functions; until it is corrected, this check ends as Error"}},
 		"selects namespaces": {policy: made("shop", "p", 0, ofNamespaces("a", "b")),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.namespaceSelector"}},
 		"a selector that cannot be read": {policy: made("shop", "p", 0, invalid(nil)), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.workloadSelector"}},
 		"which was accepted before": {policy: made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{})),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "generation 1 stays in force"}},
+		"too large": {policy: made("shop", "p", 0, tooLarge), want: Judgement{Reason: v1alpha1.ReasonTooLarge, Message: "split it"}},
+		"too large, and accepted before": {policy: made("shop", "p", 0, tooLarge, before(&v1alpha1.DefensePolicySpec{})),
+			want: Judgement{Reason: v1alpha1.ReasonTooLarge, Message: "generation 1 stays in force"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Judge(&test.policy, operator, test.overFor)

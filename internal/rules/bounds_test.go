@@ -18,7 +18,6 @@ package rules
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -55,6 +54,14 @@ func peak(do func()) int {
 	return int(<-seen - before)
 }
 
+// within lets evaluations take so long.
+func within(t *testing.T, limit time.Duration) {
+	t.Helper()
+	was := maxTime
+	t.Cleanup(func() { maxTime = was })
+	maxTime = limit
+}
+
 // variables are eight of the same expression, and a rule that reads all of them.
 func variables(expression string) *v1alpha1.CelCheck {
 	var list, rule []string
@@ -75,6 +82,9 @@ func large(length, entries int) map[string]any {
 		"long":   strings.Repeat("x", length),
 		"wide":   strings.Repeat("😀", length/4),
 		"middle": strings.Repeat("y", 60<<10),
+		"text":   strings.Repeat("x", 16<<10),
+		"short":  strings.Repeat("z", 4<<10),
+		"some":   many[:min(entries, 200)],
 		"many":   many,
 		"deep":   map[string]any{"a": map[string]any{"b": map[string]any{"c": map[string]any{"d": map[string]any{"e": int64(1)}}}}},
 	}
@@ -82,25 +92,30 @@ func large(length, entries int) map[string]any {
 
 // TestMemory: whatever a check makes, one evaluation stays small, and is an error.
 func TestMemory(t *testing.T) {
+	within(t, 2*time.Second) // no other bound, on a slow machine too
 	parts := func(format, with string, n int) string {
 		return "[" + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(format+",", with), n), ",") + "]"
+	}
+	loop := func(entries string) *v1alpha1.CelCheck {
+		return variables("object.some.map(i, object.some.map(j, " + entries + "))")
 	}
 	for name, test := range map[string]struct {
 		check *v1alpha1.CelCheck
 		err   string
 	}{
-		"a long string, split":         {variables(parts("%s.split('')", "object.long", 6)), "too large for what is done with it"},
-		"a long string, in lower case": {variables(parts("%s.lowerAscii()", "object.wide", 6)), "too large for what is done with it"},
-		"strings, split":               {variables(parts("%s.split('')", "object.middle", 7)), "makes more than 16 MiB"},
-		"strings, joined":              {variables(parts("(%[1]s + %[1]s)", "object.middle", 40)), "makes more than 16 MiB"},
-		"strings, in upper case":       {variables(parts("%s.upperAscii()", "object.middle", 60)), "makes more than 16 MiB"},
-		"strings, as bytes":            {variables(parts("bytes(string(%s))", "object.middle", 40)), "makes more than 16 MiB"},
-		"strings of a loop":            {variables("object.many.slice(0, 100).map(i, object.middle + string(int(i)))"), "makes more than 16 MiB"},
+		"a long string, in lower case": {variables(parts("%s.lowerAscii()", "object.wide", 6)), "makes more than 16 MiB"},
+		"a long string, split":         {variables(parts("%s.split('')", "object.middle", 7)), "too long for split"},
+		"strings, split":               {variables(parts("%s.split('')", "object.short", 60)), "makes more than 16 MiB"},
+		"strings, joined":              {variables(parts("(%[1]s + 'y')", "object.middle", 40)), "makes more than 16 MiB"},
+		"strings of a loop":            {variables("object.many.map(i, object.middle + string(int(i)))"), "makes more than 16 MiB"},
 		"lists of loops":               {variables(parts("%[1]s.map(i, [i, i, i])", "object.many", 4)), "makes more than 16 MiB"},
-		"lists of loops in loops":      {variables("object.many.slice(0, 200).map(i, object.many.slice(0, 200).map(j, [j]))"), "makes more than 16 MiB"},
+		"lists of loops in loops":      {loop("[j]"), "makes more than 16 MiB"},
+		"constants of loops":           {loop("[" + strings.Repeat("1,", 200) + "1]"), "makes more than 16 MiB"},
+		"quantities of loops":          {loop("quantity('99999999999999999999999999e9')"), "makes more than 16 MiB"},
 		"maps of loops":                {variables("object.many.map(i, {'a': i, 'b': i, 'c': dyn({'d': i, 'e': i, 'f': dyn([i])})})"), "makes more than 16 MiB"},
+		"the keys of a large map":      {check("object.map.all(a, object.map.all(b, object.map.all(c, object.map.all(d, b != ''))))"), "took longer"},
 		"what a loop looks at": {check(fmt.Sprintf("object.many.all(i, %s)",
-			strings.TrimSuffix(strings.Repeat("object.deep.a.b.c.d.e == 1 && ", 30), " && "))), "makes more than 16 MiB"},
+			strings.TrimSuffix(strings.Repeat("object.deep.a.b.c.d.e == 1 && ", 30), " && "))), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, problem := compile(test.check, OfRequest)
@@ -108,76 +123,34 @@ func TestMemory(t *testing.T) {
 				t.Fatal(problem)
 			}
 			in := Input{Object: large(1<<20, 4000)}
+			keys := map[string]any{}
+			for i := range 60_000 {
+				keys[fmt.Sprint("key", i)] = ""
+			}
+			in.Object["map"] = keys
 			var err error
 			began := time.Now()
-			grown := peak(func() { _, err = p.Evaluate(t.Context(), in, MaxTotalCost) })
+			grown := peak(func() { _, err = p.Evaluate(t.Context(), in) })
 			t.Logf("%d MiB after %s: %v", grown>>20, time.Since(began), err)
 			if grown > 64<<20 {
 				t.Errorf("the heap grew by %d MiB", grown>>20)
 			}
-			if err == nil || !strings.Contains(err.Error(), test.err) {
+			if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
 				t.Errorf("error %v", err)
 			}
 		})
 	}
 }
 
-func TestMain(m *testing.M) {
-	maxTime = time.Minute
-	os.Exit(m.Run())
-}
-
 // TestTime: what the other bounds let pass for too long is interrupted.
 func TestTime(t *testing.T) {
-	defer func(was time.Duration) { maxTime = was }(maxTime)
-	maxTime = time.Millisecond
-	p, problem := compile(variables("object.many.map(i, object.many.slice(0, 20).map(j, j))"), OfRequest)
+	within(t, time.Millisecond)
+	p, problem := compile(variables("object.many.map(i, object.some.map(j, j))"), OfRequest)
 	if problem != "" {
 		t.Fatal(problem)
 	}
-	if _, err := p.Evaluate(t.Context(), Input{Object: large(1<<20, 4000)}, MaxTotalCost); err == nil || !strings.Contains(err.Error(), "took longer than 1ms") {
+	if _, err := p.Evaluate(t.Context(), Input{Object: large(1<<20, 4000)}); err == nil || !strings.Contains(err.Error(), "took longer than 1ms") {
 		t.Errorf("error %v", err)
-	}
-}
-
-// TestWalks: a list that is longer than what is walked is an error, not a long time.
-func TestWalks(t *testing.T) {
-	for name, test := range map[string]struct {
-		rule    string
-		entries int
-		err     string
-	}{
-		"as long as may be":    {"object.many.all(a, a < 5000)", 5000, ""},
-		"longer":               {"object.many.all(a, a < 5001)", 5001, "the list has 5001 entries, at most 5000 are walked"},
-		"a map of it":          {"object.many.map(a, a).size() == 0", 40_000, "the list has 40000 entries, at most 5000 are walked"},
-		"a filter of it":       {"object.many.filter(a, a < 3).size() == 3", 40_000, "the list has 40000 entries, at most 5000 are walked"},
-		"two of it":            {"object.many.all(i, v, i == v)", 40_000, "the list has 40000 entries, at most 5000 are walked"},
-		"one that was made":    {"(object.many + object.many).exists(a, a < 0)", 4000, "the list has 8000 entries, at most 5000 are walked"},
-		"one of two":           {"(object.many[0] == 0 ? object.many : [1]).exists(a, a < 0)", 6000, "the list has 6000 entries, at most 5000 are walked"},
-		"the entries of a map": {"object.map.all(k, k != '')", 6000, "the list has 6000 entries, at most 5000 are walked"},
-		"one of the text":      {"[" + strings.TrimSuffix(strings.Repeat("1,", 5001), ",") + "].all(a, a == 1)", 1, "the list has 5001 entries, at most 5000 are walked"},
-		"a part of it":         {"object.many.slice(0, 100).all(a, a < 100)", 4000, ""},
-		"within another":       {"object.many.all(a, object.many.filter(b, b < 30).all(c, c >= 0))", 2500, "loops within loops"},
-		"many, one by one":     {strings.TrimSuffix(strings.Repeat("object.many.all(a, a >= 0) && ", 5), " && "), 5000, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p, problem := compile(check(test.rule), OfRequest)
-			if problem != "" {
-				t.Fatal(problem)
-			}
-			in := Input{Object: large(1, test.entries)}
-			entries := map[string]any{}
-			for i := range test.entries {
-				entries[fmt.Sprint(i)] = int64(i)
-			}
-			in.Object["map"] = entries
-			began := time.Now()
-			failures, err := p.Evaluate(t.Context(), in, MaxTotalCost)
-			t.Logf("after %s: %v", time.Since(began), err)
-			if test.err == "" && (err != nil || len(failures) > 0) || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
-				t.Errorf("%v, error %v", failures, err)
-			}
-		})
 	}
 }
 
@@ -188,8 +161,9 @@ func TestOrdinary(t *testing.T) {
 		pods, containers int
 	}{
 		"containers of a deployment": {check("pod.spec.containers.all(c, c.image.lowerAscii().split('/')[0] == 'registry.example' && c.name in ['c0', 'x'] || c.env.all(e, !e.value.contains('password')))",
-			"pod.spec.containers.map(c, c.name + ':' + c.image).join(',').size() > 0", "pod.spec.containers.map(c, c.name).distinct().size() == 50"), 3, 50},
-		"pods, each": {check("pod.metadata.labels.app.matches('^w') && pod.spec.containers.map(c, {'n': string(c.name), 'i': c.image.replace('registry', 'r')}).all(m, m.n != m.i)"), 200, 10},
+			"pod.spec.containers.map(c, c.name + ':' + c.image).all(n, n.contains(':'))",
+			"pod.spec.containers.all(c, pod.spec.containers.exists_one(d, d.name == c.name))"), 3, 50},
+		"pods, each": {check("pod.metadata.labels.app.matches('^w') && pod.spec.containers.map(c, {'n': string(c.name), 'i': c.image.substring(8)}).all(m, m.n != m.i)"), 200, 10},
 		"pods of a batch": {with(ofBatch("variables.names.all(n, variables.names.exists_one(m, m == n))", "pods.all(p, p.spec.containers.all(c, c.env.all(e, e.name == 'A')))"),
 			"names", "pods.map(p, p.metadata.name)"), 200, 10},
 		"all containers of a batch": {with(ofBatch("size(variables.images) == 200", "pods.all(p, p.spec.containers.exists(c, c.name == 'c49'))",
@@ -201,7 +175,10 @@ func TestOrdinary(t *testing.T) {
 			if problem != "" {
 				t.Fatal(problem)
 			}
-			if failures, err := p.Evaluate(t.Context(), input(test.pods, test.containers), MaxTotalCost); err != nil || len(failures) > 0 {
+			in, began := input(test.pods, test.containers), time.Now()
+			failures, err := p.Evaluate(t.Context(), in)
+			t.Logf("it took %s", time.Since(began))
+			if err != nil || len(failures) > 0 {
 				t.Errorf("%v, error %v", failures, err)
 			}
 		})

@@ -17,10 +17,9 @@ limitations under the License.
 // Package rules compiles and evaluates the expressions of checks of the type cel. It
 // decides from what it is given, and reads nothing.
 //
-// Who writes a policy may be a tenant. So four things bound what an expression may
-// take: the estimate of its cost when it is compiled, the cost that is counted while
-// it is evaluated, since that is counted only after each call, the size of what is
-// given to a call, and what is made and walked by all expressions of a check.
+// Who writes a policy may be a tenant. So an expression has only functions that are quick for
+// each argument, and between any two calls or turns of a loop its evaluation ends when its time
+// or its memory is used up. The estimate of its cost refuses loops within loops beforehand.
 package rules
 
 import (
@@ -29,29 +28,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
 	"github.com/google/cel-go/common/ast"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
-	"k8s.io/apiserver/pkg/cel/environment"
-	"k8s.io/apiserver/pkg/cel/library"
 	"k8s.io/utils/lru"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Limits of what is evaluated, in units of the cost that the API server counts, too.
-const (
-	// MaxCost of one expression, for one pod or for the batch. It says little of the time:
-	// it is 0.1 s or so of short loops, and seconds of long ones, the counting being what
-	// takes it. So how long these are is bounded by itself.
-	MaxCost = celconfig.PerCallLimit
-	// MaxTotalCost of all expressions of a policy.
-	MaxTotalCost = celconfig.RuntimeCELCostBudget
-)
+// MaxCost is what an expression may cost by estimate, in units that the API server counts in,
+// too.
+const MaxCost = celconfig.PerCallLimit
 
 // What the estimate of the cost takes an object to be like. An object that is larger
 // is evaluated all the same, until it costs too much.
@@ -272,32 +262,6 @@ func (c *cache) safely(of *v1alpha1.CelCheck, scope Scope) (p *Program, problem 
 	return c.compile(of, scope)
 }
 
-// base are the environments, which take long to make.
-var base = sync.OnceValue(func() map[Scope]*cel.Env {
-	set := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
-	dyn := func(names ...string) (vars []cel.EnvOption) {
-		for _, name := range names {
-			vars = append(vars, cel.Variable(name, cel.DynType))
-		}
-		return vars
-	}
-	ofRelease := append(dyn(varWorkload, varNewTemplate, varOldTemplate), cel.Variable(varRelease, cel.MapType(cel.StringType, cel.DynType)))
-	envs := map[Scope]*cel.Env{}
-	for scope, vars := range map[Scope][]cel.EnvOption{
-		PerPod:    append(dyn(varPod), ofRelease...),
-		PerBatch:  append([]cel.EnvOption{cel.Variable(varPods, cel.ListType(cel.DynType))}, ofRelease...),
-		OfRelease: ofRelease,
-		OfRequest: dyn(varObject, varOldObject, varRequest, varNamespace),
-	} {
-		env, err := set.NewExpressionsEnv().Extend(vars...)
-		if err != nil {
-			panic(fmt.Sprintf("the environment of expressions: %v", err))
-		}
-		envs[scope] = env
-	}
-	return envs
-})
-
 // compile compiles a check.
 func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 	p := &Program{scope: scope}
@@ -363,16 +327,15 @@ func compileOne(env *cel.Env, text string, steps *int) (e expression, kind *cel.
 	}
 	compiled := parsed
 	if issues.Err() == nil {
+		if problem = unavailable(env, parsed.NativeRep().Expr(), steps); problem != "" {
+			return e, nil, problem
+		}
 		compiled, issues = env.Check(parsed)
 	}
 	if issues.Err() != nil {
 		return e, nil, "it does not compile: " + describe(issues)
 	}
-	guarded, problem := guardsOf(compiled.NativeRep(), steps)
-	if problem != "" {
-		return e, nil, problem
-	}
-	cost, err := env.EstimateCost(compiled, &library.CostEstimator{SizeEstimator: usual{}})
+	cost, err := env.EstimateCost(compiled, usual{}, checker.PresenceTestHasCost(false))
 	if err != nil {
 		return e, nil, "its cost cannot be estimated: " + err.Error()
 	}
@@ -380,8 +343,7 @@ func compileOne(env *cel.Env, text string, steps *int) (e expression, kind *cel.
 		return e, nil, fmt.Sprintf("it costs too much: up to %d units with objects of ordinary size, at most %d are allowed; have fewer loops within loops",
 			cost.Max, MaxCost)
 	}
-	e.program, err = env.Program(compiled, cel.CostLimit(MaxCost), cel.InterruptCheckFrequency(celconfig.CheckFrequency),
-		cel.CustomDecoratorV2(guarded.decorate))
+	e.program, err = env.Program(compiled, cel.InterruptCheckFrequency(1), cel.CustomDecoratorV2(plan))
 	if err != nil {
 		return e, nil, "it cannot be evaluated: " + err.Error()
 	}

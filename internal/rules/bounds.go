@@ -1,0 +1,255 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package rules
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/overloads"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+	"github.com/google/cel-go/interpreter"
+)
+
+// Steps of regular expressions: each x of x{500} is one. A text is compared with all of
+// them at each of its characters.
+const (
+	// maxPattern is how many one may have, and maxPatternText its bytes.
+	maxPattern, maxPatternText = 1_000, 256
+	// maxPatterns is how many those of a check may have together.
+	maxPatterns = 5_000
+)
+
+// maxNodes is how many nodes the syntax tree of an expression may have: the compiler compares
+// the type of each with the types of all before it.
+const maxNodes = 1_000
+
+// unavailable is the first problem of the syntax tree of an expression: a function that the
+// environment does not have, a pattern that is no literal or too large, or a form without a
+// bound. The steps of patterns are taken off those that are left.
+func unavailable(env *cel.Env, e ast.Expr, steps *int) (problem string) {
+	nodes := 0
+	ast.PostOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
+		if nodes++; problem != "" {
+			return
+		}
+		switch e.Kind() {
+		case ast.CallKind:
+			problem = ofCall(env, e.AsCall(), steps)
+		case ast.ListKind:
+			if len(e.AsList().OptionalIndices()) > 0 {
+				problem = optionalEntry
+			}
+		case ast.MapKind:
+			problem = ofMap(e.AsMap())
+		case ast.StructKind:
+			problem = fmt.Sprintf("the message %s{} is not available in policies: write a list or a map", e.AsStruct().TypeName())
+		default:
+		}
+	}))
+	if problem == "" && nodes > maxNodes {
+		problem = fmt.Sprintf("it has %d nodes (names, fields, literals and calls; a loop has several), at most %d are allowed; "+
+			"make several rules of it", nodes, maxNodes)
+	}
+	return problem
+}
+
+// optionalEntry is the problem of [?a]: the error of one that is not optional prints all of it.
+const optionalEntry = "an entry of a list or map is optional, as in [?a] or {?'a': b}: use orValue() instead"
+
+// ofMap is the problem of a literal of a map. A key whose type is that of the value would double
+// the type, and again in each map that has this one as key and value.
+func ofMap(m ast.MapExpr) string {
+	for _, entry := range m.Entries() {
+		of := entry.AsMapEntry()
+		if of.IsOptional() {
+			return optionalEntry
+		}
+		switch key := of.Key(); {
+		case key.Kind() == ast.LiteralKind:
+		case key.Kind() == ast.CallKind && slices.Contains(keyFunctions, key.AsCall().FunctionName()):
+		default:
+			return "a key of a map must be a literal or a call of string, int or dyn: write {string(a): b} instead of {a: b}"
+		}
+	}
+	return ""
+}
+
+// keyFunctions have a result whose type is small.
+var keyFunctions = []string{overloads.TypeConvertString, overloads.TypeConvertInt, overloads.TypeConvertDyn}
+
+// ofCall is the problem of a call.
+func ofCall(env *cel.Env, call ast.CallExpr, steps *int) string {
+	name := call.FunctionName()
+	switch {
+	case name == functionMatches && len(call.Args()) > 0:
+		return ofPattern(call.Args()[len(call.Args())-1], steps)
+	case env.HasFunction(name) || name == operators.OptIndex || name == operators.OptSelect:
+		return ""
+	}
+	if call.IsMemberFunction() && call.Target().Kind() == ast.IdentKind {
+		if space := call.Target().AsIdent(); space == "lists" || space == "cel" || env.HasFunction(space+"."+name) {
+			name = space + "." + name
+		}
+	}
+	if env.HasFunction(name) {
+		return ""
+	}
+	return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/policies.md lists the functions",
+		name, len(call.Args()))
+}
+
+// ofPattern is the problem of an expression as the pattern of matches.
+func ofPattern(e ast.Expr, steps *int) string {
+	if e.Kind() != ast.LiteralKind {
+		return "the pattern of matches must be a literal text"
+	}
+	s, ok := e.AsLiteral().(types.String)
+	if !ok {
+		return "" // the compiler says more
+	}
+	if len(s) > maxPatternText {
+		return fmt.Sprintf("a pattern of %d bytes is too long for matches: at most %d are allowed", len(s), maxPatternText)
+	}
+	parsed, err := syntax.Parse(string(s), syntax.Perl)
+	if err != nil {
+		return fmt.Sprintf("the pattern of matches cannot be used: %v", err)
+	}
+	compiled, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return fmt.Sprintf("the pattern of matches cannot be used: %v", err)
+	}
+	if *steps -= len(compiled.Inst); len(compiled.Inst) > maxPattern || *steps < 0 {
+		return fmt.Sprintf("a pattern is too large: at most %d steps, and %d of all patterns of the check together; x{500} has 500",
+			maxPattern, maxPatterns)
+	}
+	return ""
+}
+
+// Bytes of memory that a made value takes.
+const (
+	bytesOfValue    = 64
+	bytesOfEntry    = 32  // of a list
+	bytesOfMapEntry = 128 // of a map
+)
+
+// maxMade is how many bytes the variables and rules of a check may make together, for
+// one subject: no variable is given back before its rules are through.
+const maxMade = 16 << 20
+
+// meterName is under which an evaluation has its meter. No expression can say it.
+const meterName = "@meter"
+
+// meter counts the bytes that an evaluation may still make.
+type meter struct{ left int }
+
+// metered is an expression that makes something, or takes time. It is not evaluated when the
+// time or the memory of its evaluation is used up.
+type metered struct{ interpreter.InterpretableV2 }
+
+// Exec implements interpreter.InterpretableV2.
+func (e *metered) Exec(f *interpreter.ExecutionFrame) ref.Val {
+	found, _ := f.ResolveName(meterName)
+	m := found.(*meter) //nolint:errcheck // Evaluate puts it there
+	if f.CheckInterrupt() {
+		return types.WrapErr(interpreter.InterruptError{})
+	}
+	if m.left < 0 {
+		return types.NewErr("it makes more than %d MiB of strings, lists and maps", maxMade>>20)
+	}
+	v := e.InterpretableV2.Exec(f)
+	if m.left -= made(v); m.left < 0 {
+		return types.NewErr("it makes more than %d MiB of strings, lists and maps", maxMade>>20)
+	}
+	return v
+}
+
+// Eval implements interpreter.InterpretableV2.
+func (e *metered) Eval(a interpreter.Activation) ref.Val { return e.Exec(interpreter.AsFrame(a)) }
+
+// made is how many bytes a value takes that a function or a literal made. The size of its
+// entries was counted when they were made.
+func made(v ref.Val) int {
+	switch v := v.(type) {
+	case types.String:
+		return bytesOfValue + len(v)
+	case types.Bool, types.Int, types.Uint, types.Double, types.Null, *types.Err:
+		return 0
+	case traits.MutableLister: // of map or filter, one entry longer
+		return bytesOfValue
+	case traits.Lister:
+		return bytesOfValue + bytesOfEntry*entries(v)
+	case traits.Mapper:
+		return bytesOfValue + bytesOfMapEntry*entries(v)
+	default: // a quantity, a time
+		return 2 * bytesOfValue
+	}
+}
+
+// plan lets each call and literal of an expression be metered, and puts the functions in place
+// that the language would otherwise plan by itself.
+func plan(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+	switch i := i.(type) {
+	case interpreter.InterpretableAttribute, interpreter.InterpretableConst:
+		return i, nil
+	case interpreter.InterpretableConstructor:
+		return &metered{i}, nil
+	case interpreter.InterpretableCall:
+		call, err := replaced(i)
+		return &metered{call}, err
+	default:
+		return i, nil
+	}
+}
+
+func replaced(call interpreter.InterpretableCall) (interpreter.InterpretableCall, error) {
+	switch call.Function() {
+	case operators.Equals:
+		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), equal), nil
+	case operators.NotEquals:
+		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), unequal), nil
+	case functionMatches:
+		literal, ok := call.Args()[1].(interpreter.InterpretableConst)
+		if !ok {
+			return nil, fmt.Errorf("the pattern of matches must be a literal text")
+		}
+		pattern, err := regexp.Compile(textOfValue(literal.Value()))
+		if err != nil {
+			return nil, err
+		}
+		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args()[:1], func(args ...ref.Val) ref.Val {
+			s, ok := args[0].(types.String)
+			switch {
+			case !ok:
+				return types.MaybeNoSuchOverloadErr(args[0])
+			case len(s) > maxMatched:
+				return tooLong(functionMatches, len(s), maxMatched)
+			default:
+				return types.Bool(pattern.MatchString(string(s)))
+			}
+		}), nil
+	default:
+		return call, nil
+	}
+}
