@@ -52,7 +52,7 @@ func (v View) Brake(ctx context.Context) (defense.Brake, error) {
 // the API server has. A rollback that is decided again is counted once. Without
 // room the decision is made again, from what is known then.
 func (c *Cluster) TakeBrake(ctx context.Context, w *defense.Workload) error {
-	set, err := c.InForce(ctx, w.Namespace, w.Annotations)
+	set, err := c.InForceOf(ctx, w, nil)
 	if err != nil || !set.Brake {
 		// Without a limit nothing is counted: rollbacks of many workloads at once
 		// must not wait for one another.
@@ -65,7 +65,7 @@ func (c *Cluster) TakeBrake(ctx context.Context, w *defense.Workload) error {
 	}
 	missing := err != nil
 	before := defense.ParseBrake(counted.Annotations[v1alpha1.BrakeAnnotation])
-	after, changed, ok := before.Take(set.Settings, c.Clock.Now(), w.UID, w.Release())
+	after, changed, ok := before.Take(set.Settings, c.Clock.Now(), w)
 	switch {
 	case !ok:
 		log.FromContext(ctx).Info("the brake holds a rollback back", "count", set.BrakeCount, "window", set.BrakeWindow.String())

@@ -17,6 +17,8 @@ limitations under the License.
 package cluster
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -24,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -53,20 +56,31 @@ type Cluster struct {
 	// HoldSteps are the times of holds.
 	HoldSteps defense.HoldSteps
 
+	// Rules abandons evaluations of rules that do not end.
+	Rules *rules.Watch
+
 	denials  *denials
 	refusals *refusals
+	// requests are the requests for rollbacks that this replica took over HTTP, and carriedOut those
+	// that it carried out.
+	requests, carriedOut requestRate
 }
 
 // New reads and writes with the caches and the client of a manager.
 func New(mgr ctrl.Manager, o Options) *Cluster {
 	c := newOwnWrites(mgr.GetClient(), mgr.GetAPIReader(), o.Clock)
-	return &Cluster{
+	made := &Cluster{
 		View:     View{Cached: c, Live: mgr.GetAPIReader(), Kinds: o.Kinds, Operator: o.Namespace},
 		Client:   c,
 		Recorder: mgr.GetEventRecorder("altershield-operator"),
 		Clock:    o.Clock, HoldSteps: o.HoldSteps.OrDefault(),
 		denials: newDenials(o.Clock), refusals: newRefusals(o.Clock),
 	}
+	made.Rules = rules.NewWatch(o.Clock, func(of rules.Policy, until time.Time) {
+		// The evaluation that was abandoned last may be of a request that waits.
+		go made.setAside(mgr.GetLogger(), of, until)
+	})
+	return made
 }
 
 // Event emits an event on a workload; related is the object that caused it, or

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -61,7 +62,7 @@ func clusterOf(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) 
 		builder = builder.WithIndex(object, workload.IndexByOwner, workload.OwnerUID)
 	}
 	builder = builder.WithIndex(&appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf)
-	c := builder.WithStatusSubresource(&v1alpha1.ChangeWorkload{}).Build()
+	c := builder.WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.DefensePolicy{}).Build()
 	clock := clocktesting.NewFakePassiveClock(testNow)
 	return &Cluster{
 		View:   View{Cached: c, Live: c, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"},
@@ -179,6 +180,45 @@ func TestRequestRollback(t *testing.T) {
 	}
 }
 
+// TestRequestRate: a namespace may have 60 requested rollbacks a minute, over HTTP and by annotation;
+// another one has as many.
+func TestRequestRate(t *testing.T) {
+	at := testNow
+	r := &requestRate{}
+	for i := range 90 {
+		want := time.Duration(0)
+		if i >= 60 {
+			want = time.Minute - time.Duration(i)*time.Second/2
+		}
+		if wait := r.take("prod", at); wait != want {
+			t.Errorf("request %d waits for %s, want %s", i, wait, want)
+		}
+		at = at.Add(time.Second / 2)
+	}
+	if wait := r.take("shop", at); wait != 0 {
+		t.Errorf("another namespace waits for %s", wait)
+	}
+	if wait := r.take("prod", testNow.Add(time.Minute)); wait != 0 {
+		t.Errorf("waits for %s after a minute", wait)
+	}
+	if r.take("shop", at.Add(time.Hour)); len(r.taken) != 1 {
+		t.Errorf("%d namespaces are remembered, want 1", len(r.taken))
+	}
+
+	c := clusterOf(t, interceptor.Funcs{}, wrappers.MakeNamespace("prod").Enrolled().Obj(), web().Obj(),
+		wrappers.MakeControllerRevision("prod", "web--1").Of(web().Obj()).Label(v1alpha1.VersionLabel, oldVersion).Revision(1).Obj())
+	for range 60 {
+		c.requests.take("prod", testNow)
+	}
+	tooMany := (*TooManyError)(nil)
+	if _, err := c.RequestRollback(t.Context(), keyOf(web().Obj()), "", testNow); !errors.As(err, &tooMany) || tooMany.After != time.Minute {
+		t.Errorf("%v, want too many", err)
+	}
+	if wait := c.UntilRequested("prod"); wait != 0 {
+		t.Errorf("an annotation waits for %s because of requests over HTTP", wait)
+	}
+}
+
 // TestRequestRollbackHidesNoDenial: that a user's request was denied must not keep
 // the controllers from telling of theirs.
 func TestRequestRollbackHidesNoDenial(t *testing.T) {
@@ -239,26 +279,26 @@ func TestReportDenied(t *testing.T) {
 }
 
 func TestTakeBrake(t *testing.T) {
-	at := func(release int64) *defense.Workload {
+	at := func(uid types.UID, release int64) *defense.Workload {
 		w := webWorkload()
-		w.Annotations = web().Recorded(newVersion, release).Obj().Annotations
+		w.UID, w.Annotations = uid, web().Recorded(newVersion, release).Obj().Annotations
 		return w
 	}
 	brake := wrappers.MakeOpsConfigInfo("operator", settings.NameBrake, v1alpha1.TypeBrake).On("2/1h").Obj()
 	c := clusterOf(t, interceptor.Funcs{}, brake)
-	for _, release := range []int64{1, 1, 2, 2} {
-		if err := c.TakeBrake(t.Context(), at(release)); err != nil {
+	for _, release := range []int64{1, 1, 2, 2} { // all of one workload
+		if err := c.TakeBrake(t.Context(), at("web", release)); err != nil {
 			t.Fatalf("release %d: %v", release, err)
 		}
 	}
-	if err := c.TakeBrake(t.Context(), at(3)); !Outdated(err) {
-		t.Errorf("without room: %v, want to decide again", err)
+	if err := c.TakeBrake(t.Context(), at("other", 1)); !Outdated(err) {
+		t.Errorf("without room in the namespace: %v, want to decide again", err)
 	}
 	counted, err := c.Brake(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, changed, ok := counted.Take(settings.Settings{Brake: true, BrakeCount: 3, BrakeWindow: time.Hour}, testNow, "web", 2); changed || !ok {
+	if _, changed, ok := counted.Take(settings.Settings{Brake: true, BrakeCount: 3, BrakeWindow: time.Hour}, testNow, at("web", 2)); changed || !ok {
 		t.Error("the second release is not counted")
 	}
 }

@@ -73,13 +73,14 @@ func (c *Cluster) leftTemplate(ctx context.Context, w *defense.Workload, want st
 
 // RememberBaseline keeps the template that the workload had before its first
 // release under defense, for as long as its revision is there.
-func (c *Cluster) RememberBaseline(ctx context.Context, w *defense.Workload, changes []v1alpha1.ChangeWorkload) error {
+func (c *Cluster) RememberBaseline(ctx context.Context, in *defense.WorkloadInput) error {
+	w := in.Workload
 	kind, err := c.KindOf(w)
 	if err != nil {
 		return err
 	}
 	others, err := kind.Revisions(ctx, c.Cached, w)
-	old := defense.Baseline(w, others, changes)
+	old := in.Baseline(others)
 	if err != nil || old == nil {
 		return err
 	}

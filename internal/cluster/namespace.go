@@ -22,12 +22,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // Namespace is what was observed of a namespace.
@@ -95,6 +97,42 @@ func (v View) EnrolledNamespaces(ctx context.Context) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// DefendedSince reads from when on admission should have seen every release of a workload, and
+// since when this installation runs; each is zero where it is not known.
+func (v View) DefendedSince(ctx context.Context, w *defense.Workload) (since, installed time.Time, err error) {
+	var blocking v1alpha1.OpsConfigInfo
+	key := types.NamespacedName{Namespace: v.Operator, Name: settings.NameBlocking}
+	if err := v.Cached.Get(ctx, key, &blocking); apierrors.IsNotFound(err) {
+		// Somebody deleted it, unless the operator has just begun to make its settings.
+		var others v1alpha1.OpsConfigInfoList
+		err := v.Cached.List(ctx, &others, client.InNamespace(v.Operator))
+		return since, defense.InstalledBefore(others.Items), err
+	} else if err != nil {
+		return since, installed, err
+	}
+	ns, err := v.Namespace(ctx, w.Namespace)
+	if err != nil || ns.Meta == nil {
+		return since, installed, err
+	}
+	return defense.DefendedSince(defense.EnrolledSince(ns.Meta.ManagedFields), &blocking, w.GVK), defense.InstalledSince(&blocking), nil
+}
+
+// LaidBefore reports whether a request, which is an annotation of a workload, was made before
+// the defense of the workload began. The API server keeps when it was written. It is not known
+// while nothing says since when this installation runs.
+func (v View) LaidBefore(ctx context.Context, w *defense.Workload, annotation string) (before, known bool, err error) {
+	since, installed, err := v.DefendedSince(ctx, w)
+	if err != nil || since.IsZero() {
+		return false, !installed.IsZero(), err
+	}
+	stored, err := v.Stored(ctx, w)
+	if err != nil || stored == nil {
+		return false, err == nil, err
+	}
+	at := defense.RequestedAt(stored.GetManagedFields(), annotation)
+	return !at.IsZero() && at.Before(since), true, nil
 }
 
 func (v View) namespaceOf(ns *metav1.PartialObjectMetadata) Namespace {

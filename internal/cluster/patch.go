@@ -221,6 +221,19 @@ func (p *Patch) GiveBack(by workload.Kind) {
 	p.DropAnnotation(v1alpha1.HeldAnnotation)
 }
 
+// GiveBackUnseen does so in the same write, of a workload that left the defense: no admission
+// sees that. A halt has the same fields, so what is held and halted takes two writes.
+func (p *Patch) GiveBackUnseen(by workload.Kind) {
+	w, h := p.workload, p.workload.Hold
+	if h == nil || w.Annotations[v1alpha1.HaltedAnnotation] != "" {
+		p.GiveBack(by)
+		return
+	}
+	p.ops = append(p.ops, by.SetPace(defense.Pacing{Pace: w.Pace, Bare: w.Bare}, h.Fitting(h.Kept(w.Pace)))...)
+	p.DropAnnotation(v1alpha1.HeldAnnotation)
+	p.disowns = append(p.disowns, by.PacePaths()...)
+}
+
 // PatchWorkload writes a patch, unless the same was denied just now. One that is
 // denied is a [DeniedError].
 func (c *Cluster) PatchWorkload(ctx context.Context, p *Patch, a Act) error {

@@ -17,6 +17,7 @@ limitations under the License.
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -202,6 +203,52 @@ func TestPaceSetPastAdmission(t *testing.T) {
 			}
 			if after.Spec.MinReadySeconds != test.want {
 				t.Errorf("minReadySeconds are %d, want %d", after.Spec.MinReadySeconds, test.want)
+			}
+		})
+	}
+}
+
+// TestGiveBackUnseen: one write gives back what a hold changed of a workload that left the defense. Where
+// somebody changed the workload since it was observed, nothing is written.
+func TestGiveBackUnseen(t *testing.T) {
+	held := &defense.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: defense.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
+		Set: defense.Pace{MinReadySeconds: 300, ProgressDeadlineSeconds: 2400}}
+	for name, test := range map[string]struct {
+		observed, is, want int32
+		outdated           bool
+	}{
+		"as the operator set it":     {observed: 300, is: 300, want: 5},
+		"a user's is kept":           {observed: 7, is: 7, want: 7},
+		"a user's, not yet observed": {observed: 300, is: 7, want: 7, outdated: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := web().Annotation(v1alpha1.HeldAnnotation, held.String()).MinReadySeconds(test.is).Obj()
+			d.Spec.ProgressDeadlineSeconds = &held.Set.ProgressDeadlineSeconds
+			writes := 0
+			c := clusterOf(t, interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+					writes++
+					return c.Patch(ctx, o, p, opts...)
+				},
+			}, d)
+			kind := workload.Deployment{}
+			w, err := kind.Get(t.Context(), c.Live, client.ObjectKeyFromObject(d))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Pace.MinReadySeconds = test.observed
+			p := PatchRelease(w)
+			p.GiveBackUnseen(kind)
+			if err := c.PatchWorkload(t.Context(), p, ActRecord); (err != nil) != test.outdated {
+				t.Fatal(err)
+			}
+			var after appsv1.Deployment
+			if err := c.Live.Get(t.Context(), client.ObjectKeyFromObject(d), &after); err != nil {
+				t.Fatal(err)
+			}
+			_, still := after.Annotations[v1alpha1.HeldAnnotation]
+			if after.Spec.MinReadySeconds != test.want || still != test.outdated || writes != 1 {
+				t.Errorf("minReadySeconds are %d, want %d; held: %t; %d writes", after.Spec.MinReadySeconds, test.want, still, writes)
 			}
 		})
 	}

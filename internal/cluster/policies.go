@@ -20,41 +20,90 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/pages"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Policies are those of a namespace and of the operator's, in the order in which they
 // count.
 func (v View) Policies(ctx context.Context, namespace string) ([]v1alpha1.DefensePolicy, error) {
-	return v.policies(ctx, v.Cached, namespace)
+	return v.policies(namespace, func(in client.InNamespace) ([]v1alpha1.DefensePolicy, error) {
+		var list v1alpha1.DefensePolicyList
+		err := v.Cached.List(ctx, &list, in, client.UnsafeDisableDeepCopy)
+		return list.Items, err
+	})
 }
 
 // LivePolicies are the same as the API server has them: a cache that is behind must
 // not end a check.
 func (v View) LivePolicies(ctx context.Context, namespace string) ([]v1alpha1.DefensePolicy, error) {
-	return v.policies(ctx, v.Live, namespace)
+	return v.policies(namespace, func(in client.InNamespace) (policies []v1alpha1.DefensePolicy, err error) {
+		return policies, pages.Each(ctx, func(ctx context.Context, limit int64, from string) (string, error) {
+			var page v1alpha1.DefensePolicyList
+			if err := v.Live.List(ctx, &page, in, client.Limit(limit), client.Continue(from)); err != nil {
+				return "", err
+			}
+			for i := range page.Items {
+				if _, err := workload.TrimPolicy(&page.Items[i]); err != nil {
+					return "", err
+				}
+			}
+			policies = append(policies, page.Items...)
+			return page.Continue, nil
+		})
+	})
 }
 
-func (v View) policies(ctx context.Context, from client.Reader, namespace string) ([]v1alpha1.DefensePolicy, error) {
-	var policies []v1alpha1.DefensePolicy
+func (v View) policies(
+	namespace string, list func(client.InNamespace) ([]v1alpha1.DefensePolicy, error),
+) (policies []v1alpha1.DefensePolicy, err error) {
 	for _, ns := range slices.Compact([]string{v.Operator, namespace}) {
-		var list v1alpha1.DefensePolicyList
-		if err := from.List(ctx, &list, client.InNamespace(ns), client.UnsafeDisableDeepCopy); err != nil {
+		of, err := list(client.InNamespace(ns))
+		if err != nil {
 			return nil, fmt.Errorf("list defensepolicies of %s: %w", ns, err)
 		}
-		policies = append(policies, list.Items...)
+		policies = append(policies, of...)
 	}
 	policy.Sort(policies, v.Operator)
 	return policies, nil
+}
+
+// setAsideTimeout bounds the writing of the condition SetAside.
+const setAsideTimeout = 30 * time.Second
+
+// setAside writes on a policy that this process evaluates none of its rules until then. The
+// condition is for users: nothing depends on it.
+func (c *Cluster) setAside(l logr.Logger, of rules.Policy, until time.Time) {
+	ctx, cancel := context.WithTimeout(context.Background(), setAsideTimeout)
+	defer cancel()
+	l.Info("evaluates no rule of a policy for a while, because several evaluations did not end",
+		"defensepolicy", of.Namespace+"/"+of.Name, "generation", of.Generation, "until", until)
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		var p v1alpha1.DefensePolicy
+		if err := c.Client.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: of.Name}, &p); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if !policy.SetAside(&p, of, c.Clock.Now(), until) {
+			return nil
+		}
+		return client.IgnoreNotFound(c.Client.Status().Update(ctx, &p))
+	})
+	if err != nil {
+		l.Error(err, "cannot write that a policy is set aside", "defensepolicy", of.Namespace+"/"+of.Name)
+	}
 }
 
 // PoliciesOf are those that select a workload, as namespace/name@generation.
@@ -122,14 +171,11 @@ func (v View) OldPods(ctx context.Context, w *defense.Workload) ([]defense.Pod, 
 	if err != nil || r == nil {
 		return nil, err
 	}
-	var list corev1.PodList
-	if err := v.Cached.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(r.UID)},
-		client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list pods of %s %s/%s before its release: %w", w.Kind(), w.Namespace, w.Name, err)
-	}
-	pods := make([]defense.Pod, len(list.Items))
-	for j := range list.Items {
-		pods[j] = defense.ObservePod(&list.Items[j])
+	at := *w
+	at.Revision = r.Revision
+	pods, err := kind.Pods(ctx, v.Cached, &at)
+	if err != nil {
+		return nil, fmt.Errorf("before its release: %w", err)
 	}
 	return pods, nil
 }

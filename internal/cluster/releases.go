@@ -68,7 +68,7 @@ func (v View) DefendedOwner(ctx context.Context, change *v1alpha1.ChangeWorkload
 func (v View) Releases(ctx context.Context, namespace string, uid types.UID) ([]v1alpha1.ChangeWorkload, error) {
 	var list v1alpha1.ChangeWorkloadList
 	if err := v.Cached.List(ctx, &list, OwnedBy(namespace, uid)...); err != nil {
-		return nil, fmt.Errorf("list changeworkloads of %s: %w", uid, err)
+		return nil, fmt.Errorf("list changeworkloads of %s: %w", namespace, err)
 	}
 	return list.Items, nil
 }
@@ -77,7 +77,7 @@ func (v View) Releases(ctx context.Context, namespace string, uid types.UID) ([]
 func (v View) History(ctx context.Context, namespace string, uid types.UID) ([]defense.Revision, error) {
 	var list appsv1.ControllerRevisionList
 	if err := v.Cached.List(ctx, &list, OwnedBy(namespace, uid)...); err != nil {
-		return nil, fmt.Errorf("list controllerrevisions of %s: %w", uid, err)
+		return nil, fmt.Errorf("list controllerrevisions of %s: %w", namespace, err)
 	}
 	return workload.History(list.Items), nil
 }

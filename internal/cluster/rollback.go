@@ -19,7 +19,11 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -43,7 +47,7 @@ func (c *Cluster) ObserveRollback(ctx context.Context, key workload.Key) (in def
 	// Pods are as old as the API server says, so its clock counts.
 	in = defense.RollbackInput{Now: c.Clock.Now(), Workload: w, Enrolled: true}
 	// A setting that cannot be used is reported by the release.
-	inForce, err := c.InForceOn(ctx, w)
+	inForce, err := c.InForceOf(ctx, w, nil)
 	if err != nil {
 		return in, false, err
 	}
@@ -77,6 +81,54 @@ type RefusedError struct{ Why string }
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Why }
 
+// maxRequested is how many requested rollbacks a namespace may have in requestWindow.
+const (
+	maxRequested  = 60
+	requestWindow = time.Minute
+)
+
+// TooManyError says that a namespace has too many requests for rollbacks, and when to try again.
+type TooManyError struct {
+	Namespace string
+	After     time.Duration
+}
+
+// Error implements error.
+func (e *TooManyError) Error() string {
+	return fmt.Sprintf("%d rollbacks were requested in namespace %s within a minute: try again in %s",
+		maxRequested, e.Namespace, e.After.Truncate(time.Second)+time.Second)
+}
+
+// requestRate bounds the requested rollbacks of each namespace.
+type requestRate struct {
+	mu sync.Mutex
+	// taken are the times of those in the window, by namespace.
+	taken map[string][]time.Time
+}
+
+// take counts a request. It returns how long to wait where there are too many.
+func (r *requestRate) take(namespace string, now time.Time) (wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.taken, func(_ string, times []time.Time) bool { return !now.Before(times[len(times)-1].Add(requestWindow)) })
+	taken := slices.DeleteFunc(r.taken[namespace], func(at time.Time) bool { return !now.Before(at.Add(requestWindow)) })
+	if len(taken) >= maxRequested {
+		r.taken[namespace] = taken
+		return taken[0].Add(requestWindow).Sub(now)
+	}
+	if r.taken == nil {
+		r.taken = map[string][]time.Time{}
+	}
+	r.taken[namespace] = append(taken, now)
+	return 0
+}
+
+// UntilRequested counts a requested rollback that is about to be made. It returns how long the
+// request has to wait where its namespace has too many.
+func (c *Cluster) UntilRequested(namespace string) time.Duration {
+	return c.carriedOut.take(namespace, c.Clock.Now())
+}
+
 // RequestRollback asks for a rollback on the workload, where the leader finds it. It
 // returns the version it goes to. Each request is taken once: at is when it was
 // made, and the next one has to be newer.
@@ -95,6 +147,9 @@ func (c *Cluster) RequestRollback(ctx context.Context, key workload.Key, version
 	to, why := defense.RequestRollback(in, version)
 	if why != "" {
 		return "", &RefusedError{why}
+	}
+	if after := c.requests.take(w.Namespace, c.Clock.Now()); after > 0 {
+		return "", &TooManyError{Namespace: w.Namespace, After: after}
 	}
 	p := PatchRevision(w)
 	p.SetAnnotation(v1alpha1.RollbackToAnnotation, to)

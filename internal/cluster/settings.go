@@ -30,10 +30,15 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// InForce returns the settings in force for a workload with these annotations in a
-// namespace under defense. Without annotations it is what is in force in the
-// namespace.
-func (v View) InForce(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
+// InForceIn returns the settings in force in a namespace, for what has no workload.
+func (v View) InForceIn(ctx context.Context, namespace string) (settings.InForce, error) {
+	return v.InForceRequested(ctx, namespace, nil)
+}
+
+// InForceRequested returns the settings that the annotations of a request to a webhook
+// lead to. They leave out what the owner of a workload and policies add: a decision about
+// a workload takes [View.InForceOf].
+func (v View) InForceRequested(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
 	operator, err := v.Settings(ctx, v.Operator)
 	if err != nil {
 		return settings.InForce{}, err
@@ -45,25 +50,22 @@ func (v View) InForce(ctx context.Context, namespace string, annotations map[str
 	return settings.For(operator, own, annotations), nil
 }
 
-// InForceOn is what is in force for a workload, with what follows from its owner.
-func (v View) InForceOn(ctx context.Context, w *defense.Workload) (settings.InForce, error) {
-	inForce, err := v.InForce(ctx, w.Namespace, w.Annotations)
-	inForce.ObserveOwned(w.ObservingOwner())
-	return inForce, err
-}
-
-// InForceOf is what is in force for a release of a workload, with what policies say of
-// the server, and of a hold: those that were there when it began.
+// InForceOf returns the settings in force for a workload and a release of it, with what
+// follows from the owner of the workload, and what policies add about the server and
+// about a hold: the policies that were there when the release began. Without a release
+// all policies that are there count. Whoever decides about a workload gets its settings
+// here, so that every decision has the same ones.
 func (v View) InForceOf(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload) (settings.InForce, error) {
-	inForce, err := v.InForceOn(ctx, w)
+	inForce, err := v.InForceRequested(ctx, w.Namespace, w.Annotations)
 	if err != nil {
 		return inForce, err
 	}
+	inForce.ObserveOwned(w.ObservingOwner())
 	policies, of, err := v.PoliciesFor(ctx, w)
 	if err != nil || !slices.ContainsFunc(policies, func(p v1alpha1.DefensePolicy) bool { return policy.NamesServer(&p) || policy.MayHold(&p) }) {
 		return inForce, err
 	}
-	if change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release {
+	if change != nil && change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release {
 		of.Began = time.Unix(change.Status.StartTimeUnix, 0)
 	}
 	selected := policy.Select(policies, v.Operator, of)
@@ -76,7 +78,7 @@ func (v View) InForceOf(ctx context.Context, w *defense.Workload, change *v1alph
 // labels and annotations, with what policies say of a hold. It reads caches only. Where
 // they lack what policies select by, there is an error, and nothing is known of the hold.
 func (v View) InForceAtAdmission(ctx context.Context, namespace string, labels, annotations map[string]string) (settings.InForce, error) {
-	inForce, err := v.InForce(ctx, namespace, annotations)
+	inForce, err := v.InForceRequested(ctx, namespace, annotations)
 	if err != nil {
 		return settings.InForce{}, err
 	}

@@ -54,13 +54,13 @@ func TestInForce(t *testing.T) {
 		"nobody's":        {"elsewhere", "other", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := View{Cached: c, Operator: test.operator}.InForce(t.Context(), test.namespace, test.annotations)
+			got, err := View{Cached: c, Operator: test.operator}.InForceRequested(t.Context(), test.namespace, test.annotations)
 			if err != nil || got.BatchSize != test.want {
 				t.Errorf("batches of %d, %v, want %d", got.BatchSize, err, test.want)
 			}
 		})
 	}
-	if _, err := (View{Cached: fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()}).InForce(t.Context(), "own", nil); err == nil {
+	if _, err := (View{Cached: fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()}).InForceIn(t.Context(), "own"); err == nil {
 		t.Error("no error where the settings cannot be read")
 	}
 }

@@ -140,6 +140,7 @@ func (v View) Anew(ctx context.Context, w *defense.Workload) (*defense.Workload,
 	if stored == nil {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: w.Kind()}, w.Name)
 	}
+	workload.TrimMeta(stored)
 	anew := *w
 	anew.Labels, anew.Annotations, anew.ResourceVersion = stored.GetLabels(), stored.GetAnnotations(), stored.GetResourceVersion()
 	anew.Deleting = stored.GetDeletionTimestamp() != nil

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	extensionsv1beta1 "k8s.io/api/extensions/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,6 +38,9 @@ import (
 
 // +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=apps,resources=daemonsets/finalizers,verbs=update
+
+// templateGenerationLabel is how the controller numbers the template that it made a pod of.
+const templateGenerationLabel = extensionsv1beta1.DaemonSetTemplateGenerationKey
 
 // DaemonSet is the Kind of apps/v1 DaemonSets. It owns its pods itself, and remembers
 // its templates in ControllerRevisions. How many pods it is to have its status says.
@@ -107,7 +111,7 @@ func (DaemonSet) glance(ctx context.Context, r client.Reader, key types.Namespac
 	}
 	current := currentRevision(all, w, d)
 	if current == nil && !w.Rollout.Unobserved {
-		if current, err = revisionByPods(ctx, r, w, all, d.Status.UpdatedNumberScheduled); err != nil {
+		if current, err = revisionByPods(ctx, r, w, all); err != nil {
 			return nil, nil, false, err
 		}
 	}
@@ -149,32 +153,30 @@ func currentRevision(all []revision, w *defense.Workload, d *appsv1.DaemonSet) *
 	return newest
 }
 
-// revisionByPods is the newest revision where as many pods are of it as the status counts,
-// and each pod is of one that is known: so none that is newer has been missed. A controller
-// that does not know every field of a template goes back to an earlier revision of it
-// without a trace of that in the revision.
-func revisionByPods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision, updated int32) (*revision, error) {
-	if len(all) == 0 || updated == 0 {
+// revisionByPods is the revision of a pod that the controller made of the current template,
+// by the number of the template that it labels pods with. A controller that does not know
+// every field of a template goes back to an earlier revision of it without a trace of that
+// in the revision. How many pods of the revision the status counts proves nothing: the
+// status, the pods and the revisions are not read at one time.
+func revisionByPods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision) (*revision, error) {
+	generation := w.Annotations[appsv1.DeprecatedTemplateGeneration]
+	if generation == "" {
 		return nil, nil
 	}
 	pods, err := podsOwned(ctx, r, w)
 	if err != nil {
 		return nil, err
 	}
-	of := int32(0)
 	for i := range pods {
+		if pods[i].Labels[templateGenerationLabel] != generation {
+			continue
+		}
 		mark := pods[i].Labels[appsv1.ControllerRevisionHashLabelKey]
-		if !slices.ContainsFunc(all, func(one revision) bool { return one.mark == mark }) {
-			return nil, nil
-		}
-		if mark == all[0].mark && pods[i].DeletionTimestamp == nil {
-			of++
+		if at := slices.IndexFunc(all, func(one revision) bool { return one.mark == mark }); at >= 0 {
+			return &all[at], nil
 		}
 	}
-	if of != updated {
-		return nil, nil
-	}
-	return &all[0], nil
+	return nil, nil
 }
 
 // observeDaemonSet reads a DaemonSet, trimmed or as the API server sent it.
@@ -186,7 +188,7 @@ func observeDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv
 	}
 	w.Replicas, w.MinReady = d.Status.DesiredNumberScheduled, time.Duration(d.Spec.MinReadySeconds)*time.Second
 	w.Stopping = stoppingOfDaemonSet(&d.Spec.UpdateStrategy, w.Annotations)
-	w.Rolling = !w.OnDelete // halted it still runs old pods until new ones do
+	w.Rolling = !w.OnDelete && !w.Unknown // halted it still runs old pods until new ones do
 	w.ByPods, w.PerNode = true, true
 	w.InFlight, w.MayLack = inFlightOfDaemonSet(&d.Spec.UpdateStrategy, w.Replicas)
 	w.Rollout = rolloutOfDaemonSet(&d)
@@ -198,7 +200,10 @@ func observeDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv
 // it is the annotations say.
 func stoppingOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]string) defense.Stopping {
 	onDelete := s.Type == appsv1.OnDeleteDaemonSetStrategyType
-	return defense.Stopping{Paused: onDelete, OnDelete: onDelete && annotations[v1alpha1.HaltedAnnotation] == ""}
+	return defense.Stopping{
+		Paused: onDelete, OnDelete: onDelete && annotations[v1alpha1.HaltedAnnotation] == "",
+		Unknown: !onDelete && s.Type != appsv1.RollingUpdateDaemonSetStrategyType && s.Type != "",
+	}
 }
 
 // inFlightOfDaemonSet is how many pods are replaced at a time, and how many of them are
@@ -237,7 +242,9 @@ func (DaemonSet) Pods(ctx context.Context, r client.Reader, w *defense.Workload)
 }
 
 // PodLabels implements Kind.
-func (DaemonSet) PodLabels() []string { return []string{appsv1.ControllerRevisionHashLabelKey} }
+func (DaemonSet) PodLabels() []string {
+	return []string{appsv1.ControllerRevisionHashLabelKey, templateGenerationLabel}
+}
 
 // IsCurrent implements Kind.
 func (DaemonSet) IsCurrent(w *defense.Workload, pod metav1.Object) bool { return isOfRevision(w, pod) }
@@ -272,6 +279,9 @@ func (DaemonSet) HaltPaths() []Path { return []Path{strategyTypePath} }
 // Resume implements Control.
 func (DaemonSet) Resume(w *defense.Workload) []Op {
 	rolling := string(appsv1.RollingUpdateDaemonSetStrategyType)
+	if w.Unknown {
+		return nil
+	}
 	if !w.Paused {
 		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: rolling}}
 	}
@@ -280,8 +290,12 @@ func (DaemonSet) Resume(w *defense.Workload) []Op {
 
 // Words implements Control.
 func (DaemonSet) Words(w *defense.Workload) defense.Words {
-	resume := patchCommand("daemonset", w.Name, strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType))
-	return defense.Words{HaltedBy: "updateStrategy OnDelete", Resume: resume, GoOn: resume, Undoes: true}
+	words := defense.Words{HaltedBy: "updateStrategy OnDelete", Resume: resumeCommand("daemonset", w.Name)}
+	words.GoOn = words.Resume
+	if w.OnDelete {
+		words.GoOn = patchCommand("daemonset", w.Name, strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType))
+	}
+	return words
 }
 
 // Restore implements Control.

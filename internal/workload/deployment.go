@@ -184,7 +184,7 @@ func (Deployment) Resume(w *defense.Workload) []Op {
 
 // Words implements Control: kubectl knows a pause.
 func (Deployment) Words(w *defense.Workload) defense.Words {
-	resume := "rollout resume deployment/" + w.Name
+	resume := "rollout resume " + defense.ShellWord("deployment/"+w.Name)
 	return defense.Words{Resume: resume, GoOn: resume}
 }
 
@@ -453,8 +453,8 @@ func oldRevision(rs *unstructured.Unstructured, version string) defense.OldRevis
 	replicas, _, _ := unstructured.NestedInt64(rs.Object, "spec", "replicas")
 	ready, _, _ := unstructured.NestedInt64(rs.Object, "status", "readyReplicas")
 	return defense.OldRevision{
-		Name: rs.GetName(), UID: rs.GetUID(), Version: version, Number: revisionNumber(rs),
-		Replicas: int32(replicas), Ready: int32(ready), //nolint:gosec // the API has them so
+		Name: rs.GetName(), UID: rs.GetUID(), Version: version, Revision: string(rs.GetUID()), Number: revisionNumber(rs),
+		Created: rs.GetCreationTimestamp().Time, Replicas: int32(replicas), Ready: int32(ready), //nolint:gosec // the API has them so
 	}
 }
 
@@ -580,6 +580,7 @@ func trimWorkload(obj any, halted []Path, keep ...string) (any, error) {
 			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 		}
 	}
+	TrimMeta(u)
 	return trim(u, Version, keep...)
 }
 
@@ -598,12 +599,8 @@ func trimReplicaSet(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	revision, numbered := u.GetAnnotations()[revisionAnnotation]
-	u.SetAnnotations(nil)
-	if numbered {
-		u.SetAnnotations(map[string]string{revisionAnnotation: revision})
-	}
-	u.SetLabels(nil)
+	u.SetLabels(nil) // they are the template's
+	trimMeta(u, revisionAnnotation)
 	return trim(u, VersionOfReplicaSet, "replicas")
 }
 
@@ -613,10 +610,8 @@ func trim(u *unstructured.Unstructured, version func(map[string]any) string, kee
 		return nil, err
 	}
 	images := imagesOf(u)
-	u.SetManagedFields(nil)
-	if annotations := u.GetAnnotations(); annotations != nil {
-		delete(annotations, corev1.LastAppliedConfigAnnotation)
-		u.SetAnnotations(annotations)
+	if status, ok := u.Object["status"].(map[string]any); ok {
+		trimStatus(status)
 	}
 	if spec, ok := u.Object["spec"].(map[string]any); ok {
 		for k := range spec {

@@ -18,8 +18,11 @@ package workload
 
 import "slices"
 
-// Images lists what the containers of a pod template run, each image once, those
-// of init containers first.
+// Bounds of the images of a template: how many, and the bytes of one.
+const maxImages, maxImage = 8, 256
+
+// Images lists the images of the containers of a pod template, each once, those of init
+// containers first: at most 8, and of each at most 256 bytes.
 func Images(template map[string]any) []string {
 	var images []string
 	spec, _ := template["spec"].(map[string]any)
@@ -27,10 +30,23 @@ func Images(template map[string]any) []string {
 		containers, _ := spec[key].([]any)
 		for i := range containers {
 			container, _ := containers[i].(map[string]any)
-			if image, _ := container["image"].(string); image != "" && !slices.Contains(images, image) {
-				images = append(images, image)
-			}
+			image, _ := container["image"].(string)
+			images = withImage(images, image)
 		}
 	}
 	return images
+}
+
+func shortImages(all []string) (images []string) {
+	for _, image := range all {
+		images = withImage(images, image)
+	}
+	return images
+}
+
+func withImage(images []string, image string) []string {
+	if image = short(image, maxImage); image == "" || len(images) == maxImages || slices.Contains(images, image) {
+		return images
+	}
+	return append(images, image)
 }

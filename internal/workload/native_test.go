@@ -342,6 +342,11 @@ func TestNativeRollouts(t *testing.T) {
 			stopping: defense.Stopping{Paused: true, OnDelete: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
 		"daemon, halted": {of: makeDaemon().with(onDeleteDaemon).with(func(n *native) { n.meta.Annotations[v1alpha1.HaltedAnnotation] = "v" }), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
 			stopping: defense.Stopping{Paused: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
+		// As a later Kubernetes may have, and this build does not know.
+		"set, Recreate": {of: makeSet().with(recreate), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
+			stopping: defense.Stopping{Unknown: true}, told: "2 of 5 pods run this version, 5 are available"},
+		"daemon, Recreate": {of: makeDaemon().with(recreate), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
+			stopping: defense.Stopping{Unknown: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
 		"daemon, no node": {of: makeDaemon().with(func(n *native) { n.daemon.Status, n.pods = appsv1.DaemonSetStatus{ObservedGeneration: 2}, nil }), revision: "new", complete: true,
 			told: "0 of 0 nodes run this version, on 0 a pod is available"},
 		"daemon, the history of the operator is none of its revisions": {of: makeDaemon().with(func(n *native) {
@@ -399,6 +404,16 @@ func onDeleteSet(n *native) {
 	n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 }
 
+// recreate is a strategy that the operator does not know.
+func recreate(n *native) {
+	if n.set != nil {
+		n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: "Recreate"}
+	}
+	if n.daemon != nil {
+		n.daemon.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: "Recreate"}
+	}
+}
+
 func allNewDaemon(n *native) {
 	n.daemon.Status.UpdatedNumberScheduled = 5
 	for _, p := range n.pods {
@@ -422,6 +437,8 @@ func TestNativeWorkloads(t *testing.T) {
 		"set, no replicas":     {makeSet().with(func(n *native) { n.set.Spec.Replicas = ptr.To[int32](0) }), 0, 1, 1, true, 0},
 		"set, minReadySeconds": {makeSet().with(func(n *native) { n.set.Spec.MinReadySeconds = 7 }), 5, 1, 1, true, 7 * time.Second},
 		"set, OnDelete":        {makeSet().with(onDeleteSet), 5, 1, 1, false, 0},
+		"set, Recreate":        {makeSet().with(recreate), 5, 1, 1, false, 0},
+		"daemon, Recreate":     {makeDaemon().with(recreate), 5, 1, 1, false, 0},
 		"set, several at a time": {makeSet().with(func(n *native) {
 			n.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromString("40%"))
 		}), 5, 2, 2, true, 0},
@@ -453,8 +470,8 @@ func TestNativeWorkloads(t *testing.T) {
 
 // TestNativeRevisions: the other revisions, their templates and images.
 func TestNativeRevisions(t *testing.T) {
-	for name, of := range map[string]*native{"set": makeSet(), "daemon": makeDaemon()} {
-		t.Run(name, func(t *testing.T) {
+	for mark, of := range map[string]*native{"db-": makeSet(), "": makeDaemon()} {
+		t.Run(of.kind.Resource(), func(t *testing.T) {
 			of.revision("db-older", "older", 0, "older").CreationTimestamp = deployedAt
 			of.revision("db-left", "left", 0, "left").CreationTimestamp = metav1.NewTime(deployedAt.Add(-time.Hour)) // of a workload of its name before it
 			of.revision("db-odd", "odd", 0, "odd").Data.Raw = []byte("{}")
@@ -467,8 +484,8 @@ func TestNativeRevisions(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := []defense.OldRevision{
-				{Name: "db-old", UID: "uid-db-old", Version: versionWith(t, "old"), Number: 1},
-				{Name: "db-older", UID: "uid-db-older", Version: versionWith(t, "older")},
+				{Name: "db-old", UID: "uid-db-old", Version: versionWith(t, "old"), Revision: mark + "old", Number: 1, Created: deployedAt.Add(time.Hour)},
+				{Name: "db-older", UID: "uid-db-older", Version: versionWith(t, "older"), Revision: mark + "older", Created: deployedAt.Time},
 			}
 			if diff := cmp.Diff(want, revisions); diff != "" {
 				t.Error("-want +got:\n", diff)
@@ -608,6 +625,8 @@ func TestNativeControl(t *testing.T) {
 		"set, a user resumed it before":                {of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, want: `{"rollingUpdate":{"partition":1},"type":"RollingUpdate"}`, from: "1"},
 		"set, seen as resumed, and halted":             {of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, stored: makeSet().with(halted("1")), from: "1"},
 		"set, a user asked for OnDelete before":        {of: makeSet().with(onDeleteSet), do: resume, want: `{"type":"OnDelete"}`},
+		"set, a user asked for Recreate before":        {of: makeSet().with(recreate), do: resume, want: `{"type":"Recreate"}`},
+		"daemon, a user asked for Recreate before":     {of: makeDaemon().with(recreate), do: resume, want: `{"type":"Recreate"}`},
 		"daemon, halted":                               {of: makeDaemon(), do: halt, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"OnDelete"}`},
 		"daemon, a user asked for OnDelete":            {of: makeDaemon(), do: halt, stored: makeDaemon().with(onDeleteDaemon)},
 		"daemon, resumed":                              {of: makeDaemon().with(halted("")), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`},
@@ -686,6 +705,9 @@ func TestNativePace(t *testing.T) {
 		"deleted by its user": {makeSet().with(func(n *native) {
 			n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 		}), defense.Pacing{Pace: at(defense.NoPartition), Replicas: 5, Bare: true}, 0},
+		"recreated": {makeSet().with(recreate), defense.Pacing{Pace: at(defense.NoPartition), Replicas: 5, Bare: true}, 0},
+		"without a type": {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{} }),
+			defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0},
 		"held":                 {makeSet().with(heldAt(4, 4)), defense.Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 1},
 		"held, and edited":     {makeSet().with(heldAt(4, 2)), defense.Pacing{Pace: at(2), Rolling: true, Replicas: 5}, 2},
 		"held, and not yet so": {makeSet().with(heldAt(4, 1)), defense.Pacing{Pace: at(1), Rolling: true, Replicas: 5}, 1},
@@ -833,23 +855,31 @@ func TestHaltedRolls(t *testing.T) {
 }
 
 // TestRevisionByPods: a controller that does not know every field of a template goes back
-// to an earlier revision of it, and changes nothing of that but its number.
+// to an earlier revision of it, and changes nothing of that but its number. A pod that it
+// made since proves that; how many pods the status counts does not, which may be stale.
 func TestRevisionByPods(t *testing.T) {
 	back := func(n *native) {
 		n.template.Spec.Containers[0].Image = "new, and more"
 		n.daemon.Generation, n.daemon.Status.ObservedGeneration = 4, 4
 		n.daemon.Annotations[appsv1.DeprecatedTemplateGeneration] = "4"
 	}
+	made := func(pod int, generation string) func(*native) {
+		return func(n *native) { n.pods[pod].Labels[templateGenerationLabel] = generation }
+	}
 	for name, test := range map[string]struct {
 		of   *native
 		want string
 	}{
-		"as many pods are of it":                {makeDaemon().with(back), "new"},
-		"fewer are":                             {makeDaemon().with(back).with(func(n *native) { n.daemon.Status.UpdatedNumberScheduled = 3 }), ""},
-		"none is":                               {makeDaemon().with(back).with(func(n *native) { n.daemon.Status.UpdatedNumberScheduled = 0 }), ""},
-		"one is of a revision that is not seen": {makeDaemon().with(back).with(func(n *native) { n.pods[0].Labels[appsv1.ControllerRevisionHashLabelKey] = "newer" }), ""},
-		"one of it goes": {makeDaemon().with(back).with(func(n *native) {
-			n.pods[4].DeletionTimestamp, n.pods[4].Finalizers = &deployedAt, []string{"a/b"}
+		"a pod of it was made since":          {makeDaemon().with(back).with(made(4, "4")), "new"},
+		"a pod of an earlier one was":         {makeDaemon().with(back).with(made(0, "4")), "old"},
+		"all were made before":                {makeDaemon().with(back).with(made(3, "2")).with(made(4, "2")), ""},
+		"all were made before, and are of it": {makeDaemon().with(back).with(allNewDaemon).with(made(4, "2")), ""},
+		"when is not known":                   {makeDaemon().with(back), ""},
+		"of a revision that is not seen": {makeDaemon().with(back).with(made(0, "4")).with(func(n *native) {
+			n.pods[0].Labels[appsv1.ControllerRevisionHashLabelKey] = "newer"
+		}), ""},
+		"the template has no number": {makeDaemon().with(back).with(made(4, "")).with(func(n *native) {
+			delete(n.daemon.Annotations, appsv1.DeprecatedTemplateGeneration)
 		}), ""},
 	} {
 		t.Run(name, func(t *testing.T) {

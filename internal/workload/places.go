@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/pages"
 )
 
 // Places implements Repairer. What version a revision is of never changes, so that it may
@@ -87,12 +88,30 @@ func podsOfSet(ctx context.Context, cached, live client.Reader, w *defense.Workl
 	if err != nil {
 		return nil, fmt.Errorf("read the selector of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 	}
-	var list corev1.PodList
-	if err := live.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+	kind := NewRegistry(StatefulSet{})
+	var pods []corev1.Pod
+	err = pages.Each(ctx, func(ctx context.Context, limit int64, from string) (string, error) {
+		var page corev1.PodList
+		if err := live.List(ctx, &page, client.InNamespace(w.Namespace), client.MatchingLabelsSelector{Selector: selector},
+			client.Limit(limit), client.Continue(from)); err != nil {
+			return "", err
+		}
+		for i := range page.Items {
+			if ref := metav1.GetControllerOf(&page.Items[i]); ref == nil || ref.UID != w.UID {
+				continue
+			}
+			trimmed, err := kind.TrimPod(&page.Items[i])
+			if err != nil {
+				return "", err
+			}
+			if pod, ok := trimmed.(*corev1.Pod); ok {
+				pods = append(pods, *pod)
+			}
+		}
+		return page.Continue, nil
+	})
+	if err != nil {
 		return nil, fmt.Errorf("list pods of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 	}
-	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
-		ref := metav1.GetControllerOf(&p)
-		return ref == nil || ref.UID != w.UID
-	}), nil
+	return pods, nil
 }

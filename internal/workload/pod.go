@@ -17,7 +17,7 @@ limitations under the License.
 package workload
 
 import (
-	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +59,8 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 	case hangs:
 		trimmed.Status.InitContainerStatuses = trimContainers(pod.Status.InitContainerStatuses)
 		trimmed.Status.ContainerStatuses = trimContainers(pod.Status.ContainerStatuses)
+		trimmed.Spec.InitContainers = trimSpecs(pod.Spec.InitContainers, trimmed.Status.InitContainerStatuses)
+		trimmed.Spec.Containers = slices.Concat(trimmed.Spec.Containers, trimSpecs(pod.Spec.Containers, trimmed.Status.ContainerStatuses))
 	case observed.Unprobed && observed.Ready && observed.StartedAt.Before(observed.ReadySince.Add(-time.Second)):
 		// Of most pods the one time says the other.
 		trimmed.Status.ContainerStatuses = []corev1.ContainerStatus{{
@@ -104,6 +106,7 @@ func trimConditions(conditions []corev1.PodCondition, hangs bool) []corev1.PodCo
 }
 
 func trimContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	statuses = worstFirst(statuses, func(s *corev1.ContainerStatus) bool { return s.Ready && s.RestartCount == 0 })
 	trimmed := make([]corev1.ContainerStatus, len(statuses))
 	for i := range statuses {
 		s := &statuses[i]
@@ -111,6 +114,33 @@ func trimContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus 
 			Name: s.Name, State: trimState(&s.State), LastTerminationState: trimState(&s.LastTerminationState),
 			Ready: s.Ready, Started: s.Started, RestartCount: s.RestartCount,
 		}
+	}
+	return trimmed
+}
+
+// trimSpecs keeps of the containers with these statuses which are sidecars, and of their restart rules that there are
+// some, and which of the ends that are known they allow. The rules themselves may be long.
+func trimSpecs(containers []corev1.Container, statuses []corev1.ContainerStatus) (trimmed []corev1.Container) {
+	for i := range statuses {
+		s := &statuses[i]
+		at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == s.Name })
+		if at < 0 || containers[at].RestartPolicy == nil && len(containers[at].RestartPolicyRules) == 0 {
+			continue
+		}
+		c := corev1.Container{
+			Name: s.Name, RestartPolicy: containers[at].RestartPolicy,
+			ReadinessProbe: &corev1.Probe{}, // else it would count as unprobed
+		}
+		if rules := containers[at].RestartPolicyRules; len(rules) > 0 {
+			allowed := corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn}
+			for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+				if defense.AllowsEnd(rules, end) {
+					allowed.Values = append(allowed.Values, end.ExitCode)
+				}
+			}
+			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &allowed}}
+		}
+		trimmed = append(trimmed, c)
 	}
 	return trimmed
 }
@@ -132,46 +162,19 @@ func trimState(s *corev1.ContainerState) (trimmed corev1.ContainerState) {
 	return trimmed
 }
 
-// TrimNamespace keeps of a namespace's annotations only those that go into its
-// orders, and of its managed fields the entries that tell since when it is
-// enrolled.
+// enrolmentField is the field of a namespace that its enrolment sets.
+var enrolmentField = metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + v1alpha1.EnrolledLabel + `":{}}}}`)
+
+// TrimNamespace keeps of the managed fields of a namespace the time of its enrolment. A namespace with too many labels stays enrolled.
 func TrimNamespace(obj any) (any, error) {
 	ns, ok := obj.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return obj, nil
 	}
-	maps.DeleteFunc(ns.Annotations, func(key, _ string) bool {
-		return key != v1alpha1.TenantAnnotation && key != v1alpha1.PhaseAnnotation
-	})
-	kept := ns.ManagedFields[:0:0]
-	for i := range ns.ManagedFields {
-		if defense.OwnsEnrolment(&ns.ManagedFields[i]) {
-			kept = append(kept, ns.ManagedFields[i])
-		}
+	since := defense.EnrolledSince(ns.ManagedFields)
+	trimMeta(ns, v1alpha1.EnrolledLabel)
+	if !since.IsZero() {
+		ns.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: since}, FieldsV1: enrolmentField}}
 	}
-	ns.ManagedFields = kept
 	return ns, nil
-}
-
-func controllerOnly(refs []metav1.OwnerReference) []metav1.OwnerReference {
-	for i := range refs {
-		if refs[i].Controller != nil && *refs[i].Controller {
-			return []metav1.OwnerReference{refs[i]}
-		}
-	}
-	return nil
-}
-
-// only keeps the labels of these keys.
-func only(labels map[string]string, keys []string) map[string]string {
-	var kept map[string]string
-	for _, key := range keys {
-		if v, ok := labels[key]; ok {
-			if kept == nil {
-				kept = map[string]string{}
-			}
-			kept[key] = v
-		}
-	}
-	return kept
 }

@@ -29,8 +29,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
@@ -97,17 +99,25 @@ func TrimRevision(obj any) (any, error) {
 		return obj, nil
 	}
 	data := []byte(nil)
+	of := r.Labels[v1alpha1.HistoryOfLabel]
+	labels := []string{v1alpha1.VersionLabel, v1alpha1.HistoryOfLabel, v1alpha1.ProvenLabel}
 	if revised(r) != nil {
 		var err error
 		// What cannot be read is no reason to see none of them.
 		if data, err = json.Marshal(trimmedContent{Trimmed: contentOf(r)}); err != nil {
 			return nil, fmt.Errorf("trim controllerrevision %s/%s: %w", r.Namespace, r.Name, err)
 		}
-		r.Labels = only(r.Labels, []string{appsv1.ControllerRevisionHashLabelKey})
+		labels = []string{appsv1.ControllerRevisionHashLabelKey}
 	}
-	r.Annotations = only(r.Annotations, []string{appsv1.DeprecatedTemplateGeneration})
+	var owners []metav1.OwnerReference
+	for i := range r.OwnerReferences {
+		if ref := r.OwnerReferences[i]; len(owners) < maxOwners && (ptr.Deref(ref.Controller, false) || of != "" && string(ref.UID) == of) {
+			owners = append(owners, shortReference(ref))
+		}
+	}
+	trimMeta(r)
+	r.OwnerReferences, r.Labels = owners, only(r.Labels, labels)
 	r.Data.Raw, r.Data.Object = data, nil
-	r.ManagedFields = nil
 	return obj, nil
 }
 
@@ -116,7 +126,8 @@ func TrimRevision(obj any) (any, error) {
 func contentOf(r *appsv1.ControllerRevision) *content {
 	var trimmed trimmedContent
 	if json.Unmarshal(r.Data.Raw, &trimmed) == nil && trimmed.Trimmed != nil {
-		return trimmed.Trimmed
+		// Whoever may create a revision may write that, too.
+		return &content{Version: short(trimmed.Trimmed.Version, maxName), Images: shortImages(trimmed.Trimmed.Images)}
 	}
 	template, version, err := TemplateOf(r)
 	if err != nil {
@@ -242,11 +253,13 @@ func oldOf(all []revision, mark string) *defense.OldRevision {
 			return &old
 		}
 	}
-	return &defense.OldRevision{Name: mark, Number: -1}
+	return &defense.OldRevision{Name: mark, Revision: mark, Number: -1}
 }
 
 func (r *revision) old() defense.OldRevision {
-	return defense.OldRevision{Name: r.Name, UID: r.UID, Version: r.version, Number: r.Revision}
+	return defense.OldRevision{
+		Name: r.Name, UID: r.UID, Version: r.version, Revision: r.mark, Number: r.ControllerRevision.Revision, Created: r.CreationTimestamp.Time,
+	}
 }
 
 func isReady(pod *corev1.Pod) bool {

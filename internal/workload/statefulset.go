@@ -38,6 +38,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
@@ -185,9 +186,9 @@ func observeStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *app
 	}
 	w.Observed(paceOfStatefulSet(strategy))
 	w.Stopping = stoppingOfStatefulSet(strategy, w.Annotations)
-	w.Rolling = !w.OnDelete
+	w.Rolling = !w.OnDelete && !w.Unknown
 	w.InFlight = inFlightOfStatefulSet(strategy, w.Replicas)
-	w.ByPods, w.MayLack = true, w.InFlight
+	w.ByPods, w.Stateful, w.MayLack = true, true, w.InFlight
 	w.Rollout = rolloutOfStatefulSet(&s, w)
 	w.Words = StatefulSet{}.Words(w)
 	return w, &s, nil
@@ -200,7 +201,8 @@ func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, annotations map[
 	is := paceOfStatefulSet(s)
 	switch is.Partition {
 	case defense.NoPartition:
-		return defense.Stopping{OnDelete: true}
+		onDelete := s.Type == appsv1.OnDeleteStatefulSetStrategyType
+		return defense.Stopping{OnDelete: onDelete, Unknown: !onDelete}
 	case haltPartition:
 		return defense.Stopping{Paused: true}
 	default:
@@ -208,10 +210,11 @@ func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, annotations map[
 	}
 }
 
-// paceOfStatefulSet is its partition, which OnDelete does not have.
+// paceOfStatefulSet is its partition, which only rolling updates have: a strategy of another
+// type is refused with one, also where only a newer Kubernetes knows the type.
 func paceOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy) defense.Pace {
 	pace := defense.Pace{ByPartition: true}
-	if s.Type == appsv1.OnDeleteStatefulSetStrategyType {
+	if s.Type != appsv1.RollingUpdateStatefulSetStrategyType && s.Type != "" {
 		pace.Partition = defense.NoPartition
 	} else if s.RollingUpdate != nil {
 		pace.Partition = ptr.Deref(s.RollingUpdate.Partition, 0)
@@ -364,6 +367,8 @@ func (StatefulSet) HaltPaths() []Path { return []Path{partitionPath} }
 // Resume implements Control.
 func (StatefulSet) Resume(w *defense.Workload) []Op {
 	switch {
+	case w.Unknown:
+		return nil
 	case w.OnDelete:
 		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: string(appsv1.OnDeleteStatefulSetStrategyType)}}
 	case w.Bare:
@@ -374,24 +379,25 @@ func (StatefulSet) Resume(w *defense.Workload) []Op {
 	return replaceField(partitionPath, haltPartition, defense.HaltedPartition(w.Annotations))
 }
 
-// usersPartition is what a user wants the partition of a StatefulSet to be, halted or not.
-func usersPartition(w *defense.Workload) int32 {
-	if !w.Paused {
-		return w.Partition
-	}
-	return defense.HaltedPartition(w.Annotations)
-}
-
 // Words implements Control.
 func (StatefulSet) Words(w *defense.Workload) defense.Words {
-	partition := func(n int32) string { return patchCommand("statefulset", w.Name, partitionPath, n) }
 	words := defense.Words{
-		HaltedBy: fmt.Sprintf("partition %d", haltPartition), Resume: partition(usersPartition(w)), GoOn: partition(0), Undoes: true,
+		HaltedBy: fmt.Sprintf("partition %d", haltPartition), Resume: resumeCommand("statefulset", w.Name),
+		GoOn: patchCommand("statefulset", w.Name, partitionPath, int32(0)),
 	}
-	if w.OnDelete {
+	switch {
+	case w.OnDelete:
 		words.GoOn = patchCommand("statefulset", w.Name, strategyTypePath, string(appsv1.RollingUpdateStatefulSetStrategyType))
+	case w.Annotations[v1alpha1.HaltedAnnotation] != "":
+		words.GoOn = words.Resume
 	}
 	return words
+}
+
+// resumeCommand is the command that resumes what the operator halted: the field alone would
+// be taken for a manifest that is applied again.
+func resumeCommand(kind, name string) string {
+	return "altershield resume " + defense.ShellWord(kind+"/"+name)
 }
 
 // patchCommand is the command that sets one field of a workload.
@@ -402,9 +408,9 @@ func patchCommand(kind, name string, path Path, value any) string {
 	}
 	patch, err := json.Marshal(content)
 	if err != nil {
-		return "edit " + kind + "/" + name // of strings and numbers only
+		return "edit " + defense.ShellWord(kind+"/"+name) // of strings and numbers only
 	}
-	return fmt.Sprintf("patch %s/%s --type=merge -p '%s'", kind, name, patch)
+	return fmt.Sprintf("patch %s --type=merge -p %s", defense.ShellWord(kind+"/"+name), defense.ShellWord(string(patch)))
 }
 
 // Restore implements Control.

@@ -19,6 +19,7 @@ package workload
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -50,7 +52,12 @@ func TestTrimPod(t *testing.T) {
 		"pulls":     {State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}},
 	}
 	probes := map[string]*corev1.Probe{"probed": {}, "unprobed": nil}
+	rules := []corev1.ContainerRestartRule{{
+		Action:    corev1.ContainerRestartRuleActionRestart,
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpNotIn, Values: []int32{2}},
+	}}
 	for state, status := range states {
+		status.Name = "main"
 		for probed, probe := range probes {
 			for _, ready := range []time.Duration{0, 29 * time.Second, 10 * time.Second} { // 0 is not
 				pod := &corev1.Pod{
@@ -67,6 +74,15 @@ func TestTrimPod(t *testing.T) {
 				pod.Status.StartTime = &started
 				if ready > 0 {
 					pod.Status.Conditions[2] = corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at(ready)}
+				}
+				if ready == 10*time.Second {
+					pod.Spec.Containers[0].RestartPolicyRules = rules
+				}
+				if ready == 0 {
+					pod.Spec.InitContainers = []corev1.Container{{Name: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), ReadinessProbe: &corev1.Probe{}}}
+					pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
+						{Name: "proxy", Started: ptr.To(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(50 * time.Second)}}},
+					}
 				}
 				t.Run(fmt.Sprint(state, " ", probed, " ", ready), func(t *testing.T) {
 					trimmed, err := Defended().TrimPod(pod.DeepCopy())
@@ -172,11 +188,98 @@ func TestRevisions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	made, err := time.Parse(time.RFC3339, deployed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []defense.OldRevision{
-		{Name: "web-2", UID: "web-2", Version: Version(template("second", map[string]any{"app": "web"})), Number: 2, Stamped: true},
-		{Name: "web-1", UID: "web-1", Version: Version(template("first", map[string]any{"app": "web"})), Number: 1},
+		{Name: "web-2", UID: "web-2", Revision: "web-2", Version: Version(template("second", map[string]any{"app": "web"})),
+			Number: 2, Created: made, Stamped: true},
+		{Name: "web-1", UID: "web-1", Revision: "web-1", Version: Version(template("first", map[string]any{"app": "web"})),
+			Number: 1, Created: made},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("revisions -want +got:\n%s", diff)
+	}
+}
+
+// TestTrimLarge: what is cut of a workload changes neither its version nor what ends its
+// defense, and the last accepted spec of a policy stays.
+func TestTrimLarge(t *testing.T) {
+	containers := make([]any, 20)
+	for i := range containers {
+		containers[i] = map[string]any{"name": fmt.Sprint("c", i), "image": fmt.Sprint(i, strings.Repeat("x", 1000))}
+	}
+	template := map[string]any{"spec": map[string]any{"containers": containers}}
+	labels := map[string]any{v1alpha1.SuspendLabel: "1", v1alpha1.VersionLabel: "v"}
+	annotations := map[string]any{"example.com/notes": "x", v1alpha1.SuspendedByAnnotation: "v 1", revisionAnnotation: "3"}
+	made := func() *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "web", "labels": labels, "annotations": annotations},
+			"spec": map[string]any{"template": template},
+		}}
+		return u.DeepCopy()
+	}
+	trimmed := func() *defense.Workload {
+		u := made()
+		if _, err := trimDeployment(u); err != nil {
+			t.Fatal(err)
+		}
+		w, _, err := observeDeployment(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	w := trimmed()
+	if w.Version != Version(template) || len(w.Images) != maxImages || len(w.Images[0]) != maxImage {
+		t.Errorf("version %s and %d images of %d bytes", w.Version, len(w.Images), len(w.Images[0]))
+	}
+	want := map[string]string{v1alpha1.SuspendedByAnnotation: "v 1", revisionAnnotation: "3"}
+	if diff := cmp.Diff(want, w.Annotations); diff != "" || defense.OptedOut(w.Labels) {
+		t.Errorf("annotations -want +got:\n%s\nlabels %v", diff, w.Labels)
+	}
+	annotations = map[string]any{"example.com/notes": "x"}
+	if w := trimmed(); w.Annotations == nil {
+		t.Error("a patch would replace the annotations that the cache does not have")
+	}
+	annotations[v1alpha1.SuspendedByAnnotation] = "v 1"
+	for i := range 1000 {
+		labels[fmt.Sprint("label-", i)] = "x"
+	}
+	w = trimmed()
+	if w.Version != Version(template) || !defense.OptedOut(w.Labels) || len(w.Labels) != 3 || w.Labels[v1alpha1.SuspendLabel] != "1" ||
+		w.Annotations[v1alpha1.SuspendedByAnnotation] != "v 1" || w.Annotations[v1alpha1.TooLargeMark] == "" {
+		t.Errorf("of one that is too large stays %+v", w)
+	}
+	p := &v1alpha1.DefensePolicy{Spec: v1alpha1.DefensePolicySpec{Suggestion: strings.Repeat("x", maxPolicy)}}
+	p.Status.InForce = &v1alpha1.DefensePolicySpec{Suggestion: "before"}
+	if _, err := TrimPolicy(p); err != nil || p.Spec.Suggestion != "" || p.Status.InForce == nil || p.Annotations[v1alpha1.TooLargeMark] == "" {
+		t.Errorf("of a policy that is too large stays %+v, %v", p, err)
+	}
+}
+
+// TestTrimLargeReplicaSet: its labels and the annotations that it has of its Deployment may be too large
+// where those of the Deployment are not. Its revision stays.
+func TestTrimLargeReplicaSet(t *testing.T) {
+	containers := []any{map[string]any{"name": "main", "image": "v1"}}
+	rs := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"containers": containers}}},
+	}}
+	rs.SetLabels(map[string]string{"app": strings.Repeat("x", 8<<10)})
+	rs.SetAnnotations(map[string]string{revisionAnnotation: "7", v1alpha1.SuspendedByAnnotation: strings.Repeat("x", 12<<10)})
+	trimmed, err := trimReplicaSet(rs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := revisionNumber(trimmed.(*unstructured.Unstructured)); got != 7 { //nolint:errcheck // it trims what it gets
+		t.Errorf("revision %d", got)
+	}
+	rs.SetAnnotations(map[string]string{revisionAnnotation: "7", v1alpha1.SuspendedByAnnotation: strings.Repeat("x", 20<<10)})
+	if trimmed, err = trimReplicaSet(rs); err != nil {
+		t.Fatal(err)
+	}
+	if got := revisionNumber(trimmed.(*unstructured.Unstructured)); got != 7 { //nolint:errcheck // it trims what it gets
+		t.Errorf("revision %d of one that is too large", got)
 	}
 }
