@@ -73,8 +73,14 @@ const (
 	failed
 )
 
-// trialWait is when to ask again while another call tries the server.
-const trialWait = time.Second
+const (
+	// trialWait is when to ask again while another call tries the server.
+	trialWait = time.Second
+	// justFailed is how long the failure of a call counts for the last tries of others,
+	// so that a server that is down keeps few callers waiting. It is longer than
+	// trialWait, after which they ask again.
+	justFailed = 3 * time.Second
+)
 
 // breaker counts failures in a row. Results count for the period their call
 // began in, so that a slow call of before an outage does not end its cooling.
@@ -93,8 +99,9 @@ type breaker struct {
 	cooldown time.Duration
 	until    time.Time
 	trying   bool
-	// cause is the last failure.
-	cause error
+	// cause is the last failure, and failedAt when it was.
+	cause    error
+	failedAt time.Time
 }
 
 func newBreaker(c clock.PassiveClock, opts BreakerOptions) *breaker {
@@ -102,26 +109,41 @@ func newBreaker(c clock.PassiveClock, opts BreakerOptions) *breaker {
 	return &breaker{clock: c, opts: opts, state: BreakerClosed, cooldown: opts.Cooldown}
 }
 
-// allow says whether to call, and if not, when to ask again. Each allowed call
-// must report to done with the period it got.
-func (b *breaker) allow() (period int, retryAfter time.Duration, ok bool) {
+// allow says whether to call, and if not, why and when to ask again. The last try of
+// something does not wait for the breaker: it is made, or another call has just failed.
+// Each allowed call must report to done with the period it got.
+func (b *breaker) allow(last bool) (period int, retryAfter time.Duration, refused error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.state == BreakerOpen {
-		left := b.until.Sub(b.clock.Now())
+		now := b.clock.Now()
+		left := b.until.Sub(now)
 		// A clock that was set back must not keep it open for longer.
-		if left > 0 && left <= b.cooldown {
-			return 0, left, false
+		waits := left > 0 && left <= b.cooldown
+		switch {
+		case waits && last && now.Sub(b.failedAt) < justFailed:
+			return 0, 0, b.because(ErrJustFailed)
+		case waits && !last:
+			return 0, left, b.because(ErrBreakerOpen)
 		}
 		b.move(BreakerHalfOpen)
 	}
 	if b.state == BreakerHalfOpen {
 		if b.trying {
-			return 0, trialWait, false
+			return 0, trialWait, b.because(ErrBreakerOpen)
 		}
 		b.trying = true
 	}
-	return b.period, 0, true
+	return b.period, 0, nil
+}
+
+// alive says that the server answered a heartbeat: the next call tries it.
+func (b *breaker) alive() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state == BreakerOpen {
+		b.move(BreakerHalfOpen)
+	}
 }
 
 // done takes the result of an allowed call.
@@ -140,6 +162,7 @@ func (b *breaker) done(period int, result outcome) {
 			b.move(BreakerClosed)
 		}
 	case failed:
+		b.failedAt = b.clock.Now()
 		b.failures++
 		switch {
 		case b.state == BreakerHalfOpen:
@@ -159,14 +182,13 @@ func (b *breaker) failedBy(err error) {
 	b.cause = err
 }
 
-// refusal is the error of a call that is not let through.
-func (b *breaker) refusal() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// because adds the last failure to the error of a call that is not let through. With
+// the lock held.
+func (b *breaker) because(err error) error {
 	if b.cause == nil {
-		return ErrBreakerOpen
+		return err
 	}
-	return fmt.Errorf("%w, because: %s", ErrBreakerOpen, b.cause.Error())
+	return fmt.Errorf("%w, because: %s", err, b.cause.Error())
 }
 
 func (b *breaker) open() {

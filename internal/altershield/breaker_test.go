@@ -17,6 +17,7 @@ limitations under the License.
 package altershield
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -28,16 +29,16 @@ func TestBreaker(t *testing.T) {
 	b := newBreaker(clock, BreakerOptions{Failures: 2, Cooldown: 10 * time.Second, MaxCooldown: 15 * time.Second})
 	allowed := func() int {
 		t.Helper()
-		period, _, ok := b.allow()
-		if !ok {
+		period, _, err := b.allow(false)
+		if err != nil {
 			t.Fatalf("not allowed while %s", b.current())
 		}
 		return period
 	}
 	denied := func(want time.Duration) {
 		t.Helper()
-		if _, after, ok := b.allow(); ok || after != want {
-			t.Fatalf("allowed %v, retry after %s, want denied for %s", ok, after, want)
+		if _, after, err := b.allow(false); !errors.Is(err, ErrBreakerOpen) || after != want {
+			t.Fatalf("error %v, retry after %s, want denied for %s", err, after, want)
 		}
 	}
 	state := func(want BreakerState) {
@@ -76,6 +77,31 @@ func TestBreaker(t *testing.T) {
 	b.done(allowed(), failed)
 	b.done(allowed(), failed)
 	denied(10 * time.Second)
+
+	// A last try is made while it is open, unless another call has just failed: that
+	// counts as a try. While another one tries, it waits for that one.
+	if _, _, err := b.allow(true); !errors.Is(err, ErrJustFailed) || errors.Is(err, ErrBreakerOpen) {
+		t.Fatalf("error %v, want that another call has just failed", err)
+	}
+	clock.SetTime(clock.Now().Add(justFailed))
+	last, _, err := b.allow(true)
+	if err != nil {
+		t.Fatalf("a last try is refused: %v", err)
+	}
+	if _, after, err := b.allow(true); !errors.Is(err, ErrBreakerOpen) || after != trialWait {
+		t.Fatalf("error %v, retry after %s, want to wait for the other one", err, after)
+	}
+	b.done(last, answered)
+	state(BreakerClosed)
+	b.done(allowed(), failed)
+	b.done(allowed(), failed)
+
+	// A heartbeat that is answered has it tried at once.
+	denied(10 * time.Second)
+	b.alive()
+	state(BreakerHalfOpen)
+	b.done(allowed(), failed)
+	denied(15 * time.Second)
 
 	// A clock set back does not keep it open for longer than the cool-down.
 	clock.SetTime(clock.Now().Add(-time.Hour))

@@ -257,8 +257,9 @@ func (c *Client) SubmitAndStart(ctx context.Context, r SubmitAndStartRequest) (*
 
 // Heartbeat asks the server for its global switches, to see whether it works: any
 // error says that it does not, or not for us. It is no call about a release: the
-// circuit breaker neither holds it back nor learns from it, the limits do not count
-// it, and it is not reported to Options.OnCall.
+// circuit breaker does not hold it back, the limits do not count it, and it is not
+// reported to Options.OnCall. One that succeeds has the next call try the server; it
+// does not close the breaker, because heartbeats may work where nothing else does.
 func (c *Client) Heartbeat(ctx context.Context) error {
 	tokens, err := c.tokens.Tokens()
 	if err != nil {
@@ -270,15 +271,29 @@ func (c *Client) Heartbeat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = decode[map[string]json.RawMessage](ActionHeartbeat, got, tokens, nil)
+	if _, err = decode[map[string]json.RawMessage](ActionHeartbeat, got, tokens, nil); err == nil {
+		c.breaker.alive()
+	}
 	return err
 }
+
+// lastTry is the key of what LastTry adds to a context.
+type lastTry struct{}
+
+// LastTry makes the calls with a context the last ones before their caller gives up. An
+// open circuit breaker does not hold them back, unless another call has just failed.
+func LastTry(ctx context.Context) context.Context { return context.WithValue(ctx, lastTry{}, true) }
+
+func isLastTry(ctx context.Context) bool { return ctx.Value(lastTry{}) != nil }
 
 func hasNodeID(r *NodeResult) error {
 	// Without an id there is nothing to finish or poll, unless there is nothing
 	// to wait for.
 	if r.NodeID == "" && !r.SkipCheck {
 		return errors.New("the answer has no nodeId")
+	}
+	if len(r.NodeID) > maxNodeID {
+		return fmt.Errorf("nodeId in the answer has more than %d bytes", maxNodeID)
 	}
 	return nil
 }
@@ -380,9 +395,9 @@ func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ 
 	if err != nil {
 		return nil, &Error{Action: k.action, Class: ClassHuman, Err: err}
 	}
-	period, retryAfter, ok := c.breaker.allow()
-	if !ok {
-		return nil, &Error{Action: k.action, Class: ClassRetry, RetryAfter: retryAfter, Err: c.breaker.refusal()}
+	period, retryAfter, err := c.breaker.allow(isLastTry(ctx))
+	if err != nil {
+		return nil, &Error{Action: k.action, Class: ClassRetry, RetryAfter: retryAfter, Err: err}
 	}
 	result := neutral
 	defer func() {

@@ -231,6 +231,8 @@ func TestErrorClasses(t *testing.T) {
 		"array":             {answering(200, `[1]`), ClassRetry, is{Ambiguous: true}, "no JSON object"},
 		"other application": {answering(200, `{"code":0}`), ClassRetry, is{Ambiguous: true}, "no field success"},
 		"too big":           {answering(200, okAnswer+strings.Repeat(" ", maxAnswer)), ClassRetry, is{Ambiguous: true}, "more than 1048576 bytes"},
+		"a long node":       {answering(200, `{"success":true,"resultCode":"000","domain":{"nodeId":"`+strings.Repeat("n", 257)+`"}}`), ClassRetry, is{Ambiguous: true}, "more than 256 bytes"},
+		"a long node, skip": {answering(200, `{"success":true,"resultCode":"000","domain":{"skipCheck":true,"nodeId":"`+strings.Repeat("n", 257)+`"}}`), ClassRetry, is{Ambiguous: true}, "more than 256 bytes"},
 		"no node":           {answering(200, `{"success":true,"resultCode":"000","domain":{}}`), ClassRetry, is{Ambiguous: true}, "no nodeId"},
 		"wrong domain":      {answering(200, `{"success":true,"domain":[]}`), ClassRetry, is{Ambiguous: true}, "domain"},
 	}
@@ -591,7 +593,7 @@ func TestHeartbeat(t *testing.T) {
 		if _, err := c.StartBatch(t.Context(), testBatch()); err == nil {
 			t.Fatal("no error")
 		}
-		if err := c.Heartbeat(t.Context()); err != nil || c.Breaker() != BreakerOpen {
+		if err := c.Heartbeat(t.Context()); err != nil || c.Breaker() != BreakerHalfOpen {
 			t.Errorf("heartbeat: %v; breaker %s", err, c.Breaker())
 		}
 	})

@@ -53,8 +53,11 @@ var (
 	// or later (some of 901).
 	ErrUnprocessable = errors.New("unprocessable")
 	// ErrBreakerOpen: the server failed repeatedly and is left alone for a while;
-	// nothing was sent.
+	// nothing was sent, and nothing is known of the server now.
 	ErrBreakerOpen = errors.New("the circuit breaker is open")
+	// ErrJustFailed: another call failed a moment ago, which counts for this one, too;
+	// nothing was sent.
+	ErrJustFailed = errors.New("another call has just failed")
 	// ErrThrottled: our own limits of calls are reached; nothing was sent.
 	ErrThrottled = errors.New("throttled")
 	// ErrNoToken: there is no token to sign with; nothing was sent.

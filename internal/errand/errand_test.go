@@ -183,7 +183,7 @@ func TestLeave(t *testing.T) {
 		"an operator that hangs, and a StatefulSet": {
 			objects: []client.Object{managerDeployment(2), setting(false, false, ""), haltedSet("db")}, operator: stuck,
 			want: []string{
-				`StatefulSet shop/db: [paused]: kubectl -n shop patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":3}}}}'`,
+				"StatefulSet shop/db: [paused]: kubectl altershield resume statefulset/db -n shop",
 			},
 			within: time.Minute,
 		},
@@ -213,7 +213,9 @@ func TestLeave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "certificate"}}
-				inner := fake.NewClientBuilder().WithScheme(scheme()).WithObjects(append(tc.objects, secret)...).WithStatusSubresource(&v1alpha1.OpsConfigInfo{}).Build()
+				blocking := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: settings.NameBlocking}}
+				inner := fake.NewClientBuilder().WithScheme(scheme()).
+					WithObjects(append(tc.objects, secret, blocking)...).WithStatusSubresource(&v1alpha1.OpsConfigInfo{}).Build()
 				api := interceptor.NewClient(inner, interceptor.Funcs{
 					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 						o, isSetting := object.(*v1alpha1.OpsConfigInfo)
@@ -248,6 +250,13 @@ func TestLeave(t *testing.T) {
 					if strings.Contains(out.String(), not) {
 						t.Errorf("it says %q:\n%s", not, &out)
 					}
+				}
+				if err := inner.Get(t.Context(), client.ObjectKeyFromObject(blocking), blocking); err != nil {
+					t.Fatal(err)
+				}
+				left := meta.IsStatusConditionFalse(blocking.Status.Conditions, v1alpha1.ConditionInstalled)
+				if want := !tc.notOurs && tc.fail == nil; left != want {
+					t.Errorf("it says that this installation ends: %t, want %t", left, want)
 				}
 				var deployment appsv1.Deployment
 				hasManager := inner.Get(t.Context(), types.NamespacedName{Namespace: ours, Name: "manager"}, &deployment) == nil

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -119,6 +120,9 @@ func (l *leaving) run(ctx context.Context) {
 	l.tell(left, err == nil)
 	if err := l.unlock(ctx); err != nil {
 		l.say("the setting observe cannot be unlocked: %v", err)
+	}
+	if err := l.markLeft(ctx); err != nil {
+		l.say("the next installation may take what runs then for releases of this one: %v", err)
 	}
 	l.tellBack()
 	if manager != nil {
@@ -224,6 +228,29 @@ func (l *leaving) unlock(ctx context.Context) error {
 	before := object.DeepCopy()
 	object.Spec = was
 	return l.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// markLeft notes on the setting blocking that this installation ends. Where the kinds are kept, the
+// next start begins an installation, and what runs then is a baseline.
+func (l *leaving) markLeft(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		object := &v1alpha1.OpsConfigInfo{}
+		err := l.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: settings.NameBlocking}, object)
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		before := object.DeepCopy()
+		meta.SetStatusCondition(&object.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionInstalled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonLeft,
+			Message: "the operator was told to leave; its next start begins an installation",
+		})
+		return l.Status().Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	})
 }
 
 // tellBack says how the defense is turned on again, where the uninstall does not end.

@@ -72,6 +72,9 @@ type Script struct {
 	Early bool
 	// SkipCheck answers a start with skipCheck and checks nothing.
 	SkipCheck bool
+	// Lost answers a start with a node that the server then does not know: it has no
+	// check, and polls and ends of it are answered 103.
+	Lost bool
 	// Rules go with the verdict; a failing one has one rule by default.
 	Rules []altershield.Rule
 	// Msg, URL and Rollback are in the callback only where set: a stock server

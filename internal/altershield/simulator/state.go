@@ -163,9 +163,12 @@ func (s *Simulator) start(action altershield.Action, body map[string]any) reply 
 	n := s.newNode(o, scene, checkType, textsOf(body, "effectiveTargetLocations"))
 	r := reply{code: altershield.CodeSuccess, node: n.id}
 	script := s.scriptOf(n, altershield.StagePre)
-	if script.SkipCheck {
+	switch {
+	case script.Lost:
+		delete(s.nodes, n.id)
+	case script.SkipCheck:
 		n.state, n.passed[altershield.StagePre] = preEnded, true
-	} else {
+	default:
 		r.checks = []check{{node: n, stage: altershield.StagePre, run: n.run, script: script}}
 	}
 	r.domain = nodeAnswer(n, script.SkipCheck)
