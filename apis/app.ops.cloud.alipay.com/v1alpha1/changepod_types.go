@@ -177,8 +177,8 @@ type ChangePodStatus struct {
 	// +optional
 	PostVerdict *CheckVerdict `json:"postVerdict,omitempty"`
 	// EndDueTimeUnix is the time since when the server has to be notified of the
-	// end of a batch that is done without success, as Unix time in seconds. Empty
-	// when there is nothing to notify it of.
+	// end of a batch that is done, as Unix time in seconds: it ended without success,
+	// or its POST check had no turn. Empty when there is nothing to notify it of.
 	// +optional
 	EndDueTimeUnix int64 `json:"endDueTimeUnix,omitempty"`
 	// UpdateTime is when the operator last changed this status, as

@@ -341,15 +341,20 @@ type ReleaseEvidence struct {
 	Corrections []Correction `json:"corrections,omitempty"`
 }
 
-// OptOut is one time that a user opted a workload out of the defense.
+// OptOut is one time that a user opted a workload out of the defense, or gave it an owner
+// because of which it is only observed.
 type OptOut struct {
 	// User who did, as admission saw it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	User string `json:"user,omitempty"`
-	// While says what the workload was: Blocked or Quarantined.
-	// +kubebuilder:validation:Enum=Blocked;Quarantined
+	// While says what the workload was: Blocked, Halted, Held or Quarantined.
+	// +kubebuilder:validation:Enum=Blocked;Halted;Held;Quarantined
 	While OptOutWhile `json:"while"`
+	// Owner that the workload got, as kind/name; empty where a user opted it out.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Owner string `json:"owner,omitempty"`
 	// TimeUnix is when, as Unix time in seconds.
 	TimeUnix int64 `json:"timeUnix"`
 }
@@ -360,6 +365,10 @@ type OptOutWhile string
 const (
 	// WhileBlocked means that its releases were blocked.
 	WhileBlocked OptOutWhile = "Blocked"
+	// WhileHalted means that its rollout was halted by the operator.
+	WhileHalted OptOutWhile = "Halted"
+	// WhileHeld means that its rollout was held.
+	WhileHeld OptOutWhile = "Held"
 	// WhileQuarantined means that versions of it were in quarantine.
 	WhileQuarantined OptOutWhile = "Quarantined"
 )
@@ -408,17 +417,29 @@ type PreviousRelease struct {
 	ReleaseEvidence `json:",inline"`
 }
 
-// FoldedBatches is what is kept of the batches of an attempt that were removed, each
-// of which passed, because none of their pods exists any more.
+// FoldedBatches is the record of the batches of an attempt that were removed, because none
+// of their pods exists.
 type FoldedBatches struct {
-	// Numbers are their numbers, as in 1-57,59, and those of batches of earlier
-	// attempts that were removed.
+	// Numbers are their numbers, as in 1-57,59, and the numbers of removed batches of
+	// earlier attempts. At most 200 ranges: the lowest make room for higher ones.
 	// +optional
 	// +kubebuilder:validation:MaxLength=8192
 	Numbers string `json:"numbers,omitempty"`
+	// NumbersFrom is the lowest number that Numbers is complete from. Of lower numbers,
+	// each batch that does not exist was removed. Absent where Numbers lists all.
+	// +optional
+	NumbersFrom int32 `json:"numbersFrom,omitempty"`
 	// PassCount is how many pods passed in them; status.passCount contains it.
 	// +optional
 	PassCount int32 `json:"passCount,omitempty"`
+	// UnverifiedCount is how many of them passed without a verdict of AlterShield
+	// Server; status.unverifiedCount contains it.
+	// +optional
+	UnverifiedCount int32 `json:"unverifiedCount,omitempty"`
+	// FailCount is the number of their pods that failed; status.failCount contains it. They
+	// count as passed once every failed batch that still exists was corrected.
+	// +optional
+	FailCount int32 `json:"failCount,omitempty"`
 	// Removing are those that may still be there.
 	// +optional
 	// +kubebuilder:validation:MaxItems=100
@@ -439,6 +460,13 @@ type FoldedBatch struct {
 	// UID is the UID of its ChangePod.
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid"`
+	// UnverifiedCount is the number of its pods in unverifiedCount of the folded batches;
+	// absent for none.
+	// +optional
+	UnverifiedCount int32 `json:"unverifiedCount,omitempty"`
+	// Failed says that pods of it failed.
+	// +optional
+	Failed bool `json:"failed,omitempty"`
 }
 
 // FoldedNode is the node of a batch that was removed.
@@ -469,6 +497,10 @@ type ChangeWorkloadStatus struct {
 	// was deleted or left the defense.
 	// +optional
 	Status ChangeWorkloadStatusType `json:"status,omitempty"`
+	// DecidedTimeUnix is when the operator last decided on the release and wrote it down, as
+	// Unix time in seconds. No replica decides by an earlier time.
+	// +optional
+	DecidedTimeUnix int64 `json:"decidedTimeUnix,omitempty"`
 	// UpdateTime is when Status last changed, as 2006-01-02 15:04:05.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
@@ -476,6 +508,11 @@ type ChangeWorkloadStatus struct {
 	// UpdateTimeUnix is UpdateTime as Unix time in seconds.
 	// +optional
 	UpdateTimeUnix int64 `json:"updateTimeUnix,omitempty"`
+	// SuccessTimeUnix is when the attempt first succeeded, as Unix time in seconds, also
+	// once it is suspended. Absent where it never did; in a record of an older build, which
+	// is a success, UpdateTimeUnix says it.
+	// +optional
+	SuccessTimeUnix int64 `json:"successTimeUnix,omitempty"`
 	// StartTime is when the attempt started, as 2006-01-02 15:04:05.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
@@ -516,6 +553,10 @@ type ChangeWorkloadStatus struct {
 	// PassCount is the number of pods that passed.
 	// +optional
 	PassCount int32 `json:"passCount,omitempty"`
+	// UnverifiedCount is how many of the pods that passed did so without a verdict of
+	// AlterShield Server, because it did not answer in time.
+	// +optional
+	UnverifiedCount int32 `json:"unverifiedCount,omitempty"`
 	// FailCount is the number of pods that failed.
 	// +optional
 	FailCount int32 `json:"failCount,omitempty"`

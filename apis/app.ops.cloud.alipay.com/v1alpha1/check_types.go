@@ -129,7 +129,8 @@ type PodAtStart struct {
 	// Pod is its name.
 	// +kubebuilder:validation:MaxLength=253
 	Pod string `json:"pod"`
-	// RestartsAtStart is how often its containers had been restarted by then.
+	// RestartsAtStart is how often its containers had been restarted by then, and
+	// with their node since.
 	// +optional
 	RestartsAtStart int32 `json:"restartsAtStart,omitempty"`
 	// ReadinessLosses is how often it ceased to be Ready since.

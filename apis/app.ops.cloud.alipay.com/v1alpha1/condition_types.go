@@ -64,6 +64,8 @@ const (
 	// ReasonMadeAgain means that to evict the pod brings nothing: its controller makes
 	// it again of a version that was left, or did so already.
 	ReasonMadeAgain = "MadeAgain"
+	// ReasonVersionUnknown means that nothing is known of the version of the pod.
+	ReasonVersionUnknown = "VersionUnknown"
 )
 
 // EventStuckPodEvicted means that the operator evicted a pod that was stuck at a version
@@ -174,6 +176,12 @@ const (
 	// EventCreatedAgain that one of its name was created after that.
 	EventDeletedWhileBlocked = "DeletedWhileBlocked"
 	EventCreatedAgain        = "CreatedAgain"
+	// EventTooLarge means that a workload left the defense because its labels and the
+	// operator's annotations take more memory than the operator keeps of a workload.
+	EventTooLarge = "TooLarge"
+	// EventUnknownMetadata means that a workload has a label or an annotation of the operator's
+	// prefixes, or a value of one, that the operator does not know.
+	EventUnknownMetadata = "UnknownMetadata"
 	// EventVerdictCorrected means that failing verdicts were changed to ones that
 	// pass.
 	EventVerdictCorrected = "VerdictCorrected"
@@ -222,6 +230,9 @@ const (
 	ReasonNothingVerified = "NothingVerified"
 	// ReasonAllPassed means every pod of the release passed.
 	ReasonAllPassed = "AllPassed"
+	// ReasonPassedUnverified means every pod of the release passed, some of them without
+	// a verdict of AlterShield Server. It is a reason of ConditionWaitsForServer, too.
+	ReasonPassedUnverified = "PassedUnverified"
 	// ReasonPodFailed means at least one pod failed its verification.
 	ReasonPodFailed = "PodFailed"
 	// ReasonBlockingDisabled means a pod failed while blocking was turned off by
@@ -299,6 +310,9 @@ const (
 const (
 	// ReasonAccepted means the server took what was submitted.
 	ReasonAccepted = "Accepted"
+	// ReasonStartedAgain means the PRE check goes on at a second node, because the
+	// server no longer knew the first one.
+	ReasonStartedAgain = "StartedAgain"
 	// ReasonUnreachable means the server did not answer, or not as itself; it is
 	// tried again.
 	ReasonUnreachable = "Unreachable"
@@ -427,6 +441,19 @@ const (
 	// ReasonTooMany means that there are more policies, or checks, for a workload
 	// than count.
 	ReasonTooMany = "TooMany"
+	// ReasonTooLarge means that the spec takes more memory than the operator keeps of a
+	// policy. The last accepted spec counts.
+	ReasonTooLarge = "TooLarge"
+)
+
+// Condition of a DefensePolicy whose rules are not evaluated for a while.
+const (
+	// ConditionSetAside is True while a process of the operator evaluates no rule of the
+	// policy. Otherwise it is absent.
+	ConditionSetAside = "SetAside"
+	// ReasonRulesDoNotEnd means that several evaluations of its rules ignored the end of
+	// their time.
+	ReasonRulesDoNotEnd = "RulesDoNotEnd"
 )
 
 // Condition types and reasons of OpsConfigInfo.
@@ -452,6 +479,11 @@ const (
 	ConditionDefendsStatefulSet = "DefendsStatefulSet"
 	ConditionDefendsDaemonSet   = "DefendsDaemonSet"
 	ReasonKnown                 = "Known"
+	// ConditionInstalled is a condition of the operator's own `blocking`: its
+	// lastTransitionTime is when this installation ran for the first time. It is False
+	// with ReasonLeft from `manager leave` on, until the next start.
+	ConditionInstalled = "Installed"
+	ReasonLeft         = "Left"
 	// ReasonInForce means spec is valid and in force.
 	ReasonInForce = "InForce"
 	// ReasonInvalidContent means spec.content cannot be used; the message names
@@ -487,6 +519,9 @@ const (
 	ReasonHoldFailed = "Failed"
 	// ReasonHoldEdited means that somebody set a field that the hold had changed.
 	ReasonHoldEdited = "EditedByUser"
+	// ReasonHoldStuck means that a pod of an earlier version is not Ready, so that the
+	// StatefulSet makes no pod of the wave.
+	ReasonHoldStuck = "PodsStuck"
 	// ReasonHoldEnded means that the release ended, or that nothing asks for a hold any
 	// more.
 	ReasonHoldEnded = "Ended"

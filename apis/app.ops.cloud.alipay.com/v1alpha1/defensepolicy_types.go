@@ -264,7 +264,9 @@ type PolicyCheck struct {
 }
 
 // PodHealthCheck fails pods of the batch that crash, run out of memory or cease to
-// be Ready. A pod that is in CrashLoopBackOff fails always. Pods that are deleted,
+// be Ready. A pod that is in CrashLoopBackOff fails always, and so does one whose
+// containers failed and were restarted twice since the check began, or once if it is
+// not Ready 30 seconds later. Pods that are deleted,
 // evicted, or lost with their node are nobody's failure.
 //
 // +kubebuilder:validation:XValidation:rule="duration(self.duration) >= duration('0s') && duration(self.duration) <= duration('1h')",message="duration is a duration from 0s to 1h",fieldPath=".duration"
@@ -275,7 +277,7 @@ type PodHealthCheck struct {
 	// +kubebuilder:default="2m"
 	Duration *metav1.Duration `json:"duration,omitempty"`
 	// MaxRestarts of the containers of a pod since the check began; more fail it.
-	// Without it restarts alone are not judged.
+	// Two restarts always do.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -303,7 +305,8 @@ type PodHealthCheck struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 5000 : self.matches('^(100|[1-9]?[0-9])%$')",message="maxFailedPods is a number of pods, or a percentage from 0% to 100%"
 	MaxFailedPods *intstr.IntOrString `json:"maxFailedPods,omitempty"`
 	// CompareOldPods: where 10 % or more of the pods of the version before do the
-	// same, it is not this release that is bad: the check is inconclusive.
+	// same, it is not this release that is bad: the check is inconclusive. Only pods
+	// that were made before the check began count.
 	// +optional
 	// +kubebuilder:default=true
 	CompareOldPods *bool `json:"compareOldPods,omitempty"`
@@ -381,7 +384,7 @@ type ProbeTarget string
 const (
 	// ProbePods means each pod of the batch, by its IP.
 	ProbePods ProbeTarget = "Pods"
-	// ProbeService means a Service, by its clusterIP.
+	// ProbeService means the Ready pods that a Service selects, one by chance each time.
 	ProbeService ProbeTarget = "Service"
 )
 
@@ -401,7 +404,8 @@ type ProbeCheck struct {
 	Target ProbeTarget `json:"target,omitempty"`
 	// Service in the namespace of the workload that is called, with target Service.
 	// It has a selector and a clusterIP: none of type ExternalName, and no headless
-	// one, is called.
+	// one, is called. Each call goes to one of its Ready pods, at the target port; pods in
+	// the network of their node are not called.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`

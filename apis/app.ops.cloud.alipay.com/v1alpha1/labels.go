@@ -43,6 +43,10 @@ const (
 	DefenseEnforced = "enforced"
 )
 
+// TooLargeMark is an annotation of objects in the cache of the operator that are too large.
+// No object of the API server has it.
+const TooLargeMark = "altershield.defense.antgroup.com/too-large"
+
 // Annotations of namespaces.
 const (
 	// TenantAnnotation is the tenant code of the namespace at AlterShield Server,

@@ -32,7 +32,7 @@ const (
 	TypeBranch OpsConfigType = "isBranch"
 	// TypeRollback (object `rollback`): roll back releases whose pods do not
 	// come up. Content is a duration, or thresholds, as in
-	// after=2m,slow=10m,tolerate=10%.
+	// after=2m,slow=10m,tolerate=10%,proven=5m.
 	TypeRollback OpsConfigType = "isRollback"
 	// TypeSelfHealing (object `selfhealing`): roll back on Suspend.
 	TypeSelfHealing OpsConfigType = "isSelfHealing"
@@ -60,7 +60,7 @@ const (
 	// TypeHolding (object `holding`): a rollout waits for its verdicts. Content is
 	// first or every, with the longest time if need be, as in first,atMost=30m.
 	TypeHolding OpsConfigType = "isHolding"
-	// TypeRepair (object `repair`): after a rollback, evict pods of StatefulSets
+	// TypeRepair (object `repair`): after a rollback or a fix, evict pods of StatefulSets
 	// that are stuck at the version that was left. No content.
 	TypeRepair OpsConfigType = "isRepair"
 )
@@ -69,7 +69,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isBranch' || (has(self.content) && self.content.matches('^[1-9][0-9]{0,2}$') && int(self.content) <= 200)",message="content of type isBranch is the number of pods per batch: a whole number from 1 to 200, as in \"10\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHistory' || (has(self.content) && self.content.matches('^[1-9][0-9]{0,2}$') && int(self.content) <= 100)",message="content of type isHistory is the number of versions kept: a whole number from 1 to 100, as in \"10\"",fieldPath=".content"
-// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isRollback' || (has(self.content) && self.content.matches('^(([1-9][0-9]{0,5}(s|m|h)){1,3}|(after=([1-9][0-9]{0,5}(s|m|h)){1,3}|slow=([1-9][0-9]{0,5}(s|m|h)){1,3}|tolerate=(0|(100|[1-9]?[0-9])%))(,(after=([1-9][0-9]{0,5}(s|m|h)){1,3}|slow=([1-9][0-9]{0,5}(s|m|h)){1,3}|tolerate=(0|(100|[1-9]?[0-9])%))){0,2})$') && !self.content.matches('(after=.*after=|slow=.*slow=|tolerate=.*tolerate=)'))",message="content of type isRollback is a duration of at least 1s in s, m or h, as in \"2m\", or names thresholds, each once, as in \"after=2m,slow=10m,tolerate=10%\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isRollback' || (has(self.content) && self.content.matches('^(([1-9][0-9]{0,5}(s|m|h)){1,3}|((after|slow|proven)=([1-9][0-9]{0,5}(s|m|h)){1,3}|proven=0s?|tolerate=(0|(100|[1-9]?[0-9])%))(,((after|slow|proven)=([1-9][0-9]{0,5}(s|m|h)){1,3}|proven=0s?|tolerate=(0|(100|[1-9]?[0-9])%))){0,3})$') && !self.content.matches('(after=.*after=|slow=.*slow=|tolerate=.*tolerate=|proven=.*proven=)') && (!self.content.contains('proven=') || duration(self.content.split('proven=')[1].split(',')[0]) <= duration('1h')))",message="content of type isRollback is a duration of at least 1s in s, m or h, as in \"2m\", or names thresholds, each once and proven from 0 to 1h, as in \"after=2m,slow=10m,tolerate=10%,proven=5m\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isAdmissionCheck' || (has(self.content) && self.content.matches('^[0-9]{1,9}(ms|s)$') && duration(self.content) > duration('0s') && duration(self.content) < duration('3s'))",message="content of type isAdmissionCheck is a duration above zero and below 3s, as in \"2s\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isTimeout' || (has(self.content) && self.content.matches('^((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)(,((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)){0,3}$') && !self.content.matches('(wait=.*wait=|pre=.*pre=|post=.*post=|settle=.*settle=)'))",message="content of type isTimeout names thresholds of at least 1s, settle also 0, each once, as in \"wait=60s,pre=120s,post=120s,settle=10s\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isQuarantine' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content) <= duration('24h'))",message="content of type isQuarantine is a duration from 1s to 24h in s, m or h, as in \"1h\"",fieldPath=".content"
@@ -91,7 +91,7 @@ type OpsConfigInfoSpec struct {
 	// denied for a time; off: until somebody overrides it. isBrake (brake): the
 	// most rollbacks that nobody asked for in a time; off: no limit. isHolding
 	// (holding): a rollout waits for its verdicts. isRepair (repair): after a
-	// rollback, pods of StatefulSets that are stuck at the version that was left
+	// rollback or a fix, pods of StatefulSets that are stuck at the version that was left
 	// are evicted.
 	Type OpsConfigType `json:"type"`
 	// Enable turns the setting on.
@@ -99,7 +99,7 @@ type OpsConfigInfoSpec struct {
 	// Content is the value of the setting. What it may be depends on Type.
 	// isBranch: the number of pods per batch, 1 to 200, as in 10.
 	// isRollback: how long pods may fail, as in 2m; or thresholds, as in
-	// after=2m,slow=10m,tolerate=10%; what is not named has its default.
+	// after=2m,slow=10m,tolerate=10%,proven=5m; what is not named has its default.
 	// isTimeout: thresholds, as in wait=60s,pre=120s,post=120s,settle=10s;
 	// what is not named has its default, settle=0 turns it off.
 	// isHistory: how many versions are kept, 1 to 100, as in 10.

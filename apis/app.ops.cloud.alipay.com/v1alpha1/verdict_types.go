@@ -72,4 +72,8 @@ type UnclaimedVerdict struct {
 	// OfOrder: the node is one of the order itself, not of a batch.
 	// +optional
 	OfOrder bool `json:"ofOrder,omitempty"`
+	// Orphaned: no start was under way that made the node, so it is no batch's. The verdict
+	// fails the release.
+	// +optional
+	Orphaned bool `json:"orphaned,omitempty"`
 }

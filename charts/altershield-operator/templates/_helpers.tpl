@@ -61,8 +61,8 @@ securityContext:
     type: RuntimeDefault
 containers:
 - name: {{ .name }}
-  image: {{ include "altershield-operator.image" .root }}
-  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  image: {{ include "altershield-operator.image" .root | quote }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy | quote }}
   args:
     {{- toYaml .args | nindent 4 }}
   env:

@@ -6,7 +6,7 @@
 - --callback-bind-address=:8080
 - --webhook-port=9443
 {{- with .Values.logLevel }}
-- --zap-log-level={{ . }}
+- {{ printf "--zap-log-level=%s" (toString .) | quote }}
 {{- end }}
 {{- if or .Values.webhook.certManager.enabled .Values.webhook.certificate.secretName }}
 - --webhook-cert-path=/var/run/altershield/webhook
@@ -54,19 +54,19 @@
 - name: webhook-cert
   secret:
     defaultMode: 288
-    secretName: {{ default "altershieldoperator-webhook-cert-manager" .Values.webhook.certificate.secretName }}
+    secretName: {{ default "altershieldoperator-webhook-cert-manager" .Values.webhook.certificate.secretName | quote }}
 {{- end }}
 {{- if .Values.server.tokenSecret }}
 - name: altershield-token
   secret:
     defaultMode: 288
-    secretName: {{ .Values.server.tokenSecret }}
+    secretName: {{ .Values.server.tokenSecret | quote }}
 {{- end }}
 {{- if .Values.callback.tls.secretName }}
 - name: callback-cert
   secret:
     defaultMode: 288
-    secretName: {{ .Values.callback.tls.secretName }}
+    secretName: {{ .Values.callback.tls.secretName | quote }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
