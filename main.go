@@ -43,6 +43,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/identity"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/options"
+	"github.com/traas-stack/altershield-operator/internal/pages"
 	"github.com/traas-stack/altershield-operator/internal/servertime"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -106,6 +107,7 @@ func run(ctx context.Context, o *options.Options) error {
 		return fmt.Errorf("find the cluster (--kubeconfig, $KUBECONFIG or in-cluster): %w", err)
 	}
 	config.UserAgent = userAgent()
+	config.Wrap(pages.Limit)
 	self, err := identity.Self(ctx, config)
 	if err != nil {
 		return err
@@ -125,7 +127,7 @@ func run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}
-	c := cluster.New(mgr, cluster.Options{
+	c := cluster.New(mgr, cluster.Options{ //nolint:contextcheck // a policy is set aside after the request that found it has ended
 		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: defense.HoldSteps{Step: o.HoldStep, Guard: o.HoldGuard},
 	})
 	if err := controllers.Setup(ctx, mgr, c, controllers.Options{Server: server, MetricsTogether: !o.MetricsByNamespace, APIServer: config.Host, DenyCIDRs: o.DenyCIDRs}); err != nil {
@@ -135,13 +137,13 @@ func run(ctx context.Context, o *options.Options) error {
 	if err := errors.Join(
 		webhooks.SetupWithManager(mgr, webhooks.Options{
 			Kinds: kinds, Self: self, Clock: serverClock, Pod: o.Pod, Log: ctrl.Log.WithName("webhooks"),
-			Settings: c.InForce, Past: c.Past, Known: webhooks.KnownBy(c.View), Policies: webhooks.PoliciesBy(c.View),
+			Settings: c.InForceRequested, Past: c.Past, Known: webhooks.KnownBy(c.View), Policies: webhooks.PoliciesBy(c.View), Rules: c.Rules,
 			Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps,
 			Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{Registration: o.Registration, Cluster: string(clusterUID)}),
 		}),
 		routers.SetupWithManager(mgr, routers.Options{
 			Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, StandAlone: server == nil, View: c.View, Clock: c.Clock,
-			Rollbacks: c, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
+			Rollbacks: c, NoPut: !o.CallbackPut, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
 		}),
 		certificates.SetupWithManager(ctx, mgr),
 		(&runnable.RollbackScanner{Cluster: c}).SetupWithManager(mgr),
@@ -160,7 +162,7 @@ func run(ctx context.Context, o *options.Options) error {
 // askServer adds what is about AlterShield Server, whether anything is released or
 // not; without one there is little.
 func askServer(mgr ctrl.Manager, c *cluster.Cluster, server *altershield.Client, o *options.Options) error {
-	note := &runnable.AdmissionNote{InForce: c.InForce, Namespace: o.Namespace, Log: ctrl.Log.WithName("webhooks")}
+	note := &runnable.AdmissionNote{InForce: c.InForceIn, Namespace: o.Namespace, Log: ctrl.Log.WithName("webhooks")}
 	if server == nil {
 		return mgr.Add(note)
 	}

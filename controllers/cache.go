@@ -40,6 +40,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/pages"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -58,6 +59,7 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 		&corev1.Pod{}:                {Transform: kinds.TrimPod},
 		cluster.NamespaceObject():    {Transform: workload.TrimNamespace},
 		&appsv1.ControllerRevision{}: {Label: revisionsRead(kinds), Transform: workload.TrimRevision},
+		&v1alpha1.DefensePolicy{}:    {Transform: workload.TrimPolicy},
 		&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{operator: {
 			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, cluster.BrakeName),
 		}}},
@@ -67,9 +69,13 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 			byObject[object] = cache.ByObject{Transform: transform}
 		}
 	}
+	for _, own := range []client.Object{&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}, &v1alpha1.OpsConfigInfo{}} {
+		byObject[own] = cache.ByObject{Transform: workload.TrimOwn}
+	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject:         byObject,
+		NewInformer:      pages.NewInformers(),
 	}
 }
 

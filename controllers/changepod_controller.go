@@ -141,6 +141,7 @@ func (r *ChangePodReconciler) emit(ctx context.Context, was, is verify.Subject, 
 	}
 	if before.Status.Status != after.Status.Status && after.Status.Status == v1alpha1.ChangePodExecuteDone {
 		metrics.BatchDone(after.Status.Message)
+		metrics.PodsUnverified(defense.UnverifiedPods(after))
 	}
 	reportChecks(before.Status.Checks, after.Status.Checks)
 	for _, e := range events {

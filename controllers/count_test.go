@@ -98,7 +98,7 @@ func TestReportHold(t *testing.T) {
 			reportHold("Deployment", &test.before, &test.after)
 			after := countedHolds(t)
 			for _, series := range []string{
-				"starts", v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldEnded,
+				"starts", v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonHoldEnded,
 			} {
 				want := 0.0
 				switch series {

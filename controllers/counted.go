@@ -36,6 +36,12 @@ import (
 // the cache starts.
 const countTimeout = 2 * time.Second
 
+// countContext bounds the time of one reading. The metrics of a manager that ended are read in
+// tests, from where its context is not to be waited for.
+func countContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
+}
+
 // blockedWorkloads counts the workloads whose releases are blocked. On a workload that
 // is opted out the label of a block has no effect.
 func blockedWorkloads(ctx context.Context, v cluster.View) (map[metrics.Of]int, error) {
@@ -51,9 +57,7 @@ func heldWorkloads(ctx context.Context, v cluster.View) (map[metrics.Of]int, err
 // countWorkloads counts in the cache, by kind and namespace, the workloads that are listed
 // and count. Each kind has a number in each namespace under defense; elsewhere none counts.
 func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Object) bool, opts ...client.ListOption) (map[metrics.Of]int, error) {
-	// The metrics of a manager that ended are read in tests, from where its context is
-	// not to be waited for.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
+	ctx, cancel := countContext(ctx)
 	defer cancel()
 	enrolled, err := v.EnrolledNamespaces(ctx)
 	if err != nil {
@@ -86,4 +90,26 @@ func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Obje
 		}
 	}
 	return counted, nil
+}
+
+// checksOfPolicies returns the names of the checks of each policy, also of the spec in force.
+func checksOfPolicies(ctx context.Context, v cluster.View) (map[string][]string, error) {
+	ctx, cancel := countContext(ctx)
+	defer cancel()
+	var list v1alpha1.DefensePolicyList
+	if err := v.Cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list defensepolicies: %w", err)
+	}
+	checks := map[string][]string{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		names := []string{}
+		for _, spec := range []*v1alpha1.DefensePolicySpec{&p.Spec, p.Status.InForce} {
+			for i := 0; spec != nil && i < len(spec.Checks); i++ {
+				names = append(names, spec.Checks[i].Name)
+			}
+		}
+		checks[p.Namespace+"/"+p.Name] = names
+	}
+	return checks, nil
 }

@@ -21,12 +21,15 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	controllermetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -86,4 +89,69 @@ func ofKind(namespace, name, label string) *appsv1.DaemonSet {
 		Namespace: namespace, Name: name, Labels: map[string]string{label: "1"},
 		Annotations: map[string]string{map[bool]string{true: v1alpha1.HeldAnnotation, false: "other"}[label == v1alpha1.SuspendLabel]: "{}"},
 	}}
+}
+
+// TestMistypedNamespaces: a label of a namespace that has no effect is logged once, and counted
+// while it is there.
+func TestMistypedNamespaces(t *testing.T) {
+	api := fake.NewClientBuilder().WithScheme(NewScheme()).Build()
+	r := &WorkloadReconciler{Cluster: &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}}}
+	logged := 0
+	ctx := log.IntoContext(t.Context(), funcr.New(func(string, string) { logged++ }, funcr.Options{}))
+	counted := func() (n float64) {
+		families, err := controllermetrics.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "altershield_mistyped_namespaces" {
+				n = f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return n
+	}
+	before := counted()
+	labelled := func(name, value string) client.Object {
+		return wrappers.MakeNamespace(name).Label(v1alpha1.EnrolledLabel, value).Obj()
+	}
+	going := wrappers.MakeNamespace("shop").Label(v1alpha1.EnrolledLabel, "enable").Obj()
+	going.DeletionTimestamp = &metav1.Time{Time: metav1.Now().Time}
+	for _, step := range []struct {
+		name        string
+		ns          client.Object
+		count, logs int
+	}{
+		{"enrolled", labelled("shop", "enabled"), 0, 0},
+		{"mistyped", labelled("shop", "enable"), 1, 1},
+		{"seen again", labelled("shop", "enable"), 1, 1},
+		{"another value", labelled("shop", "true"), 1, 2},
+		{"another namespace", labelled("bank", "true"), 2, 3},
+		{"the operator's own", labelled("operator", "true"), 2, 3},
+		{"corrected", labelled("bank", "enabled"), 1, 3},
+		{"deleted", going, 0, 3},
+	} {
+		r.workloadsOf(ctx, step.ns)
+		if got := counted() - before; got != float64(step.count) || logged != step.logs {
+			t.Errorf("%s: counted %v, logged %d times; want %d, %d", step.name, got, logged, step.count, step.logs)
+		}
+	}
+}
+
+// TestChecksOfPolicies: the checks of the spec and of the spec in force may have series.
+func TestChecksOfPolicies(t *testing.T) {
+	checks := func(names ...string) (spec v1alpha1.DefensePolicySpec) {
+		for _, name := range names {
+			spec.Checks = append(spec.Checks, v1alpha1.PolicyCheck{Name: name})
+		}
+		return spec
+	}
+	inForce := checks("b", "c")
+	api := fake.NewClientBuilder().WithScheme(NewScheme()).WithObjects(
+		&v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "gate"}, Spec: checks("a", "b"), Status: v1alpha1.DefensePolicyStatus{InForce: &inForce}},
+		&v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "default"}},
+	).Build()
+	got, err := checksOfPolicies(t.Context(), cluster.View{Cached: api})
+	if diff := cmp.Diff(map[string][]string{"shop/gate": {"a", "b", "b", "c"}, "operator/default": {}}, got); diff != "" || err != nil {
+		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
 }

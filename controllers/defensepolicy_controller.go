@@ -119,12 +119,17 @@ func (r *DefensePolicyReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, err
 	}
 	var errs []error
+	var result ctrl.Result
 	for i := range policies {
 		if policies[i].Namespace == req.Name {
-			errs = append(errs, r.judge(ctx, &policies[i], over[policies[i].Name]))
+			after, err := r.judge(ctx, &policies[i], over[policies[i].Name])
+			errs = append(errs, err)
+			if after > 0 && (result.RequeueAfter == 0 || after < result.RequeueAfter) {
+				result.RequeueAfter = after
+			}
 		}
 	}
-	return cluster.Settle(ctx, ctrl.Result{}, errors.Join(errs...))
+	return cluster.Settle(ctx, result, errors.Join(errs...))
 }
 
 // tooMany says for which workload each policy of a namespace is one too many: the one
@@ -172,8 +177,8 @@ func (r *DefensePolicyReconciler) tooMany(ctx context.Context, namespace string,
 	return over, failed
 }
 
-// judge writes whether a policy is in force.
-func (r *DefensePolicyReconciler) judge(ctx context.Context, p *v1alpha1.DefensePolicy, overFor string) error {
+// judge writes whether a policy is in force. It returns how long the policy stays set aside.
+func (r *DefensePolicyReconciler) judge(ctx context.Context, p *v1alpha1.DefensePolicy, overFor string) (time.Duration, error) {
 	updated := p.DeepCopy()
 	status := policy.Judge(updated, r.Operator, overFor)
 	condition := metav1.Condition{
@@ -185,13 +190,14 @@ func (r *DefensePolicyReconciler) judge(ctx context.Context, p *v1alpha1.Defense
 	if status.Valid {
 		updated.Status.InForce, updated.Status.InForceGeneration = updated.Spec.DeepCopy(), p.Generation
 	}
+	after := policy.StaysAside(&updated.Status, r.Clock.Now())
 	if equality.Semantic.DeepEqual(updated.Status, p.Status) {
-		return nil
+		return after, nil
 	}
 	if err := r.Client.Status().Update(ctx, updated); err != nil {
-		return fmt.Errorf("update status of defensepolicy %s/%s: %w", p.Namespace, p.Name, err)
+		return 0, fmt.Errorf("update status of defensepolicy %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	log.FromContext(ctx).Info("policy changed", "defensepolicy", p.Namespace+"/"+p.Name, "mode", p.Spec.Mode,
 		"accepted", status.Accepted, "reason", status.Reason, "message", status.Message)
-	return nil
+	return after, nil
 }

@@ -207,7 +207,7 @@ func partitionStories() []world.Story {
 			if _, old := five.split(w); len(old) != 3 {
 				w.Failf("%d old pods are left", len(old))
 			}
-			five.patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)
+			five.override(w, "repair")
 			if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] != "" || five.partition(w) != 4 {
 				w.Failf("the repair is not held: partition %d, %v", five.partition(w), a)
 			}
@@ -242,6 +242,17 @@ func partitionStories() []world.Story {
 			w.Until("a batch is done", func() bool { return batchDone(w, five.change(w)) })
 			judge(w, five.change(w), "unpass")
 			w.Until("it is halted", func() bool { return five.partition(w) == math.MaxInt32 })
+			five.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":null}}}`)
+			if is := five.partition(w); is != math.MaxInt32 {
+				w.Failf("replaced by its manifest, it is halted at partition %d", is)
+			}
+		}},
+		{Name: "resume", Options: every(), Run: func(w *world.World) {
+			five.second(w)
+			five.patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},
+				"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`)
+			five.given(w, 0, v1alpha1.ReasonHoldEdited)
+			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
 		{Name: "fail while blocking is off", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
 			five.second(w)
@@ -412,8 +423,21 @@ func partitionStories() []world.Story {
 		{Name: "scale up", Options: every(), Run: func(w *world.World) {
 			five.second(w)
 			five.scale(w, 7)
+			w.Until("the partition is raised", func() bool { return five.partition(w) == 6 })
+			five.is(w, v1alpha1.ChangeWorkloadSuccess)
+			five.given(w, 0, v1alpha1.ReasonHoldVerified)
+		}},
+		{Name: "scale down, and up", Options: every(), Run: func(w *world.World) {
+			five.second(w)
+			five.scale(w, 3)
+			w.Until("the last pod is replaced", func() bool { return five.partition(w) == 2 })
 			five.judged(w)
-			five.keeps(w, 4)
+			five.scale(w, 5)
+			w.Until("the partition is raised", func() bool { return five.partition(w) == 4 })
+			w.For(30 * time.Second)
+			if current, _ := five.split(w); len(current) > 3 {
+				w.Failf("%d pods have the version that has no verdict", len(current))
+			}
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 			five.given(w, 0, v1alpha1.ReasonHoldVerified)
 		}},

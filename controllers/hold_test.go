@@ -117,6 +117,20 @@ func endedBy(w *world.World, reason string) {
 	w.Until("the hold ended by "+reason, func() bool { c := w.Change("web"); return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason })
 }
 
+// heldLate is the first wave held for a minute, where the pods of an image take longer to be Ready.
+func heldLate(more ...map[string]v1alpha1.OpsConfigValue) world.Options {
+	o := held("first,atMost=1m", 10*time.Second, more...)
+	o.Nodes, o.Images = 2, map[string]world.Image{"late": {Ready: 90 * time.Second}}
+	return o
+}
+
+// startsTooLate releases a version whose pods take longer to be Ready than a hold waits.
+func startsTooLate(w *world.World) {
+	create(w, web(4))
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":"late"}},"spec":{"containers":[{"name":"main","image":"late"}]}}}}`)
+}
+
 // holdStories are those of rollouts that wait for their verdicts.
 var holdStories = []world.Story{
 	{Name: "hold every wave", Options: held("every", 90*time.Second), Run: func(w *world.World) {
@@ -133,6 +147,15 @@ var holdStories = []world.Story{
 		heldRelease(w, 5)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
+	}},
+	{Name: "too large while held", Options: held("every", 90*time.Second), Run: func(w *world.World) {
+		heldRelease(w, 8)
+		must(w, w.Patch("web", manyLabels(`"x"`)))
+		givenBack(w, 0, 600)
+		w.Rest()
+		if c := w.Change("web"); c.Status.Status != v1alpha1.ChangeWorkloadCanceled {
+			w.Failf("the release is %s", c.Status.Status)
+		}
 	}},
 	{Name: "hold the first wave", Options: held("first", 90*time.Second), Run: func(w *world.World) {
 		create(w, web(8))
@@ -245,6 +268,18 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 	}},
+	{Name: "hold, and set in a later release what it had set", Options: held("every", 90*time.Second), Run: func(w *world.World) {
+		heldRelease(w, 4)
+		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/holding":"disabled"}},
+			"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`)
+		w.Until("it is recorded", func() bool {
+			c := w.Change("web")
+			return c != nil && c.Spec.Release == 3 && c.Status.ObservedRelease == 3
+		})
+		patch(w, `{"spec":{"progressDeadlineSeconds":2400}}`)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 2400)
+	}},
 	{Name: "hold, and undo", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		release(w, "first")
@@ -295,6 +330,17 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 	}},
+	{Name: "hold, and release past admission after the first wave", Options: held("every", 90*time.Second), Run: func(w *world.World) {
+		heldRelease(w, 8)
+		w.Until("the first wave goes on", func() bool { return w.Deployment("web").Spec.MinReadySeconds != 600 })
+		w.Unseen(func() { release(w, "third") })
+		w.Until("it is recorded", func() bool { c := w.Change("web"); return c != nil && c.Spec.Release == 3 })
+		waveJudged(w)
+		isHeld(w, 1)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 600)
+		endedBy(w, v1alpha1.ReasonHoldVerified)
+	}},
 	{Name: "hold while admission is skipped", Options: held("every", 60*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		w.SkipAdmission()
@@ -329,6 +375,22 @@ var holdStories = []world.Story{
 			w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
 		}
 	}},
+	{Name: "hold the first wave, which is not Ready in time", Options: heldLate(), Run: func(w *world.World) {
+		startsTooLate(w)
+		endedBy(w, v1alpha1.ReasonHoldRanOut)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 600)
+	}},
+	{Name: "hold the first wave, which is not Ready in time, where silence fails", Options: heldLate(on(settings.NameSilence, "")),
+		Run: func(w *world.World) {
+			startsTooLate(w)
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			endedBy(w, v1alpha1.ReasonHoldFailed)
+			givenBack(w, 0, 600)
+			if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 3 {
+				w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
+			}
+		}},
 	{Name: "hold, and opt out", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		patch(w, `{"metadata":{"labels":{"altershield.defense.antgroup.com/defense":"disabled"}}}`)

@@ -90,10 +90,12 @@ func nativeStories() (all []world.Story) {
 			{Name: "enrol, release, fail, block, repair", Options: unenrolled, Run: n.repair},
 			{Name: "halt, correct, roll back", Options: nativeOptions(), Run: n.haltAndRollBack},
 			{Name: "never starts", Options: nativeOptions(), Run: n.neverStarts},
+			{Name: "goes down after its success", Options: nativeOptions(), Run: n.goesDown},
 			{Name: "a quota", Options: nativeOptions(), Run: n.quota},
 			{Name: "deleted by its user", Options: nativeOptions(), Run: n.onDelete},
 			{Name: "leaves while it is halted", Options: nativeOptions(), Run: n.leaves},
-			{Name: "a user resumes it", Options: nativeOptions(), Run: n.userResumes},
+			{Name: "applied again while it is halted, and resumed", Options: nativeOptions(), Run: n.userResumes},
+			{Name: "resumed past admission", Options: nativeOptions(), Run: n.userResumesUnseen},
 			{Name: "owned by another object", Options: nativeOptions(), Run: n.owned},
 			{Name: "enforced removed while halted", Options: nativeOptions(), Run: n.ownedWhileHalted(false)},
 			{Name: "adopted while halted", Options: nativeOptions(), Run: n.ownedWhileHalted(true)},
@@ -101,6 +103,9 @@ func nativeStories() (all []world.Story) {
 			{Name: "slips past admission", Options: nativeOptions(), Run: n.slips},
 			{Name: "slips past a version that does not know it, and is observed", Options: nativeOptions(), Run: n.slipsObserved},
 			{Name: "a baseline slips past admission", Options: unenrolled, Run: n.baselineSlips},
+			{Name: "an outage that old pods share", Options: nativeOptions(), Run: func(w *world.World) {
+				sharedOutage(w, n.slow(), n.podsOf)
+			}},
 		} {
 			s.Name = n.name + ": " + s.Name
 			all = append(all, s)
@@ -134,6 +139,9 @@ func nativeStories() (all []world.Story) {
 			endedBy(w, v1alpha1.ReasonHoldEnded)
 			patch(w, `{"spec":{"minReadySeconds":7}}`)
 			givenBack(w, 7, 600)
+		}},
+		{Name: "a Deployment: an outage that old pods share", Options: nativeOptions(), Run: func(w *world.World) {
+			sharedOutage(w, slow(3), (*world.World).Pods)
 		}},
 		{Name: "three of one name", Options: nativeOptions(), Run: threeOfOneName},
 	}...)
@@ -177,6 +185,12 @@ func (n native) labelled(w *world.World, label string) bool {
 }
 
 func (n native) patch(w *world.World, patch string) { must(w, w.PatchObject(n.make(), patch)) }
+
+// override releases a template past the block.
+func (n native) override(w *world.World, value string) {
+	n.patch(w, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`,
+		v1alpha1.IgnoredSuspendLabel, value))
+}
 
 // change is the release it is at; nil when that is not recorded.
 func (n native) change(w *world.World) *v1alpha1.ChangeWorkload {
@@ -276,7 +290,7 @@ func (n native) repair(w *world.World) {
 	if want := fmt.Sprintf(`"v%s.kb.io" denied the request: %s web is suspended`, n.name, n.name); err == nil || !strings.Contains(err.Error(), want) {
 		w.Failf("a blocked %s was released: %v", n.name, err)
 	}
-	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)
+	n.override(w, "repair")
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	w.Until("the block is lifted", func() bool { return !n.labelled(w, v1alpha1.SuspendLabel) })
 	if n.labelled(w, v1alpha1.IgnoredSuspendLabel) {
@@ -300,17 +314,61 @@ func remembered(w *world.World, o client.Object) (n int) {
 	return n
 }
 
-// failUnderWay fails a release of which pods are still to be replaced.
-func (n native) failUnderWay(w *world.World) (first string) {
+// slow is a workload whose pods are available after a minute. It is so from the beginning:
+// raised later, minReadySeconds has a DaemonSet replace its young pods at once.
+func (n native) slow() client.Object {
 	o := n.make()
-	// From the beginning: raised later, it has a DaemonSet replace its young pods at once.
 	switch o := o.(type) {
 	case *appsv1.StatefulSet:
 		o.Spec.MinReadySeconds = 60
 	case *appsv1.DaemonSet:
 		o.Spec.MinReadySeconds = 60
 	}
+	return o
+}
+
+// sharedOutage kills a pod of each version for its memory in the middle of a rollout: the
+// old pod excuses the new one, whatever owns the two.
+func sharedOutage(w *world.World, o client.Object, podsOf func(*world.World) []*corev1.Pod) {
+	change := func() *v1alpha1.ChangeWorkload {
+		o := world.Stored(w, o)
+		return w.ChangesOf(o)[o.GetLabels()[v1alpha1.VersionLabel]]
+	}
 	must(w, w.Create(o))
+	w.Until("the first release succeeds", func() bool {
+		c := change()
+		return c != nil && c.Status.Status == v1alpha1.ChangeWorkloadSuccess
+	})
+	before := podsOf(w)
+	must(w, w.PatchObject(o, templatePatch("second")))
+	w.Until("a batch of the second is done", func() bool { c := change(); return c != nil && c.Spec.Release == 2 && batchDone(w, c) })
+	batched := w.Batches(change())[0].Spec.PodInfos[0].Pod
+	old := 0
+	for _, pod := range podsOf(w) {
+		isOld := slices.ContainsFunc(before, func(p *corev1.Pod) bool { return p.UID == pod.UID })
+		if isOld {
+			old++
+		}
+		if isOld || pod.Name == batched {
+			outOfMemory(w, pod)
+		}
+	}
+	if old == 0 {
+		w.Failf("no old pod is left")
+	}
+	w.Until("the check says that it is not the release", func() bool {
+		return slices.ContainsFunc(w.Batches(change()), func(b *v1alpha1.ChangePod) bool {
+			return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Reason == v1alpha1.ReasonSameOnOldPods })
+		})
+	})
+	if c := change(); c.Status.Status == v1alpha1.ChangeWorkloadSuspend {
+		w.Failf("the release failed: %+v", c.Status.DefenseCheckFailPods)
+	}
+}
+
+// failUnderWay fails a release of which pods are still to be replaced.
+func (n native) failUnderWay(w *world.World) (first string) {
+	must(w, w.Create(n.slow()))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	first = n.stored(w).GetLabels()[v1alpha1.VersionLabel]
 	n.patch(w, templatePatch("second"))
@@ -431,13 +489,43 @@ func (n native) leaves(w *world.World) {
 	}
 }
 
-// userResumes: whoever takes back what halts it has decided.
+// userResumes: what a manifest brings back leaves the halt. A user resumes with an override.
 func (n native) userResumes(w *world.World) {
 	n.failUnderWay(w)
-	n.patch(w, `{"spec":{"updateStrategy":`+n.run+`}}`)
-	w.Until("every pod is replaced", func() bool {
-		return len(n.podsOf(w)) == n.pods && !slices.ContainsFunc(n.podsOf(w), func(p *corev1.Pod) bool { return p.Labels["test"] != "second" })
+	for _, at := range []time.Duration{0, time.Minute, time.Hour} {
+		w.For(at)
+		n.patch(w, `{"spec":{"updateStrategy":`+n.run+`}}`)
+		if a := n.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] == "" || strategyOf(n.stored(w)) != n.halt {
+			w.Failf("applied again, it has %v, and the update strategy %s", a, strategyOf(n.stored(w)))
+		}
+	}
+	w.Rest()
+	if news := n.newPods(w); news == n.pods {
+		w.Failf("%d pods are of the version that failed", news)
+	}
+	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"updateStrategy":`+n.run+`}}`)
+	n.goesOn(w)
+	if n.labelled(w, v1alpha1.IgnoredSuspendLabel) {
+		w.Failf("the override is not used up")
+	}
+	w.Until("it is told who resumed", func() bool {
+		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == "BlockOverridden" })
 	})
+}
+
+// userResumesUnseen: where admission does not see it, the halt is over, and that is told.
+func (n native) userResumesUnseen(w *world.World) {
+	n.failUnderWay(w)
+	w.Unseen(func() { n.patch(w, `{"spec":{"updateStrategy":`+n.run+`}}`) })
+	n.goesOn(w)
+	if !slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == "RolloutResumed" }) {
+		w.Failf("it is not told")
+	}
+}
+
+// goesOn waits until a workload that was halted has replaced its pods, and is not halted again.
+func (n native) goesOn(w *world.World) {
+	w.Until("every pod is replaced", func() bool { return len(n.podsOf(w)) == n.pods && n.newPods(w) == n.pods })
 	w.For(10 * time.Minute)
 	if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || strategyOf(n.stored(w)) != n.run {
 		w.Failf("it has %v %v, and the update strategy %s", n.stored(w).GetLabels(), a, strategyOf(n.stored(w)))

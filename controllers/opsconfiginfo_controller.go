@@ -19,6 +19,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -44,6 +45,9 @@ import (
 // DefenseLowered and DefenseRestored.
 type OpsConfigInfoReconciler struct {
 	*cluster.Cluster
+	// started is when this process did: one that ran before `manager leave` begins no
+	// installation after it.
+	started time.Time
 }
 
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=opsconfiginfoes,verbs=list;watch
@@ -90,6 +94,7 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		LastTransitionTime: metav1.NewTime(r.Clock.Now()),
 	})
 	r.noteKinds(updated)
+	r.noteInstalled(updated, operator)
 	if equality.Semantic.DeepEqual(updated.Status, object.Status) {
 		return ctrl.Result{}, nil
 	}
@@ -120,6 +125,28 @@ func (r *OpsConfigInfoReconciler) noteKinds(setting *v1alpha1.OpsConfigInfo) {
 			Message: "workloads of this kind are defended since then; what they were at before is their baseline",
 		})
 	}
+}
+
+// noteInstalled notes since when this installation runs: at its first start, and again at the first
+// one after `manager leave`. Where the setting was deleted meanwhile, or an older build did not
+// note it, the other settings say since when they are judged.
+func (r *OpsConfigInfoReconciler) noteInstalled(setting *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo) {
+	if setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
+		return
+	}
+	since := r.Clock.Now()
+	switch said := meta.FindStatusCondition(setting.Status.Conditions, v1alpha1.ConditionInstalled); {
+	case said == nil:
+		if before := defense.InstalledBefore(operator); !before.IsZero() && before.Before(since) {
+			since = before
+		}
+	case said.Status == metav1.ConditionTrue || !r.started.After(said.LastTransitionTime.Time):
+		return
+	}
+	meta.SetStatusCondition(&setting.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionInstalled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown, LastTransitionTime: metav1.NewTime(since),
+		Message: "this installation runs since then; workloads that were not released since are baselines",
+	})
 }
 
 // assess judges a setting. Nothing is said of objects that are neither the

@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
@@ -33,6 +34,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
@@ -136,11 +138,55 @@ func TestNoteKinds(t *testing.T) {
 		}
 		return since
 	}
-	want := map[string]time.Duration{v1alpha1.ConditionAccepted: 0, v1alpha1.ConditionDefendsStatefulSet: time.Hour, v1alpha1.ConditionDefendsDaemonSet: 2 * time.Hour}
+	want := map[string]time.Duration{v1alpha1.ConditionAccepted: 0, v1alpha1.ConditionInstalled: 0,
+		v1alpha1.ConditionDefendsStatefulSet: time.Hour, v1alpha1.ConditionDefendsDaemonSet: 2 * time.Hour}
 	if got := noted(blocking); !maps.Equal(got, want) {
 		t.Errorf("noted %v, want %v", got, want)
 	}
 	if got := noted(own); len(got) != 1 {
 		t.Errorf("of a namespace it is noted %v", got)
+	}
+}
+
+// TestNoteInstalled: an installation begins at the first start, and at the first start after it
+// was told to leave; a process that ran before that begins none, and neither does one that finds
+// the setting made again, or not noted by an older build.
+func TestNoteInstalled(t *testing.T) {
+	began := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	at := func(d time.Duration) metav1.Time { return metav1.NewTime(began.Add(d)) }
+	condition := func(kind string, status metav1.ConditionStatus, since time.Duration) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, LastTransitionTime: at(since)}
+	}
+	installed, accepted := v1alpha1.ConditionInstalled, v1alpha1.ConditionAccepted
+	left := func(since time.Duration) []metav1.Condition {
+		return []metav1.Condition{condition(installed, metav1.ConditionFalse, since)}
+	}
+	for name, test := range map[string]struct {
+		namespace   string
+		said, other []metav1.Condition
+		started     time.Duration
+		want        time.Duration // after began; negative where nothing says so
+	}{
+		"first start":                      {"operator", nil, nil, time.Hour, time.Hour},
+		"noted already":                    {"operator", []metav1.Condition{condition(installed, metav1.ConditionTrue, 0)}, nil, time.Hour, 0},
+		"first start after leaving":        {"operator", left(0), nil, time.Minute, time.Hour},
+		"ran while it was told to leave":   {"operator", left(2 * time.Minute), nil, time.Minute, -1},
+		"an upgrade":                       {"operator", nil, []metav1.Condition{condition(accepted, metav1.ConditionTrue, 0)}, time.Hour, 0},
+		"the setting of another namespace": {"shop", nil, nil, time.Hour, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &OpsConfigInfoReconciler{started: at(test.started).Time, Cluster: &cluster.Cluster{
+				View: cluster.View{Operator: "operator"}, Clock: clocktesting.NewFakePassiveClock(at(time.Hour).Time),
+			}}
+			setting := wrappers.MakeOpsConfigInfo(test.namespace, settings.NameBlocking, v1alpha1.TypeBlocking).On("").Obj()
+			setting.Status.Conditions = test.said
+			other := wrappers.MakeOpsConfigInfo("operator", settings.NameBranch, v1alpha1.TypeBranch).On("").Obj()
+			other.Status.Conditions = test.other
+			r.noteInstalled(setting, []v1alpha1.OpsConfigInfo{*other})
+			got := defense.InstalledSince(setting)
+			if test.want < 0 && !got.IsZero() || test.want >= 0 && !got.Equal(at(test.want).Time) {
+				t.Errorf("installed since %s", got)
+			}
+		})
 	}
 }

@@ -111,7 +111,7 @@ func (r *OrderReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWo
 	if s.Workload != nil {
 		inForce, err = r.InForceOf(ctx, s.Workload, change)
 	} else {
-		inForce, err = r.InForce(ctx, change.Namespace, nil)
+		inForce, err = r.InForceIn(ctx, change.Namespace)
 	}
 	s.Settings = inForce.Settings
 	return s, err
@@ -188,7 +188,7 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 			"changeworkload", client.ObjectKeyFromObject(change), "order", s.OrderID)
 		return orderEnd{}, false
 	}
-	set, err := r.InForce(ctx, change.Namespace, nil)
+	set, err := r.InForceIn(ctx, change.Namespace)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "end the order of a release that is gone", "changeworkload", client.ObjectKeyFromObject(change))
 		return orderEnd{}, false

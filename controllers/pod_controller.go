@@ -80,7 +80,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	if err != nil || w == nil {
 		return ctrl.Result{}, err
 	}
-	set, err := r.InForce(ctx, w.Namespace, w.Annotations)
+	set, err := r.InForceOf(ctx, w, nil)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

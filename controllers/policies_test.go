@@ -108,6 +108,16 @@ func crash(w *world.World, pod *corev1.Pod) {
 	})
 }
 
+// crashed lets a container of a pod end, and run again at once.
+func crashed(w *world.World, pod *corev1.Pod, times int32) {
+	setPod(w, pod, corev1.ConditionTrue, corev1.ContainerStatus{
+		Name: "main", RestartCount: times, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: stamp(0)}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 1, Reason: "Error", StartedAt: stamp(-time.Minute), FinishedAt: stamp(0),
+		}},
+	})
+}
+
 // outOfMemory lets a container of a pod be killed for its memory, and run again.
 func outOfMemory(w *world.World, pod *corev1.Pod) {
 	setPod(w, pod, corev1.ConditionTrue, corev1.ContainerStatus{
@@ -191,6 +201,14 @@ var policyStories = []world.Story{
 			w.Failf("%d pods passed", w.Change("web").Status.PassCount)
 		}
 	}},
+	{Name: "crashes that nobody sees in a loop", Run: func(w *world.World) {
+		pod := second(w, 2)
+		crashed(w, pod, 1)
+		w.For(time.Minute)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		crashed(w, pod, 2)
+		suspendedBy(w, staysUp, "Restarted")
+	}},
 	{Name: "out of memory after it succeeded", Run: func(w *world.World) {
 		outOfMemory(w, second(w, 2))
 		suspendedBy(w, staysUp, "OOMKilled")
@@ -223,6 +241,10 @@ var policyStories = []world.Story{
 		w.Until("it goes back", func() bool { return quarantined(w) == 1 })
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
+	{Name: "all crash soon after it succeeded, and it goes back", Run: downAfterSuccess(time.Minute)},
+	{Name: "all crash four minutes after it succeeded, and it goes back", Run: downAfterSuccess(4 * time.Minute)},
+	{Name: "all crash four minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downAfterSuccess(4 * time.Minute)},
+	{Name: "all crash six minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downTooLate},
 	{Name: "wait for a check", Options: withPolicies(podHealth("policy")), Run: func(w *world.World) {
 		create(w, web(2))
 		began := time.Now()

@@ -100,7 +100,7 @@ func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request
 		r.checks.forget(req.NamespacedName)
 		return ctrl.Result{RequeueAfter: behindCache}, nil
 	}
-	inForce, err := r.InForce(ctx, change.Namespace, subject.Workload.Annotations)
+	inForce, err := r.InForceOf(ctx, subject.Workload, &change)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

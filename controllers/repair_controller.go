@@ -155,7 +155,7 @@ func (r *RepairReconciler) observe(
 	if err != nil || w == nil {
 		return in, err
 	}
-	inForce, err := r.InForceOn(ctx, w)
+	inForce, err := r.InForceOf(ctx, w, nil)
 	if err != nil {
 		return in, err
 	}

@@ -43,6 +43,8 @@ func repairStories() []world.Story {
 	healing := nativeOptions()
 	healing.Settings = on(settings.NameSelfHealing, "")
 	healing.Settings[settings.NameHalting] = v1alpha1.OpsConfigValue{} // a halt gives the strategy a partition
+	unrolled := nativeOptions()
+	unrolled.Settings = map[string]v1alpha1.OpsConfigValue{settings.NameRollback: {}}
 	heldOff := heldNatives("every", 90*time.Second, on(settings.NameSelfHealing, ""), off.Settings)
 	return []world.Story{
 		{Name: "a budget that refuses", Options: nativeOptions(), Run: budgetRefuses},
@@ -55,6 +57,10 @@ func repairStories() []world.Story {
 		{Name: "pods made all at once", Options: nativeOptions(), Run: parallelNeverStarts},
 		{Name: "no place for a partition", Options: healing, Run: madeAgain},
 		{Name: "no place for a partition, and the last pod", Options: healing, Run: lastMadeAgain},
+		{Name: "fixed forward", Options: unrolled, Run: fixedForward},
+		{Name: "fixed forward from the first version", Options: unrolled, Run: firstFixedForward},
+		{Name: "fixed forward after it was halted", Options: nativeOptions(), Run: haltedFixedForward},
+		{Name: "fixed forward and held", Options: heldNatives("first", 90*time.Second, unrolled.Settings), Run: fixedForward},
 		{Name: "held over it", Options: heldOff, Run: heldOverStuck},
 		{Name: "held over it, after it succeeded", Options: heldOff, Run: heldOverComplete},
 	}
@@ -145,6 +151,50 @@ func told(w *world.World, reason string) (n int) {
 func minAvailable(percent string) *policyv1.PodDisruptionBudget {
 	all := intstr.FromString(percent)
 	return &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &all}}
+}
+
+// fixedForward: nothing is rolled back, and the user releases a fix over what never starts.
+func fixedForward(w *world.World) {
+	n := natives()[0]
+	must(w, w.Create(n.make()))
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	n.patch(w, imagePatch(world.NeverReady))
+	w.For(3 * time.Minute)
+	n.patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":"third"}},"spec":{"containers":[{"name":"main","image":"good"}]}}}}`)
+	w.Until("a pod is evicted", func() bool { return evictions(w) == 1 })
+	healed(w, n, 1)
+	if told(w, v1alpha1.EventStuckPodEvicted) != 1 {
+		w.Failf("%v", w.Events())
+	}
+}
+
+// firstFixedForward: the first version never succeeded, so that the pod is of the
+// currentRevision.
+func firstFixedForward(w *world.World) {
+	n := natives()[0]
+	set := makeSet(3)
+	set.Spec.Template.Spec.Containers[0].Image = world.NeverReady
+	must(w, w.Create(set))
+	w.For(3 * time.Minute)
+	n.patch(w, imagePatch("good"))
+	w.Until("a pod is evicted", func() bool { return evictions(w) == 1 })
+	healed(w, n, 1)
+}
+
+// haltedFixedForward: a pod that was verified crashes, and a fix is released over the block.
+func haltedFixedForward(w *world.World) {
+	n := natives()[0]
+	must(w, w.Create(n.slow()))
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	n.patch(w, templatePatch("second"))
+	w.Until("a batch is done", func() bool { return batchDone(w, n.change(w)) })
+	crash(w, n.podNamed(w, "web-2"))
+	w.Until("it is blocked", func() bool { return n.labelled(w, v1alpha1.SuspendLabel) })
+	n.strategy(w, n.halt)
+	n.override(w, "third")
+	w.Until("a pod is evicted", func() bool { return evictions(w) == 1 })
+	n.is(w, v1alpha1.ChangeWorkloadSuccess)
+	n.allAre(w, "third")
 }
 
 // budgetRefuses: the person on call deletes the pod.
@@ -368,6 +418,7 @@ func heldOverComplete(w *world.World) {
 	must(w, w.Create(h.make()))
 	h.is(w, v1alpha1.ChangeWorkloadSuccess)
 	w.For(10 * time.Minute)
+	h.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.SettingAnnotationPrefix+`rollback":"proven=5m"}}}`)
 	h.patch(w, templatePatch("second"))
 	h.given(w, 0, v1alpha1.ReasonHoldVerified)
 	h.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -383,11 +434,10 @@ func heldOverComplete(w *world.World) {
 	if told := blockedBy(h.native, w); !strings.HasSuffix(told, "kubectl annotate --overwrite statefulset/web "+v1alpha1.SettingAnnotationPrefix+"holding=disabled -n "+world.Namespace) {
 		w.Failf("it is told: %s", told)
 	}
-	w.For(10 * time.Minute)
 	if evictions(w) != 0 {
 		w.Failf("%d evictions", evictions(w))
 	}
-	h.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.SettingAnnotationPrefix+`holding":"disabled"}}}`)
+	h.given(w, 0, v1alpha1.ReasonHoldStuck)
 	h.is(w, v1alpha1.ChangeWorkloadSuccess)
 	h.allAre(w, "third")
 	if evictions(w) != 3 {

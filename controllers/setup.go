@@ -69,6 +69,7 @@ func beginMetrics(ctx context.Context, v cluster.View, byNamespace bool) error {
 	if err := metrics.HeldWorkloads(kinds, func() (map[metrics.Of]int, error) { return heldWorkloads(ctx, v) }, byNamespace); err != nil {
 		return fmt.Errorf("register the metric of held workloads: %w", err)
 	}
+	metrics.PolicyChecks(func() (map[string][]string, error) { return checksOfPolicies(ctx, v) })
 	return nil
 }
 
@@ -98,7 +99,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"releasecheck":   newReleaseCheckReconciler(c, cel, probe).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
 		"repair":         newRepairReconciler(c).SetupWithManager,
-		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c}).SetupWithManager,
+		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c, started: c.Clock.Now()}).SetupWithManager,
 	}
 	if o.Server != nil {
 		setups["order"] = newOrderReconciler(c, server).SetupWithManager

@@ -184,6 +184,67 @@ var stories = []world.Story{
 		w.Enrol(false)
 		w.Until("the block is taken back", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
 	}},
+	{Name: "enrol again, with a request from before", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(10 * time.Minute)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		now := version(w)
+		w.Enrol(false)
+		w.For(time.Minute)
+		patch(w, asked("last-success"))
+		w.For(48 * time.Hour)
+		w.Enrol(true)
+		dropped(w)
+		w.For(10 * time.Minute)
+		if version(w) != now || rollbacks(w) > 0 {
+			w.Failf("it was rolled back")
+		}
+		patch(w, asked("last-success"))
+		w.Until("a later request counts", func() bool { return version(w) != now })
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "opt in, with a request from before", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(10 * time.Minute)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		now := version(w)
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
+		patch(w, asked("last-success"))
+		w.For(time.Hour)
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":null}}}`)
+		dropped(w)
+		w.For(10 * time.Minute)
+		if version(w) != now || rollbacks(w) > 0 {
+			w.Failf("it was rolled back")
+		}
+	}},
+	{Name: "install again", Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		good := version(w)
+		w.For(10 * time.Minute)
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		block(w)
+		w.Stop()
+		must(w, w.Delete(w.Change("web")))
+		w.Uninstall()
+		w.For(time.Hour)
+		w.Start()
+		w.Until("the version is a baseline", func() bool { return !labelled(w, v1alpha1.VersionLabel) })
+		w.For(time.Hour)
+		if c := w.Change("web"); c != nil || labelled(w, v1alpha1.DefenseStatusLabel) {
+			w.Failf("what ran before is a release: %+v", c)
+		}
+		backToFirst(w)
+		if now := version(w); now != good {
+			w.Failf("it is at version %s", now)
+		}
+	}},
 	{Name: "enrol what runs", Options: world.Options{Unenrolled: true}, Run: func(w *world.World) {
 		create(w, web(2))
 		w.Rest()
@@ -253,6 +314,10 @@ var stories = []world.Story{
 		w.Until("it is back", func() bool { return version(w) == first })
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
+	{Name: "roll a failure back on request, and release a fix", Options: withPolicies(podHealth("policy")), Run: fixAfterRequest},
+	{Name: "roll back on request, and block by hand", Options: withPolicies(podHealth("policy")), Run: blockStays},
+	{Name: "halt, fail the override, and correct it", Moving: true, Run: correctedOverride},
+	{Name: "halt, fail the override, and resume it", Moving: true, Run: resumedOverride},
 	{Name: "heal in flight", Moving: true, Options: world.Options{Settings: on(settings.NameSelfHealing, "")}, Run: func(w *world.World) {
 		// No second pod comes while a process is down: the batches of the release that
 		// fails are left at the end.
@@ -313,6 +378,30 @@ var serverStories = []world.Story{
 		must(w, w.Server().SetOutage(simulator.NoOutage))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
+	{Name: "is late with the PRE check of a batch, and fails its POST check", Options: withServer(soon()), Run: func(w *world.World) {
+		create(w, web(1))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Server().Script(simulator.Script{Drop: true, Delay: 30 * time.Second,
+			Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePre}})
+		w.Server().Script(simulator.Script{Verdict: altershield.VerdictFail, CallbackDelay: 5 * time.Second,
+			Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost}})
+		release(w, "bad")
+		heard(w)
+	}},
+	{Name: "is back after the success, and fails the POST check of the order", Options: withServer(soon()), Run: func(w *world.World) {
+		create(w, web(1))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Server().Script(simulator.Script{Verdict: altershield.VerdictFail, CallbackDelay: 5 * time.Second,
+			Match: simulator.Match{CheckType: altershield.CheckOrder, Stage: altershield.StagePost}})
+		must(w, w.Server().SetOutage(simulator.Refuse))
+		release(w, "bad")
+		w.Until("it passed unverified", func() bool {
+			c := w.Change("web")
+			return c != nil && c.Spec.Release == 2 && conditionOf(c, v1alpha1.ConditionVerified) == v1alpha1.ReasonPassedUnverified
+		})
+		must(w, w.Server().SetOutage(simulator.NoOutage))
+		heard(w)
+	}},
 	{Name: "pods are replaced, and checked", Options: withServer(nil), Run: replaced},
 	{Name: "is told of a rollback", Options: withServer(nil), Run: func(w *world.World) {
 		hang(w)
@@ -347,12 +436,18 @@ func failing(of altershield.CheckType, stage altershield.Stage) func(w *world.Wo
 		// Not while a process is down that died of the call itself.
 		w.Server().Script(simulator.Script{Verdict: altershield.VerdictFail, CallbackDelay: 5 * time.Second, Match: simulator.Match{CheckType: of, Stage: stage}})
 		release(w, "bad")
-		w.Until("it is blocked, or ended while nobody heard of the failure", func() bool {
-			c := w.Change("web")
-			return c != nil && c.Spec.Release == 2 && (labelled(w, v1alpha1.SuspendLabel) && c.Status.Status == v1alpha1.ChangeWorkloadSuspend ||
-				w.Undelivered() && c.Status.Status == v1alpha1.ChangeWorkloadSuccess)
-		})
+		heard(w)
 	}
+}
+
+// heard waits for the block of the second release, unless the verdict that fails it was
+// lost.
+func heard(w *world.World) {
+	w.Until("it is blocked, or ended while nobody heard of the failure", func() bool {
+		c := w.Change("web")
+		return c != nil && c.Spec.Release == 2 && (labelled(w, v1alpha1.SuspendLabel) && c.Status.Status == v1alpha1.ChangeWorkloadSuspend ||
+			w.Undelivered() && c.Status.Status == v1alpha1.ChangeWorkloadSuccess)
+	})
 }
 
 func web(replicas int32) *appsv1.Deployment { return probed(replicas).Obj() }
@@ -508,6 +603,21 @@ func release(w *world.World, value string) {
 // override releases a template past the block.
 func override(w *world.World, value string) {
 	patch(w, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, v1alpha1.IgnoredSuspendLabel, value))
+}
+
+// asked asks for a rollback at this moment, as the managed fields say.
+func asked(version string) string {
+	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q},"managedFields":[{"manager":"kubectl-annotate",
+		"operation":"Update","apiVersion":"apps/v1","time":%q,"fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:%s":{}}}}}]}}`,
+		v1alpha1.RollbackToAnnotation, version, time.Now().UTC().Format(time.RFC3339), v1alpha1.RollbackToAnnotation)
+}
+
+// dropped waits until a request from before the defense began is dropped. TestTrace sees its
+// event, which is lost where the process dies after the write.
+func dropped(w *world.World) {
+	w.Until("the request is dropped", func() bool {
+		return w.Deployment("web").Annotations[v1alpha1.RollbackToAnnotation] == ""
+	})
 }
 
 func request(w *world.World, version string) {

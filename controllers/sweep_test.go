@@ -280,6 +280,33 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
+// TestTwoClocks has two managers decide at once whose clocks are a little apart, when the time
+// of a pod that fails is over: none takes back what the other wrote.
+func TestTwoClocks(t *testing.T) {
+	n := natives()[1]
+	story := world.Story{Name: "a pod fails beside others that run", Options: nativeOptions(), Run: func(w *world.World) {
+		must(w, w.Create(n.make()))
+		n.is(w, v1alpha1.ChangeWorkloadSuccess)
+		judge(w, n.change(w), "unpass")
+		n.is(w, v1alpha1.ChangeWorkloadSuspend)
+		crash(w, n.podsOf(w)[0])
+		n.progress(w, v1alpha1.ReasonRolloutStuck)
+		w.For(quietTime)
+		if written := w.Written()["update status of ChangeWorkload"]; written > 20 {
+			w.Failf("the status of the release was written %d times", written)
+		}
+	}}
+	for _, ahead := range []time.Duration{150 * time.Millisecond, 1500 * time.Millisecond} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			o := story.Options
+			o.Processes, o.Clocks = 2, []time.Duration{0, ahead}
+			if e := world.Play(t, story, o); e.Problem != "" || len(e.Violations) > 0 {
+				t.Errorf("%s %v\n%s", e.Problem, e.Violations, e.Log)
+			}
+		})
+	}
+}
+
 // TestAnyOrder tells every story to one manager in orders that seeds choose: what its
 // caches show comes in any order, and so do its own reconciles and what the cluster does
 // meanwhile. How often something is made is luck then, and so is, where users act while

@@ -17,13 +17,25 @@ limitations under the License.
 package controllers_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/world"
 )
+
+// manyLabels patches so many labels that they take more than the cache keeps.
+func manyLabels(value string) string {
+	labels := make([]string, 400)
+	for i := range labels {
+		labels[i] = fmt.Sprintf(`"label-%d":%s`, i, value)
+	}
+	return `{"metadata":{"labels":{` + strings.Join(labels, ",") + `}}}`
+}
 
 // TestTrace: whoever gets around a block, in a way that is allowed, is told of.
 func TestTrace(t *testing.T) {
@@ -33,6 +45,16 @@ func TestTrace(t *testing.T) {
 		create(w, web(2))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		block(w)
+	}
+	beginHeld := func(w *world.World) {
+		d := web(4)
+		d.Annotations = map[string]string{v1alpha1.SettingAnnotationPrefix + settings.NameHolding: "first"}
+		create(w, d)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		patch(w, imagePatch(world.BadImage))
+		if w.Deployment("web").Annotations[v1alpha1.HeldAnnotation] == "" {
+			w.Failf("it is not held")
+		}
 	}
 	told := func(w *world.World, reason string, parts ...string) {
 		w.Until("an event "+reason+" says "+strings.Join(parts, " ... "), func() bool {
@@ -104,6 +126,50 @@ func TestTrace(t *testing.T) {
 			w.Rest()
 			once(w, v1alpha1.EventOptedOut)
 		}},
+		{Name: "too large while blocked", Run: func(w *world.World) {
+			begin(w)
+			patch(w, manyLabels(`"x"`))
+			told(w, v1alpha1.EventTooLarge, "the deployment is not defended", "16 KiB")
+			free(w)
+			w.Rest()
+			once(w, v1alpha1.EventTooLarge)
+			if labels := w.Deployment("web").Labels; labels["label-1"] != "x" || labels[v1alpha1.DefenseLabel] != "" {
+				w.Failf("the operator changed the user's labels: %v", labels)
+			}
+			patch(w, manyLabels("null"))
+			release(w, "second")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+		}},
+		{Name: "a label and an annotation that nobody knows", Run: func(w *world.World) {
+			const prefix = v1alpha1.SettingAnnotationPrefix
+			d := web(2)
+			d.Annotations = map[string]string{prefix + "roll-back": "10m"}
+			create(w, d)
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			told(w, v1alpha1.EventUnknownMetadata, prefix+"roll-back is not known", prefix+"rollback")
+			once(w, v1alpha1.EventUnknownMetadata)
+			patch(w, `{"metadata":{"annotations":{"`+prefix+`roll-back":null},"labels":{"`+v1alpha1.DefenseLabel+`":"enforce"}}}`)
+			told(w, v1alpha1.EventUnknownMetadata, `the value "enforce" is not known`, `"enforced"`)
+			release(w, "second")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			w.Rest()
+			if events := slices.DeleteFunc(slices.Clone(w.Events()), func(e world.Event) bool { return e.Reason != v1alpha1.EventUnknownMetadata }); len(events) != 2 {
+				w.Failf("not one event for each: %v", events)
+			}
+		}},
+		{Name: "a release past admission, and annotations that are not cached", Run: func(w *world.World) {
+			d := web(2)
+			d.Annotations = map[string]string{"example.com/notes": "kept"}
+			create(w, d)
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			must(w, w.Delete(w.Deployment("web")))
+			w.Unseen(func() { create(w, d) })
+			w.Unseen(func() { release(w, "second") })
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			if notes := w.Deployment("web").Annotations["example.com/notes"]; notes != "kept" {
+				w.Failf("the operator removed the user's annotation: %v", w.Deployment("web").Annotations)
+			}
+		}},
 		{Name: "opt out while nothing is kept back", Run: func(w *world.World) {
 			create(w, web(2))
 			until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -112,6 +178,82 @@ func TestTrace(t *testing.T) {
 			if slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventOptedOut }) {
 				w.Failf("an event says so: %v", w.Events())
 			}
+		}},
+		{Name: "an owner while blocked", Run: func(w *world.World) {
+			begin(w)
+			owners := adopted(w)
+			withRelease := strings.TrimSuffix(owners, "}") + `,"spec":{"template":{"metadata":{"labels":{"test":"second"}}}}}`
+			if err := w.Patch("web", withRelease); err == nil {
+				w.Failf("a request passes the block by an owner that it brings along")
+			}
+			patch(w, owners)
+			told(w, v1alpha1.EventOptedOut, world.User+" gave the workload the owner prometheus/k8s", "blocked")
+			w.Rest()
+			once(w, v1alpha1.EventOptedOut)
+			if out := w.Change("web").Status.OptedOut; out == nil || out.Owner != "prometheus/k8s" || out.While != v1alpha1.WhileBlocked {
+				w.Failf("the release knows of %+v", out)
+			}
+			release(w, "second")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			once(w, v1alpha1.EventOptedOut)
+		}},
+		{Name: "an owner while blocked, past admission", Run: func(w *world.World) {
+			begin(w)
+			owners := adopted(w)
+			w.Unseen(func() { patch(w, owners) })
+			told(w, v1alpha1.EventOptedOut, "gave the workload the owner prometheus/k8s", "blocked")
+			w.Rest()
+			once(w, v1alpha1.EventOptedOut)
+		}},
+		{Name: "an owner while held", Run: func(w *world.World) {
+			owners := adopted(w)
+			beginHeld(w)
+			patch(w, owners)
+			told(w, v1alpha1.EventOptedOut, world.User+" gave the workload the owner prometheus/k8s", "held")
+			w.Rest()
+			once(w, v1alpha1.EventOptedOut)
+		}},
+		{Name: "an owner while held, past admission", Run: func(w *world.World) {
+			owners := adopted(w)
+			beginHeld(w)
+			w.Unseen(func() { patch(w, owners) })
+			told(w, v1alpha1.EventOptedOut, "gave the workload the owner prometheus/k8s", "held")
+			w.Rest()
+			once(w, v1alpha1.EventOptedOut)
+		}},
+		{Name: "opt out while held", Run: func(w *world.World) {
+			beginHeld(w)
+			w.Until("the release is recorded", func() bool {
+				c := w.Change("web")
+				return c != nil && c.Spec.Release == 2 && c.Status.Attempt > 0
+			})
+			patch(w, optOut)
+			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "held")
+			w.Rest()
+			once(w, v1alpha1.EventOptedOut)
+		}},
+		{Name: "a request from before the enrolment", Run: func(w *world.World) {
+			create(w, web(2))
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			release(w, "second")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			w.Enrol(false)
+			w.For(time.Minute)
+			patch(w, asked("last-success"))
+			w.For(time.Hour)
+			w.Enrol(true)
+			told(w, v1alpha1.ReasonRollbackRefused, "last-success", "when its defense began")
+			once(w, v1alpha1.ReasonRollbackRefused)
+		}},
+		{Name: "a request from before opting in", Run: func(w *world.World) {
+			create(w, web(2))
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			patch(w, optOut)
+			patch(w, asked("last-success"))
+			w.For(time.Minute)
+			patch(w, optIn)
+			told(w, v1alpha1.ReasonRollbackRefused, "last-success", "when its defense began")
+			once(w, v1alpha1.ReasonRollbackRefused)
 		}},
 		{Name: "delete while blocked, and create again", Run: func(w *world.World) {
 			begin(w)

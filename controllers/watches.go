@@ -368,6 +368,29 @@ func (r *WorkloadReconciler) heldWorkloads(ctx context.Context, setting client.O
 	}, r.WhereInForce(setting)...)
 }
 
+// recordedWorkloads maps the setting blocking to the workloads that have a record.
+func (r *WorkloadReconciler) recordedWorkloads(ctx context.Context, setting client.Object) []workload.Key {
+	return r.Workloads(ctx, func(w client.Object) bool { return w.GetLabels()[v1alpha1.VersionLabel] != "" }, r.WhereInForce(setting)...)
+}
+
+// installed lets the operator's setting blocking through when it says since when this
+// installation runs.
+func (r *WorkloadReconciler) installed() predicate.Predicate {
+	since := func(o client.Object) time.Time {
+		setting, ok := o.(*v1alpha1.OpsConfigInfo)
+		if !ok || setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
+			return time.Time{}
+		}
+		return defense.InstalledSince(setting)
+	}
+	return predicate.Funcs{
+		CreateFunc:  func(e event.CreateEvent) bool { return !since(e.Object).IsZero() },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return !since(e.ObjectNew).Equal(since(e.ObjectOld)) },
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
 // podsOfWorkload maps a workload to the pods of its release that may be
 // finished: pods that became ready before their release was recorded, or before
 // the cache showed it, wait for this.

@@ -20,7 +20,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +41,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
-	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -59,10 +60,21 @@ type WorkloadReconciler struct {
 	// tells.
 	held    sync.Map // workload.Key -> *defense.HeldWorkload
 	deleted *lru.LRUExpireCache
+	// tooLarge are the workloads whose event EventTooLarge was sent, until they fit again.
+	tooLarge sync.Map // workload.Key -> true
+	// unknown are the labels and annotations that each workload has and the operator does not
+	// know, whose events were sent.
+	unknown sync.Map // workload.Key -> []string
+	// mistyped are the namespaces with a label that somebody meant to enrol them by.
+	mistyped sync.Map // name -> string
 	// processed is the release that a workload was told of just now that it has its
 	// ChangeWorkload, by its UID.
 	processed *lru.LRUExpireCache
 }
+
+// eventUnquarantineRefused is the reason of the event of a request to end a quarantine that has
+// no effect.
+const eventUnquarantineRefused = "UnquarantineRefused"
 
 const (
 	// maxProcessed is for how many workloads that is remembered, and processedFor for
@@ -105,9 +117,11 @@ func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// A record was made, or somebody removed it.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.WorkloadOf)).
 		// The namespace is enrolled, or leaves: what is blocked there is let go.
-		Watches(cluster.NamespaceObject(), to(r.WorkloadsOf), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(cluster.NamespaceObject(), to(r.workloadsOf), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		// Observing takes back what the operator holds.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.heldWorkloads)).
+		// It becomes known since when this installation runs.
+		Watches(&v1alpha1.OpsConfigInfo{}, to(r.recordedWorkloads), builder.WithPredicates(r.installed())).
 		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
 		WithLogConstructor(cluster.LogWorkload(mgr, "workload")).
 		Complete(cluster.Quiet(r))
@@ -121,6 +135,8 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	}
 	if w == nil {
 		r.unenrolled.Delete(key)
+		r.tooLarge.Delete(key)
+		r.unknown.Delete(key)
 		return ctrl.Result{}, r.tellDeleted(ctx, key, nil)
 	}
 	ns, err := r.Namespace(ctx, w.Namespace)
@@ -131,6 +147,8 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 		return ctrl.Result{}, err
 	}
 	r.seeHeld(ns, key, w)
+	r.reportTooLarge(ns, key, w)
+	r.reportUnknown(ns, key, w)
 	in, err := r.observe(ctx, ns, w)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -139,7 +157,7 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	if plan.Processed {
 		again.RequeueAfter = processedFor
 	}
-	return cluster.Settle(ctx, again, r.denied(ctx, in, r.apply(ctx, w, in.Changes, plan)))
+	return cluster.Settle(ctx, again, r.denied(ctx, in, r.apply(ctx, in, plan)))
 }
 
 // seeHeld remembers a workload while its releases are kept back.
@@ -151,6 +169,63 @@ func (r *WorkloadReconciler) seeHeld(ns cluster.Namespace, key workload.Key, w *
 	}
 	of := defense.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
 	r.held.Store(key, &defense.HeldWorkload{Workload: of, By: by})
+}
+
+// reportTooLarge sends one event when a workload leaves the defense because the cache has
+// no room for its labels and annotations.
+func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.Key, w *defense.Workload) {
+	if !ns.Enrolled || w.Annotations[v1alpha1.TooLargeMark] == "" {
+		r.tooLarge.Delete(key)
+		return
+	}
+	if _, reported := r.tooLarge.LoadOrStore(key, true); !reported {
+		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventTooLarge, Message: fmt.Sprintf(
+			"the %s is not defended: its labels and its annotations %s* take more than 16 KiB of memory; remove some of them",
+			w.Kind(), v1alpha1.SettingAnnotationPrefix)}, "Watch")
+	}
+}
+
+// reportUnknown sends one event for each label, annotation and value of a workload that has a
+// prefix of the operator and that it does not know. A manager that takes over sends them again.
+func (r *WorkloadReconciler) reportUnknown(ns cluster.Namespace, key workload.Key, w *defense.Workload) {
+	var unknown []string
+	if ns.Enrolled && !defense.OptedOut(w.Labels) {
+		unknown = defense.UnknownWords(w.Labels, w.Annotations)
+	}
+	reported, _ := r.unknown.Load(key)
+	before, _ := reported.([]string)
+	for _, message := range unknown {
+		if !slices.Contains(before, message) {
+			r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventUnknownMetadata, Message: message}, "Watch")
+		}
+	}
+	if len(unknown) == 0 {
+		r.unknown.Delete(key)
+	} else {
+		r.unknown.Store(key, unknown)
+	}
+}
+
+// workloadsOf are the workloads of a namespace whose labels changed. A label by which somebody
+// meant to enrol it is logged and counted.
+func (r *WorkloadReconciler) workloadsOf(ctx context.Context, ns client.Object) []workload.Key {
+	mistyped := ""
+	if ns.GetDeletionTimestamp() == nil && ns.GetName() != r.Operator {
+		mistyped = defense.MistypedEnrolment(ns.GetLabels())
+	}
+	before, was := r.mistyped.Load(ns.GetName())
+	switch {
+	case mistyped != "" && before != mistyped:
+		log.FromContext(ctx).Info("a label of a namespace has no effect", "namespace", ns.GetName(), "label", mistyped)
+		if !was {
+			metrics.MistypedNamespaces(1)
+		}
+		r.mistyped.Store(ns.GetName(), mistyped)
+	case mistyped == "" && was:
+		metrics.MistypedNamespaces(-1)
+		r.mistyped.Delete(ns.GetName())
+	}
+	return r.WorkloadsOf(ctx, ns)
 }
 
 // tellDeleted tells of a workload that is gone while its releases were kept back, and
@@ -217,7 +292,7 @@ func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, 
 		if s, ok := seen.(sighting); ok && s.uid == w.UID {
 			in.SeenBefore = s.version
 		}
-		if in.DefendedSince, err = r.defendedSince(ctx, ns, w); err != nil {
+		if in.DefendedSince, in.Installed, err = r.DefendedSince(ctx, w); err != nil {
 			return in, err
 		}
 	}
@@ -227,8 +302,8 @@ func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, 
 	if in.History, err = r.History(ctx, w.Namespace, w.UID); err != nil {
 		return in, err
 	}
-	set, err := r.InForce(ctx, w.Namespace, w.Annotations)
-	in.KeepHistory, in.Observe = set.History, set.Observe
+	set, err := r.InForceOf(ctx, w, nil)
+	in.KeepHistory, in.Observe = set.History, set.Observe && !set.ByOwner
 	return in, err
 }
 
@@ -258,34 +333,25 @@ func (r *WorkloadReconciler) sight(ctx context.Context, key workload.Key, w *def
 // before it was made, although the cache does not show that yet.
 const youngRevision = time.Minute
 
-// defendedSince is from when on admission should have seen every release of a workload.
-func (r *WorkloadReconciler) defendedSince(ctx context.Context, ns cluster.Namespace, w *defense.Workload) (time.Time, error) {
-	var blocking v1alpha1.OpsConfigInfo
-	key := types.NamespacedName{Namespace: r.Operator, Name: settings.NameBlocking}
-	if err := r.Client.Get(ctx, key, &blocking); err != nil {
-		return time.Time{}, client.IgnoreNotFound(err)
-	}
-	return defense.DefendedSince(defense.EnrolledSince(ns.Meta.ManagedFields), &blocking, w.GVK), nil
-}
-
-func (r *WorkloadReconciler) apply(
-	ctx context.Context, w *defense.Workload, changes []v1alpha1.ChangeWorkload, plan defense.WorkloadPlan,
-) error {
+func (r *WorkloadReconciler) apply(ctx context.Context, in defense.WorkloadInput, plan defense.WorkloadPlan) error {
+	w := in.Workload
 	switch {
 	case plan.TakeBack:
-		return r.takeBack(ctx, w)
+		return r.takeBack(ctx, in)
 	case plan.LetGo:
 		return r.letGo(ctx, w)
+	case plan.Baselined:
+		return r.baseline(ctx, w)
 	case plan.Record != nil:
 		return r.record(ctx, w, plan.Record)
 	}
 	if plan.Baseline {
-		if err := r.RememberBaseline(ctx, w, changes); err != nil {
+		if err := r.RememberBaseline(ctx, &in); err != nil {
 			return err
 		}
 	}
 	if plan.EnsureChange {
-		if err := r.ensureChange(ctx, w, changes); err != nil {
+		if err := r.ensureChange(ctx, w, in.Changes); err != nil {
 			return err
 		}
 	}
@@ -322,7 +388,8 @@ func (r *WorkloadReconciler) handBack(ctx context.Context, w *defense.Workload) 
 }
 
 // takeBack removes the operator's own block and pause, and gives back what a hold changed.
-func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) error {
+func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadInput) error {
+	w := in.Workload
 	kind, err := r.KindOf(w)
 	if err != nil {
 		return err
@@ -335,7 +402,11 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) 
 	}
 	p.DropAnnotation(v1alpha1.OverrideStaleAnnotation)
 	p.Resume(kind)
-	p.GiveBack(kind)
+	if in.Enrolled && !defense.OptedOut(w.Labels) {
+		p.GiveBack(kind) // it is only observed
+	} else {
+		p.GiveBackUnseen(kind)
+	}
 	left, err := r.leftUnseen(ctx, w)
 	if err != nil {
 		return err
@@ -344,8 +415,7 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, w *defense.Workload) 
 		return err
 	}
 	if left != nil {
-		r.Event(w, nil, *left, "OptOut")
-		metrics.LeftWhileHeld(w.GVK.Kind, metrics.LeftByOptingOut)
+		r.left(w, *left)
 	}
 	// No other event: in a namespace that left the defense this was the last write,
 	// the release tells of one that admission saw, and of what is only observed.
@@ -367,15 +437,66 @@ func (r *WorkloadReconciler) letGo(ctx context.Context, w *defense.Workload) err
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
-	// No event: the release tells.
+	// Of an owner that admission saw, and of a blocked workload, the release tells.
+	o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation])
+	if while := r.defenseOf(w); while != v1alpha1.WhileBlocked && (!ok || o.Release != w.Release()) {
+		o = defense.OptOut{While: while, Owner: strings.ReplaceAll(w.ObservingOwner(), " ", "/"), User: "somebody whom admission did not see"}
+		r.left(w, o)
+	}
 	log.FromContext(ctx).Info("took the halt or the hold of a workload back, which is only observed because of its owner", "owner", w.ObservingOwner())
 	return nil
 }
 
-// leftUnseen is the event of a workload that was opted out past admission while it was
-// blocked, by the field manager that did; nil where admission saw it, whose user the
+// left emits the event of a workload that left the defense while it had an effect, past admission.
+func (r *WorkloadReconciler) left(w *defense.Workload, o defense.OptOut) {
+	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: o.Describe()}, "OptOut")
+	metrics.LeftWhileHeld(w.GVK.Kind, metrics.LeftByOptingOut)
+}
+
+func (r *WorkloadReconciler) defenseOf(w *defense.Workload) v1alpha1.OptOutWhile {
+	return defense.DefenseOf(w.Labels, w.Annotations, r.Clock.Now())
+}
+
+// baseline removes the record of an earlier installation from a workload, in one write: the version
+// that runs is a baseline until the template changes. The number of its release goes on, so that no
+// older ChangeWorkload is about it. What is in quarantine stays. A hold is given back, since no
+// release is there to end it.
+func (r *WorkloadReconciler) baseline(ctx context.Context, w *defense.Workload) error {
+	kind, err := r.KindOf(w)
+	if err != nil {
+		return err
+	}
+	p := cluster.PatchRevision(w)
+	p.DropLabel(v1alpha1.VersionLabel)
+	p.DropLabel(v1alpha1.DefenseStatusLabel)
+	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(defense.NextRelease(w.Release()), 10))
+	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
+	p.DropAnnotation(v1alpha1.UnquarantineAnnotation)
+	p.GiveBack(kind)
+	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
+		return err
+	}
+	log.FromContext(ctx).Info("removed the record of an earlier installation: the workload is a baseline", "version", w.RecordedVersion())
+	for annotation, reason := range map[string]string{
+		v1alpha1.RollbackToAnnotation: v1alpha1.ReasonRollbackRefused, v1alpha1.UnquarantineAnnotation: eventUnquarantineRefused,
+	} {
+		if asked, ok := w.Annotations[annotation]; ok {
+			r.dropped(w, annotation, asked, reason)
+		}
+	}
+	return nil
+}
+
+// dropped emits the event of a request that lay on a workload when its defense began.
+func (r *WorkloadReconciler) dropped(w *defense.Workload, annotation, asked, reason string) {
+	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: reason,
+		Message: fmt.Sprintf("dropped the request %s=%s: %s", annotation, defense.Brief(asked), defense.LaidBefore)}, "Drop")
+}
+
+// leftUnseen returns how a workload was opted out past admission while the defense had an
+// effect, by the field manager that did; nil where admission saw it, whose user the
 // release tells.
-func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *defense.Workload) (*defense.Event, error) {
+func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *defense.Workload) (*defense.OptOut, error) {
 	if o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation]); !defense.OptedOut(w.Labels) || ok && o.Release == w.Release() {
 		return nil, nil
 	}
@@ -387,7 +508,7 @@ func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *defense.Workload
 	if manager := defense.LabelOwner(stored.GetManagedFields(), v1alpha1.DefenseLabel); manager != "" {
 		who = "field manager " + manager
 	}
-	return &defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: defense.DescribeOptOut(who, v1alpha1.WhileBlocked)}, nil
+	return &defense.OptOut{While: r.defenseOf(w), User: who}, nil
 }
 
 // record writes on the workload what admission would have written, never on its
@@ -448,7 +569,7 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Worklo
 		return nil
 	}
 	// A setting that cannot be used is reported by the release.
-	set, err := r.InForce(ctx, w.Namespace, w.Annotations)
+	set, err := r.InForceOf(ctx, w, nil)
 	if err != nil {
 		return err
 	}
@@ -480,6 +601,14 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 		// one from before a pause take its mark away.
 		p = cluster.PatchRevision(w)
 	}
+	before := false
+	if plan.Unquarantine != "" && plan.Unquarantined == nil {
+		laid, known, err := r.LaidBefore(ctx, w, v1alpha1.UnquarantineAnnotation)
+		if err != nil || !known { // the condition Installed wakes it
+			return err
+		}
+		before = laid
+	}
 	if plan.Resumed {
 		p.DropHalted()
 	}
@@ -490,7 +619,9 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 		p.SetAnnotation(v1alpha1.OverrideReportedAnnotation, plan.Override.ResourceVersion)
 	}
 	ended := plan.Unquarantined
-	if ended != nil {
+	if before {
+		p.DropAnnotation(v1alpha1.UnquarantineAnnotation)
+	} else if ended != nil {
 		p.DropAnnotation(v1alpha1.UnquarantinedAnnotation)
 	} else if plan.Unquarantine != "" {
 		q, done := defense.ParseQuarantine(w.Annotations, r.Clock.Now()).Unquarantine(plan.Unquarantine, defense.UnknownUser)
@@ -503,11 +634,20 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 	}
 	r.processed.Add(w.UID, w.Release(), processedFor)
 	r.emitUnquarantined(ctx, w, ended)
+	if plan.Resumed {
+		message := fmt.Sprintf("the %s because of version %s is over: a write that admission did not see took it back",
+			w.Words.Halt(), w.Annotations[v1alpha1.HaltedAnnotation])
+		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: "RolloutResumed", Message: message}, "Resume")
+	}
+	if before {
+		r.dropped(w, v1alpha1.UnquarantineAnnotation, plan.Unquarantine, eventUnquarantineRefused)
+	}
 	if o := plan.Override; o != nil {
 		metrics.Overridden(w.GVK.Kind)
 		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
 		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: "BlockOverridden",
-			Message: fmt.Sprintf("version %s: %s passed the block or the quarantine with the label %s", o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
+			Message: fmt.Sprintf("version %s: %s passed the block, the quarantine, the halt or the hold with the label %s",
+				o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
 	}
 	return nil
 }
@@ -525,7 +665,7 @@ func (r *WorkloadReconciler) emitUnquarantined(ctx context.Context, w *defense.W
 	}
 	reason := "QuarantineEnded"
 	if len(u.Ended) == 0 {
-		reason = "UnquarantineRefused"
+		reason = eventUnquarantineRefused
 	}
 	log.FromContext(ctx).Info("a user asked to end a quarantine", "asked", u.Asked, "ended", u.Ended, "user", u.User)
 	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: u.Describe()}, "Unquarantine")

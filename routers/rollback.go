@@ -23,7 +23,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -168,7 +170,7 @@ func (s *Server) takeRollback(w http.ResponseWriter, r *http.Request, body []byt
 	defer cancel()
 	name := strings.ToLower(request.key.Kind) + " " + request.key.NamespacedName.String()
 	to, err := s.opts.Rollbacks.RequestRollback(ctx, request.key, request.version, at)
-	refused := (*cluster.RefusedError)(nil)
+	refused, tooMany := (*cluster.RefusedError)(nil), (*cluster.TooManyError)(nil)
 	switch {
 	case err == nil:
 		writeJSON(w, http.StatusAccepted, codeAnswer{http.StatusAccepted, fmt.Sprintf("%s is rolled back to version %s", name, to)})
@@ -176,6 +178,10 @@ func (s *Server) takeRollback(w http.ResponseWriter, r *http.Request, body []byt
 		writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "no " + name + " is under defense"})
 	case errors.Is(err, cluster.ErrRepeated):
 		writeJSON(w, http.StatusConflict, codeAnswer{http.StatusConflict, err.Error()})
+	case errors.As(err, &tooMany):
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(tooMany.After.Seconds()))))
+		writeJSON(w, http.StatusTooManyRequests, codeAnswer{http.StatusTooManyRequests, err.Error()})
+		return false
 	case errors.As(err, &refused):
 		writeJSON(w, http.StatusConflict, codeAnswer{http.StatusConflict, refused.Why})
 	default:

@@ -50,6 +50,7 @@ func TestRollback(t *testing.T) {
 		"unknown":            {web, cluster.ErrNoWorkload, "Deployment.apps prod/web ", 404, `{"code":404,"message":"no deployment prod/web is under defense"}`},
 		"refused":            {web, &cluster.RefusedError{Why: "because"}, "Deployment.apps prod/web ", 409, `{"code":409,"message":"because"}`},
 		"repeated":           {web, cluster.ErrRepeated, "Deployment.apps prod/web ", 409, `{"code":409,"message":"a request of this time or a later one was accepted already"}`},
+		"too many":           {web, &cluster.TooManyError{Namespace: "prod", After: 1500 * time.Millisecond}, "Deployment.apps prod/web ", 429, `{"code":429,"message":"60 rollbacks were requested in namespace prod within a minute: try again in 2s"}`},
 		"away":               {web, errors.New("no route to host"), "Deployment.apps prod/web ", 503, `{"code":503,"message":"the cluster can't be reached now, try again"}`},
 		"no JSON":            {`web`, nil, "", 400, `{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: invalid character 'w' looking for beginning of value"}`},
 		"a field of another": {`{"namespace":"prod","deploymentName":"web","nodeId":"1"}`, nil, "", 400, `{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: json: unknown field \"nodeId\""}`},
@@ -79,7 +80,7 @@ func TestRollback(t *testing.T) {
 			// What was not dealt with may come again.
 			asked = ""
 			again := serve(h, signedPut(tc.content, testNow))
-			if wanted := tc.wantCode == http.StatusServiceUnavailable; (asked != "") != wanted || (again.Code == http.StatusUnauthorized) == wanted {
+			if wanted := tc.wantCode == http.StatusServiceUnavailable || tc.wantCode == http.StatusTooManyRequests; (asked != "") != wanted || (again.Code == http.StatusUnauthorized) == wanted {
 				t.Errorf("repeated: asked for %q, answer %d", asked, again.Code)
 			}
 		})

@@ -76,6 +76,8 @@ type Options struct {
 	Recorder Recorder
 	// Rollbacks takes requests for rollbacks.
 	Rollbacks Rollbacker
+	// NoPut turns the PUT paths off, which ask for rollbacks.
+	NoPut bool
 	// View reads the workloads that are suspended.
 	View cluster.View
 	// Clock has the time.
@@ -386,6 +388,8 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 	return s.recovered(s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, known := routes[r.URL.Path]
 		switch {
+		case known && s.opts.NoPut && route.method == http.MethodPut:
+			writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "rollbacks over HTTP are turned off (--callback-put=false)"})
 		case !known:
 			writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "not found"})
 		case r.Method != route.method:

@@ -191,6 +191,17 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// TestNoPut: without the PUT paths nothing asks for a rollback; the others are served.
+func TestNoPut(t *testing.T) {
+	f := newFixture(t, func(f *fixture) { f.opts.NoPut = true })
+	h := f.handler(t)
+	for _, path := range []string{RollbackPath, RollbackWorkloadPath} {
+		expect(t, serve(h, httptest.NewRequest(http.MethodPut, path, nil)), http.StatusNotFound,
+			`{"code":404,"message":"rollbacks over HTTP are turned off (--callback-put=false)"}`)
+	}
+	expect(t, serve(h, httptest.NewRequest(http.MethodGet, SuspendPath, nil)), http.StatusUnauthorized, refusedBody)
+}
+
 func TestRateLimit(t *testing.T) {
 	f := newFixture(t, func(f *fixture) {
 		f.limits.each, f.limits.stranger, f.limits.strangers = budget{1, 2}, budget{1, 3}, budget{1, 4}

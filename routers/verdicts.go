@@ -288,7 +288,7 @@ func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorklo
 	if err != nil || w == nil {
 		return nil, err
 	}
-	inForce, err := v.InForce(ctx, change.Namespace, w.Annotations)
+	inForce, err := v.InForceOf(ctx, w, change)
 	return &inForce.Settings, err
 }
 

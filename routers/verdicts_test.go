@@ -26,6 +26,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -234,6 +235,48 @@ func TestVerdictsRecord(t *testing.T) {
 				return s
 			}()); diff != "" {
 				t.Errorf("stored -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestVerdictsDecideWithPolicies: a pass that the server delivered counts at the callback
+// address as it counts for the controllers: where a policy fails what has no verdict, a
+// poll has to confirm it, because the server delivers its own timeout as a pass.
+func TestVerdictsDecideWithPolicies(t *testing.T) {
+	fails := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "server", Generation: 1}}
+	fails.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "server", OnError: v1alpha1.SilenceFails, Altershield: &v1alpha1.AltershieldCheck{}}}
+	fails.Status.InForce, fails.Status.InForceGeneration = fails.Spec.DeepCopy(), 1
+	for name, test := range map[string]struct {
+		policies []client.Object
+		want     v1alpha1.ChangePodStatusType
+		order    v1alpha1.OrderStage
+	}{
+		"no policy":                             {nil, v1alpha1.ChangePodExecuteDone, v1alpha1.OrderPostWait},
+		"a policy that fails without a verdict": {[]client.Object{fails}, v1alpha1.ChangePodPostSubmitted, v1alpha1.OrderPreSubmitted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := verdictObjects(func(w *verdictWorld) {
+				w.batch.State(v1alpha1.ChangePodPostSubmitted).Obj().Status.PostSubmitTimeUnix = testNow.Unix()
+				w.release.Obj().Status.OrderPreSubmitTimeUnix = testNow.Unix()
+			})
+			c := newClient(t, interceptor.Funcs{}, append(objects, test.policies...)...)
+			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			ofOrder := verdictCallback("order-node", altershield.StagePre, altershield.VerdictPass)
+			ofOrder.CheckType = altershield.CheckOrder
+			for _, callback := range []*altershield.Callback{verdictCallback("batch-node", altershield.StagePost, altershield.VerdictPass), ofOrder} {
+				if got, err := v.Record(t.Context(), callback); err != nil || got != OutcomeRecorded {
+					t.Fatalf("outcome %q, error %v", got, err)
+				}
+			}
+			var change v1alpha1.ChangeWorkload
+			var batch v1alpha1.ChangePod
+			if err := errors.Join(c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "change"}, &change),
+				c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "batch"}, &batch)); err != nil {
+				t.Fatal(err)
+			}
+			if batch.Status.Status != test.want || change.Status.OrderStage != test.order {
+				t.Errorf("the batch is %q, the order %q; want %q and %q", batch.Status.Status, change.Status.OrderStage, test.want, test.order)
 			}
 		})
 	}

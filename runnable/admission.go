@@ -32,7 +32,7 @@ type AdmissionNote struct {
 	// Scene of the check; empty where it cannot be made.
 	Scene string
 	// InForce returns the settings in force in a namespace.
-	InForce func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
+	InForce func(ctx context.Context, namespace string) (settings.InForce, error)
 	// Namespace of the operator.
 	Namespace string
 	Log       logr.Logger
@@ -49,7 +49,7 @@ func (n *AdmissionNote) NeedLeaderElection() bool { return false }
 // Start implements manager.Runnable. It ends at once; what it cannot read is no
 // reason for the manager to end.
 func (n *AdmissionNote) Start(ctx context.Context) error {
-	set, err := n.InForce(ctx, n.Namespace, nil)
+	set, err := n.InForce(ctx, n.Namespace)
 	if err != nil {
 		n.Log.Error(err, "read whether the admission check is on")
 		return nil

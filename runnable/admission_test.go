@@ -45,7 +45,7 @@ func TestAdmissionNote(t *testing.T) {
 			var said []string
 			n := &AdmissionNote{
 				Scene: test.scene, Namespace: ours, Log: funcr.New(func(_, args string) { said = append(said, args) }, funcr.Options{}),
-				InForce: func(context.Context, string, map[string]string) (settings.InForce, error) {
+				InForce: func(context.Context, string) (settings.InForce, error) {
 					set := settings.InForce{Settings: settings.Default()}
 					set.AdmissionCheck, set.AdmissionTimeout = test.on, 2*time.Second
 					return set, test.err

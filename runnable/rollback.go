@@ -106,6 +106,22 @@ func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl
 		}
 		plan = defense.DecideRollback(in)
 	}
+	if plan.Rollback != nil && in.Workload.Annotations[v1alpha1.RollbackToAnnotation] != "" {
+		before, known, err := s.LaidBefore(ctx, in.Workload, v1alpha1.RollbackToAnnotation)
+		switch {
+		case err != nil:
+			return ctrl.Result{}, err
+		case !known:
+			return ctrl.Result{RequeueAfter: time.Second}, nil
+		case before:
+			plan = defense.RollbackPlan{Refusal: defense.LaidBefore}
+		}
+	}
+	if plan.Rollback != nil && plan.Rollback.Asked() {
+		if wait := s.UntilRequested(key.Namespace); wait > 0 {
+			return ctrl.Result{RequeueAfter: wait}, nil
+		}
+	}
 	if plan.Rollback == nil && len(read) > 0 && (plan.RequeueAfter == 0 || plan.RequeueAfter > lookAgain) {
 		plan.RequeueAfter = lookAgain // that a node answers again is not seen
 	}

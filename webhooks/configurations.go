@@ -95,7 +95,9 @@ func mutatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.Mu
 // validatingConfiguration is the configuration of the webhooks that deny
 // releases. The block must hold while the operator is down, so its webhook may not be skipped. In return
 // its match conditions pick only requests that it denies unless it knows
-// better. Quarantine and policies are no block: if their webhooks fail, releases pass.
+// better. A condition that excludes requests because of a label or an owner reads
+// the old object as well as the new, so that no request passes unseen by what it adds itself.
+// Quarantine and policies are no block: if their webhooks fail, releases pass.
 func validatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	c := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta:   typeMeta("ValidatingWebhookConfiguration"),
@@ -162,6 +164,7 @@ const (
 	oldAnnotations = "oldObject.metadata.?annotations"
 	newLabels      = "object.metadata.?labels"
 	newAnnotations = "object.metadata.?annotations"
+	oldOwners      = "oldObject.metadata.?ownerReferences"
 	newOwners      = "object.metadata.?ownerReferences"
 )
 
@@ -172,8 +175,9 @@ func templateChanged(kind workload.Kind) string {
 
 // blockConditions say the same as defense.ValidateAdmission, except that they
 // cannot recognize the operator's own requests, or ways back; and what another object
-// owns they leave out, because it is denied nothing, also while the operator is down. Its
-// owner could not override.
+// owns before and after a request they leave out, because it is denied nothing, also while the
+// operator is down. Its owner could not override. A request that opts out while blocked is asked
+// about, although it is allowed.
 func blockConditions(kind workload.Kind) []admissionregistrationv1.MatchCondition {
 	override := isValue(newLabels, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
 	// The label was there before the block, and is not meant for it.
@@ -188,9 +192,12 @@ func blockConditions(kind workload.Kind) []admissionregistrationv1.MatchConditio
 		{Name: "released-or-resumed", Expression: templateChanged(kind) + " || " +
 			optional(newLabels, v1alpha1.SuspendLabel) + " != " + optional(oldLabels, v1alpha1.SuspendLabel)},
 		{Name: "neither-overridden-nor-opted-out", Expression: strings.Join([]string{
-			"!(" + override + " && !(" + stale + "))", notUsedUp, notOptedOut(),
+			"!(" + override + " && !(" + stale + "))", notUsedUp, "(" + notOptedOut() + ")",
 		}, " && ")},
-		{Name: "not-observed-because-of-its-owner", Expression: isValue(newLabels, v1alpha1.DefenseLabel, v1alpha1.DefenseEnforced) + " || " + notOwned()},
+		{Name: "not-observed-because-of-its-owner", Expression: strings.Join([]string{
+			isValue(oldLabels, v1alpha1.DefenseLabel, v1alpha1.DefenseEnforced), notOwned(oldOwners),
+			isValue(newLabels, v1alpha1.DefenseLabel, v1alpha1.DefenseEnforced), notOwned(newOwners),
+		}, " || ")},
 	}
 }
 
@@ -208,18 +215,21 @@ func quarantineConditions(kind workload.Kind) []admissionregistrationv1.MatchCon
 func policyConditions(kind workload.Kind) []admissionregistrationv1.MatchCondition {
 	return []admissionregistrationv1.MatchCondition{
 		{Name: "released", Expression: "oldObject == null || " + templateChanged(kind)},
-		{Name: "not-opted-out", Expression: notOptedOut()},
+		{Name: "not-opted-out", Expression: "oldObject == null && " + notOptedOutIn(newLabels) + " || oldObject != null && (" + notOptedOut() + ")"},
 	}
 }
 
-func notOptedOut() string {
-	return fmt.Sprintf("%s != '%s'", value(newLabels, v1alpha1.DefenseLabel), v1alpha1.DefenseDisabled)
+// notOptedOut says in CEL that a workload is not opted out before an update, or after it.
+func notOptedOut() string { return notOptedOutIn(oldLabels) + " || " + notOptedOutIn(newLabels) }
+
+func notOptedOutIn(labels string) string {
+	return fmt.Sprintf("%s != '%s'", value(labels, v1alpha1.DefenseLabel), v1alpha1.DefenseDisabled)
 }
 
-// notOwned says in CEL that no other object is the controller of a workload, as
+// notOwned says in CEL that these owners of a workload have no controller among them, as
 // defense.OwnerOf does.
-func notOwned() string {
-	return fmt.Sprintf("!%s.orValue([]).exists(owner, owner.?controller.orValue(false) == true)", newOwners)
+func notOwned(owners string) string {
+	return fmt.Sprintf("!%s.orValue([]).exists(owner, owner.?controller.orValue(false) == true)", owners)
 }
 
 // has says in CEL that a key is there.

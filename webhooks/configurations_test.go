@@ -18,7 +18,12 @@ package webhooks
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -205,7 +210,11 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 			t.Fatal(err)
 		}
 		denies := !defense.ValidateAdmission(request).Allowed
-		if got := matches(t, k.Kind, block, req.OldObject.Raw, req.Object.Raw); got != denies {
+		// A request that opts out itself is allowed, and asked about.
+		defended := request
+		defended.New.Labels = without(request.New.Labels, v1alpha1.DefenseLabel)
+		asked := !defense.ValidateAdmission(defended).Allowed
+		if got := matches(t, k.Kind, block, req.OldObject.Raw, req.Object.Raw); got != asked {
 			t.Errorf("the block denies: %t, its webhook is called: %t\n%+v", denies, got, u)
 		}
 		asks := !defense.ValidateQuarantine(request).Allowed
@@ -213,8 +222,8 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 		if asks && !got || got && !request.NeedsOverride() {
 			t.Errorf("the quarantine denies: %t, its webhook is called: %t\n%+v", asks, got, u)
 		}
-		if got := matches(t, k.Kind, policy, req.OldObject.Raw, req.Object.Raw); got != request.IsChecked() {
-			t.Errorf("policies have a say: %t, their webhook is called: %t\n%+v", request.IsChecked(), got, u)
+		if got := matches(t, k.Kind, policy, req.OldObject.Raw, req.Object.Raw); got != defended.IsChecked() {
+			t.Errorf("policies have a say: %t, their webhook is called: %t\n%+v", defended.IsChecked(), got, u)
 		} else if got {
 			checked++
 		}
@@ -239,6 +248,12 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 	t.Logf("%d changes: %d denied by the block, %d by the quarantine", len(updates()), blocked, held)
 }
 
+func without(labels map[string]string, key string) map[string]string {
+	labels = maps.Clone(labels)
+	delete(labels, key)
+	return labels
+}
+
 // testOwned changes who owns what a change is about that the block denies: its webhook is
 // called if it still denies, and so an owner can always change what is only observed. It
 // returns how often it is not called.
@@ -255,4 +270,58 @@ func testOwned(t *testing.T, k kindOfTest, block matchconditions.Matcher, denied
 		}
 	}
 	return observed
+}
+
+// readOf are the parts of an object that a match condition reads.
+func readOf(object, expression string) (parts []string) {
+	const path = `\.(metadata\.resourceVersion|metadata\.\?ownerReferences|spec\.template|metadata\.\?(?:labels|annotations)\['[^']+'\])`
+	keyed := regexp.MustCompile(`'([^']+)' in (oldObject|object)\.metadata\.\?(labels|annotations)\.orValue\(\{\}\)`)
+	expression = keyed.ReplaceAllString(expression, "$2.metadata.?$3['$1']")
+	for _, found := range regexp.MustCompile(`(?:^|[^\w.])`+object+path).FindAllStringSubmatch(expression, -1) {
+		part := found[1]
+		if kind, key, ok := strings.Cut(strings.TrimSuffix(part, "']"), "['"); ok {
+			part = strings.TrimSuffix(strings.TrimPrefix(kind, "metadata.?"), "s") + " `" + key[strings.LastIndex(key, "/")+1:] + "`"
+		} else {
+			part = "`" + strings.TrimPrefix(strings.TrimPrefix(part, "metadata."), "?") + "`"
+		}
+		if !slices.Contains(parts, part) {
+			parts = append(parts, part)
+		}
+	}
+	slices.Sort(parts)
+	return parts
+}
+
+// TestMatchConditionsRead enumerates the match conditions of all webhooks. The table of the design
+// notes says what each reads. One that leaves out requests, which its name says, reads both objects.
+func TestMatchConditionsRead(t *testing.T) {
+	notes, err := os.ReadFile("../docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hook := range mutatingConfiguration(workload.Defended()).Webhooks {
+		if len(hook.MatchConditions) > 0 {
+			t.Errorf("%s has match conditions: describe them", hook.Name)
+		}
+	}
+	rows := 0
+	for _, hook := range validatingConfiguration(workload.NewRegistry(deployments)).Webhooks {
+		for _, c := range hook.MatchConditions {
+			stored, wanted := readOf("oldObject", c.Expression), readOf("object", c.Expression)
+			row := fmt.Sprintf("| `%s` | `%s` | %s | %s |", hook.Name, c.Name, strings.Join(stored, ", "), strings.Join(wanted, ", "))
+			if rows++; !strings.Contains(string(notes), row+"\n") {
+				t.Errorf("the design notes lack\n%s", row)
+			}
+			if strings.Contains(c.Name, "not-") || strings.Contains(c.Name, "nor-") {
+				for _, part := range []string{"label `defense`", "`ownerReferences`"} {
+					if slices.Contains(stored, part) != slices.Contains(wanted, part) {
+						t.Errorf("%s of %s leaves requests out, and does not read %s of both objects", c.Name, hook.Name, part)
+					}
+				}
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("there are no match conditions: the test tests nothing")
+	}
 }

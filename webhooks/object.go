@@ -57,7 +57,7 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	o.Version = workload.Version(template)
 	stored := &unstructured.Unstructured{Object: content}
 	stopping, _ := kind.Stopping(stored)
-	o.Paused, o.Words = stopping.Paused, kind.Words(&defense.Workload{Stopping: stopping})
+	o.Paused, o.Unknown, o.Words = stopping.Paused, stopping.Unknown, kind.Words(&defense.Workload{Stopping: stopping})
 	o.Pacing, _ = kind.Pace(stored)
 
 	o.Owner = defense.OwnerOf(stored)

@@ -56,25 +56,28 @@ func TestObserving(t *testing.T) {
 	suspended := released(labelled(v1alpha1.SuspendLabel, "1"))
 	repaired := func(object string) string { return strings.Replace(object, `"test":"123"`, `"test":"1234"`, 1) }
 	quarantined := annotatedWith(released(""), v1alpha1.QuarantinedAnnotation, repairVersion)
-	owned := strings.Replace(suspended, `"metadata":{`, `"metadata":{"ownerReferences":[{"apiVersion":"serving.knative.dev/v1","kind":"Revision","name":"a","uid":"u","controller":true}],`, 1)
+	const owners = `"metadata":{"ownerReferences":[{"apiVersion":"serving.knative.dev/v1","kind":"Revision","name":"a","uid":"u","controller":true}],`
+	owned := strings.Replace(suspended, `"metadata":{`, owners, 1)
 	for name, test := range map[string]struct {
 		handler       admission.Handler
 		before, after string
 		allowed       bool
 		warning       string // what it names
 	}{
-		"a block denies":             {newValidating(o, deployments), suspended, repaired(suspended), false, "blocked"},
+		"a block denies":             {newValidating(o, deployments), suspended, repaired(suspended), false, ""},
 		"while observed it does not": {newValidating(o, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), true, "deployment sleep is suspended"},
-		"as soon as not observed":    {newValidating(o, deployments), annotatedWith(suspended, observe, "enabled"), repaired(suspended), false, "blocked"},
-		"without settings it does":   {newValidating(blind, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, "blocked"},
-		"unless it knows none":       {newValidating(unset, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, "blocked"},
+		"as soon as not observed":    {newValidating(o, deployments), annotatedWith(suspended, observe, "enabled"), repaired(suspended), false, ""},
+		"without settings it does":   {newValidating(blind, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, ""},
+		"unless it knows none":       {newValidating(unset, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, ""},
 		"a quarantine denies":        {newQuarantine(o, deployments), quarantined, repaired(quarantined), false, ""},
 		"while observed not":         {newQuarantine(o, deployments), quarantined, repaired(annotatedWith(quarantined, observe, "enabled")), true, "was rolled back"},
 		"what another object owns":   {newValidating(o, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
 		"unless a label says so": {newValidating(o, deployments), owned,
-			repaired(strings.Replace(owned, `"labels":{`, `"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`",`, 1)), false, "blocked"},
-		"what gets an owner with it":     {newValidating(o, deployments), suspended, repaired(owned), true, "by its owner, the revision a"},
-		"what loses its owner with it":   {newValidating(o, deployments), owned, repaired(suspended), false, "blocked"},
+			repaired(strings.Replace(owned, `"labels":{`, `"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`",`, 1)), false, ""},
+		"what gets an owner with it": {newValidating(o, deployments), suspended, repaired(owned), false, ""},
+		"of a version in quarantine, too": {newQuarantine(o, deployments), quarantined,
+			repaired(strings.Replace(quarantined, `"metadata":{`, owners, 1)), false, ""},
+		"what loses its owner with it":   {newValidating(o, deployments), owned, repaired(suspended), false, ""},
 		"what is owned, whatever is set": {newValidating(blind, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
 		"nothing to deny":                {newValidating(o, deployments), suspended, annotatedWith(suspended, observe, "enabled"), true, ""},
 	} {

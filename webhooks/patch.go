@@ -43,8 +43,7 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 		case defense.TemplateLabel:
 			path, parent, present = templateMetadata.Join("labels"), o.hasTemplateLabels, o.TemplateLabels
 		case defense.WorkloadPaused:
-			halted := &defense.Workload{Stopping: defense.Stopping{Paused: true}, Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
-			operations = append(operations, changing(o.kind.Resume(halted))...)
+			operations = append(operations, changing(halt(o, c))...)
 			continue
 		case defense.WorkloadPace:
 			operations = append(operations, changing(o.kind.SetPace(*o.Pacing, c.Pace))...)
@@ -72,6 +71,19 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 		}
 	}
 	return operations
+}
+
+// halt is what changes the halt of a workload.
+func halt(o *object, c defense.AdmissionChange) []workload.Op {
+	w := &defense.Workload{Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
+	w.Paused = c.Remove
+	if c.Remove {
+		return o.kind.Resume(w)
+	}
+	if o.Pacing != nil {
+		w.Pace, w.Bare = o.Pace, o.Bare
+	}
+	return o.kind.Halt(w)
 }
 
 // changing are the operations of a patch that change something: nothing is to be tested

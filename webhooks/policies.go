@@ -75,6 +75,7 @@ func PoliciesBy(v cluster.View) func(ctx context.Context, namespace string) (Pol
 // evaluator makes the checks of policies of requests, of all kinds of workloads.
 type evaluator struct {
 	operators, tenants *slots.Slots
+	watch              *rules.Watch
 	// noise is what users can cause at will.
 	noise *ration.Log
 }
@@ -82,7 +83,7 @@ type evaluator struct {
 func newEvaluator(o *Options) *evaluator {
 	return &evaluator{
 		operators: slots.New(maxOperators, maxOperatorsOfNamespace), tenants: slots.New(maxTenants, maxTenantsOfNamespace),
-		noise: ration.NewLog(o.Log, clock.RealClock{}),
+		watch: o.Rules, noise: ration.NewLog(o.Log, clock.RealClock{}),
 	}
 }
 
@@ -212,7 +213,7 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 		result.Problem = "too many checks are made at once"
 		return result
 	}
-	defer release()
+	defer func() { release() }()
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	program, problem, err := rules.AtAdmission(ctx, c.Cel, operators)
@@ -224,7 +225,9 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 		result.Problem = problem
 		return result
 	}
-	failures, err := program.Evaluate(ctx, in, rules.MaxTotalCost/int64(max(c.Sharing, 1)))
+	evaluated := release
+	release = func() {} // the evaluation gives the slot back
+	failures, err := e.watch.Evaluate(ctx, c.Rules(operator), program, in, evaluated)
 	if len(failures) > 0 {
 		result.False = &defense.FalseRule{Rule: failures[0].Rule, Message: failures[0].Message}
 	}

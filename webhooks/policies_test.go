@@ -31,6 +31,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -39,16 +40,17 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	policies "github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 const operatorsNamespace = "altershieldoperator-system"
 
 // policyOf is an accepted policy with one check at admission by these rules.
-func policyOf(namespace, name string, rules ...string) v1alpha1.DefensePolicy {
+func policyOf(namespace, name string, expressions ...string) v1alpha1.DefensePolicy {
 	p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1}}
 	c := v1alpha1.PolicyCheck{Name: "check", Stage: v1alpha1.StageAdmission, Cel: &v1alpha1.CelCheck{}}
-	for _, r := range rules {
+	for _, r := range expressions {
 		c.Cel.Rules = append(c.Cel.Rules, v1alpha1.CelRule{Expression: r, Message: "it is " + name})
 	}
 	p.Spec.Checks = []v1alpha1.PolicyCheck{c}
@@ -62,7 +64,8 @@ func accepted(p v1alpha1.DefensePolicy) v1alpha1.DefensePolicy {
 
 // withPolicies are options with these policies, in the namespace of the test.
 func withPolicies(list ...v1alpha1.DefensePolicy) Options {
-	return Options{Self: self, Log: logr.Discard(), Settings: observing, Policies: policiesOf(list...)}
+	watch := rules.NewWatch(clock.RealClock{}, func(rules.Policy, time.Time) {})
+	return Options{Self: self, Log: logr.Discard(), Settings: observing, Policies: policiesOf(list...), Rules: watch}
 }
 
 func policiesOf(list ...v1alpha1.DefensePolicy) func(context.Context, string) (Policies, error) {
@@ -246,9 +249,9 @@ func counted(t *testing.T, policy string, phase v1alpha1.CheckPhase) float64 {
 }
 
 // expensive takes as long as it may: each rule costs nearly all that one may.
-func expensive(namespace, name string, rules int) v1alpha1.DefensePolicy {
+func expensive(namespace, name string, count int) v1alpha1.DefensePolicy {
 	rule := "object.many.all(a, object.many.all(b, object.many.all(c, a + b + c >= 0)))"
-	p := policyOf(namespace, name, slices.Repeat([]string{rule}, rules)...)
+	p := policyOf(namespace, name, slices.Repeat([]string{rule}, count)...)
 	if problem := policies.Accepted(&p, operatorsNamespace); problem != "" { // and compiled
 		panic(problem)
 	}
@@ -324,6 +327,34 @@ func TestPolicyOfOthersUnderAttack(t *testing.T) {
 	}
 	for _, release := range append(give, release) {
 		release()
+	}
+}
+
+// TestPolicySetAside: a policy whose evaluations do not end lets pass for a while, with a
+// warning; a policy of the operator still counts.
+func TestPolicySetAside(t *testing.T) {
+	for name, test := range map[string]struct{ namespace, warning string }{
+		"of a namespace":  {"default", "the policy is set aside until"},
+		"of the operator": {operatorsNamespace, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := policyOf(test.namespace, "no", "false")
+			o := withPolicies(p)
+			for range 3 {
+				o.Rules.Abandoned(rules.Policy{
+					Namespace: p.Namespace, Name: p.Name, Generation: 1, Operators: test.namespace == operatorsNamespace,
+				})
+			}
+			e := newEvaluator(&o)
+			changed := strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)
+			got := review(t, newPolicy(o, deployments, e), makeRequest(released(""), changed))
+			if got.Allowed != (test.warning != "") || !strings.Contains(strings.Join(got.Warnings, "\n"), test.warning) {
+				t.Errorf("allowed: %t, warnings %q", got.Allowed, got.Warnings)
+			}
+			if e.operators.InUse() || e.tenants.InUse() {
+				t.Error("a slot is kept")
+			}
+		})
 	}
 }
 

@@ -27,7 +27,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -41,6 +40,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -80,6 +80,9 @@ type Options struct {
 	// Policies reads from a cache which policies may count for a workload of a
 	// namespace. Nil: none do at admission.
 	Policies func(ctx context.Context, namespace string) (Policies, error)
+	// Rules abandons evaluations of the rules of policies that do not end; required with
+	// Policies.
+	Rules *rules.Watch
 	// Pod is this replica's own, if it is one.
 	Pod types.NamespacedName
 }
@@ -177,7 +180,14 @@ func newMutating(o Options, kind workload.Kind) handler {
 			}
 			o.observeHold(ctx, &request)
 			o.observePast(ctx, &request, stored)
-			response.Patches = patch(object, defense.MutateAdmission(request))
+			changes := defense.MutateAdmission(request)
+			response.Patches = patch(object, changes)
+			if putBack := request.PutBack(changes); putBack != "" {
+				response = response.WithWarnings(putBack)
+			}
+			if req.DryRun == nil || !*req.DryRun {
+				response = response.WithWarnings(request.UnknownWords()...)
+			}
 			if check == nil || !mustAsk(req, &request) {
 				return response, nil
 			}
@@ -246,8 +256,7 @@ func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest)
 			metrics.Observed(kind.GroupVersionKind().Kind, v1alpha1.EventWouldDeny)
 			return admission.Allowed("").WithWarnings(verdict.Observed(by).Warning), nil
 		}
-		warnings := slices.DeleteFunc([]string{verdict.Warning, verdict.Ways}, func(w string) bool { return w == "" })
-		return admission.Denied(verdict.Message).WithWarnings(warnings...), nil
+		return admission.Denied(verdict.Message), nil
 	}
 }
 
@@ -267,7 +276,7 @@ func observedBy(ctx context.Context, o *Options, r *defense.AdmissionRequest) st
 			s = known
 		}
 	}
-	s.ObserveOwned(r.New.ObservingOwner())
+	s.ObserveOwned(r.ObservingOwner())
 	return s.ObservedBy
 }
 

@@ -54,15 +54,24 @@ type AdmissionObject struct {
 	// ResourceVersion is empty in a workload that is being created.
 	ResourceVersion string
 	// Paused says that the workload does not roll out changes, and Words are how people
-	// speak of that.
-	Paused bool
-	Words  Words
+	// speak of that. Unknown is as in Stopping.
+	Paused, Unknown bool
+	Words           Words
 	// Pacing is nil of a kind whose rollouts cannot be held.
 	*Pacing
 }
 
 // ObservingOwner is the owner because of which a workload is only observed.
 func (o *AdmissionObject) ObservingOwner() string { return observingOwner(o.Owner, o.Labels) }
+
+// ObservingOwner is the owner because of which nothing is denied to a request. A request that
+// gives a workload an owner, or takes away the label that defends it, is judged as before it.
+func (r *AdmissionRequest) ObservingOwner() string {
+	if r.Operation == AdmissionUpdate && r.Old.ObservingOwner() == "" {
+		return ""
+	}
+	return r.New.ObservingOwner()
+}
 
 // AdmissionRequest is one request to write a workload.
 type AdmissionRequest struct {
@@ -98,8 +107,8 @@ const (
 	WorkloadAnnotation
 	// TemplateLabel is a label of the pod template.
 	TemplateLabel
-	// WorkloadPaused is the pause of the rollout. It is only ever removed, and
-	// has no key; the value is that of HaltedFromAnnotation.
+	// WorkloadPaused is what halts the rollout. It has no key. Removed, the value is that
+	// of HaltedFromAnnotation; else it is what the operator halts by, and empty.
 	WorkloadPaused
 	// WorkloadPace is what a hold changes. It has no key.
 	WorkloadPace
@@ -119,13 +128,10 @@ type AdmissionChange struct {
 // AdmissionVerdict is the answer to a request.
 type AdmissionVerdict struct {
 	Allowed bool
-	// Message says why a request is denied.
+	// Message says in one line why a request is denied, and what its user can do.
 	Message string
-	// Warning says in one line what the user of a denied request can do.
+	// Warning says of a request that is allowed why it would have been denied.
 	Warning string
-	// Ways says in another line which other ways there are; empty if there are
-	// none.
-	Ways string
 }
 
 // maxUser bounds a user name in an annotation, in bytes.
@@ -181,13 +187,7 @@ func MutateAdmission(r AdmissionRequest) []AdmissionChange {
 		mapChanges(WorkloadAnnotation, r.New.Annotations, want.Annotations),
 		mapChanges(TemplateLabel, r.New.TemplateLabels, want.TemplateLabels),
 	)
-	if r.New.Paused && !want.Paused {
-		haltedAs := r.Old.Annotations
-		if r.Operation == AdmissionCreate {
-			haltedAs = r.New.Annotations
-		}
-		changes = append(changes, AdmissionChange{Target: WorkloadPaused, Remove: true, Value: haltedAs[v1alpha1.HaltedFromAnnotation]})
-	}
+	changes = append(changes, r.haltChanges(&want)...)
 	if want.Pacing != nil && want.Pace != r.New.Pace {
 		changes = append(changes, AdmissionChange{Target: WorkloadPace, Pace: want.Pace})
 	}
@@ -197,14 +197,10 @@ func MutateAdmission(r AdmissionRequest) []AdmissionChange {
 // ValidateAdmission says whether a request passes the block of a workload.
 func ValidateAdmission(r AdmissionRequest) AdmissionVerdict {
 	if r.Operation != AdmissionUpdate || !r.Old.suspended() || r.Own || OptedOut(r.New.Labels) ||
-		!r.templateTouched() && !r.suspendTouched() || r.overrides() || r.wentBack() {
+		!r.touches() || r.overrides() || r.wentBack() {
 		return AdmissionVerdict{Allowed: true}
 	}
-	return AdmissionVerdict{
-		Message: fmt.Sprintf("%s %s is suspended", r.Kind, r.Name),
-		Warning: r.suspendedWarning(),
-		Ways:    r.waysOn(),
-	}
+	return AdmissionVerdict{Message: r.describeBlock()}
 }
 
 // ValidateQuarantine says whether a request releases a version that was rolled
@@ -278,8 +274,8 @@ func (r *AdmissionRequest) noteRestored(want *AdmissionObject) {
 func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 	restore(want.Labels, r.Old.Labels, restoredLabels())
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
-	if OptedOut(r.Old.Labels) {
-		delete(want.Annotations, v1alpha1.RollbackToAnnotation) // nor about what was before
+	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && OptedOut(r.Old.Labels) && !strings.HasPrefix(to, laidBefore) {
+		want.Annotations[v1alpha1.RollbackToAnnotation] = laidBefore + cutAtRune(to, maxText)
 	}
 	if r.Releases() {
 		r.release(want)
@@ -294,13 +290,14 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 		// Also when there was none: putting it in would restart all pods.
 		restore(want.TemplateLabels, r.Old.TemplateLabels, []string{v1alpha1.VersionLabel})
 	}
-	if r.overrides() && (r.Releases() || r.suspendTouched()) {
+	if r.overrides() && (r.Releases() || r.suspendTouched()) || r.overridesHalt() || r.overridesHold() {
 		r.useOverride(want)
 	}
 	if why, ok := r.wayBack(); ok && r.Releases() {
 		ParseQuarantine(want.Annotations, r.Now).With(r.Old.Version, why).Annotate(want.Annotations)
 	}
 	r.unquarantine(want)
+	r.noteOwner(want)
 	r.takeBackPause(want)
 	r.markStale(want)
 }
@@ -312,7 +309,7 @@ func (r *AdmissionRequest) markStale(want *AdmissionObject) {
 	switch {
 	case want.Labels[v1alpha1.IgnoredSuspendLabel] != v1alpha1.IgnoredSuspendValue:
 		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
-	case (!r.Old.suspended() && r.New.suspended() || r.rollsBack()) && r.Old.ignoresSuspend():
+	case (!r.Old.suspended() && r.New.suspended() || r.rollsBack() || r.halts()) && r.Old.ignoresSuspend():
 		want.Annotations[v1alpha1.OverrideStaleAnnotation] = "true"
 	case !r.Old.ignoresSuspend():
 		// Set in this request. A mark is of an earlier label, lost while
@@ -378,24 +375,6 @@ func (r *AdmissionRequest) useOverride(want *AdmissionObject) {
 	}
 }
 
-// takeBackPause resumes what an earlier version's failure paused when another
-// one is released that is not blocked, and takes away what says so as soon as
-// the workload is resumed, by whomever: a pause that is set later is not the
-// operator's. A pause that the client sets in this request is its own.
-func (r *AdmissionRequest) takeBackPause(want *AdmissionObject) {
-	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted {
-		return
-	}
-	_, back := r.wayBack()
-	if r.Old.Paused && r.Releases() && (back || r.overrides() || !r.Old.suspended()) {
-		want.Paused = false
-	}
-	if !r.Old.Paused || !want.Paused {
-		delete(want.Annotations, v1alpha1.HaltedAnnotation)
-		delete(want.Annotations, v1alpha1.HaltedFromAnnotation)
-	}
-}
-
 // released says that the request changes the pod template, the version label
 // aside, as far as it is seen now: see Releases.
 func (r *AdmissionRequest) released() bool {
@@ -407,6 +386,9 @@ func (r *AdmissionRequest) released() bool {
 func (r *AdmissionRequest) templateTouched() bool {
 	return r.released() || differs(r.Old.TemplateLabels, r.New.TemplateLabels, v1alpha1.VersionLabel)
 }
+
+// touches reports whether the request changes the pod template or the block.
+func (r *AdmissionRequest) touches() bool { return r.templateTouched() || r.suspendTouched() }
 
 // suspendTouched says that the request loses or changes the block.
 func (r *AdmissionRequest) suspendTouched() bool {
@@ -425,11 +407,11 @@ func (r *AdmissionRequest) rollsBack() bool {
 		differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantineReasonAnnotation))
 }
 
-// overrides says that the request may pass the block or the quarantine.
-func (r *AdmissionRequest) overrides() bool {
-	if !r.NeedsOverride() {
-		return false
-	}
+// overrides reports whether the request may pass the block or the quarantine.
+func (r *AdmissionRequest) overrides() bool { return r.NeedsOverride() && r.hasOverride() }
+
+// hasOverride reports whether the request has an override that counts.
+func (r *AdmissionRequest) hasOverride() bool {
 	if r.New.ignoresSuspend() && !r.staleOverride() {
 		return true
 	}
@@ -439,24 +421,11 @@ func (r *AdmissionRequest) overrides() bool {
 	return ok && o.ResourceVersion == r.Old.ResourceVersion
 }
 
-// staleOverride says that the label was there before the block, or the rollback,
+// staleOverride says that the label was there before the block, the rollback or the halt,
 // and so was not meant for it.
 func (r *AdmissionRequest) staleOverride() bool {
 	_, stale := r.Old.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return stale && r.Old.ignoresSuspend()
-}
-
-func (r *AdmissionRequest) suspendedWarning() string {
-	since := ""
-	if seconds, err := strconv.ParseInt(r.Old.Labels[v1alpha1.SuspendLabel], 10, 64); err == nil {
-		since = " since " + time.Unix(seconds, 0).UTC().Format(time.RFC3339)
-	}
-	set := "release a repair with the label"
-	if r.New.ignoresSuspend() {
-		set = "this label was there before the block: remove it, then release a repair with it again:"
-	}
-	return fmt.Sprintf("releases are blocked%s; %s %s=%q; see kubectl get changeworkloads -n %s",
-		since, set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue, r.Namespace)
 }
 
 func (o *AdmissionObject) suspended() bool {

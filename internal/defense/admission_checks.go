@@ -168,5 +168,5 @@ func brieflyTold(text string, limit int) string {
 // operator's made it.
 func Slipped(w *Workload, change *v1alpha1.ChangeWorkload) bool {
 	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == UnknownUser &&
-		!ParseQuarantine(w.Annotations, time.Time{}).restored(w)
+		!ParseQuarantine(w.Annotations, time.Time{}).restored(w.Version, w.Release())
 }

@@ -78,6 +78,8 @@ func (e HoldEnd) describe() string {
 		return "the release failed"
 	case v1alpha1.ReasonHoldEdited:
 		return cmp.Or(e.User, UnknownUser) + " set a field that the hold had changed"
+	case v1alpha1.ReasonHoldStuck:
+		return "a pod of an earlier version is not Ready, and the StatefulSet makes no pod of this release before that one is Ready"
 	case v1alpha1.ReasonHoldEnded:
 		return "nothing of this release is to be waited for any more"
 	default:
@@ -124,7 +126,7 @@ func (r *AdmissionRequest) pace(want *AdmissionObject) {
 		r.giveBack(want, held) // its owner's write is not undone
 	case r.New.Pace == r.Old.Pace:
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
-	case r.reapplied(held):
+	case r.reapplied(held) && !r.overridesHold():
 		pacing.Pace = r.Old.Pace
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	default:
@@ -192,4 +194,16 @@ func (r *AdmissionRequest) holds() bool {
 // reapplied says that a write brings what the hold changed to what it was before, as one
 // that applies a manifest does, or to what the hold wanted before, as one that read the
 // workload a moment ago.
-func (r *AdmissionRequest) reapplied(held *Hold) bool { return held.Own(r.New.Pace) }
+func (r *AdmissionRequest) reapplied(held *Hold) bool {
+	return r.New.Pace != r.Old.Pace && held.Own(r.New.Pace)
+}
+
+// overridesHold reports whether the request ends a hold: it gives back what the hold changed,
+// with an override that is set in it.
+func (r *AdmissionRequest) overridesHold() bool {
+	if r.New.Pacing == nil || r.Old.Pacing == nil || r.Old.ignoresSuspend() || r.Releases() {
+		return false
+	}
+	held := r.New.HoldOf(r.Old.Annotations)
+	return held != nil && !held.Over && r.reapplied(held) && r.New.Pace == held.Pace && r.hasOverride()
+}

@@ -73,7 +73,7 @@ func admitted(r AdmissionRequest, changes []AdmissionChange) AdmissionRequest {
 		}[c.Target]
 		switch {
 		case c.Target == WorkloadPaused:
-			r.New.Paused = false
+			r.New.Paused = !c.Remove
 		case c.Target == WorkloadPace:
 			pacing := *r.New.Pacing
 			pacing.Pace = c.Pace
@@ -100,35 +100,40 @@ func TestMutateHold(t *testing.T) {
 		own  Pace
 		end  string
 	}{
-		"a release that is to be held":                          {makeUpdate().pacing(usersPace, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"one that nobody asks to be":                            {makeUpdate().pacing(usersPace, usersPace).release(), usersPace, 0, Pace{}, ""},
-		"one with a value of its own":                           {makeUpdate().pacing(Pace{ProgressDeadlineSeconds: 600}, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a version that succeeded before":                       {makeUpdate().pacing(usersPace, usersPace).wantsHold(Revision{Version: "v2"}).release(), usersPace, 0, Pace{}, ""},
-		"no release":                                            {makeUpdate().pacing(usersPace, usersPace).wantsHold().annotation("a", "b"), usersPace, 0, Pace{}, ""},
-		"a release while one is held":                           {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a release while one is held, applied":                  {makeUpdate().pacing(raisedPace, usersPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a release while one is held, edited":                   {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5, Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, ""},
-		"a release while one is held, that is not":              {makeUpdate().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, Pace{}, ""},
-		"going back while one is held":                          {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold(Revision{Version: "v2"}).release(), usersPace, 0, Pace{}, ""},
-		"something else while it is held":                       {makeUpdate().pacing(raisedPace, raisedPace).heldSince().annotation("a", "b"), raisedPace, 4, usersPace, ""},
-		"losing what is known of the hold":                      {makeUpdate().pacing(raisedPace, raisedPace).heldSince().lose(v1alpha1.HeldAnnotation), raisedPace, 4, usersPace, ""},
-		"forging a hold":                                        {makeUpdate().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), usersPace, 0, Pace{}, ""},
-		"applying what was before":                              {makeUpdate().pacing(raisedPace, usersPace).heldSince(), raisedPace, 4, usersPace, ""},
-		"applying one of it":                                    {makeUpdate().pacing(raisedPace, Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 600}).heldSince(), raisedPace, 4, usersPace, ""},
-		"setting another value":                                 {makeUpdate().pacing(raisedPace, edited).heldSince(), Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, Pace{}, "4 EditedByUser jane"},
-		"setting another value of both":                         {makeUpdate().pacing(raisedPace, Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}).heldSince(), Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}, 0, Pace{}, "4 EditedByUser jane"},
-		"opting out":                                            {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), usersPace, 0, Pace{}, ""},
+		"a release that is to be held":             {makeUpdate().pacing(usersPace, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"one that nobody asks to be":               {makeUpdate().pacing(usersPace, usersPace).release(), usersPace, 0, Pace{}, ""},
+		"one with a value of its own":              {makeUpdate().pacing(Pace{ProgressDeadlineSeconds: 600}, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"a version that succeeded before":          {makeUpdate().pacing(usersPace, usersPace).wantsHold(Revision{Version: "v2"}).release(), usersPace, 0, Pace{}, ""},
+		"no release":                               {makeUpdate().pacing(usersPace, usersPace).wantsHold().annotation("a", "b"), usersPace, 0, Pace{}, ""},
+		"a release while one is held":              {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"a release while one is held, applied":     {makeUpdate().pacing(raisedPace, usersPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"a release while one is held, edited":      {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5, Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, ""},
+		"a release while one is held, that is not": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, Pace{}, ""},
+		"going back while one is held":             {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold(Revision{Version: "v2"}).release(), usersPace, 0, Pace{}, ""},
+		"something else while it is held":          {makeUpdate().pacing(raisedPace, raisedPace).heldSince().annotation("a", "b"), raisedPace, 4, usersPace, ""},
+		"losing what is known of the hold":         {makeUpdate().pacing(raisedPace, raisedPace).heldSince().lose(v1alpha1.HeldAnnotation), raisedPace, 4, usersPace, ""},
+		"forging a hold":                           {makeUpdate().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), usersPace, 0, Pace{}, ""},
+		"applying what was before":                 {makeUpdate().pacing(raisedPace, usersPace).heldSince(), raisedPace, 4, usersPace, ""},
+		"giving back, with an override": {makeUpdate().pacing(raisedPace, usersPace).heldSince().label(v1alpha1.IgnoredSuspendLabel, "true"),
+			usersPace, 0, Pace{}, "4 EditedByUser jane"},
+		"applying what was before, with an override of before": {makeUpdate().pacing(raisedPace, usersPace).heldSince().both(v1alpha1.IgnoredSuspendLabel, "true"),
+			raisedPace, 4, usersPace, ""},
+		"an override alone":             {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.IgnoredSuspendLabel, "true"), raisedPace, 4, usersPace, ""},
+		"applying one of it":            {makeUpdate().pacing(raisedPace, Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 600}).heldSince(), raisedPace, 4, usersPace, ""},
+		"setting another value":         {makeUpdate().pacing(raisedPace, edited).heldSince(), Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, Pace{}, "4 EditedByUser jane"},
+		"setting another value of both": {makeUpdate().pacing(raisedPace, Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}).heldSince(), Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}, 0, Pace{}, "4 EditedByUser jane"},
+		"opting out":                    {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), usersPace, 0, Pace{}, ""},
 		"losing the label by which it is defended though owned": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(true, false), usersPace, 0, Pace{}, ""},
-		"its owner's write":                                     {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(false, false), usersPace, 0, Pace{}, ""},
-		"its owner's write of another value":                    {makeUpdate().pacing(raisedPace, edited).heldSince().enforced(false, false), Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, Pace{}, ""},
-		"its owner's write, defended all the same":              {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(true, true), raisedPace, 4, usersPace, ""},
-		"its owner's release":                                   {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(false, false).release(), usersPace, 0, Pace{}, ""},
-		"the operator lets pods become available":               {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, opened.String()), opened.Set, 4, usersPace, ""},
-		"the operator gives back":                               {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, ending), usersPace, 0, Pace{}, ""},
-		"the operator holds late":                               {makeUpdate().own().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), raisedPace, 4, usersPace, ""},
-		"the operator, where a user was past admission":         {makeUpdate().own().pacing(edited, edited).heldSince().annotation("a", "b"), edited, 4, usersPace, ""},
-		"the operator rolls back":                               {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, Pace{}, ""},
-		"a hold that was to end":                                {makeUpdate().pacing(raisedPace, raisedPace).bothAnnotations(v1alpha1.HeldAnnotation, ending), usersPace, 0, Pace{}, ""},
+		"its owner's write":                             {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(false, false), usersPace, 0, Pace{}, ""},
+		"its owner's write of another value":            {makeUpdate().pacing(raisedPace, edited).heldSince().enforced(false, false), Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, Pace{}, ""},
+		"its owner's write, defended all the same":      {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(true, true), raisedPace, 4, usersPace, ""},
+		"its owner's release":                           {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(false, false).release(), usersPace, 0, Pace{}, ""},
+		"the operator lets pods become available":       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, opened.String()), opened.Set, 4, usersPace, ""},
+		"the operator gives back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, ending), usersPace, 0, Pace{}, ""},
+		"the operator holds late":                       {makeUpdate().own().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), raisedPace, 4, usersPace, ""},
+		"the operator, where a user was past admission": {makeUpdate().own().pacing(edited, edited).heldSince().annotation("a", "b"), edited, 4, usersPace, ""},
+		"the operator rolls back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, Pace{}, ""},
+		"a hold that was to end":                        {makeUpdate().pacing(raisedPace, raisedPace).bothAnnotations(v1alpha1.HeldAnnotation, ending), usersPace, 0, Pace{}, ""},
 		"creating from what was held": {
 			func() *admissionWrapper {
 				w := makeCreate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String())
@@ -154,6 +159,10 @@ func TestMutateHold(t *testing.T) {
 			}
 			if end := once.New.Annotations[v1alpha1.HoldEndedAnnotation]; end != c.end {
 				t.Errorf("ended %q, want %q", end, c.end)
+			}
+			used := once.New.Annotations[v1alpha1.OverrideAnnotation] != ""
+			if ends := name == "giving back, with an override"; used != ends || used && once.New.Labels[v1alpha1.IgnoredSuspendLabel] != "" {
+				t.Errorf("the override is used up: %t", used)
 			}
 		})
 	}

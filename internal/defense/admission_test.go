@@ -17,12 +17,14 @@ limitations under the License.
 package defense
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -70,6 +72,16 @@ func (w *admissionWrapper) unstamped() *admissionWrapper {
 	delete(w.Old.TemplateLabels, v1alpha1.VersionLabel)
 	return w.loseTemplateLabel()
 }
+func (w *admissionWrapper) named(name string) *admissionWrapper { w.Name = name; return w }
+
+// quarantines has a version in quarantine before and after the request.
+func (w *admissionWrapper) quarantines(version string, why QuarantineReason) *admissionWrapper {
+	for _, o := range []*AdmissionObject{&w.Old, &w.New} {
+		ParseQuarantine(nil, testNow).With(version, why).Annotate(o.Annotations)
+	}
+	return w
+}
+
 func (w *admissionWrapper) own() *admissionWrapper { w.Own = true; return w }
 func (w *admissionWrapper) user(s string) *admissionWrapper {
 	w.User = s
@@ -734,9 +746,9 @@ func TestValidateAdmission(t *testing.T) {
 				got := ValidateAdmission(request)
 				want := AdmissionVerdict{Allowed: !denied}
 				if denied {
-					want.Message, want.Warning = "deployment sleep is suspended", got.Warning
-					if got.Warning == "" || strings.Contains(got.Warning, "\n") {
-						t.Errorf("%s: warning %q, want one line", when, got.Warning)
+					want.Message = got.Message
+					if !strings.HasPrefix(got.Message, "deployment sleep is suspended: ") || strings.Contains(got.Message, "\n") {
+						t.Errorf("%s: message %q, want one line with these words", when, got.Message)
 					}
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
@@ -750,30 +762,55 @@ func TestValidateAdmission(t *testing.T) {
 	}
 }
 
-func TestAdmissionWarning(t *testing.T) {
-	tests := map[string]struct {
-		request *admissionWrapper
-		want    string
-	}{
-		"since when": {
-			request: makeBlocked().release(),
-			want: `releases are blocked since 2023-11-14T22:13:20Z; release a repair with the label ` +
-				`altershield.defense.antgroup.com/ignored-suspend="true"; see kubectl get changeworkloads -n default`,
-		},
-		"nobody knows since when": {
-			request: makeBlocked().both(v1alpha1.SuspendLabel, "yes").release(),
-			want: `releases are blocked; release a repair with the label ` +
-				`altershield.defense.antgroup.com/ignored-suspend="true"; see kubectl get changeworkloads -n default`,
-		},
-		"stale override": {
-			request: makeBlocked().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").release(),
-			want: `releases are blocked since 2023-11-14T22:13:20Z; this label was there before the block: remove it, then release a repair ` +
-				`with it again: altershield.defense.antgroup.com/ignored-suspend="true"; see kubectl get changeworkloads -n default`,
-		},
+// TestDescribeBlock: the message of a denial says what failed, since when, and what works.
+func TestDescribeBlock(t *testing.T) {
+	const (
+		label    = "kubectl label deployment sleep altershield.defense.antgroup.com/ignored-suspend"
+		set      = label + "=true --overwrite -n default"
+		override = "; blocked since 2023-11-14T22:13:20Z. Override it, then release again: " + set
+	)
+	failed := func(change func(*v1alpha1.ChangeWorkload)) *admissionWrapper {
+		w := makeFailed().both(v1alpha1.SuspendLabel, suspendedAt).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4 record")
+		return w.past(func(p *Past) {
+			p.History, p.Changes[0].UID = nil, "record"
+			if change != nil {
+				change(&p.Changes[0])
+			}
+		})
 	}
-	for name, tt := range tests {
+	pod := func(message string) func(c *v1alpha1.ChangeWorkload) {
+		return func(c *v1alpha1.ChangeWorkload) { c.Status.DefenseCheckFailPods[0].Message = message }
+	}
+	for name, tt := range map[string]struct {
+		request *admissionWrapper
+		want    string // after "deployment sleep is suspended: "
+	}{
+		"a pod failed": {failed(nil), "release 4 (version v1) failed: pod sleep-1: unpass: find error" + override},
+		"the whole release failed": {failed(func(c *v1alpha1.ChangeWorkload) {
+			c.Status.DefenseCheckFailPods = nil
+			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Message: "the order's PRE check failed"}}
+		}), "release 4 (version v1) failed: the order's PRE check failed" + override},
+		"a hostile message": {failed(pod("\x1b[31mfind\n\u202e\u009b2J\x07 error \xff" + strings.Repeat("x", 200))),
+			"release 4 (version v1) failed: pod sleep-1: unpass: [31mfind 2J error \ufffd" + strings.Repeat("x", 180) + "..." + override},
+		"a block by an earlier release, whose record is gone": {failed(nil).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3 gone"),
+			"release 3 (version v0) failed" + override},
+		"the quarantine says why": {failed(func(c *v1alpha1.ChangeWorkload) { c.UID = "another" }).quarantines("v1", QuarantineReason{
+			Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-2", Container: "main", Reason: "ImagePullBackOff",
+		}), "release 4 (version v1) failed: NeverStarted: pod sleep-2: container main: ImagePullBackOff" + override},
+		"of an older build": {failed(nil).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1"), "version v1 failed" + override},
+		"nothing is known":  {failed(nil).unknown(), "release 4 (version v1) failed" + override},
+		"a user's block":    {failed(nil).oldLoses(v1alpha1.SuspendedByAnnotation), "a user blocked its releases" + override},
+		"nobody knows since when": {failed(nil).both(v1alpha1.SuspendLabel, "yes").oldLoses(v1alpha1.SuspendedByAnnotation),
+			"a user blocked its releases. Override it, then release again: " + set},
+		"the label was there before": {failed(nil).both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1"),
+			"release 4 (version v1) failed: pod sleep-1: unpass: find error" + strings.Replace(override, set, label+"- -n default && "+set, 1)},
+		"a name that a shell would read": {failed(nil).named("$(id)"),
+			"release 4 (version v1) failed: pod sleep-1: unpass: find error" + strings.Replace(override, "deployment sleep", "deployment '$(id)'", 1)},
+	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, ValidateAdmission(tt.request.AdmissionRequest).Warning); diff != "" {
+			want := fmt.Sprintf("deployment %s is suspended: %s", tt.request.Name, tt.want)
+			got := ValidateAdmission(tt.request.AdmissionRequest)
+			if diff := cmp.Diff(AdmissionVerdict{Message: want}, got); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -845,19 +882,21 @@ func TestRollbackRequest(t *testing.T) {
 	const to = v1alpha1.RollbackToAnnotation
 	for name, test := range map[string]struct {
 		request *admissionWrapper
-		want    bool
+		// want is the annotation afterwards.
+		want string
 	}{
-		"made":                       {makeUpdate().annotation(to, "last-success"), true},
-		"waiting, and an annotation": {makeUpdate().bothAnnotations(to, "last-success").annotation("a", "b"), true},
-		"waiting, and a release":     {makeUpdate().bothAnnotations(to, "last-success").release(), false},
-		"with a release":             {makeUpdate().annotation(to, "last-success").release(), false},
-		"opting in":                  {makeUpdate().bothAnnotations(to, "last-success").both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).lose(v1alpha1.DefenseLabel), false},
-		"by the operator, over HTTP": {makeUpdate().own().annotation(to, "last-success"), true},
+		"made":                       {makeUpdate().annotation(to, "last-success"), "last-success"},
+		"waiting, and an annotation": {makeUpdate().bothAnnotations(to, "last-success").annotation("a", "b"), "last-success"},
+		"waiting, and a release":     {makeUpdate().bothAnnotations(to, "last-success").release(), ""},
+		"with a release":             {makeUpdate().annotation(to, "last-success").release(), ""},
+		"opting in": {makeUpdate().bothAnnotations(to, "last-success").both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).
+			lose(v1alpha1.DefenseLabel), laidBefore + "last-success"},
+		"by the operator, over HTTP": {makeUpdate().own().annotation(to, "last-success"), "last-success"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, got := applied(test.request.New, MutateAdmission(test.request.AdmissionRequest)).Annotations[to]
+			got := applied(test.request.New, MutateAdmission(test.request.AdmissionRequest)).Annotations[to]
 			if got != test.want {
-				t.Errorf("there is %t, want %t", got, test.want)
+				t.Errorf("there is %q, want %q", got, test.want)
 			}
 		})
 	}

@@ -51,8 +51,9 @@ type BatchInput struct {
 type BatchPlan struct {
 	// Status is set when it is to be written, before anything else is done.
 	Status *v1alpha1.ChangePodStatus
-	// Call to the server, if any.
+	// Call to the server, if any, and whether it is the last try.
 	Call Call
+	Last bool
 	// Ended: the server has the end of the batch; to be remembered as
 	// [Calls.Ended].
 	Ended bool
@@ -79,6 +80,8 @@ func DecideBatch(in BatchInput) BatchPlan {
 func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	b := newBatch(in)
 	switch {
+	case call == CallStart && a.Kind == AnswerDone && b.preOver() && b.mayStartAgain():
+		b.started(a) // a second node, and the verdict on the first one came before this answer
 	case b.status.Status != v1alpha1.ChangePodExecuteDone:
 		b.take(b.node().said(call, a, in.Now), a)
 	case call == CallFinish:
@@ -220,8 +223,9 @@ func (b *batch) check() {
 		}
 		s.Status = v1alpha1.ChangePodExecuteDone
 	default:
-		t, call, wait := b.node().next(b.Now, b.Calls)
-		b.plan.Call, b.plan.RequeueAfter = call, wait
+		n := b.node()
+		t, call, wait := n.next(b.Now, b.Calls)
+		b.plan.Call, b.plan.RequeueAfter, b.plan.Last = call, wait, n.isLast(call, b.Now)
 		b.take(t, Answer{})
 	}
 }
@@ -236,6 +240,7 @@ func (b *batch) node() *node {
 		skipped:     b.nothingToCheck(),
 		confirm:     b.confirms(),
 		early:       true,
+		again:       startedAgain(s.Conditions, v1alpha1.ConditionSubmitted),
 		unconfirmed: unconfirmed(s.Conditions, v1alpha1.ConditionSubmitted),
 		doubted:     doubted(s.Conditions, v1alpha1.ConditionSubmitted, b.Now),
 	}
@@ -506,12 +511,19 @@ func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, me
 }
 
 func (b *batch) started(a Answer) {
-	s := b.status
+	s, preOver := b.status, b.preOver()
+	if preOver || s.Status == v1alpha1.ChangePodPreSubmitted {
+		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonStartedAgain, lostNode(s.ChangePodID, a.NodeID))
+	} else {
+		s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
+		s.PreTimeoutThreshold, s.PostTimeOutThreshold = int64(b.Settings.PreTimeout/time.Second), int64(b.Settings.PostTimeout/time.Second)
+		b.submitted()
+	}
 	s.Status, s.ChangePodID, s.URL, s.OrderID = v1alpha1.ChangePodPreSubmitted, a.NodeID, a.URL, b.Change.Status.OrderID
-	s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
-	s.PreTimeoutThreshold, s.PostTimeOutThreshold = int64(b.Settings.PreTimeout/time.Second), int64(b.Settings.PostTimeout/time.Second)
-	b.submitted()
 	if !a.SkipCheck {
+		if preOver {
+			b.postSubmitted()
+		}
 		return
 	}
 	// Its end is reported all the same; a verdict on it counts when it comes, but
@@ -522,6 +534,18 @@ func (b *batch) started(a Answer) {
 		return
 	}
 	b.postSubmitted()
+}
+
+// mayStartAgain reports whether an answer to a start may be to a second one, which is made from half
+// of the time for the PRE check on. An earlier one is of another replica that started the batch, too.
+func (b *batch) mayStartAgain() bool {
+	half := time.Duration(b.status.PreTimeoutThreshold) * time.Second / 2
+	return !b.Now.Before(time.Unix(b.status.PreSubmitTimeUnix, 0).Add(half))
+}
+
+// preOver reports whether the batch is at its POST check, or waits for it.
+func (b *batch) preOver() bool {
+	return b.status.Status == v1alpha1.ChangePodPostWait || b.status.Status == v1alpha1.ChangePodPostSubmitted
 }
 
 // preWait says why the batch is not submitted yet.

@@ -65,7 +65,8 @@ func (d *release) formerState() v1alpha1.ChangeWorkloadStatusType {
 		return v1alpha1.ChangeWorkloadRunning
 	case verified.Status == metav1.ConditionFalse:
 		return v1alpha1.ChangeWorkloadSuspend
-	case verified.Reason == v1alpha1.ReasonAllPassed, verified.Reason == v1alpha1.ReasonNothingVerified:
+	case verified.Reason == v1alpha1.ReasonAllPassed, verified.Reason == v1alpha1.ReasonPassedUnverified,
+		verified.Reason == v1alpha1.ReasonNothingVerified:
 		return v1alpha1.ChangeWorkloadSuccess
 	default:
 		return v1alpha1.ChangeWorkloadRunning

@@ -85,6 +85,8 @@ type Answer struct {
 	SkipCheck   bool
 	// Unconfirmed: the server may have done it all the same.
 	Unconfirmed bool
+	// Unsent: nothing was sent, because the server failed before. It is no try.
+	Unsent bool
 	// Message explains a refusal, in one line.
 	Message string
 	// After is when to try again at the earliest, where the answer says so.
@@ -96,6 +98,9 @@ const (
 	humanRetry = time.Minute
 	// maxBackoff bounds the wait between tries.
 	maxBackoff = 30 * time.Second
+	// maxSpread bounds how much later than it may be a call is made that was not sent,
+	// so that not all of them are made at once.
+	maxSpread = 2 * time.Second
 	// finishRetry is between tries to end a node whose PRE check the server
 	// may not have ended yet.
 	finishRetry = time.Second
@@ -111,8 +116,9 @@ type Calls struct {
 	Started time.Time
 	// Call is the one all that follows is about.
 	Call Call
-	// NotBefore is when the next try is due at the earliest.
-	NotBefore time.Time
+	// NotBefore is when the next try is due at the earliest, and Asked when that was
+	// found: also of a call that was not sent.
+	NotBefore, Asked time.Time
 	// Tried is when the last call that was sent was answered, Last how.
 	Tried time.Time
 	Last  AnswerKind
@@ -131,8 +137,10 @@ func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
 	if call == CallStart {
 		c.Ended = false // it is another node
 	}
-	if a.Kind == AnswerThrottled {
-		c.NotBefore = now.Add(max(a.After, 10*time.Millisecond))
+	c.Asked = now
+	if a.Kind == AnswerThrottled || a.Unsent {
+		wait := max(a.After, 10*time.Millisecond)
+		c.NotBefore = now.Add(wait + time.Duration(random*float64(min(wait, maxSpread))))
 		return c
 	}
 	c.Tried, c.Last, c.NotBefore = now, a.Kind, time.Time{}
@@ -157,18 +165,26 @@ func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
 	return c
 }
 
-// tried says that a call was sent, and answered or not.
-func (c Calls) tried(call Call) bool { return c.Call == call && !c.Tried.IsZero() }
+// triedSince reports whether a call was sent, and answered or not, at its deadline or
+// later. Every call has that last try.
+func (c Calls) triedSince(call Call, deadline time.Time) bool {
+	return c.Call == call && !c.Tried.IsZero() && !c.Tried.Before(deadline)
+}
 
-// next says whether to make a call now, and else how long to wait: at most until
-// the deadline, where there is one.
+// notBefore is when the next try is due at the earliest: the last one at the deadline,
+// where there is one, however long the server is to be left alone.
+func (c Calls) notBefore(deadline time.Time) time.Time {
+	if !deadline.IsZero() && c.Asked.Before(deadline) && c.NotBefore.After(deadline) {
+		return deadline
+	}
+	return c.NotBefore
+}
+
+// next says whether to make a call now, and else how long to wait.
 func (c Calls) next(call Call, now, deadline time.Time) (Call, time.Duration) {
-	wait := c.NotBefore.Sub(now)
+	wait := c.notBefore(deadline).Sub(now)
 	if c.Call != call || wait <= 0 {
 		return call, 0
-	}
-	if left := deadline.Sub(now); !deadline.IsZero() && left > 0 && left < wait {
-		wait = left
 	}
 	return CallNone, wait
 }
@@ -201,8 +217,8 @@ func (c Calls) await(poll Call, now, submitted time.Time, limit time.Duration, s
 	if over || due.After(deadline) {
 		due = deadline
 	}
-	if c.NotBefore.After(due) {
-		due = c.NotBefore
+	if next := c.notBefore(deadline); next.After(due) {
+		due = next
 	}
 	if !now.Before(due) {
 		return poll, 0, false

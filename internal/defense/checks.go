@@ -309,12 +309,12 @@ func IsCurrentBatch(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) 
 // CountingBatches are the batches of the attempt a release is at that count by
 // themselves.
 func CountingBatches(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (counting []*v1alpha1.ChangePod) {
-	folded := numbers(nil)
-	if f := change.Status.Folded; f != nil {
+	f, folded := change.Status.Folded, numbers(nil)
+	if f != nil {
 		folded = parseNumbers(f.Numbers)
 	}
 	for i := range batches {
-		if b := &batches[i]; isOfAttempt(change, b) && !folded.has(BatchNumber(b)) {
+		if b := &batches[i]; isOfAttempt(change, b) && !isFolded(f, folded, b) {
 			counting = append(counting, b)
 		}
 	}

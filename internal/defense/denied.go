@@ -21,7 +21,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -71,9 +70,7 @@ func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Tim
 	}
 	heldAsBefore(status, change)
 	keepTransition(status.Conditions, change.Status.Conditions)
-	if !equality.Semantic.DeepEqual(status, &change.Status) {
-		left.Status = status
-	}
+	left.Status = decided(status, &change.Status, now)
 	return left
 }
 
@@ -89,10 +86,8 @@ func PaceDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time
 	}
 	NoteDenied(status, change.Generation, now, v1alpha1.ReasonPaceDenied, message)
 	heldAsBefore(status, change)
-	left.Status, left.PutOff = nil, false
-	if !equality.Semantic.DeepEqual(status, &change.Status) {
-		left.Status = status
-	}
+	left.PutOff = false
+	left.Status = decided(status, &change.Status, now)
 	return left
 }
 
@@ -113,6 +108,12 @@ func keepTransition(conditions, before []metav1.Condition) {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
 	}
+}
+
+// paceDenied reports whether the last write of a halt or of a hold was denied.
+func (d *release) paceDenied() bool {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionWritesAccepted)
+	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonPaceDenied
 }
 
 // blockDenied says that the block of this release was denied so far.

@@ -37,6 +37,10 @@ const (
 	nodeEndTime = 30 * time.Second
 	// nodeEndTimeBefore bounds it where the next attempt waits for the end of the order.
 	nodeEndTimeBefore = 5 * time.Second
+	// askLater is for how long the server is asked for a POST check that had no turn when
+	// the server did not answer, and askEvery how often.
+	askLater = time.Hour
+	askEvery = time.Minute
 	// refusals are how often an end is refused before it counts as received, where
 	// the PRE check is known to have ended.
 	refusals = 4
@@ -48,6 +52,9 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 	said := func(kind string) string { return conditionMessage(s, kind) }
 	switch s.Status {
 	case v1alpha1.ChangeWorkloadSuccess:
+		if s.UnverifiedCount > 0 {
+			return fmt.Sprintf("the release succeeded: %d pods passed, %d of them without a verdict", s.PassCount, s.UnverifiedCount)
+		}
 		return fmt.Sprintf("the release succeeded: %d pods passed", s.PassCount)
 	case v1alpha1.ChangeWorkloadRollback:
 		return said(v1alpha1.ConditionRolledBack)
@@ -142,9 +149,16 @@ func (o *order) nodeEnded(a Answer) {
 		"AlterShield Server was notified that the release did not succeed; what its POST check says does not count")
 }
 
+// EndsWithSuccess reports whether the end of a batch's node says that the change worked:
+// also the end that is notified when the batch is done, because its PRE check had no
+// verdict in time. That end starts the POST check.
+func EndsWithSuccess(b *v1alpha1.ChangePod) bool {
+	return b.Status.EndDueTimeUnix == 0 || b.Status.Message == string(v1alpha1.ChangePodPreTimeout) && !BatchFails(b)
+}
+
 // owesEnd says that a batch is done and the server is to be told of it: its node
-// has no end, or is not known to have one, and its pods failed or the release ended.
-// Where pods pass without a verdict nothing is told, for an end would start a check.
+// has no end, or is not known to have one, and its pods failed, its POST check had no
+// turn, or the release ended.
 func (b *batch) owesEnd() bool {
 	s := b.status
 	if !b.Server || s.ChangePodID == "" || s.PostVerdict != nil || s.Message == string(v1alpha1.ChangePodPostFailed) || b.nothingToCheck() {
@@ -159,7 +173,8 @@ func (b *batch) owesEnd() bool {
 	default:
 		return false
 	}
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionChecked); c != nil && c.Reason == v1alpha1.ReasonReleaseEnded {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionChecked)
+	if c != nil && c.Reason == v1alpha1.ReasonReleaseEnded || s.Message == string(v1alpha1.ChangePodPreTimeout) {
 		return true
 	}
 	for i := range s.PodResults {
@@ -171,13 +186,19 @@ func (b *batch) owesEnd() bool {
 }
 
 // tellEnd notifies the server of the end of a batch that is done, for at most one
-// deadline.
+// deadline, or for longer where that starts the POST check of pods that still count.
 func (b *batch) tellEnd() {
 	s := b.status
 	if s.EndDueTimeUnix == 0 {
 		return
 	}
-	deadline := time.Unix(s.EndDueTimeUnix, 0).Add(b.Settings.PostTimeout)
+	limit := b.Settings.PostTimeout
+	if EndsWithSuccess(b.Batch) {
+		if limit = askLater; !b.current() || !IsVerified(b.Change.Status.Status) {
+			limit = 0
+		}
+	}
+	deadline := time.Unix(s.EndDueTimeUnix, 0).Add(limit)
 	// Who decided that it is owed need not have known that the server has it: the
 	// callback address knows of no calls.
 	if !b.Server || s.PostVerdict != nil || b.Calls.Ended || !b.Now.Before(deadline) {
@@ -189,7 +210,9 @@ func (b *batch) tellEnd() {
 
 // endTold puts the answer into the status.
 func (b *batch) endTold(a Answer) {
-	preEnded := b.status.PreVerdict != nil || b.status.PostSubmitTimeUnix != 0
+	// A node whose PRE check still goes on after all this time was lost.
+	lost := b.Now.Sub(time.Unix(b.status.EndDueTimeUnix, 0)) > b.Settings.PreTimeout+b.Settings.PostTimeout
+	preEnded := b.status.PreVerdict != nil || b.status.PostSubmitTimeUnix != 0 || lost
 	if takesEnd(a.Kind, b.Calls, preEnded) {
 		b.status.EndDueTimeUnix = 0
 	}

@@ -19,6 +19,7 @@ package defense
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,6 +46,8 @@ type WorkloadInput struct {
 	// the kind.
 	// Zero when that is not known.
 	DefendedSince time.Time
+	// Installed is since when this installation runs; zero while that is not known.
+	Installed time.Time
 	// History are the successful versions of the workload that are remembered, and
 	// KeepHistory how many are.
 	History     []Revision
@@ -55,7 +58,7 @@ type WorkloadInput struct {
 }
 
 // WorkloadPlan is what to do about a workload's record. At most one of TakeBack,
-// LetGo and Record is set; EnsureChange and what follows it only without them.
+// LetGo, Baselined and Record is set; EnsureChange and what follows it only without them.
 type WorkloadPlan struct {
 	// TakeBack: the workload left the defense, or is only observed from now on;
 	// remove the operator's block and its pause, and give back what a hold changed.
@@ -64,6 +67,9 @@ type WorkloadPlan struct {
 	// what halts or holds it, which the owner would fight. A block stays until somebody
 	// lifts it.
 	LetGo bool
+	// Baselined: the record on the workload is of an earlier installation, and proves nothing
+	// of the version that runs. It goes, with requests that lie there and the hold.
+	Baselined bool
 	// Resumed: somebody resumed what the operator had paused; what says so goes.
 	Resumed bool
 	// Record: write version and number of the release on the workload, never
@@ -143,6 +149,9 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	case w.ObservingOwner() != "" && stopped:
 		return WorkloadPlan{LetGo: true}
 	}
+	if first, unknown := in.firstSight(); first || unknown {
+		return WorkloadPlan{Baselined: first} // decided again once it is known
+	}
 	if r := decideRecord(in); r != nil {
 		return WorkloadPlan{Record: r}
 	}
@@ -179,17 +188,19 @@ func (in *WorkloadInput) wantsBaseline() bool {
 }
 
 // Baseline is the revision that a workload was at before its first release under
-// defense, of its other revisions, the newest first; nil when it is gone. After
+// defense, of its other revisions, the newest first; nil when it is gone. A revision that was
+// made under defense is a release that nobody recorded. After
 // the second release it is the newest one that is not known to be a release. One that
 // is newer than the workload's is of a release of which the workload is not seen yet:
 // caches of two kinds do not keep step.
-func Baseline(w *Workload, others []OldRevision, changes []v1alpha1.ChangeWorkload) *OldRevision {
+func (in *WorkloadInput) Baseline(others []OldRevision) *OldRevision {
+	w := in.Workload
 	released := func(old OldRevision) bool {
-		return old.Stamped || slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == old.Version })
+		return old.Stamped || slices.ContainsFunc(in.Changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == old.Version })
 	}
-	if w.RevisionNumber > 0 {
-		others = slices.DeleteFunc(slices.Clone(others), func(old OldRevision) bool { return old.Number > w.RevisionNumber })
-	}
+	others = slices.DeleteFunc(slices.Clone(others), func(old OldRevision) bool {
+		return w.RevisionNumber > 0 && old.Number > w.RevisionNumber || in.defended(old.Version, old.Created)
+	})
 	i := slices.IndexFunc(others, func(old OldRevision) bool { return w.Release() == 1 || !released(old) })
 	switch {
 	case i < 0 || others[i].Version == w.Version:
@@ -198,6 +209,62 @@ func Baseline(w *Workload, others []OldRevision, changes []v1alpha1.ChangeWorklo
 		return nil // before the workload's, or after it: that is told once it is seen
 	}
 	return &others[i]
+}
+
+// firstSight reports whether a record on the workload was made by an earlier installation, and
+// its template is older than the defense by this one. It is unknown while nothing says when
+// this installation began. A record that the operator has not processed yet is new, and so is one
+// with a ChangeWorkload that this installation began.
+func (in *WorkloadInput) firstSight() (first, unknown bool) {
+	w := in.Workload
+	if w.RecordedVersion() == "" || w.Labels[v1alpha1.DefenseStatusLabel] != v1alpha1.DefenseStatusProcessed {
+		return false, false
+	}
+	if in.Installed.IsZero() {
+		return false, true
+	}
+	since := in.Installed
+	if w.Version != w.RecordedVersion() {
+		since = latest(since, in.DefendedSince) // released while the namespace was not enrolled
+	}
+	if in.actedSince(since) {
+		return false, false
+	}
+	for i := range in.Changes {
+		c := &in.Changes[i]
+		began := max(c.Spec.CreateTimeUnix, c.Status.StartTimeUnix)
+		if began >= since.Unix() || c.Spec.Release >= w.Release() && c.Status.Attempt > 0 && c.Status.ObservedRelease < c.Spec.Release {
+			return false, false
+		}
+	}
+	return !w.RevisionCreated.IsZero() && w.RevisionCreated.Before(since), false
+}
+
+// actedSince reports whether this installation blocked the workload or put a version of it into
+// quarantine: a record that was deleted since is not first sight.
+func (in *WorkloadInput) actedSince(since time.Time) bool {
+	blocked, err := strconv.ParseInt(in.Workload.Labels[v1alpha1.SuspendLabel], 10, 64)
+	if err == nil && hasOwnBlock(in.Workload) && blocked >= since.Unix() {
+		return true
+	}
+	for _, why := range ParseQuarantine(in.Workload.Annotations, since).reasons {
+		if at, err := time.Parse(time.RFC3339, why.Time); err == nil && !at.Before(since.Truncate(time.Second)) {
+			return true
+		}
+	}
+	return false
+}
+
+// InstalledBefore is since when an installation runs at the latest, by when its settings were
+// judged first; zero when none was.
+func InstalledBefore(operator []v1alpha1.OpsConfigInfo) (since time.Time) {
+	for i := range operator {
+		judged := meta.FindStatusCondition(operator[i].Status.Conditions, v1alpha1.ConditionAccepted)
+		if judged != nil && (since.IsZero() || judged.LastTransitionTime.Time.Before(since)) {
+			since = judged.LastTransitionTime.Time
+		}
+	}
+	return since
 }
 
 // decideRecord compares what the workload says of itself with its template.
@@ -227,10 +294,10 @@ func decideRecord(in WorkloadInput) *Recording {
 	switch {
 	case recorded == w.Version && release >= max(newestRelease, 1):
 		return nil
+	case recorded == "" && (newest == nil || release > newestRelease) && !in.missedByAdmission():
+		return nil // a baseline: at first sight it gets a number that no record has
 	case newestVersion == w.Version, newest == nil && recorded == w.Version:
 		return r
-	case recorded == "" && newest == nil && !in.missedByAdmission():
-		return nil
 	}
 	user := w.ReleasedBy()
 	if !led {
@@ -258,8 +325,12 @@ func (in *WorkloadInput) knownRelease(newest int64) int64 {
 // second it cannot be told: the release is verified then, which restarts
 // nothing, rather than missed; unless the workload was seen before.
 func (in *WorkloadInput) missedByAdmission() bool {
-	created := in.Workload.RevisionCreated
-	return in.SeenBefore != in.Workload.Version && !in.DefendedSince.IsZero() && !created.IsZero() && !created.Before(in.DefendedSince)
+	return in.defended(in.Workload.Version, in.Workload.RevisionCreated)
+}
+
+// defended reports whether a revision of the workload was made under defense.
+func (in *WorkloadInput) defended(version string, created time.Time) bool {
+	return in.SeenBefore != version && !in.DefendedSince.IsZero() && !created.IsZero() && !created.Before(in.DefendedSince)
 }
 
 func newestChange(changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
@@ -338,13 +409,16 @@ func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
 // DefendedSince is from when on admission should have seen every release of a workload of
 // a kind: the latest of the enrolment of its namespace, of the installation of the
 // operator, and of the upgrade from which on it knows the kind. Zero where one of them is
-// not known. Blocking is the operator's own setting of this name, which is made when it
-// first runs.
+// not known. Blocking is the operator's own setting of this name.
 func DefendedSince(enrolled time.Time, blocking *v1alpha1.OpsConfigInfo, kind schema.GroupVersionKind) time.Time {
 	if enrolled.IsZero() {
 		return enrolled
 	}
-	since := []time.Time{enrolled, blocking.CreationTimestamp.Time}
+	installed := InstalledSince(blocking)
+	if installed.IsZero() {
+		return installed
+	}
+	since := []time.Time{enrolled, installed}
 	if name := ConditionOfKind(kind); name != "" {
 		known := meta.FindStatusCondition(blocking.Status.Conditions, name)
 		if known == nil {
@@ -353,6 +427,21 @@ func DefendedSince(enrolled time.Time, blocking *v1alpha1.OpsConfigInfo, kind sc
 		since = append(since, known.LastTransitionTime.Time)
 	}
 	return slices.MaxFunc(since, time.Time.Compare)
+}
+
+// InstalledSince is since when this installation of the operator runs, as the condition
+// Installed of its setting blocking says; zero where it is not known, or the operator was
+// told to leave. A setting that an older build has judged has no such condition.
+func InstalledSince(blocking *v1alpha1.OpsConfigInfo) time.Time {
+	said := meta.FindStatusCondition(blocking.Status.Conditions, v1alpha1.ConditionInstalled)
+	switch {
+	case said != nil && said.Status == metav1.ConditionTrue:
+		return said.LastTransitionTime.Time
+	case said == nil && meta.FindStatusCondition(blocking.Status.Conditions, v1alpha1.ConditionAccepted) != nil:
+		return blocking.CreationTimestamp.Time
+	default:
+		return time.Time{}
+	}
 }
 
 // ConditionOfKind is the condition of the setting blocking that says since when workloads
@@ -385,17 +474,33 @@ func LabelOwner(fields []metav1.ManagedFieldsEntry, label string) string {
 }
 
 func ownsLabel(entry *metav1.ManagedFieldsEntry, label string) bool {
+	return owns(entry, "f:labels", label)
+}
+
+// RequestedAt is when an annotation was written at the latest, by the managed fields of its
+// object; zero when that is not known.
+func RequestedAt(fields []metav1.ManagedFieldsEntry, annotation string) (at time.Time) {
+	for i := range fields {
+		if f := &fields[i]; f.Time != nil && owns(f, "f:annotations", annotation) {
+			at = latest(at, f.Time.Time)
+		}
+	}
+	return at
+}
+
+// LaidBefore says of a request that lay on the workload when its defense began.
+const LaidBefore = "it was on the workload when its defense began; ask again if it is still wanted"
+
+func owns(entry *metav1.ManagedFieldsEntry, of, key string) bool {
 	if entry.FieldsV1 == nil {
 		return false
 	}
 	var owned struct {
-		Metadata struct {
-			Labels map[string]json.RawMessage `json:"f:labels"`
-		} `json:"f:metadata"`
+		Metadata map[string]map[string]json.RawMessage `json:"f:metadata"`
 	}
 	if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned); err != nil {
 		return false // no evidence
 	}
-	_, ok := owned.Metadata.Labels["f:"+label]
+	_, ok := owned.Metadata[of]["f:"+key]
 	return ok
 }

@@ -17,6 +17,8 @@ limitations under the License.
 package defense
 
 import (
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -48,7 +50,9 @@ func TestDecideWorkload(t *testing.T) {
 		unenrolled bool
 		since      time.Time
 		seen       string
-		want       WorkloadPlan
+		// installed is when this installation began; an hour ago where it is nil.
+		installed *time.Time
+		want      WorkloadPlan
 	}{
 		"baseline": {
 			workload: Workload{Version: versionA},
@@ -213,6 +217,95 @@ func TestDecideWorkload(t *testing.T) {
 				Annotations: labels(rel, "1", v1alpha1.OverrideAnnotation, versionA+" 7 Jane Doe", v1alpha1.OverrideReportedAnnotation, "7")},
 			want: WorkloadPlan{EnsureChange: true},
 		},
+		"first sight: recorded by an earlier installation": {
+			workload:  processedBy(versionA, "4", testNow.Add(-time.Hour)),
+			installed: &testNow,
+			want:      WorkloadPlan{Baselined: true},
+		},
+		"first sight: the template changed before this installation": {
+			workload:  processedBy(versionB, "4", testNow.Add(-time.Hour)),
+			installed: &testNow,
+			want:      WorkloadPlan{Baselined: true},
+		},
+		"first sight: the record is there, of the earlier installation": {
+			workload:  processedBy(versionA, "4", testNow.Add(-time.Hour)),
+			changes:   []v1alpha1.ChangeWorkload{begunAt(change(versionA, 4, v1alpha1.ChangeWorkloadSuspend), testNow.Add(-time.Minute))},
+			installed: &testNow,
+			want:      WorkloadPlan{Baselined: true},
+		},
+		"no first sight: the record is of this installation": {
+			workload:  processedBy(versionA, "4", testNow.Add(-time.Hour)),
+			changes:   []v1alpha1.ChangeWorkload{begunAt(change(versionA, 4, v1alpha1.ChangeWorkloadSuspend), testNow)},
+			installed: &testNow,
+			want:      WorkloadPlan{EnsureChange: true},
+		},
+		"no first sight: the record was deleted": {
+			workload: processedBy(versionA, "4", testNow),
+			want:     WorkloadPlan{EnsureChange: true},
+		},
+		"no first sight: released past admission since the installation": {
+			workload:  processedBy(versionB, "4", testNow.Add(time.Second)),
+			since:     testNow,
+			installed: &testNow,
+			want:      WorkloadPlan{Record: &Recording{Version: versionB, Release: 5, Slipped: true}},
+		},
+		"no first sight: admission recorded an old template just now": {
+			workload: Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Labels: labels(v, versionA),
+				Annotations: labels(rel, "4")},
+			want: WorkloadPlan{EnsureChange: true, Processed: true},
+		},
+		"not known since when this installation runs: waits": {
+			workload:  processedBy(versionA, "4", testNow.Add(-time.Hour)),
+			installed: &time.Time{},
+		},
+		"not known since when this installation runs, and a record: waits": {
+			workload:  processedBy(versionB, "4", testNow.Add(-time.Hour)),
+			changes:   []v1alpha1.ChangeWorkload{begunAt(change(versionA, 4, v1alpha1.ChangeWorkloadSuspend), testNow)},
+			installed: &time.Time{},
+		},
+		"first sight: released while the namespace was not enrolled": {
+			workload: processedBy(versionB, "4", testNow.Add(-time.Minute)),
+			changes:  []v1alpha1.ChangeWorkload{begunAt(change(versionA, 4, v1alpha1.ChangeWorkloadSuccess), testNow.Add(-30*time.Minute))},
+			since:    testNow,
+			want:     WorkloadPlan{Baselined: true},
+		},
+		"no first sight: the namespace was enrolled again, and nothing was released": {
+			workload: processedBy(versionA, "4", testNow.Add(-time.Minute)),
+			changes:  []v1alpha1.ChangeWorkload{begunAt(change(versionA, 4, v1alpha1.ChangeWorkloadSuccess), testNow.Add(-30*time.Minute))},
+			since:    testNow,
+			want:     WorkloadPlan{EnsureChange: true},
+		},
+		"no first sight: the records were deleted, and this installation blocked it": {
+			workload: func() Workload {
+				w := processedBy(versionA, "4", testNow.Add(-time.Hour))
+				w.Labels[suspend] = strconv.FormatInt(testNow.Unix(), 10)
+				w.Annotations[v1alpha1.SuspendedByAnnotation] = versionB + " 3"
+				return w
+			}(),
+			installed: &testNow,
+			want:      WorkloadPlan{EnsureChange: true},
+		},
+		"no first sight: the records were deleted, and this installation rolled it back": {
+			workload: func() Workload {
+				w := processedBy(versionA, "4", testNow.Add(-time.Hour))
+				ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{
+					Time: testNow.UTC().Format(time.RFC3339), Release: 3, To: versionA}).Annotate(w.Annotations)
+				return w
+			}(),
+			installed: &testNow,
+			want:      WorkloadPlan{EnsureChange: true},
+		},
+		"after first sight, older records are about no release": {
+			workload: Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Annotations: labels(rel, "5")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
+			since:    testNow,
+		},
+		"after first sight, a release past admission": {
+			workload: Workload{Version: versionB, RevisionCreated: testNow, Annotations: labels(rel, "5")},
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
+			since:    testNow,
+			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 6, Slipped: true}},
+		},
 		"deleting": {
 			workload: Workload{Version: versionB, Deleting: true, Labels: labels(v, versionA)},
 		},
@@ -252,12 +345,30 @@ func TestDecideWorkload(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := DecideWorkload(WorkloadInput{Workload: &test.workload, Enrolled: !test.unenrolled, Changes: test.changes, History: test.history, DefendedSince: test.since, SeenBefore: test.seen})
+			in := WorkloadInput{Workload: &test.workload, Enrolled: !test.unenrolled, Changes: test.changes, History: test.history,
+				DefendedSince: test.since, Installed: testNow.Add(-time.Hour), SeenBefore: test.seen}
+			if test.installed != nil {
+				in.Installed = *test.installed
+			}
+			got := DecideWorkload(in)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
+}
+
+// processedBy is a workload whose record names versionA, and was processed.
+func processedBy(version, release string, revision time.Time) Workload {
+	return Workload{
+		Version: version, RevisionCreated: revision, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: release},
+		Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.DefenseStatusLabel: v1alpha1.DefenseStatusProcessed},
+	}
+}
+
+func begunAt(c v1alpha1.ChangeWorkload, at time.Time) v1alpha1.ChangeWorkload {
+	c.Status.StartTimeUnix, c.Status.ObservedRelease = at.Unix(), c.Spec.Release
+	return c
 }
 
 func TestEnrolledSince(t *testing.T) {
@@ -311,12 +422,60 @@ func TestDefendedSince(t *testing.T) {
 		"not enrolled, of a kind that is known":     {set, time.Time{}, at(0), defends("StatefulSet", at(0)), time.Time{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			blocking := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(test.installed)}}
-			blocking.Status.Conditions = test.conditions
+			blocking := &v1alpha1.OpsConfigInfo{}
+			blocking.Status.Conditions = append(slices.Clone(test.conditions), metav1.Condition{
+				Type: v1alpha1.ConditionInstalled, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(test.installed),
+			})
 			if got := DefendedSince(test.enrolled, blocking, test.kind); !got.Equal(test.want) {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// TestInstalledSince: while the operator is told to leave, or has judged nothing yet, it is not
+// known since when it runs; an older build's setting says so by its age.
+func TestInstalledSince(t *testing.T) {
+	at := func(d time.Duration) metav1.Time { return metav1.NewTime(testNow.Add(d)) }
+	condition := func(kind string, status metav1.ConditionStatus) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, LastTransitionTime: at(time.Hour)}
+	}
+	for name, test := range map[string]struct {
+		conditions []metav1.Condition
+		want       time.Time
+	}{
+		"noted": {[]metav1.Condition{condition(v1alpha1.ConditionInstalled, metav1.ConditionTrue)}, at(time.Hour).Time},
+		"told to leave": {[]metav1.Condition{
+			condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue), condition(v1alpha1.ConditionInstalled, metav1.ConditionFalse),
+		}, time.Time{}},
+		"of an older build": {[]metav1.Condition{condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue)}, at(0).Time},
+		"not judged yet":    {nil, time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			blocking := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: at(0)}}
+			blocking.Status.Conditions = test.conditions
+			if got := InstalledSince(blocking); !got.Equal(test.want) {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestRequestedAt: when a request was made says the entry that owns its annotation.
+func TestRequestedAt(t *testing.T) {
+	entry := func(raw string, d time.Duration) metav1.ManagedFieldsEntry {
+		at := metav1.NewTime(testNow.Add(d))
+		return metav1.ManagedFieldsEntry{Time: &at, FieldsV1: metav1.NewFieldsV1(raw)}
+	}
+	fields := []metav1.ManagedFieldsEntry{
+		entry(`{"f:spec":{"f:replicas":{}}}`, time.Hour),
+		entry(`{"f:metadata":{"f:annotations":{"f:`+v1alpha1.RollbackToAnnotation+`":{}}}}`, time.Minute),
+	}
+	if got := RequestedAt(fields, v1alpha1.RollbackToAnnotation); !got.Equal(testNow.Add(time.Minute)) {
+		t.Errorf("got %s", got)
+	}
+	if got := RequestedAt(fields, v1alpha1.UnquarantineAnnotation); !got.IsZero() {
+		t.Errorf("of another annotation: %s", got)
 	}
 }
 

@@ -31,8 +31,8 @@ import (
 )
 
 // The part of a release that keeps the number of its batches bounded. Pods come and
-// go for as long as a version runs. A batch that passed, and none of whose pods
-// exists any more, is folded: its counts go into the status of the release, in a
+// go for as long as a version runs. A batch none of whose pods exists is folded, unless
+// it is among the newest that failed: its counts go into the status of the release, in a
 // write of their own, and then it is removed. A batch whose number is among the
 // folded ones never counts by itself, so that a crash in between, or a cache that
 // still shows it, neither counts it twice nor forgets it.
@@ -43,9 +43,12 @@ const (
 	// maxRemoving and maxFoldedNodes are the limits of the API.
 	maxRemoving    = 100
 	maxFoldedNodes = 200
+	// maxFailedBatches bounds the failed batches of an attempt that stay without their pods.
+	maxFailedBatches = 100
 	// maxEnded bounds the records of earlier releases of a workload that ended.
 	maxEnded = 10
-	// maxRanges bounds the ranges that the numbers of folded batches are kept in.
+	// maxRanges bounds the ranges that the numbers of folded batches are kept in. The API
+	// takes 8192 bytes, and a range at most 22.
 	maxRanges = 200
 	// foldAgain is when to go on where more is to be folded than in one turn.
 	foldAgain = time.Second
@@ -127,23 +130,30 @@ func (n numbers) without(number int32) (left numbers) {
 	return left
 }
 
-// bounded joins the first ranges while there are too many of them, unless there is
-// a batch in between: somebody else removed those.
-func (n numbers) bounded(there func(first, last int32) bool) numbers {
+// bounded joins ranges while there are too many of them, unless a batch exists in between, and
+// then leaves out the lowest. It returns the number that the ranges are complete from.
+func (n numbers) bounded(exists func(first, last int32) bool, from int32) (numbers, int32) {
 	for i := 0; len(n) > maxRanges && i+1 < len(n); {
-		if there(n[i].last+1, n[i+1].first-1) {
+		if exists(n[i].last+1, n[i+1].first-1) {
 			i++
 			continue
 		}
 		n = n.with(n[i].first, n[i+1].last)
 	}
-	return n
+	if over := len(n) - maxRanges; over > 0 {
+		from, n = max(from, n[over-1].last+1), n[over:]
+	}
+	return n, from
 }
 
-// IsFolded says that the counts of the batch of that number are kept in the status
-// of its release: it is about to be removed, or was.
-func IsFolded(s *v1alpha1.ChangeWorkloadStatus, number int32) bool {
-	return s.Folded != nil && parseNumbers(s.Folded.Numbers).has(number)
+// isFolded reports whether the counts of a batch are kept in the status of its release: it is
+// about to be removed, or was.
+func isFolded(f *v1alpha1.FoldedBatches, folded numbers, b *v1alpha1.ChangePod) bool {
+	return f != nil && (folded.has(BatchNumber(b)) || removingIndex(f, b) >= 0)
+}
+
+func removingIndex(f *v1alpha1.FoldedBatches, b *v1alpha1.ChangePod) int {
+	return slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
 }
 
 // foldedNode finds the node of a batch that was folded; nil when it is none.
@@ -170,29 +180,69 @@ func (d *release) foldedCount() int32 {
 	return d.status.Folded.PassCount
 }
 
+// endedUnverified reports whether the server's part in a batch ended without its verdict.
+func endedUnverified(b *v1alpha1.ChangePod) bool {
+	switch v1alpha1.ChangePodStatusType(b.Status.Message) {
+	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout:
+		return b.Status.Status == v1alpha1.ChangePodExecuteDone
+	default:
+		return false
+	}
+}
+
+// UnverifiedPods counts the pods of a batch that passed without a verdict of the server,
+// or of a user.
+func UnverifiedPods(b *v1alpha1.ChangePod) (count int32) {
+	if !endedUnverified(b) {
+		return 0
+	}
+	passed, _ := BatchResults(b)
+	for i := range passed {
+		if v := passed[i].Verdict; v == "" || v == VerdictNone {
+			count++
+		}
+	}
+	return count
+}
+
+// unverifiedCount counts them in the attempt, those of folded batches included.
+func (d *release) unverifiedCount() (count int32) {
+	if d.status.Folded != nil {
+		count = d.status.Folded.UnverifiedCount
+	}
+	for i := range d.Batches {
+		if b := &d.Batches[i]; d.ofAttempt(b) && !isFolded(d.status.Folded, d.folded, b) {
+			count += UnverifiedPods(b)
+		}
+	}
+	return count
+}
+
 // sortFolded says that a batch does not count by itself, because it was folded. It
 // is removed. Where it has failed since, it is no longer folded: a verdict came
 // before it could be removed.
 func (d *release) sortFolded(b *v1alpha1.ChangePod) (folded bool) {
 	number, f := BatchNumber(b), d.status.Folded
-	if f == nil || !d.folded.has(number) {
+	if !isFolded(f, d.folded, b) {
 		return false
 	}
-	removing := slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
+	removing := removingIndex(f, b)
 	_, failed := BatchResults(b)
 	switch {
 	case b.Status.Status != v1alpha1.ChangePodExecuteDone:
 		// A stranger of that name, made from a view of long ago.
 		return true
-	case removing < 0 || len(failed) == 0:
+	case removing < 0 || len(failed) == 0 || f.Removing[removing].Failed:
 		d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
 		return true
 	case !d.Sure[b.UID]:
 		d.plan.NeedsSure = append(d.plan.NeedsSure, b)
 		return true
 	}
+	unverified := f.Removing[removing].UnverifiedCount
 	f.Removing = slices.Delete(f.Removing, removing, removing+1)
 	f.PassCount -= int32(len(b.Spec.PodInfos)) //nolint:gosec // a batch has at most 200
+	f.UnverifiedCount -= unverified
 	d.folded = d.folded.without(number)
 	f.Numbers = d.folded.String()
 	return false
@@ -205,14 +255,18 @@ func (d *release) fold() (wait time.Duration) {
 	for i := range d.Pods {
 		there[d.Pods[i].UID] = true
 	}
+	failedFrom := d.failedFrom()
 	for i := range d.Batches {
 		b := &d.Batches[i]
 		number := BatchNumber(b)
 		mine := d.ofAttempt(b)
-		if number == 0 || b.Status.Status != v1alpha1.ChangePodExecuteDone || mine && d.folded.has(number) || anyThere(b, there) {
+		if number == 0 || b.Status.Status != v1alpha1.ChangePodExecuteDone || mine && isFolded(d.status.Folded, d.folded, b) || anyThere(b, there) {
 			continue
 		}
 		if !mine && b.Spec.Release >= d.status.ObservedRelease || mine && d.waitsForVerdict(b) {
+			continue
+		}
+		if _, failed := BatchResults(b); mine && len(failed) > 0 && number >= failedFrom {
 			continue
 		}
 		if left := d.untilFoldable(b); left > 0 {
@@ -253,10 +307,25 @@ func anyThere(b *v1alpha1.ChangePod, there map[types.UID]bool) bool {
 	return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == "" || there[types.UID(p.UID)] })
 }
 
-// waitsForVerdict says that a pod of a batch failed, or that there is a verdict on
-// the batch that it does not have yet.
+// failedFrom returns the lowest number of the failed batches that stay without their pods.
+func (d *release) failedFrom() int32 {
+	var failing []int32
+	for i := range d.Batches {
+		b := &d.Batches[i]
+		if _, failed := BatchResults(b); len(failed) > 0 && d.ofAttempt(b) && !isFolded(d.status.Folded, d.folded, b) {
+			failing = append(failing, BatchNumber(b))
+		}
+	}
+	if len(failing) <= maxFailedBatches {
+		return 0
+	}
+	slices.Sort(failing)
+	return failing[len(failing)-maxFailedBatches]
+}
+
+// waitsForVerdict reports whether there is a verdict on a batch that it does not have yet.
 func (d *release) waitsForVerdict(b *v1alpha1.ChangePod) bool {
-	if _, failed := BatchResults(b); len(failed) > 0 {
+	if b.Status.EndDueTimeUnix != 0 {
 		return true
 	}
 	return b.Status.ChangePodID != "" && slices.ContainsFunc(d.status.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool {
@@ -267,12 +336,10 @@ func (d *release) waitsForVerdict(b *v1alpha1.ChangePod) bool {
 // untilFoldable is for how long a verdict may still come on a batch that ended
 // without one.
 func (d *release) untilFoldable(b *v1alpha1.ChangePod) time.Duration {
-	switch v1alpha1.ChangePodStatusType(b.Status.Message) {
-	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout:
-		return time.Unix(b.Status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
-	default:
+	if !endedUnverified(b) {
 		return 0
 	}
+	return time.Unix(b.Status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
 }
 
 // foldBatch puts the counts of a batch into the status, unless the API server has a
@@ -286,8 +353,12 @@ func (d *release) foldBatch(b *v1alpha1.ChangePod) {
 	}
 	number := BatchNumber(b)
 	f := d.addFolded(number)
-	f.PassCount += int32(len(b.Spec.PodInfos)) //nolint:gosec // a batch has at most 200
-	f.Removing = append(f.Removing, v1alpha1.FoldedBatch{Number: number, UID: string(b.UID)})
+	passed, failed := BatchResults(b)
+	f.PassCount += int32(len(passed)) //nolint:gosec // a batch has at most 200
+	f.FailCount += int32(len(failed)) //nolint:gosec // the same
+	unverified := UnverifiedPods(b)
+	f.UnverifiedCount += unverified
+	f.Removing = append(f.Removing, v1alpha1.FoldedBatch{Number: number, UID: string(b.UID), UnverifiedCount: unverified, Failed: len(failed) > 0})
 	if id := b.Status.ChangePodID; id != "" {
 		f.Nodes = append(f.Nodes, v1alpha1.FoldedNode{ID: id})
 		f.Nodes = slices.Delete(f.Nodes, 0, max(len(f.Nodes)-maxFoldedNodes, 0))
@@ -296,7 +367,24 @@ func (d *release) foldBatch(b *v1alpha1.ChangePod) {
 	isOf := func(r v1alpha1.PodResult) bool {
 		return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == r.UID })
 	}
-	d.passed = slices.DeleteFunc(d.passed, isOf)
+	d.passed, d.failed = slices.DeleteFunc(d.passed, isOf), slices.DeleteFunc(d.failed, isOf)
+}
+
+// correctFolded counts the folded failures as corrected once no failed batch is left.
+func (d *release) correctFolded() {
+	if f := d.status.Folded; f != nil && f.FailCount > 0 && len(d.failed) == 0 {
+		d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
+		f.PassCount, f.FailCount = f.PassCount+f.FailCount, 0
+	}
+}
+
+// failCount is the number of pods of the attempt that failed, those of folded batches included.
+func (d *release) failCount() int32 {
+	count := int32(len(d.failed)) //nolint:gosec // a workload has far fewer pods
+	if d.status.Folded != nil {
+		count += d.status.Folded.FailCount
+	}
+	return count
 }
 
 // allGone says that the API server has no pod of a batch any more.
@@ -309,11 +397,12 @@ func (d *release) addFolded(number int32) *v1alpha1.FoldedBatches {
 	if d.status.Folded == nil {
 		d.status.Folded = &v1alpha1.FoldedBatches{}
 	}
-	d.folded = d.folded.with(number, number).bounded(func(first, last int32) bool {
+	f := d.status.Folded
+	d.folded, f.NumbersFrom = d.folded.with(number, number).bounded(func(first, last int32) bool {
 		return slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool { return first <= BatchNumber(&b) && BatchNumber(&b) <= last })
-	})
-	d.status.Folded.Numbers = d.folded.String()
-	return d.status.Folded
+	}, f.NumbersFrom)
+	f.Numbers = d.folded.String()
+	return f
 }
 
 // pruneFolded forgets the batches that are gone, in a write that is made anyway.

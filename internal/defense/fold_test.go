@@ -73,6 +73,85 @@ func TestReplacementsDoNotAccumulate(t *testing.T) {
 	}
 }
 
+// TestFailuresDoNotAccumulate: of failed batches whose pods are gone the newest 100 stay.
+// The counts know the others, and they count as corrected with the last one that stayed.
+func TestFailuresDoNotAccumulate(t *testing.T) {
+	w := newWorld(2).Pods(2).Complete().Settle(t)
+	failAll := func(verdict string) {
+		for i := range w.in.Pods {
+			w.Verdict(w.in.Pods[i].Name, verdict)
+		}
+		w.Settle(t)
+	}
+	failAll("fail")
+	for range 60 {
+		w.replace(t, 2)
+		failAll("fail")
+	}
+	s := &w.in.Change.Status
+	if n := len(w.in.Batches); n != maxFailedBatches || s.FailCount != 122 || s.PassCount != 0 || s.Status != v1alpha1.ChangeWorkloadSuspend {
+		t.Fatalf("%d batches, %d failed, %d passed, %s", n, s.FailCount, s.PassCount, s.Status)
+	}
+	if s.Folded.Numbers != "1-22" || s.Folded.FailCount != 22 || s.Batches != 122 {
+		t.Errorf("folded %s with %d failed, last batch %d", s.Folded.Numbers, s.Folded.FailCount, s.Batches)
+	}
+	for i := range w.in.Batches[1:] {
+		w.Verdict(w.in.Batches[i+1].Spec.PodInfos[0].Pod, "pass")
+	}
+	if w.Settle(t); s.FailCount != 23 || s.Status != v1alpha1.ChangeWorkloadSuspend {
+		t.Errorf("%d failed, %s, with one batch not corrected", w.in.Change.Status.FailCount, w.in.Change.Status.Status)
+	}
+	w.Verdict(w.in.Batches[0].Spec.PodInfos[0].Pod, "pass").Settle(t)
+	if s := &w.in.Change.Status; s.FailCount != 0 || s.PassCount != 122 || s.Status != v1alpha1.ChangeWorkloadSuccess || s.Folded.FailCount != 0 {
+		t.Errorf("%d failed, %d passed, %s, folded %d failed", s.FailCount, s.PassCount, s.Status, s.Folded.FailCount)
+	}
+}
+
+// TestFoldedFailureCountsOnce: a folded failure that was not removed, or that a cache still
+// shows, neither counts by itself nor makes the batch count again.
+func TestFoldedFailureCountsOnce(t *testing.T) {
+	w := newWorld(1).Pods(1).Complete().Settle(t)
+	w.kept = true
+	for range maxFailedBatches + 3 {
+		w.Verdict(w.in.Pods[0].Name, "fail").replace(t, 1)
+	}
+	if s := &w.in.Change.Status; s.FailCount != maxFailedBatches+3 || s.Folded.FailCount != 3 || s.Folded.Numbers != "1-3" || s.PassCount != 1 {
+		t.Errorf("%d failed, %d passed, folded %+v", s.FailCount, s.PassCount, s.Folded)
+	}
+	w.kept = false
+	w.Settle(t)
+	if s := &w.in.Change.Status; s.FailCount != maxFailedBatches+3 || len(w.in.Batches) != maxFailedBatches+1 {
+		t.Errorf("%d failed, %d batches", s.FailCount, len(w.in.Batches))
+	}
+}
+
+// TestFoldedNumbersAreBounded: pods that stay keep the numbers of those that went apart. What
+// is written of them has a bound, and the batches still go.
+func TestFoldedNumbersAreBounded(t *testing.T) {
+	const pods = 2 * (maxRanges + 150)
+	w := newWorld(pods).Pods(pods).Complete()
+	w.Settle(t)
+	for i := range pods / 2 {
+		w.in.Pods[2*i].UID, w.in.Pods[2*i].Name = types.UID(fmt.Sprintf("other-%d", i)), fmt.Sprintf("other-%d", i)
+		if i%100 == 99 {
+			w.Settle(t)
+		}
+	}
+	w.Settle(t)
+	s := &w.in.Change.Status
+	if n := len(w.in.Batches); n != pods || s.PassCount != pods+pods/2 {
+		t.Errorf("%d batches, %d passed", n, s.PassCount)
+	}
+	if n := len(parseNumbers(s.Folded.Numbers)); n != maxRanges || len(s.Folded.Numbers) > 8192 {
+		t.Errorf("%d ranges in %d bytes", n, len(s.Folded.Numbers))
+	}
+	w.Later(time.Hour)
+	w.in.Pods[1].UID, w.in.Pods[1].Name = "last", "last"
+	if plan := DecideRelease(w.in); plan.NeedsBatches || len(plan.Batches) != 1 {
+		t.Errorf("needs the batches of the API server: %v, makes %d", plan.NeedsBatches, len(plan.Batches))
+	}
+}
+
 // TestFold: what is folded, and what is not.
 func TestFold(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -145,6 +224,37 @@ func TestFold(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.left, w.numbers()); diff != "" || folded != test.folded || s.PassCount != test.pass {
 				t.Errorf("folded %q, want %q; %d passed, want %d; batches -want +got:\n%s", folded, test.folded, s.PassCount, test.pass, diff)
+			}
+		})
+	}
+}
+
+// TestUnfoldUnverified: a batch that fails before it is removed takes back as many unverified
+// pods as it added, whatever its status says by then.
+func TestUnfoldUnverified(t *testing.T) {
+	for name, fail := range map[string]func(*defended){
+		"by hand": func(d *defended) { d.in.Batches[0].Status.PodResults[0].Verdict = VerdictFail },
+		"by a late verdict": func(d *defended) {
+			b := &d.in.Batches[0].Status
+			b.PodResults[0].Verdict, b.Message = VerdictFail, v1alpha1.ChangePodMessagePostFinish
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDefended(4)
+			d.BatchSize(2).Pods(4).Complete()
+			d.server.answer = func(string) *Answer { return retryAnswer() }
+			d.Run(t, time.Hour)
+			d.in.Batches[0].Status.PodResults[0].Verdict = VerdictPass
+			d.kept, d.in.Pods, d.stored.Replicas = true, nil, 0
+			d.Run(t, time.Hour)
+			if f := d.in.Change.Status.Folded; f == nil || f.Numbers != "1-2" || f.UnverifiedCount != 3 {
+				t.Fatalf("folded %+v", f)
+			}
+			d.kept = false
+			fail(d)
+			d.Run(t, time.Minute)
+			if f := d.in.Change.Status.Folded; f.Numbers != "2" || f.PassCount != 2 || f.UnverifiedCount != 2 {
+				t.Errorf("folded %+v, want 2 unverified pods of batch 2", f)
 			}
 		})
 	}
@@ -241,7 +351,12 @@ func TestNumbers(t *testing.T) {
 	for i := int32(1); i <= 1000; i += 2 {
 		n = n.with(i, i)
 	}
-	if n = n.bounded(func(first, _ int32) bool { return first == 2 }); len(n) != maxRanges || n.has(2) || !n.has(4) {
-		t.Errorf("%d ranges: %s", len(n), n)
+	joined, from := n.bounded(func(first, _ int32) bool { return first == 2 }, 0)
+	if len(joined) != maxRanges || joined.has(2) || !joined.has(4) || from != 0 {
+		t.Errorf("%d ranges from %d: %s", len(joined), from, joined)
+	}
+	kept, from := n.bounded(func(int32, int32) bool { return true }, 0)
+	if len(kept) != maxRanges || kept.has(599) || !kept.has(601) || from != 600 {
+		t.Errorf("%d ranges from %d: %s", len(kept), from, kept)
 	}
 }

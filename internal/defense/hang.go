@@ -19,6 +19,7 @@ package defense
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,9 +99,24 @@ func (h *Hang) since(now time.Time, limit time.Duration, known time.Time) time.T
 		return begun
 	}
 	if !known.IsZero() && known.Before(from) {
-		return latest(begun, known)
+		// Of another pod that has failed for longer: this one was up for less than the limit each time.
+		spell := backOff(h.restarts) + time.Duration(h.restarts+1)*limit
+		return latest(latest(begun, known), now.Add(-spell))
 	}
 	return from
+}
+
+// firstCrash is when a container that was restarted first ended, at the latest: the runs
+// before the last one began no later than the pod.
+func (h *Hang) firstCrash(now time.Time) time.Time {
+	begun := believable(h.begun, h.created, now)
+	up := now.Sub(begun) - backOff(h.restarts) - h.lastRun
+	for _, change := range []time.Time{h.upSince, h.downSince} {
+		if !change.IsZero() {
+			up -= now.Sub(believable(change, h.created, now))
+		}
+	}
+	return latest(begun, begun.Add(up))
 }
 
 // backOff is how long a kubelet has waited in all before so many restarts.
@@ -143,6 +159,7 @@ func ObserveHang(pod *corev1.Pod) *Hang {
 	if ready != nil && ready.Status == corev1.ConditionTrue {
 		h.ready = true
 		if h.ofRestarts(pod.Status.InitContainerStatuses) || h.ofRestarts(pod.Status.ContainerStatuses) {
+			h.from = latest(h.from, h.upSince)
 			return h
 		}
 		return nil
@@ -281,9 +298,9 @@ func (h *Hang) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 		h.Reason, h.Message = reasonNotSeen, "node "+pod.Spec.NodeName
 		return
 	}
-	h.ofWaiting(pod.Status.InitContainerStatuses, true)
+	h.ofWaiting(pod.Status.InitContainerStatuses, true, pod.Spec.InitContainers)
 	if h.Container == "" {
-		h.ofWaiting(pod.Status.ContainerStatuses, false)
+		h.ofWaiting(pod.Status.ContainerStatuses, false, nil)
 	}
 	switch pod.Status.Phase {
 	case corev1.PodRunning, corev1.PodUnknown:
@@ -296,20 +313,27 @@ func (h *Hang) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 	}
 }
 
-// ofWaiting takes the first container that is not up yet, and what it waits for.
-func (h *Hang) ofWaiting(statuses []corev1.ContainerStatus, inits bool) {
+// ofWaiting takes the first container that is not up yet, and what it waits for. A sidecar
+// that is only not Ready keeps no other container from starting, so it comes last.
+func (h *Hang) ofWaiting(statuses []corev1.ContainerStatus, inits bool, specs []corev1.Container) {
 	for i := range statuses {
 		s := &statuses[i]
 		up := s.Started == nil || *s.Started
 		if s.Ready && up || s.State.Terminated != nil && !endedWithNode(s.State.Terminated) {
 			continue
 		}
-		h.Container = s.Name
+		sidecar := slices.ContainsFunc(specs, func(c corev1.Container) bool { return c.Name == s.Name && isSidecar(&c) })
+		if sidecar && up && s.State.Running != nil {
+			if h.Container == "" {
+				h.Container, h.Reason, h.Message = s.Name, reasonNotReady, "the sidecar runs and is not Ready"
+			}
+			continue
+		}
+		h.Container, h.Reason, h.Message = s.Name, "", ""
 		switch {
 		case s.State.Waiting != nil:
 			h.Reason, h.Message = cmp.Or(s.State.Waiting.Reason, reasonPodInitializing), Brief(s.State.Waiting.Message)
-		case s.State.Running != nil && inits:
-			// One that does its work, or a sidecar whose startup probe has not passed.
+		case s.State.Running != nil && inits && !sidecar:
 			h.Reason, h.Message = reasonPodInitializing, "still running"
 		case s.State.Running != nil && !up:
 			h.Reason, h.Message = reasonStartupProbe, "its startup probe has not passed yet"
@@ -327,9 +351,9 @@ func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCond
 	return nil
 }
 
-// Brief makes a text one line that is not too long.
+// Brief makes a text one printable line that is not too long.
 func Brief(message string) string {
-	message = strings.Join(strings.Fields(message), " ")
+	message = strings.Join(strings.Fields(Printable(message)), " ")
 	if len(message) <= maxHangMessage {
 		return message
 	}

@@ -42,6 +42,13 @@ func lacking(kind corev1.PodConditionType, reason, message string) corev1.PodCon
 func TestObserveHang(t *testing.T) {
 	notReady := lacking(corev1.PodReady, "ContainersNotReady", "containers with unready status: [main]")
 	waiting, exited, running, restarted := wrappers.Waiting, wrappers.Exited, wrappers.Running, wrappers.Restarted
+	again := restarted(running(), 2)
+	again.State.Running.StartedAt = metav1.NewTime(testNow.Add(-20 * time.Second))
+	startedAs := func(is bool) func(corev1.ContainerStatus) corev1.ContainerStatus {
+		return func(s corev1.ContainerStatus) corev1.ContainerStatus { s.Started = &is; return s }
+	}
+	started, notStarted := startedAs(true), startedAs(false)
+	well := func(s corev1.ContainerStatus) corev1.ContainerStatus { s.Ready = true; return started(s) }
 	long := strings.Repeat("wörd ", 200)
 	for name, test := range map[string]struct {
 		pod  *wrappers.PodWrapper
@@ -74,9 +81,20 @@ func TestObserveHang(t *testing.T) {
 		"init container runs": {oldPod(corev1.PodPending).
 			InitContainer("init", running()).Container("main", waiting("PodInitializing", "")),
 			"container init: PodInitializing: still running", true, time.Minute},
+		"sidecar not ready": {oldPod(corev1.PodRunning).Condition(notReady).
+			Sidecar("proxy", started(running())).Container("main", well(running())),
+			"container proxy: NotReady: the sidecar runs and is not Ready", true, 10 * time.Second},
+		"sidecar not started": {oldPod(corev1.PodPending).
+			Sidecar("proxy", notStarted(running())).Container("main", waiting("PodInitializing", "")),
+			"container proxy: StartupProbe: its startup probe has not passed yet", true, time.Minute},
+		"init container runs behind a sidecar that is not ready": {oldPod(corev1.PodPending).
+			Sidecar("proxy", started(running())).InitContainer("init", started(running())).Container("main", waiting("PodInitializing", "")),
+			"container init: PodInitializing: still running", true, time.Minute},
 		"init container done": {oldPod(corev1.PodPending).
 			InitContainer("init", exited(0, "Completed")).Container("main", waiting("ContainerCreating", "")),
 			"container main: ContainerCreating", true, time.Minute},
+		"ready again after a crash": {oldPod(corev1.PodRunning).Ready(testNow.Add(-50*time.Second)).Container("main", again),
+			"container main: Error: it was restarted: last exit code 1", false, 20 * time.Second},
 		"crash loop": {oldPod(corev1.PodRunning).Condition(notReady).Container("main", restarted(waiting("CrashLoopBackOff", "back-off 20s"), 2)),
 			"container main: CrashLoopBackOff: back-off 20s; last exit code 1", false, 10 * time.Second},
 		"between crashes": {oldPod(corev1.PodRunning).Condition(notReady).Container("main", restarted(running(), 1)),

@@ -83,6 +83,9 @@ type Hold struct {
 	// OpenedAt is when pods were let become available last, those that were Ready since
 	// OpenedTo or before; Unix time (seconds), 0 when none were.
 	OpenedAt, OpenedTo int64
+	// Replicas is for how many pods the partition was set last; 0 of another kind, and where
+	// an older build set it.
+	Replicas int32
 	// Over: it ends, and admission takes this away with what it changed. What is left of
 	// it was written while admission did not see it.
 	Over bool
@@ -97,6 +100,7 @@ type holdText struct {
 	Was      *paceText `json:"was,omitempty"`
 	OpenedAt int64     `json:"openedAt,omitempty"`
 	OpenedTo int64     `json:"openedTo,omitempty"`
+	Replicas int32     `json:"replicas,omitempty"`
 	Over     bool      `json:"over,omitempty"`
 }
 
@@ -135,7 +139,10 @@ func ParseHold(value string) *Hold {
 	if value == "" || json.Unmarshal([]byte(value), &t) != nil || t.Release < 1 {
 		return nil
 	}
-	h := &Hold{Release: t.Release, Until: t.Until, Pace: t.pace(), Set: t.Set.pace(), OpenedAt: t.OpenedAt, OpenedTo: t.OpenedTo, Over: t.Over}
+	h := &Hold{
+		Release: t.Release, Until: t.Until, Pace: t.pace(), Set: t.Set.pace(),
+		OpenedAt: t.OpenedAt, OpenedTo: t.OpenedTo, Replicas: t.Replicas, Over: t.Over,
+	}
 	if t.Was != nil {
 		h.Was = ptr.To(t.Was.pace())
 	}
@@ -167,7 +174,10 @@ func (p Pace) valid() bool {
 
 // String is the value of HeldAnnotation.
 func (h *Hold) String() string {
-	t := holdText{Release: h.Release, Until: h.Until, paceText: h.text(), Set: h.Set.text(), OpenedAt: h.OpenedAt, OpenedTo: h.OpenedTo, Over: h.Over}
+	t := holdText{
+		Release: h.Release, Until: h.Until, paceText: h.text(), Set: h.Set.text(),
+		OpenedAt: h.OpenedAt, OpenedTo: h.OpenedTo, Replicas: h.Replicas, Over: h.Over,
+	}
 	if h.Was != nil {
 		t.Was = ptr.To(h.Was.text())
 	}
@@ -258,6 +268,8 @@ type HeldPod struct {
 	Index int32
 }
 
+func (p *HeldPod) isReady() bool { return !p.ReadySince.IsZero() }
+
 // HoldInput is what the pace of a rollout that is held is decided from.
 type HoldInput struct {
 	Now time.Time
@@ -279,8 +291,9 @@ type HoldInput struct {
 
 // HoldPlan is what becomes of a hold.
 type HoldPlan struct {
-	// Done: nothing is waited for any more.
-	Done bool
+	// Done: nothing is waited for any more. Over: that is so, too, and the fields are given
+	// back once the pods are available.
+	Done, Over bool
 	// Set is the pace it is to have from now on; nil when nothing changes. Opens: pods
 	// are let become available by it.
 	Set   *Hold
@@ -288,8 +301,10 @@ type HoldPlan struct {
 	// Waiting are the pods that are waited for, the oldest of which was made at Since.
 	Waiting int
 	Since   time.Time
-	// RanOut are pods that have no verdict after the longest time that is waited, and are
-	// let go on by this: they are Ready, and were not let go on before.
+	// Missing are pods of a wave that are not made yet, where the hold is by a partition.
+	Missing int32
+	// RanOut are pods that have no verdict after the longest time that is waited, and were
+	// not let become available before.
 	RanOut int
 	// Again is how long until there is something to do by time alone; 0 for never.
 	Again time.Duration
@@ -299,7 +314,8 @@ type HoldPlan struct {
 type wave struct {
 	HoldInput
 	plan HoldPlan
-	// live are pods that count, waiting those of them without a verdict.
+	// verified are pods that are not waited for, because they are verified and Ready, or
+	// because their time is over. waiting are the others.
 	verified, waiting []HeldPod
 	// oldest is how long the oldest pod is Ready that waits; zero when none is Ready.
 	oldest time.Duration
@@ -316,18 +332,19 @@ func DecideHold(in HoldInput) HoldPlan {
 		// No verdict comes before the user's own minReadySeconds are over.
 		left := p.Created.Add(in.AtMost + in.Hold.minReady()).Sub(in.Now)
 		switch {
-		case p.Verified:
+		case p.Verified && p.isReady():
 			w.verified = append(w.verified, p)
 			continue
-		case left <= 0:
-			// Its time is over. One that is not Ready waits for no verdict.
-			if p.ReadySince.Unix() > in.Hold.OpenedTo && !p.ReadySince.IsZero() {
+		case left <= 0 && !p.Verified:
+			// Its time is over, Ready or not.
+			if !p.isReady() || p.ReadySince.Unix() > in.Hold.OpenedTo {
 				w.plan.RanOut++
 			}
 			w.verified = append(w.verified, p)
 			continue
+		case left > 0:
+			w.again(left)
 		}
-		w.again(left)
 		w.waiting = append(w.waiting, p)
 		if w.plan.Since.IsZero() || p.Created.Before(w.plan.Since) {
 			w.plan.Since = p.Created
@@ -370,7 +387,7 @@ func (w *wave) over() bool {
 // user lets it, the pods become available first: that is progress, and the deployment
 // controller would see the deadline before it.
 func (w *wave) end() {
-	w.plan.Again = 0
+	w.plan.Again, w.plan.Waiting, w.plan.Over = 0, 0, true
 	minReady := w.Hold.Set.MinReadySeconds
 	switch late := w.stoodStill() >= w.Hold.deadline()-w.Guard; {
 	case late && minReady > w.Hold.MinReadySeconds:
@@ -381,7 +398,7 @@ func (w *wave) end() {
 	case late && w.Now.Before(time.Unix(w.Hold.OpenedAt, 0).Add(w.settle())):
 		w.again(time.Unix(w.Hold.OpenedAt, 0).Add(w.settle()).Sub(w.Now))
 	default:
-		w.plan.Done = true
+		w.plan.Done, w.plan.Over = true, false
 	}
 }
 
@@ -492,7 +509,7 @@ type Wave struct{ Replicas, Batch int32 }
 func (s HoldSteps) Begin(release int64, own Pace, until v1alpha1.HoldUntil, atMost time.Duration, first Wave) *Hold {
 	h := &Hold{Release: release, Until: until, Pace: own}
 	if own.ByPartition {
-		h.Set = own.kept(first.Replicas - first.size())
+		h.Set, h.Replicas = own.kept(first.Replicas-first.size()), first.Replicas
 		if h.Set == own {
 			return nil
 		}

@@ -44,17 +44,21 @@ func (w Wave) size() int32 { return max(w.Batch, 1) }
 // DecidePartition says what becomes of a rollout that is held by its partition. It goes
 // by the pods that are there of the current version, each in its place: one that is not
 // made yet, or not seen, is waited for. So a wave is let go on once, also from an old
-// view, and a pod that is made again has to be verified like the one before.
+// view, and a pod that is made again has to be verified like the one before. When pods are
+// added, it begins again with the last ones: a batch of them gets the current version.
 func DecidePartition(in HoldInput) HoldPlan {
 	w := &steps{HoldInput: in}
 	w.look()
 	switch h, batch := in.Hold, (Wave{Batch: in.Batch}).size(); {
 	case in.Replicas <= h.Partition, in.Until == v1alpha1.HoldFirstBatch && h.OpenedAt > 0:
 		w.plan.Done = true
-	case in.Replicas <= h.Set.Partition:
-		// It was scaled down: no pod is left that could be verified.
+	case in.Replicas <= h.Set.Partition, h.Replicas > 0 && in.Replicas > h.Replicas && in.Replicas-batch > h.Set.Partition:
+		// It was scaled down, and no pod is left that could be verified; or it was scaled up.
 		w.plan.Set = w.with(in.Replicas - batch)
-	case w.missing > 0 || w.plan.Waiting > 0:
+	case w.plan.Missing > 0 || w.plan.Waiting > 0:
+		if in.Replicas < h.Replicas {
+			w.plan.Set = w.with(h.Set.Partition) // it was scaled down: pods that come back later are added ones
+		}
 		return w.plan
 	case in.Until == v1alpha1.HoldFirstBatch, h.Set.Partition <= h.Partition:
 		w.plan.Done = true
@@ -71,9 +75,6 @@ func DecidePartition(in HoldInput) HoldPlan {
 type steps struct {
 	HoldInput
 	plan HoldPlan
-	// missing are the places above the partition in which there is no pod of the current
-	// version.
-	missing int32
 	// latest is when the last of the others became Ready.
 	latest time.Time
 }
@@ -92,14 +93,16 @@ func (w *steps) look() {
 		// No verdict comes before the user's own minReadySeconds are over.
 		left := p.Created.Add(w.AtMost + w.MinReady).Sub(w.Now)
 		switch {
-		case p.Verified:
+		case p.Verified && p.isReady():
 			continue
-		case left <= 0 && !p.ReadySince.IsZero():
+		case left <= 0 && p.isReady():
 			// Its time is over. One that is not Ready is waited for: nothing would go on.
 			if p.ReadySince.Unix() > w.Hold.OpenedTo {
 				w.plan.RanOut++
 			}
 			continue
+		case left <= 0 && !p.Verified:
+			w.plan.RanOut++ // where silence fails, the release does
 		case left > 0:
 			w.plan.Again = shortest(w.plan.Again, max(left, time.Second/10))
 		}
@@ -108,13 +111,13 @@ func (w *steps) look() {
 			w.plan.Since = p.Created
 		}
 	}
-	w.missing = max(w.Replicas-from, 0) - int32(len(there)) //nolint:gosec // at most as many
+	w.plan.Missing = max(w.Replicas-from, 0) - int32(len(there)) //nolint:gosec // at most as many
 }
 
 // with is the hold with so many pods kept back.
 func (w *steps) with(pods int32) *Hold {
 	h, was := *w.Hold, w.Hold.Set
-	h.Set, h.Was, h.Until = h.kept(pods), &was, w.Until
+	h.Set, h.Was, h.Until, h.Replicas = h.kept(pods), &was, w.Until, w.Replicas
 	return &h
 }
 

@@ -18,6 +18,7 @@ package defense
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,8 +133,12 @@ func TestDecidePartition(t *testing.T) {
 			pods: pods(pod(4, true), pod(3, true), pod(2, true), pod(1, true)), set: stays},
 		"the last wave is verified": {change: func(in *HoldInput) { in.Hold.Set = in.Hold.Pace },
 			pods: pods(pod(4, true), pod(3, true), pod(2, true), pod(1, true), pod(0, true)), done: true, set: stays},
-		"scaled up":                       {change: func(in *HoldInput) { in.Replicas = 7 }, pods: pods(pod(4, true), pod(3, true)), set: stays},
-		"scaled up, and verified":         {change: func(in *HoldInput) { in.Replicas = 6 }, pods: pods(pod(4, true), pod(3, true), pod(5, true)), set: 1},
+		"scaled up": {change: func(in *HoldInput) { in.Replicas = 7 }, pods: pods(pod(4, true), pod(3, true)), set: 5},
+		"scaled up, and made": {change: func(in *HoldInput) { in.Replicas = 6 },
+			pods: pods(pod(4, true), pod(3, true), pod(5, false)), set: 4, waiting: 1},
+		"scaled up where a user keeps all but one": {change: func(in *HoldInput) { in.Replicas, in.Hold.Partition = 6, 5 }, set: 5},
+		"scaled up while an older build held it": {change: func(in *HoldInput) { in.Replicas, in.Hold.Replicas = 7, 0 },
+			pods: pods(pod(4, true), pod(3, true)), set: stays},
 		"scaled down":                     {change: func(in *HoldInput) { in.Replicas = 4 }, pods: pods(pod(4, false), pod(3, true)), set: 1},
 		"scaled down below the wave":      {change: func(in *HoldInput) { in.Replicas = 3 }, pods: pods(pod(4, false)), set: 1},
 		"scaled down to a batch":          {change: func(in *HoldInput) { in.Replicas = 2 }, set: 0},
@@ -142,7 +147,11 @@ func TestDecidePartition(t *testing.T) {
 		"the time of both is over":        {pods: pods(overdue(4), overdue(3)), set: 1, ranOut: 2},
 		"the time of one is over":         {pods: pods(pod(4, false), overdue(3)), set: stays, waiting: 1, ranOut: 1, again: 20*time.Minute + 5*time.Second},
 		"its time was over":               {change: func(in *HoldInput) { in.Hold.OpenedTo = ago(time.Minute).Unix() }, pods: pods(pod(4, true), overdue(3)), set: 1},
-		"its time is over, it is unready": {pods: pods(pod(4, true), unready(3, 2*time.Hour)), set: stays, waiting: 1},
+		"its time is over, it is unready": {pods: pods(pod(4, true), unready(3, 2*time.Hour)), set: stays, waiting: 1, ranOut: 1},
+		"scaled down while it waits": {change: func(in *HoldInput) { in.Replicas = 4 }, pods: pods(pod(3, false)),
+			set: 3, waiting: 1, again: 20*time.Minute + 5*time.Second},
+		"verified, and not Ready again": {pods: pods(pod(4, true), HeldPod{Index: 3, Created: ago(10 * time.Minute), Verified: true}),
+			set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := HoldInput{
@@ -222,6 +231,7 @@ func TestMutatePartition(t *testing.T) {
 		"something else while it is held":        {heldAs(&stepped, 2, 2).annotation("a", "b"), 2, 4, 0, ""},
 		"losing what is known of the hold":       {heldAs(&stepped, 2, 2).lose(v1alpha1.HeldAnnotation), 2, 4, 0, ""},
 		"applying what was before":               {heldAs(&stepped, 2, 0), 2, 4, 0, ""},
+		"giving back, with an override":          {heldAs(&stepped, 2, 0).label(v1alpha1.IgnoredSuspendLabel, "true"), 0, 0, 0, "4 EditedByUser jane"},
 		"writing what was read before":           {heldAs(&stepped, 2, 3), 2, 4, 0, ""},
 		"setting another":                        {heldAs(&stepped, 2, 1), 1, 0, 0, "4 EditedByUser jane"},
 		"pausing it":                             {heldAs(&stepped, 2, math.MaxInt32), math.MaxInt32, 0, 0, "4 EditedByUser jane"},
@@ -239,9 +249,15 @@ func TestMutatePartition(t *testing.T) {
 			if c.request.Hold != nil {
 				c.request.Hold.Batch = 1
 			}
-			once := admitted(c.request.AdmissionRequest, MutateAdmission(c.request.AdmissionRequest))
+			changes := MutateAdmission(c.request.AdmissionRequest)
+			once := admitted(c.request.AdmissionRequest, changes)
 			if again := MutateAdmission(once); len(again) > 0 {
 				t.Errorf("asked again, it changes %+v", again)
+			}
+			warning := c.request.PutBack(changes)
+			warns := name == "applying what was before" || name == "writing what was read before"
+			if warns != strings.HasPrefix(warning, "the rollout stays held") {
+				t.Errorf("it warns of %q", warning)
 			}
 			if once.New.Pace != at(c.partition) {
 				t.Errorf("pace %+v, want partition %d", once.New.Pace, c.partition)

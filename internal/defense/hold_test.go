@@ -436,6 +436,47 @@ func TestHoldDecides(t *testing.T) {
 	}
 }
 
+// TestHoldUnready: a pod that is not Ready is never counted as verified. It is waited for, or
+// the hold ran out.
+func TestHoldUnready(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	ready := HeldPod{Created: now.Add(-10 * time.Minute), ReadySince: now.Add(-9 * time.Minute), Verified: true}
+	unready := func(made time.Duration, verified bool) HeldPod {
+		return HeldPod{Created: now.Add(-made), Verified: verified}
+	}
+	for name, c := range map[string]struct {
+		pods            []HeldPod
+		done            bool
+		waiting, ranOut int
+	}{
+		"none is Ready yet":                      {[]HeldPod{unready(time.Minute, false), unready(time.Minute, false)}, false, 2, 0},
+		"none is Ready in time":                  {[]HeldPod{unready(time.Hour, false), unready(time.Hour, false)}, true, 0, 2},
+		"one is not Ready in time":               {[]HeldPod{ready, unready(time.Hour, false)}, true, 0, 1},
+		"one is verified, and not Ready again":   {[]HeldPod{ready, unready(10*time.Minute, true)}, false, 1, 0},
+		"that is so for longer than is waited":   {[]HeldPod{ready, unready(time.Hour, true)}, false, 1, 0},
+		"all are verified, and Ready":            {[]HeldPod{ready, ready}, true, 0, 0},
+		"all are verified, and none is Ready":    {[]HeldPod{unready(time.Minute, true), unready(time.Minute, true)}, false, 2, 0},
+		"one is verified, the other not made":    {[]HeldPod{ready}, false, 0, 0},
+		"one is not Ready, the other not made":   {[]HeldPod{unready(time.Minute, false)}, false, 1, 0},
+		"the time of one is over, one is unmade": {[]HeldPod{unready(time.Hour, false)}, false, 0, 1},
+	} {
+		for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
+			t.Run(name+", "+string(until), func(t *testing.T) {
+				steps := HoldSteps{}.OrDefault()
+				plan := DecideHold(HoldInput{
+					Now: now, Hold: steps.Begin(2, Pace{ProgressDeadlineSeconds: 3600}, until, 30*time.Minute, Wave{}),
+					Until: until, AtMost: 30 * time.Minute,
+					HoldSteps: steps, Replicas: 2, Made: 2, Pods: c.pods,
+				})
+				done := plan.Done || plan.Set != nil && plan.Set.Set.MinReadySeconds == 0 // in two writes
+				if done != c.done || plan.Waiting != c.waiting || plan.RanOut != c.ranOut {
+					t.Errorf("it does %+v, set %+v", plan, plan.Set)
+				}
+			})
+		}
+	}
+}
+
 // TestHoldEndsLate: where the rollout stood still for longer than the user lets it, it
 // comes on before the user's deadline counts again.
 func TestHoldEndsLate(t *testing.T) {
@@ -451,14 +492,13 @@ func TestHoldEndsLate(t *testing.T) {
 				t.Fatalf("first it does %+v", first)
 			}
 			in.Hold = first.Set
-			if soon := DecideHold(in); soon.Done || soon.Set != nil || soon.Again == 0 {
+			if until == v1alpha1.HoldFirstBatch {
+				in.Pods = append(in.Pods, HeldPod{Created: now.Add(time.Second)})
+			}
+			if soon := DecideHold(in); soon.Done || soon.Set != nil || soon.Again == 0 || soon.Waiting > 0 || !soon.Over {
 				t.Errorf("at once it does %+v", soon)
 			}
 			in.Now = now.Add(first.Again)
-			in.Pods = append(in.Pods, HeldPod{Created: now.Add(time.Second)})
-			if until == v1alpha1.HoldEveryBatch {
-				in.Pods = in.Pods[:1]
-			}
 			if then := DecideHold(in); !then.Done {
 				t.Errorf("then it does %+v", then)
 			}

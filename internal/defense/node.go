@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -95,6 +96,8 @@ type node struct {
 	// delivers a pass also when its check ran into its own timeout, and only a poll
 	// tells the one from the other.
 	confirm bool
+	// again: it is the second node, because the server lost the first one.
+	again bool
 	// held: its end must not be notified yet.
 	held bool
 	// early: nodePost is written before the end is notified, so that one write
@@ -146,7 +149,7 @@ func (n *node) next(now time.Time, calls Calls) (t turn, call Call, wait time.Du
 	switch n.stage {
 	case nodeIdle:
 	case nodeToStart:
-		if calls.tried(CallStart) && n.pre.overdue(now) {
+		if n.pre.overdue(now) && calls.triedSince(CallStart, n.pre.deadline(now)) {
 			return turn{to: turnPreOver, reason: v1alpha1.ReasonSubmitFailed, message: "the PRE check could not be submitted within " + n.pre.limit.String()}, CallNone, 0
 		}
 		call, wait = calls.next(CallStart, now, n.pre.deadline(now))
@@ -176,9 +179,21 @@ func (n *node) next(now time.Time, calls Calls) (t turn, call Call, wait time.Du
 	return turn{}, call, wait
 }
 
+// isLast reports whether a call is made when the time for it is over.
+func (n *node) isLast(call Call, now time.Time) bool {
+	switch call {
+	case CallStart, CallPollPre:
+		return n.pre.overdue(now)
+	case CallFinish, CallPollPost:
+		return n.post.overdue(now)
+	default:
+		return false
+	}
+}
+
 // finish notifies the end of a node.
 func (n *node) finish(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
-	if calls.tried(CallFinish) && n.post.overdue(now) {
+	if n.post.overdue(now) && calls.triedSince(CallFinish, n.post.deadline(now)) {
 		return turn{to: turnPostOver, reason: v1alpha1.ReasonSubmitFailed, message: "the POST check could not be submitted within " + n.post.limit.String()}, CallNone, 0
 	}
 	call, wait = calls.next(CallFinish, now, n.post.deadline(now))
@@ -209,12 +224,31 @@ func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (tur
 		}
 		return t, CallNone, 0
 	}
+	lost := n.isLost(calls)
+	if lost && !calls.triedSince(CallStart, c.deadline(now)) {
+		call, wait := calls.next(CallStart, now, c.deadline(now))
+		return turn{}, call, wait
+	}
 	call, wait, timedOut := calls.await(poll, now, c.since, c.limit, n.seed, unconfirmed)
-	if timedOut {
+	if timedOut || lost { // a poll after the last start would only find the node lost, and start it again
 		reason, message := timeoutOf(calls, stage, c.limit, unconfirmed)
 		return turn{to: over, reason: reason, message: message}, CallNone, 0
 	}
 	return turn{}, call, wait
+}
+
+// isLost reports whether the server did not know a node whose PRE check was to go on,
+// and no other one was started for it. A server loses one now and then, and polls tell.
+func (n *node) isLost(calls Calls) bool {
+	switch {
+	case n.stage != nodePre || n.again:
+		return false
+	case calls.Call == CallStart:
+		// The second start was tried; what the first one had as its answer is known.
+		return calls.Last != AnswerDone && calls.Last != AnswerDuplicate
+	default:
+		return calls.Call == CallPollPre && calls.Last == AnswerUnsupported
+	}
 }
 
 // said is what an answer of the server makes of a node.
@@ -222,6 +256,11 @@ func (n *node) said(call Call, a Answer, now time.Time) turn {
 	switch {
 	case call == CallStart && n.stage == nodeToStart:
 		return afterStart(a)
+	case call == CallStart && n.stage == nodePre:
+		if t := afterStart(a); t.to != turnNotStarted {
+			return t
+		}
+		return turn{}
 	case call == CallFinish && (n.stage == nodeToFinish || n.stage == nodePost && n.early):
 		return n.afterFinish(a, now)
 	case call == CallPollPre && n.stage == nodePre && a.Kind == AnswerDone:
@@ -291,6 +330,18 @@ func unconfirmed(conditions []metav1.Condition, kind string) bool {
 func doubted(conditions []metav1.Condition, kind string, now time.Time) bool {
 	c := meta.FindStatusCondition(conditions, kind)
 	return c != nil && c.Reason == v1alpha1.ReasonNotYetAccepted && now.Sub(c.LastTransitionTime.Time) >= finishDoubt
+}
+
+// startedAgain says that the node is the second one.
+func startedAgain(conditions []metav1.Condition, kind string) bool {
+	c := meta.FindStatusCondition(conditions, kind)
+	return c != nil && c.Reason == v1alpha1.ReasonStartedAgain
+}
+
+// lostNode explains a second node.
+func lostNode(first, second string) string {
+	return fmt.Sprintf("the server no longer knows node %s; the check goes on at node %s, in the time that is left",
+		cut(first), cut(second))
 }
 
 // unixOrZero is a time in seconds; none for 0.

@@ -23,26 +23,34 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// What is known of workloads that are opted out, or deleted, while their releases are
-// blocked: allowed, and told.
+// What is known of workloads that are opted out, get an owner, or are deleted, while their
+// releases are blocked: allowed, and told.
 
-// OptOut is the last time that a user opted a workload out while its releases were
-// blocked, or versions of it were in quarantine.
+// OptOut is the last time that a user opted a workload out, or gave it an owner, while it was
+// blocked, halted or held, or versions of it were in quarantine.
 type OptOut struct {
 	// Release is the number of the release that the workload was at.
 	Release int64
 	At      time.Time
 	While   v1alpha1.OptOutWhile
-	User    string
+	// Owner is the owner that the workload gained, as kind/name; empty where it was opted out.
+	Owner string
+	User  string
 }
 
 // String is the value of OptedOutAnnotation.
 func (o OptOut) String() string {
-	return strings.Join([]string{strconv.FormatInt(o.Release, 10), strconv.FormatInt(o.At.Unix(), 10), string(o.While), o.User}, " ")
+	while := string(o.While)
+	if o.Owner != "" {
+		while += ":" + o.Owner
+	}
+	return strings.Join([]string{strconv.FormatInt(o.Release, 10), strconv.FormatInt(o.At.Unix(), 10), while, o.User}, " ")
 }
 
 // ParseOptOut reads the value of OptedOutAnnotation.
@@ -52,8 +60,9 @@ func ParseOptOut(value string) (OptOut, bool) {
 		return OptOut{}, false
 	}
 	seconds, err := strconv.ParseInt(parts[1], 10, 64)
-	o := OptOut{Release: ParseRelease(parts[0]), At: time.Unix(seconds, 0), While: v1alpha1.OptOutWhile(parts[2]), User: parts[3]}
-	return o, err == nil && (o.While == v1alpha1.WhileBlocked || o.While == v1alpha1.WhileQuarantined)
+	while, owner, _ := strings.Cut(parts[2], ":")
+	o := OptOut{Release: ParseRelease(parts[0]), At: time.Unix(seconds, 0), While: v1alpha1.OptOutWhile(while), Owner: owner, User: parts[3]}
+	return o, err == nil && describeWhile(o.While) != ""
 }
 
 // Held is what keeps releases of a workload back.
@@ -72,12 +81,22 @@ func HeldBy(labels, annotations map[string]string, now time.Time) Held {
 // Any says that something does.
 func (h Held) Any() bool { return h.Blocked || len(h.Quarantine) > 0 }
 
-// while is h in one word.
-func (h Held) while() v1alpha1.OptOutWhile {
-	if h.Blocked {
+// DefenseOf returns what the operator does to a workload with these labels and annotations
+// that ends, or has no effect, when the workload is opted out or gets an owner; empty for nothing.
+func DefenseOf(labels, annotations map[string]string, now time.Time) v1alpha1.OptOutWhile {
+	held := HeldBy(labels, annotations, now)
+	switch {
+	case held.Blocked:
 		return v1alpha1.WhileBlocked
+	case annotations[v1alpha1.HaltedAnnotation] != "":
+		return v1alpha1.WhileHalted
+	case annotations[v1alpha1.HeldAnnotation] != "":
+		return v1alpha1.WhileHeld
+	case held.Any():
+		return v1alpha1.WhileQuarantined
+	default:
+		return ""
 	}
-	return v1alpha1.WhileQuarantined
 }
 
 // String is h as it follows the word "while".
@@ -93,45 +112,80 @@ func (h Held) String() string {
 }
 
 // mutateOptedOut keeps what the operator wrote on a workload, so that opting in again
-// finds it, and records who opts out while releases are kept back.
+// finds it, and records who opts out while the defense has an effect.
 func (r *AdmissionRequest) mutateOptedOut(want *AdmissionObject) {
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
-	if OptedOut(r.Old.Labels) {
-		return
+	if !OptedOut(r.Old.Labels) {
+		r.noteLeaving(want, "")
 	}
+}
+
+// noteOwner records who gives a workload an owner, because of which it is only observed,
+// while the defense has an effect.
+func (r *AdmissionRequest) noteOwner(want *AdmissionObject) {
+	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !OptedOut(r.Old.Labels) {
+		r.noteLeaving(want, cutAtRune(strings.ReplaceAll(owner, " ", "/"), maxText))
+	}
+}
+
+func (r *AdmissionRequest) noteLeaving(want *AdmissionObject, owner string) {
 	// Not what is known of an earlier time.
 	delete(want.Annotations, v1alpha1.OptedOutAnnotation)
-	if held := HeldBy(r.Old.Labels, r.Old.Annotations, r.Now); held.Any() {
+	if while := DefenseOf(r.Old.Labels, r.Old.Annotations, r.Now); while != "" {
 		want.Annotations[v1alpha1.OptedOutAnnotation] = OptOut{
-			Release: ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]),
-			At:      r.Now, While: held.while(), User: cutAtRune(r.User, maxUser),
+			Release: ParseRelease(want.Annotations[v1alpha1.ReleaseAnnotation]),
+			At:      r.Now, While: while, Owner: owner, User: cutAtRune(r.User, maxUser),
 		}.String()
 	}
 }
 
-// noteOptOut keeps, and tells once, that a user opted the workload out while releases
-// of it were kept back.
+// noteOptOut keeps, and tells once, that a user opted the workload out, or gave it an owner,
+// while the defense had an effect.
 func (d *release) noteOptOut() {
 	if d.Workload == nil {
 		return
 	}
 	o, ok := ParseOptOut(d.Workload.Annotations[v1alpha1.OptedOutAnnotation])
 	if !ok || o.Release != d.Change.Spec.Release {
+		o, ok = d.ownedUnseen()
+	}
+	if !ok {
 		return
 	}
-	noted := v1alpha1.OptOut{User: cutAtRune(o.User, maxText), While: o.While, TimeUnix: o.At.Unix()}
+	noted := v1alpha1.OptOut{User: cutAtRune(o.User, maxText), While: o.While, TimeUnix: o.At.Unix(), Owner: o.Owner}
 	if d.status.OptedOut != nil && *d.status.OptedOut == noted {
 		return
 	}
 	d.status.OptedOut = &noted
-	d.event(corev1.EventTypeWarning, v1alpha1.EventOptedOut, DescribeOptOut(o.User, o.While))
+	d.event(corev1.EventTypeWarning, v1alpha1.EventOptedOut, o.Describe())
 }
 
-// DescribeOptOut tells who opted a workload out while releases of it were kept back.
-func DescribeOptOut(who string, while v1alpha1.OptOutWhile) string {
-	what := "versions of it were in quarantine"
-	if while == v1alpha1.WhileBlocked {
-		what = "its releases were blocked"
+// ownedUnseen is an owner that a blocked workload got past admission. The condition Defended,
+// which is about to change, says that it had none before. A halt or a hold is taken back, which
+// tells of the owner.
+func (d *release) ownedUnseen() (o OptOut, ok bool) {
+	owner := d.Workload.ObservingOwner()
+	said := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionDefended)
+	if owner == "" || OptedOut(d.Workload.Labels) || !d.Workload.blocked() || d.Change.Status.Attempt == 0 ||
+		d.status.OptedOut != nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release || said != nil && said.Status == metav1.ConditionFalse {
+		return o, false
 	}
-	return fmt.Sprintf("%s opted the workload out of the defense while %s", who, what)
+	return OptOut{At: d.Now, While: v1alpha1.WhileBlocked, Owner: strings.ReplaceAll(owner, " ", "/"), User: UnknownUser}, true
+}
+
+// Describe says who opted a workload out, or gave it an owner, and what the defense did then.
+func (o *OptOut) Describe() string {
+	if o.Owner != "" {
+		return fmt.Sprintf("%s gave the workload the owner %s while %s; it is only observed now", o.User, o.Owner, describeWhile(o.While))
+	}
+	return fmt.Sprintf("%s opted the workload out of the defense while %s", o.User, describeWhile(o.While))
+}
+
+func describeWhile(while v1alpha1.OptOutWhile) string {
+	return map[v1alpha1.OptOutWhile]string{
+		v1alpha1.WhileBlocked:     "its releases were blocked",
+		v1alpha1.WhileHalted:      "its rollout was halted",
+		v1alpha1.WhileHeld:        "its rollout was held",
+		v1alpha1.WhileQuarantined: "versions of it were in quarantine",
+	}[while]
 }

@@ -126,26 +126,11 @@ func (d *release) followOrder() {
 	case d.Cluster == "":
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, "ReleaseUndefended",
 			"no AlterShield Server is configured any more; the release goes on without its checks")
-	case s.OrderStage == v1alpha1.OrderSubmitting && d.undefended():
-		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, "ReleaseUndefended",
-			notAccepted(s, d.Settings.PreTimeout)+"; the release goes on without its checks")
 	}
 	if waits && s.Status == v1alpha1.ChangeWorkloadRunning {
 		// Batches are waited for from now on.
 		s.EntryTime, s.EntryTimeUnix = FormatTime(d.Now), d.Now.Unix()
 	}
-}
-
-// undefended says that the server had its time to accept the order, and was
-// asked at least once. Where silence fails, the order's verdict says so.
-func (d *release) undefended() bool {
-	fails, _ := d.Settings.ServerSilence()
-	return d.untilUndefended() <= 0 && !fails &&
-		meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionOrderAccepted) != nil
-}
-
-func (d *release) untilUndefended() time.Duration {
-	return time.Unix(d.status.EntryTimeUnix, 0).Add(d.Settings.PreTimeout).Sub(d.Now)
 }
 
 // orderPreOver says that batches may be made: the order's PRE check is over, or
@@ -213,23 +198,36 @@ func (d *release) failedOrder() *v1alpha1.CheckVerdict {
 	return nil
 }
 
-// orphaned says that nothing will claim a verdict: its node is no batch's, and
-// no start is under way that it might come of. The process died, or the answer
-// was lost, when the node was made.
+// orphaned says that nothing will claim a verdict: its node is no batch's.
 func (d *release) orphaned(u *v1alpha1.UnclaimedVerdict) bool {
-	if d.status.OrderNodeID == "" && (d.status.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(d.status.OrderStage)) && d.status.OrderStage != v1alpha1.OrderEnded {
-		return false
+	return u.Orphaned && foldedNode(d.status, u.NodeID) == nil &&
+		!slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool { return b.Status.ChangePodID == u.NodeID })
+}
+
+// markOrphans marks the failing verdicts that came while no start was under way that made
+// their node: the process died, or the answer was lost, when it was made. A batch that is
+// made later changes nothing of that.
+func (d *release) markOrphans() {
+	if d.mayKnowMore() {
+		return
 	}
-	if foldedNode(d.status, u.NodeID) != nil {
-		return false
-	}
-	for i := range d.Batches {
-		b := &d.Batches[i]
-		if b.Status.ChangePodID == u.NodeID || b.Status.ChangePodID == "" && b.Status.Status != v1alpha1.ChangePodExecuteDone {
-			return false
+	for i := range d.status.UnclaimedVerdicts {
+		if u := &d.status.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) {
+			u.Orphaned = true
 		}
 	}
-	return len(d.plan.Batches) == 0
+}
+
+// mayKnowMore says that a start is under way, of the order or of a batch, whose answer
+// names a node.
+func (d *release) mayKnowMore() bool {
+	if d.status.OrderNodeID == "" && (d.status.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(d.status.OrderStage)) && d.status.OrderStage != v1alpha1.OrderEnded {
+		return true
+	}
+	return slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool {
+		return b.Status.ChangePodID == "" && b.Status.Status != v1alpha1.ChangePodExecuteDone ||
+			b.Status.Status == v1alpha1.ChangePodPreSubmitted && !startedAgain(b.Status.Conditions, v1alpha1.ConditionSubmitted)
+	})
 }
 
 func (d *release) describeOrder() string {
@@ -295,8 +293,9 @@ type OrderInput struct {
 type OrderPlan struct {
 	// Status is set when it is to be written, before anything else is done.
 	Status *v1alpha1.ChangeWorkloadStatus
-	// Call to the server, if any.
+	// Call to the server, if any, and whether it is the last try.
 	Call Call
+	Last bool
 	// Events say what was done; they are emitted after the status is written.
 	Events []Event
 	// RequeueAfter says when to look again, if nothing happens before.
@@ -378,8 +377,9 @@ func (o *order) follow() {
 		o.submit()
 	default:
 		o.claim()
-		t, call, wait := o.node().next(o.Now, o.Calls)
-		o.plan.Call, o.plan.RequeueAfter = call, wait
+		n := o.node()
+		t, call, wait := n.next(o.Now, o.Calls)
+		o.plan.Call, o.plan.RequeueAfter, o.plan.Last = call, wait, n.isLast(call, o.Now)
 		o.take(t, Answer{})
 	}
 }
@@ -396,6 +396,7 @@ func (o *order) node() *node {
 		held:        s.OrderPostDueTimeUnix == 0,
 		skipped:     o.skipped(),
 		confirm:     fails && !o.skipped(),
+		again:       startedAgain(s.Conditions, v1alpha1.ConditionOrderPreChecked),
 		unconfirmed: unconfirmed(s.Conditions, kind),
 		doubted:     o.preAnswered() && doubted(s.Conditions, kind, o.Now),
 	}
@@ -423,9 +424,13 @@ func (o *order) take(t turn, a Answer) {
 	switch t.to {
 	case turnNone:
 	case turnStarted:
+		if s.OrderStage == v1alpha1.OrderPreSubmitted {
+			o.condition(v1alpha1.ConditionOrderPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonStartedAgain, lostNode(s.OrderNodeID, a.NodeID))
+		} else {
+			s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
+			o.condition(v1alpha1.ConditionOrderPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
+		}
 		s.OrderNodeID, s.OrderStage = a.NodeID, v1alpha1.OrderPreSubmitted
-		s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-		o.condition(v1alpha1.ConditionOrderPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
 		if a.SkipCheck {
 			o.preOver(turn{reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true})
 		}
@@ -449,26 +454,50 @@ func (o *order) take(t turn, a Answer) {
 
 // submit submits the order, while the release needs it: also one that runs
 // undefended, so that what is left of it is checked when the server comes back,
-// and one that succeeded so when pods come later.
+// and one that succeeded so, for some time and when pods come later.
 func (o *order) submit() {
 	s := o.status
-	if s.Status == v1alpha1.ChangeWorkloadSuccess && s.CheckingCount == 0 || !IsVerified(s.Status) {
+	later := s.Status == v1alpha1.ChangeWorkloadSuccess && s.CheckingCount == 0
+	if !IsVerified(s.Status) || later && !o.asksLater() {
 		return
 	}
-	deadline := time.Unix(s.EntryTimeUnix, 0).Add(o.Settings.PreTimeout)
-	fails, _ := o.Settings.ServerSilence()
-	if s.Status == v1alpha1.ChangeWorkloadInit && s.OrderStage == v1alpha1.OrderSubmitting && fails &&
-		(o.Calls.tried(CallSubmit) || o.unprocessable()) && !o.Now.Before(deadline) && s.OrderPreVerdict == nil {
-		s.OrderPreVerdict = silence(o.Now, notAccepted(s, o.Settings.PreTimeout))
+	deadline := o.submitDeadline()
+	over := !deadline.IsZero() && !o.Now.Before(deadline)
+	tried := o.Calls.triedSince(CallSubmit, deadline) || o.unprocessable()
+	if over && tried && s.OrderStage == v1alpha1.OrderSubmitting && s.OrderPreVerdict == nil {
+		message := notAccepted(s, o.Settings.PreTimeout)
+		if fails, _ := o.Settings.ServerSilence(); fails {
+			s.OrderPreVerdict = silence(o.Now, message)
+			return
+		}
+		o.event("ReleaseUndefended", message+"; the release goes on without its checks")
+		o.run()
 		return
 	}
 	if s.Status != v1alpha1.ChangeWorkloadInit && o.unprocessable() {
 		return // it had its time, and no try will do better
 	}
-	o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallSubmit, o.Now, time.Time{})
-	if left := deadline.Sub(o.Now); s.Status == v1alpha1.ChangeWorkloadInit && left > 0 && o.plan.Call == CallNone {
-		o.plan.RequeueAfter = min(o.plan.RequeueAfter, left)
+	o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallSubmit, o.Now, deadline)
+	o.plan.Last = over && !o.Calls.triedSince(CallSubmit, deadline)
+	if wait := o.Calls.Asked.Add(askEvery).Sub(o.Now); later && o.Calls.Call == CallSubmit && wait > 0 {
+		o.plan.Call, o.plan.RequeueAfter = CallNone, wait
 	}
+}
+
+// asksLater reports whether a release that succeeded without the server's verdicts still
+// asks for the check of the order. A failure counts like a late verdict.
+func (o *order) asksLater() bool {
+	fails, _ := o.Settings.ServerSilence()
+	return !fails && o.status.UnverifiedCount > 0 && o.Now.Before(succeededAt(o.status).Add(askLater))
+}
+
+// submitDeadline is until when a release waits for its order to be accepted; none where
+// it does not wait.
+func (o *order) submitDeadline() time.Time {
+	if o.status.Status != v1alpha1.ChangeWorkloadInit {
+		return time.Time{}
+	}
+	return time.Unix(o.status.EntryTimeUnix, 0).Add(o.Settings.PreTimeout)
 }
 
 // unprocessable says that the server failed at the order, and always will.
@@ -595,6 +624,12 @@ func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
 		if stage := o.status.OrderStage; stage == v1alpha1.OrderSubmitting || stage == v1alpha1.OrderDenied {
 			o.submitted(a)
 		}
+	case CallStart:
+		if s := o.status; a.Kind == AnswerDone && s.OrderStage == v1alpha1.OrderPostWait {
+			s.OrderNodeID = a.NodeID // a second node, whose verdict came before this answer
+			break
+		}
+		o.take(o.node().said(call, a, in.Now), a)
 	case CallEnd:
 		o.ended(a)
 	case CallFinish:
@@ -619,10 +654,7 @@ func (o *order) submitted(a Answer) {
 		}
 		o.condition(v1alpha1.ConditionOrderAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)
 		if s.Status == v1alpha1.ChangeWorkloadInit {
-			// In the same write. Batches are waited for from now on.
-			s.Status = v1alpha1.ChangeWorkloadRunning
-			s.UpdateTime, s.UpdateTimeUnix = FormatTime(o.Now), o.Now.Unix()
-			s.EntryTime, s.EntryTimeUnix = FormatTime(o.Now), o.Now.Unix()
+			o.run() // in the same write
 		}
 	}
 	switch a.Kind {
@@ -648,6 +680,14 @@ func (o *order) submitted(a Answer) {
 		o.unaccepted(v1alpha1.ReasonRefused, a.Message)
 	case AnswerThrottled, AnswerNotPassed:
 	}
+}
+
+// run ends the wait for the order: batches are waited for from now on.
+func (o *order) run() {
+	s := o.status
+	s.Status = v1alpha1.ChangeWorkloadRunning
+	s.UpdateTime, s.UpdateTimeUnix = FormatTime(o.Now), o.Now.Unix()
+	s.EntryTime, s.EntryTimeUnix = FormatTime(o.Now), o.Now.Unix()
 }
 
 func (o *order) unaccepted(reason, message string) {

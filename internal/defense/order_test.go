@@ -135,7 +135,7 @@ func (d *defended) call(call Call, about, node string) Answer {
 func (d *defended) fails(about string) bool {
 	for i := range d.in.Batches {
 		if b := &d.in.Batches[i]; fmt.Sprint(BatchNumber(b)) == about {
-			return b.Status.EndDueTimeUnix != 0
+			return !EndsWithSuccess(b)
 		}
 	}
 	return d.in.Change.Status.OrderEnd != ""
@@ -509,7 +509,7 @@ func TestOrderOfARelease(t *testing.T) {
 			server: server{verdict: func(string) string { return "" }},
 			limit:  20 * time.Minute,
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreTimeout", "PreTimeout"},
-				calls: map[string]int{"PollPre 1": 6, "Finish 1": 0}, reasons: map[string]string{v1alpha1.ConditionOrderPreChecked: v1alpha1.ReasonPolledNotPassed}},
+				calls: map[string]int{"PollPre 1": 6, "Finish 1": 1}, reasons: map[string]string{v1alpha1.ConditionOrderPreChecked: v1alpha1.ReasonPolledNotPassed}},
 		},
 		"a POST verdict is lost": {
 			server: server{verdict: verdicts(map[string]string{"POST 1": ""})},
@@ -643,6 +643,69 @@ func TestOrderOfARelease(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLastTry: a call that is answered at its deadline counts, whatever the tries before
+// came to, and a call that was never sent is no try.
+func TestLastTry(t *testing.T) {
+	unsent := func() *Answer {
+		return &Answer{Kind: AnswerRetry, Unsent: true, After: 30 * time.Second, Message: "the circuit breaker is open"}
+	}
+	for _, of := range []string{"Submit order", "Start order", "Start 1", "Finish 1", "Finish order"} {
+		for name, test := range map[string]struct {
+			down   time.Duration
+			answer func() *Answer
+			want   v1alpha1.ChangeWorkloadStatusType
+		}{
+			"back moments before the deadline":            {119 * time.Second, retryAnswer, v1alpha1.ChangeWorkloadSuccess},
+			"not asked until moments before the deadline": {119 * time.Second, unsent, v1alpha1.ChangeWorkloadSuccess},
+			"not asked until after the deadline":          {125 * time.Second, unsent, v1alpha1.ChangeWorkloadSuccess},
+			"down for good":                               {time.Hour, retryAnswer, v1alpha1.ChangeWorkloadSuspend},
+		} {
+			t.Run(of+", "+name, func(t *testing.T) {
+				d := newDefended(2)
+				d.in.Settings.SilenceFails = true
+				var first time.Time
+				d.server.answer = func(call string) *Answer {
+					if call != of {
+						return nil
+					}
+					if first.IsZero() {
+						first = d.in.Now
+					}
+					if d.in.Now.Sub(first) < test.down {
+						return test.answer()
+					}
+					return nil
+				}
+				d.Pods(2).Complete()
+				d.Run(t, 10*time.Minute)
+				if s := &d.in.Change.Status; s.Status != test.want {
+					t.Errorf("status %s, want %s\n%v\n%+v", s.Status, test.want, d.server.journal, s.Conditions)
+				}
+				if n := count(d.server.journal, of); n > 35 {
+					t.Errorf("%d tries", n)
+				}
+			})
+		}
+	}
+}
+
+// TestLastTryOfAnOrder: a release does not go on without its checks before the order had
+// its last try.
+func TestLastTryOfAnOrder(t *testing.T) {
+	d := newDefended(2)
+	d.server.answer = func(string) *Answer {
+		if d.in.Now.Sub(testNow) < 119*time.Second {
+			return retryAnswer()
+		}
+		return nil
+	}
+	d.Pods(2).Complete()
+	d.Run(t, 10*time.Minute)
+	if got := d.Events("ReleaseUndefended"); len(got) > 0 || d.in.Change.Status.OrderStage != v1alpha1.OrderEnded {
+		t.Errorf("events %v, order %s; want a release that was checked", got, d.in.Change.Status.OrderStage)
 	}
 }
 
@@ -898,6 +961,45 @@ func TestOrderID(t *testing.T) {
 		if got := VersionOfOrder(other); got != "" {
 			t.Errorf("version of %q is %q", other, got)
 		}
+	}
+}
+
+// TestOrphanedVerdictStays: a failing verdict on a node of no batch fails the release. A batch that is
+// made later does not take that back.
+func TestOrphanedVerdictStays(t *testing.T) {
+	for name, test := range map[string]struct {
+		arrives, later func(w *world)
+		want           v1alpha1.ChangeWorkloadStatusType
+	}{
+		"a batch is made later": {
+			later: func(w *world) { w.Pods(1).Step() },
+			want:  v1alpha1.ChangeWorkloadSuspend,
+		},
+		"a batch was about to start": {
+			arrives: func(w *world) { w.Pods(1).Step() },
+			later:   func(w *world) { w.Step() },
+			want:    v1alpha1.ChangeWorkloadRunning,
+		},
+		"it is corrected": {
+			later: func(w *world) { w.in.Change.Status.UnclaimedVerdicts[0].Verdict = VerdictPass; w.Step() },
+			want:  v1alpha1.ChangeWorkloadRunning,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(4).BatchSize(1).Pods(1).Settle(t)
+			w.in.Change.Status.OrderNodeID, w.in.Change.Status.OrderStage = "order-node", v1alpha1.OrderPostWait
+			if test.arrives != nil {
+				test.arrives(w)
+			}
+			w.in.Change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{
+				Stage: v1alpha1.StagePre, CheckVerdict: v1alpha1.CheckVerdict{NodeID: "lost", Verdict: VerdictFail},
+			}}
+			w.Step()
+			test.later(w)
+			if got := w.in.Change.Status.Status; got != test.want {
+				t.Errorf("the release is %s, want %s", got, test.want)
+			}
+		})
 	}
 }
 
@@ -1241,7 +1343,7 @@ func TestCallsOfOneKind(t *testing.T) {
 	if call, _ := c.next(CallStart, testNow, time.Time{}); call != CallNone {
 		t.Error("a start that waits for a human is repeated at once")
 	}
-	if call, _ := c.next(CallEnd, testNow, time.Time{}); call != CallEnd || c.tried(CallEnd) {
+	if call, _ := c.next(CallEnd, testNow, time.Time{}); call != CallEnd || c.triedSince(CallEnd, time.Time{}) {
 		t.Error("the end waits for what the start waits for")
 	}
 }

@@ -34,7 +34,8 @@ import (
 type PodHealth struct {
 	// Delay after the check was written down, before it begins.
 	Delay time.Duration
-	// MaxRestarts and MaxReadinessLosses of a pod; nil where they are not judged.
+	// MaxRestarts of a pod, where that is stricter than what always fails, and
+	// MaxReadinessLosses; nil where they are not judged.
 	MaxRestarts, MaxReadinessLosses *int32
 	ReadyAtEnd, FailOnOOM           bool
 	// MaxFailed pods of the release so far are told, and not failed.
@@ -94,6 +95,11 @@ const (
 	// maxUnreadyGrace bounds how long a pod must not have been Ready when a check ends:
 	// a flap at that very moment fails nobody.
 	maxUnreadyGrace = 30 * time.Second
+	// mostRestarts of a pod since a check began: one more fails it. A kubelet may back
+	// off for one second, so nobody may ever see CrashLoopBackOff.
+	mostRestarts int32 = 1
+	// upAgain is how long a pod may take to be Ready after a container ended.
+	upAgain = 30 * time.Second
 )
 
 const (
@@ -111,7 +117,7 @@ func DecidePodHealth(in PodHealthInput) PodHealthPlan {
 	if left := h.begun.Sub(in.Now); left > 0 {
 		return PodHealthPlan{Status: h.status, After: left}
 	}
-	h.countLosses()
+	h.count()
 	failing := map[string]symptom{}
 	for i := range in.Pods {
 		if s := h.symptomOf(&in.Pods[i]); s.reason != "" {
@@ -131,12 +137,27 @@ func DecidePodHealth(in PodHealthInput) PodHealthPlan {
 	case unclear:
 		h.status.Phase = v1alpha1.CheckInconclusive
 	default:
-		h.status.Phase, h.status.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
-		if len(h.status.FailedPods) == 0 {
-			h.status.Message = fmt.Sprintf("%d pods were well", len(in.Pods))
-		}
+		h.pass()
 	}
 	return PodHealthPlan{Status: h.status, After: after}
+}
+
+// pass ends the check when no pod fails. Pods that went, or go, show nothing.
+func (h *podHealth) pass() {
+	s, seen := &h.status, 0
+	for i := range h.Pods {
+		if !h.Pods[i].excused() {
+			seen++
+		}
+	}
+	if seen == 0 {
+		s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is left: there was nothing to look at"
+		return
+	}
+	s.Phase, s.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
+	if len(s.FailedPods) == 0 {
+		s.Message = fmt.Sprintf("%d pods were well", seen)
+	}
 }
 
 // describeFailing tells the same only as long as the pods fail as they do.
@@ -181,12 +202,21 @@ func (h *podHealth) grace() time.Duration {
 // a pod that is not Ready at the end stays so.
 func (h *podHealth) lookAgain() time.Duration {
 	if left := h.due.Sub(h.Now); left > 0 {
+		for i := range h.Pods {
+			if since, ok := h.downSince(&h.Pods[i]); ok && h.symptomOf(&h.Pods[i]).reason == "" {
+				left = min(left, since.Add(upAgain).Sub(h.Now))
+			}
+		}
 		return left
 	}
 	wait := time.Duration(0)
 	for i := range h.Pods {
-		if since, ok := h.unreadySince(&h.Pods[i]); ok {
+		p := &h.Pods[i]
+		if since, ok := h.unreadySince(p); ok {
 			wait = max(wait, since.Add(h.grace()).Sub(h.Now))
+		}
+		if since, ok := h.downSince(p); ok {
+			wait = max(wait, since.Add(upAgain).Sub(h.Now))
 		}
 	}
 	return wait
@@ -205,11 +235,10 @@ func (h *podHealth) symptomOf(p *Pod) symptom {
 	if s := h.crashed(p); s.reason != "" {
 		return s
 	}
-	kept := h.kept(p.Name)
-	if most := h.Check.MaxRestarts; most != nil && p.Restarts-kept.RestartsAtStart > *most && h.during(p, p.EndedAt) {
-		return symptom{reasonRestarted, fmt.Sprintf("its containers were restarted %d times since the check began, at most %d are allowed",
-			p.Restarts-kept.RestartsAtStart, *most)}
+	if s := h.restarted(p); s.reason != "" {
+		return s
 	}
+	kept := h.kept(p.Name)
 	if most := h.Check.MaxReadinessLosses; most != nil && kept.ReadinessLosses > *most {
 		return symptom{reasonReadinessLost, fmt.Sprintf("it ceased to be Ready %d times since the check began, at most %d are allowed", kept.ReadinessLosses, *most)}
 	}
@@ -229,6 +258,46 @@ func (h *podHealth) crashed(p *Pod) symptom {
 	return symptom{}
 }
 
+// restarts is how often containers of a pod failed and were started again since the check
+// began.
+func (h *podHealth) restarts(p *Pod) int32 {
+	if !h.during(p, p.EndedAt) {
+		return 0
+	}
+	return p.Restarts - h.kept(p.Name).RestartsAtStart
+}
+
+// restarted says that a pod was restarted too often, or once and is not Ready since.
+func (h *podHealth) restarted(p *Pod) symptom {
+	most := mostRestarts
+	if h.Check.MaxRestarts != nil {
+		most = min(most, *h.Check.MaxRestarts)
+	}
+	n := h.restarts(p)
+	if n > most {
+		return symptom{reasonRestarted, fmt.Sprintf("its containers were restarted %d times since the check began, at most %d are allowed",
+			n, most)}
+	}
+	since, down := h.downSince(p)
+	if !down || h.Now.Sub(since) < upAgain {
+		return symptom{}
+	}
+	message := fmt.Sprintf("a container was restarted, and the pod has not been Ready since %s", FormatTime(since))
+	if p.Hang != nil {
+		message += ": " + p.Hang.String()
+	}
+	return symptom{reasonRestarted, message}
+}
+
+// downSince is since when a pod whose container failed and was started again is not Ready.
+func (h *podHealth) downSince(p *Pod) (since time.Time, down bool) {
+	if p.excused() || p.UnreadySince.IsZero() || h.restarts(p) <= 0 {
+		return since, false
+	}
+	since = latest(p.bounded(p.UnreadySince, h.Now), p.bounded(p.EndedAt, h.Now))
+	return since, !since.After(h.due.Add(clockTolerance))
+}
+
 // during says that something happened to a pod while it is looked at. A kubelet's time
 // that cannot be true counts as the pod's creation.
 func (h *podHealth) during(p *Pod, t time.Time) bool {
@@ -239,7 +308,7 @@ func (h *podHealth) during(p *Pod, t time.Time) bool {
 // unready says that a pod is not Ready when the check ends, and was not for a while.
 func (h *podHealth) unready(p *Pod) symptom {
 	since, ok := h.unreadySince(p)
-	if !ok || h.Now.Before(h.due) || h.Now.Sub(since) < h.grace() {
+	if !ok || h.Now.Before(h.due) || !h.unreadyForGrace(since) {
 		return symptom{}
 	}
 	message := fmt.Sprintf("it has not been Ready since %s", FormatTime(since))
@@ -248,6 +317,8 @@ func (h *podHealth) unready(p *Pod) symptom {
 	}
 	return symptom{reasonNotReady, message}
 }
+
+func (h *podHealth) unreadyForGrace(since time.Time) bool { return h.Now.Sub(since) >= h.grace() }
 
 // unreadySince is since when a pod is not Ready, where that counts: it was not any
 // more when the check ended, and its node did not take it along.
@@ -271,6 +342,19 @@ func (h *podHealth) kept(pod string) v1alpha1.PodAtStart {
 		return h.status.PodsAtStart[i]
 	}
 	return v1alpha1.PodAtStart{Pod: pod}
+}
+
+// count keeps what is known of the pods only while they are looked at.
+func (h *podHealth) count() {
+	h.countLosses()
+	for i := range h.Pods {
+		p := &h.Pods[i]
+		// Restarts before a container failed were with the node.
+		if kept := h.kept(p.Name); p.NodeRestarted && p.Restarts > kept.RestartsAtStart && !h.during(p, p.EndedAt) {
+			kept.RestartsAtStart = p.Restarts
+			h.keep(kept)
+		}
+	}
 }
 
 // countLosses counts each time a pod ceased to be Ready since the check began, where
@@ -356,8 +440,9 @@ func (h *podHealth) note(reason string, failing map[string]symptom, more string)
 // that were found to fail, or do now, while that batch is looked at.
 func CountFailing(now time.Time, check PodHealth, of BatchHealth) (count int) {
 	there := newPodHealth(PodHealthInput{Now: now, Check: check, Status: of.Status, Pods: of.Pods})
+	there.count()
 	for i := range of.Pods {
-		if p := &of.Pods[i]; !p.excused() && (there.crashed(p).reason != "" || there.unready(p).reason != "" || slices.Contains(of.Status.FailedPods, p.Name)) {
+		if p := &of.Pods[i]; !p.excused() && (there.symptomOf(p).reason != "" || slices.Contains(of.Status.FailedPods, p.Name)) {
 			count++
 		}
 	}
@@ -376,9 +461,9 @@ func (h *podHealth) allowed() int {
 	return n
 }
 
-// sameOnOldPods says that so many pods of the version before have done the same since
-// the check began that it is not the release. One that was seen to end by itself may
-// be in a crash loop.
+// sameOnOldPods reports whether so many pods of the version before have done the same
+// since the check began that it is not the release. A pod that was made since does not
+// count: it may only be starting.
 func (h *podHealth) sameOnOldPods(reason string) bool {
 	if !h.Check.CompareOldPods {
 		return false
@@ -386,7 +471,7 @@ func (h *podHealth) sameOnOldPods(reason string) bool {
 	same, old := 0, 0
 	for i := range h.Release.Old {
 		p := &h.Release.Old[i]
-		if p.excused() {
+		if p.excused() || !p.Created.Before(h.begun) {
 			continue
 		}
 		old++
@@ -397,14 +482,20 @@ func (h *podHealth) sameOnOldPods(reason string) bool {
 	return same > 0 && same*oldPodsShare >= old
 }
 
+// didSame reports whether an old pod did the same, by the same measure as a pod of the
+// batch. A container that was seen to end by itself, and does not run again or was restarted
+// more than once, may be in a crash loop. A pod that is Ready is no evidence: it may have become so for the first time.
 func (h *podHealth) didSame(p *Pod, reason string) bool {
 	switch reason {
 	case reasonCrashLoop, reasonRestarted:
 		killed := p.OutOfMemory != nil && p.OutOfMemory.Finished.Equal(p.EndedAt)
-		return p.CrashLoop != nil || h.during(p, p.EndedAt) && !killed
+		return p.CrashLoop != nil || h.during(p, p.EndedAt) && !killed && (!p.Ready || p.Restarts >= crashes)
 	case reasonOutOfMemory:
 		return p.OutOfMemory != nil && h.during(p, p.OutOfMemory.Finished)
+	case reasonReadinessLost:
+		return !p.Ready && h.during(p, p.UnreadySince)
 	default:
-		return !p.Ready || p.ReadySince.After(h.begun)
+		since, ok := h.unreadySince(p)
+		return ok && h.unreadyForGrace(since)
 	}
 }

@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -54,6 +56,10 @@ func TestPodHealth(t *testing.T) {
 	}
 	restarted := func(n int32) func(*Pod) {
 		return func(p *Pod) { well(p); p.Restarts, p.EndedAt = n, at(20*time.Second) }
+	}
+	// down is a pod whose container was restarted once, and is not Ready since.
+	down := func(since time.Duration) func(*Pod) {
+		return func(p *Pod) { unready(since)(p); p.Restarts, p.EndedAt = 1, at(since) }
 	}
 	with := func(of func(*Pod), more func(*Pod)) func(*Pod) { return func(p *Pod) { of(p); more(p) } }
 	type pods []func(*Pod)
@@ -107,12 +113,79 @@ func TestPodHealth(t *testing.T) {
 		"its node restarted, and it does not come up":              {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *Pod) { p.NodeRestarted, p.StartedAt = true, at(2*time.Minute) })}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
 		"restarted before it was ready, and flaps":                 {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{with(unready(30*time.Second), func(p *Pod) { p.Restarts, p.EndedAt = 3, at(-time.Minute) })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
 		"some were killed, others crash, and old pods were killed": {check: PodHealth{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{killed(0), crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-1"},
-		"an old pod ended, and runs again":                         {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{restarted(1)}, phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute},
-		"as many were restarted in other batches":                  {check: PodHealth{MaxRestarts: ptr.To[int32](0), MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(1)}, others: many(9, well), tolerated: []string{"other-0"}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0"},
-		"is deleted":                          {now: time.Minute, pods: pods{with(crashes, func(p *Pod) { p.Terminating = true })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"is evicted":                          {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Disrupted = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"is lost with its node":               {check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Lost = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"one restart is not judged":           {now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"an old pod ended once, and runs again": {
+			check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{restarted(1)},
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
+		"an old pod ended again, and runs again": {
+			check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{restarted(2)},
+			phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute,
+		},
+		"as many were restarted in other batches": {check: PodHealth{MaxRestarts: ptr.To[int32](0), MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(1)}, others: many(9, well), tolerated: []string{"other-0"}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0"},
+		"is deleted": {
+			now: time.Minute, pods: pods{with(crashes, func(p *Pod) { p.Terminating = true })},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"is evicted": {
+			check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Disrupted = true })},
+			phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods,
+		},
+		"is lost with its node": {
+			check: PodHealth{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *Pod) { p.Lost = true })},
+			phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods,
+		},
+		"one restart is not judged": {now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"two restarts": {
+			now: time.Minute, pods: pods{restarted(2)},
+			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "restarted 2 times",
+		},
+		"two restarts in the background": {
+			now: time.Minute, pods: pods{restarted(2)}, background: true,
+			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0",
+		},
+		"two restarts of five": {
+			check: PodHealth{MaxRestarts: ptr.To[int32](5)}, now: time.Minute, pods: pods{restarted(2)},
+			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "at most 1 are allowed",
+		},
+		"two restarts, one of them from before": {
+			now: time.Minute, pods: pods{restarted(2)}, kept: []v1alpha1.PodAtStart{{Pod: "pod-0", RestartsAtStart: 1}},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"two restarts in another batch, too": {
+			check: PodHealth{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(2)}, others: append(many(8, well), restarted(2)),
+			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0",
+		},
+		"two restarts, and old pods restarted": {
+			check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{restarted(2)}, old: pods{restarted(2)},
+			phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute,
+		},
+		"one restart, and not ready for a moment": {
+			now: 40 * time.Second, pods: pods{down(20 * time.Second)},
+			phase: v1alpha1.CheckRunning, after: 10 * time.Second,
+		},
+		"one restart, and not ready 30 seconds later": {
+			now: 50 * time.Second, pods: pods{down(20 * time.Second)},
+			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "has not been Ready since",
+		},
+		"one restart just before the end, and not ready": {
+			now: duration, pods: pods{down(duration - 10*time.Second)},
+			phase: v1alpha1.CheckRunning, after: 20 * time.Second,
+		},
+		"one restart just before the end, in the background": {
+			now: duration, pods: pods{down(duration - 10*time.Second)}, background: true, phase: v1alpha1.CheckWatching, after: 20 * time.Second,
+		},
+		"one restart just before the end, and not ready since": {
+			now: duration + 20*time.Second, pods: pods{down(duration - 10*time.Second)},
+			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0",
+		},
+		"one restart, and another with its node": {
+			now: time.Minute, pods: pods{with(restarted(1), func(p *Pod) { p.NodeRestarted, p.EndedAt = true, at(-time.Minute) })},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"restarts after the end, asked late": {
+			now: 8 * time.Minute, pods: pods{with(restarted(2), func(p *Pod) { p.EndedAt = at(6 * time.Minute) })},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
+		},
 		"one restart of none":                 {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "restarted 1 times"},
 		"restarts from before":                {check: PodHealth{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(2)}, kept: []v1alpha1.PodAtStart{{Pod: "pod-0", RestartsAtStart: 2}}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
 		"a loss of readiness of none":         {check: PodHealth{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
@@ -128,7 +201,46 @@ func TestPodHealth(t *testing.T) {
 		"old pods do the same to the end":     {check: PodHealth{CompareOldPods: true}, now: duration, pods: pods{crashes}, old: pods{crashes}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0"},
 		"one old pod of eleven does the same": {check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(10, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
 		"old pods do something else":          {check: PodHealth{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"the clock of a kubelet is wrong":     {check: PodHealth{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-100 * time.Hour)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"old pods are unready for as long": {
+			check: PodHealth{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)}, old: pods{unready(time.Minute)},
+			phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0",
+		},
+		"old pods are unready for a moment": {
+			check: PodHealth{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)}, old: pods{unready(duration - time.Second)},
+			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0",
+		},
+		"old pods became ready after it began": {
+			check: PodHealth{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)}, old: many(4, back(20*time.Second)),
+			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0",
+		},
+		"old pods were made after it began, and are not ready": {
+			check: PodHealth{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: many(4, unready(0)),
+			old:   pods{with(unready(time.Minute), func(p *Pod) { p.Created = at(time.Minute) })},
+			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0 pod-1 pod-2 pod-3",
+		},
+		"old pods were made after it began, and crash": {
+			check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{with(crashes, func(p *Pod) { p.Created = at(time.Second) })},
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
+		"old pods lose their readiness, too": {
+			check: PodHealth{MaxReadinessLosses: ptr.To[int32](0), CompareOldPods: true}, now: time.Minute, pods: pods{unready(30 * time.Second)}, old: pods{unready(31 * time.Second)},
+			phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute,
+		},
+		"old pods had lost their readiness before": {
+			check: PodHealth{MaxReadinessLosses: ptr.To[int32](0), CompareOldPods: true}, now: time.Minute, pods: pods{unready(30 * time.Second)}, old: pods{unready(-time.Minute)},
+			phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0",
+		},
+		"none is there":            {now: time.Minute, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"none is there at the end": {now: duration, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
+		"all are gone, but one that goes": {
+			now: duration, pods: pods{func(p *Pod) { p.Terminating = true }},
+			phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods,
+		},
+		"none is there at the end, in the background": {now: duration, background: true, phase: v1alpha1.CheckWatching},
+		"the clock of a kubelet is wrong": {
+			check: PodHealth{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-100 * time.Hour)},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			named := func(prefix string, of pods) []Pod {
@@ -203,6 +315,84 @@ func TestReadinessLosses(t *testing.T) {
 		}
 		if losses != step.losses || in.Status.Phase != step.phase {
 			t.Fatalf("step %d: %d losses, %s; want %d, %s", i, losses, in.Status.Phase, step.losses, step.phase)
+		}
+	}
+}
+
+// TestRestartsWithNode: a restart with the node is no failure, and does not count when a
+// container ends by itself later.
+func TestRestartsWithNode(t *testing.T) {
+	in := PodHealthInput{Release: &ReleaseHealth{Total: 1}, Status: v1alpha1.CheckStatus{
+		Name: "ns/p/c", Phase: v1alpha1.CheckRunning, StartTime: timeOf(testNow), DueTime: timeOf(testNow.Add(10 * time.Minute)),
+	}}
+	for i, step := range []struct {
+		restarts, kept int32
+		withNode       bool
+		phase          v1alpha1.CheckPhase
+	}{
+		{2, 2, true, v1alpha1.CheckRunning},
+		{3, 2, false, v1alpha1.CheckRunning},
+		{4, 2, false, v1alpha1.CheckFailed},
+	} {
+		in.Now = testNow.Add(time.Duration(i+1) * time.Minute)
+		p := Pod{Name: "pod", UID: "pod", Created: testNow.Add(-time.Hour), Ready: true, ReadySince: in.Now}
+		p.Restarts, p.NodeRestarted = step.restarts, step.withNode
+		if !step.withNode {
+			p.EndedAt = in.Now
+		}
+		in.Pods = []Pod{p}
+		in.Status = DecidePodHealth(in).Status
+		if len(in.Status.PodsAtStart) != 1 || in.Status.PodsAtStart[0].RestartsAtStart != step.kept || in.Status.Phase != step.phase {
+			t.Fatalf("step %d: %s, %+v; want %s, %d", i, in.Status.Phase, in.Status.PodsAtStart, step.phase, step.kept)
+		}
+	}
+}
+
+// TestAllowedEnds: an exit code that the restart rules of a container allow is no failure.
+func TestAllowedEnds(t *testing.T) {
+	in, notIn := corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn
+	rule := func(operator corev1.ContainerRestartRuleOnExitCodesOperator, values ...int32) []corev1.ContainerRestartRule {
+		return []corev1.ContainerRestartRule{{
+			Action:    corev1.ContainerRestartRuleActionRestart,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: operator, Values: values},
+		}}
+	}
+	for name, test := range map[string]struct {
+		rules    []corev1.ContainerRestartRule
+		code     int32
+		reason   string
+		restarts int32
+		fails    bool
+		memory   bool
+	}{
+		"no rules":              {code: 42, restarts: 3, fails: true},
+		"allowed":               {rules: rule(in, 7, 42), code: 42},
+		"another code":          {rules: rule(in, 42), code: 1, restarts: 1, fails: true},
+		"all codes but one":     {rules: rule(notIn, 42), code: 1},
+		"the one":               {rules: rule(notIn, 42), code: 42, restarts: 1, fails: true},
+		"the second rule":       {rules: append(rule(in, 7), rule(in, 42)...), code: 42},
+		"killed for its memory": {rules: rule(in, 137), code: 137, reason: "OOMKilled", memory: true},
+	} {
+		for _, init := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " ", init), func(t *testing.T) {
+				pod := &corev1.Pod{}
+				pod.Spec.Containers = []corev1.Container{{Name: "main", RestartPolicyRules: test.rules}}
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+					Name: "main", RestartCount: 3, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonCrashLoop}},
+					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+						ExitCode: test.code, Reason: test.reason, FinishedAt: metav1.NewTime(testNow),
+					}},
+				}}
+				if init {
+					pod.Spec.InitContainers, pod.Spec.Containers = pod.Spec.Containers, nil
+					pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses = pod.Status.ContainerStatuses, nil
+				}
+				p := ObservePod(pod)
+				if p.Restarts != test.restarts || p.EndedAt.IsZero() == test.fails ||
+					(p.CrashLoop != nil) != test.fails || (p.OutOfMemory != nil) != test.memory {
+					t.Errorf("%d restarts, ended %s, crash loop %v, out of memory %v", p.Restarts, p.EndedAt, p.CrashLoop, p.OutOfMemory)
+				}
+			})
 		}
 	}
 }

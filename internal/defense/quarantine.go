@@ -149,10 +149,11 @@ func (q Quarantine) overridden(version string) bool { return q.overriddenBy(vers
 
 func (q Quarantine) overriddenBy(version string) string { return q.reasons[version].Overridden }
 
-// restored says that the release a workload is at was made by a rollback.
-func (q Quarantine) restored(w *Workload) bool {
+// restored reports whether a release of this version and number was made by a rollback or
+// by a way back.
+func (q Quarantine) restored(version string, release int64) bool {
 	for _, r := range q.reasons {
-		if r.To == w.Version && r.Release+1 == w.Release() {
+		if r.To == version && r.Release+1 == release {
 			return true
 		}
 	}

@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -204,13 +205,15 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 		// it from a backup, say.
 		return ReleasePlan{}
 	}
+	in.Now = notBefore(in.Now, in.Change.Status.DecidedTimeUnix)
 	d := &release{ReleaseInput: in, status: in.Change.Status.DeepCopy()}
 	switch standing := d.standing(); standing {
 	case standingUnclear:
 		return ReleasePlan{}
 	case standingCurrent:
-		d.noteOptOut()
 		d.follow()
+		d.liftRestored()
+		d.noteOptOut() // a release that begins forgets what was noted before
 		d.followHold()
 		d.boundRecords()
 		if d.status.Attempt > 0 {
@@ -355,6 +358,7 @@ func (d *release) follow() {
 	d.takeRequest()
 	d.explainOverrides()
 	d.explainDefense()
+	d.markOrphans()
 	d.followOrder()
 	waits := d.explainWaiting()
 	if !IsVerified(d.status.Status) {
@@ -366,11 +370,12 @@ func (d *release) follow() {
 	}
 	d.followSettings()
 	if d.status.Status == v1alpha1.ChangeWorkloadInit {
-		d.plan.RequeueAfter = shortest(shortest(d.untilUndefended(), d.explainStart()), waits)
+		d.plan.RequeueAfter = shortest(d.explainStart(), waits)
 		return
 	}
 	wait := shortest(waits, d.sortPods())
 	wait = shortest(wait, d.fold())
+	d.correctFolded()
 	made := d.preOver() && d.makeBatches()
 	d.judge(made)
 	d.resume()
@@ -391,7 +396,7 @@ func (d *release) startAttempt() {
 		EntryTimeUnix:   d.Now.Unix(),
 	}
 	if f := d.Change.Status.Folded; f != nil {
-		d.status.Folded = &v1alpha1.FoldedBatches{Numbers: f.Numbers}
+		d.status.Folded = &v1alpha1.FoldedBatches{Numbers: f.Numbers, NumbersFrom: f.NumbersFrom}
 	}
 	if value, blocked := d.Workload.Labels[v1alpha1.SuspendLabel]; blocked {
 		d.status.BlockAtStart = &value
@@ -473,12 +478,17 @@ func (d *release) judge(made bool) {
 			if before == v1alpha1.ChangeWorkloadSuspend {
 				d.correct()
 			}
-			d.enter(v1alpha1.ChangeWorkloadSuccess, corev1.EventTypeNormal, "ReleaseSucceeded",
-				fmt.Sprintf("all %d pods passed", d.passCount()))
+			eventType, message := corev1.EventTypeNormal, fmt.Sprintf("all %d pods passed", d.passCount())
+			if n := d.unverifiedCount(); n > 0 {
+				eventType, message = corev1.EventTypeWarning, fmt.Sprintf("%s, %d of them without a verdict of AlterShield Server", message, n)
+			}
+			d.enter(v1alpha1.ChangeWorkloadSuccess, eventType, "ReleaseSucceeded", message)
+			d.status.SuccessTimeUnix = cmp.Or(d.status.SuccessTimeUnix, d.Now.Unix())
 		}
-		if d.orderPreOver() {
-			// Also of one that was accepted after the release had succeeded.
+		if fails, _ := d.Settings.ServerSilence(); d.orderPostOver() || fails && d.orderPreOver() {
 			d.endOrder(v1alpha1.FinishSuccess)
+		} else {
+			d.awaitOrderPost() // it was accepted after the release had succeeded
 		}
 		d.succeed(before != v1alpha1.ChangeWorkloadSuccess)
 
@@ -575,8 +585,32 @@ func (d *release) finish() ReleasePlan {
 		return d.plan
 	}
 	d.status.ObservedGeneration = d.Change.Generation
-	d.plan.Status = d.status
+	d.plan.Status = decided(d.status, &d.Change.Status, d.Now)
 	return d.plan
+}
+
+// decided returns a status with the time of the decision, or nil if it is what it was.
+func decided(status, was *v1alpha1.ChangeWorkloadStatus, now time.Time) *v1alpha1.ChangeWorkloadStatus {
+	status.DecidedTimeUnix = was.DecidedTimeUnix
+	if equality.Semantic.DeepEqual(status, was) {
+		return nil
+	}
+	status.DecidedTimeUnix = notBefore(now, was.DecidedTimeUnix).Unix()
+	return status
+}
+
+// mostAhead is how far the clocks of two replicas are apart at most: each follows the API
+// server's within two seconds.
+const mostAhead = 5 * time.Second
+
+// notBefore returns the later of now and the time of the decision before. Two replicas may
+// decide at once, and the clock of one is a little behind: without this, it takes back what
+// the other wrote when a time was over, the other writes it again, and so on until both agree.
+func notBefore(now time.Time, decided int64) time.Time {
+	if at := time.Unix(decided, 0); at.After(now) && at.Sub(now) <= mostAhead {
+		return at
+	}
+	return now
 }
 
 // putOff is how long a status write may wait, because pods come one by one: it
@@ -595,7 +629,8 @@ func (d *release) putOff() time.Duration {
 	rest, was := *d.status, &d.Change.Status
 	rest.Batches, rest.EntryTime, rest.EntryTimeUnix = was.Batches, was.EntryTime, was.EntryTimeUnix
 	rest.DefensePreparingPods, rest.DefenseCheckingPods, rest.DefenseCheckPassPods = was.DefensePreparingPods, was.DefenseCheckingPods, was.DefenseCheckPassPods
-	rest.PreparingCount, rest.CheckingCount, rest.PassCount = was.PreparingCount, was.CheckingCount, was.PassCount
+	rest.PreparingCount, rest.CheckingCount = was.PreparingCount, was.CheckingCount
+	rest.PassCount, rest.UnverifiedCount = was.PassCount, was.UnverifiedCount
 	rest.Conditions = withMessageOf(v1alpha1.ConditionHeld, rest.Conditions, was.Conditions)
 	if !equality.Semantic.DeepEqual(&rest, was) {
 		return 0

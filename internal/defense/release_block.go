@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -42,6 +43,10 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		d.status.OrderPostDueTimeUnix = 0
 	}
 	isNew := before != v1alpha1.ChangeWorkloadSuspend || d.failedAnew() || d.failedCheck() != nil && !d.Change.Status.CheckFailed
+	if isNew && len(d.Change.Status.Corrections) > 0 {
+		// The batch may be seen as it was before it was corrected.
+		d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
+	}
 	if before == v1alpha1.ChangeWorkloadSuspend {
 		d.correct() // of some of its pods
 	}
@@ -49,6 +54,9 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		message := d.describeWhole()
 		if len(d.failed) > 0 {
 			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), describe(&d.failed[0]))
+		}
+		if at := succeededAt(d.status); !at.IsZero() {
+			d.status.SuccessTimeUnix = at.Unix() // of an older build, which has it elsewhere until now
 		}
 		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, "ReleaseSuspended", message)
 	}
@@ -63,6 +71,14 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 			d.halt()
 		}
 	}
+	if (before != v1alpha1.ChangeWorkloadSuspend || d.paceDenied()) && hasOwnBlock(d.Workload) && d.halts() &&
+		!ParseQuarantine(d.Workload.Annotations, d.Now).restored(d.Workload.Version, d.Workload.Release()) {
+		// An override failed, while the workload is blocked because of an earlier release. A version that
+		// is being restored goes on: the pods that it replaces are of a version known to be bad.
+		d.plan.NeedsLive = !d.Live
+		d.plan.Action = PaceWorkload
+		d.halt()
+	}
 	if isNew && d.Settings.SelfHealing {
 		d.explainSelfHealing()
 	}
@@ -76,7 +92,7 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 // the status does not list all that had, their number has to do.
 func (d *release) failedAnew() bool {
 	if int(d.status.FailCount) > len(d.status.DefenseCheckFailPods) {
-		return len(d.failed) > int(d.status.FailCount)
+		return d.failCount() > d.status.FailCount
 	}
 	return slices.ContainsFunc(d.failed, func(r v1alpha1.PodResult) bool {
 		return !slices.ContainsFunc(d.status.DefenseCheckFailPods, func(known v1alpha1.PodResult) bool {
@@ -85,10 +101,10 @@ func (d *release) failedAnew() bool {
 	})
 }
 
-// halt pauses a rollout that is under way, together with the block; one that is held also
+// halt pauses a rollout that is under way, of a workload that is blocked; one that is held also
 // where the setting halting is off. A pause of the user's is left alone, and so is a workload
-// whose pods only its user replaces. A user who resumes the rollout has decided: no
-// failure after the one that blocked halts it again.
+// whose pods only its user replaces. A user who resumes the rollout has decided: no later
+// failure of the release halts it again.
 func (d *release) halt() {
 	if !d.halts() {
 		return
@@ -98,20 +114,20 @@ func (d *release) halt() {
 }
 
 func (d *release) halts() bool {
-	return (d.Settings.Halting || d.holding()) && !d.Workload.Paused && !d.Workload.OnDelete && !d.Workload.Rollout.Complete && !d.wasComplete()
+	w := d.Workload
+	return (d.Settings.Halting || d.holding()) && !w.Paused && !w.OnDelete && !w.Unknown && !w.Rollout.Complete && !d.wasComplete()
 }
 
 // wasComplete says that the rollout was complete when it was last heard of, and
 // that nothing has been heard since: an annotation changed just now, say.
 func (d *release) wasComplete() bool {
-	c := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionProgressing)
-	return d.Workload.Rollout.Unobserved && d.Change.Status.ObservedRelease == d.Change.Spec.Release &&
-		c != nil && c.Reason == v1alpha1.ReasonRolloutComplete
+	return d.Workload.Rollout.Unobserved && d.wasProgressing(v1alpha1.ReasonRolloutComplete)
 }
 
 // resume takes the operator's pause back that lifting the block did not: of an
 // older version, when this one passed the block or there is none any more, and
-// of this one, when nothing of it is failed and somebody else lifted the block.
+// of this one, when nothing of it is failed any more, whatever other block is there. A
+// record that knows no failure, because it was made later, resumes nothing that is blocked.
 // Admission resumes in the request of the release, unless it was down.
 func (d *release) resume() {
 	w := d.Workload
@@ -121,7 +137,8 @@ func (d *release) resume() {
 	}
 	o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation])
 	overrides := ok && o.Version == d.Change.Spec.Reversion
-	if halted == d.Change.Spec.Reversion && (w.blocked() || d.hasFailed()) ||
+	corrected := !d.ownBlock() && meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked) != nil
+	if halted == d.Change.Spec.Reversion && (d.hasFailed() || w.blocked() && !corrected) ||
 		halted != d.Change.Spec.Reversion && w.blocked() && !overrides {
 		return
 	}
@@ -176,6 +193,28 @@ func (d *release) lift(lift bool, why string) {
 		d.plan.Resume = true
 		d.actionEvent(corev1.EventTypeNormal, "RolloutResumed", why)
 	}
+}
+
+// liftRestored lifts the operator's block, which is because of an earlier release, once the
+// rollout of a version that was restored is complete and a pod of it has finished: no
+// release waits for its verdicts, since it has succeeded before. The turn in which its attempt
+// begins is about its hold.
+func (d *release) liftRestored() {
+	w := d.Workload
+	if d.plan.Action != LeaveWorkload || d.Change.Status.ObservedRelease != d.Change.Spec.Release || !hasOwnBlock(w) || d.ownBlock() ||
+		d.hasFailed() || !w.Rollout.Complete || !ParseQuarantine(w.Annotations, d.Now).restored(w.Version, w.Release()) {
+		return
+	}
+	wait := time.Duration(0)
+	for i := range d.Pods {
+		finished, left := d.Pods[i].Finished(FinishOf(w, d.Settings), d.Now)
+		if finished {
+			d.lift(true, "the version that was restored runs again")
+			return
+		}
+		wait = shortest(wait, left)
+	}
+	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, wait)
 }
 
 // needAll asks for the block and the batches as the API server has them. What ends a

@@ -108,24 +108,21 @@ func (d *release) followHold() {
 // lostHold is what is to be written of a hold whose annotation was lost, or displaced by
 // that of an earlier one, past admission: kubectl rollout undo does so. The release goes
 // on from there. It is known by the deadline it set; nil where nothing was lost.
+//
+// A user may set the same value after the hold, so the record of a release is believed only
+// until the next release has begun.
 func (d *release) lostHold() *Hold {
-	w := d.Workload
-	if end, ok := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == d.Change.Spec.Release {
+	w, record, of := d.Workload, d.status.Hold, d.Change.Spec.Release
+	if end, ok := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == of {
 		return nil
 	}
-	if d.Workload.Pace.ByPartition {
+	if w.Pace.ByPartition {
 		return d.lostPartition()
 	}
-	record, release := d.Change.Status.Hold, int64(0)
-	if record == nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release {
-		record = nil
-		for i := range d.Others {
-			if o := &d.Others[i]; o.Status.Hold != nil && o.Spec.Release < d.Change.Spec.Release && o.Spec.Release > release {
-				record, release = o.Status.Hold, o.Spec.Release
-			}
-		}
+	if record == nil && d.status.ObservedRelease != d.Change.Status.ObservedRelease {
+		record, of = d.recordBefore()
 	}
-	if record == nil || w.Hold != nil && w.Hold.Release == release || w.Pace.ProgressDeadlineSeconds != record.SetProgressDeadlineSeconds ||
+	if record == nil || w.Hold != nil && w.Hold.Release == of || w.Pace.ProgressDeadlineSeconds != record.SetProgressDeadlineSeconds ||
 		record.SetProgressDeadlineSeconds == record.ProgressDeadlineSeconds {
 		return nil
 	}
@@ -133,12 +130,23 @@ func (d *release) lostHold() *Hold {
 	return &Hold{Release: d.Change.Spec.Release, Until: v1alpha1.HoldNone, Pace: own, Set: w.Pace}
 }
 
+// recordBefore is the record of a hold of the release before this one, with its number; nil
+// where that was not held.
+func (d *release) recordBefore() (record *v1alpha1.HoldRecord, release int64) {
+	for i := range d.Others {
+		if o := &d.Others[i]; o.Spec.Release < d.Change.Spec.Release && o.Spec.Release > release {
+			record, release = o.Status.Hold, o.Spec.Release
+		}
+	}
+	return record, release
+}
+
 // lostPartition is the same where the partition was changed. A user may set the same one
 // at any time, so only that of this release is known again, as long as nothing said that
 // it ended.
 func (d *release) lostPartition() *Hold {
-	w, record := d.Workload, d.Change.Status.Hold
-	if w.Hold != nil || record == nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release || record.Partition == nil || record.SetPartition == nil ||
+	w, record := d.Workload, d.status.Hold
+	if w.Hold != nil || record == nil || record.Partition == nil || record.SetPartition == nil ||
 		*record.Partition == *record.SetPartition || *record.SetPartition != w.Pace.Partition {
 		return nil
 	}
@@ -243,6 +251,7 @@ func (d *release) pace(begins bool) {
 	if !d.holding() {
 		// Released past admission, while the one before was held.
 		if hold := d.begun(w.Hold.Kept(w.Pace)); hold != nil {
+			hold.Was = &w.Pace // by the hold before; else this looks as if its user had set it
 			d.writeHold(hold)
 		} else {
 			d.endHold(v1alpha1.ReasonHoldEnded)
@@ -261,9 +270,14 @@ func (d *release) pace(begins bool) {
 	})
 	again = shortest(again, plan.Again)
 	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, again)
+	stuckIn, stuck := d.stuckIn()
+	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, max(stuckIn, 0))
 	switch {
 	case plan.RanOut > 0 && fails:
 		d.failHold(plan.RanOut)
+		return
+	case plan.Missing > 0 && stuck && stuckIn <= 0:
+		d.endHold(v1alpha1.ReasonHoldStuck)
 		return
 	case plan.Done && plan.RanOut > 0:
 		d.ranOut(plan.RanOut)
@@ -289,14 +303,40 @@ func (d *release) pace(begins bool) {
 	}
 }
 
+// stuckIn returns in how long the wave has waited long enough for a pod of an earlier version that is
+// not Ready, which keeps a StatefulSet from making the pods of the wave; stuck is false where all
+// such pods are Ready.
+func (d *release) stuckIn() (left time.Duration, stuck bool) {
+	w := d.Workload
+	unready := func(old OldRevision) bool { return old.Ready < old.Replicas-old.Lost }
+	if !w.Pace.ByPartition || !slices.ContainsFunc(w.OldRevisions, unready) {
+		return 0, false
+	}
+	since := time.Unix(max(d.status.StartTimeUnix, w.Hold.OpenedAt), 0)
+	return since.Add(d.Settings.RollbackAfter).Sub(d.Now), true
+}
+
 // explainHold says what is waited for. Between two waves it says so of the next one.
 func (d *release) explainHold(p *HoldPlan) {
-	if p.Waiting == 0 {
-		d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "the pods that were made so far are verified; the next ones are waited for")
-		return
+	until, message := p.Since.Add(d.Settings.HoldAtMost+d.Workload.MinReady), ""
+	switch {
+	case p.Over && !p.Opens:
+		return // it was said when the rollout went on
+	case p.Over && p.RanOut > 0:
+		message = d.describeRanOut(p.RanOut) + "; the rollout goes on"
+	case p.Over:
+		message = "the pods that were waited for are verified; the rollout goes on"
+	case p.Waiting == 0 && p.RanOut > 0:
+		message = d.describeRanOut(p.RanOut) + "; the rollout goes on when they are Ready"
+	case p.Waiting == 0:
+		message = "the pods that were made so far are verified; the next ones are waited for"
+	case !d.Now.Before(until):
+		message = fmt.Sprintf("waiting for %d pods since %s; a pod that is not Ready is waited for without a limit",
+			p.Waiting, FormatTime(p.Since))
+	default:
+		message = fmt.Sprintf("waiting for %d verdicts since %s, at most until %s", p.Waiting, FormatTime(p.Since), FormatTime(until))
 	}
-	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "waiting for %d verdicts since %s, at most until %s",
-		p.Waiting, FormatTime(p.Since), FormatTime(p.Since.Add(d.Settings.HoldAtMost+d.Workload.MinReady)))
+	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
 }
 
 func (d *release) describeRanOut(pods int) string {

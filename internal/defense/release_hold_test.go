@@ -102,6 +102,36 @@ func TestHeldPodOfAnotherClock(t *testing.T) {
 	}
 }
 
+// TestExplainHold: what Held says of the pods that are waited for stays as it is once the
+// rollout goes on, whatever pods are made then.
+func TestExplainHold(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for name, c := range map[string]struct {
+		plans []HoldPlan
+		want  string
+	}{
+		"waiting":        {[]HoldPlan{{Waiting: 2, Since: now}}, "waiting for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
+		"between waves":  {[]HoldPlan{{}}, "the pods that were made so far are verified; the next ones are waited for"},
+		"opened":         {[]HoldPlan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods that were waited for are verified; the rollout goes on"},
+		"and more pods":  {[]HoldPlan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods that were waited for are verified; the rollout goes on"},
+		"ran out":        {[]HoldPlan{{Over: true, Opens: true, RanOut: 1}, {Over: true}}, "1 pods have no verdict after 30m0s; the rollout goes on"},
+		"a wave ran out": {[]HoldPlan{{RanOut: 1}}, "1 pods have no verdict after 30m0s; the rollout goes on when they are Ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
+			d := &release{ReleaseInput: ReleaseInput{Now: now.UTC(), Change: change, Workload: &Workload{}}, status: change.Status.DeepCopy()}
+			d.Settings.HoldAtMost = 30 * time.Minute
+			for _, p := range c.plans {
+				p.Since = p.Since.UTC()
+				d.explainHold(&p)
+			}
+			if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld); said == nil || said.Message != c.want {
+				t.Errorf("it says %+v, want %q", said, c.want)
+			}
+		})
+	}
+}
+
 // TestPaceDenied: a release whose rollout cannot be held goes on, and says so.
 func TestPaceDenied(t *testing.T) {
 	change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
@@ -134,14 +164,15 @@ func TestLostPartition(t *testing.T) {
 		change   func(*release)
 		restored bool
 	}{
-		"lost":                    {record(1, 4), 4, nil, true},
-		"never held":              {nil, 4, nil, false},
-		"held as a Deployment":    {&v1alpha1.HoldRecord{SetProgressDeadlineSeconds: 600}, 0, nil, false},
-		"a user set another":      {record(1, 4), 3, nil, false},
-		"down to the user's own":  {record(1, 1), 1, nil, false},
-		"still held":              {record(1, 4), 4, func(d *release) { d.Workload.Hold = &Hold{Release: 2} }, false},
-		"it ended":                {record(1, 4), 4, func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "2 EditedByUser jane" }, false},
-		"that of another release": {record(1, 4), 4, func(d *release) { d.Change.Spec.Release = 3 }, false},
+		"lost":                       {record(1, 4), 4, nil, true},
+		"never held":                 {nil, 4, nil, false},
+		"held as a Deployment":       {&v1alpha1.HoldRecord{SetProgressDeadlineSeconds: 600}, 0, nil, false},
+		"a user set another":         {record(1, 4), 3, nil, false},
+		"down to the user's own":     {record(1, 1), 1, nil, false},
+		"still held":                 {record(1, 4), 4, func(d *release) { d.Workload.Hold = &Hold{Release: 2} }, false},
+		"it ended":                   {record(1, 4), 4, func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "2 EditedByUser jane" }, false},
+		"that of another release":    {record(1, 4), 4, func(d *release) { d.status.ObservedRelease, d.status.Hold = 3, nil }, false},
+		"that of an earlier attempt": {record(1, 4), 4, func(d *release) { d.status.Hold = nil }, false},
 		"only another release was so": {nil, 4, func(d *release) {
 			d.Others = append(d.Others, *d.Change.DeepCopy())
 			d.Others[0].Spec.Release, d.Others[0].Status.Hold = 1, record(1, 4)
@@ -152,6 +183,7 @@ func TestLostPartition(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
 			change.Status.ObservedRelease, change.Status.Hold = 2, c.record
 			d := &release{ReleaseInput: ReleaseInput{Change: change, Workload: &Workload{Pace: partitionAt(c.is), Annotations: map[string]string{}}}}
+			d.status = change.Status.DeepCopy()
 			if c.change != nil {
 				c.change(d)
 			}
@@ -160,6 +192,48 @@ func TestLostPartition(t *testing.T) {
 				t.Fatalf("it is restored as %+v", h)
 			}
 			if h != nil && (h.Pace != partitionAt(1) || h.Set != partitionAt(4) || h.Release != 2) {
+				t.Errorf("it is restored as %+v", h)
+			}
+		})
+	}
+}
+
+// TestLostPace: what a hold made of minReadySeconds and of the deadline is known again where
+// the annotation is lost that says so. The record of a release is believed in that release,
+// and when the next one begins.
+func TestLostPace(t *testing.T) {
+	record := &v1alpha1.HoldRecord{MinReadySeconds: 5, ProgressDeadlineSeconds: 600, SetProgressDeadlineSeconds: 2400}
+	raised := Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
+	other := func(release int64, hold *v1alpha1.HoldRecord) v1alpha1.ChangeWorkload {
+		o := wrappers.MakeChangeWorkload("default", "sleep").Version(versionB).Release(release).Obj()
+		o.Status.Hold = hold
+		return *o
+	}
+	for name, c := range map[string]struct {
+		is       Pace
+		own      *v1alpha1.HoldRecord
+		seen     int64 // the release that was observed before
+		others   []v1alpha1.ChangeWorkload
+		restored bool
+	}{
+		"lost":                            {raised, record, 3, nil, true},
+		"the user's own deadline":         {Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 700}, record, 3, nil, false},
+		"never held":                      {raised, nil, 3, nil, false},
+		"lost with the release":           {raised, nil, 0, []v1alpha1.ChangeWorkload{other(1, nil), other(2, record)}, true},
+		"lost with one that was not seen": {raised, nil, 0, []v1alpha1.ChangeWorkload{other(1, record)}, true},
+		"after this release began":        {raised, nil, 3, []v1alpha1.ChangeWorkload{other(2, record)}, false},
+		"of the release before the last":  {raised, nil, 0, []v1alpha1.ChangeWorkload{other(2, nil), other(1, record)}, false},
+		"of a later release":              {raised, nil, 0, []v1alpha1.ChangeWorkload{other(4, record)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(3).Obj()
+			change.Status.ObservedRelease = c.seen
+			w := &Workload{Pace: c.is, Annotations: map[string]string{}}
+			d := &release{ReleaseInput: ReleaseInput{Change: change, Others: c.others, Workload: w}}
+			d.status = &v1alpha1.ChangeWorkloadStatus{ObservedRelease: 3, Hold: c.own}
+			h := d.lostHold()
+			own := Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
+			if (h != nil) != c.restored || h != nil && (h.Pace != own || h.Set != raised || h.Release != 3) {
 				t.Errorf("it is restored as %+v", h)
 			}
 		})

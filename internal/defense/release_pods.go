@@ -116,13 +116,16 @@ func (d *release) makeBatches() (made bool) {
 // missesBatches says that not every batch that the status mentions was seen: the
 // cache of batches is behind that of releases, or somebody removed one.
 func (d *release) missesBatches() bool {
-	seen := map[int32]bool{}
+	seen, from, to := map[int32]bool{}, int32(1), d.Change.Status.Batches
+	if f := d.status.Folded; f != nil {
+		from = max(from, f.NumbersFrom)
+	}
 	for i := range d.Batches {
-		if n := BatchNumber(&d.Batches[i]); n > 0 && n <= d.Change.Status.Batches && !d.folded.has(n) {
+		if n := BatchNumber(&d.Batches[i]); from <= n && n <= to && !d.folded.has(n) {
 			seen[n] = true
 		}
 	}
-	return len(seen)+d.folded.upTo(d.Change.Status.Batches) < int(d.Change.Status.Batches)
+	return len(seen)+d.folded.upTo(to) < int(to-from)+1
 }
 
 func (d *release) makeBatch(size int) {

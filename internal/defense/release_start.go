@@ -132,7 +132,7 @@ func (d *release) explainTolerated(still *standstill) {
 // explainHealingBrake says that a release which failed waits for the brake.
 func (d *release) explainHealingBrake() {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
-	if why, _ := braked(d.status, d.Brake, d.Settings, d.Now); why != "" && said.Reason != v1alpha1.ReasonBrake {
+	if why, _ := braked(d.status, d.Workload, d.Brake, d.Settings, d.Now); why != "" && said.Reason != v1alpha1.ReasonBrake {
 		d.refuseAs(v1alpha1.ReasonBrake, healingHeld+why)
 	}
 }
@@ -262,7 +262,7 @@ func (d *release) prove() (wait time.Duration) {
 		}
 		return 0
 	}
-	since := time.Unix(d.status.UpdateTimeUnix, 0)
+	since := succeededAt(d.status)
 	bad := 0
 	var first *Pod
 	for i := range d.Pods {
@@ -283,16 +283,16 @@ func (d *release) prove() (wait time.Duration) {
 		return 0
 	}
 	if available := d.Workload.availableSince(d.Pods, d.Now); !available.IsZero() {
-		left := latest(since, available).Add(d.Settings.RollbackAfter).Sub(d.Now)
+		left := latest(since, available).Add(d.Settings.RollbackProven).Sub(d.Now)
 		if left <= 0 {
-			d.condition(v1alpha1.ConditionProven, metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it has run well for %s", d.Settings.RollbackAfter)
+			d.condition(v1alpha1.ConditionProven, metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it has run well for %s", d.Settings.RollbackProven)
 			return 0
 		}
 		wait = left
 	}
 	if said == nil {
 		d.condition(v1alpha1.ConditionProven, metav1.ConditionUnknown, v1alpha1.ReasonProving,
-			"it has to run well for %s before a rollback prefers it", d.Settings.RollbackAfter)
+			"it has to run well for %s before a rollback prefers it", d.Settings.RollbackProven)
 	}
 	return wait
 }

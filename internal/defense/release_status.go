@@ -19,6 +19,7 @@ package defense
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -41,7 +42,9 @@ func (d *release) explain() {
 	s.DefenseCheckingPods, s.CheckingCount = bounded(d.checking)
 	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
 	s.PassCount += d.foldedCount()
-	s.DefenseCheckFailPods, s.FailCount = bounded(d.failed)
+	s.UnverifiedCount = d.unverifiedCount()
+	s.DefenseCheckFailPods, _ = bounded(d.failed)
+	s.FailCount = d.failCount()
 	s.OrderFailed, s.CheckFailed = d.failedOrderCheck() != nil, d.failedCheck() != nil
 
 	d.explainBlock()
@@ -58,6 +61,8 @@ func (d *release) explainProgress() {
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
 	case w.Rollout.Complete || d.wasComplete():
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
+	case (w.Paused || w.OnDelete) && d.staysAt(v1alpha1.ReasonRolloutComplete, 0):
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
 	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
 			"the operator %s the %s%s because this version failed: release a repair, correct the verdict, or resume it%s",
@@ -74,12 +79,27 @@ func (d *release) explainProgress() {
 		d.becomeStuck(fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
 	case w.Rollout.Stuck:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "the rollout does not move: %s", w.Rollout.Message)
-	case w.Rollout.Partitioned:
+	case w.Rollout.Partitioned || w.Partition > 0 && d.staysAt(v1alpha1.ReasonPartitioned, w.Partition):
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned,
 			"a user's partition keeps %d of %d pods at the version before; the release goes on when it is lowered", w.Partition, w.Replicas)
 	default:
 		d.explainRollingOut()
 	}
+}
+
+// staysAt reports whether the condition Progressing of this release has the reason, and no
+// more pods than old run another version. A pod that crashes changes neither.
+func (d *release) staysAt(reason string, old int32) bool {
+	for i := range d.Workload.OldRevisions {
+		old -= d.Workload.OldRevisions[i].Replicas
+	}
+	return old >= 0 && d.wasProgressing(reason)
+}
+
+// wasProgressing reports whether the condition Progressing of this release has the reason.
+func (d *release) wasProgressing(reason string) bool {
+	c := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionProgressing)
+	return c != nil && c.Reason == reason && d.Change.Status.ObservedRelease == d.Change.Spec.Release
 }
 
 // alikeReplaced is said where pods are replaced by others of the same template.
@@ -111,16 +131,22 @@ func (r *Rollout) told() string {
 // explainVerification says what the verification of the release came to. Pods that
 // come after its success are in the counts alone, until one fails.
 func (d *release) explainVerification() {
-	succeeded := d.status.Status == v1alpha1.ChangeWorkloadSuccess
+	succeeded, goesOn := d.status.Status == v1alpha1.ChangeWorkloadSuccess, ""
+	if len(d.checking)+len(d.preparing) > 0 {
+		goesOn = "; the other pods are still being verified"
+	}
 	switch {
 	case len(d.failed) > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s", describe(&d.failed[0]))
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s%s", describe(&d.failed[0]), goesOn)
 	case d.failedOrder() != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonOrderCheckFailed, "%s", d.describeOrder())
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonOrderCheckFailed, "%s%s", d.describeOrder(), goesOn)
 	case d.failedCheck() != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonCheckFailed, "%s", d.describeWhole())
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonCheckFailed, "%s%s", d.describeWhole(), goesOn)
 	case succeeded && d.passCount()+len(d.checking)+len(d.preparing) == 0:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "the release has no pods to verify; it lifts no block")
+	case succeeded && d.unverifiedCount() > 0:
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonPassedUnverified,
+			"%d of %d pods passed without a verdict of AlterShield Server; pods that come later are verified", d.unverifiedCount(), d.passCount())
 	case succeeded && d.passCount() > 0:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "every pod of the release passed; pods that come later are verified, too")
 	case d.unsettled && d.allPassed():
@@ -135,6 +161,19 @@ func (d *release) explainVerification() {
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the order's POST check goes on")
 	default:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "verification goes on")
+	}
+}
+
+// succeededAt is when an attempt first succeeded; zero where it did not. A record of an older
+// build says that only while it is a success.
+func succeededAt(s *v1alpha1.ChangeWorkloadStatus) time.Time {
+	switch {
+	case s.SuccessTimeUnix > 0:
+		return time.Unix(s.SuccessTimeUnix, 0)
+	case s.Status == v1alpha1.ChangeWorkloadSuccess:
+		return time.Unix(s.UpdateTimeUnix, 0)
+	default:
+		return time.Time{}
 	}
 }
 

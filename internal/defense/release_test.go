@@ -107,6 +107,7 @@ func ended(p *Pod)       { p.Ready, p.Ended = false, true }
 func (w *world) Complete() *world { w.in.Workload.Rollout.Complete = true; return w }
 func (w *world) Paused() *world   { w.in.Workload.Paused = true; return w }
 func (w *world) OnDelete() *world { w.in.Workload.OnDelete = true; return w }
+func (w *world) Unknown() *world  { w.in.Workload.Unknown = true; return w }
 func (w *world) Partitioned(keep int32) *world {
 	w.in.Workload.Partition, w.in.Workload.Rollout.Partitioned = keep, true
 	return w
@@ -260,6 +261,7 @@ func TestDecideRelease(t *testing.T) {
 		suspended                       bool
 		reasons                         map[string]string // of conditions
 	}
+	crash := func(w *world) { w.in.Workload.Rollout.Complete, w.in.Pods[1].Ready = false, false }
 	for name, test := range map[string]struct {
 		world *world
 		then  []func(*world) // each followed by settling
@@ -302,6 +304,41 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(3).Paused().Pods(1),
 			then:  []func(*world){func(w *world) { w.Later(time.Hour) }},
 			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutPaused}},
+		},
+		"a paused rollout that was complete stays so when a pod crashes": {
+			world: newWorld(3).Pods(3).Paused().Complete(),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-1", "unpass") }, crash},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1, 1}, pass: 2, fail: 1, suspended: true,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete}},
+		},
+		"nor does one crash, of pods that only a user replaces": {
+			world: newWorld(3).Pods(3).OnDelete().Complete(),
+			then:  []func(*world){func(w *world) { w.Verdict("sleep-1", "unpass") }, crash},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1, 1}, pass: 2, fail: 1, suspended: true,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete}},
+		},
+		"nor does a crash end what a user's partition keeps": {
+			world: newWorld(3).Pods(1).Partitioned(2),
+			then:  []func(*world){func(w *world) { w.in.Workload.Rollout.Partitioned, w.in.Pods[0].Ready = false, false }},
+			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonPartitioned}},
+		},
+		"it goes on when the partition is lowered": {
+			world: newWorld(3).Pods(1).Partitioned(2),
+			then: []func(*world){func(w *world) {
+				w.in.Workload.Partition, w.in.Workload.Rollout.Partitioned = 1, false
+				w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2}}
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRollingOut}},
+		},
+		"it is complete no longer when a pod of another version is there": {
+			world: newWorld(3).Pods(3).Paused().Complete(),
+			then: []func(*world){func(w *world) { w.Verdict("sleep-1", "unpass") }, crash, func(w *world) {
+				w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 1}}
+			}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1, 1}, pass: 2, fail: 1, suspended: true,
 				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutPaused}},
 		},
 		"a stuck rollout stays running": {
@@ -631,6 +668,44 @@ func onePodOneBatch(t *testing.T, w *world) {
 			}
 			seen[key] = b.Name
 		}
+	}
+}
+
+// TestNotBefore: a replica decides by no earlier time than the decision before, unless clocks
+// cannot be that far apart.
+func TestNotBefore(t *testing.T) {
+	now := time.Unix(1000, 850e6)
+	for name, test := range map[string]struct {
+		decided int64
+		want    time.Time
+	}{
+		"never decided":             {0, now},
+		"decided before":            {1000, now},
+		"decided by another, ahead": {1001, time.Unix(1001, 0)},
+		"as far as clocks may be":   {1005, time.Unix(1005, 0)},
+		"further than they may be":  {1006, now},
+	} {
+		if got := notBefore(now, test.decided); !got.Equal(test.want) {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// TestFailureAfterCorrection: a batch that is seen from before it was corrected does not suspend its
+// release again.
+func TestFailureAfterCorrection(t *testing.T) {
+	for name, corrected := range map[string]bool{"the first failure": false, "corrected before": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(2).BatchSize(1).Pods(1).Settle(t)
+			if corrected {
+				w.Verdict("sleep-0", "unpass").Settle(t)
+				w.Verdict("sleep-0", VerdictPass).Settle(t)
+			}
+			w.Verdict("sleep-0", "unpass")
+			if plan := DecideRelease(w.in); plan.NeedsBatches != corrected {
+				t.Errorf("needs batches: %t, want %t", plan.NeedsBatches, corrected)
+			}
+		})
 	}
 }
 
@@ -981,6 +1056,13 @@ func TestRevisionNotFound(t *testing.T) {
 
 func TestHalting(t *testing.T) {
 	fail := func(pod string) func(*world) { return func(w *world) { w.Verdict(pod, "fail") } }
+	pass := func(pod string) func(*world) { return func(w *world) { w.Verdict(pod, "pass") } }
+	resume := func(w *world) {
+		w.stored.Paused = false
+		delete(w.stored.Annotations, v1alpha1.HaltedAnnotation)
+	}
+	forget := func(w *world) { w.in.Change.Status, w.in.Batches = v1alpha1.ChangeWorkloadStatus{}, nil }
+	overriding := func() *world { return newWorld(3).Pods(2).Suspended(versionB + " 7") }
 	for name, test := range map[string]struct {
 		world  *world
 		then   []func(*world) // each followed by settling
@@ -1000,15 +1082,47 @@ func TestHalting(t *testing.T) {
 			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
 		"not without a block": {func() *world { w := newWorld(3).Pods(1); w.in.Settings.Blocking = false; return w }(),
 			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
-		"not when it is blocked already":                {newWorld(3).Pods(1).Suspended(versionB + " 7"), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
+		"an override, when it is blocked already": {
+			overriding(), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted,
+		},
+		"not under a user's own block": {func() *world {
+			w := overriding()
+			delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
+			return w
+		}(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
+		"a version that is being restored": {func() *world {
+			w := overriding()
+			ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{
+				Cause: v1alpha1.ReasonRollbackRequested, Release: w.stored.Release() - 1, To: versionA}).Annotate(w.stored.Annotations)
+			return w
+		}(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
+		"an override whose halt was denied": {overriding(), []func(*world){fail("sleep-0"), func(w *world) {
+			resume(w)
+			NoteDenied(&w.in.Change.Status, 1, testNow, v1alpha1.ReasonPaceDenied, "denied")
+		}}, true, versionA, v1alpha1.ReasonRolloutHalted},
+		"whoever resumes an override decides": {
+			overriding(), []func(*world){fail("sleep-0"), resume, fail("sleep-1")}, false, "", v1alpha1.ReasonRollingOut,
+		},
+		"the correction resumes an override": {
+			overriding(), []func(*world){fail("sleep-0"), pass("sleep-0")}, false, "", v1alpha1.ReasonRollingOut,
+		},
+		"a new failure after that halts it again": {
+			overriding(), []func(*world){fail("sleep-0"), pass("sleep-0"), fail("sleep-1")}, true, versionA, v1alpha1.ReasonRolloutHalted,
+		},
+		"half of a correction does not": {
+			overriding(), []func(*world){fail("sleep-0"), fail("sleep-1"), pass("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted,
+		},
+		"nor does a record that was made again": {
+			overriding(), []func(*world){fail("sleep-0"), forget, pass("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted,
+		},
 		"a user's own pause stays a user's":             {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0")}, true, "", v1alpha1.ReasonRolloutPaused},
 		"pods that only a user replaces are left alone": {newWorld(3).OnDelete().Pods(1), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonOnDelete},
+		"a strategy that is not known is left alone":    {newWorld(3).Unknown().Pods(1), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
 		"a user's partition is no halt":                 {newWorld(3).Partitioned(2).Pods(1), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"a user's partition is told":                    {newWorld(3).Partitioned(2).Pods(1), nil, false, "", v1alpha1.ReasonPartitioned},
-		"whoever resumes decides": {newWorld(3).Pods(2), []func(*world){fail("sleep-0"), func(w *world) {
-			w.stored.Paused = false
-			delete(w.stored.Annotations, v1alpha1.HaltedAnnotation)
-		}, fail("sleep-1")}, false, "", v1alpha1.ReasonRollingOut},
+		"whoever resumes decides": {
+			newWorld(3).Pods(2), []func(*world){fail("sleep-0"), resume, fail("sleep-1")}, false, "", v1alpha1.ReasonRollingOut,
+		},
 		"the correction resumes": {newWorld(3).Pods(1), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }}, false, "", v1alpha1.ReasonRollingOut},
 		"the correction leaves a user's pause": {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }},
 			true, "", v1alpha1.ReasonRolloutPaused},

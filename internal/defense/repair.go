@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,14 +27,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // A controller that replaces pods one after the other may wait for ever for one of a
-// version that was left: it is never ready, and is not replaced before it is. Such a pod
-// is evicted.
+// version that was left, by a rollback or by a fix: it is never ready, and is not replaced
+// before it is. Such a pod is evicted.
 
 // RepairAfter is how long a pod has to have been not Ready since the version it is of was
 // left.
@@ -79,6 +81,9 @@ type RepairInput struct {
 	// Live says that workload and pods were read from the API server, not from caches
 	// that may be behind.
 	Live bool
+
+	// fates says of each version why it was left.
+	fates func(version string) Leaving
 }
 
 // RepairPlan is what to do about pods that are stuck.
@@ -94,19 +99,21 @@ type RepairPlan struct {
 	Stuck *Place
 	Evict bool
 	Block *RepairBlock
-	Left  QuarantineReason
+	Left  Leaving
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
 }
 
-// MayNeedRepair says that a version of a workload was left by a rollback, or by a user's
-// way back, so that pods of it may be stuck.
-func MayNeedRepair(w *Workload) bool { return w.Annotations[v1alpha1.QuarantineReasonAnnotation] != "" }
+// MayNeedRepair reports whether a version of a workload was left by a later release, so
+// that pods of it may be stuck.
+func MayNeedRepair(w *Workload) bool {
+	return w.Release() > 1 || w.Annotations[v1alpha1.QuarantineReasonAnnotation] != ""
+}
 
 // DecideRepair says which pod of a workload is evicted, so that its controller gets on.
 //
-// That a version was left the workload itself says, by its quarantine: a restarted
-// operator, and another replica, decide the same. One pod goes at a time, the last one
+// That a version was left the workload itself says, by its quarantine, or the records of
+// its releases: a restarted operator, and another replica, decide the same. One pod goes at a time, the last one
 // first, and only while every pod of the current version is available that the controller
 // would make before: what comes of one eviction is seen before the next. In their order,
 // those after it may need the one that is stuck.
@@ -114,16 +121,16 @@ func DecideRepair(in RepairInput) RepairPlan {
 	if in.repairs() && in.unclear() {
 		return RepairPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: lookAgain}
 	}
+	in.fates = in.left()
 	stuck := in.stuck()
 	if len(stuck) == 0 {
 		return RepairPlan{Idle: true}
 	}
 	plan := RepairPlan{RequeueAfter: lookAgain}
-	if plan.Waits = in.waits(); plan.Waits != "" {
+	if plan.Waits = in.waits(stuck); plan.Waits != "" {
 		return plan
 	}
-	left := in.left(in.quarantine())
-	due := func(p *Place) time.Time { return latest(leftAt(left(p.Version)), p.stuckSince(in.Now)).Add(in.After) }
+	due := func(p *Place) time.Time { return latest(in.fates(p.Version).At, p.stuckSince(in.Now)).Add(in.After) }
 	if wait := in.tooYoung(stuck, due); wait > 0 {
 		plan.Waits, plan.RequeueAfter = "a pod to be stuck for longer", min(wait, lookAgain)
 		return plan
@@ -133,7 +140,7 @@ func DecideRepair(in RepairInput) RepairPlan {
 	}
 	chosen, why := in.choose(stuck, func(p *Place) bool { return !due(p).After(in.Now) && !in.isBehind(p) })
 	plan.Stuck = chosen
-	plan.Left, _ = left(chosen.Version)
+	plan.Left = in.fates(chosen.Version)
 	switch {
 	case why != nil:
 		plan.Block = why.block(in.Workload, &plan)
@@ -166,33 +173,38 @@ func (in *RepairInput) choose(stuck []*Place, toGo func(*Place) bool) (chosen *P
 	return chosen, why
 }
 
-// obstacle is why it brings nothing to evict a pod. The command, if there is one, mends
-// that; byHand says that the pod is to be deleted then.
+// obstacle is why a pod is not evicted. The command, if there is one, removes the cause;
+// byHand says that the pod is to be deleted then.
 type obstacle struct {
-	why, command string
-	byHand       bool
+	reason, why, command string
+	byHand               bool
 }
 
 // madeAgain says why a pod would be made again of a version that was left. Below the
 // partition of a hold, its controller makes a pod of the revision before. It does so, too,
 // where the update strategy has no partition at all, of as many pods, the first ones, as
-// are of that revision. Whatever the reason, a pod that was made long after its version
+// are of that revision. A pod of a version of which nothing is known stays, too.
+// Whatever the reason, a pod that was made long after its version
 // was left tells that it happens.
 func (in *RepairInput) madeAgain(p *Place, stuck []*Place) *obstacle {
-	w, left := in.Workload, in.left(in.quarantine())
-	_, again := left(in.Places.Kept)
+	w, left, again := in.Workload, in.fates(p.Version), in.fates(in.Places.Kept).Fate == FateBad
 	switch {
+	case left.Fate == FateUnknown:
+		return &obstacle{
+			reason: v1alpha1.ReasonVersionUnknown,
+			why:    "neither a record nor the history of successes has its version, so it may be a good one", byHand: true,
+		}
 	case again && p.Index < w.Pace.Partition:
 		return &obstacle{
 			why:     "its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md)",
-			command: fmt.Sprintf("annotate --overwrite %s/%s %sholding=disabled", w.Kind(), w.Name, v1alpha1.SettingAnnotationPrefix),
+			command: fmt.Sprintf("annotate --overwrite %s %sholding=disabled", ShellWord(w.Kind()+"/"+w.Name), v1alpha1.SettingAnnotationPrefix),
 		}
 	case again && w.Bare && p.Index < in.kept(p, stuck):
 		return &obstacle{
 			why:     "its controller makes it of such a version again, because the update strategy has no partition; give it one, and the pod is evicted",
 			command: w.Words.GoOn,
 		}
-	case p.Created.Before(leftAt(left(p.Version)).Add(madeAgainAfter)):
+	case p.Created.Before(left.At.Add(madeAgainAfter)):
 		return nil
 	case w.Bare:
 		return &obstacle{why: "its controller made it of that version again; give the update strategy a partition", command: w.Words.GoOn, byHand: true}
@@ -228,52 +240,16 @@ func (in *RepairInput) unclear() bool {
 	return w.Rollout.Unobserved || w.Revision == "" || w.RecordedVersion() != w.Version
 }
 
-// quarantine is that of the workload, with what is over.
-func (in *RepairInput) quarantine() Quarantine {
-	return ParseQuarantine(in.Workload.Annotations, time.Time{})
-}
-
-// left finds why the version that a pod is of was left: by a rollback, or by a user who
-// went back, before the release that the workload is at. A version that a user takes out
-// of its quarantine is in their hands, and so is one that was released again after it.
-func (in *RepairInput) left(q Quarantine) func(version string) (QuarantineReason, bool) {
-	return func(version string) (QuarantineReason, bool) {
-		r, held := q.Reason(version)
-		switch r.Cause {
-		case v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested:
-		default: // somebody else's writing
-			return QuarantineReason{}, false
-		}
-		_, err := time.Parse(time.RFC3339, r.Time)
-		return r, held && err == nil && version != in.Workload.Version && r.Release < in.Workload.Release() && !in.Past.releasedAfter(version, r.Release)
-	}
-}
-
-// releasedAfter says that a version was released again after the release of a number.
-func (p *Past) releasedAfter(version string, number int64) bool {
-	return slices.ContainsFunc(p.History, func(r Revision) bool { return r.Version == version && r.Release > number }) ||
-		slices.ContainsFunc(p.Changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == version && c.Spec.Release > number })
-}
-
-func leftAt(r QuarantineReason, _ bool) time.Time {
-	at, err := time.Parse(time.RFC3339, r.Time)
-	if err != nil {
-		return time.Time{} // none of these was left
-	}
-	return at
-}
-
-// stuck are the pods that are not Ready and of a version that was left, the last one
-// first. Those that a user's partition keeps, or that are too many, their controller does
+// stuck are the pods that are not Ready and of a version that is not known to be good, the
+// last one first. Those that a user's partition keeps, or that are too many, their controller does
 // not replace. That of a hold keeps none: the rollout that it paces waits for them.
 func (in *RepairInput) stuck() (stuck []*Place) {
 	if !in.repairs() {
 		return nil
 	}
-	left := in.left(in.quarantine())
 	for i := range in.Places.Pods {
 		p := &in.Places.Pods[i]
-		if _, ok := left(p.Version); ok && p.live() && !p.Ready && !p.Current && p.Index >= in.Workload.Partition && in.has(p) {
+		if p.live() && !p.Ready && !p.Current && p.Index >= in.Workload.Partition && in.has(p) && in.fates(p.Version).Fate != FateGood {
 			stuck = append(stuck, p)
 		}
 	}
@@ -284,8 +260,14 @@ func (in *RepairInput) stuck() (stuck []*Place) {
 // has says that the workload is to have a pod at a place.
 func (in *RepairInput) has(p *Place) bool { return p.Index >= 0 && p.Index < in.Workload.Replicas }
 
-// waits is what keeps a pod from being evicted for now: the controller is at work.
-func (in *RepairInput) waits() string {
+// waits is what keeps a pod from being evicted for now: the controller is at work, or when
+// the version was left is not recorded yet.
+func (in *RepairInput) waits(stuck []*Place) string {
+	for _, p := range stuck {
+		if l := in.fates(p.Version); l.Fate == FateBad && l.At.IsZero() {
+			return "the release to be recorded"
+		}
+	}
 	for i := range in.Places.Pods {
 		switch p := &in.Places.Pods[i]; {
 		case p.Terminating:
@@ -296,7 +278,7 @@ func (in *RepairInput) waits() string {
 			return fmt.Sprintf("the pod %s to be available", p.Name)
 		}
 	}
-	return in.waitsForFirst()
+	return in.waitsForFirst(stuck)
 }
 
 // isBehind says that a pod is made only after one of the current version that is not
@@ -309,12 +291,11 @@ func (in *RepairInput) isBehind(stuck *Place) bool {
 
 // waitsForFirst: the controller waits for the first pod that is not available. One that is
 // not there it makes; where it makes all of them at once, whichever that is.
-func (in *RepairInput) waitsForFirst() string {
+func (in *RepairInput) waitsForFirst(stuck []*Place) string {
 	at := map[int32]*Place{}
 	for i := range in.Places.Pods {
 		at[in.Places.Pods[i].Index] = &in.Places.Pods[i]
 	}
-	stuck := in.stuck()
 	for index := range in.Workload.Replicas {
 		p := at[index]
 		switch {
@@ -361,7 +342,7 @@ func (p *Place) stuckSince(now time.Time) time.Time {
 // describeStuck says of a pod what is stuck.
 func describeStuck(w *Workload, plan *RepairPlan) string {
 	return fmt.Sprintf("pod %s is not ready and of version %s, which was left (%s), and the %s does not replace it",
-		plan.Stuck.Name, plan.Stuck.Version, plan.Left.Cause, w.Kind())
+		plan.Stuck.Name, cmp.Or(plan.Stuck.Version, "unknown"), plan.Left.Cause, w.Kind())
 }
 
 // Repaired is the event of a pod that was evicted.
@@ -379,28 +360,32 @@ func BlockedRepair(w *Workload, plan *RepairPlan, reason, why string) *RepairBlo
 }
 
 func deleteByHand(p *Place) string {
-	return fmt.Sprintf(". If the application bears it, delete the pod yourself: %s%s -n %s", deletePod, p.Name, p.Namespace)
+	return ". If the application bears it, delete the pod yourself: " + Kubectl(deletePod+ShellWord(p.Name), p.Namespace)
 }
 
 // block tells of an obstacle.
 func (o *obstacle) block(w *Workload, plan *RepairPlan) *RepairBlock {
 	why := fmt.Sprintf("%s: %s", describeStuck(w, plan), o.why)
 	if o.command != "" {
-		why += fmt.Sprintf(": kubectl %s -n %s", o.command, w.Namespace)
+		why += ": " + Kubectl(o.command, w.Namespace)
 	}
 	if o.byHand {
 		why += deleteByHand(plan.Stuck)
 	}
-	return &RepairBlock{Reason: v1alpha1.ReasonMadeAgain, Message: why}
+	return &RepairBlock{Reason: cmp.Or(o.reason, v1alpha1.ReasonMadeAgain), Message: why}
 }
 
-const deletePod = "kubectl delete pod "
+const deletePod = "delete pod "
 
-// PodToDelete is the pod that the message of the condition RepairBlocked names.
+// PodToDelete is the pod that the message of the condition RepairBlocked names at its end.
+// What refused the eviction is quoted before that, and may say anything.
 func PodToDelete(message string) (pod string, ok bool) {
-	_, command, ok := strings.Cut(message, deletePod)
-	pod, _, _ = strings.Cut(command, " ")
-	return pod, ok && pod != ""
+	at := strings.LastIndex(message, deletePod)
+	if at < 0 {
+		return "", false
+	}
+	pod, _, _ = strings.Cut(message[at+len(deletePod):], " ")
+	return pod, len(validation.IsDNS1123Subdomain(pod)) == 0
 }
 
 // NoteRepair writes what is in the way of a repair, or that nothing is any more, into the

@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -76,6 +77,108 @@ func stuckSet() RepairInput {
 func releaseOf(version string, number int64) (c v1alpha1.ChangeWorkload) {
 	c.Spec.Reversion, c.Spec.Release = version, number
 	return c
+}
+
+// recordOf is the record of a release of a version, which began a minute ago.
+func recordOf(version string, number int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
+	c := releaseOf(version, number)
+	c.Status.Status, c.Status.ObservedRelease, c.Status.StartTimeUnix = state, number, testNow.Add(-time.Minute).Unix()
+	return c
+}
+
+// TestRepairByRecord: a version that a user left by a fix is none of any quarantine. Its
+// record says whether a pod of it that is stuck may go.
+func TestRepairByRecord(t *testing.T) {
+	for name, test := range map[string]struct {
+		state   v1alpha1.ChangeWorkloadStatusType
+		history []Revision
+		change  func(*RepairInput)
+		want    string
+	}{
+		"failed":                {state: v1alpha1.ChangeWorkloadSuspend, want: "evict"},
+		"rolled back":           {state: v1alpha1.ChangeWorkloadRollback, want: "evict"},
+		"never succeeded":       {state: v1alpha1.ChangeWorkloadCanceled, want: "evict"},
+		"refused by the server": {state: v1alpha1.ChangeWorkloadFailed, want: "evict"},
+		"failed after it succeeded": {
+			state: v1alpha1.ChangeWorkloadSuspend, history: []Revision{{Version: versionB, Release: 2}},
+			want: "evict",
+		},
+		"succeeded": {state: v1alpha1.ChangeWorkloadSuccess, want: "idle"},
+		"failed soon after it succeeded": {
+			state: v1alpha1.ChangeWorkloadSuccess, change: func(in *RepairInput) {
+				meta.SetStatusCondition(&in.Past.Changes[1].Status.Conditions, metav1.Condition{
+					Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodFailed})
+			},
+			want: "evict",
+		},
+		"succeeded earlier": {
+			state: v1alpha1.ChangeWorkloadCanceled, history: []Revision{{Version: versionB, Release: 1}},
+			want: "idle",
+		},
+		"a baseline": {state: "none", history: []Revision{{Version: versionB}}, want: "idle"},
+		"unknown":    {state: "none", want: "VersionUnknown"},
+		"it is the current revision": {
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Places.Kept = versionB },
+			want: "evict",
+		},
+		"its record is a later release's": {
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Past.Changes[1].Spec.Release = 4 },
+			want: "VersionUnknown",
+		},
+		"the fix has no record yet": {
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Past.Changes = in.Past.Changes[1:] },
+			want: "waits",
+		},
+		"the fix has only an old record": {
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Past.Changes[0].Status.ObservedRelease = 1 },
+			want: "waits",
+		},
+		"the fix came just now": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) {
+			in.Past.Changes[0].Status.StartTimeUnix = testNow.Add(-29 * time.Second).Unix()
+		}, want: "waits"},
+		"it is ready": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Places.Pods[2].Ready = true }, want: "idle"},
+		"it was made again": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) {
+			in.Past.Changes[0].Status.StartTimeUnix -= 100
+			in.Places.Pods[2].Created = testNow.Add(-time.Minute)
+		}, want: "MadeAgain"},
+		"the cache says so": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Live = false }, want: "live"},
+		"the setting is off": {
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Settings.Repair = false },
+			want: "RepairDisabled",
+		},
+		"unknown, and Ordered": {state: "none", change: func(in *RepairInput) { in.Places.Pods[1] = podAt(1, sticks) }, want: "VersionUnknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stuckSet()
+			in.Workload.Annotations = map[string]string{v1alpha1.ReleaseAnnotation: "3"}
+			in.Past.Changes = []v1alpha1.ChangeWorkload{recordOf(versionA, 3, v1alpha1.ChangeWorkloadRunning)}
+			if test.state != "none" {
+				in.Past.Changes = append(in.Past.Changes, recordOf(versionB, 2, test.state))
+			}
+			in.Past.History = test.history
+			if test.change != nil {
+				test.change(&in)
+			}
+			plan := DecideRepair(in)
+			got := "waits"
+			switch {
+			case plan.Idle:
+				got = "idle"
+			case plan.NeedsLive:
+				got = "live"
+			case plan.Evict:
+				got = "evict"
+			case plan.Block != nil:
+				got = plan.Block.Reason
+			}
+			if got != test.want || !MayNeedRepair(in.Workload) {
+				t.Errorf("got %q, want %q; %+v", got, test.want, plan)
+			}
+			if plan.Block != nil && !strings.HasSuffix(plan.Block.Message, " -n shop") {
+				t.Errorf("it does not say what to type: %s", plan.Block.Message)
+			}
+		})
+	}
 }
 
 func TestDecideRepair(t *testing.T) {
@@ -136,15 +239,25 @@ func TestDecideRepair(t *testing.T) {
 			in.Workload.Rollout.Unobserved, in.Workload.Labels[v1alpha1.DefenseLabel] = true, v1alpha1.DefenseDisabled
 		}, idle, 0},
 
-		"nothing was left":          {func(in *RepairInput) { in.Workload.Annotations = map[string]string{v1alpha1.ReleaseAnnotation: "3"} }, idle, 0},
-		"quarantine without reason": {func(in *RepairInput) { delete(in.Workload.Annotations, v1alpha1.QuarantineReasonAnnotation) }, idle, 0},
-		"reason without quarantine": {func(in *RepairInput) { delete(in.Workload.Annotations, v1alpha1.QuarantinedAnnotation) }, idle, 0},
-		"a reason of somebody else": {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Cause = "Mine" }) }, idle, 0},
-		"a time of somebody else":   {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Time = "yesterday" }) }, idle, 0},
-		"of this release":           {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, idle, 0},
+		"nothing was left": {func(in *RepairInput) {
+			in.Workload.Annotations = map[string]string{v1alpha1.ReleaseAnnotation: "3"}
+		}, "tell web-2", lookAgain},
+		"quarantine without reason": {func(in *RepairInput) {
+			delete(in.Workload.Annotations, v1alpha1.QuarantineReasonAnnotation)
+		}, "tell web-2", lookAgain},
+		"reason without quarantine": {func(in *RepairInput) {
+			delete(in.Workload.Annotations, v1alpha1.QuarantinedAnnotation)
+		}, "tell web-2", lookAgain},
+		"a reason of somebody else": {func(in *RepairInput) {
+			reason(in, func(r *QuarantineReason) { r.Cause = "Mine" })
+		}, "tell web-2", lookAgain},
+		"a time of somebody else": {func(in *RepairInput) {
+			reason(in, func(r *QuarantineReason) { r.Time = "yesterday" })
+		}, "tell web-2", lookAgain},
+		"of this release": {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, "tell web-2", lookAgain},
 		"overridden": {func(in *RepairInput) {
 			ParseQuarantine(in.Workload.Annotations, testNow).Override(versionB, "ann").Annotate(in.Workload.Annotations)
-		}, idle, 0},
+		}, "tell web-2", lookAgain},
 		"its time is over":        {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", lookAgain},
 		"a user went back":        {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", lookAgain},
 		"a user released over it": {func(in *RepairInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", lookAgain},
@@ -154,7 +267,7 @@ func TestDecideRepair(t *testing.T) {
 		}, idle, 0},
 		"it came back, and has a record": {func(in *RepairInput) {
 			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
-			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 8), releaseOf(versionB, 7)}
+			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 8), recordOf(versionB, 7, v1alpha1.ChangeWorkloadSuccess)}
 		}, idle, 0},
 		"it was released before it was left": {func(in *RepairInput) {
 			in.Past.History = []Revision{{Version: versionA, Release: 3}, {Version: versionB, Release: 1}}
@@ -179,8 +292,8 @@ func TestDecideRepair(t *testing.T) {
 		"it ended":                   {func(in *RepairInput) { in.Places.Pods[2].Ended = true }, idle, 0},
 		"of the current revision":    {func(in *RepairInput) { in.Places.Pods[2].Current = true }, idle, 0},
 		"of the version restored":    {func(in *RepairInput) { in.Places.Pods[2].Version = versionA }, idle, 0},
-		"of a version not known":     {func(in *RepairInput) { in.Places.Pods[2].Version = "" }, idle, 0},
-		"of a version that is free":  {func(in *RepairInput) { in.Places.Pods[2].Version = "cccc" }, idle, 0},
+		"of a version not known":     {func(in *RepairInput) { in.Places.Pods[2].Version = "" }, "tell web-2", lookAgain},
+		"of a version that is free":  {func(in *RepairInput) { in.Places.Pods[2].Version = "cccc" }, "tell web-2", lookAgain},
 		"kept by a partition":        {func(in *RepairInput) { in.Workload.Partition = 3 }, idle, 0},
 		"the first a partition lets": {func(in *RepairInput) { in.Workload.Partition = 2 }, "evict web-2", lookAgain},
 		"held, and the one before is made again": {func(in *RepairInput) {
@@ -269,6 +382,10 @@ func TestDecideRepair(t *testing.T) {
 		}, "the pod web-0 to be available", lookAgain},
 		"another version before it": {func(in *RepairInput) {
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
+		}, "tell web-0", lookAgain},
+		"another version that succeeded before it": {func(in *RepairInput) {
+			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
+			in.Past.History = []Revision{{Version: "cccc", Release: 1}}
 		}, "the pod web-0 to be available", lookAgain},
 		"another version before it, all at once": {func(in *RepairInput) {
 			in.Places.Ordered = false
@@ -390,6 +507,13 @@ func TestNoteRepair(t *testing.T) {
 		t.Errorf("it says %q", refused.Message)
 	}
 	if pod, ok := PodToDelete(refused.Message); pod != "web-2" || !ok {
+		t.Errorf("it names the pod %q", pod)
+	}
+	quoted := BlockedRepair(in.Workload, &plan, v1alpha1.ReasonEvictionRefused, "no; kubectl delete pod $(reboot) -n x").Message
+	if pod, ok := PodToDelete(quoted); pod != "web-2" || !ok {
+		t.Errorf("it names the pod %q", pod)
+	}
+	if pod, ok := PodToDelete("kubectl delete pod $(reboot) -n x"); ok {
 		t.Errorf("it names the pod %q", pod)
 	}
 	if pod, ok := PodToDelete("the setting repair is off"); ok {

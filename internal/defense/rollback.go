@@ -54,6 +54,10 @@ const lookAgain = 30 * time.Second
 // version that succeeded.
 const LastSuccess = "last-success"
 
+// laidBefore begins the value of RollbackToAnnotation where admission saw that the workload opted
+// in with it. It is refused, with an event.
+const laidBefore = "before opting in: "
+
 // Rollback sets a workload back to an earlier version.
 type Rollback struct {
 	// From and To are versions.
@@ -105,6 +109,9 @@ func DecideRollback(in RollbackInput) RollbackPlan {
 		return RollbackPlan{}
 	}
 	if request, ok := w.Annotations[v1alpha1.RollbackToAnnotation]; ok {
+		if w.RecordedVersion() != "" && len(in.Changes) == 0 {
+			return RollbackPlan{RequeueAfter: lookAgain} // whose record it is, is decided first
+		}
 		return in.requested(strings.TrimSpace(request))
 	}
 	change := in.current()
@@ -135,8 +142,9 @@ func (in *RollbackInput) NeedsPods() bool {
 		return false
 	}
 	s := start{settings: in.Settings, workload: in.Workload, status: &change.Status}
-	young := in.Now.Sub(time.Unix(change.Status.UpdateTimeUnix, 0)) < 3*s.settings.RollbackAfter+s.settings.RollbackSlow
-	return change.Status.Status != v1alpha1.ChangeWorkloadSuccess || young || !s.failingSince().IsZero()
+	succeeded, proven := succeededAt(s.status), in.Settings.RollbackProven
+	young := in.Now.Sub(succeeded) < proven+3*in.Settings.RollbackAfter+in.Settings.RollbackSlow
+	return succeeded.IsZero() || proven > 0 && (young || !s.failingSince().IsZero())
 }
 
 // current is the record of the release the workload is at, once that is an
@@ -157,6 +165,8 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 	q := ParseQuarantine(w.Annotations, in.Now)
 	target := (*Revision)(nil)
 	switch {
+	case strings.HasPrefix(version, laidBefore):
+		return RollbackPlan{Refusal: LaidBefore}
 	case w.ObservingOwner() != "":
 		return RollbackPlan{Refusal: "the workload is only observed, because the " + w.ObservingOwner() + " owns it"}
 	case in.Settings.Observe:
@@ -188,7 +198,8 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 // is not verified yet.
 func (in *RollbackInput) restoring() bool {
 	change := in.current()
-	return ParseQuarantine(in.Workload.Annotations, in.Now).restored(in.Workload) && (change == nil || IsOpen(change.Status.Status))
+	restored := ParseQuarantine(in.Workload.Annotations, in.Now).restored(in.Workload.Version, in.Workload.Release())
+	return restored && (change == nil || IsOpen(change.Status.Status))
 }
 
 func (in *RollbackInput) rollback(cause, to string) *Rollback {
@@ -209,7 +220,7 @@ func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) (plan Roll
 	if refusal != "" {
 		return RollbackPlan{}, false
 	}
-	if why, left := braked(&change.Status, in.Brake, in.Settings, in.Now); why != "" {
+	if why, left := braked(&change.Status, in.Workload, in.Brake, in.Settings, in.Now); why != "" {
 		return RollbackPlan{RequeueAfter: left}, true
 	}
 	r := in.rollback(v1alpha1.ReasonVerificationFailed, target.Version)
@@ -263,7 +274,7 @@ func notByItself(w *Workload, q Quarantine) string {
 		return describeQuarantine(w.Version, q) + "; it is not rolled back again"
 	case q.overridden(w.Version):
 		return describeQuarantine(w.Version, q) + ", and released again by an override; it is not rolled back again"
-	case q.restored(w):
+	case q.restored(w.Version, w.Release()):
 		return fmt.Sprintf("version %s was itself restored by a rollback", w.Version)
 	case w.OnDelete:
 		return "only its user replaces pods of the " + w.Kind() + " (updateStrategy OnDelete)"
@@ -304,7 +315,7 @@ func (in *RollbackInput) neverStarted(change *v1alpha1.ChangeWorkload) RollbackP
 			r.NeedsCause = first.pod
 		}
 	}
-	if cause == v1alpha1.ReasonNeverStarted {
+	if cause == v1alpha1.ReasonNeverStarted && !s.everFinished() {
 		in.setTerm(r)
 	}
 	return in.planned(r)
@@ -313,8 +324,8 @@ func (in *RollbackInput) neverStarted(change *v1alpha1.ChangeWorkload) RollbackP
 // maxQuarantine is the longest a version that never started stays in quarantine.
 const maxQuarantine = 24 * time.Hour
 
-// setTerm says when the quarantine of a version ends that never started: its cause
-// may be gone by then. Each time it comes back and fails again it takes twice as
+// setTerm says when the quarantine of a version ends of which no pod ever finished: its
+// cause may be gone by then. Each time it comes back and fails again it takes twice as
 // long.
 func (in *RollbackInput) setTerm(r *Rollback) {
 	r.Why.Times = ParseQuarantine(in.Workload.Annotations, in.Now).times(r.From) + 1

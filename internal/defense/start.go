@@ -131,8 +131,7 @@ func (s *start) judge() standstill {
 	return out
 }
 
-// mayHang says that a release is being rolled out, or that its Success is so
-// young that it counts when its pods begin to fail.
+// mayHang says that a release is being rolled out, failed, or has succeeded.
 func (s *start) mayHang() bool {
 	state := s.status.Status
 	return IsOpen(state) || state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadFailed ||
@@ -188,7 +187,11 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []hanging) {
 		if ofNode {
 			limit, slow = 0, true
 		}
-		add(hanging{pod: p, cause: p.Hang, ofNode: ofNode, since: s.inAttempt(p.Hang.since(s.now, limit, s.failingSince()))}, limit, slow)
+		since := p.Hang.since(s.now, limit, s.failingSince())
+		if first := p.Hang.firstCrash(s.now); p.Hang.restarts >= crashes && p.Hang.lastRun < s.settings.RollbackProven && first.Before(since) {
+			since = first
+		}
+		add(hanging{pod: p, cause: p.Hang, ofNode: ofNode, since: s.inAttempt(since)}, limit, slow)
 	}
 	if n := s.workload.NotMade; n != nil && n.Count > 0 {
 		add(hanging{cause: n.hang(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
@@ -209,11 +212,11 @@ func (s *start) inAttempt(since time.Time) time.Time {
 	return latest(since, time.Unix(s.status.StartTimeUnix, 0))
 }
 
-// counts says whether it matters that a pod hangs since then: after the Success
-// of its release only if it fails, and began to soon.
+// counts reports whether it matters that a pod hangs since then: after the Success of its
+// release, also once that is suspended, only if the pod fails, and began to soon.
 func (s *start) counts(since time.Time, slow bool) bool {
-	return s.status.Status != v1alpha1.ChangeWorkloadSuccess ||
-		!slow && !since.After(time.Unix(s.status.UpdateTimeUnix, 0).Add(s.settings.RollbackAfter))
+	succeeded, proven := succeededAt(s.status), s.settings.RollbackProven
+	return succeeded.IsZero() || !slow && proven > 0 && !since.After(succeeded.Add(proven))
 }
 
 // failingSince is since when the release says that pods of it fail; zero when it
@@ -269,18 +272,14 @@ func (s *start) progress() (left time.Duration) {
 // tolerates says why what hangs is left alone, if it is. Until a pod of the
 // version has finished, nothing is.
 func (s *start) tolerates(all []hanging, count int) (why, node string) {
-	finished := s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0
+	if !s.everFinished() {
+		return "", ""
+	}
 	var wellOn []string
 	for i := range s.pods {
-		if ok, _ := s.pods[i].Finished(s.finish(), s.now); ok {
-			finished = true
-		}
 		if s.pods[i].steady(s.now) {
 			wellOn = append(wellOn, s.pods[i].Node)
 		}
-	}
-	if !finished {
-		return "", ""
 	}
 	if n := s.tolerated(); count <= n {
 		return fmt.Sprintf("%d of %d pods may hang", n, s.workload.Replicas), ""
@@ -291,6 +290,13 @@ func (s *start) tolerates(all []hanging, count int) (why, node string) {
 		return "", ""
 	}
 	return "only pods on node " + node + " hang, and the version runs on other nodes", node
+}
+
+// everFinished reports whether a pod of the attempt has finished.
+func (s *start) everFinished() bool {
+	finished := func(p Pod) bool { ok, _ := p.Finished(s.finish(), s.now); return ok }
+	return !succeededAt(s.status).IsZero() || s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0 ||
+		slices.ContainsFunc(s.pods, finished)
 }
 
 // tolerated is how many pods may hang once one has finished: a part of all, and
@@ -306,7 +312,12 @@ func tolerated(w *Workload, s settings.Settings) int {
 // target says where the release is rolled back to, or why it is not.
 func (s *start) target(out *standstill) {
 	q := ParseQuarantine(s.workload.Annotations, s.now)
-	if out.refusal = notByItself(s.workload, q); out.refusal == "" {
+	out.refusal = notByItself(s.workload, q)
+	if keeps := s.workload.Stateful && !s.settings.RollbackOwnProven; keeps && out.refusal == "" && !succeededAt(s.status).IsZero() {
+		out.refusal = "the release succeeded, and may have changed data; the " + s.workload.Kind() +
+			" is rolled back then only if its own setting rollback, or that of its namespace, names proven"
+	}
+	if out.refusal == "" {
 		out.old, out.refusal = runningTarget(s.workload, q, s.changes)
 		if out.old == nil {
 			s.nothingReady(out, q)
@@ -317,7 +328,7 @@ func (s *start) target(out *standstill) {
 		out.wait = shortest(out.wait, lookAgain)
 		return
 	}
-	if why, left := braked(s.status, s.brake, s.settings, s.now); why != "" {
+	if why, left := braked(s.status, s.workload, s.brake, s.settings, s.now); why != "" {
 		out.refusal, out.braked = why, true
 		out.wait = shortest(out.wait, left)
 	}

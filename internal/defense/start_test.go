@@ -163,7 +163,8 @@ func beginning(well, hanging int, change ...func(*start)) *start {
 	s := &start{
 		now: testNow, settings: settings.Default(),
 		workload: &Workload{
-			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Name: "sleep", Version: versionB, Replicas: 10, Rolling: true, InFlight: 5, ProgressDeadline: 10 * time.Minute,
+			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "shop", Name: "sleep", Version: versionB,
+			Replicas: 10, Rolling: true, InFlight: 5, ProgressDeadline: 10 * time.Minute,
 			Annotations:  map[string]string{v1alpha1.ReleaseAnnotation: "2"},
 			OldRevisions: []OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 5, Ready: 5}},
 		},
@@ -211,6 +212,34 @@ func succeeded(since time.Duration) func(*start) {
 	return func(s *start) {
 		s.status.Status, s.status.UpdateTimeUnix = v1alpha1.ChangeWorkloadSuccess, ago(since).Unix()
 		s.workload.OldRevisions = nil
+	}
+}
+
+// suspended is a release that succeeded, and failed its verification later.
+func suspended(since time.Duration) func(*start) {
+	return func(s *start) {
+		succeeded(since)(s)
+		s.status.Status, s.status.SuccessTimeUnix = v1alpha1.ChangeWorkloadSuspend, s.status.UpdateTimeUnix
+		s.status.UpdateTimeUnix = ago(time.Minute).Unix()
+	}
+}
+
+func stateful(s *start)  { s.workload.GVK.Kind, s.workload.Stateful = "StatefulSet", true }
+func ownProven(s *start) { s.settings.RollbackOwnProven = true }
+func ready(s *start)     { s.eachHang(func(h *Hang) { h.ready = true }) }
+
+// crashing has each pod that hangs be in a crash loop, and have ended ten seconds ago, or
+// been started again then where it is Ready.
+func crashing(age time.Duration, restarts int32, lastRun time.Duration) func(*start) {
+	return func(s *start) {
+		s.eachHang(func(h *Hang) {
+			h.Reason, h.restarts, h.lastRun, h.created, h.begun, h.from = reasonCrashLoop, restarts, lastRun, ago(age), ago(age), ago(10*time.Second)
+			if h.ready {
+				h.upSince = h.from
+			} else {
+				h.downSince = h.from
+			}
+		})
 	}
 }
 
@@ -314,8 +343,39 @@ func TestJudgeStart(t *testing.T) {
 			s.changes, s.history = []v1alpha1.ChangeWorkload{c}, nil
 		}), "refused: version " + versionA + ", whose pods still run, failed itself; pods that are Ready: 5", lookAgain},
 
-		"after the Success, at once":       {beginning(0, 10, succeeded(4*time.Minute)), "remembered " + versionA, 0},
-		"after the Success, later":         {beginning(0, 10, succeeded(20*time.Minute)), "", 0},
+		"after the Success, at once":      {beginning(0, 10, succeeded(4*time.Minute)), "remembered " + versionA, 0},
+		"after the Success, later":        {beginning(0, 10, succeeded(20*time.Minute)), "", 0},
+		"in its last moment":              {beginning(0, 10, succeeded(8*time.Minute)), "remembered " + versionA, 0},
+		"a moment later":                  {beginning(0, 10, succeeded(8*time.Minute+time.Second)), "", 0},
+		"suspended after the Success":     {beginning(0, 10, suspended(8*time.Minute)), "remembered " + versionA, 0},
+		"suspended after it, fails later": {beginning(0, 10, suspended(9*time.Minute)), "", 0},
+		"suspended without a Success": {
+			beginning(0, 10, suspended(9*time.Minute), func(s *start) { s.status.SuccessTimeUnix = 0 }), "remembered " + versionA, 0,
+		},
+		"never after the Success": {beginning(0, 10, succeeded(time.Minute), func(s *start) { s.settings.RollbackProven = 0 }), "", 0},
+		"after the Success, of a StatefulSet": {beginning(0, 10, succeeded(4*time.Minute), stateful),
+			"refused: the release succeeded, and may have changed data; the statefulset is rolled back then only if its own setting rollback, " +
+				"or that of its namespace, names proven", lookAgain},
+		"of a StatefulSet that wants it": {beginning(0, 10, succeeded(4*time.Minute), stateful, ownProven), "remembered " + versionA, 0},
+		"of a StatefulSet before any": {
+			beginning(0, 10, stateful, func(s *start) { s.workload.OldRevisions = nil }), "remembered " + versionA, 0,
+		},
+		"runs for more than two minutes": {
+			beginning(0, 10, succeeded(290*time.Second), crashing(300*time.Second, 2, 135*time.Second)), "remembered " + versionA, 0,
+		},
+		"ready, its second crash in a month": {
+			beginning(0, 10, succeeded(30*24*time.Hour), ready, crashing(30*24*time.Hour, 2, 15*24*time.Hour)), "", 0,
+		},
+		"its first one soon after": {
+			beginning(0, 10, succeeded(30*24*time.Hour), ready, crashing(30*24*time.Hour, 2, 30*24*time.Hour-time.Minute)), "", 0,
+		},
+		"its second one soon after another": {
+			beginning(0, 10, succeeded(30*24*time.Hour), ready, crashing(30*24*time.Hour, 2, time.Minute)), "", 0,
+		},
+		"another has failed since then": {beginning(0, 10, succeeded(30*24*time.Hour), crashing(30*24*time.Hour, 3, time.Minute), func(s *start) {
+			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPodsUnavailable, Status: metav1.ConditionTrue,
+				LastTransitionTime: metav1.NewTime(ago(30*24*time.Hour - time.Minute))}}
+		}), "", 0},
 		"after the Success, merely slow":   {beginning(0, 10, succeeded(11*time.Minute), slowFor(10*time.Minute, "NotReady")), "", 0},
 		"after the Success, some are well": {beginning(3, 7, succeeded(4*time.Minute), onNodes), "refused: no pods of an older version run; pods that are Ready: 3", lookAgain},
 		"after the Success, a crash loop that was up for long": {beginning(0, 10, succeeded(6*time.Minute), func(s *start) {
@@ -327,6 +387,12 @@ func TestJudgeStart(t *testing.T) {
 
 		"turned off": {beginning(0, 5, func(s *start) { s.settings.Rollback = false }), "", 0},
 		"no room":    {beginning(0, 5, func(s *start) { s.brake = brakeOf(9, 8, 7, 6, 5) }), "braked", time.Minute},
+		"no room for its namespace": {beginning(0, 5, func(s *start) {
+			s.brake = brakeOf(9, 8, 7)
+			for i := range s.brake.taken {
+				s.brake.taken[i].Namespace = s.workload.Namespace
+			}
+		}), "braked", time.Minute},
 		"room again": {beginning(0, 5, func(s *start) { s.brake = brakeOf(30, 29, 9, 8, 7) }), "running " + versionA, 0},
 		"room again, the release was held": {beginning(0, 5, func(s *start) {
 			s.brake = brakeOf(15, 14, 13, 12, 11)
@@ -379,48 +445,6 @@ func brakeOf(minutes ...int) Brake {
 		b.taken = append(b.taken, BrakeEntry{Time: ago(time.Duration(m) * time.Minute).Unix(), UID: types.UID(fmt.Sprint(i)), Release: 1})
 	}
 	return b
-}
-
-func TestBrake(t *testing.T) {
-	s := settings.Default()
-	b := ParseBrake("")
-	for i := range 5 {
-		var changed, ok bool
-		if b, changed, ok = b.Take(s, testNow.Add(time.Duration(i)*time.Minute), types.UID(fmt.Sprint(i)), 1); !ok || !changed {
-			t.Fatalf("no room for rollback %d", i+1)
-		}
-		b = ParseBrake(b.String())
-	}
-	now := testNow.Add(5 * time.Minute)
-	if _, _, ok := b.Take(s, now, "another", 1); ok {
-		t.Error("room for a sixth one")
-	}
-	if _, changed, ok := b.Take(s, now, "3", 1); !ok || changed {
-		t.Error("a rollback that was counted is counted again")
-	}
-	if _, _, ok := b.Take(s, now, "3", 2); ok {
-		t.Error("another release of the same workload counts as the same")
-	}
-	if _, _, ok := b.Take(s, testNow.Add(10*time.Minute), "another", 1); !ok {
-		t.Error("no room when the first one is over")
-	}
-	s.Brake = false
-	if _, _, ok := b.Take(s, now, "another", 1); !ok {
-		t.Error("the brake is off, and holds")
-	}
-	s.Brake = true
-	for i := range 1000 {
-		s.BrakeCount = 5000
-		b, _, _ = b.Take(s, now, types.UID(fmt.Sprint("u", i)), 1)
-	}
-	if len(b.taken) != maxBrakeEntries {
-		t.Errorf("%d entries are remembered", len(b.taken))
-	}
-	for _, bad := range []string{"no JSON", "{}", "[1]"} {
-		if got := ParseBrake(bad); len(got.taken) != 0 {
-			t.Errorf("%s is read as %v", bad, got)
-		}
-	}
 }
 
 // TestBrakeOfFailed: a release that failed its verification and does not come up,
@@ -498,7 +522,7 @@ func TestQuarantineTerm(t *testing.T) {
 	now := testNow
 	var terms []time.Duration
 	for range 8 {
-		s.Now = now
+		s.Now, s.Pods[0].Ready = now, false
 		s.Pods[1].Hang.from = now.Add(-time.Hour)
 		s.Pods[1].Hang.begun = s.Pods[1].Hang.from
 		plan := DecideRollback(s.RollbackInput)
@@ -537,7 +561,10 @@ func TestQuarantineTerm(t *testing.T) {
 	if plan := DecideRollback(s.RollbackInput); plan.Rollback.Why.Until != "" {
 		t.Errorf("with the setting off it ends at %s", plan.Rollback.Why.Until)
 	}
-	s.Settings.Quarantine = true
+	s.Settings.Quarantine, s.Pods[0].Ready = true, true
+	if plan := DecideRollback(s.RollbackInput); plan.Rollback.Why.Until != "" || plan.Rollback.Why.Cause != v1alpha1.ReasonNeverStarted {
+		t.Errorf("one of which a pod has finished: %+v", plan.Rollback.Why)
+	}
 	if plan := DecideRollback(s.state(v1alpha1.ChangeWorkloadSuspend).RollbackInput); plan.Rollback.Why.Until != "" || plan.Rollback.Why.Cause != v1alpha1.ReasonVerificationFailed {
 		t.Errorf("one that failed its verification: %+v", plan.Rollback.Why)
 	}
@@ -558,10 +585,10 @@ func TestProven(t *testing.T) {
 	}
 	t.Run("ran well", func(t *testing.T) {
 		w := begin(t)
-		if again := DecideRelease(w.in).RequeueAfter; again != 2*time.Minute {
+		if again := DecideRelease(w.in).RequeueAfter; again != 5*time.Minute {
 			t.Errorf("looks again after %s", again)
 		}
-		w.Later(2 * time.Minute)
+		w.Later(5 * time.Minute)
 		plan := w.Step()
 		if plan.Prove == nil || conditionReason(w, v1alpha1.ConditionProven) != v1alpha1.ReasonRanWell {
 			t.Errorf("not proven: %+v", plan)
@@ -575,7 +602,7 @@ func TestProven(t *testing.T) {
 	t.Run("not available all the time", func(t *testing.T) {
 		w := begin(t)
 		w.in.Workload.AvailableSince = testNow.Add(90 * time.Second)
-		w.Later(2 * time.Minute)
+		w.Later(5 * time.Minute)
 		if plan := w.Step(); plan.Prove != nil || DecideRelease(w.in).RequeueAfter != 90*time.Second {
 			t.Errorf("proven: %+v", plan)
 		}
@@ -604,7 +631,7 @@ func TestProven(t *testing.T) {
 		w := begin(t)
 		w.in.Settings.RollbackTolerate, w.in.Workload.InFlight = 50, 2
 		w.in.Pods[0].RestartedAt = testNow.Add(20 * time.Second)
-		w.Later(2 * time.Minute)
+		w.Later(5 * time.Minute)
 		if plan := w.Step(); plan.Prove == nil {
 			t.Errorf("not proven: %+v", plan)
 		}

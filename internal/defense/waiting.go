@@ -91,6 +91,9 @@ func (d *release) explainWaiting() (wait time.Duration) {
 			d.event(eventType, v1alpha1.ConditionWaitsForServer, message)
 		}
 		d.condition(v1alpha1.ConditionWaitsForServer, metav1.ConditionTrue, longest.reason, "%s", message)
+	case waited && d.unverifiedCount() > 0:
+		d.condition(v1alpha1.ConditionWaitsForServer, metav1.ConditionFalse, v1alpha1.ReasonPassedUnverified,
+			"nothing is outstanding for long; AlterShield Server gave no verdict on %d pods in time", d.unverifiedCount())
 	case waited:
 		d.condition(v1alpha1.ConditionWaitsForServer, metav1.ConditionFalse, v1alpha1.ReasonAnswered, "nothing is outstanding for long any more")
 	}

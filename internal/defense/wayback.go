@@ -37,9 +37,10 @@ type Past struct {
 }
 
 // NeedsPast says that the answer to a request depends on the Past: it releases
-// something while the workload is blocked, or halted.
+// something while the workload is blocked, or halted, or touches the block.
 func (r *AdmissionRequest) NeedsPast() bool {
-	return r.Operation == AdmissionUpdate && !r.Own && !OptedOut(r.New.Labels) && r.released() && (r.Old.suspended() || r.Old.haltedBy() != "")
+	return r.Operation == AdmissionUpdate && !r.Own && !OptedOut(r.New.Labels) &&
+		(r.released() && r.Old.haltedBy() != "" || r.Old.suspended() && r.touches())
 }
 
 // wayBack says that a request leaves a version that failed its verification for
@@ -126,25 +127,13 @@ func (r *QuarantineReason) explain(failed *v1alpha1.ChangeWorkload) {
 	}
 }
 
-// waysOn says what the user of a request that the block denied can do instead
-// of a repair; empty if there is no other way.
-func (r *AdmissionRequest) waysOn() string {
-	if r.Past == nil {
-		return ""
-	}
-	target := newestSuccess(r.Past.History, r.Old.Version, ParseQuarantine(r.Old.Annotations, r.Now))
-	if target == nil {
-		return ""
-	}
-	var ways []string
-	if r.failedRecord() != nil && !r.blockedByUser() {
-		ways = append(ways, "apply a good version again (the last one is "+target.Version+")")
-		if !r.Old.Paused || r.Old.Words.Undoes { // kubectl refuses it then, of most kinds
-			ways = append(ways, "kubectl rollout undo to it")
-		}
-	}
-	ways = append(ways, fmt.Sprintf("kubectl annotate %s %s -n %s %s=%s", r.Kind, r.Name, r.Namespace, v1alpha1.RollbackToAnnotation, LastSuccess))
-	return "or go back: " + strings.Join(ways, ", or ")
+// restores reports whether the operator lifts the block by itself once the version that
+// the workload was set back to runs.
+func (r *AdmissionRequest) restores() bool {
+	release := r.Old.Annotations[v1alpha1.ReleaseAnnotation]
+	version, number, _ := ParseBlockedBy(r.Old.Annotations)
+	return version != "" && (version != r.Old.Version || number != release) &&
+		ParseQuarantine(r.Old.Annotations, r.Now).restored(r.Old.Version, ParseRelease(release))
 }
 
 // Unquarantined is what one use of UnquarantineAnnotation came to.

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,10 +58,13 @@ func (w *admissionWrapper) halted(version string) *admissionWrapper {
 	return w.paused(true, true).bothAnnotations(v1alpha1.HaltedAnnotation, version)
 }
 
-// undoes makes it a workload that kubectl undoes while it is halted.
-func (w *admissionWrapper) undoes() *admissionWrapper {
-	w.Old.Words.Undoes, w.New.Words.Undoes = true, true
-	return w
+// restored makes v1 the version that the workload was set back to from v0, and blocks it
+// because of that one.
+func (w *admissionWrapper) restored() *admissionWrapper {
+	left := ParseQuarantine(nil, testNow).With("v0", QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 3, To: "v1"})
+	left.Annotate(w.Old.Annotations)
+	left.Annotate(w.New.Annotations)
+	return w.bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3 record")
 }
 
 // unblocked takes the block away that makeFailed set.
@@ -181,29 +185,36 @@ func TestWayBackEndsTheRelease(t *testing.T) {
 }
 
 func TestWaysOn(t *testing.T) {
-	const annotate = "kubectl annotate deployment sleep -n default altershield.defense.antgroup.com/rollback-to=last-success"
+	const (
+		annotate = "kubectl annotate deployment sleep altershield.defense.antgroup.com/rollback-to=last-success --overwrite -n default"
+		again    = ". To go back: apply version v2 again, or " + annotate
+		back     = ". To go back: " + annotate
+	)
 	for name, test := range map[string]struct {
 		request *admissionWrapper
 		want    string
 	}{
-		"failed": {makeFailed(), "or go back: apply a good version again (the last one is v2), or kubectl rollout undo to it, or " + annotate},
-		"halted": {makeFailed().halted("v1"), "or go back: apply a good version again (the last one is v2), or " + annotate},
-		"halted, of a kind that kubectl undoes all the same": {
-			makeFailed().halted("v1").undoes(), "or go back: apply a good version again (the last one is v2), or kubectl rollout undo to it, or " + annotate},
-		"a user's block":    {makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), "or go back: " + annotate},
-		"nothing to go to":  {makeFailed().past(func(p *Past) { p.History = nil }), ""},
-		"all in quarantine": {makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0,v2"), ""},
-		"nothing known":     {makeFailed().unknown(), ""},
+		"failed":         {makeFailed(), again},
+		"halted":         {makeFailed().halted("v1"), again},
+		"a user's block": {makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), back},
+		"restored, where waiting is enough": {makeFailed().restored(),
+			". Or wait: version v1 is being restored, and the block ends when its rollout is complete"},
+		"restored, and failed itself":   {makeFailed().restored().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4 record"), again},
+		"restored, and blocked by hand": {makeFailed().restored().oldLoses(v1alpha1.SuspendedByAnnotation), back},
+		"nothing to go to":              {makeFailed().past(func(p *Past) { p.History = nil }), ""},
+		"all in quarantine":             {makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0,v2"), ""},
+		"nothing known":                 {makeFailed().unknown(), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := test.request.AdmissionRequest
 			r.New.Version = "v3"
 			verdict := ValidateAdmission(r)
-			if verdict.Allowed || verdict.Ways != test.want {
+			_, ways, _ := strings.Cut(verdict.Message, "=true --overwrite -n default")
+			if verdict.Allowed || ways != test.want {
 				t.Errorf("%+v\nwant %s", verdict, test.want)
 			}
-			if len(verdict.Ways) > 256 {
-				t.Errorf("%d characters", len(verdict.Ways))
+			if len(verdict.Message) > 1024 {
+				t.Errorf("%d characters", len(verdict.Message))
 			}
 		})
 	}
@@ -318,6 +329,12 @@ func TestBaseline(t *testing.T) {
 		o.Stamped = true
 		return o
 	}
+	enrolled := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	after := func(name, version string) OldRevision {
+		o := old(name, version)
+		o.Created = enrolled
+		return o
+	}
 	recorded := []v1alpha1.ChangeWorkload{{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "recorded"}}}
 	for name, test := range map[string]struct {
 		release string
@@ -343,12 +360,18 @@ func TestBaseline(t *testing.T) {
 		"third release, of several":          {"3", 4, []OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
 		"second release, undone to the same": {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
 		"second release, a third slips":      {"2", 3, []OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		// What came up under defense is a release, whether it has a record or not.
+		"first release, another slipped":           {"1", 3, []OldRevision{after("rs-2", "slipped"), old("rs-1", "first")}, "rs-1"},
+		"first release, only another slipped":      {"1", 2, []OldRevision{after("rs-1", "slipped")}, ""},
+		"first release, not seen, nor the second":  {"1", 0, []OldRevision{after("rs-1", "second")}, ""},
+		"first release, seen before the enrolment": {"1", 2, []OldRevision{after("rs-1", "seen before")}, "rs-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1).stored
 			w.Annotations[v1alpha1.ReleaseAnnotation], w.RevisionNumber = test.release, test.at
 			got := ""
-			if r := Baseline(w, test.others, recorded); r != nil {
+			in := WorkloadInput{Workload: w, Changes: recorded, DefendedSince: enrolled, SeenBefore: "seen before"}
+			if r := in.Baseline(test.others); r != nil {
 				got = r.Name
 			}
 			if got != test.want {

@@ -30,7 +30,7 @@ import (
 // What a release says of a halt is true for its kind, and names the command that fits.
 func TestWords(t *testing.T) {
 	pause := Words{Resume: "rollout resume deployment/sleep", GoOn: "rollout resume deployment/sleep"}
-	other := Words{HaltedBy: "sails 7", Resume: "patch fleet/sleep -p 3", GoOn: "patch fleet/sleep -p 0", Undoes: true}
+	other := Words{HaltedBy: "sails 7", Resume: "patch fleet/sleep -p 3", GoOn: "patch fleet/sleep -p 0"}
 	fail := func(w *world) { w.Verdict("sleep-0", "fail") }
 	for name, test := range map[string]struct {
 		words Words
@@ -47,7 +47,7 @@ func TestWords(t *testing.T) {
 		"another kind is halted": {
 			other, newWorld(3).Pods(1), fail,
 			"the operator halted the fleet (sails 7) because this version failed: release a repair, correct the verdict, or resume it" +
-				" with kubectl -n default patch fleet/sleep -p 3",
+				" with kubectl patch fleet/sleep -p 3 -n default",
 			"RolloutHalted", "the rollout is halted (sails 7), because this version failed",
 		},
 		"a Deployment that a user paused": {
@@ -55,7 +55,7 @@ func TestWords(t *testing.T) {
 		},
 		"another kind that a user halted": {
 			other, newWorld(3).Paused().Pods(1), nil,
-			"the fleet is halted (sails 7); the release goes on when it is resumed with kubectl -n default patch fleet/sleep -p 0", "", "",
+			"the fleet is halted (sails 7); the release goes on when it is resumed with kubectl patch fleet/sleep -p 0 -n default", "", "",
 		},
 		"a Deployment, only observed": {
 			pause, newWorld(3).Pods(1).observed(), fail, "pods are being replaced", v1alpha1.EventWouldHalt, "the rollout would have been paused",
@@ -91,5 +91,29 @@ func TestWords(t *testing.T) {
 				t.Errorf("event %q, want %q", event, test.event)
 			}
 		})
+	}
+}
+
+func TestShellWord(t *testing.T) {
+	for word, want := range map[string]string{
+		"deployment/sleep": "deployment/sleep", "--from-file=token": "--from-file=token", "a.b/c=1,2:3@4%5+6": "a.b/c=1,2:3@4%5+6",
+		"": "''", "x;curl": "'x;curl'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "=ls": "'=ls'", "~": "'~'", "a\nb": "'a\nb'",
+	} {
+		if got := ShellWord(word); got != want {
+			t.Errorf("%q becomes %s, want %s", word, got, want)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"a\r\nb\tc\u0085d\u2028e": "a  b c d e", "\x1b[31m\u009b31m\x7f\x00": "[31m31m", "\u202ea\u2066b\u200f": "ab", "\x9b1m": "\ufffd1m", "é 中 ✔": "é 中 ✔",
+	} {
+		if got := Printable(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+	if got := Brief("a \x1b[2J\n b"); got != "a [2J b" {
+		t.Errorf("brief: %q", got)
 	}
 }

@@ -87,6 +87,8 @@ type Workload struct {
 	MayLack        int32
 	// PerNode: there is a pod for each node, whether that is well or not.
 	PerNode bool
+	// Stateful: a version that ran may have changed data that an earlier one cannot read.
+	Stateful bool
 	// NotMade are pods of the current revision that are asked for and refused; nil
 	// when none is.
 	NotMade *NotMade
@@ -124,6 +126,9 @@ type Stopping struct {
 	// template before: not what a hold made of that.
 	OnDelete  bool
 	Partition int32
+	// Unknown says that the operator does not know its update strategy: no field of that
+	// is written, as the API server might refuse the workload with it.
+	Unknown bool
 	// Bare says that its strategy has no place yet for a partition, which is 0.
 	Bare bool
 }
@@ -133,8 +138,12 @@ type OldRevision struct {
 	Name    string
 	UID     types.UID
 	Version string
+	// Revision is the Workload.Revision of a workload that is at it.
+	Revision string
 	// Number is larger for a revision that was in use later.
 	Number int64
+	// Created is when it was made first.
+	Created time.Time
 	// Replicas are asked of it, and Ready are. Its health is that: how many are
 	// available depends on a minReadySeconds that may be raised meanwhile.
 	Replicas, Ready int32
@@ -386,13 +395,15 @@ type Pod struct {
 	// UnreadySince is since when it is not Ready; zero while it is.
 	UnreadySince time.Time
 	// Restarts are how often its containers were started again; of init containers
-	// only sidecars count. EndedAt is when one of them last ended by itself.
+	// only sidecars count. A container with restart rules counts for one at most, if its
+	// last end is a failure by them: of earlier ends nothing is known. EndedAt is when
+	// a container last ended by itself, and no rule allowed that.
 	Restarts int32
 	EndedAt  time.Time
 	// NodeRestarted: containers of it ended last with their node.
 	NodeRestarted bool
 	// CrashLoop is the container that its kubelet holds back because it ends again
-	// and again; nil when there is none. OutOfMemory is the one that was last killed
+	// and again, and no rule allows that; nil when there is none. OutOfMemory is the one that was last killed
 	// for its memory.
 	CrashLoop, OutOfMemory *Ended
 	// Disrupted: it was evicted, or is about to be. Lost: its node does not answer.
@@ -442,51 +453,12 @@ func ObservePod(pod *corev1.Pod) Pod {
 	if c := podCondition(pod, corev1.DisruptionTarget); c != nil {
 		p.Disrupted = c.Status == corev1.ConditionTrue
 	}
-	for i := range pod.Status.InitContainerStatuses {
-		// One that has done its work is none of a pod that runs.
-		if s := &pod.Status.InitContainerStatuses[i]; s.State.Terminated == nil {
-			p.observeEnds(s)
-		}
-	}
-	for i := range pod.Status.ContainerStatuses {
-		p.observeEnds(&pod.Status.ContainerStatuses[i])
-	}
+	p.observeContainers(pod)
 	return p
 }
 
-const (
-	// readinessGatesNotReady is the kubelet's reason for a pod whose containers are ready.
-	readinessGatesNotReady = "ReadinessGatesNotReady"
-	reasonOutOfMemory      = "OOMKilled"
-)
-
-// observeEnds takes how often a container was restarted, and how it ended by itself.
-func (p *Pod) observeEnds(s *corev1.ContainerStatus) {
-	p.Restarts += s.RestartCount
-	for _, t := range []*corev1.ContainerStateTerminated{s.LastTerminationState.Terminated, s.State.Terminated} {
-		switch {
-		case t == nil:
-		case endedWithNode(t):
-			p.NodeRestarted = true
-		default:
-			p.EndedAt = latest(p.EndedAt, t.FinishedAt.Time)
-			if t.Reason == reasonOutOfMemory && (p.OutOfMemory == nil || t.FinishedAt.After(p.OutOfMemory.Finished)) {
-				p.OutOfMemory = endedOf(s, t)
-			}
-		}
-	}
-	if w := s.State.Waiting; w != nil && w.Reason == reasonCrashLoop && p.CrashLoop == nil && !endedWithNode(s.LastTerminationState.Terminated) {
-		p.CrashLoop = endedOf(s, s.LastTerminationState.Terminated)
-	}
-}
-
-func endedOf(s *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) *Ended {
-	e := &Ended{Container: s.Name, Message: Brief(exit(t)), Restarts: s.RestartCount}
-	if t != nil {
-		e.Finished = t.FinishedAt.Time
-	}
-	return e
-}
+// readinessGatesNotReady is the kubelet's reason for a pod whose containers are ready.
+const readinessGatesNotReady = "ReadinessGatesNotReady"
 
 // Finish is how long a pod has to have been well before its release is finished.
 type Finish struct {

@@ -19,13 +19,11 @@ limitations under the License.
 package metrics
 
 import (
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
@@ -47,11 +45,7 @@ var (
 		Name: "altershield_batches_total",
 		Help: "Batches that are done, by how they ended: PostFinish, Skipped, PreFailed, PreTimeout, PostFailed or PostTimeout.",
 	}, []string{"result"})
-	checks = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "altershield_checks_total",
-		Help: "Checks of policies that entered a phase, by policy (namespace/name), check, phase and mode. " +
-			"A check in the background that passes stays Watching. At the stage Admission each request counts.",
-	}, []string{"policy", "check", "phase", "mode"})
+	checks   = newPolicyChecks()
 	releases = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_releases_total",
 		Help: "Releases that entered a state, by the kind of the workload and the state: Running, TimeOutPreThreshold, Success, Suspend, Failed, Rollback or Canceled.",
@@ -109,7 +103,7 @@ var (
 	}, []string{"kind"})
 	holdEnds = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_hold_ends_total",
-		Help: "Rollouts that ceased to wait for their verdicts, by the kind of the workload and why: Verified, RanOut, Failed, EditedByUser or Ended.",
+		Help: "Rollouts that ceased to wait for their verdicts, by the kind of the workload and why: Verified, RanOut, Failed, EditedByUser, PodsStuck or Ended.",
 	}, []string{"kind", "reason"})
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_admission_total",
@@ -118,6 +112,10 @@ var (
 	orderChecksMissing = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_order_checks_missing_total",
 		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
+	})
+	unverifiedPods = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "altershield_unverified_pods_total",
+		Help: "Pods that passed without a verdict of AlterShield Server, because it did not answer in time.",
 	})
 	serverWaits = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_server_waits_total",
@@ -144,6 +142,10 @@ var (
 		Name: "altershield_webhook_certificate_expiry_seconds",
 		Help: "When the certificate that the webhooks are served with expires, in Unix time.",
 	}, nil)
+	mistypedNamespaces = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "altershield_mistyped_namespaces",
+		Help: "Namespaces with a label that is almost one of the operator's, and has no effect. The leader has the number.",
+	})
 	configurationsMissing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_webhook_configuration_missing",
 		Help: "1 while a webhook configuration of the operator is missing, else 0, by kind.",
@@ -151,7 +153,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, releases, verdicts, verdictSeconds, overrides, rollbacks, repairs, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing)
+	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, repairs, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -159,12 +161,6 @@ const (
 	LeftByOptingOut = "opted-out"
 	LeftByDeletion  = "deleted"
 )
-
-// Check counts a check of a policy that entered a phase.
-func Check(c *v1alpha1.CheckStatus) {
-	at := strings.LastIndex(c.Name, "/")
-	checks.WithLabelValues(c.Name[:max(at, 0)], c.Name[at+1:], string(c.Phase), string(c.Mode)).Inc()
-}
 
 // LeftWhileHeld counts a workload of a kind that left the defense while its releases were
 // kept back.
@@ -207,6 +203,9 @@ func StaleRead(kind string) { staleReads.WithLabelValues(kind).Inc() }
 
 // BatchDone counts a batch that is done.
 func BatchDone(result string) { batches.WithLabelValues(result).Inc() }
+
+// PodsUnverified counts the pods of a batch that passed without a verdict of the server.
+func PodsUnverified(pods int32) { unverifiedPods.Add(float64(pods)) }
 
 // OrderCheckMissing counts a check of an order that ended without a verdict.
 func OrderCheckMissing() { orderChecksMissing.Inc() }
@@ -282,6 +281,9 @@ func Admission(kind, webhook, decision string) {
 func WebhookCertificate(notAfter time.Time) {
 	webhookCertificateExpiry.WithLabelValues().Set(float64(notAfter.Unix()))
 }
+
+// MistypedNamespaces counts namespaces with a label that has no effect: so many more.
+func MistypedNamespaces(more int) { mistypedNamespaces.Add(float64(more)) }
 
 // WebhookConfigurationMissing records whether a webhook configuration is missing.
 func WebhookConfigurationMissing(kind string, missing bool) {

@@ -57,7 +57,7 @@ func Begin(kind string) {
 		observed.WithLabelValues(kind, action)
 	}
 	for _, reason := range []string{
-		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldEnded,
+		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonHoldEnded,
 	} {
 		holdEnds.WithLabelValues(kind, reason)
 	}

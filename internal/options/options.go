@@ -79,6 +79,8 @@ type Options struct {
 	// CallbackAddress is where AlterShield Server calls back; "0" turns it off.
 	// CallbackCertPath is the directory of its certificate, empty for HTTP.
 	CallbackAddress, CallbackCertPath string
+	// CallbackPut serves the PUT paths, which ask for rollbacks.
+	CallbackPut bool
 	// ServerURL of AlterShield Server; empty for stand-alone.
 	ServerURL string
 	// TokenFile has the token shared with the server, and that requests over HTTP are
@@ -201,6 +203,8 @@ func (o *Options) bindServer(fs *flag.FlagSet) {
 		"`address` AlterShield Server calls back on; 0 turns it off")
 	fs.StringVar(&o.CallbackCertPath, "callback-cert-path", "",
 		"`directory` of tls.crt and tls.key the callback address is served with, read again when they change; empty serves HTTP")
+	fs.BoolVar(&o.CallbackPut, "callback-put", true,
+		"serve the PUT paths at the callback address, which ask for rollbacks; =false turns them off")
 	fs.StringVar(&o.ServerURL, "altershield-url", "",
 		"`URL` of AlterShield Server, as in http://altershield:8080; empty means stand-alone, without its checks")
 	fs.StringVar(&o.TokenFile, "altershield-token-file", "",
@@ -345,6 +349,9 @@ func (o *Options) Summary() []any {
 	server, requests := o.ServerURL, "callbacks, suspend list and rollback, signed"
 	if server == "" {
 		server, requests = "none: stand-alone", "suspend list and rollback, signed"
+	}
+	if !o.CallbackPut {
+		requests = strings.Replace(requests, " and rollback, signed", ", signed; no rollback: --callback-put is false", 1)
 	}
 	switch {
 	case o.CallbackAddress == "0":

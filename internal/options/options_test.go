@@ -37,8 +37,9 @@ func TestSummary(t *testing.T) {
 		wantServer, wantRequests string
 	}{
 		"stand-alone":               {Options{CallbackAddress: ":8080"}, "none: stand-alone", "liveTest only: without --altershield-token-file all others are refused"},
-		"stand-alone with a token":  {Options{CallbackAddress: ":8080", TokenFile: token}, "none: stand-alone", "suspend list and rollback, signed"},
-		"a server":                  {Options{CallbackAddress: ":8080", TokenFile: token, ServerURL: url}, url, "callbacks, suspend list and rollback, signed"},
+		"stand-alone with a token":  {Options{CallbackAddress: ":8080", CallbackPut: true, TokenFile: token}, "none: stand-alone", "suspend list and rollback, signed"},
+		"no rollbacks over HTTP":    {Options{CallbackAddress: ":8080", TokenFile: token}, "none: stand-alone", "suspend list, signed; no rollback: --callback-put is false"},
+		"a server":                  {Options{CallbackAddress: ":8080", CallbackPut: true, TokenFile: token, ServerURL: url}, url, "callbacks, suspend list and rollback, signed"},
 		"a server, without a token": {Options{CallbackAddress: ":8080", ServerURL: url}, url, "liveTest only: without --altershield-token-file all others are refused"},
 		"turned off":                {Options{CallbackAddress: "0", TokenFile: token, ServerURL: url}, url, "none: --callback-bind-address is 0"},
 	} {

@@ -17,10 +17,12 @@ limitations under the License.
 package plugin
 
 import (
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -37,19 +39,25 @@ type advisor struct {
 	clusterFlags string
 }
 
-func (a advisor) command(words ...string) string {
-	return strings.TrimSpace(strings.Join(words, " ") + a.flags)
-}
-
 // plugin is a command of this program.
 func (a advisor) plugin(words ...string) string {
-	return a.command(append([]string{"kubectl altershield"}, words...)...)
+	return a.kubectl(append([]string{"altershield"}, words...)...)
 }
 
 // kubectl is a command of kubectl.
-func (a advisor) kubectl(words ...string) string {
-	return a.command(append([]string{"kubectl"}, words...)...)
+func (a advisor) kubectl(words ...string) string { return command(words...) + a.flags }
+
+// command is a command of kubectl, each word as a shell needs it.
+func command(words ...string) string {
+	text := "kubectl"
+	for _, word := range words {
+		text += " " + defense.ShellWord(word)
+	}
+	return text
 }
+
+// goesOn is one of the commands by which a rollout goes on.
+func (a advisor) goesOn(command string) string { return "kubectl " + command + a.flags }
 
 func (a advisor) repair(s *sight) Advice {
 	return Advice{
@@ -61,7 +69,7 @@ func (a advisor) repair(s *sight) Advice {
 // release is the ordinary way.
 func (a advisor) releaseAnother(s *sight) Advice {
 	return Advice{
-		a.kubectl("set image", a.target, container(s)+"=IMAGE"),
+		a.kubectl("set", "image", a.target, container(s)+"=IMAGE"),
 		"releases another version, as ever; right when the fix is there",
 	}
 }
@@ -115,18 +123,26 @@ func (a advisor) correct(s *sight) []Advice {
 	}
 	switch verified.Reason {
 	case v1alpha1.ReasonOrderCheckFailed:
-		return []Advice{{a.plugin("verdict pass", a.target, "--order"), does}}
+		return []Advice{{a.plugin("verdict", "pass", a.target, "--order"), does}}
 	case v1alpha1.ReasonCheckFailed:
-		return []Advice{{a.plugin("verdict pass", a.target, "--checks"), does}}
+		return []Advice{{a.plugin("verdict", "pass", a.target, "--checks"), does}}
 	case v1alpha1.ReasonPodFailed:
 		var pods []string
 		for _, p := range c.Status.DefenseCheckFailPods {
-			pods = append(pods, "--pod "+p.Pod)
+			pods = append(pods, "--pod", p.Pod)
 		}
-		if len(pods) > maxPodsNamed || len(pods) == 0 {
+		unnamed := func(p v1alpha1.PodResult) bool { return len(validation.IsDNS1123Subdomain(p.Pod)) > 0 }
+		if len(pods) > 2*maxPodsNamed || slices.ContainsFunc(c.Status.DefenseCheckFailPods, unnamed) {
 			pods = nil // all of them
 		}
-		return []Advice{{a.plugin(append([]string{"verdict pass", a.target}, pods...)...), does}}
+		do := []Advice{{a.plugin(append([]string{"verdict", "pass", a.target}, pods...)...), does}}
+		for _, p := range failingPolicies(s.batches[c.UID]) {
+			do = append(do, Advice{
+				command("edit", "defensepolicy/"+p.Name, "-n", p.Namespace) + a.clusterFlags,
+				"opens the policy that failed the pods, and fails those of the next batch as well, where it finds the same; right when the policy is wrong",
+			})
+		}
+		return do
 	default:
 		return nil
 	}
@@ -141,16 +157,16 @@ func (a advisor) wait() Advice {
 }
 
 func (a advisor) check() Advice {
-	return Advice{"kubectl altershield check" + a.clusterFlags, "looks at the operator itself: whether it runs, and its webhooks are called"}
+	return Advice{command("altershield", "check") + a.clusterFlags, "looks at the operator itself: whether it runs, and its webhooks are called"}
 }
 
 func (a advisor) enroll() Advice {
-	return Advice{"kubectl altershield enroll " + a.namespace + a.clusterFlags, "puts the namespace under defense in full; right when its workloads have readiness probes"}
+	return Advice{command("altershield", "enroll", a.namespace) + a.clusterFlags, "puts the namespace under defense in full; right when its workloads have readiness probes"}
 }
 
 func (a advisor) observeFirst() Advice {
 	return Advice{
-		"kubectl altershield enroll " + a.namespace + " --observe" + a.clusterFlags,
+		command("altershield", "enroll", a.namespace, "--observe") + a.clusterFlags,
 		"puts the namespace under defense, only observed; right to see first what would be blocked or rolled back",
 	}
 }
@@ -186,17 +202,17 @@ func enforce(target string, w *defense.Workload) []string {
 
 // resume is right where a user halted the rollout.
 func (a advisor) resume(words *defense.Words) Advice {
-	return Advice{a.kubectl(words.GoOn), "lets the rollout go on; right when who " + words.Halted() + " it is done"}
+	return Advice{a.goesOn(words.GoOn), "lets the rollout go on; right when who " + words.Halted() + " it is done"}
 }
 
 // goOn is right where a user keeps pods from being replaced.
 func (a advisor) goOn(words *defense.Words) Advice {
-	return Advice{a.kubectl(words.GoOn), "has all pods replaced, one after another; right when those that have the version do well"}
+	return Advice{a.goesOn(words.GoOn), "has all pods replaced, one after another; right when those that have the version do well"}
 }
 
 // deletePod is right where pods are replaced only when somebody deletes them.
 func (a advisor) deletePod() Advice {
-	return Advice{a.kubectl("delete pod POD"), "replaces one pod, which is verified then; status -o wide shows which have the version"}
+	return Advice{a.kubectl("delete", "pod", "POD"), "replaces one pod, which is verified then; status -o wide shows which have the version"}
 }
 
 func (a advisor) describe() Advice {
@@ -204,7 +220,7 @@ func (a advisor) describe() Advice {
 }
 
 func (a advisor) lookAtPods() Advice {
-	return Advice{a.plugin("status", a.target, "-o wide"), "shows each pod, and what it waits for"}
+	return Advice{a.plugin("status", a.target, "-o", "wide"), "shows each pod, and what it waits for"}
 }
 
 // deleteStuck is what the operator says about a pod that it may not evict.
@@ -217,7 +233,7 @@ func (f *finder) deleteStuck() []Advice {
 	if !ok {
 		return nil
 	}
-	return []Advice{{f.kubectl("delete pod", pod), "has the pod made anew of the current version, and its volumes stay; right when the application bears that it goes"}}
+	return []Advice{f.deleteOf(pod)}
 }
 
 // madeAgain is what keeps a pod from being made of another version, and to delete it once
@@ -228,7 +244,7 @@ func (f *finder) madeAgain() (do []Advice) {
 	case w.Hold != nil:
 		do = append(do, f.endHold())
 	case w.Bare:
-		do = append(do, Advice{f.kubectl(w.Words.GoOn), "gives the update strategy a partition that keeps no pod, so that pods are made of the current version; right when nobody left it out on purpose"})
+		do = append(do, Advice{f.goesOn(w.Words.GoOn), "gives the update strategy a partition that keeps no pod, so that pods are made of the current version; right when nobody left it out on purpose"})
 	}
 	return append(do, f.deleteStuck()...)
 }
@@ -236,27 +252,24 @@ func (f *finder) madeAgain() (do []Advice) {
 // moreTime is right where pods are only slow.
 func (a advisor) moreTime() Advice {
 	return Advice{
-		a.kubectl("annotate --overwrite", a.target, v1alpha1.SettingAnnotationPrefix+"rollback=after=5m,slow=30m"),
+		a.kubectl("annotate", "--overwrite", a.target, v1alpha1.SettingAnnotationPrefix+"rollback=after=5m,slow=30m"),
 		"gives pods of this workload more time to come up; right when they are slow, and not broken",
 	}
 }
 
 func (a advisor) endHold() Advice {
-	return Advice{
-		a.kubectl("annotate --overwrite", a.target, v1alpha1.SettingAnnotationPrefix+"holding=disabled"),
-		"lets the rollout go on without its verdicts, unless a policy holds; right when waiting does more harm",
-	}
+	return Advice{a.plugin("resume", a.target), "lets the rollout go on without its verdicts; right when waiting does more harm"}
 }
 
 // elsewhere is right where the cause may be none of the version.
 func (a advisor) elsewhere() Advice {
-	return Advice{"kubectl altershield status -A" + a.clusterFlags, "shows what else fails: a registry or a node that is down is no fault of a version"}
+	return Advice{command("altershield", "status", "-A") + a.clusterFlags, "shows what else fails: a registry or a node that is down is no fault of a version"}
 }
 
 // settings are those in force.
 func (a advisor) overrides() Advice {
 	return Advice{
-		a.kubectl("get", a.target, "-o jsonpath='{.metadata.annotations}'"),
+		a.kubectl("get", a.target, "-o", "jsonpath={.metadata.annotations}"),
 		"shows the annotations of the workload, by which it has settings of its own; the message says what to write",
 	}
 }

@@ -113,7 +113,7 @@ func (c *changer) manifestOf(s *situation, file string) (*unstructured.Unstructu
 		return nil, remedy(fmt.Errorf("%s is of %s", s.target, found.GetAPIVersion()), "write it as "+s.stored.GetAPIVersion())
 	}
 	if len(others) > 0 {
-		fmt.Fprintf(c.Out, "not applied, as only the workload is: %s; what the repair needs of these, apply first: kubectl apply -f %s\n", strings.Join(others, ", "), file)
+		printf(c.Out, "not applied, as only the workload is: %s; what the repair needs of these, apply first: %s\n", strings.Join(others, ", "), command("apply", "-f", file))
 	}
 	found.SetNamespace(s.key.Namespace)
 	return found, nil

@@ -73,16 +73,18 @@ func (c *changer) pretends() bool { return c.dryRun != dryRunNone }
 // change does one thing, after it has said what. write gets the dry run that the API
 // server is to make of it, if any.
 func (c *changer) change(what, done string, write func(dryRun []string) error) error {
-	return c.changing(what, func() string { return done }, write)
+	return c.changing([]string{what}, func() string { return done }, write)
 }
 
 // changing is change where what was done is known only then.
-func (c *changer) changing(what string, done func() string, write func(dryRun []string) error) error {
-	fmt.Fprintln(c.Out, what)
+func (c *changer) changing(what []string, done func() string, write func(dryRun []string) error) error {
+	for _, line := range what {
+		printf(c.Out, "%s\n", line)
+	}
 	suffix := ""
 	switch c.dryRun {
 	case dryRunClient:
-		fmt.Fprintln(c.Out, done()+" (dry run)")
+		printf(c.Out, "%s\n", done()+" (dry run)")
 		return nil
 	case dryRunServer:
 		suffix = " (server dry run)"
@@ -90,7 +92,7 @@ func (c *changer) changing(what string, done func() string, write func(dryRun []
 	if err := write(c.options()); err != nil {
 		return err
 	}
-	fmt.Fprintln(c.Out, done()+suffix)
+	printf(c.Out, "%s\n", done()+suffix)
 	return nil
 }
 
@@ -105,7 +107,7 @@ func (c *changer) options() []string {
 // next tells the command to look with next, where something was changed.
 func (c *changer) next(command string) {
 	if !c.pretends() {
-		fmt.Fprintln(c.Out, "see: "+command)
+		printf(c.Out, "see: %s\n", command)
 	}
 }
 

@@ -18,7 +18,6 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -26,7 +25,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
 )
@@ -60,7 +58,8 @@ a namespace under defense: whether the API server reaches the webhooks shows in 
 else.
 
 Exit codes: 0 when no check failed, warnings or not; 1 when one did, or the command could
-not run. With --strict warnings count as failures.`),
+not run; 2 when your user may read too little to know. With --strict warnings count as
+failures.`),
 		Example: strings.Trim(`
   # After an installation: until all is well, for two minutes at most
   kubectl altershield check --wait=2m
@@ -105,6 +104,9 @@ func (o *checkOptions) run(cmd *cobra.Command, _ []string) error {
 	if err := tell(o.Out, report); err != nil {
 		return err
 	}
+	if report.Unknown {
+		return &ExitError{Code: 2}
+	}
 	if !o.passed(report) {
 		return &ExitError{Code: 1}
 	}
@@ -122,12 +124,12 @@ func (o *checkOptions) observe(ctx context.Context, from installation.Options) (
 			return nil, err
 		}
 		report := installation.Judge(facts)
-		if o.passed(&report) || o.wait == 0 {
+		if o.passed(&report) || report.Unknown || o.wait == 0 {
 			return &report, nil
 		}
 		if waiting := waitingFor(&report, o.strict); waiting != told {
 			told = waiting
-			fmt.Fprintln(o.ErrOut, "waiting for: "+waiting)
+			printf(o.ErrOut, "waiting for: %s\n", waiting)
 		}
 		again := time.NewTimer(checkAgain)
 		select {
@@ -162,22 +164,8 @@ func (o *checkOptions) printer() (func(io.Writer, *installation.Report) error, e
 	case "", "short":
 		look := reportLook{short: o.output == "short", strict: o.strict, style: styleOf(o.Out, os.Getenv)}
 		return look.print, nil
-	case "json":
-		return func(w io.Writer, r *installation.Report) error {
-			encoder := json.NewEncoder(w)
-			encoder.SetIndent("", "  ")
-			encoder.SetEscapeHTML(false)
-			return encoder.Encode(r)
-		}, nil
-	case "yaml":
-		return func(w io.Writer, r *installation.Report) error {
-			data, err := yaml.Marshal(r)
-			if err != nil {
-				return err
-			}
-			_, err = w.Write(data)
-			return err
-		}, nil
+	case formatJSON, formatYAML:
+		return func(w io.Writer, r *installation.Report) error { return printStructured(w, o.output, r) }, nil
 	default:
 		return nil, remedy(fmt.Errorf("-o %s is no output of this command", o.output), "take one of short, json, yaml")
 	}

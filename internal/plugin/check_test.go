@@ -64,8 +64,7 @@ rights
 - you may
     skipped: your user may not
 ‼ it may
-    not „all“
-    of it[31m
+    not „all“ of it[31m
     do: let it
     see https://example.com/#it
 × it does
@@ -79,8 +78,7 @@ rights
 rights
 ------
 [!!] it may
-    not ?all?
-    of it[31m
+    not ?all? of it[31m
     do: let it
     see https://example.com/#it
 [xx] it does
@@ -96,6 +94,9 @@ rights
 		"warnings, where they count": {look: reportLook{short: true, strict: true}, change: func(r *installation.Report) {
 			r.Healthy, r.Summary.Failed, r.Groups = true, 0, nil
 		}, want: "\n× the installation is not healthy, since warnings count: 2 ok, 1 warnings, 0 failed, 1 skipped\n"},
+		"unknown": {look: reportLook{short: true}, change: func(r *installation.Report) {
+			r.Unknown, r.Summary, r.Groups = true, installation.Summary{OK: 1, Skipped: 26}, nil
+		}, want: "\n‼ the installation is unknown: your user may read neither the manager nor its webhooks, and an administrator of the cluster may: 1 ok, 0 warnings, 0 failed, 26 skipped\n"},
 		"healthy": {look: reportLook{short: true}, change: func(r *installation.Report) {
 			r.Healthy, r.Summary, r.Groups = true, installation.Summary{OK: 3}, nil
 		}, want: "\n√ the installation is healthy: 3 ok, 0 warnings, 0 failed, 0 skipped\n"},
@@ -153,14 +154,14 @@ func TestCheckFlags(t *testing.T) {
 	}
 }
 
-// Somebody who may read nothing is told so, and nothing fails.
+// Somebody who may read nothing is told so, and that it is not known how the operator is.
 func TestCheckWithoutRights(t *testing.T) {
 	code, out, errs := runCheck(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusForbidden, "Forbidden", "no") }, "-o", "json")
 	var r installation.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v\n%s%s", err, out, errs)
 	}
-	if code != 0 || !r.Healthy || len(r.NotPassed()) > 0 || r.Summary.Skipped < 20 || r.Namespace != installation.DefaultNamespace {
+	if code != 2 || r.Healthy || !r.Unknown || len(r.NotPassed()) > 0 || r.Summary.Skipped < 20 || r.Namespace != installation.DefaultNamespace {
 		t.Errorf("exit code %d, %+v", code, r)
 	}
 }
@@ -203,7 +204,7 @@ func TestCheckWaits(t *testing.T) {
 		w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
 		refuse(w, http.StatusForbidden, "Forbidden", "no")
 	}, "--wait=1m", "-o", "yaml")
-	if code != 0 || looks != 2 || errs != "waiting for: the API server answers\n" || !strings.Contains(out, "healthy: true") {
+	if code != 2 || looks != 2 || errs != "waiting for: the API server answers\n" || !strings.Contains(out, "unknown: true") {
 		t.Errorf("exit code %d after %d looks\n%s\n%s", code, looks, out, errs)
 	}
 }

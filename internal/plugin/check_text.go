@@ -17,7 +17,6 @@ limitations under the License.
 package plugin
 
 import (
-	"fmt"
 	"io"
 	"strings"
 
@@ -59,6 +58,8 @@ func (l reportLook) print(w io.Writer, r *installation.Report) error {
 	}
 	status, word := installation.OK, "healthy"
 	switch {
+	case r.Unknown:
+		status, word = installation.Warning, "unknown: your user may read neither the manager nor its webhooks, and an administrator of the cluster may"
 	case !r.Healthy:
 		status, word = installation.Failed, "not healthy"
 	case r.Summary.Warnings > 0 && l.strict:
@@ -66,13 +67,13 @@ func (l reportLook) print(w io.Writer, r *installation.Report) error {
 	case r.Summary.Warnings > 0:
 		status, word = installation.Warning, "healthy, with warnings"
 	}
-	fmt.Fprintf(&b, "%s the installation is %s: %d ok, %d warnings, %d failed, %d skipped\n",
+	printf(&b, "%s the installation is %s: %d ok, %d warnings, %d failed, %d skipped\n",
 		l.sign(status), word, r.Summary.OK, r.Summary.Warnings, r.Summary.Failed, r.Summary.Skipped)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func (l reportLook) group(b *strings.Builder, g installation.Group) {
+func (l reportLook) group(w io.Writer, g installation.Group) {
 	began := false
 	for _, c := range g.Checks {
 		if l.short && (c.Status == installation.OK || c.Status == installation.Skipped) {
@@ -80,49 +81,43 @@ func (l reportLook) group(b *strings.Builder, g installation.Group) {
 		}
 		if !began {
 			began = true
-			fmt.Fprintf(b, "%s\n%s\n", g.Name, strings.Repeat("-", len(g.Name)))
+			printf(w, "%s\n%s\n", g.Name, strings.Repeat("-", len(g.Name)))
 		}
-		l.check(b, c)
+		l.check(w, c)
 	}
 	if began {
-		b.WriteString("\n")
+		printf(w, "\n")
 	}
 }
 
-func (l reportLook) check(b *strings.Builder, c installation.Check) {
+func (l reportLook) check(w io.Writer, c installation.Check) {
 	said := c.Name
 	if l.ascii {
 		said = asciiOnly(said)
 	}
 	switch {
 	case c.Message == "":
-		fmt.Fprintf(b, "%s %s\n", l.sign(c.Status), said)
+		printf(w, "%s %s\n", l.sign(c.Status), said)
 		return
 	case c.Status == installation.OK:
-		fmt.Fprintf(b, "%s %s: %s\n", l.sign(c.Status), said, l.text(c.Message))
+		printf(w, "%s %s: %s\n", l.sign(c.Status), said, l.text(c.Message))
 		return
 	case c.Status == installation.Skipped:
-		fmt.Fprintf(b, "%s %s\n    skipped: %s\n", l.sign(c.Status), said, l.text(c.Message))
+		printf(w, "%s %s\n    skipped: %s\n", l.sign(c.Status), said, l.text(c.Message))
 		return
 	}
-	fmt.Fprintf(b, "%s %s\n    %s\n", l.sign(c.Status), said, l.text(c.Message))
+	printf(w, "%s %s\n    %s\n", l.sign(c.Status), said, l.text(c.Message))
 	if c.Remedy != "" {
-		fmt.Fprintf(b, "    do: %s\n", l.text(c.Remedy))
+		printf(w, "    do: %s\n", l.text(c.Remedy))
 	}
 	if c.Docs != "" {
-		fmt.Fprintf(b, "    see %s\n", c.Docs)
+		printf(w, "    see %s\n", c.Docs)
 	}
 }
 
-// text of a message: what others say may have lines, and control characters.
+// text of a message.
 func (l reportLook) text(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' || r == 0x7f {
-			return -1
-		}
-		return r
-	}, s)
-	s = strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    ")
+	s = strings.TrimSpace(s)
 	if l.ascii {
 		return asciiOnly(s)
 	}

@@ -69,7 +69,7 @@ func completed(words []string, begin string, err error) ([]string, cobra.ShellCo
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	slices.Sort(words)
-	return slices.DeleteFunc(slices.Compact(words), func(word string) bool { return !strings.HasPrefix(word, begin) }), cobra.ShellCompDirectiveNoFileComp
+	return slices.DeleteFunc(slices.Compact(words), func(word string) bool { return !strings.HasPrefix(word, begin) || defense.ShellWord(word) != word }), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeWorkloads completes the workload a command is about.

@@ -126,7 +126,7 @@ func (c *changer) eachNamespace(ctx context.Context, names []string, do func(cli
 		ns := &corev1.Namespace{}
 		switch err := api.Get(ctx, types.NamespacedName{Name: name}, ns); {
 		case apierrors.IsNotFound(err):
-			return remedy(fmt.Errorf("there is no namespace %s", name), "see kubectl get namespaces")
+			return noNamespace(name)
 		case err != nil:
 			return fmt.Errorf("get namespace %s: %w", name, err)
 		}
@@ -135,6 +135,10 @@ func (c *changer) eachNamespace(ctx context.Context, names []string, do func(cli
 		}
 	}
 	return nil
+}
+
+func noNamespace(name string) error {
+	return remedy(fmt.Errorf("there is no namespace %s", name), "see kubectl get namespaces")
 }
 
 // mayEnrol says why a namespace is never under defense.
@@ -163,12 +167,23 @@ func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Na
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(c.Out, strings.Join(found.describe(ns.Name), "\n"))
+	for _, line := range found.describe(ns.Name) {
+		printf(c.Out, "%s\n", line)
+	}
 	if defense.NamespaceEnrolled(ns.Name, ns.Labels) {
-		fmt.Fprintf(c.Out, "namespace/%s is under defense already\n", ns.Name)
-		if f.observe {
+		printf(c.Out, "namespace/%s is under defense already\n", ns.Name)
+		objects, known, err := c.settingsOf(ctx, api, operator, ns.Name)
+		if err != nil {
+			return err
+		}
+		inForce := settings.For(objects[0], objects[1], nil)
+		switch {
+		case known && inForce.Observe:
+			printf(c.Out, "it is only observed, because of %s: nothing is blocked, paused, rolled back or denied\n", inForce.ObservedBy)
+			printf(c.Out, "to defend it in full: %s\n", c.commandIn(ns.Name, "observe", "--namespace-wide", "--off"))
+		case f.observe:
 			// Who repeats the command must not end the defense by it.
-			fmt.Fprintln(c.Out, "whether it is only observed is left as it is; to only observe it: "+c.commandIn(ns.Name, "observe", "--namespace-wide"))
+			printf(c.Out, "whether it is only observed is left as it is; to only observe it: %s\n", c.commandIn(ns.Name, "observe", "--namespace-wide"))
 		}
 		return nil
 	}
@@ -194,17 +209,9 @@ func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Na
 // mayObserve says why a namespace would be defended in full, though its own setting says
 // that it is to be observed.
 func (c *changer) mayObserve(ctx context.Context, r client.Reader, namespace, operator string) error {
-	var objects [2][]v1alpha1.OpsConfigInfo
-	for i, of := range []string{operator, namespace} {
-		var list v1alpha1.OpsConfigInfoList
-		switch err := r.List(ctx, &list, client.InNamespace(of)); {
-		case apierrors.IsForbidden(err):
-			fmt.Fprintf(c.ErrOut, "warning: you have no right to list the opsconfiginfoes of %s: whether the setting observe may be set in a namespace is not known; it tells by its condition Accepted\n", of)
-			return nil
-		case err != nil:
-			return fmt.Errorf("list opsconfiginfoes of %s: %w", of, err)
-		}
-		objects[i] = list.Items
+	objects, known, err := c.settingsOf(ctx, r, operator, namespace)
+	if err != nil || !known {
+		return err
 	}
 	own := slices.IndexFunc(objects[1], func(o v1alpha1.OpsConfigInfo) bool { return o.Name == settings.NameObserve })
 	if own < 0 {
@@ -217,9 +224,27 @@ func (c *changer) mayObserve(ctx context.Context, r client.Reader, namespace, op
 	do := fmt.Sprintf("mend opsconfiginfo/%s in %s, or enrol the namespace without --observe", settings.NameObserve, namespace)
 	why := settings.AssessOwn(&objects[1][own], objects[0])
 	if why.Reason == v1alpha1.ReasonLocked {
-		do = fmt.Sprintf(`let namespaces decide: kubectl patch opsconfiginfo %s -n %s --type=merge -p '{"spec":{"locked":false}}'; or enrol the namespace without --observe`, settings.NameObserve, operator)
+		do = "let namespaces decide: " + c.kubectl(operator, "patch", "opsconfiginfo", settings.NameObserve, "--type=merge", "-p", `{"spec":{"locked":false}}`) +
+			"; or enrol the namespace without --observe"
 	}
 	return remedy(fmt.Errorf("namespace/%s would be defended in full at once: %s", namespace, why.Message), do)
+}
+
+// settingsOf are those of the operator and of a namespace; known is false where the user may
+// not read them.
+func (c *changer) settingsOf(ctx context.Context, r client.Reader, operator, namespace string) (objects [2][]v1alpha1.OpsConfigInfo, known bool, err error) {
+	for i, of := range []string{operator, namespace} {
+		var list v1alpha1.OpsConfigInfoList
+		switch err := r.List(ctx, &list, client.InNamespace(of)); {
+		case apierrors.IsForbidden(err):
+			printf(c.ErrOut, "warning: you have no right to list the opsconfiginfoes of %s: whether the namespace %s is only observed is not known\n", of, namespace)
+			return objects, false, nil
+		case err != nil:
+			return objects, false, fmt.Errorf("list opsconfiginfoes of %s: %w", of, err)
+		}
+		objects[i] = list.Items
+	}
+	return objects, true, nil
 }
 
 // newObserve is the setting observe of a namespace.
@@ -361,14 +386,14 @@ func describeTakenBack(t target, stored *unstructured.Unstructured) (lines []str
 		lines = append(lines, fmt.Sprintf("%s: the operator takes back %s", t, strings.Join(what, ", ")))
 	}
 	if staysBlocked(stored.GetLabels(), stored.GetAnnotations()) {
-		lines = append(lines, fmt.Sprintf("%s: the block that somebody set by hand stays: kubectl label %s %s- -n %s", t, t, v1alpha1.SuspendLabel, t.key.Namespace))
+		lines = append(lines, fmt.Sprintf("%s: the block that somebody set by hand stays: %s -n %s", t, command("label", t.String(), v1alpha1.SuspendLabel+"-"), defense.ShellWord(t.key.Namespace)))
 	}
 	return lines
 }
 
 func (c *changer) unenrol(ctx context.Context, api client.WithWatch, ns *corev1.Namespace, f enrolFlags) error {
 	if _, there := ns.Labels[v1alpha1.EnrolledLabel]; !there {
-		fmt.Fprintf(c.Out, "namespace/%s is not under defense\n", ns.Name)
+		printf(c.Out, "namespace/%s is not under defense\n", ns.Name)
 		return nil
 	}
 	if err := c.tellLeaving(ctx, api, ns.Name); err != nil {
@@ -390,12 +415,12 @@ func (c *changer) tellLeaving(ctx context.Context, api client.Client, namespace 
 	}
 	for i := range changes.Items {
 		if change := &changes.Items[i]; defense.IsOpen(change.Status.Status) {
-			fmt.Fprintf(c.Out, "changeworkload/%s: becomes Canceled\n", change.Name)
+			printf(c.Out, "changeworkload/%s: becomes Canceled\n", change.Name)
 		}
 	}
 	return eachWorkload(ctx, api, namespace, func(kind workload.Kind, stored *unstructured.Unstructured) error {
 		for _, line := range describeTakenBack(target{kind: kind, key: client.ObjectKeyFromObject(stored)}, stored) {
-			fmt.Fprintln(c.Out, line)
+			printf(c.Out, "%s\n", line)
 		}
 		return nil
 	})
@@ -427,7 +452,7 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, name
 	case err != nil:
 		return err
 	}
-	fmt.Fprintln(c.Out, "nothing of the operator is left to take back")
+	printf(c.Out, "nothing of the operator is left to take back\n")
 	return nil
 }
 
@@ -448,7 +473,7 @@ func (c *changer) setObserve(ctx context.Context, api client.Client, namespace s
 	case err != nil:
 		return fmt.Errorf("get %s in %s: %w", name, namespace, err)
 	case stored.Spec.Enable == enable:
-		fmt.Fprintf(c.Out, "%s in %s has enable: %t already\n", name, namespace, enable)
+		printf(c.Out, "%s in %s has enable: %t already\n", name, namespace, enable)
 		return nil
 	}
 	return c.change(fmt.Sprintf("%s: set enable: %t in %s", name, enable, namespace), name+" patched", func(dryRun []string) error {

@@ -62,6 +62,11 @@ func TestEnrolObserved(t *testing.T) {
 		"there is one that is off":            {stored: []client.Object{observe("shop", false, false)}, wantObserve: true, wantEnrolled: true},
 		"it is not known what the operator's": {forbidden: true, wantObserve: true, wantEnrolled: true},
 		"enrolled already":                    {enrolled: true, wantEnrolled: true, wantOut: "to only observe it: kubectl altershield observe --namespace-wide"},
+		"enrolled already, and only observed": {
+			enrolled: true, stored: []client.Object{observe("shop", true, false)}, wantObserve: true, wantEnrolled: true,
+			wantOut: "it is only observed, because of the OpsConfigInfo \"observe\" of the namespace: nothing is blocked, paused, rolled back or denied\n" +
+				"to defend it in full: kubectl altershield observe --namespace-wide --off\n",
+		},
 		"enrolled already, and trusted": {
 			enrolled: true, stored: []client.Object{observe("shop", false, false)}, wantEnrolled: true, wantOut: "is left as it is",
 		},

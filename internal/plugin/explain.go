@@ -110,7 +110,7 @@ type explainPrinter struct {
 }
 
 func (p *explainPrinter) print(w io.Writer, e *Explanation, summary string) {
-	fmt.Fprintf(w, "%s in %s: %s\n", p.bold(strings.ToLower(e.Kind)+"/"+e.Name), e.Namespace, summary)
+	printf(w, "%s in %s: %s\n", p.bold(strings.ToLower(e.Kind)+"/"+e.Name), e.Namespace, summary)
 	pressing := 0
 	for i := range e.Findings {
 		f := &e.Findings[i]
@@ -127,16 +127,16 @@ func (p *explainPrinter) print(w io.Writer, e *Explanation, summary string) {
 		}
 	}
 	for _, missing := range e.Missing {
-		fmt.Fprintln(w, "\n"+markPlain.of(p.style, missing))
+		printf(w, "\n%s\n", markPlain.of(p.style, missing))
 	}
 }
 
 // finding prints one, with what may be done where it is pressing.
 func (p *explainPrinter) finding(w io.Writer, f *Finding, full bool) {
-	fmt.Fprintln(w)
-	fmt.Fprintln(w, markOf(f.Needs).of(p.style, f.Says))
+	printf(w, "\n")
+	printf(w, "%s\n", markOf(f.Needs).of(p.style, f.Says))
 	for _, d := range f.Details {
-		fmt.Fprintln(w, "  "+d)
+		printf(w, "  %s\n", d)
 	}
 	var facts []string
 	if f.Since != nil {
@@ -146,14 +146,14 @@ func (p *explainPrinter) finding(w io.Writer, f *Finding, full bool) {
 		facts = append(facts, "Released by "+p.who(f.ReleasedBy)+".")
 	}
 	if len(facts) > 0 {
-		fmt.Fprintln(w, "  "+strings.Join(facts, " "))
+		printf(w, "  %s\n", strings.Join(facts, " "))
 	}
 	if len(f.Do) == 0 || !full && !p.wide {
 		return
 	}
-	fmt.Fprintln(w, "  What you may do:")
+	printf(w, "  What you may do:\n")
 	for _, d := range f.Do {
-		fmt.Fprintln(w, "    "+p.bold(d.Command))
-		fmt.Fprintln(w, "      "+capital(d.Does)+".")
+		printf(w, "    %s\n", p.bold(d.Command))
+		printf(w, "      %s.\n", capital(d.Does))
 	}
 }

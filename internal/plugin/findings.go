@@ -89,6 +89,7 @@ func Findings(s *sight, a advisor, now time.Time) []Finding {
 	f.records()
 	f.leftVersions()
 	f.conditions()
+	f.downPods()
 	f.undefended()
 	f.overrideLabel()
 	slices.SortStableFunc(f.all, func(a, b Finding) int { return cmp.Compare(a.Needs.rank(), b.Needs.rank()) })
@@ -284,7 +285,7 @@ func (f *finder) resumeHalted() []Advice {
 	if f.blocked() != nil {
 		does += ", and leaves the block"
 	}
-	return []Advice{{f.kubectl(f.workload.Words.Resume), does + "; right when you know that the rest of it does no harm"}}
+	return []Advice{{f.goesOn(f.workload.Words.Resume), does + "; right when you know that the rest of it does no harm"}}
 }
 
 // goodVersion is the newest version that a rollback goes to; nil for none.
@@ -451,7 +452,7 @@ func (f *finder) conditions() {
 		if !t.repeats(cond.Message) {
 			found.Details = []string{cond.Message}
 		}
-		f.willBeRolledBack(c, cond, &found)
+		f.willBeRolledBack(cond, &found)
 		if t.needs == NeedsSomebody || t.needs == NeedsTime {
 			found.ReleasedBy = f.releaserOf(c.Spec.Release, c.Spec.Reversion)
 		}
@@ -463,14 +464,21 @@ func (f *finder) conditions() {
 }
 
 // willBeRolledBack says so of pods that fail while the operator would do that.
-func (f *finder) willBeRolledBack(c *v1alpha1.ChangeWorkload, cond *metav1.Condition, found *Finding) {
+func (f *finder) willBeRolledBack(cond *metav1.Condition, found *Finding) {
 	fails := cond.Type == v1alpha1.ConditionPodsUnavailable && cond.Reason == v1alpha1.ReasonPodsFail && cond.Status == metav1.ConditionTrue
-	if !fails || !defense.IsOpen(c.Status.Status) || f.settings == nil || !f.settings.Rollback || f.settings.Observe ||
-		f.condition(v1alpha1.ConditionRolledBack) != nil {
+	if !fails || !f.willRollBack() {
 		return
 	}
 	found.Needs = NeedsTime
 	found.Details = append(found.Details, fmt.Sprintf("The operator rolls the release back when they fail for longer than %s.", f.settings.RollbackAfter))
+}
+
+// willRollBack reports whether the operator rolls the current release back by itself while
+// its pods fail.
+func (f *finder) willRollBack() bool {
+	c := f.current()
+	return c != nil && defense.IsOpen(c.Status.Status) && f.settings != nil && f.settings.Rollback && !f.settings.Observe &&
+		f.condition(v1alpha1.ConditionRolledBack) == nil
 }
 
 // undefended tells of a release that goes on without the server.

@@ -118,7 +118,8 @@ type screen struct {
 	between string
 }
 
-const clearScreen = "\x1b[H\x1b[2J\x1b[3J"
+// clearScreen leaves what has scrolled off the screen.
+const clearScreen = "\x1b[H\x1b[2J"
 
 func (s *screen) draw(show func(io.Writer, time.Time) error) error {
 	compared, err := s.text(show, s.began)
@@ -139,7 +140,7 @@ func (s *screen) draw(show func(io.Writer, time.Time) error) error {
 		begin = s.between
 	}
 	s.last = compared
-	_, err = fmt.Fprint(s.w, begin, string(text))
+	_, err = io.WriteString(s.w, begin+string(text))
 	return err
 }
 
@@ -149,7 +150,7 @@ func (s *screen) text(show func(io.Writer, time.Time) error, now time.Time) ([]b
 	err := show(&text, now)
 	var gone *remedied
 	if s.last != nil && errors.As(err, &gone) {
-		fmt.Fprintln(&text, err)
+		printError(&text, "", err)
 		err = nil
 	}
 	return text.Bytes(), err

@@ -211,20 +211,20 @@ type historyPrinter struct {
 }
 
 func (p *historyPrinter) print(w io.Writer, h *History) {
-	fmt.Fprintf(w, "%s in %s\n\n", p.bold(strings.ToLower(h.Kind)+"/"+h.Name), h.Namespace)
+	printf(w, "%s in %s\n\n", p.bold(strings.ToLower(h.Kind)+"/"+h.Name), h.Namespace)
 	if len(h.Releases) == 0 {
-		fmt.Fprintln(w, "There has been no release under defense.")
+		printf(w, "There has been no release under defense.\n")
 	} else {
 		p.releases(w, h)
 	}
-	fmt.Fprintln(w)
+	printf(w, "\n")
 	if len(h.Versions) == 0 {
-		fmt.Fprintln(w, "There is no version that it can be rolled back to.")
+		printf(w, "There is no version that it can be rolled back to.\n")
 	} else {
 		p.versions(w, h)
 	}
 	for _, missing := range h.Missing {
-		fmt.Fprintln(w, markPlain.of(p.style, missing))
+		printf(w, "%s\n", markPlain.of(p.style, missing))
 	}
 }
 
@@ -250,7 +250,7 @@ func (p *historyPrinter) releases(w io.Writer, h *History) {
 func (p *historyPrinter) why(r *PastRelease) string {
 	var parts []string
 	if r.Message != "" {
-		message := strings.ReplaceAll(r.Message, "\n", " ")
+		message := r.Message
 		if utf8.RuneCountInString(message) > maxWhy && !p.wide {
 			message = string([]rune(message)[:maxWhy]) + p.dots()
 		}
@@ -269,7 +269,7 @@ func (p *historyPrinter) why(r *PastRelease) string {
 }
 
 func (p *historyPrinter) versions(w io.Writer, h *History) {
-	fmt.Fprintln(w, "It can be rolled back to:")
+	printf(w, "It can be rolled back to:\n")
 	rows := [][]string{{"VERSION", "RELEASE", "IMAGES", "REMEMBERED", "STATE"}}
 	marks := []mark{markPlain}
 	for i := range h.Versions {

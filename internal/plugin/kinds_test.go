@@ -107,6 +107,7 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 	const (
 		partition = `kubectl patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}' -n shop`
 		rolling   = `kubectl patch %s/db --type=merge -p '{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}' -n shop`
+		resume    = "kubectl altershield resume %s/db -n shop"
 		deletePod = "kubectl delete pod POD -n shop"
 	)
 	set, daemon := workload.StatefulSet{}, workload.DaemonSet{}
@@ -128,17 +129,17 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 	}{
 		"the operator halted a StatefulSet": {
 			func(s *sight) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, halted) },
-			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(partition, 0)}},
+			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(resume, "statefulset")}},
 			"the operator halted the rollout (partition 2147483647), because version 222222222222 failed",
 		},
 		"the operator halted a StatefulSet that had a partition": {
 			func(s *sight) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, haltedFrom) },
-			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(partition, 3)}},
+			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(resume, "statefulset")}},
 			"the operator halted the rollout (partition 2147483647), because version 222222222222 failed",
 		},
 		"the operator halted a DaemonSet": {
 			func(s *sight) { blockedBySecond(s); s.as(daemon, defense.Stopping{Paused: true}, halted) },
-			want{"blocked, halted", []string{failed, "The operator halted the rollout (updateStrategy OnDelete)" + stays}, []string{fmt.Sprintf(rolling, "daemonset")}},
+			want{"blocked, halted", []string{failed, "The operator halted the rollout (updateStrategy OnDelete)" + stays}, []string{fmt.Sprintf(resume, "daemonset")}},
 			"the operator halted the rollout (updateStrategy OnDelete), because version 222222222222 failed",
 		},
 		"a user halted a StatefulSet": {
@@ -201,6 +202,7 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 func TestTellsHowAHaltEnds(t *testing.T) {
 	const (
 		partition = `kubectl patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}' -n shop`
+		resume    = "kubectl altershield resume statefulset/db -n shop"
 		failedOn  = "lets the rollout of the version that failed go on"
 		harmless  = "; right when you know that the rest of it does no harm"
 	)
@@ -219,11 +221,11 @@ func TestTellsHowAHaltEnds(t *testing.T) {
 				halted(s)
 				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "somebody lifted it")
 			},
-			[]Advice{{fmt.Sprintf(partition, 3), failedOn + harmless}},
+			[]Advice{{resume, failedOn + harmless}},
 		},
 		"halted, blocked by a user, halted-from 3": {
 			func(s *sight) { halted(s); s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
-			[]Advice{{fmt.Sprintf(partition, 3), failedOn + ", and leaves the block" + harmless}},
+			[]Advice{{resume, failedOn + ", and leaves the block" + harmless}},
 		},
 		"halted, and resumed since": {
 			func(s *sight) {

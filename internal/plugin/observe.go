@@ -90,12 +90,12 @@ func (c *changer) optOutOf(ctx context.Context, api client.WithWatch, t target, 
 	}
 	does := decideOptOut(t, s.w.Labels, f.undo)
 	if does.nothing != "" {
-		fmt.Fprintf(c.Out, "%s: %s\n", t, does.nothing)
+		printf(c.Out, "%s: %s\n", t, does.nothing)
 		return nil
 	}
 	if !f.undo {
 		for _, line := range describeTakenBack(t, s.stored) {
-			fmt.Fprintln(c.Out, line)
+			printf(c.Out, "%s\n", line)
 		}
 	}
 	err = c.change(does.what, t.String()+" labeled", func(dryRun []string) error {
@@ -116,7 +116,7 @@ func (c *changer) optOutOf(ctx context.Context, api client.WithWatch, t target, 
 		// What --undo does not know any more.
 		back = c.kubectl(t.key.Namespace, "label", t.String(), "--overwrite", v1alpha1.DefenseLabel+"="+does.before)
 	}
-	fmt.Fprintln(c.Out, "to let it come back: "+back)
+	printf(c.Out, "to let it come back: %s\n", back)
 	return err
 }
 
@@ -173,10 +173,10 @@ func (c *changer) tellBack(ctx context.Context, api client.Client, t target) err
 		return err
 	}
 	if why := s.undefended(); why != "" {
-		fmt.Fprintf(c.Out, "%s: it is not under defense all the same: %s\n", t, why)
+		printf(c.Out, "%s: it is not under defense all the same: %s\n", t, why)
 		return nil
 	}
-	fmt.Fprintf(c.Out, "%s: what was released meanwhile is recorded and verified now\n", t)
+	printf(c.Out, "%s: what was released meanwhile is recorded and verified now\n", t)
 	c.next(c.command(t, "status"))
 	return nil
 }
@@ -308,7 +308,7 @@ func (c *changer) removeObserve(ctx context.Context, api client.Client, namespac
 	name := "opsconfiginfo/" + settings.NameObserve
 	switch err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: settings.NameObserve}, stored); {
 	case apierrors.IsNotFound(err):
-		fmt.Fprintf(c.Out, "%s: the namespace %s has none of its own\n", name, namespace)
+		printf(c.Out, "%s: the namespace %s has none of its own\n", name, namespace)
 		return nil
 	case err != nil:
 		return fmt.Errorf("get %s in %s: %w", name, namespace, err)
@@ -356,12 +356,12 @@ func (c *changer) observeOne(ctx context.Context, api client.WithWatch, s *situa
 		value, what = &disabled, fmt.Sprintf("%s: set the annotation %s=%s: it is defended in full", t, key, disabled)
 	default:
 		for _, line := range describeTakenBack(t, s.stored) {
-			fmt.Fprintln(c.Out, line)
+			printf(c.Out, "%s\n", line)
 		}
 	}
 	ops := annotationOps(s.stored, key, value)
 	if len(ops) == 0 {
-		fmt.Fprintf(c.Out, "%s: it has no value of its own\n", t)
+		printf(c.Out, "%s: it has no value of its own\n", t)
 		return nil
 	}
 	err := c.change(what, t.String()+" annotated", func(dryRun []string) error {
@@ -388,9 +388,9 @@ func (c *changer) tellObserved(ctx context.Context, api client.WithWatch, s *sit
 	case wanted && !inForce.Observe:
 		return remedy(fmt.Errorf("%s is not observed all the same: %s", s.target, strings.Join(inForce.Problems, "; ")), "see the setting observe of the operator")
 	case inForce.Observe:
-		fmt.Fprintf(c.Out, "%s: it is only observed, because of %s\n", s.target, inForce.ObservedBy)
+		printf(c.Out, "%s: it is only observed, because of %s\n", s.target, inForce.ObservedBy)
 	default:
-		fmt.Fprintf(c.Out, "%s: it is defended in full; what failed while it was observed is not blocked\n", s.target)
+		printf(c.Out, "%s: it is defended in full; what failed while it was observed is not blocked\n", s.target)
 	}
 	if wanted && f.wait {
 		if err := c.awaitTakenBack(ctx, api, s.key.Namespace, f.timeout, &s.target); err != nil {

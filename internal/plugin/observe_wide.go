@@ -141,7 +141,7 @@ func (c *connection) mustBeUnlocked(operator []v1alpha1.OpsConfigInfo) error {
 	}
 	return remedy(fmt.Errorf("the setting observe of the operator, in %s, is locked, with enable: %t: a value of a namespace or of a workload has no effect", locked.Namespace, locked.Spec.Enable),
 		"change it for all: "+c.commandIn("", "observe", "--cluster")+", or with --off; or unlock it: "+
-			c.kubectl(locked.Namespace, "patch", "opsconfiginfo", settings.NameObserve, "--type=merge", "-p", `'{"spec":{"locked":false}}'`))
+			c.kubectl(locked.Namespace, "patch", "opsconfiginfo", settings.NameObserve, "--type=merge", "-p", `{"spec":{"locked":false}}`))
 }
 
 // operatorSettings are those of the operator; none where the user may not read them.
@@ -150,7 +150,7 @@ func (c *connection) operatorSettings(ctx context.Context, api client.Client, op
 	operator = operatorIn(ctx, api, operator)
 	switch err := api.List(ctx, &list, client.InNamespace(operator)); {
 	case apierrors.IsForbidden(err):
-		fmt.Fprintf(c.ErrOut, "it is not known whether the setting observe is locked: %s\n", reasonOf(err))
+		printf(c.ErrOut, "it is not known whether the setting observe is locked: %s\n", reasonOf(err))
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("list opsconfiginfoes of %s: %w", operator, err)
@@ -224,7 +224,7 @@ func (c *changer) tellWide(ctx context.Context, api client.Client, o *outlook, n
 			if namespace == "" {
 				line = t.key.Namespace + ": " + line
 			}
-			fmt.Fprintln(c.Out, line)
+			printf(c.Out, "%s\n", line)
 		}
 		if len(takenBack(stored.GetLabels(), stored.GetAnnotations(), t.halts())) > 0 {
 			workloads++
@@ -252,7 +252,7 @@ func (c *changer) awaitWide(ctx context.Context, api client.Client, o *outlook, 
 		})
 		switch {
 		case err == nil && len(left) == 0:
-			fmt.Fprintln(c.Out, "nothing of the operator is left to take back")
+			printf(c.Out, "nothing of the operator is left to take back\n")
 			return nil
 		case err != nil && ctx.Err() == nil && !passes(err):
 			return err

@@ -91,6 +91,8 @@ type Counts struct {
 	// quarantine.
 	Observed    int `json:"observed"`
 	Quarantined int `json:"quarantined"`
+	// Crashing have pods in CrashLoopBackOff.
+	Crashing int `json:"crashing,omitempty"`
 }
 
 // census is what was observed of many workloads.
@@ -102,12 +104,12 @@ type census struct {
 }
 
 // census observes the workloads of a namespace, or of all, with as many requests as
-// there are kinds and pages. Whole: with the counts of pods. Past: with what they can be
-// rolled back to.
-func (e *eyes) census(ctx context.Context, r *reader, namespace string, whole, past bool) (*census, error) {
+// there are kinds and pages, and namespaces with pods that are not Ready. Past: with what
+// they can be rolled back to.
+func (e *eyes) census(ctx context.Context, r *reader, namespace string, past bool) (*census, error) {
 	v := &census{}
 	in := client.InNamespace(namespace)
-	if err := v.seeWorkloads(ctx, e, r, in, whole); err != nil {
+	if err := v.seeWorkloads(ctx, e, r, in); err != nil {
 		return nil, err
 	}
 	var changes v1alpha1.ChangeWorkloadList
@@ -122,6 +124,7 @@ func (e *eyes) census(ctx context.Context, r *reader, namespace string, whole, p
 		{"which namespaces are under defense is", v.seeNamespaces},
 		{"which settings are in force is", v.seeSettings},
 		{"which policies are accepted is", v.seePolicies},
+		{"which pods are in CrashLoopBackOff is", v.seePods},
 	} {
 		if err := v.optional(step.what, step.see(ctx, e, r, namespace)); err != nil {
 			return nil, err
@@ -136,10 +139,10 @@ func (e *eyes) census(ctx context.Context, r *reader, namespace string, whole, p
 }
 
 // seeWorkloads observes the workloads of all kinds that the user may read.
-func (v *census) seeWorkloads(ctx context.Context, e *eyes, r *reader, in client.ListOption, whole bool) error {
+func (v *census) seeWorkloads(ctx context.Context, e *eyes, r *reader, in client.ListOption) error {
 	kinds := e.kinds.Kinds()
 	for _, kind := range kinds {
-		sights, err := sightsOf(ctx, r, kind, in, whole)
+		sights, err := sightsOf(ctx, r, kind, in)
 		if err := v.optional(kind.Resource()+" are", err); err != nil {
 			return fmt.Errorf("list %s: %w", kind.Resource(), err)
 		}
@@ -159,23 +162,15 @@ func (v *census) optional(what string, err error) error {
 	return err
 }
 
-func sightsOf(ctx context.Context, r *reader, kind workload.Kind, in client.ListOption, whole bool) (sights []*sight, err error) {
+func sightsOf(ctx context.Context, r *reader, kind workload.Kind, in client.ListOption) (sights []*sight, err error) {
 	gvk := kind.GroupVersionKind()
-	if !whole {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		err = r.List(ctx, list, in)
-		for i := range list.Items {
-			sights = append(sights, &sight{workload: observedByMetadata(kind, &list.Items[i]), written: writtenAt(&list.Items[i])})
-		}
-		return sights, err
-	}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 	err = r.List(ctx, list, in)
 	for i := range list.Items {
 		o := &list.Items[i]
 		s := &sight{workload: observedByMetadata(kind, o), counts: countsOf(o), containers: containersOf(kind, o), written: writtenAt(o)}
+		s.unready = hasUnready(o, s.counts)
 		s.workload.Stopping, _ = kind.Stopping(o) // not told where it cannot be read
 		s.workload.Words = kind.Words(s.workload)
 		sights = append(sights, s)
@@ -204,6 +199,9 @@ func (v *census) seeNamespaces(ctx context.Context, e *eyes, r *reader, namespac
 		ns, err := view.Namespace(ctx, namespace)
 		if err != nil {
 			return err
+		}
+		if ns.Meta == nil {
+			return noNamespace(namespace)
 		}
 		if ns.Enrolled {
 			enrolled = []string{namespace}
@@ -321,6 +319,9 @@ func (c *Counts) count(s *sight, needs Needs, now time.Time) {
 	}
 	if level, _ := s.defense(); level == DefenseObserved {
 		c.Observed++
+	}
+	if len(s.down) > 0 {
+		c.Crashing++
 	}
 	current := s.current()
 	switch {

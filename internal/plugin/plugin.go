@@ -82,11 +82,11 @@ func Run(ctx context.Context, o Options, args []string) int {
 	exit := &ExitError{}
 	if errors.As(err, &exit) {
 		if exit.Err != nil {
-			fmt.Fprintln(o.ErrOut, "error:", Explained(exit.Err))
+			printError(o.ErrOut, "error: ", Explained(exit.Err))
 		}
 		return exit.Code
 	}
-	fmt.Fprintln(o.ErrOut, "error:", Explained(err))
+	printError(o.ErrOut, "error: ", Explained(err))
 	return 1
 }
 
@@ -158,7 +158,7 @@ func (c *connection) config() (*rest.Config, error) {
 	}
 	config.UserAgent = "kubectl-altershield/" + c.Version
 	// As kubectl: what admission warns of is told, and the API server limits by itself.
-	config.WarningHandler = rest.NewWarningWriter(c.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
+	config.WarningHandler = warnings{rest.NewWarningWriter(c.ErrOut, rest.WarningWriterOptions{Deduplicate: true})}
 	config.QPS, config.Burst = -1, 0
 	if c.Wrap != nil {
 		c.Wrap(config)

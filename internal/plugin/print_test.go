@@ -20,6 +20,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,6 +161,20 @@ func TestPrintExplanation(t *testing.T) {
   Since 2026-11-23 11:58:00Z (2m ago).
 `,
 		},
+		"unverified": {
+			with: func(s *sight) {
+				s.say(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonPassedUnverified, "3 of 5 pods passed without a verdict of AlterShield Server")
+			},
+			want: `deployment/sleep in shop: Success
+
+· Pods passed without a verdict of AlterShield Server.
+  3 of 5 pods passed without a verdict of AlterShield Server
+  Since 2026-11-23 11:58:00Z (2m ago).
+  What you may do:
+    kubectl altershield check
+      Looks at the operator itself: whether it runs, and its webhooks are called.
+`,
+		},
 		"blocked": {
 			with: blockedBySecond,
 			want: `deployment/sleep in shop: blocked
@@ -208,6 +223,21 @@ func TestPrintExplanation(t *testing.T) {
 				t.Errorf("printed (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What cannot be mended by an edit is not to be edited.
+func TestPrintNotAccepted(t *testing.T) {
+	for reason, want := range map[string]string{
+		v1alpha1.ReasonInvalidContent: "kubectl edit opsconfiginfo/x", v1alpha1.ReasonTypeMismatch: "kubectl edit opsconfiginfo/x",
+		v1alpha1.ReasonUnknownName: "kubectl delete opsconfiginfo/x", v1alpha1.ReasonOfCluster: "kubectl delete opsconfiginfo/x",
+		v1alpha1.ReasonLocked: "kubectl delete opsconfiginfo/x",
+	} {
+		c, out := testConnection(t)
+		(&asked{c: c}).printNotAccepted(&explainPrinter{now: testNow}, []Item{{Kind: "OpsConfigInfo", Namespace: "shop", Name: "x", What: "not accepted", Why: reason + ": because"}})
+		if !strings.Contains(out.String(), "    "+want+"\n") {
+			t.Errorf("%s: %s", reason, out)
+		}
 	}
 }
 
@@ -347,6 +377,11 @@ func TestDraw(t *testing.T) {
 	}
 	if err := s.draw(gone); err != nil {
 		t.Fatal(err)
+	}
+	var terminal bytes.Buffer
+	onTerminal := &screen{w: &terminal, terminal: true, now: func() time.Time { return now }, began: testNow}
+	if err := onTerminal.draw(show("one")); err != nil || terminal.String() != "\x1b[H\x1b[2Jone since 1m3s\n" {
+		t.Errorf("%v: drew %q on a terminal, whose scrollback is to stay", err, terminal.String())
 	}
 	if want := "one since 1m0s\n\ntwo since 1m2s\n\nEOF\n  look elsewhere\n"; out.String() != want {
 		t.Errorf("drew %q, not %q", out.String(), want)

@@ -20,11 +20,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
 // many shows what needs somebody, or all workloads.
@@ -38,7 +41,7 @@ func (a *asked) many(ctx context.Context, everywhere, all bool) error {
 		return err
 	}
 	show := func(ctx context.Context, r *reader, w io.Writer, now time.Time) error {
-		v, err := e.census(ctx, r, namespace, all, false)
+		v, err := e.census(ctx, r, namespace, false)
 		if err != nil {
 			return err
 		}
@@ -73,7 +76,7 @@ func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 	if err != nil {
 		return err
 	}
-	v, err := e.census(ctx, newReader(live, live.Scheme()), namespace, true, true)
+	v, err := e.census(ctx, newReader(live, live.Scheme()), namespace, true)
 	if err != nil {
 		return err
 	}
@@ -94,18 +97,19 @@ func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 		if !structured(a.output) {
 			_, summary := summaryOf(s, explained.Findings)
 			p.print(a.c.Out, explained, summary)
-			fmt.Fprintln(a.c.Out)
+			printf(a.c.Out, "\n")
 		}
 	}
 	if structured(a.output) {
 		return printStructured(a.c.Out, a.output, all)
 	}
 	a.printNotAccepted(p, all.NotAccepted)
-	if len(all.Items)+len(all.NotAccepted) == 0 {
-		fmt.Fprintln(a.c.Out, markGood.of(a.style, "Nothing needs anybody."))
+	down := slices.ContainsFunc(v.sights, func(s *sight) bool { return len(s.down) > 0 })
+	if len(all.Items)+len(all.NotAccepted)+len(all.Missing) == 0 && !down {
+		printf(a.c.Out, "%s\n", markGood.of(a.style, "Nothing needs anybody."))
 	}
 	for _, missing := range all.Missing {
-		fmt.Fprintln(a.c.Out, markPlain.of(a.style, missing))
+		printf(a.c.Out, "%s\n", markPlain.of(a.style, missing))
 	}
 	return nil
 }
@@ -117,7 +121,12 @@ func (a *asked) printNotAccepted(p *explainPrinter, items []Item) {
 		name := strings.ToLower(item.Kind) + "/" + item.Name
 		f := Finding{
 			Needs: item.Needs, Says: name + " in " + item.Namespace + " is not accepted: it is not in force as it is written.", Details: []string{item.Why}, Since: item.Since,
-			Do: []Advice{{"kubectl edit " + name + a.clusterFlags() + a.namespaceFlag(item.Namespace), "opens it; the message names the field, and what to write"}},
+			Do: []Advice{{command("edit", name) + a.clusterFlags() + a.namespaceFlag(item.Namespace), "opens it; the message names the field, and what to write"}},
+		}
+		// These cannot be edited so that they count.
+		switch reason, _, _ := strings.Cut(item.Why, ": "); reason {
+		case v1alpha1.ReasonUnknownName, v1alpha1.ReasonOfCluster, v1alpha1.ReasonLocked:
+			f.Do = []Advice{{command("delete", name) + a.clusterFlags() + a.namespaceFlag(item.Namespace), "removes it, as it has no effect; a name cannot be changed, so create it again as the message says, if it is needed"}}
 		}
 		if item.What != "not accepted" {
 			f.Says, f.Do = name+" in "+item.Namespace+": "+item.What+".", []Advice{advisor{clusterFlags: a.clusterFlags()}.check()}
@@ -166,17 +175,17 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 			rows, marks = append(rows, row), append(marks, markOfItem(&o.Items[i]))
 		}
 		p.table(w, rows, marks)
-		fmt.Fprintln(w)
+		printf(w, "\n")
 	}
-	fmt.Fprintln(w, p.counts(o))
+	printf(w, "%s\n", p.counts(o))
 	if o.Counts.NeedSomebody+o.Counts.Wait > 0 {
-		fmt.Fprintln(w, "What to do: "+p.explain)
+		printf(w, "What to do: %s\n", p.explain)
 	}
 	if o.NotEnrolled {
-		fmt.Fprintln(w, "The namespace is not under defense. To begin: "+p.enroll)
+		printf(w, "The namespace is not under defense. To begin: %s\n", p.enroll)
 	}
 	for _, missing := range o.Missing {
-		fmt.Fprintln(w, markPlain.of(p.style, missing))
+		printf(w, "%s\n", markPlain.of(p.style, missing))
 	}
 }
 
@@ -185,7 +194,7 @@ func (p *overviewPrinter) row(i *Item) []string {
 	if i.Since != nil {
 		since = age(p.now.Sub(i.Since.Time))
 	}
-	why := strings.ReplaceAll(i.Why, "\n", " ")
+	why := i.Why
 	if utf8.RuneCountInString(why) > maxWhy && !p.wide {
 		why = string([]rune(why)[:maxWhy]) + p.dots()
 	}
@@ -245,7 +254,7 @@ func (p *overviewPrinter) counts(o *Overview) string {
 		text += "; " + countOf(c.Quarantined, "has", "have") + " versions in quarantine"
 	}
 	text += "."
-	if c.NeedSomebody+c.Wait == 0 && c.Workloads > 0 && len(o.Items) == 0 {
+	if c.NeedSomebody+c.Wait+c.Crashing == 0 && c.Workloads > 0 && len(o.Items)+len(o.Missing) == 0 {
 		return markGood.of(p.style, "Nothing needs anybody. ") + text
 	}
 	return text

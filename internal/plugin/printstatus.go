@@ -46,9 +46,9 @@ func (p *statusPrinter) print(w io.Writer, s *Status) {
 	if len(s.Releases) > 0 && m == markPlain && s.Releases[0].Current {
 		m = markOfState(s.Releases[0].State)
 	}
-	fmt.Fprintln(w, m.of(p.style, title+": "+s.Summary))
+	printf(w, "%s\n", m.of(p.style, title+": "+s.Summary))
 	for _, line := range p.facts(s) {
-		fmt.Fprintf(w, "  %-11s %s\n", line[0], line[1])
+		printf(w, "  %-11s %s\n", line[0], line[1])
 	}
 	nodes := make([]node, 0, len(s.Releases))
 	for i := range s.Releases {
@@ -56,7 +56,7 @@ func (p *statusPrinter) print(w io.Writer, s *Status) {
 	}
 	p.tree(w, nodes, "")
 	for _, missing := range s.Missing {
-		fmt.Fprintln(w, markPlain.of(p.style, missing))
+		printf(w, "%s\n", markPlain.of(p.style, missing))
 	}
 }
 
@@ -112,7 +112,6 @@ const maxText = 160
 
 // cut shortens a message.
 func (p *statusPrinter) cut(text string) string {
-	text = strings.ReplaceAll(text, "\n", " ")
 	if p.wide || utf8.RuneCountInString(text) <= maxText {
 		return text
 	}

@@ -18,7 +18,6 @@ package plugin
 
 import (
 	"errors"
-	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -35,7 +34,9 @@ type remedied struct {
 func remedy(err error, do string) error { return &remedied{err: err, do: do} }
 
 // Error says what is wrong, and what to do.
-func (r *remedied) Error() string { return fmt.Sprintf("%s\n  %s", r.err, r.do) }
+func (r *remedied) Error() string { return r.err.Error() + r.tail() }
+
+func (r *remedied) tail() string { return "\n  " + r.do }
 
 // Unwrap is what is wrong.
 func (r *remedied) Unwrap() error { return r.err }

@@ -98,7 +98,7 @@ func (c *changer) repair(ctx context.Context, f repairFlags, args []string) erro
 
 // repairObserved repairs a workload that releases are kept back of.
 func (c *changer) repairObserved(ctx context.Context, api client.Client, s *situation, f repairFlags) (err error) {
-	fmt.Fprintf(c.Out, "%s: %s\n", s.target, describeHeld(s))
+	printf(c.Out, "%s: %s\n", s.target, describeHeld(s))
 	var repair *repairing
 	switch {
 	case f.file != "":
@@ -161,7 +161,12 @@ func (c *changer) removeStale(ctx context.Context, api client.Client, s *situati
 	if !isStale(s.stored) {
 		return nil
 	}
-	what := fmt.Sprintf("%s: remove the label %s, which was there before the block and does not count", s.target, v1alpha1.IgnoredSuspendLabel)
+	return c.removeOverride(ctx, api, s, "which was there before the block and does not count")
+}
+
+// removeOverride takes the label off.
+func (c *changer) removeOverride(ctx context.Context, api client.Client, s *situation, why string) error {
+	what := fmt.Sprintf("%s: remove the label %s, %s", s.target, v1alpha1.IgnoredSuspendLabel, why)
 	return c.change(what, s.target.String()+" label removed", func(dryRun []string) error {
 		patched, err := patchOps(ctx, api, s.stored, append([]workload.Op{sameObject(s.stored)}, labelOps(s.stored, v1alpha1.IgnoredSuspendLabel, nil)...), dryRun)
 		if err != nil {
@@ -186,7 +191,7 @@ func (c *changer) removeUnused(ctx context.Context, api client.Client, s *situat
 	if released.Labels[v1alpha1.IgnoredSuspendLabel] == "" {
 		return nil
 	}
-	fmt.Fprintf(c.Out, "%s: it passed without the label %s: nothing kept it back any more\n", s.target, v1alpha1.IgnoredSuspendLabel)
+	printf(c.Out, "%s: it passed without the label %s: nothing kept it back any more\n", s.target, v1alpha1.IgnoredSuspendLabel)
 	what := fmt.Sprintf("%s: remove this label, so that no later release passes by it", s.target)
 	err := c.change(what, s.target.String()+" label removed", func(dryRun []string) error {
 		// Only the one of this release.
@@ -196,7 +201,7 @@ func (c *changer) removeUnused(ctx context.Context, api client.Client, s *situat
 	})
 	if err != nil {
 		return remedy(fmt.Errorf("release %d is made, and the label is still there: %w", released.Release(), err),
-			fmt.Sprintf("remove it: kubectl label %s %s- -n %s", s.target, v1alpha1.IgnoredSuspendLabel, s.key.Namespace))
+			"remove it: "+c.kubectl(s.key.Namespace, "label", s.target.String(), v1alpha1.IgnoredSuspendLabel+"-"))
 	}
 	return nil
 }
@@ -209,7 +214,7 @@ func withLabels(w *defense.Workload) client.Object {
 // letNextPass sets the label, and releases nothing.
 func (c *changer) letNextPass(ctx context.Context, api client.Client, s *situation) error {
 	if s.w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !isStale(s.stored) {
-		fmt.Fprintf(c.Out, "%s: the next release passes already\n", s.target)
+		printf(c.Out, "%s: the next release passes already\n", s.target)
 		return nil
 	}
 	stale := isStale(s.stored)
@@ -228,7 +233,7 @@ func (c *changer) letNextPass(ctx context.Context, api client.Client, s *situati
 		return staleRemoved(stale && !c.pretends(), err)
 	}
 	if !c.pretends() {
-		fmt.Fprintf(c.Out, "release now; to take it back: kubectl label %s %s- -n %s\n", s.target, v1alpha1.IgnoredSuspendLabel, s.key.Namespace)
+		printf(c.Out, "release now; to take it back: %s\n", c.kubectl(s.key.Namespace, "label", s.target.String(), v1alpha1.IgnoredSuspendLabel+"-"))
 	}
 	c.next(c.command(s.target, "status"))
 	return nil
@@ -255,7 +260,7 @@ func (c *changer) release(ctx context.Context, api client.Client, s *situation, 
 	stale := isStale(s.stored)
 	if stale && c.pretends() {
 		// Only without the label can the rest be tried.
-		fmt.Fprintf(c.Out, "%s: its label %s was there before the block and does not count: it would be removed, and set again with the repair\n", s.target, v1alpha1.IgnoredSuspendLabel)
+		printf(c.Out, "%s: its label %s was there before the block and does not count: it would be removed, and set again with the repair\n", s.target, v1alpha1.IgnoredSuspendLabel)
 		return nil
 	}
 	if err := c.removeStale(ctx, api, s); err != nil {
@@ -305,7 +310,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situa
 	if defense.HeldBy(s.w.Labels, s.w.Annotations, s.now).Blocked {
 		follows = "its Success lifts the block"
 	}
-	fmt.Fprintf(c.Out, "%s: release %d (version %s); %s\n", s.target, released.Release(), released.Version, follows)
+	printf(c.Out, "%s: release %d (version %s); %s\n", s.target, released.Release(), released.Version, follows)
 	if err := c.removeUnused(ctx, api, s, released); err != nil {
 		return err
 	}
@@ -330,7 +335,7 @@ func (c *connection) isRepair(s *situation, would *defense.Workload) error {
 // changesNothing is the error of a repair that leaves the template as it is.
 func (c *connection) changesNothing(s *situation) error {
 	return remedy(fmt.Errorf("nothing would be released: %s has this template already (version %s)", s.target, s.w.Version),
-		"change something, or correct the verdict: "+c.command(s.target, "verdict pass"))
+		"change something, or correct the verdict: "+c.commandIn(s.key.Namespace, "verdict", "pass", s.target.String()))
 }
 
 // settingImages makes a repair by images.

@@ -97,7 +97,7 @@ func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) 
 		return err
 	}
 	if asked, ok := s.w.Annotations[v1alpha1.RollbackToAnnotation]; ok {
-		fmt.Fprintf(c.Out, "%s: a rollback to %q was asked for before, and is not carried out yet\n", t, asked)
+		printf(c.Out, "%s: a rollback to %q was asked for before, and is not carried out yet\n", t, asked)
 	}
 	what := fmt.Sprintf("%s: set back %s to %s, %s", t, describeVersion(s.w.Version, s.w.Images), describeVersion(to.Version, to.images), sinceRelease(to.Release))
 	// The version, and not last-success: it is what the user was told.
@@ -198,7 +198,7 @@ func historyHas(history []remembered, w *defense.Workload, now time.Time) string
 			lines[i] += " (in quarantine)"
 		}
 	}
-	return "the history has:\n    " + strings.Join(lines, "\n    ")
+	return "the history has: " + strings.Join(lines, "; ")
 }
 
 // awaitRollback waits until the operator carried the request out, or refused it.
@@ -233,7 +233,7 @@ func (c *connection) watchTarget(api client.WithWatch, t target, timeout time.Du
 func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to remembered, asked time.Time) error {
 	switch outcome := rollbackOutcome(s.w, now.w, to.Version); outcome {
 	case rollbackDone:
-		fmt.Fprintf(c.Out, "%s: rolled back; version %s is verified now as release %d, and version %s is in quarantine\n",
+		printf(c.Out, "%s: rolled back; version %s is verified now as release %d, and version %s is in quarantine\n",
 			s.target, to.Version, now.w.Release(), s.w.Version)
 		c.next(c.command(s.target, "wait"))
 		return nil
@@ -402,7 +402,7 @@ func (c *changer) tellUnquarantined(s *situation, after *unstructured.Unstructur
 		return remedy(fmt.Errorf("nothing was ended: the quarantine of %s has changed at this moment", s.target), "see "+c.command(s.target, "status"))
 	}
 	left := defense.HeldBy(after.GetLabels(), after.GetAnnotations(), s.now).Quarantine
-	fmt.Fprintf(c.Out, "%s: %s; still in quarantine: %s\n", s.target, done.Describe(), cmp.Or(strings.Join(left, ", "), "none"))
+	printf(c.Out, "%s: %s; still in quarantine: %s\n", s.target, done.Describe(), cmp.Or(strings.Join(left, ", "), "none"))
 	c.next(c.command(s.target, "history"))
 	return nil
 }

@@ -66,6 +66,10 @@ type sight struct {
 	batches map[types.UID][]*v1alpha1.ChangePod
 	history []remembered
 	pods    []defense.Pod
+	// down are the pods that may be down; of many workloads, those in CrashLoopBackOff,
+	// where unready says that there may be some.
+	down    []downPod
+	unready bool
 	// settings in force for it; nil where they are not known.
 	settings *settings.InForce
 	// missing are things that the user must not read, and what is not told because of
@@ -149,6 +153,7 @@ func (e *eyes) look(ctx context.Context, r *reader, t target) (*sight, error) {
 		{"whether its namespace is under defense is", s.seeNamespace},
 		{"the versions that it can be rolled back to are", s.seeHistory},
 		{"its pods are", s.seePods},
+		{"pods of earlier versions are", s.seeOldPods},
 		{"the settings in force are", s.seeSettings},
 	} {
 		err := step.see(ctx, view)
@@ -282,10 +287,7 @@ func (s *sight) seeSettings(ctx context.Context, view cluster.View) error {
 			s.defendedSince = defense.DefendedSince(s.defendedSince, o, s.workload.GVK)
 		}
 	}
-	inForce, err := view.InForceOn(ctx, s.workload)
-	if current := s.current(); err == nil && current != nil {
-		inForce, err = view.InForceOf(ctx, s.workload, current)
-	}
+	inForce, err := view.InForceOf(ctx, s.workload, s.current())
 	if err != nil {
 		return err
 	}

@@ -238,11 +238,15 @@ func (c *connection) commandIn(namespace string, args ...string) string {
 
 // kubectl is what a person types to run a command of kubectl itself in a namespace.
 func (c *connection) kubectl(namespace string, args ...string) string {
-	words := append([]string{"kubectl"}, args...)
+	return c.flagged(namespace, command(args...))
+}
+
+// flagged is a command with the flags that choose a namespace, and the cluster.
+func (c *connection) flagged(namespace, command string) string {
 	if namespace != "" && namespace != c.contextNamespace() {
-		words = append(words, "-n", namespace)
+		command += " -n " + defense.ShellWord(namespace)
 	}
-	return strings.Join(append(words, c.clusterFlags()...), " ")
+	return strings.Join(append([]string{command}, c.clusterFlags()...), " ")
 }
 
 // clusterFlags are those that chose the cluster, and who the user is there. A token and
@@ -257,23 +261,15 @@ func (c *connection) clusterFlags() (flags []string) {
 		{"--user", f.AuthInfoName}, {"--as", f.Impersonate}, {"--as-uid", f.ImpersonateUID},
 	} {
 		if flag.value != nil && *flag.value != "" {
-			flags = append(flags, flag.name+"="+quoted(*flag.value))
+			flags = append(flags, flag.name+"="+defense.ShellWord(*flag.value))
 		}
 	}
 	if f.ImpersonateGroup != nil {
 		for _, group := range *f.ImpersonateGroup {
-			flags = append(flags, "--as-group="+quoted(group))
+			flags = append(flags, "--as-group="+defense.ShellWord(group))
 		}
 	}
 	return flags
-}
-
-// quoted is a word as a shell needs it.
-func quoted(word string) string {
-	if !strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]{}!#~") {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // contextNamespace is the namespace that commands without -n are in.

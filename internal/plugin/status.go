@@ -24,9 +24,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -75,26 +75,10 @@ func (a *asked) clusterFlags() string {
 
 // namespaceFlag names a namespace where commands are not about it by themselves.
 func (a *asked) namespaceFlag(namespace string) string {
-	if namespace == a.implied() {
+	if namespace == a.c.contextNamespace() {
 		return ""
 	}
-	return " -n " + namespace
-}
-
-// implied is the namespace that commands are about which name none.
-func (a *asked) implied() string {
-	raw, err := a.c.flags.ToRawKubeConfigLoader().RawConfig()
-	if err != nil {
-		return ""
-	}
-	name := raw.CurrentContext
-	if of := a.c.flags.Context; of != nil && *of != "" {
-		name = *of
-	}
-	if context, ok := raw.Contexts[name]; ok && context.Namespace != "" {
-		return context.Namespace
-	}
-	return metav1.NamespaceDefault
+	return " -n " + defense.ShellWord(namespace)
 }
 
 const statusLong = `

@@ -86,7 +86,7 @@ func (st style) colored(text, sgr string) string {
 	if !st.color || sgr == "" {
 		return text
 	}
-	return "\x1b[" + sgr + "m" + text + "\x1b[0m"
+	return own + "[" + sgr + "m" + text + own + "[0m"
 }
 
 func (st style) bold(text string) string { return st.colored(text, "1") }
@@ -130,7 +130,7 @@ func (st style) tree(w io.Writer, nodes []node, indent string) {
 		if i == len(nodes)-1 {
 			at, under = last, none
 		}
-		fmt.Fprintln(w, indent+at+n.text)
+		printf(w, "%s\n", indent+at+n.text)
 		st.tree(w, n.sub, indent+under)
 	}
 }
@@ -154,10 +154,10 @@ func (st style) table(w io.Writer, rows [][]string, marks []mark) {
 		}
 		text := strings.TrimRight(line.String(), " ")
 		if n == 0 {
-			fmt.Fprintln(w, "  "+st.bold(text))
+			printf(w, "  %s\n", st.bold(text))
 			continue
 		}
-		fmt.Fprintln(w, marks[n].of(st, text))
+		printf(w, "%s\n", marks[n].of(st, text))
 	}
 }
 
@@ -186,13 +186,19 @@ func structured(format string) bool { return format == formatJSON || format == f
 // printStructured prints something for programs.
 func printStructured(w io.Writer, format string, what any) error {
 	data, err := json.MarshalIndent(what, "", "  ")
+	// JSON escapes line breaks, and C0 alone.
+	lines := strings.Split(string(data), "\n")
+	for i := range lines {
+		lines[i] = clean(lines[i])
+	}
+	data = []byte(strings.Join(lines, "\n"))
 	if err == nil && format == formatYAML {
 		data, err = yaml.JSONToYAML(data)
 	}
 	if err != nil {
 		return fmt.Errorf("encode the output: %w", err)
 	}
-	_, err = fmt.Fprintln(w, strings.TrimSpace(string(data)))
+	_, err = io.WriteString(w, strings.TrimSpace(string(data))+"\n")
 	return err
 }
 

@@ -132,6 +132,7 @@ func init() {
 	add(v1alpha1.ConditionVerified, map[[2]string]telling{
 		{isUnknown, v1alpha1.ReasonChecking}:        {NeedsNothing, "being verified", "The verification goes on.", doWatch},
 		{isTrue, v1alpha1.ReasonAllPassed}:          {NeedsNoWord, "verified", "Every pod passed.", nil},
+		{isTrue, v1alpha1.ReasonPassedUnverified}:   {NeedsNothing, "not verified", "Pods passed without a verdict of AlterShield Server.", doCheck},
 		{isFalse, v1alpha1.ReasonPodFailed}:         {NeedsSomebody, "failed", "A pod failed its verification.", doFailed},
 		{isFalse, v1alpha1.ReasonOrderCheckFailed}:  {NeedsSomebody, "failed", "AlterShield Server failed the order as a whole.", doFailed},
 		{isFalse, v1alpha1.ReasonCheckFailed}:       {NeedsSomebody, "failed", "A check of a policy failed the release as a whole.", doFailed},
@@ -144,9 +145,11 @@ func init() {
 		{isFalse, v1alpha1.ReasonHoldVerified}:      {NeedsNoWord, "went on", "The rollout waited for its verdicts, which passed.", nil},
 		{isFalse, v1alpha1.ReasonHoldRanOut}:        {NeedsNothing, "went on without verdicts", "The rollout waited as long as it may, and went on without verdicts.", nil},
 		{isFalse, v1alpha1.ReasonHoldFailed}:        {NeedsNothing, "hold ended", "The rollout does not wait any more, because the release failed.", nil},
-		{isFalse, v1alpha1.ReasonHoldEdited}:        {NeedsNothing, "hold ended by hand", "The rollout does not wait any more, because somebody set a field by which it did.", nil},
-		{isFalse, v1alpha1.ReasonHoldEnded}:         {NeedsNoWord, "hold ended", "There is nothing that the rollout waits for any more.", nil},
-		{isFalse, v1alpha1.ReasonNotHeld}:           {NeedsNothing, "not held", "The rollout does not wait for its verdicts, although something asks for that.", nil},
+		{isFalse, v1alpha1.ReasonHoldStuck}: {NeedsNothing, "hold ended, pods are stuck",
+			"A pod of an earlier version is not Ready, so the rollout does not wait for verdicts any longer.", nil},
+		{isFalse, v1alpha1.ReasonHoldEdited}: {NeedsNothing, "hold ended by hand", "The rollout does not wait any more, because somebody set a field by which it did.", nil},
+		{isFalse, v1alpha1.ReasonHoldEnded}:  {NeedsNoWord, "hold ended", "There is nothing that the rollout waits for any more.", nil},
+		{isFalse, v1alpha1.ReasonNotHeld}:    {NeedsNothing, "not held", "The rollout does not wait for its verdicts, although something asks for that.", nil},
 	})
 	add(v1alpha1.ConditionBlocked, map[[2]string]telling{
 		{isTrue, v1alpha1.ReasonPodFailed}:         {NeedsSomebody, "blocked", "The workload is blocked, because a pod of this release failed.", doFailed},
@@ -211,6 +214,7 @@ func addOrder() {
 		check := "The " + which + " check of the order "
 		add(kind, map[[2]string]telling{
 			{isUnknown, v1alpha1.ReasonChecking}:       {NeedsNothing, "being checked", check + "goes on.", doWatch},
+			{isUnknown, v1alpha1.ReasonStartedAgain}:   {NeedsNothing, "being checked", check + "goes on at a second node, because the server lost the first one.", doWatch},
 			{isTrue, v1alpha1.ReasonPassed}:            {NeedsNoWord, "passed", check + "passed.", nil},
 			{isTrue, v1alpha1.ReasonSkipped}:           {NeedsNoWord, "nothing to check", check + "had nothing to check.", nil},
 			{isFalse, v1alpha1.ReasonCheckFailed}:      {NeedsSomebody, "failed", check + "failed.", doFailed},
@@ -231,6 +235,7 @@ func addOrder() {
 		{isTrue, v1alpha1.ReasonCheckNotSubmitted}:  {NeedsTime, "waits for the server", "A check could not be submitted to AlterShield Server for long.", doCheck},
 		{isTrue, v1alpha1.ReasonVerdictOutstanding}: {NeedsTime, "waits for the server", "A check has had no verdict of AlterShield Server for long.", doWatch},
 		{isFalse, v1alpha1.ReasonAnswered}:          {NeedsNoWord, "answered", "AlterShield Server answered.", nil},
+		{isFalse, v1alpha1.ReasonPassedUnverified}:  {NeedsNoWord, "no verdict", "AlterShield Server gave no verdict in time.", nil},
 		{isFalse, v1alpha1.ReasonReleaseEnded}:      {NeedsNoWord, "ended", "The release ended before AlterShield Server answered.", nil},
 	})
 	add(v1alpha1.ConditionOrderEnded, map[[2]string]telling{
@@ -258,6 +263,7 @@ func addDefense() {
 		{isTrue, v1alpha1.ReasonEvictionRefused}:  {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and the operator may not evict it.", doDeleteStuck},
 		{isTrue, v1alpha1.ReasonRepairDisabled}:   {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and the setting repair is off.", doDeleteStuck},
 		{isTrue, v1alpha1.ReasonMadeAgain}:        {NeedsSomebody, "pod stuck", "A pod of a version that was left keeps the rollout back, and the StatefulSet makes it of such a version again when it goes.", doMadeAgain},
+		{isTrue, v1alpha1.ReasonVersionUnknown}:   {NeedsSomebody, "pod stuck", "A pod of another version keeps the rollout back, and the operator does not know whether that version is bad.", doDeleteStuck},
 		{isFalse, v1alpha1.ReasonRecovered}:       {NeedsNoWord, "not stuck", "Nothing is in the way of a pod that is stuck any more.", nil},
 		{isFalse, v1alpha1.ReasonReleaseEnded}:    {NeedsNoWord, "ended", "The release ended while a pod was stuck.", nil},
 	})

@@ -112,10 +112,12 @@ func TestTellsWhatIsDocumented(t *testing.T) {
 // elsewhere are reasons of the API that are none of a release's conditions, by what they
 // are of.
 var elsewhere = map[string][]string{
-	"of the operator's pods":  {"Answers", "AnswersWithErrors"},
-	"of checks and batches":   {"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate", "NoServer"},
-	"of policies":             {"Invalid", "TooMany"},
-	"of settings":             {"Configured", "ConfigurationMissing", "InForce", "InvalidContent", "TypeMismatch", "Locked", "OfCluster", "UnknownName", "Known"},
+	"of the operator's pods": {"Answers", "AnswersWithErrors"},
+	"of checks and batches":  {"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate", "NoServer"},
+	"of policies":            {"Invalid", "TooMany", "TooLarge", "RulesDoNotEnd"},
+	"of settings": {
+		"Configured", "ConfigurationMissing", "InForce", "InvalidContent", "TypeMismatch", "Locked", "OfCluster", "UnknownName", "Known", "Left",
+	},
 	"of events of a workload": {},
 }
 

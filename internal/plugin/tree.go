@@ -166,10 +166,12 @@ type Release struct {
 	OverriddenBy string       `json:"overriddenBy,omitempty"`
 	// Passed, Failed, Checking and Waiting count its pods: those with a verdict, those in
 	// a batch that is not done, and those that are finished and in no batch yet.
-	Passed   int32 `json:"passed"`
-	Failed   int32 `json:"failed"`
-	Checking int32 `json:"checking"`
-	Waiting  int32 `json:"waiting"`
+	Passed int32 `json:"passed"`
+	// Unverified are those of Passed that have no verdict of AlterShield Server.
+	Unverified int32 `json:"unverified,omitempty"`
+	Failed     int32 `json:"failed"`
+	Checking   int32 `json:"checking"`
+	Waiting    int32 `json:"waiting"`
 	// OrderStage and OrderURL are those of its order on AlterShield Server.
 	OrderStage v1alpha1.OrderStage `json:"orderStage,omitempty"`
 	OrderURL   string              `json:"orderUrl,omitempty"`
@@ -346,7 +348,7 @@ func (s *sight) defense() (Defense, string) {
 	case s.optedOut():
 		message := "its label " + v1alpha1.DefenseLabel + "=" + v1alpha1.DefenseDisabled + " takes it out of the defense"
 		if o, ok := defense.ParseOptOut(s.workload.Annotations[v1alpha1.OptedOutAnnotation]); ok {
-			message += "; " + defense.DescribeOptOut(o.User, o.While) + " at " + o.At.UTC().Format(time.RFC3339)
+			message += "; " + o.Describe() + " at " + o.At.UTC().Format(time.RFC3339)
 		}
 		return DefenseOptedOut, message
 	case s.observedByOwner():
@@ -457,7 +459,7 @@ func (s *sight) release(c *v1alpha1.ChangeWorkload, current bool, now time.Time)
 		Name: c.Name, Number: c.Spec.Release, Attempt: st.Attempt, Version: c.Spec.Reversion, Current: current,
 		State: stateOf(st.Status), Since: unixTime(cmp.Or(st.UpdateTimeUnix, c.Spec.CreateTimeUnix)), Started: unixTime(cmp.Or(st.StartTimeUnix, c.Spec.CreateTimeUnix)),
 		Images: st.Images, ReleasedBy: st.ReleasedBy, OverriddenBy: st.OverriddenBy,
-		Passed: st.PassCount, Failed: st.FailCount, Checking: st.CheckingCount, Waiting: st.PreparingCount,
+		Passed: st.PassCount, Unverified: st.UnverifiedCount, Failed: st.FailCount, Checking: st.CheckingCount, Waiting: st.PreparingCount,
 		OrderStage: st.OrderStage, OrderURL: st.OrderURL, Checks: checksOf(st.Checks),
 	}
 	for i := range st.Conditions {

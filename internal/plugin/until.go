@@ -19,7 +19,6 @@ package plugin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -175,5 +174,5 @@ func passes(err error) bool {
 
 // tellTrouble tells of a look that failed and is made again.
 func (c *connection) tellTrouble(err error) {
-	fmt.Fprintf(c.ErrOut, "%v; trying again\n", err)
+	printError(c.ErrOut, "trying again: ", err)
 }

@@ -125,7 +125,10 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("%s: release %d (version %s):\n  %s", t, change.Spec.Release, change.Spec.Reversion, strings.Join(done.Lines, "\n  "))
+	what := []string{fmt.Sprintf("%s: release %d (version %s):", t, change.Spec.Release, change.Spec.Reversion)}
+	for _, line := range done.Lines {
+		what = append(what, "  "+line)
+	}
 	told := func() string {
 		return t.String() + " verdict written; " + whatFollows(&f.correction, done, change, !known || inForce.Blocking && !inForce.Observe)
 	}
@@ -133,8 +136,14 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 		change, done, err = writeVerdicts(ctx, api, s, f, change, done, dryRun)
 		return err
 	})
-	if err != nil || c.pretends() {
+	if err != nil {
 		return err
+	}
+	if f.Pass {
+		c.tellLasting(t, failingPolicies(done.Batches))
+	}
+	if c.pretends() {
+		return nil
 	}
 	if f.wait {
 		if err := c.awaitVerdict(ctx, api, s, f, change, len(done.Left) > 0); err != nil {
@@ -143,6 +152,17 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 	}
 	c.next(c.command(t, "status"))
 	return nil
+}
+
+// tellLasting tells what lasts longer than a corrected verdict.
+func (c *changer) tellLasting(t target, policies []types.NamespacedName) {
+	for _, p := range policies {
+		printf(c.Out, "the policy %s in %s fails the next batch as well, where it finds the same. If it is wrong, correct it: %s\n",
+			p.Name, p.Namespace, c.kubectl(p.Namespace, "edit", "defensepolicy/"+p.Name))
+	}
+	if len(policies) > 0 {
+		printf(c.Out, "or let it only tell of this workload: %s\n", c.command(t, "observe"))
+	}
 }
 
 // correctedNow is what a correction changes of the current release as it is now.
@@ -291,7 +311,7 @@ func (c *changer) awaitVerdict(ctx context.Context, api client.WithWatch, s *sit
 	case err != nil:
 		return err
 	}
-	fmt.Fprintf(c.Out, "%s: release %d is %s\n", s.target, now.Spec.Release, stateName(now.Status.Status))
+	printf(c.Out, "%s: release %d is %s\n", s.target, now.Spec.Release, stateName(now.Status.Status))
 	return c.tellBlock(ctx, api, s)
 }
 
@@ -325,10 +345,10 @@ func (c *changer) tellBlock(ctx context.Context, api client.Client, s *situation
 		if by == "" {
 			by = "a user"
 		}
-		fmt.Fprintf(c.Out, "%s: releases are blocked since %s, by %s\n", s.target, unixText(since), by)
+		printf(c.Out, "%s: releases are blocked since %s, by %s\n", s.target, unixText(since), by)
 		return nil
 	}
-	fmt.Fprintf(c.Out, "%s: releases are not blocked\n", s.target)
+	printf(c.Out, "%s: releases are not blocked\n", s.target)
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -176,6 +177,24 @@ func (c *correction) withResults(b *v1alpha1.ChangePod, pods []v1alpha1.PodInfo)
 	}
 	b.Status.Message = v1alpha1.ChangePodMessagePostFinish
 	return b
+}
+
+// failingPolicies are the policies whose checks failed batches. They fail the next batch as
+// well, where they find the same.
+func failingPolicies(batches []*v1alpha1.ChangePod) (policies []types.NamespacedName) {
+	for _, b := range batches {
+		for i := range b.Status.Checks {
+			c := &b.Status.Checks[i]
+			names := strings.Split(c.Name, "/")
+			if c.Phase != v1alpha1.CheckFailed || c.Mode == v1alpha1.ModeObserve || len(names) != 3 {
+				continue
+			}
+			if p := (types.NamespacedName{Namespace: names[0], Name: names[1]}); !slices.Contains(policies, p) {
+				policies = append(policies, p)
+			}
+		}
+	}
+	return policies
 }
 
 // correctRelease passes what fails the release as a whole.

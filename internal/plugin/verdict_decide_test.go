@@ -23,8 +23,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // doneBatch is a batch of release 2 of version B that is done.
@@ -152,6 +154,24 @@ func TestCorrect(t *testing.T) {
 				t.Errorf("what was read is changed (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A verdict that is corrected lasts for its batch alone, where a rule fails.
+func TestLasting(t *testing.T) {
+	check := func(name string, phase v1alpha1.CheckPhase, mode v1alpha1.PolicyMode) *v1alpha1.ChangePod {
+		return &v1alpha1.ChangePod{Status: v1alpha1.ChangePodStatus{Checks: []v1alpha1.CheckStatus{{Name: name, Phase: phase, Mode: mode}}}}
+	}
+	c, out := testConnection(t)
+	(&changer{connection: c}).tellLasting(target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}}, failingPolicies([]*v1alpha1.ChangePod{
+		check("ops/default/up", v1alpha1.CheckFailed, v1alpha1.ModeEnforce), check("ops/default/ping", v1alpha1.CheckFailed, v1alpha1.ModeEnforce),
+		check("ops/tries/up", v1alpha1.CheckFailed, v1alpha1.ModeObserve), check("ops/well/up", v1alpha1.CheckPassed, v1alpha1.ModeEnforce),
+		check("altershield", v1alpha1.CheckFailed, ""),
+	}))
+	want := "the policy default in ops fails the next batch as well, where it finds the same. If it is wrong, correct it: kubectl edit defensepolicy/default -n ops\n" +
+		"or let it only tell of this workload: kubectl altershield observe deployment/sleep\n"
+	if out.String() != want {
+		t.Errorf("it tells\n%s\nwant\n%s", out, want)
 	}
 }
 

@@ -108,19 +108,19 @@ func (c *connection) version(ctx context.Context, only bool, operator, output st
 		}
 	}
 	if output != "" {
-		if err := printAs(c.Out, output, v); err != nil {
+		if err := printStructured(c.Out, output, v); err != nil {
 			return err
 		}
 		return failed
 	}
-	fmt.Fprintf(c.Out, "client: %s (commit %s, %s, %s)\n", v.Client.Version, v.Client.Commit, v.Client.Go, v.Client.Platform)
+	printf(c.Out, "client: %s (commit %s, %s, %s)\n", v.Client.Version, v.Client.Commit, v.Client.Go, v.Client.Platform)
 	if failed != nil || only {
 		return failed
 	}
-	fmt.Fprintf(c.Out, "operator: %s, in %s\n", cmp.Or(strings.Join(v.Server.Images, ", "), "no Deployment of it that you may read"), v.Server.Namespace)
-	fmt.Fprintf(c.Out, "kinds: %s\n", cmp.Or(strings.Join(v.Server.Kinds, ", "), "none"))
+	printf(c.Out, "operator: %s, in %s\n", cmp.Or(strings.Join(v.Server.Images, ", "), "no Deployment of it that you may read"), v.Server.Namespace)
+	printf(c.Out, "kinds: %s\n", cmp.Or(strings.Join(v.Server.Kinds, ", "), "none"))
 	for _, warning := range v.Warnings {
-		fmt.Fprintln(c.ErrOut, "warning:", warning)
+		printf(c.ErrOut, "warning: %s\n", warning)
 	}
 	return nil
 }

@@ -18,7 +18,6 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +30,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -56,7 +54,7 @@ type WaitResult struct {
 	// where there is none.
 	Version string `json:"version"`
 	Release int64  `json:"release"`
-	// Ending is Success, NoRelease, Suspend, Rollback, Canceled, Failed, Undefended or
+	// Ending is Success, NoRelease, Suspend, NotProven, Rollback, Canceled, Failed, Undefended or
 	// Timeout.
 	Ending string `json:"ending"`
 	// Message explains it.
@@ -83,7 +81,8 @@ Exit codes:
     0  the release succeeded; or there is none: the template has not changed since the
        workload came under defense
     1  an error: no such workload, no right to read it, a wrong flag
-    2  the release failed its verification (Suspend)
+    2  the release failed its verification (Suspend); with --for=proven also where too many
+       of its pods failed or were restarted soon after its success
     3  the release was rolled back
     4  a newer release replaced it before it ended, or the workload was deleted
     5  AlterShield Server refused the release
@@ -113,14 +112,15 @@ func waitCommand(c *connection) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.until, "for", "success", "success: exit code 0 only where the release succeeded. done: 0 also where it ended otherwise (codes 2 to 5)")
+	flags.StringVar(&f.until, "for", "success", "success: exit code 0 only where the release succeeded. "+
+		"proven: 0 only where it has also run well for long enough since. done: 0 also where it ended otherwise (codes 2 to 5)")
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait; 0 is without end")
 	flags.StringVar(&f.version, "version", "", "wait for the last release of this version, in place of the current one")
 	flags.Int64Var(&f.release, "release", 0, "wait for the release of this number, in place of the current one; it may be yet to come")
 	flags.StringVar(&f.undefended, "undefended", "fail", "what to do where the workload is not under defense. fail: exit code 6. rollout: wait for the rollout, as kubectl rollout status does")
 	flags.StringVarP(&f.output, "output", "o", "", "json or yaml: print the result so, and the progress on the error stream")
 	completeFlag(cmd, "version", c.completeVersions)
-	completeFlag(cmd, "for", fixed("success", "done"))
+	completeFlag(cmd, "for", fixed("success", "proven", "done"))
 	completeFlag(cmd, "undefended", fixed("fail", "rollout"))
 	completeFlag(cmd, "output", fixed("json", "yaml"))
 	return cmd
@@ -128,8 +128,8 @@ func waitCommand(c *connection) *cobra.Command {
 
 func (f *waitFlags) check() error {
 	switch {
-	case !slices.Contains([]string{"success", "done"}, f.until):
-		return remedy(fmt.Errorf("--for=%s is not known", f.until), "give success or done")
+	case !slices.Contains([]string{"success", "proven", "done"}, f.until):
+		return remedy(fmt.Errorf("--for=%s is not known", f.until), "give success, proven or done")
 	case !slices.Contains([]string{"fail", "rollout"}, f.undefended):
 		return remedy(fmt.Errorf("--undefended=%s is not known", f.undefended), "give fail or rollout")
 	case !slices.Contains([]string{"", "json", "yaml"}, f.output):
@@ -184,7 +184,8 @@ func (c *connection) wait(ctx context.Context, f waitFlags, args []string) error
 	if err := w.choose(ctx, s); err != nil {
 		return err
 	}
-	fmt.Fprintf(w.progress, "%s: waiting for %s\n", t, describeAwaited(w.awaited, s.w))
+	w.awaited.Proven = f.until == "proven"
+	printf(w.progress, "%s: waiting for %s\n", t, describeAwaited(w.awaited, s.w))
 	return w.end(w.run(ctx))
 }
 
@@ -208,7 +209,7 @@ func (w *waiter) choose(ctx context.Context, s *situation) error {
 	case w.waitFlags.version == "":
 		w.awaited = defaultAwaited(s.w)
 		if w.awaited.Version != s.w.Version {
-			fmt.Fprintf(w.progress, "%s: the operator went back from release %d to version %s, which is release %d; to wait for that one: %s\n",
+			printf(w.progress, "%s: the operator went back from release %d to version %s, which is release %d; to wait for that one: %s\n",
 				w.target, w.awaited.Release, s.w.Version, s.w.Release(), w.command(w.target, "wait", fmt.Sprintf("--release=%d", s.w.Release())))
 		}
 		return nil
@@ -240,7 +241,7 @@ func lastOfVersion(begin string, w *defense.Workload, changes []v1alpha1.ChangeW
 	version, err := fullVersion(begin, known)
 	switch {
 	case err != nil:
-		return awaited{}, remedy(fmt.Errorf("%s has released %w", w.Name, err), "see kubectl altershield history "+w.Kind()+"/"+w.Name)
+		return awaited{}, remedy(fmt.Errorf("%s has released %w", w.Name, err), "see "+command("altershield", "history", w.Kind()+"/"+w.Name))
 	case version == w.Version:
 		return current, nil
 	default:
@@ -306,7 +307,7 @@ func (w *waiter) tell(lines []progressLine) {
 	for _, line := range lines {
 		if w.told[line.Key] != line.Text {
 			w.told[line.Key] = line.Text
-			fmt.Fprintf(w.progress, "%s: %s\n", w.target, line.Text)
+			printf(w.progress, "%s: %s\n", w.target, line.Text)
 		}
 	}
 }
@@ -382,7 +383,7 @@ func mayHaveSlipped(ctx context.Context, r client.Reader, s *situation) (slipped
 
 // rollout waits for the rollout of a workload that is not under defense.
 func (w *waiter) rollout(ctx context.Context, why string) error {
-	fmt.Fprintf(w.progress, "%s: not under defense: %s; waiting for its rollout\n", w.target, why)
+	printf(w.progress, "%s: not under defense: %s; waiting for its rollout\n", w.target, why)
 	watch := &watcher{
 		api: w.api, timeout: w.timeout, trouble: w.tellTrouble,
 		what: []watched{{w.kind.ObjectList(), []client.ListOption{client.InNamespace(w.key.Namespace), client.MatchingFields{"metadata.name": w.key.Name}}}},
@@ -446,10 +447,10 @@ func (w *waiter) end(err error) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(w.Out, "%s: %s\n", w.target, w.last.Message)
+		printf(w.Out, "%s: %s\n", w.target, w.last.Message)
 	}
 	if what := w.lookNext(); what != "" {
-		fmt.Fprintln(w.progress, "see: "+what)
+		printf(w.progress, "see: %s\n", what)
 	}
 	if code == 0 {
 		return nil
@@ -460,7 +461,7 @@ func (w *waiter) end(err error) error {
 // lookNext is the command to look with next; empty where all is well.
 func (w *waiter) lookNext() string {
 	switch w.last.Ending {
-	case endedSuspend, endedRollback, endedFailed:
+	case endedSuspend, endedNotProven, endedRollback, endedFailed:
 		return w.command(w.target, "explain")
 	case endedCanceled, endedTimeout:
 		return w.command(w.target, "status")
@@ -476,23 +477,7 @@ func (w *waiter) print(code int) error {
 		Kind: w.kind.GroupVersionKind().Kind, Namespace: w.key.Namespace, Name: w.key.Name, Version: w.awaited.Version, Release: w.awaited.Release,
 		Ending: string(w.last.Ending), Message: w.last.Message, ExitCode: code,
 	}
-	return printAs(w.Out, w.output, result)
-}
-
-// printAs prints a value as json or yaml.
-func printAs(out io.Writer, format string, value any) error {
-	data, err := json.MarshalIndent(value, "", "  ")
-	if err == nil && format == "yaml" {
-		data, err = yaml.JSONToYAML(data)
-	}
-	if err != nil {
-		return fmt.Errorf("print as %s: %w", format, err)
-	}
-	if format == "json" {
-		data = append(data, '\n')
-	}
-	_, err = out.Write(data)
-	return err
+	return printStructured(w.Out, w.output, result)
 }
 
 // reach connects to the cluster, and finds the workload that the arguments name.

@@ -42,6 +42,8 @@ const (
 	endedNothing ending = "NoRelease"
 	// endedSuspend: it failed its verification.
 	endedSuspend ending = "Suspend"
+	// endedNotProven: it succeeded, and too many of its pods failed soon after that.
+	endedNotProven ending = "NotProven"
 	// endedRollback: the workload was set back to another version.
 	endedRollback ending = "Rollback"
 	// endedCanceled: a newer release replaced it, or the workload was deleted.
@@ -62,7 +64,7 @@ func (e ending) code() int {
 	switch e {
 	case endedSuccess, endedNothing:
 		return 0
-	case endedSuspend:
+	case endedSuspend, endedNotProven:
 		return 2
 	case endedRollback:
 		return 3
@@ -87,6 +89,8 @@ type awaited struct {
 	// From is a number that its own is not below: the workload has this one. A record of
 	// the same version with a lower number is that of an earlier release.
 	From int64
+	// Proven: it is waited for until its version is proven.
+	Proven bool
 }
 
 // String names it.
@@ -214,7 +218,7 @@ func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWa
 	s := &c.Status
 	switch s.Status {
 	case v1alpha1.ChangeWorkloadSuccess:
-		return v.unlessRolledBack(a, verdictOfWait{Ending: endedSuccess, Message: succeeded(a, s)})
+		return v.unlessRolledBack(a, v.ofSuccess(a, s))
 	case v1alpha1.ChangeWorkloadSuspend:
 		if v.rolledBack(a) != "" {
 			return v.unlessRolledBack(a, verdictOfWait{})
@@ -233,6 +237,26 @@ func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWa
 		return canceled(a, s)
 	default:
 		return v.open(a, s)
+	}
+}
+
+// ofSuccess is the look at a release that succeeded, and may have to be proven.
+func (v releaseView) ofSuccess(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
+	proven := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProven)
+	switch {
+	case !a.Proven:
+		return verdictOfWait{Ending: endedSuccess, Message: succeeded(a, s)}
+	case proven != nil && proven.Status == metav1.ConditionTrue:
+		return verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s is proven: %s", a, proven.Message)}
+	case proven != nil && proven.Status == metav1.ConditionFalse:
+		return verdictOfWait{Ending: endedNotProven, Message: fmt.Sprintf("%s is not proven: %s", a, proven.Message)}
+	case v.Workload == nil || v.Workload.Deleting || !v.at(a):
+		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("%s succeeded, and was replaced before it was proven", a)}
+	case v.Undefended != "":
+		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s succeeded, and nothing proves it: %s", a, v.Undefended)}
+	default:
+		const unknown = "it is proven once a pod has run well, while versions are kept (setting history)"
+		return verdictOfWait{Message: succeeded(a, s) + "; " + conditionText(s, v1alpha1.ConditionProven, unknown)}
 	}
 }
 
@@ -265,7 +289,12 @@ func (v releaseView) ofPrevious(a awaited, p *v1alpha1.PreviousRelease) verdictO
 	}
 	switch p.Status {
 	case v1alpha1.ChangeWorkloadSuccess:
-		return v.unlessRolledBack(a, verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s succeeded; a newer release has followed", a)})
+		how := verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s succeeded; a newer release has followed", a)}
+		if a.Proven {
+			how.Ending = endedCanceled
+			how.Message += ", and nothing is kept of whether it was proven"
+		}
+		return v.unlessRolledBack(a, how)
 	case v1alpha1.ChangeWorkloadSuspend:
 		return v.unlessRolledBack(a, verdictOfWait{Ending: endedSuspend, Message: fmt.Sprintf("%s failed its verification%s; a newer release has followed", a, why)})
 	case v1alpha1.ChangeWorkloadRollback:
@@ -288,7 +317,7 @@ func (v releaseView) unrecorded(a awaited, c *v1alpha1.ChangeWorkload) verdictOf
 		return v.unlessRolledBack(a, verdictOfWait{})
 	case v.Undefended != "":
 		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s is not verified: %s", a, v.Undefended)}
-	case w.RecordedVersion() == "" && w.Release() == 0 && len(v.Changes) == 0 && w.Version == a.Version:
+	case w.RecordedVersion() == "" && v.newestRelease() < max(w.Release(), 1) && w.Version == a.Version:
 		return v.baseline(a)
 	case a.Release > w.Release():
 		return verdictOfWait{Message: fmt.Sprintf("%s has not begun: the workload is at release %d", a, w.Release())}
@@ -302,6 +331,14 @@ func (v releaseView) unrecorded(a awaited, c *v1alpha1.ChangeWorkload) verdictOf
 	default:
 		return verdictOfWait{Message: "the operator has not recorded the release yet"}
 	}
+}
+
+// newestRelease is the largest number of a release that has a record; 0 where none has.
+func (v releaseView) newestRelease() (newest int64) {
+	for i := range v.Changes {
+		newest = max(newest, v.Changes[i].Spec.Release)
+	}
+	return newest
 }
 
 // baseline is the look at a workload that has not released under defense.
@@ -355,7 +392,11 @@ func succeeded(a awaited, s *v1alpha1.ChangeWorkloadStatus) string {
 	if s.PassCount == 0 {
 		return fmt.Sprintf("%s succeeded, with no pod to verify", a)
 	}
-	return fmt.Sprintf("%s succeeded: %s passed", a, count(int(s.PassCount), "pod"))
+	text := fmt.Sprintf("%s succeeded: %s passed", a, count(int(s.PassCount), "pod"))
+	if s.UnverifiedCount > 0 {
+		text += fmt.Sprintf(", %d of them without a verdict of AlterShield Server", s.UnverifiedCount)
+	}
+	return text
 }
 
 // canceled reads off a record why a release ended without a result.

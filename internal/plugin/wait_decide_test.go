@@ -102,7 +102,19 @@ func TestDecideWait(t *testing.T) {
 	baseline := &defense.Workload{Name: "sleep", Version: versionA}
 	passed := recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)
 	passed.Status.PassCount = 5
+	unverified := *passed.DeepCopy()
+	unverified.Status.UnverifiedCount = 3
 	b2 := awaited{Version: versionB, Release: 2, From: 2}
+	proven := b2
+	proven.Proven = true
+	provenIs := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return conditionOf(v1alpha1.ConditionProven, status, reason, message)
+	}
+	succeeded := func(w *defense.Workload, conditions ...metav1.Condition) releaseView {
+		c := *passed.DeepCopy()
+		c.Status.Conditions = conditions
+		return releaseView{Workload: w, Changes: []v1alpha1.ChangeWorkload{c}}
+	}
 	for name, tt := range map[string]struct {
 		awaited awaited
 		view    releaseView
@@ -117,6 +129,10 @@ func TestDecideWait(t *testing.T) {
 			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{passed}},
 			endedSuccess, "", "release 2 (version " + versionB + ") succeeded: 5 pods passed", 2,
 		},
+		"success without verdicts": {
+			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{unverified}},
+			endedSuccess, "", "succeeded: 5 pods passed, 3 of them without a verdict of AlterShield Server", 2,
+		},
 		"success without pods": {
 			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}},
 			endedSuccess, "", "with no pod to verify", 2,
@@ -124,6 +140,26 @@ func TestDecideWait(t *testing.T) {
 		"success, and replaced since": {
 			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{passed, recordOf(versionC, 3, v1alpha1.ChangeWorkloadRunning)}},
 			endedSuccess, "", "succeeded", 2,
+		},
+		"success, to be proven": {
+			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionUnknown, v1alpha1.ReasonProving, "it has to run well for 5m0s")),
+			goesOn, "", "succeeded: 5 pods passed; it has to run well for 5m0s", 2,
+		},
+		"success, of which nothing is known": {proven, succeeded(atRelease(versionB, 2)), goesOn, "", "setting history", 2},
+		"proven": {
+			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it has run well for 5m0s")),
+			endedSuccess, "", "is proven: it has run well for 5m0s", 2,
+		},
+		"not proven": {
+			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionFalse, v1alpha1.ReasonPodsFail, "2 of 2 pods failed")),
+			endedNotProven, "", "is not proven: 2 of 2 pods failed", 2,
+		},
+		"replaced before it is proven":    {proven, succeeded(atRelease(versionC, 3)), endedCanceled, "", "replaced before it was proven", 2},
+		"rolled back before it is proven": {proven, succeeded(rolledBackFrom(versionB, 2, versionA)), endedRollback, "", "was rolled back", 2},
+		"replaced since, to be proven": {
+			proven, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{
+				withPrevious(recordOf(versionC, 3, v1alpha1.ChangeWorkloadRunning), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadSuccess))}},
+			endedCanceled, "", "nothing is kept of whether it was proven", 2,
 		},
 		"running": {
 			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},

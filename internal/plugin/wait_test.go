@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,7 +132,9 @@ func TestSlippedSince(t *testing.T) {
 	upgraded := metav1.NewTime(enrolled.Add(time.Hour))
 	blocking := func(conditions ...metav1.Condition) *v1alpha1.OpsConfigInfo {
 		o := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: settings.NameBlocking}}
-		o.Status.Conditions = conditions
+		o.Status.Conditions = append(slices.Clone(conditions), metav1.Condition{
+			Type: v1alpha1.ConditionInstalled, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(enrolled.Add(-time.Hour)),
+		})
 		return o
 	}
 	known := metav1.Condition{Type: v1alpha1.DefendsConditionPrefix + "StatefulSet", Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown, LastTransitionTime: upgraded}

@@ -80,7 +80,7 @@ func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator s
 		var list v1alpha1.OpsConfigInfoList
 		switch err := r.List(ctx, &list, client.InNamespace(namespace)); {
 		case apierrors.IsForbidden(err):
-			fmt.Fprintf(c.ErrOut, "the settings in force are not known: %s\n", reasonOf(err))
+			printf(c.ErrOut, "the settings in force are not known: %s\n", reasonOf(err))
 			return settings.InForce{}, false, nil
 		case err != nil:
 			return settings.InForce{}, false, fmt.Errorf("list opsconfiginfoes of %s: %w", namespace, err)
@@ -88,7 +88,7 @@ func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator s
 		objects[i] = list.Items
 	}
 	if len(objects[0]) == 0 {
-		fmt.Fprintln(c.ErrOut, noSettings(operator))
+		printf(c.ErrOut, "%s\n", noSettings(operator))
 		return settings.InForce{}, false, nil
 	}
 	in = settings.For(objects[0], objects[1], w.Annotations)

@@ -40,6 +40,15 @@ func annotated() []string {
 	return slices.DeleteFunc(names(), func(name string) bool { return !known[name].annotation })
 }
 
+// Annotations are the keys of the annotations by which a workload has settings of its own.
+func Annotations() []string {
+	keys := annotated()
+	for i := range keys {
+		keys[i] = annotation(keys[i])
+	}
+	return keys
+}
+
 func annotation(name string) string { return v1alpha1.SettingAnnotationPrefix + name }
 
 // annotate applies what a workload sets by its annotations. Where one cannot be
@@ -60,6 +69,9 @@ func (l *layers) annotate(operator []v1alpha1.OpsConfigInfo, annotations map[str
 			l.in.Problems = append(l.in.Problems, fmt.Sprintf("annotation %s: %v; the OpsConfigInfo %q applies", annotation(name), err, name))
 		case before.Blocking && !l.in.Blocking, !before.Observe && l.in.Observe, before.Hold.Holds() && !l.in.Hold.Holds():
 			l.in.Lowered = append(l.in.Lowered, name)
+		}
+		if err == nil {
+			l.names(name, value)
 		}
 		if err == nil && name == NameObserve {
 			l.in.ObservedBy = "the annotation " + annotation(name)

@@ -34,7 +34,7 @@ func written(name string, s Settings) string {
 	case NameTimeouts:
 		return fmt.Sprintf("wait=%s,pre=%s,post=%s,settle=%s", s.Wait, s.PreTimeout, s.PostTimeout, s.Settle)
 	case NameRollback:
-		return fmt.Sprintf("after=%s,slow=%s,tolerate=%d%%", s.RollbackAfter, s.RollbackSlow, s.RollbackTolerate)
+		return fmt.Sprintf("after=%s,slow=%s,tolerate=%d%%,proven=%s", s.RollbackAfter, s.RollbackSlow, s.RollbackTolerate, s.RollbackProven)
 	case NameHistory:
 		return fmt.Sprint(s.History)
 	case NameAdmission:
@@ -64,6 +64,7 @@ func outOfBounds(s Settings) string {
 		"after":        s.RollbackAfter < time.Second,
 		"slow":         s.RollbackSlow < time.Second,
 		"tolerate":     s.RollbackTolerate < 0 || s.RollbackTolerate > 100,
+		"proven":       s.RollbackProven < 0 || s.RollbackProven > MaxProven,
 		"history":      s.History < 0 || s.History > MaxHistory,
 		"admission":    s.AdmissionTimeout < 100*time.Millisecond || s.AdmissionTimeout > MaxAdmissionTimeout,
 		"quarantine":   s.QuarantineFor < time.Second || s.QuarantineFor > MaxQuarantine,
@@ -81,7 +82,8 @@ func outOfBounds(s Settings) string {
 
 // contents are what a fuzzer begins with.
 func contents() []string {
-	return []string{"", "10", "0", "-1", "201", "2m", "1ns", "after=2m,slow=10m,tolerate=10%", "tolerate=0", "tolerate=101%", "after=",
+	return []string{"", "10", "0", "-1", "201", "2m", "1ns", "after=2m,slow=10m,tolerate=10%", "tolerate=0", "proven=0", "proven=61m",
+		"tolerate=101%", "after=",
 		"wait=60s,pre=120s,post=120s,settle=10s", "settle=0", "settle=0s,settle=1s", "wait=9999999h", "wait=1s,", "=,=", "5/10m", "first", "every,atMost=30m", "first,atMost=59s", "every,", "5/", "/10m", "1000/24h",
 		"2.9s", "3s", "1e3", "+7", "0x10", "٣", "enabled", "disabled", "true", "false", " 7 ", "\xff", "wait=1s\nx", strings.Repeat("9", 300)}
 }

@@ -35,6 +35,8 @@ type InForce struct {
 	Lowered []string
 	// ObservedBy says what turned observing on; empty while it is off.
 	ObservedBy string
+	// ByOwner: nothing but the owner of the workload did.
+	ByOwner bool
 }
 
 // FromObjects computes the settings in force from the objects of the operator's
@@ -53,7 +55,11 @@ func For(operator, namespace []v1alpha1.OpsConfigInfo, annotations map[string]st
 	}
 	for i := range namespace {
 		o := &namespace[i]
-		l.apply(o, AssessOwn(o, operator), "the namespace")
+		own := AssessOwn(o, operator)
+		l.apply(o, own, "the namespace")
+		if own.InForce != nil && own.InForce.Enable {
+			l.names(o.Name, own.InForce.Content)
+		}
 	}
 	l.annotate(operator, annotations)
 	if !l.in.Observe {
@@ -66,7 +72,8 @@ func For(operator, namespace []v1alpha1.OpsConfigInfo, annotations map[string]st
 // none.
 func (f *InForce) ObserveOwned(owner string) {
 	if owner != "" && !f.Observe {
-		f.Observe, f.ObservedBy = true, fmt.Sprintf("its owner, the %s (the label %s=%s defends it all the same)", owner, v1alpha1.DefenseLabel, v1alpha1.DefenseEnforced)
+		f.Observe, f.ByOwner = true, true
+		f.ObservedBy = fmt.Sprintf("its owner, the %s (the label %s=%s defends it all the same)", owner, v1alpha1.DefenseLabel, v1alpha1.DefenseEnforced)
 	}
 }
 
@@ -87,6 +94,11 @@ func (l *layers) apply(o *v1alpha1.OpsConfigInfo, a Assessment, whose string) {
 	if o.Name == NameObserve {
 		l.in.ObservedBy = fmt.Sprintf("the OpsConfigInfo %q of %s", NameObserve, whose)
 	}
+}
+
+// names notes that the workload or its namespace names a part of a setting itself.
+func (l *layers) names(name, content string) {
+	l.in.RollbackOwnProven = l.in.RollbackOwnProven || name == NameRollback && strings.Contains(content, provenPart+"=")
 }
 
 // Assessment says whether an object's spec is in force and what is.

@@ -62,6 +62,22 @@ func TestFor(t *testing.T) {
 			change: func(s *Settings) {
 				s.RollbackAfter, s.RollbackSlow, s.RollbackTolerate, s.Settle = 4*time.Minute, 20*time.Minute, 0, 0
 			}},
+		"proven of the operator": {
+			operator:    stored(named("rollback", v1alpha1.TypeRollback).On("proven=1h")),
+			namespace:   stored(named("rollback", v1alpha1.TypeRollback).Off("proven=2m")),
+			annotations: annotated("rollback", "after=4m"),
+			change:      func(s *Settings) { s.RollbackAfter, s.RollbackProven = 4*time.Minute, time.Hour }},
+		"proven of the operator, enabled by workload": {
+			operator: stored(named("rollback", v1alpha1.TypeRollback).On("proven=1h")), annotations: annotated("rollback", "enabled"),
+			change: func(s *Settings) { s.RollbackProven = time.Hour }},
+		"proven of the namespace": {
+			namespace: stored(named("rollback", v1alpha1.TypeRollback).On("proven=2m")), annotations: annotated("rollback", "after=4m"),
+			change: func(s *Settings) {
+				s.RollbackAfter, s.RollbackProven, s.RollbackOwnProven = 4*time.Minute, 2*time.Minute, true
+			}},
+		"proven of the workload": {
+			annotations: annotated("rollback", "after=2m,proven=5m"), change: func(s *Settings) { s.RollbackOwnProven = true }},
+		"proven of the workload, which is not valid": {annotations: annotated("rollback", "proven=2h"), problem: "from 1s to 1h"},
 		"parts are inherited from what is off": {
 			namespace: stored(named("rollback", v1alpha1.TypeRollback).Off("after=3m")), annotations: annotated("rollback", "enabled"),
 			change: func(s *Settings) { s.RollbackAfter = 3 * time.Minute }},

@@ -32,7 +32,7 @@ import (
 // is written.
 const (
 	timeoutsExample = "wait=60s,pre=120s,post=120s,settle=10s"
-	rollbackExample = "after=2m,slow=10m,tolerate=10%"
+	rollbackExample = "after=2m,slow=10m,tolerate=10%,proven=5m"
 	brakeExample    = "5/10m"
 	holdingExample  = "every,atMost=30m"
 )
@@ -43,12 +43,18 @@ const (
 	holdEvery = "every"
 )
 
+// provenPart is the part of the setting rollback that Settings.RollbackProven is.
+const provenPart = "proven"
+
+// MaxProven bounds RollbackProven.
+const MaxProven = time.Hour
+
 // Bounds of a quarantine and of the brake.
 const (
 	// MaxQuarantine is the longest time a version that never started is denied
 	// before it may be tried again.
 	MaxQuarantine = 24 * time.Hour
-	// MaxBrake bounds the rollbacks that are counted.
+	// MaxBrake bounds the setting. Of more than 500 the limit is 500, because so many are remembered.
 	MaxBrake = 1000
 	// MaxBrakeWindow bounds the time they are counted for.
 	MaxBrakeWindow = 24 * time.Hour
@@ -108,6 +114,16 @@ func zeroOr(into *time.Duration) func(string) error {
 	}
 }
 
+// provenTime reads Settings.RollbackProven.
+func provenTime(into *time.Duration) func(string) error {
+	return func(text string) error {
+		if err := zeroOr(into)(text); err != nil || *into > MaxProven {
+			return errors.New("neither 0 nor a duration from 1s to 1h")
+		}
+		return nil
+	}
+}
+
 // percent reads a share such as "10%".
 func percent(into *int) func(string) error {
 	return func(text string) error {
@@ -159,7 +175,7 @@ func readRollback(s *Settings, content string) error {
 	if strings.Contains(content, "=") {
 		err = readParts(content, map[string]func(string) error{
 			"after": atLeastOneSecond(&read.RollbackAfter), "slow": atLeastOneSecond(&read.RollbackSlow),
-			"tolerate": percent(&read.RollbackTolerate),
+			"tolerate": percent(&read.RollbackTolerate), provenPart: provenTime(&read.RollbackProven),
 		})
 	} else if err = atLeastOneSecond(&read.RollbackAfter)(content); err != nil {
 		err = fmt.Errorf("%q: %w", content, err)

@@ -84,6 +84,11 @@ type Settings struct {
 	// RollbackTolerate is how many pods may hang once one has finished, in
 	// percent of the replicas, 0 to 100.
 	RollbackTolerate int
+	// RollbackProven is how long after its Success a release is rolled back because pods of it
+	// begin to fail, and how long it has to run well to be proven; 0: it is not rolled back.
+	// RollbackOwnProven: the workload or its namespace names it.
+	RollbackProven    time.Duration
+	RollbackOwnProven bool
 	// Quarantine: a version that never started is denied for QuarantineFor, and
 	// longer each time it fails again. Off: until it is overridden.
 	Quarantine    bool
@@ -160,7 +165,7 @@ var known = map[string]setting{
 	},
 	NameRollback: {
 		kind:       v1alpha1.TypeRollback,
-		remark:     "roll back a release whose pods do not come up within content",
+		remark:     "roll back a release whose pods do not come up within content, or go down soon after its success",
 		initial:    v1alpha1.OpsConfigValue{Enable: true, Content: "2m"},
 		apply:      applyRollback,
 		annotation: true, content: true,

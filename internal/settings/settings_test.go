@@ -42,7 +42,7 @@ func TestFromObjects(t *testing.T) {
 	initial := Settings{
 		Blocking: true, Halting: true, History: 10, BatchSize: 1, AdmissionTimeout: 2 * time.Second,
 		Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, Settle: 10 * time.Second,
-		Rollback: true, RollbackAfter: 2 * time.Minute, RollbackSlow: 10 * time.Minute, RollbackTolerate: 10,
+		Rollback: true, RollbackAfter: 2 * time.Minute, RollbackSlow: 10 * time.Minute, RollbackTolerate: 10, RollbackProven: 5 * time.Minute,
 		Quarantine: true, QuarantineFor: time.Hour, Brake: true, BrakeCount: 5, BrakeWindow: 10 * time.Minute,
 		Hold: v1alpha1.HoldNone, Repair: true, HoldAtMost: 30 * time.Minute,
 	}
@@ -79,6 +79,9 @@ func TestFromObjects(t *testing.T) {
 		"rollback in parts": {stored(named("rollback", v1alpha1.TypeRollback).On("after=1m,slow=20m,tolerate=25%")), with(func(s *Settings) {
 			s.RollbackAfter, s.RollbackSlow, s.RollbackTolerate = time.Minute, 20*time.Minute, 25
 		})},
+		"never after success": {
+			stored(named("rollback", v1alpha1.TypeRollback).On("proven=0")), with(func(s *Settings) { s.RollbackProven = 0 }),
+		},
 		"rollback in part":    {stored(named("rollback", v1alpha1.TypeRollback).On("tolerate=0")), with(func(s *Settings) { s.RollbackTolerate = 0 })},
 		"settling":            {stored(named("timeouts", v1alpha1.TypeTimeouts).On("settle=1m")), with(func(s *Settings) { s.Settle = time.Minute })},
 		"settling off":        {stored(named("timeouts", v1alpha1.TypeTimeouts).On("settle=0")), with(func(s *Settings) { s.Settle = 0 })},
@@ -203,6 +206,7 @@ func TestAssess(t *testing.T) {
 		"settling too short":  {named("timeouts", v1alpha1.TypeTimeouts).On("settle=5ms"), false, v1alpha1.ReasonInvalidContent, "neither 0 nor"},
 		"rollback part twice": {named("rollback", v1alpha1.TypeRollback).On("slow=5m,slow=6m"), false, v1alpha1.ReasonInvalidContent, "at most once"},
 		"rollback no slow":    {named("rollback", v1alpha1.TypeRollback).On("slow=0"), false, v1alpha1.ReasonInvalidContent, "at least 1s"},
+		"proven too long":     {named("rollback", v1alpha1.TypeRollback).On("proven=61m"), false, v1alpha1.ReasonInvalidContent, "from 1s to 1h"},
 		"tolerates a number":  {named("rollback", v1alpha1.TypeRollback).On("tolerate=10"), false, v1alpha1.ReasonInvalidContent, "100%"},
 		"tolerates too many":  {named("rollback", v1alpha1.TypeRollback).On("tolerate=101%"), false, v1alpha1.ReasonInvalidContent, "100%"},
 		"tolerates negative":  {named("rollback", v1alpha1.TypeRollback).On("tolerate=-1%"), false, v1alpha1.ReasonInvalidContent, "100%"},

@@ -114,6 +114,9 @@ func (p *AlterShield) nextOfBatch(ctx context.Context, s Subject) (Step, error) 
 	case plan.Call == defense.CallNone:
 		return Step{After: plan.RequeueAfter}, nil
 	}
+	if plan.Last {
+		ctx = altershield.LastTry(ctx)
+	}
 	answer, err := p.callOfBatch(ctx, &s, plan.Call)
 	if err != nil {
 		return Step{}, err
@@ -212,6 +215,9 @@ func (p *AlterShield) nextOfOrder(ctx context.Context, s Subject) (Step, error) 
 			p.orders.forget(key)
 		}
 		return Step{After: plan.RequeueAfter}, nil
+	}
+	if plan.Last {
+		ctx = altershield.LastTry(ctx)
 	}
 	answer, err := p.callOfOrder(ctx, &s, plan.Call)
 	if err != nil {

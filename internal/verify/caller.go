@@ -66,6 +66,20 @@ func portOf(p *v1alpha1.ProbeCheck) int32 {
 	}
 }
 
+// onPort returns a probe of another port.
+func onPort(p *v1alpha1.ProbeCheck, port int32) *v1alpha1.ProbeCheck {
+	p = p.DeepCopy()
+	switch {
+	case p.HTTP != nil:
+		p.HTTP.Port = port
+	case p.GRPC != nil:
+		p.GRPC.Port = port
+	case p.TCP != nil:
+		p.TCP.Port = port
+	}
+	return p
+}
+
 // call calls, until the context ends.
 func (c *caller) call(ctx context.Context, ip string, p *v1alpha1.ProbeCheck) defense.ProbeResult {
 	port := portOf(p)

@@ -54,8 +54,8 @@ const (
 	// maxRead is how much of the pods of a batch is held at a time, with what it takes in
 	// memory.
 	maxRead = 32 << 20
-	// maxEvaluations are made at a time, one of a namespace: each may hold so much, and
-	// take a processor for seconds.
+	// maxEvaluations are made at a time, one of a namespace: each may hold so much. The
+	// policies of the operator have as many of their own.
 	maxEvaluations = 2
 	// soon is how long those wait whose turn it is not, or for the cache.
 	soon = time.Second
@@ -69,14 +69,19 @@ type Cel struct {
 	// mu guards that what is remembered of a check is read and written as one.
 	mu         sync.Mutex
 	remembered *lru.Cache
-	slots      *slots.Slots
+	watch      *rules.Watch
+	// operators are the slots of policies of the operator, tenants those of all others.
+	operators, tenants *slots.Slots
 }
 
 var _ Provider = &Cel{}
 
 // NewCel evaluates rules about what the API server has.
 func NewCel(c *cluster.Cluster) *Cel {
-	return &Cel{view: c.View, clock: c.Clock, remembered: lru.New(maxRemembered), slots: slots.New(maxEvaluations, 1)}
+	return &Cel{
+		view: c.View, clock: c.Clock, remembered: lru.New(maxRemembered), watch: c.Rules,
+		operators: slots.New(maxEvaluations, 1), tenants: slots.New(maxEvaluations, 1),
+	}
 }
 
 // Name implements Provider.
@@ -167,14 +172,18 @@ func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (ne
 // their turn yet, or the cache may show soon what the API server has.
 func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadline *metav1.Time) *defense.RulesResult {
 	late := deadline != nil && !p.clock.Now().Add(2*soon).Before(deadline.Time)
-	release, ok := p.slots.Try(s.Release.Namespace)
+	turns := p.tenants
+	if of.IsOf(p.view.Operator) {
+		turns = p.operators
+	}
+	release, ok := turns.Try(s.Release.Namespace)
 	switch {
 	case !ok && late:
 		return &defense.RulesResult{Problem: "other checks by rules take all the time"}
 	case !ok:
 		return nil
 	}
-	defer release()
+	defer func() { release() }()
 	scope := rules.ScopeOf(of.Stage, of.Cel)
 	program, problem := rules.Of(ctx, of.Cel, scope)
 	if problem != "" {
@@ -195,7 +204,9 @@ func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadli
 	if len(in.Pods) == 0 && !result.Whole {
 		return result
 	}
-	failures, err := program.Evaluate(ctx, *in, rules.MaxTotalCost/int64(max(of.Sharing, 1)))
+	evaluated := release
+	release = func() {} // the evaluation gives the slot back
+	failures, err := p.watch.Evaluate(ctx, of.Rules(p.view.Operator), program, *in, evaluated)
 	for _, f := range failures {
 		result.False = append(result.False, defense.FalseRule(f))
 	}

@@ -41,6 +41,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -142,7 +143,9 @@ func (r *ruled) create(o client.Object) {
 
 // restart lets another process go on.
 func (r *ruled) restart() {
-	r.cel = NewCel(&cluster.Cluster{View: cluster.View{Cached: r.api, Live: r.api, Operator: "operator", Kinds: workload.Defended()}, Clock: r.clock})
+	r.cel = NewCel(&cluster.Cluster{Rules: rules.NewWatch(r.clock, func(rules.Policy, time.Time) {}), Clock: r.clock, View: cluster.View{
+		Cached: r.api, Live: r.api, Operator: "operator", Kinds: workload.Defended(),
+	}})
 }
 
 func (r *ruled) check() *v1alpha1.CheckStatus { return &r.s.Batch.Status.Checks[0] }
@@ -343,18 +346,18 @@ func TestRulesLateInBackground(t *testing.T) {
 // stand in the way of others.
 func TestRulesTakeTurns(t *testing.T) {
 	r := newRuled(t, "true")
-	mine, ok := r.cel.slots.Try("ns")
+	mine, ok := r.cel.tenants.Try("ns")
 	if !ok {
 		t.Fatal("nobody has one")
 	}
 	if step := r.next(); step.After != soon || r.writes != 0 {
 		t.Errorf("it does not wait: %+v", step)
 	}
-	other, ok := r.cel.slots.Try("bank")
+	other, ok := r.cel.tenants.Try("bank")
 	if !ok {
 		t.Error("another namespace has none")
 	}
-	if _, ok := r.cel.slots.Try("third"); ok {
+	if _, ok := r.cel.tenants.Try("third"); ok {
 		t.Error("a third has one")
 	}
 	other()
@@ -362,8 +365,50 @@ func TestRulesTakeTurns(t *testing.T) {
 	if r.next(); r.check().Phase != v1alpha1.CheckPassed {
 		t.Errorf("the check is %+v", r.check())
 	}
-	if r.cel.slots.InUse() {
+	if r.cel.tenants.InUse() {
 		t.Error("it is kept")
+	}
+}
+
+// TestRulesOfTheOperatorTakeTurns: policies of namespaces leave the slots of the operator's
+// policies free.
+func TestRulesOfTheOperatorTakeTurns(t *testing.T) {
+	r := newRuled(t, "true")
+	r.s.Policies[0].Namespace, r.s.Batch.Status.Checks[0].Name = "operator", "operator/policy/rule"
+	for _, namespace := range []string{"ns", "bank"} {
+		if _, ok := r.cel.tenants.Try(namespace); !ok {
+			t.Fatal("there is no slot")
+		}
+	}
+	if r.next(); r.check().Phase != v1alpha1.CheckPassed {
+		t.Errorf("the check is %+v", r.check())
+	}
+	if r.cel.operators.InUse() {
+		t.Error("its slot is kept")
+	}
+}
+
+// TestRulesSetAside: rules of a policy that is set aside are an error until it is over, and
+// those of the operator's policies are not.
+func TestRulesSetAside(t *testing.T) {
+	for _, namespace := range []string{"ns", "operator"} {
+		t.Run(namespace, func(t *testing.T) {
+			r := newRuled(t, "true")
+			r.s.Policies[0].Namespace, r.s.Batch.Status.Checks[0].Name = namespace, namespace+"/policy/rule"
+			for range 3 {
+				r.cel.watch.Abandoned(rules.Policy{Namespace: namespace, Name: "policy", Generation: 1, Operators: namespace == "operator"})
+			}
+			r.next()
+			c := r.check()
+			aside := strings.Contains(c.Message, "the policy is set aside until")
+			if aside != (namespace == "ns") || aside != (c.Phase == v1alpha1.CheckRunning) {
+				t.Errorf("the check is %+v", c)
+			}
+			r.clock.SetTime(r.began.Add(rules.AsideFor))
+			if r.next(); r.check().Phase != v1alpha1.CheckPassed {
+				t.Errorf("the check is %+v", r.check())
+			}
+		})
 	}
 }
 

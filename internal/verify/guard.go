@@ -28,6 +28,7 @@ import (
 
 	"code.dny.dev/ssrf"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -174,9 +175,12 @@ func (at place) refuses(port int32) (refused defense.ProbeResult) {
 	return refused
 }
 
-// placeOfService says where a Service may be called; where it may not be, why not, and
-// what to do. One without a selector leads anywhere, and so does one that is a name.
-func placeOfService(s *corev1.Service, port int32) (ip string, refused defense.ProbeResult) {
+// portOfService returns the port of a Service whose backends may be called; where they may not be,
+// why not, and what to do. One without a selector leads anywhere, and so does one that is a name.
+func portOfService(s *corev1.Service, port int32) (of *corev1.ServicePort, refused defense.ProbeResult) {
+	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+		return p.Port == port && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP)
+	})
 	switch {
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
 		refused.Reason, refused.Message = "ExternalName", "it is of type ExternalName, which is not called: name a Service with a selector"
@@ -184,10 +188,56 @@ func placeOfService(s *corev1.Service, port int32) (ip string, refused defense.P
 		refused.Reason, refused.Message = "NoSelector", "it has no selector, and may lead anywhere: name a Service with a selector"
 	case s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone:
 		refused.Reason, refused.Message = "NoClusterIP", "it has no clusterIP: name a Service that is not headless, or probe with target Pods"
-	case !slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
-		return p.Port == port && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP)
-	}):
+	case i < 0:
 		refused.Reason, refused.Message = "PortNotDeclared", fmt.Sprintf("it has no TCP port %d, and no other port is called: name one of its ports", port)
+	default:
+		of = &s.Spec.Ports[i]
 	}
-	return s.Spec.ClusterIP, refused
+	return of, refused
+}
+
+// backends returns where the Ready pods behind a port of a Service may be called, by the rules for
+// pods; where none may be, why not.
+func backends(s *corev1.Service, of *corev1.ServicePort, pods []corev1.Pod) (at []netip.AddrPort, refused defense.ProbeResult) {
+	refused = defense.ProbeResult{Outcome: defense.ProbeBad, Reason: "NoBackend", Message: "no pod that it selects is Ready"}
+	for i := range pods {
+		pod := &pods[i]
+		ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		if pod.DeletionTimestamp != nil || !ready && !s.Spec.PublishNotReadyAddresses {
+			continue
+		}
+		where, port := placeOf(pod), targetPort(of, pod)
+		ip, err := netip.ParseAddr(where.ip)
+		if no := where.refuses(port); no.Reason != "" || err != nil {
+			no.Message = "pod " + pod.Name + ": " + no.Message
+			refused = no
+			continue
+		}
+		at = append(at, netip.AddrPortFrom(ip, uint16(port))) //nolint:gosec // a port of a container
+	}
+	if len(at) > 0 {
+		refused = defense.ProbeResult{}
+	}
+	return at, refused
+}
+
+// targetPort returns the port of a pod that a port of a Service leads to; 0 where the pod has no
+// port of that name.
+func targetPort(of *corev1.ServicePort, pod *corev1.Pod) int32 {
+	switch {
+	case of.TargetPort.Type == intstr.Int && of.TargetPort.IntVal == 0:
+		return of.Port
+	case of.TargetPort.Type == intstr.Int:
+		return of.TargetPort.IntVal
+	}
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		for _, p := range c.Ports {
+			if p.Name == of.TargetPort.StrVal {
+				return p.ContainerPort
+			}
+		}
+	}
+	return 0
 }

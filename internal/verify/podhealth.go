@@ -235,7 +235,7 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginChec
 		if c.Stage == v1alpha1.StageBatchPre {
 			check.Status.Stage = c.Stage
 		}
-		if c.PodHealth != nil && c.PodHealth.MaxRestarts != nil {
+		if c.PodHealth != nil {
 			pods, err := observed(ctx, v, s.Batch)
 			if err != nil {
 				return nil, err

@@ -20,6 +20,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +32,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -327,47 +330,63 @@ func (p *Probe) callOne(ctx context.Context, c call) {
 
 // measure calls a pod, where that may be done.
 func (p *Probe) measure(ctx context.Context, c call) defense.ProbeResult {
-	ip, refused := p.where(ctx, c)
+	ip, probe, refused := p.where(ctx, c)
 	began := p.clock.Now()
 	result := refused
 	if refused.Reason == "" {
 		ctx, cancel := context.WithTimeout(ctx, c.check.Timeout)
 		defer cancel()
-		result = p.caller.call(ctx, ip, c.check.Probe)
+		result = p.caller.call(ctx, ip, probe)
 	}
 	result.Began, result.Ended = began, p.clock.Now()
 	return result
 }
 
-// where says at which IP to call a pod, or the Service, or why not.
-func (p *Probe) where(ctx context.Context, c call) (ip string, refused defense.ProbeResult) {
+// where says at which IP to call a pod, or a backend of the Service, and with which port, or why not.
+func (p *Probe) where(ctx context.Context, c call) (ip string, probe *v1alpha1.ProbeCheck, refused defense.ProbeResult) {
 	if serviceOf(c.check) != "" {
-		return p.findService(ctx, c)
+		at, refused := p.findService(ctx, c)
+		return at.Addr().String(), onPort(c.check.Probe, int32(at.Port())), refused
 	}
 	at, refused := p.find(ctx, c)
 	if refused.Reason == "" {
 		refused = at.refuses(portOf(c.check.Probe))
 	}
-	return at.ip, refused
+	return at.ip, c.check.Probe, refused
 }
 
-// findService reads a Service from the API server, for each call: it may have become
-// another one.
-func (p *Probe) findService(ctx context.Context, c call) (ip string, refused defense.ProbeResult) {
+// maxBackends bounds the pods that are read to find a backend of a Service.
+const maxBackends = 100
+
+// findService reads a Service and its pods from the API server, for each call: it may have become
+// another one. It returns one backend, by chance, as the proxies of the nodes do. It goes by no
+// EndpointSlice, which may lead anywhere.
+func (p *Probe) findService(ctx context.Context, c call) (at netip.AddrPort, refused defense.ProbeResult) {
 	ctx, cancel := context.WithTimeout(ctx, c.check.Timeout)
 	defer cancel()
 	var service corev1.Service
 	err := p.view.Live.Get(ctx, types.NamespacedName{Namespace: c.pod.Namespace, Name: c.pod.Name}, &service)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", defense.ProbeResult{Reason: "NotFound", Message: "there is no such Service in namespace " + c.pod.Namespace + ": create it, or correct probe.service"}
+		return at, defense.ProbeResult{Reason: "NotFound", Message: "there is no such Service in namespace " + c.pod.Namespace + ": create it, or correct probe.service"}
 	case apierrors.IsForbidden(err):
-		return "", defense.ProbeResult{Reason: "Forbidden", Message: "the operator may not get Services: give it that right, see config/rbac/role.yaml"}
+		return at, defense.ProbeResult{Reason: "Forbidden", Message: "the operator may not get Services: give it that right, see config/rbac/role.yaml"}
 	case err != nil:
-		return "", defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say where it is"}
-	default:
-		return placeOfService(&service, portOf(c.check.Probe))
+		return at, defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say where it is"}
 	}
+	port, refused := portOfService(&service, portOf(c.check.Probe))
+	if refused.Reason != "" {
+		return at, refused
+	}
+	var pods corev1.PodList
+	if err := p.view.Live.List(ctx, &pods, client.InNamespace(service.Namespace), client.MatchingLabels(service.Spec.Selector), client.Limit(maxBackends)); err != nil {
+		return at, defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say which pods it selects"}
+	}
+	all, refused := backends(&service, port, pods.Items)
+	if len(all) == 0 {
+		return at, refused
+	}
+	return all[rand.IntN(len(all))], refused //nolint:gosec // chance, no secret
 }
 
 // find finds out where to call a pod, at the API server: the cache does not have its

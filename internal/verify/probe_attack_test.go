@@ -30,6 +30,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -97,8 +98,12 @@ func service(with func(*corev1.Service)) func(*probed) {
 	}
 }
 
+func both(a, b func(*probed)) func(*probed) { return func(p *probed) { a(p); b(p) } }
+
+func unreadyPod(p *probed) { p.change(func(pod *corev1.Pod) { pod.Status.Conditions = nil }) }
+
 // TestProbeAttacks: whatever a policy, a pod or a Service says, nothing is dialled but
-// the pods of the batch, or the Service, at ports that they declare.
+// the pods of the batch, or pods of the Service, at ports that they declare.
 func TestProbeAttacks(t *testing.T) {
 	other, otherSeen := serve(t, func(http.ResponseWriter, *http.Request) {})
 	answer := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(secret)) }
@@ -145,7 +150,32 @@ func TestProbeAttacks(t *testing.T) {
 		"a port that a Service has not":  {change: service(func(s *corev1.Service) { s.Spec.Ports[0].Port++ }), told: "it has no TCP port"},
 		"a port that a Service has else": {change: service(func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), told: "it has no TCP port"},
 		"a Service of another namespace": {change: service(func(s *corev1.Service) { s.Namespace = "other" }), told: "there is no such Service in namespace ns"},
-		"a Service at the API server":    {change: service(func(s *corev1.Service) { s.Spec.ClusterIP = apiServer }), told: "not one that is called"},
+		"a Service of the API server":    {change: both(at(apiServer), service(func(*corev1.Service) {})), told: "not one that is called"},
+		"a Service with another IP":      {change: service(func(s *corev1.Service) { s.Spec.ClusterIP = apiServer }), phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
+		"a Service of a node": {
+			change: both(func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }) }, service(func(*corev1.Service) {})),
+			told:   "pod a: it is in the network of its node, whose ports are not called",
+		},
+		"a Service that leads to another port": {
+			change: service(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(22) }), told: "pod a: none of its containers declares port 22",
+		},
+		"a Service that leads to a named port": {change: service(func(s *corev1.Service) {
+			s.Spec.Ports[0].TargetPort = intstr.FromString("web")
+		}), phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
+		"a Service that leads to no named port": {change: service(func(s *corev1.Service) {
+			s.Spec.Ports[0].TargetPort = intstr.FromString("other")
+		}), told: "none of its containers declares port 0"},
+		"a Service of other pods": {
+			change: service(func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "other"} }),
+			phase:  v1alpha1.CheckFailed, reason: "NoBackend", told: "no pod that it selects is Ready",
+		},
+		"a Service of pods that are not Ready": {
+			change: both(unreadyPod, service(func(*corev1.Service) {})), phase: v1alpha1.CheckFailed, reason: "NoBackend", told: "no pod that it selects is Ready",
+		},
+		"a Service that publishes pods that are not Ready": {
+			change: both(unreadyPod, service(func(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = true })),
+			phase:  v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := test.handler

@@ -80,7 +80,8 @@ func newProbed(t *testing.T, port int32, pods ...string) *probed {
 			t.Fatal(err)
 		}
 		full := pod.DeepCopy()
-		full.ResourceVersion, full.Spec.Containers = "", []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: port}}}}
+		full.Labels = map[string]string{"app": "web"}
+		full.ResourceVersion, full.Spec.Containers = "", []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: port}}}}
 		if err := p.live.Create(t.Context(), full); err != nil {
 			t.Fatal(err)
 		}

@@ -286,7 +286,7 @@ func resultsOf(change *v1alpha1.ChangeWorkload, since int64, now time.Time) resu
 func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) defense.Answer {
 	r := resultsOf(change, batch.Spec.CreateTimeUnix, now)
 	r.Batch, r.Pods = defense.BatchNumber(batch), len(batch.Spec.PodInfos)
-	success, msg := batch.Status.EndDueTimeUnix == 0, fmt.Sprintf("pods released: %d", len(batch.Spec.PodInfos))
+	success, msg := defense.EndsWithSuccess(batch), fmt.Sprintf("pods released: %d", len(batch.Spec.PodInfos))
 	if !success {
 		msg = defense.HowBatchEnded(change, batch)
 	}
@@ -350,7 +350,7 @@ func answerOf(err error) defense.Answer {
 	if err == nil {
 		return defense.Answer{Kind: defense.AnswerDone}
 	}
-	a := defense.Answer{Message: err.Error(), Unconfirmed: altershield.IsAmbiguous(err)}
+	a := defense.Answer{Message: err.Error(), Unconfirmed: altershield.IsAmbiguous(err), Unsent: errors.Is(err, altershield.ErrBreakerOpen)}
 	a.After, _ = altershield.RetryAfter(err)
 	switch {
 	case errors.Is(err, altershield.ErrThrottled):

@@ -362,27 +362,28 @@ func TestAnswerOf(t *testing.T) {
 		err  error
 		want defense.AnswerKind
 	}{
-		"none":         {nil, defense.AnswerDone},
-		"throttled":    {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrThrottled}, defense.AnswerThrottled},
-		"breaker open": {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrBreakerOpen}, defense.AnswerRetry},
-		"transport":    {&altershield.Error{Class: altershield.ClassRetry, Err: errors.New("reset")}, defense.AnswerRetry},
-		"anything":     {errors.New("something"), defense.AnswerRetry},
-		"101":          {refusal("101", altershield.ClassGiveUp), defense.AnswerIllegal},
-		"102":          {refusal("102", altershield.ClassHuman), defense.AnswerDenied},
-		"no token":     {&altershield.Error{Class: altershield.ClassHuman, Err: altershield.ErrNoToken}, defense.AnswerDenied},
-		"103":          {refusal("103", altershield.ClassGiveUp), defense.AnswerUnsupported},
-		"104":          {refusal("104", altershield.ClassRetry), defense.AnswerRetry},
-		"105":          {refusal("105", altershield.ClassGiveUp), defense.AnswerRefused},
-		"106":          {refusal("106", altershield.ClassGiveUp), defense.AnswerDuplicate},
-		"151":          {refusal("151", altershield.ClassGiveUp), defense.AnswerNoCheck},
-		"901":          {refusal("901", altershield.ClassRetry), defense.AnswerRetry},
-		"901 for ever": {refusal("901", altershield.ClassGiveUp), defense.AnswerUnprocessable},
-		"HTTP 400":     {&altershield.Error{Class: altershield.ClassGiveUp, HTTPStatus: 400}, defense.AnswerRefused},
-		"wrapped":      {fmt.Errorf("call: %w", refusal("106", altershield.ClassGiveUp)), defense.AnswerDuplicate},
+		"another just failed": {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrJustFailed}, defense.AnswerRetry},
+		"none":                {nil, defense.AnswerDone},
+		"throttled":           {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrThrottled}, defense.AnswerThrottled},
+		"breaker open":        {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrBreakerOpen}, defense.AnswerRetry},
+		"transport":           {&altershield.Error{Class: altershield.ClassRetry, Err: errors.New("reset")}, defense.AnswerRetry},
+		"anything":            {errors.New("something"), defense.AnswerRetry},
+		"101":                 {refusal("101", altershield.ClassGiveUp), defense.AnswerIllegal},
+		"102":                 {refusal("102", altershield.ClassHuman), defense.AnswerDenied},
+		"no token":            {&altershield.Error{Class: altershield.ClassHuman, Err: altershield.ErrNoToken}, defense.AnswerDenied},
+		"103":                 {refusal("103", altershield.ClassGiveUp), defense.AnswerUnsupported},
+		"104":                 {refusal("104", altershield.ClassRetry), defense.AnswerRetry},
+		"105":                 {refusal("105", altershield.ClassGiveUp), defense.AnswerRefused},
+		"106":                 {refusal("106", altershield.ClassGiveUp), defense.AnswerDuplicate},
+		"151":                 {refusal("151", altershield.ClassGiveUp), defense.AnswerNoCheck},
+		"901":                 {refusal("901", altershield.ClassRetry), defense.AnswerRetry},
+		"901 for ever":        {refusal("901", altershield.ClassGiveUp), defense.AnswerUnprocessable},
+		"HTTP 400":            {&altershield.Error{Class: altershield.ClassGiveUp, HTTPStatus: 400}, defense.AnswerRefused},
+		"wrapped":             {fmt.Errorf("call: %w", refusal("106", altershield.ClassGiveUp)), defense.AnswerDuplicate},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := answerOf(test.err); got.Kind != test.want {
-				t.Errorf("%v is %s, want %s", test.err, got.Kind, test.want)
+			if got := answerOf(test.err); got.Kind != test.want || got.Unsent != (name == "breaker open") {
+				t.Errorf("%v is %s, unsent %t, want %s", test.err, got.Kind, got.Unsent, test.want)
 			}
 		})
 	}

@@ -73,6 +73,15 @@ func own(f *Facts, name string) *v1alpha1.OpsConfigInfo {
 	return nil
 }
 
+func byURL(t *testing.T, f *Facts) {
+	hook(t, f.Mutating, 0, func(h map[string]any) {
+		c, _, _ := unstructured.NestedMap(h, "clientConfig")
+		delete(c, "service")
+		c["url"] = "https://127.0.0.1:1/mutate-apps-v1-deployment"
+		h["clientConfig"] = c
+	})
+}
+
 var judgements = map[string]map[string]judgement{
 	"kubernetes": {
 		"all is well": {func(*testing.T, *Facts) {}, nil},
@@ -303,14 +312,16 @@ var judgements = map[string]map[string]judgement{
 		}, map[string]string{
 			"webhooks.expected": "warning: mdeployment.kb.io: timeoutSeconds is 2, not 3 (operator and plugin are of different versions, which may be why)",
 			"operator.version":  "warning: the operator is v0.1.0, the plugin v0.2.0"}},
-		"by URL": {func(t *testing.T, f *Facts) {
-			hook(t, f.Mutating, 0, func(h map[string]any) {
-				c, _, _ := unstructured.NestedMap(h, "clientConfig")
-				delete(c, "service")
-				c["url"] = "https://127.0.0.1:1/mutate-apps-v1-deployment"
-				h["clientConfig"] = c
-			})
-		}, map[string]string{"webhooks.expected": "warning: they call a URL: that of a manager under development, outside of the cluster"}},
+		"by URL": {byURL, map[string]string{"webhooks.expected": "warning: they call a URL: that of a manager under development, outside of the cluster"}},
+		"a manager outside of the cluster, as in the demo": {func(t *testing.T, f *Facts) {
+			f.Deployments, f.Pods = is([]appsv1.Deployment{}), is([]corev1.Pod{})
+			f.Service, f.Certificate = notThere[*corev1.Service](), notThere[*corev1.Secret]()
+			byURL(t, f)
+		}, map[string]string{
+			"operator.deployment": "skipped: " + runsOutside, "webhooks.certificate": "skipped: " + runsOutside, "webhooks.service": "skipped: " + runsOutside,
+			"server.configured": "skipped: the manager's Deployment is not there",
+			"webhooks.expected": "warning: they call a URL: that of a manager under development, outside of the cluster",
+		}},
 		"no service": {func(_ *testing.T, f *Facts) { f.Service = notThere[*corev1.Service]() }, map[string]string{
 			"webhooks.service": "failed: there is no Service altershieldoperator-webhook-service in altershieldoperator-system"}},
 		"another port": {func(_ *testing.T, f *Facts) { f.Service.Value.Spec.Ports[0].Port = 8443 }, map[string]string{
@@ -508,7 +519,7 @@ var judgements = map[string]map[string]judgement{
 		"of the system": {func(_ *testing.T, f *Facts) { f.label("kube-system", "enabled"); f.label(ns, "enabled") }, map[string]string{
 			"namespaces.excluded": "warning: webhooks and controllers leave these out, whatever their labels: kube-system, altershieldoperator-system"}},
 		"another value": {func(_ *testing.T, f *Facts) { f.label("bank", "true"); f.label("other", "disabled") }, map[string]string{
-			"namespaces.excluded": "warning: only the value enabled counts: bank (admission-webhook-altershield=true)"}},
+			"namespaces.excluded": "warning: labels that have no effect: bank (admission-webhook-altershield=true: only the value enabled counts)"}},
 		"forbidden": {func(_ *testing.T, f *Facts) {
 			f.Namespaces = forbidden[[]metav1.PartialObjectMetadata]("list namespaces")
 		}, map[string]string{

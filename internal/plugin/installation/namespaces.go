@@ -116,15 +116,15 @@ func excluded(f *Facts) Check {
 	var without, values, unseen []string
 	for i := range f.Namespaces.Value {
 		ns := &f.Namespaces.Value[i]
+		mistyped := defended.MistypedEnrolment(ns.Labels)
 		switch value := ns.Labels[v1alpha1.EnrolledLabel]; {
 		case f.enrolled(ns) && !f.seen(ns):
 			unseen = append(unseen, ns.Name)
 		case ns.DeletionTimestamp != nil || f.enrolled(ns):
 		case value == v1alpha1.EnrolledValue:
 			without = append(without, ns.Name)
-		// Somebody meant something by it.
-		case value != "disabled" && value != "":
-			values = append(values, ns.Name+" ("+v1alpha1.EnrolledLabel+"="+value+")")
+		case mistyped != "":
+			values = append(values, ns.Name+" ("+mistyped+")")
 		}
 	}
 	switch {
@@ -136,7 +136,7 @@ func excluded(f *Facts) Check {
 		return c.warn("webhooks leave these out by their namespace selectors, so nothing is denied there: "+some(unseen),
 			"take the label off, or take them out of namespaceSelector in "+mutating+" and "+validating, pageCertificates)
 	case len(values) > 0:
-		return c.warn("only the value "+v1alpha1.EnrolledValue+" counts: "+some(values),
+		return c.warn("labels that have no effect: "+some(values),
 			"kubectl altershield enroll NAMESPACE, or take the label off", pageEnrol)
 	}
 	return c.ok("")

@@ -37,6 +37,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -279,7 +280,7 @@ func servedIn(configuration Read[*unstructured.Unstructured]) string {
 		return ""
 	}
 	for _, hook := range hooks(configuration.Value) {
-		if namespace, _, _ := unstructured.NestedString(hook, "clientConfig", "service", "namespace"); namespace != "" {
+		if namespace, _, _ := unstructured.NestedString(hook, "clientConfig", "service", "namespace"); len(validation.IsDNS1123Label(namespace)) == 0 {
 			return namespace
 		}
 	}

@@ -29,6 +29,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/traas-stack/altershield-operator/internal/certificates"
 )
 
 const (
@@ -57,6 +59,15 @@ func operatorChecks(f *Facts) []Check {
 
 // absent says that there is no operator, of which nothing else is told then.
 func (f *Facts) absent() bool { return f.NamespaceObject.missing() }
+
+// outside says that the manager runs outside of the cluster, as those under development and
+// in a demo do: there is no Deployment, and the webhooks call a URL.
+func (f *Facts) outside() bool {
+	return f.Deployments.readable() && f.deployment() == nil &&
+		(f.Validating.readable() && certificates.ByURL(f.Validating.Value) || f.Mutating.readable() && certificates.ByURL(f.Mutating.Value))
+}
+
+const runsOutside = "the manager runs outside of the cluster, and its webhooks call a URL"
 
 // servedElsewhere is the namespace in which the webhooks are served, where that is
 // another one.
@@ -94,6 +105,9 @@ func available(f *Facts) Check {
 		return c
 	}
 	d := f.deployment()
+	if d == nil && f.outside() {
+		return c.skip(runsOutside)
+	}
 	if d == nil {
 		return c.fail(fmt.Sprintf("no Deployment with the label app.kubernetes.io/name=%s in %s", operatorName, f.Namespace),
 			"install the operator, or say where it is with --operator-namespace", "operations.md#install-in-a-minute")

@@ -46,8 +46,10 @@ const (
 // Report is what kubectl altershield check -o json prints. Fields and ids of checks
 // stay; further ones may be added.
 type Report struct {
-	// Healthy says that no check failed.
+	// Healthy says that no check failed, and that enough was read to say so.
 	Healthy bool `json:"healthy"`
+	// Unknown says that no check failed, and that the user may read too little to say more.
+	Unknown bool `json:"unknown,omitempty"`
 	// Namespace of the operator.
 	Namespace string `json:"operatorNamespace"`
 	// PluginVersion is the version of the plugin that checked.
@@ -195,8 +197,23 @@ func Judge(f *Facts) Report {
 }
 
 func (r Report) judged() Report {
-	r.Healthy = r.Summary.Failed == 0
+	r.Unknown = r.Summary.Failed == 0 && !r.seen()
+	r.Healthy = r.Summary.Failed == 0 && !r.Unknown
 	return r
+}
+
+// seen reports whether something was read without which there is no defense: the manager,
+// its webhooks, or an answer of theirs.
+func (r Report) seen() bool {
+	for _, g := range r.Groups {
+		for _, c := range g.Checks {
+			essential := slices.Contains([]string{"operator.deployment", "webhooks.mutating", "webhooks.validating", "webhooks.answer"}, c.ID)
+			if essential && c.Status != Skipped {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (r *Report) add(name string, checks []Check) {

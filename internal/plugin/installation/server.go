@@ -24,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 const (
@@ -115,7 +116,7 @@ func token(f *Facts) Check {
 		return c
 	}
 	key := file[strings.LastIndex(file, "/")+1:]
-	create := fmt.Sprintf("kubectl -n %s create secret generic %s --from-file=%s", f.Namespace, name, key)
+	create := fmt.Sprintf("kubectl -n %s create secret generic %s %s", f.Namespace, defense.ShellWord(name), defense.ShellWord("--from-file="+key))
 	if f.Token.missing() {
 		return c.fail("there is no Secret "+name+" in "+f.Namespace, create, pageServer)
 	}

@@ -35,7 +35,7 @@ const (
 )
 
 func settingsChecks(f *Facts) []Check {
-	return []Check{settingsThere(f), settingsAccepted(f), defense(f), namespacesSettings(f), lockedSettings(f)}
+	return []Check{settingsThere(f), settingsAccepted(f), lowered(f), namespacesSettings(f), lockedSettings(f)}
 }
 
 // settingsOf are the settings of the operator's namespace, or of the others.
@@ -116,8 +116,8 @@ func (a *acceptance) result(c Check, resource, page string) Check {
 	return c.ok("")
 }
 
-// defense tells what the operator's settings take away from the defense everywhere.
-func defense(f *Facts) Check {
+// lowered tells what the operator's settings take away from the defense everywhere.
+func lowered(f *Facts) Check {
 	c := newCheck("settings.defense", "no setting lowers the defense of the whole cluster")
 	if c, unread := f.Settings.unlisted(c); unread {
 		return c

@@ -289,6 +289,9 @@ func (f *Facts) certificateRemedy(own bool) string {
 // serving looks at the certificate that the webhooks are served with, where the user may.
 func serving(f *Facts) Check {
 	c := newCheck("webhooks.certificate", "the certificate of the webhooks is valid, and by that authority")
+	if f.outside() {
+		return c.skip(runsOutside)
+	}
 	name, own := f.certificateSecret()
 	if name == "" {
 		return c.skip("it comes from files that are no mounted Secret")
@@ -354,6 +357,9 @@ func (f *Facts) verified(chain []*x509.Certificate) bool {
 // endpoints says whether the service of the webhooks leads to somebody.
 func endpoints(f *Facts) Check {
 	c := newCheck("webhooks.service", "the service of the webhooks has ready endpoints")
+	if f.outside() {
+		return c.skip(runsOutside)
+	}
 	if c, unread := f.Service.unread(c); unread {
 		return c
 	}

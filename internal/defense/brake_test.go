@@ -1,0 +1,112 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// braking is a workload of a namespace, at a release.
+func braking(namespace, uid string, release int) *Workload {
+	return &Workload{Namespace: namespace, UID: types.UID(uid), Annotations: map[string]string{v1alpha1.ReleaseAnnotation: fmt.Sprint(release)}}
+}
+
+func TestBrake(t *testing.T) {
+	s := settings.Default()
+	b := ParseBrake("")
+	at := func(minute int) time.Time { return testNow.Add(time.Duration(minute) * time.Minute) }
+	for i, step := range []struct {
+		name        string
+		minute      int
+		w           *Workload
+		changed, ok bool
+	}{
+		{"the first of a", 0, braking("a", "a1", 1), true, true},
+		{"the same, decided again", 1, braking("a", "a1", 1), false, true},
+		{"its next release counts as the same workload", 1, braking("a", "a1", 2), true, true},
+		{"the second of a", 2, braking("a", "a2", 1), true, true},
+		{"the third of a", 3, braking("a", "a3", 1), true, true},
+		{"a has half of five, rounded up", 3, braking("a", "a4", 1), false, false},
+		{"but not a workload of it that was counted", 3, braking("a", "a3", 2), true, true},
+		{"the first of b", 4, braking("b", "b1", 1), true, true},
+		{"the second of b", 4, braking("b", "b2", 1), true, true},
+		{"there is no room for another namespace", 4, braking("c", "c1", 1), false, false},
+		{"nor when the first rollback of a1 is over", 10, braking("c", "c1", 1), false, false},
+		{"but when its last one is", 11, braking("c", "c1", 1), true, true},
+		{"and when that of a2 is", 12, braking("a", "a4", 1), true, true},
+	} {
+		after, changed, ok := b.Take(s, at(step.minute), step.w)
+		if changed != step.changed || ok != step.ok {
+			t.Fatalf("step %d, %s: changed %t, room %t", i, step.name, changed, ok)
+		}
+		b = ParseBrake(after.String())
+	}
+	if after, _, _ := b.Take(s, at(60), braking("d", "d1", 1)); len(after.taken) != 1 {
+		t.Errorf("%d entries are kept an hour later", len(after.taken))
+	}
+	s.Brake = false
+	if _, _, ok := b.Take(s, at(12), braking("a", "a5", 1)); !ok {
+		t.Error("the brake is off, and holds")
+	}
+}
+
+// TestBrakeOfSmallLimits: of one rollback a namespace takes the one, of two it takes one.
+func TestBrakeOfSmallLimits(t *testing.T) {
+	for limit, want := range map[int]int{1: 1, 2: 1, 3: 2, 4: 2, 10: 5} {
+		s := settings.Default()
+		s.BrakeCount = limit
+		b, taken := Brake{}, 0
+		for i := range 20 {
+			after, _, ok := b.Take(s, testNow, braking("a", fmt.Sprint(i), 1))
+			if b = after; ok {
+				taken++
+			}
+		}
+		if taken != want {
+			t.Errorf("of %d, one namespace takes %d, want %d", limit, taken, want)
+		}
+	}
+}
+
+// TestBrakeIsBounded: the largest limit holds although fewer entries are kept, and entries
+// of older builds, which have no namespace, count.
+func TestBrakeIsBounded(t *testing.T) {
+	s := settings.Default()
+	s.BrakeCount = settings.MaxBrake
+	b, taken := ParseBrake(fmt.Sprintf(`[{"time":%d,"uid":"old","release":1}]`, testNow.Unix())), 1
+	for i := range settings.MaxBrake {
+		after, _, ok := b.Take(s, testNow, braking(fmt.Sprint(i%10), fmt.Sprint("u", i), 1))
+		if b = after; ok {
+			taken++
+		}
+	}
+	if taken != maxBrakeEntries || len(b.taken) != maxBrakeEntries {
+		t.Errorf("%d rollbacks, %d entries", taken, len(b.taken))
+	}
+	for _, bad := range []string{"no JSON", "{}", "[1]"} {
+		if got := ParseBrake(bad); len(got.taken) != 0 {
+			t.Errorf("%s is read as %v", bad, got)
+		}
+	}
+}
