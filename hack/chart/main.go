@@ -80,14 +80,14 @@ func build(kustomize, dir string) ([]unstructured.Unstructured, error) {
 
 // sources are the manifests that the chart is made of.
 type sources struct {
-	standard, certManager, server, prometheus, network, restore []unstructured.Unstructured
+	standard, certManager, server, prometheus, network, egress, account, restore []unstructured.Unstructured
 }
 
 func run(build func(string) ([]unstructured.Unstructured, error), values, chart string) error {
 	var from sources
 	for dir, into := range map[string]*[]unstructured.Unstructured{
 		"default": &from.standard, "certmanager": &from.certManager, "samples/server": &from.server, "prometheus": &from.prometheus,
-		"network-policy": &from.network, "samples/restore": &from.restore,
+		"network-policy": &from.network, "network-policy/egress": &from.egress, "admission-policy": &from.account, "samples/restore": &from.restore,
 	} {
 		var err error
 		if *into, err = build(dir); err != nil {
@@ -193,6 +193,7 @@ func (from *sources) facts() map[string]func(path string) (any, error) {
 		"reader":          lookup(from.prometheus, "ClusterRoleBinding", "metrics-reader"),
 		"allow-callbacks": lookup(from.network, "NetworkPolicy", "allow-callbacks"),
 		"allow-metrics":   lookup(from.network, "NetworkPolicy", "allow-metrics"),
+		"allow-egress":    lookup(from.egress, "NetworkPolicy", "allow-egress"),
 	}
 }
 

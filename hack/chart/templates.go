@@ -40,7 +40,9 @@ type template struct {
 
 var (
 	markedLine = regexp.MustCompile(`^( *)(- )?([^ ]+): ` + regexp.QuoteMeta(mark) + `([a-zA-Z]+)$`)
-	aggregated = regexp.MustCompile(`(?m)((?:^ +rbac\.authorization\.k8s\.io/aggregate-to-[a-z]+: .*\n)+)`)
+	// wholeNamespace is a value that is a namespace, which may look like a number.
+	wholeNamespace = regexp.MustCompile(`(?m)^( *(?:- )?[^ ]+: )` + namespace + `$`)
+	aggregated     = regexp.MustCompile(`(?m)((?:^ +rbac\.authorization\.k8s\.io/aggregate-to-[a-z]+: .*\n)+)`)
 )
 
 // object writes an object as a template.
@@ -57,6 +59,7 @@ func (t *template) object(o map[string]any) (string, error) {
 		return "", err
 	}
 	text := strings.ReplaceAll(string(out), "{{", `{{ "{{" }}`)
+	text = wholeNamespace.ReplaceAllString(text, "${1}{{ .Release.Namespace | quote }}")
 	text = strings.ReplaceAll(text, namespace, "{{ .Release.Namespace }}")
 	var lines []string
 	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
@@ -108,22 +111,23 @@ var marks = map[string]string{
 	"resources":                 optional("resources"),
 	"serviceAnnotations":        optional("callback.service.annotations"),
 	"sourceRanges":              optional("callback.service.loadBalancerSourceRanges"),
-	"priorityClassName":         "¦{{- with .Values.priorityClassName }}\n¦§: {{ . }}\n¦{{- end }}",
-	"image":                     `¦§: {{ include "altershield-operator.image" . }}`,
-	"pullPolicy":                "¦§: {{ .Values.image.pullPolicy }}",
+	"priorityClassName":         "¦{{- with .Values.priorityClassName }}\n¦§: {{ . | quote }}\n¦{{- end }}",
+	"image":                     `¦§: {{ include "altershield-operator.image" . | quote }}`,
+	"pullPolicy":                "¦§: {{ .Values.image.pullPolicy | quote }}",
 	"args":                      "¦§:\n¦{{- include \"altershield-operator.args\" . | nindent %% }}",
-	"goMemLimit":                `¦§: {{ include "altershield-operator.goMemLimit" . }}`,
+	"goMemLimit":                `¦§: {{ include "altershield-operator.goMemLimit" . | quote }}`,
 	"volumeMounts":              "¦{{- with include \"altershield-operator.volumeMounts\" . | trim }}\n¦§:\n¦{{- . | nindent %% }}\n¦{{- end }}",
 	"volumes":                   "¦{{- with include \"altershield-operator.volumes\" . | trim }}\n¦§:\n¦{{- . | nindent %% }}\n¦{{- end }}",
-	"serviceType":               "¦§: {{ .Values.callback.service.type }}",
+	"serviceType":               "¦§: {{ .Values.callback.service.type | quote }}",
 	"servicePort":               "¦§: {{ .Values.callback.service.port }}",
 	"serviceProtocol":           "¦§: {{ if .Values.callback.tls.secretName }}https{{ else }}http{{ end }}",
 	"quotaPods":                 "¦§: {{ .Values.priorityClassQuota.pods | quote }}",
-	"quotaScope":                "¦§:\n¦- {{ .Values.priorityClassName }}",
-	"subjects":                  "¦§:\n¦- kind: ServiceAccount\n¦  name: {{ .Values.metrics.reader.serviceAccount.name }}\n¦  namespace: {{ .Values.metrics.reader.serviceAccount.namespace }}",
+	"quotaScope":                "¦§:\n¦- {{ .Values.priorityClassName | quote }}",
+	"subjects":                  "¦§:\n¦- kind: ServiceAccount\n¦  name: {{ .Values.metrics.reader.serviceAccount.name | quote }}\n¦  namespace: {{ .Values.metrics.reader.serviceAccount.namespace | quote }}",
 	"monitorLabels":             "¦{{- with .Values.metrics.serviceMonitor.labels }}\n¦{{- toYaml . | nindent %% }}\n¦{{- end }}",
 	"ruleLabels":                "¦{{- with .Values.metrics.rules.labels }}\n¦{{- toYaml . | nindent %% }}\n¦{{- end }}",
 	"callbacksFrom":             "¦§:\n¦{{- toYaml .Values.networkPolicy.callbacksFrom | nindent %% }}",
+	"egressTo":                  "¦§:\n¦{{- toYaml .Values.networkPolicy.egress.to | nindent %% }}",
 	"metricsFrom":               "¦§:\n¦{{- toYaml .Values.networkPolicy.metricsFrom | nindent %% }}",
 }
 
@@ -167,7 +171,14 @@ func partOf(kind, name string) (p part, ok bool) {
 		return part{"prometheus.yaml", ".Values.metrics.rules.enabled", func(o map[string]any) { set(o, "metadata.labels.zz", "ruleLabels") }}, true
 	case "ConfigMap":
 		return part{"prometheus.yaml", ".Values.metrics.dashboard.enabled", nil}, true
+	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
+		return part{"admission-policy.yaml", ".Values.rbac.enrolledOnly", nil}, true
 	case "NetworkPolicy":
+		if strings.HasSuffix(name, "allow-egress") {
+			return part{"network-policy.yaml", "and .Values.networkPolicy.enabled .Values.networkPolicy.egress.enabled", func(o map[string]any) {
+				set(at(o, "spec.egress.0"), "to", "egressTo")
+			}}, true
+		}
 		return part{"network-policy.yaml", ".Values.networkPolicy.enabled", func(o map[string]any) {
 			for from, policy := range map[string]string{"callbacksFrom": "allow-callbacks", "metricsFrom": "allow-metrics"} {
 				if strings.HasSuffix(name, policy) {
@@ -250,7 +261,7 @@ func templates(from *sources) (files map[string]string, image string, err error)
 	if err := t.injects(from.certManager); err != nil {
 		return nil, "", err
 	}
-	for _, objects := range [][]unstructured.Unstructured{from.standard, from.certManager, from.prometheus, from.network, from.restore} {
+	for _, objects := range [][]unstructured.Unstructured{from.standard, from.certManager, from.prometheus, from.network, from.egress, from.account, from.restore} {
 		for i := range objects {
 			o := objects[i].DeepCopy()
 			key := o.GetKind() + " " + o.GetName()
@@ -342,7 +353,7 @@ func managerParts(manager map[string]any, from *sources) (string, error) {
 		return "", fmt.Errorf("config/samples/server gives the manager other arguments than a URL and a file: %q", serverArgs)
 	}
 	named := func(text, value string) string {
-		return regexp.MustCompile(`secretName: .*`).ReplaceAllLiteralString(text, "secretName: {{ "+value+" }}")
+		return regexp.MustCompile(`secretName: .*`).ReplaceAllLiteralString(text, "secretName: {{ "+value+" | quote }}")
 	}
 	certificate := regexp.MustCompile(`secretName: (.*)`).FindStringSubmatch(added(withCertManager, volumes))
 	if certificate == nil {
@@ -353,7 +364,7 @@ func managerParts(manager map[string]any, from *sources) (string, error) {
 		define("args",
 			string(standard),
 			`{{- with .Values.logLevel }}
-- --zap-log-level={{ . }}
+- {{ printf "--zap-log-level=%s" (toString .) | quote }}
 {{- end }}
 `, when(elsewhere, added(withCertManager, args)),
 			`{{- with .Values.server.url }}
@@ -378,7 +389,7 @@ func managerParts(manager map[string]any, from *sources) (string, error) {
 		define("volumes",
 			when(elsewhere, named(added(withCertManager, volumes), "default "+fmt.Sprintf("%q", certificate[1])+" .Values.webhook.certificate.secretName")),
 			when(".Values.server.tokenSecret", named(added(withServer, volumes), ".Values.server.tokenSecret")),
-			when(".Values.callback.tls.secretName", "- name: callback-cert\n  secret:\n    defaultMode: 288\n    secretName: {{ .Values.callback.tls.secretName }}\n"),
+			when(".Values.callback.tls.secretName", "- name: callback-cert\n  secret:\n    defaultMode: 288\n    secretName: {{ .Values.callback.tls.secretName | quote }}\n"),
 			"{{- with .Values.extraVolumes }}\n{{ toYaml . }}\n{{- end }}\n"))
 	return strings.Join(text, ""), nil
 }

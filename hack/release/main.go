@@ -58,9 +58,9 @@ var commands = []command{
 	{"check", "", "say whether a version may be released from the tree", checkCommand},
 	{"image", "", "build the image for all platforms into a directory", imageCommand},
 	{"push", "ARCHIVE IMAGE", "push the image of an archive, and what refers to it, to a registry", pushCommand},
+	{"chart-digest", "CHART", "print the digest that a packaged chart has in a registry", chartDigestCommand},
 	{"push-chart", "CHART REPOSITORY", "push a packaged chart to an OCI repository", pushChartCommand},
 	{"sbom", "BINARY", "write the bill of materials of a Go binary, or of the one in an archive", sbomCommand},
-	{"predicate", "STATEMENT", "print the predicate of an in-toto statement, as cosign attests it", predicateCommand},
 	{"checksums", "DIRECTORY", "write checksums.txt of the files in a directory", checksumsCommand},
 	{"notes", "VERSION", "print what CHANGELOG.md says about a version", notesCommand},
 }
@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	fmt.Fprintln(os.Stderr, "Usage: release COMMAND [flags] [arguments]")
 	for _, c := range commands {
-		fmt.Fprintf(os.Stderr, "  %-10s %-18s %s\n", c.name, c.arguments, c.summary)
+		fmt.Fprintf(os.Stderr, "  %-12s %-18s %s\n", c.name, c.arguments, c.summary)
 	}
 	return errors.New("name one of the commands above")
 }

@@ -145,29 +145,6 @@ func (s *source) materials(ctx context.Context) ([]resource, error) {
 	return all, nil
 }
 
-func predicateCommand(_ context.Context, c *call) error {
-	if err := c.parse("STATEMENT"); err != nil {
-		return err
-	}
-	data, err := os.ReadFile(c.flags.Arg(0))
-	if err != nil {
-		return err
-	}
-	var s statement
-	if err := json.Unmarshal(data, &s); err != nil {
-		return err
-	}
-	if s.Type != statementType || len(s.Predicate) == 0 {
-		return fmt.Errorf("%s is no in-toto statement", c.flags.Arg(0))
-	}
-	predicate, err := encode(s.Predicate)
-	if err != nil {
-		return err
-	}
-	_, err = c.out.Write(predicate)
-	return err
-}
-
 func encode(v any) ([]byte, error) {
 	var out strings.Builder
 	encoder := json.NewEncoder(&out)

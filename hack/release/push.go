@@ -145,6 +145,55 @@ func pushChartCommand(ctx context.Context, c *call) error {
 	return nil
 }
 
+// chartDigestCommand prints the digest that a packaged chart has once it is pushed.
+func chartDigestCommand(_ context.Context, c *call) error {
+	if err := c.parse("CHART"); err != nil {
+		return err
+	}
+	data, err := os.ReadFile(c.flags.Arg(0))
+	if err != nil {
+		return err
+	}
+	_, chart, err := packedChart(data)
+	if err != nil {
+		return err
+	}
+	digest, err := chart.Digest()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(c.out, digest)
+	return nil
+}
+
+// packedChart returns a packaged chart as it is pushed, and the end of its name: NAME:VERSION.
+func packedChart(data []byte) (nameAndTag string, chart oci.Image, err error) {
+	files, err := readTarGz(data)
+	if err != nil {
+		return "", nil, err
+	}
+	var text []byte
+	for file, content := range files {
+		if dir, base := path.Split(file); base == "Chart.yaml" && strings.Count(dir, "/") == 1 {
+			text = content
+		}
+	}
+	config, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return "", nil, err
+	}
+	var about struct{ Name, Version string }
+	if err := json.Unmarshal(config, &about); err != nil {
+		return "", nil, err
+	}
+	if about.Name == "" || about.Version == "" {
+		return "", nil, errors.New("it is no chart: there is no Chart.yaml with a name and a version in it")
+	}
+	chart, err = (&artifact{configType: chartConfigType, config: config, documentType: chartContentType, document: data}).image()
+	// Tags cannot have the plus of build metadata; Helm writes it so.
+	return about.Name + ":" + strings.ReplaceAll(about.Version, "+", "_"), chart, err
+}
+
 // pushChart pushes a packaged chart as `helm push` does: below the repository,
 // by the name of the chart, with its version as the tag.
 func pushChart(ctx context.Context, data []byte, repository string) (string, error) {
@@ -152,44 +201,22 @@ func pushChart(ctx context.Context, data []byte, repository string) (string, err
 	if !ok {
 		return "", fmt.Errorf("the repository of charts is %q: want oci://REGISTRY/PATH", repository)
 	}
-	files, err := readTarGz(data)
+	nameAndTag, chart, err := packedChart(data)
 	if err != nil {
 		return "", err
 	}
-	var chart []byte
-	for file, content := range files {
-		if dir, base := path.Split(file); base == "Chart.yaml" && strings.Count(dir, "/") == 1 {
-			chart = content
-		}
-	}
-	config, err := yaml.YAMLToJSON(chart)
+	tag, err := parseTag(strings.TrimSuffix(base, "/") + "/" + nameAndTag)
 	if err != nil {
 		return "", err
 	}
-	var about struct{ Name, Version string }
-	if err := json.Unmarshal(config, &about); err != nil {
-		return "", err
-	}
-	if about.Name == "" || about.Version == "" {
-		return "", errors.New("it is no chart: there is no Chart.yaml with a name and a version in it")
-	}
-	// Tags cannot have the plus of build metadata; Helm writes it so.
-	tag, err := parseTag(strings.TrimSuffix(base, "/") + "/" + about.Name + ":" + strings.ReplaceAll(about.Version, "+", "_"))
-	if err != nil {
-		return "", err
-	}
-	pushed, err := (&artifact{configType: chartConfigType, config: config, documentType: chartContentType, document: data}).image()
-	if err != nil {
-		return "", err
-	}
-	digest, err := pushed.Digest()
+	digest, err := chart.Digest()
 	if err != nil {
 		return "", err
 	}
 	if err := mayTag(ctx, tag, digest); err != nil {
 		return "", err
 	}
-	if err := remote.Write(tag, pushed, remoteOptions(ctx)...); err != nil {
+	if err := remote.Write(tag, chart, remoteOptions(ctx)...); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("oci://%s@%s", tag, digest), nil

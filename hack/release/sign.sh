@@ -16,7 +16,7 @@
 
 # Signs what was released, with cosign: the image, its bills of materials and its provenance, the chart, and the checksums of all
 # files. Without a key cosign asks for an identity, which a workflow has from GitHub. COSIGN_FLAGS are for each call, as in
-# COSIGN_FLAGS='--key cosign.key'.
+# COSIGN_FLAGS='--key cosign.key'. It builds nothing, so that nothing of others runs beside the identity. It needs jq.
 
 set -euo pipefail
 
@@ -27,12 +27,11 @@ fi
 image=$1 version=$2 dist=$3 charts=$4
 repository=${image%:*}
 files=$dist/altershield-operator-image-$version
-here=$(dirname "${BASH_SOURCE[0]}")
 read -ra flags <<<"--yes ${COSIGN_FLAGS:-}"
 
 predicate=$(mktemp)
 trap 'rm -f "$predicate"' EXIT
-"${RELEASE:-$here/../../bin/release}" predicate "$files.provenance.json" >"$predicate"
+jq -e .predicate "$files.provenance.json" >"$predicate"
 
 # The image of all platforms comes first, then each platform.
 {
@@ -45,5 +44,6 @@ trap 'rm -f "$predicate"' EXIT
     cosign attest "${flags[@]}" --type cyclonedx --predicate "$files-${platform//\//-}.cdx.json" "$repository@$digest"
   done
 } <"$files.digests.txt"
-cosign sign "${flags[@]}" "${charts#oci://}/altershield-operator:${version#v}"
+# A tag can be made to mean another chart between its push and this.
+cosign sign "${flags[@]}" "${charts#oci://}/altershield-operator@$(<"$dist/altershield-operator-chart-$version.digest.txt")"
 cosign sign-blob "${flags[@]}" --bundle "$dist/checksums.txt.sigstore.json" "$dist/checksums.txt"

@@ -124,6 +124,11 @@ func TestRegistryTakesChart(t *testing.T) {
 	base := startRegistry(t) + "/charts"
 	chart := chartOf(t, "apiVersion: v2\nname: operator\nversion: 1.2.3+7\n")
 	pushed := must(pushChart(t.Context(), chart, "oci://"+base))(t)
+	file, digest := filepath.Join(t.TempDir(), "chart.tgz"), bytes.Buffer{}
+	writeFile(t, file, chart)
+	if err := run(t.Context(), []string{"chart-digest", file}, &digest); err != nil || !strings.HasSuffix(pushed, "@"+strings.TrimSpace(digest.String())) {
+		t.Errorf("pushed as %s, and its digest is %s: %v", pushed, &digest, err)
+	}
 	if want := "oci://" + base + "/operator:1.2.3_7@sha256:"; !strings.HasPrefix(pushed, want) {
 		t.Errorf("pushed as %s, want %s", pushed, want)
 	}

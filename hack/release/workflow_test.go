@@ -69,6 +69,16 @@ func TestWorkflows(t *testing.T) {
 				t.Errorf("%s: %s has no permissions of its own", file, name)
 			}
 			for _, step := range job.Steps {
+				builds := strings.HasPrefix(step.Uses, "actions/setup-go@") || strings.Contains(step.Run, "make release")
+				if builds && job.Permissions["id-token"] != "" {
+					t.Errorf("%s: %s builds beside the identity that signs", file, name)
+				}
+				if strings.Contains(step.Run, "make release") && !cmp.Equal(job.Permissions, map[string]string{"contents": "read"}) {
+					t.Errorf("%s: %s builds the release with the permissions %v", file, name, job.Permissions)
+				}
+				if strings.Contains(step.Run, "make sign") && job.Permissions["id-token"] != "write" {
+					t.Errorf("%s: %s signs without an identity", file, name)
+				}
 				if step.Uses != "" && !pinned[step.Uses] {
 					t.Errorf("%s: %s is not pinned by commit, with its version behind", file, step.Uses)
 				}
@@ -156,8 +166,10 @@ func TestSign(t *testing.T) {
 	if err := os.Chmod(filepath.Join(bin, "cosign"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	chart := "sha256:" + strings.Repeat("c", 64)
+	writeFile(t, filepath.Join(dist, "altershield-operator-chart-"+testVersion+".digest.txt"), []byte(chart+"\n"))
 	cmd := exec.CommandContext(t.Context(), "./sign.sh", testImage, testVersion, dist, "oci://registry.example/charts")
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "RELEASE="+program, "COSIGN_FLAGS=--key k")
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "COSIGN_FLAGS=--key k")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -171,7 +183,7 @@ func TestSign(t *testing.T) {
 		"attest --yes --key k --type cyclonedx --predicate " + files + "-linux-amd64.cdx.json " + of + amd64,
 		"sign --yes --key k " + of + arm64,
 		"attest --yes --key k --type cyclonedx --predicate " + files + "-linux-arm64.cdx.json " + of + arm64,
-		"sign --yes --key k registry.example/charts/altershield-operator:" + strings.TrimPrefix(testVersion, "v"),
+		"sign --yes --key k registry.example/charts/altershield-operator@" + chart,
 		"sign-blob --yes --key k --bundle " + dist + "/checksums.txt.sigstore.json " + dist + "/checksums.txt",
 	}, strings.Split(strings.TrimSpace(got), "\n")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

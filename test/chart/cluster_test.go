@@ -708,6 +708,22 @@ func (c *cluster) testKeep(t *testing.T, current string) {
 	c.mustHelm(t, "uninstall", release)
 }
 
+// runDocumented runs the command of docs/operations.md that begins so.
+func (c *cluster) runDocumented(t *testing.T, begin string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.root, "docs/operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, begin) {
+			c.kubectl(t, strings.Fields(line)[1:]...)
+			return
+		}
+	}
+	t.Fatalf("docs/operations.md has no command that begins with %q", begin)
+}
+
 // The uninstall of what somebody took apart before does not fail.
 func (c *cluster) testBroken(t *testing.T, current string) {
 	c.mustHelm(t, "install", release, current, "--wait")
@@ -737,6 +753,14 @@ func (c *cluster) testNoPods(t *testing.T, current string) {
 		t.Errorf("the uninstall succeeded, or it does not say why not: %v\n%s", err, out)
 	}
 	c.kubectl(t, "-n", namespace, "get", "deployment", managerName)
+	// Where the Job is refused, Helm leaves behind what it made for it.
+	c.kubectl(t, "-n", namespace, "create", "quota", "no-jobs", "--hard=count/jobs.batch=0")
+	if out, err := c.tryHelm(t, "uninstall", release, "--timeout=5s"); err == nil || !strings.Contains(out, "exceeded quota") {
+		t.Errorf("the Job is not refused: %v\n%s", err, out)
+	}
+	c.kubectl(t, "-n", namespace, "delete", "quota", "no-jobs")
+	c.kubectl(t, "get", "clusterrolebinding", "altershieldoperator-leave")
 	c.mustHelm(t, "uninstall", release, "--no-hooks")
+	c.runDocumented(t, "kubectl -n altershieldoperator-system delete jobs,")
 	c.kubectl(t, "-n", namespace, "delete", "secret/altershieldoperator-webhook-server-cert", "lease/altershield-operator", "configmap/altershieldoperator-rollbacks", "--ignore-not-found")
 }

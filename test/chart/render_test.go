@@ -27,6 +27,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +37,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
@@ -168,9 +170,11 @@ var asInConfig = map[string]struct {
 	"prometheus": {beside: true, values: []string{
 		"metrics.serviceMonitor.enabled=true", "metrics.rules.enabled=true", "metrics.dashboard.enabled=true", "metrics.reader.enabled=true",
 	}},
-	"network-policy":  {beside: true, values: []string{"networkPolicy.enabled=true"}},
-	"samples/server":  {values: []string{"server.url=http://altershield.altershield.svc:8080", "server.tokenSecret=altershield-token"}},
-	"samples/restore": {beside: true, values: []string{"rbac.restoreWebhooks=true"}},
+	"network-policy":        {beside: true, values: []string{"networkPolicy.enabled=true"}},
+	"network-policy/egress": {beside: true, values: []string{"networkPolicy.enabled=true,networkPolicy.egress.enabled=true"}},
+	"admission-policy":      {beside: true, values: []string{"rbac.enrolledOnly=true"}},
+	"samples/server":        {values: []string{"server.url=http://altershield.altershield.svc:8080", "server.tokenSecret=altershield-token"}},
+	"samples/restore":       {beside: true, values: []string{"rbac.restoreWebhooks=true"}},
 }
 
 // TestAsInConfig: the chart renders what kustomize does.
@@ -190,8 +194,14 @@ func TestAsInConfig(t *testing.T) {
 			t.Errorf("%s: no values of the chart are said to render it", dir)
 		}
 	}
+	kustomized := func(dir string) string {
+		if dir == "network-policy/egress" { // beside the other policies
+			return kustomize(t, dir) + "\n---\n" + kustomize(t, "network-policy")
+		}
+		return kustomize(t, dir)
+	}
 	for dir, with := range asInConfig {
-		for _, in := range []string{namespace, "shield"} {
+		for _, in := range []string{namespace, "1234"} {
 			t.Run(dir+" in "+in, func(t *testing.T) {
 				args := []string{"--namespace", in}
 				for _, v := range with.values {
@@ -203,10 +213,11 @@ func TestAsInConfig(t *testing.T) {
 						t.Errorf("%s %s has the labels %v", o.GetKind(), o.GetName(), labels)
 					}
 				}
-				manifests := kustomize(t, dir)
+				manifests := kustomized(dir)
 				if with.beside {
 					manifests += "\n---\n" + kustomize(t, "default")
 				}
+				manifests = regexp.MustCompile(`(?m): `+namespace+`$`).ReplaceAllString(manifests, `: "`+in+`"`)
 				manifests = strings.ReplaceAll(manifests, namespace, in)
 				want, got := byName(t, objects(t, manifests)), byName(t, rendered)
 				if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
@@ -325,6 +336,39 @@ func TestValues(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestQuoting: values that look like other types of YAML stay strings, in each object.
+func TestQuoting(t *testing.T) {
+	args := []string{"--namespace", "1e3"}
+	for _, value := range []string{
+		"logLevel=1", "priorityClassName=1e3", "server.tokenSecret=1e3", "callback.tls.secretName=1e3", "image.tag=1.0", "image.repository=1",
+		"metrics.reader.serviceAccount.name=1e3", "metrics.reader.serviceAccount.namespace=1e3", "webhook.certificate.secretName=1e3",
+	} {
+		args = append(args, "--set-string", value)
+	}
+	for _, on := range []string{
+		"metrics.reader.enabled=true", "networkPolicy.enabled=true", "networkPolicy.egress.enabled=true", "rbac.enrolledOnly=true", "settings.observe.enable=true",
+	} {
+		args = append(args, "--set", on)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, []byte("-----BEGIN CERTIFICATE-----\nx\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range template(t, append(args, "--set-file", "webhook.certificate.caBundle="+ca)...) {
+		typed, err := scheme.Scheme.New(o.GroupVersionKind())
+		if err != nil {
+			continue // a kind of others, or of ours
+		}
+		data, err := json.Marshal(o.Object)
+		if err == nil {
+			err = yaml.UnmarshalStrict(data, typed)
+		}
+		if err != nil {
+			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+		}
 	}
 }
 
@@ -522,7 +566,7 @@ func TestPackage(t *testing.T) {
 		t.Error(shown)
 	}
 	rendered := mustRun(t, tool(t, "helm"), "template", "x", first)
-	if !strings.Contains(rendered, "image: ghcr.io/traas-stack/altershield-operator:v1.2.3-rc.1\n") {
+	if !strings.Contains(rendered, "image: \"ghcr.io/traas-stack/altershield-operator:v1.2.3-rc.1\"\n") {
 		t.Error("the image is not that of the version")
 	}
 	for _, version := range []string{"1.2.3", "dev", "v1.2", "v01.2.3"} {

@@ -113,13 +113,21 @@ var _ = Describe("enrolment", func() {
 			}).WithContext(ctx).Should(Succeed())
 			Expect(w.patchTemplate(ctx, ns, "blocked", "new")).To(Succeed())
 			w.rolledOut(ctx, ns, "blocked")
+			released := time.Now()
 			Consistently(func(g Gomega) { g.Expect(w.changesIn(ctx, g, ns)).To(HaveLen(2)) }).WithContext(ctx).Should(Succeed())
 
-			By("coming back: what was released meanwhile is recorded and verified")
 			if leave == "opting out" {
+				By("coming back: what was released meanwhile is recorded and verified")
 				w.kubectl(ctx, "-n", ns, "label", "deployment", "blocked", v1alpha1.DefenseLabel+"-")
 			} else {
+				By("coming back: what was released meanwhile is a baseline, and the next release is verified")
+				// The times of both have seconds, and the enrolment has to be the later one.
+				Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", released.Add(2*time.Second)))
 				w.enrolNamespace(ctx, ns)
+				Eventually(func(g Gomega) {
+					g.Expect(w.getDeployment(ctx, g, ns, "blocked").Labels).NotTo(HaveKey(v1alpha1.VersionLabel))
+				}).WithContext(ctx).Should(Succeed())
+				Expect(w.patchTemplate(ctx, ns, "blocked", "next")).To(Succeed())
 			}
 			w.eventuallyState(ctx, ns, "blocked", v1alpha1.ChangeWorkloadSuccess)
 		})

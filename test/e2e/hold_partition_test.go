@@ -227,7 +227,7 @@ var _ = Describe("a rollout of a StatefulSet that is held", Ordered, func() {
 		Consistently(func(g Gomega) { g.Expect(s.of(ctx, g, "second")).To(HaveLen(2)) }, holdStep).WithContext(ctx).Should(Succeed())
 		Expect(w.manager.Start(ctx)).To(Succeed())
 		w.observer.OperatorStarts()
-		s.waits(ctx, "second", 4, "sleep-4", "sleep-5")
+		s.waits(ctx, "second", 5, "sleep-4", "sleep-5")
 		By("scaling it down to what is kept back")
 		w.kubectl(ctx, "-n", s.namespace, "scale", "statefulset/sleep", "--replicas=3")
 		s.waits(ctx, "second", 2, "sleep-2")

@@ -147,7 +147,7 @@ func fleetManifest(ns string, names []string, image string) string {
 var _ = Describe("an outage of the registry", Ordered, func() {
 	w := inOwnWorld()
 
-	It("rolls five of twenty releases back, and Git brings them in again", func(ctx SpecContext) {
+	It("rolls three of twenty releases back, and Git brings them in again", func(ctx SpecContext) {
 		w.registryPolicy(ctx)
 		w.setConfig(ctx, "rollback", true, "6s")
 		w.setConfig(ctx, "quarantine", true, "20s")
@@ -191,7 +191,7 @@ var _ = Describe("an outage of the registry", Ordered, func() {
 			}
 			g.Expect(len(rolledBack) + len(held)).To(Equal(20))
 		}).WithContext(ctx).WithPolling(3 * time.Second).Should(Succeed())
-		Expect(rolledBack).To(HaveLen(5))
+		Expect(rolledBack).To(HaveLen(3), "half of five, rounded up: all are of one namespace")
 		Expect(refused).NotTo(BeZero())
 		Eventually(func(g Gomega) {
 			for _, name := range held {

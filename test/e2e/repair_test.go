@@ -96,9 +96,9 @@ func (n native) blocked(ctx context.Context, reason string) (told string) {
 		g.Expect(said).NotTo(BeNil())
 		g.Expect(said.Status).To(Equal(metav1.ConditionTrue))
 		g.Expect(said.Reason).To(Equal(reason), said.Message)
+		g.Expect(n.eventsOf(ctx, g, v1alpha1.ConditionRepairBlocked)).To(HaveLen(1)) // events are sent in the background
 		told = said.Message
 	}, 2*time.Minute).WithContext(ctx).Should(Succeed())
-	Expect(n.eventsOf(ctx, Default, v1alpha1.ConditionRepairBlocked)).To(HaveLen(1))
 	return told
 }
 

@@ -399,15 +399,18 @@ var _ = Describe("with an AlterShield Server that fails", Ordered, SpecPriority(
 		sim().Fault(simulator.Fault{Action: altershield.ActionSubmitOrder, Code: altershield.CodePermissionDenied, Msg: altershield.MsgPermissionDenied})
 		w.create(ctx, sleeper(ns, "web"))
 		w.rolledOut(ctx, ns, "web")
+		var change *v1alpha1.ChangeWorkload
 		Eventually(func(g Gomega) {
-			change := w.currentChange(ctx, g, ns, "web")
+			change = w.currentChange(ctx, g, ns, "web")
 			g.Expect(change.Status.OrderStage).To(Equal(v1alpha1.OrderDenied))
 			g.Expect(conditionOf(change.Status.Conditions, v1alpha1.ConditionOrderAccepted).Reason).To(Equal(v1alpha1.ReasonPermissionDenied))
 		}).WithContext(ctx).Should(Succeed())
 		Consistently(func(g Gomega) {
 			g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadInit))
 		}).WithContext(ctx).Should(Succeed())
-		Expect(sim().Journal().Requests(altershield.ActionSubmitOrder)).To(HaveLen(1))
+		// The second one is the last try at the deadline; then it is tried once a minute. Releases of other
+		// specs that went on unverified may be submitted meanwhile.
+		Expect(len(journalOf(sim(), change).Requests(altershield.ActionSubmitOrder))).To(BeNumerically("<=", 2))
 	})
 
 })

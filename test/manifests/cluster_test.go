@@ -121,6 +121,7 @@ func TestCluster(t *testing.T) {
 	t.Run("restricted", c.testRestricted)
 	t.Run("add-ons", c.testAddOns)
 	t.Run("users", c.testUsers)
+	t.Run("account", c.testAccount)
 	t.Run("down", c.testDown)
 	t.Run("upgrade", c.testUpgrade)
 	t.Run("uninstall", c.testUninstall)
@@ -289,6 +290,65 @@ func (c *cluster) testUsers(t *testing.T) {
 			t.Errorf("%v may %s %s %s, want %v", got, tc.verb, tc.resource, tc.subresource, tc.want)
 		}
 	}
+}
+
+// With config/admission-policy the operator's account writes only in enrolled namespaces, and
+// elsewhere what gives back, its own kinds and events.
+func (c *cluster) testAccount(t *testing.T) {
+	c.kubectl(t, "apply", "-k", "config/admission-policy")
+	defer c.kubectl(t, "delete", "-k", "config/admission-policy")
+	account := "--as=system:serviceaccount:" + namespace + ":" + managerName
+	for _, ns := range []string{"enrolled", "left"} {
+		c.kubectl(t, "create", "namespace", ns)
+		for name, metadata := range map[string]string{
+			"free":    `{"name":"free"}`,
+			"blocked": `{"name":"blocked","labels":{"altershield.defense.antgroup.com/suspend":"1"}}`,
+			"halted":  `{"name":"halted","annotations":{"altershield.defense.antgroup.com/halted":"v"}}`,
+			"held":    `{"name":"held","annotations":{"altershield.defense.antgroup.com/held":"{}"}}`,
+		} {
+			manifest := strings.Replace(fmt.Sprintf(sleepDeployment, `{}`), `{"name":"sleep","labels":{}}`, metadata, 1)
+			if out, err := c.try(t, []byte(manifest), "-n", ns, "create", "-f", "-"); err != nil {
+				t.Fatalf("create %s: %v\n%s", name, err, out)
+			}
+		}
+	}
+	c.kubectl(t, "label", "namespace", "enrolled", "admission-webhook-altershield=enabled")
+	const refusal = "the AlterShield Operator writes only in enrolled namespaces: left has no label admission-webhook-altershield=enabled"
+	annotate := func(ns, name string) (string, error) {
+		return c.try(t, nil, account, "-n", ns, "patch", "deployment", name, "--type=merge", `-p={"metadata":{"annotations":{"try":"1"}}}`, "--dry-run=server")
+	}
+	eventually(t, "the policy counts", 30*time.Second, func() bool {
+		out, err := annotate("left", "free")
+		return err != nil && strings.Contains(out, refusal)
+	})
+	for _, at := range []string{"enrolled free", "enrolled blocked", "left blocked", "left halted", "left held"} {
+		ns, name, _ := strings.Cut(at, " ")
+		if out, err := annotate(ns, name); err != nil {
+			t.Errorf("%s: %v\n%s", at, err, out)
+		}
+	}
+	revision := `{"apiVersion":"apps/v1","kind":"ControllerRevision","metadata":{"name":"r"},"data":{},"revision":1}`
+	change := `{"apiVersion":"app.ops.cloud.alipay.com/v1alpha1","kind":"ChangeWorkload","metadata":{"name":"c"},"spec":{"changeWorkloadId":"c","reversion":"` +
+		strings.Repeat("a", 32) + `","countThreshold":1,"waitTimeThreshold":60,"createTime":"2026-01-01 00:00:00","createTimeUnix":1}}`
+	event := `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e"},"eventTime":"2026-01-01T00:00:00.000000Z","reportingController":"a/b",
+"reportingInstance":"a","action":"a","reason":"r","type":"Normal","regarding":{"kind":"Deployment","namespace":"%s","name":"free"}}`
+	for _, tc := range []struct {
+		ns, manifest string
+		denied       bool
+	}{
+		{"enrolled", revision, false},
+		{"left", revision, true},
+		{"left", change, false},
+		{"left", fmt.Sprintf(event, "left"), false},
+	} {
+		out, err := c.try(t, []byte(tc.manifest), account, "-n", tc.ns, "create", "--dry-run=server", "-f", "-")
+		if denied := strings.Contains(out, refusal); denied != tc.denied || (err != nil) != tc.denied {
+			t.Errorf("create in %s: %v\n%s\n%s", tc.ns, err, out, tc.manifest)
+		}
+	}
+	// Others are not concerned.
+	c.kubectl(t, "-n", "left", "annotate", "deployment", "free", "try=1")
+	c.kubectl(t, "delete", "namespace", "enrolled", "left", "--wait=false")
 }
 
 const sleepDeployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"sleep","labels":%s},"spec":{"replicas":1,

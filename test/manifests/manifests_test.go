@@ -180,9 +180,9 @@ func TestFlags(t *testing.T) {
 func TestNames(t *testing.T) {
 	clusterScoped := map[string]bool{
 		"Namespace": true, "CustomResourceDefinition": true, "ClusterRole": true, "ClusterRoleBinding": true,
-		"MutatingWebhookConfiguration": true, "ValidatingWebhookConfiguration": true,
+		"MutatingWebhookConfiguration": true, "ValidatingWebhookConfiguration": true, "ValidatingAdmissionPolicy": true, "ValidatingAdmissionPolicyBinding": true,
 	}
-	for _, dir := range []string{"default", "certmanager", "prometheus", "network-policy", "samples/server"} {
+	for _, dir := range []string{"default", "certmanager", "prometheus", "network-policy", "admission-policy", "samples/server"} {
 		t.Run(dir, func(t *testing.T) {
 			seen := map[string]bool{}
 			for _, o := range objects(t, render(t, dir)) {

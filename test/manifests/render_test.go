@@ -49,7 +49,7 @@ const (
 )
 
 // overlays are the directories of config/ that people apply.
-var overlays = []string{"default", "certmanager", "prometheus", "network-policy", "samples", "samples/server"}
+var overlays = []string{"default", "certmanager", "prometheus", "network-policy", "admission-policy", "samples", "samples/server"}
 
 func repository(t *testing.T) string {
 	t.Helper()

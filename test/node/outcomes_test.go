@@ -107,7 +107,7 @@ func releases() {
 	for _, r := range rows() {
 		watched = append(watched, &observed{row: r, done: make(chan struct{})})
 	}
-	stories := kindStories()
+	stories, kinds := stories(), kindStories()
 
 	BeforeAll(func(ctx SpecContext) {
 		var started sync.WaitGroup
@@ -116,6 +116,9 @@ func releases() {
 			started.Go(func() { o.err = o.start(ctx) })
 		}
 		started.Wait()
+		for _, s := range kinds {
+			s.begin(ctx)
+		}
 		for _, s := range stories {
 			s.begin(ctx)
 		}
@@ -142,11 +145,17 @@ func releases() {
 		Expect(player.Play(ctx, walkthrough.Steps()...)).To(Succeed())
 	}, SpecTimeout(10*time.Minute))
 
-	for _, s := range stories {
+	for _, s := range kinds {
 		It(s.name, func(ctx SpecContext) {
 			Eventually(s.done).WithContext(ctx).WithTimeout(10 * time.Minute).Should(BeClosed())
 			Expect(s.err).NotTo(HaveOccurred())
 		}, SpecTimeout(10*time.Minute))
+	}
+	for _, s := range stories {
+		It(s.name, func(ctx SpecContext) {
+			Eventually(s.done).WithContext(ctx).WithTimeout(15 * time.Minute).Should(BeClosed())
+			Expect(s.err).NotTo(HaveOccurred())
+		}, SpecTimeout(15*time.Minute))
 	}
 
 	for _, o := range watched {
@@ -179,6 +188,9 @@ func releases() {
 		gone := []string{"delete", "namespace", "--wait=false"}
 		for _, o := range watched {
 			gone = append(gone, o.ns)
+		}
+		for _, s := range kinds {
+			gone = append(gone, s.ns)
 		}
 		for _, s := range stories {
 			gone = append(gone, s.ns)

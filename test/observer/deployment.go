@@ -112,6 +112,11 @@ func checkRollback(before, after *appsv1.Deployment) []finding {
 	}
 	held := strings.Split(after.Annotations[v1alpha1.QuarantinedAnnotation], ",")
 	release, _ := strconv.ParseInt(before.Annotations[v1alpha1.ReleaseAnnotation], 10, 64)
+	for version, why := range reasons {
+		if left == "" && why.Release == release && why.To == to {
+			left = version // a baseline has no label
+		}
+	}
 	switch why := reasons[left]; {
 	case why.Cause == "" || !slices.Contains(held, left):
 		return []finding{found(RollbackCause, "rolled back from %s, which is not in quarantine, or without a cause", left)}

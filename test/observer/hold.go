@@ -63,7 +63,12 @@ type heldAs struct {
 	Until   string
 	Set     pace
 	Was     *pace
+	// OpenedAt is when pods were last let become available, in Unix seconds.
+	OpenedAt int64
 }
+
+// over reports whether the fields are given back, in two writes, and nothing is held.
+func (h *heldAs) over() bool { return h.Until != untilEvery && h.OpenedAt > 0 }
 
 // holdOf is the hold of a Deployment, if it has one that can be read.
 func holdOf(d *appsv1.Deployment) (h heldAs, held bool) {
@@ -115,14 +120,15 @@ func checkHold(before, after *appsv1.Deployment, by Writer, defended bool) []fin
 	case wasHeld:
 		return checkGivenBack(before, after, &was, by)
 	case isHeld:
-		return checkBegun(after, &is)
+		return checkBegun(before, after, &is, by)
 	}
 	return nil
 }
 
-// checkBegun is S10 of the write that begins a hold.
-func checkBegun(after *appsv1.Deployment, h *heldAs) (findings []finding) {
-	if is := paceOf(after); is != h.Set {
+// checkBegun is S10 of the write that begins a hold. Where the API server does not reach
+// admission, which sets the fields, the operator sets them with its next write.
+func checkBegun(before, after *appsv1.Deployment, h *heldAs, by Writer) (findings []finding) {
+	if is := paceOf(after); is != h.Set && (by != Operator || is != paceOf(before)) {
 		findings = append(findings, found(HoldHarmless, "a hold begins that sets %+v, but it is %+v", h.Set, is))
 	}
 	if release := after.Annotations[v1alpha1.ReleaseAnnotation]; release != fmt.Sprint(h.Release) {
@@ -342,7 +348,7 @@ func fenced(d *appsv1.Deployment) (room, need int32) {
 // keepHold remembers the hold of a version of a Deployment.
 func (w *world) keepHold(e event, before, d *workload) {
 	as, held := holdOf(d.Deployment)
-	if !held || !as.explains(paceOf(d.Deployment)) {
+	if !held || as.over() || !as.explains(paceOf(d.Deployment)) {
 		// It is over, also where a user's own value says so and the operator has not
 		// seen it yet.
 		if h := w.holds.going[d.UID]; h != nil {
@@ -359,12 +365,34 @@ func (w *world) keepHold(e event, before, d *workload) {
 		h = &hold{release: release, rv: e.rv, atMost: atMostOf(d.Deployment, &as), room: room, need: need, replicas: replicas}
 		if before != nil {
 			room, need = fenced(before.Deployment)
+			h.replicas = ptr.Deref(before.Spec.Replicas, 1)
 		}
+		// Pods that do not serve are replaced at any time.
+		h.room += max(min(h.need, need)-w.oldServing(d), 0)
 		w.holds.going[d.UID] = h
 	}
 	// Where it is scaled, all that is added may be in flight.
 	h.room = max(h.room, room) + max(replicas-h.replicas, 0)
 	h.need, h.replicas, h.heldAs = min(h.need, need), replicas, as
+}
+
+// oldServing counts the pods of a Deployment that serve, without those of its current revision.
+func (w *world) oldServing(d *workload) (serving int32) {
+	for _, p := range w.pods {
+		if rs := w.replicaSets[p.owner]; rs.owner == d.UID && rs.template != d.template && p.serves() {
+			serving++
+		}
+	}
+	return serving
+}
+
+// replaced notes that a pod which is not of the current revision of a held Deployment serves no
+// longer, without the rollout: another may be in flight in its place.
+func (w *world) replaced(p *pod) {
+	rs := w.replicaSets[p.owner]
+	if d := w.deployments[rs.owner]; d != nil && d.template != rs.template && w.holds.going[d.UID] != nil {
+		w.holds.going[d.UID].room++
+	}
 }
 
 var atMostIn = regexp.MustCompile(`atMost=(\w+)`)
@@ -514,6 +542,9 @@ func (w *world) applyPod(e event, o podFacts) (findings []finding) {
 		next.holdFacts = before.holdFacts
 		if before.serves() && (!next.serves() || next.readySince.After(before.readySince)) {
 			next.lost = e.seen
+			if !o.deleting {
+				w.replaced(before)
+			}
 		}
 		if o.deleting && !before.deleting {
 			findings = w.checkServing(before, e.seen)
@@ -569,6 +600,7 @@ func (w *world) checkServing(p *pod, now time.Time) []finding {
 	switch {
 	case alive <= rs.replicas:
 		h.taken = append(h.taken, now)
+		w.replaced(p)
 		return nil
 	case rs.template == d.template:
 		return nil // scaled
@@ -580,7 +612,7 @@ func (w *world) checkServing(p *pod, now time.Time) []finding {
 		}
 		// Where a pod ceased to serve by itself, the controllers do not know at once; and
 		// pods that are not available they take first, whether others serve or not.
-		excused := other.live && !other.lost.IsZero() && (now.Sub(other.lost) <= delay || p.availableAt(rs.minReadySeconds).After(now))
+		excused := other.live && (!other.lost.IsZero() && now.Sub(other.lost) <= delay || p.availableAt(rs.minReadySeconds).After(now))
 		if other.serves() || excused {
 			serve++
 		}
@@ -665,16 +697,22 @@ func (w *world) checkClaim(before *v1alpha1.ChangeWorkload, r *release, e event,
 		return nil
 	}
 	var waits []string
-	verified := false
+	verified, unready := false, 0
 	for _, p := range w.pods {
 		if rs := w.replicaSets[p.owner]; rs.owner != d.UID || rs.template != d.template || h.end > 0 && p.born > h.end {
 			continue
 		}
 		trusted := w.trusted(p, h, e.seen)
-		verified = verified || trusted
+		verified = verified || trusted && p.serves()
+		if !p.serves() {
+			unready++
+		}
 		if !trusted && p.serves() && e.seen.Sub(p.availableAt(h.MinReadySeconds)) > sight {
 			waits = append(waits, p.name)
 		}
+	}
+	if unready > 0 && !verified {
+		return []finding{found(HoldShut, "the release says that it is verified, but none of its pods is Ready and verified")}
 	}
 	if len(waits) == 0 || verified && h.Until != untilEvery {
 		return nil

@@ -117,9 +117,14 @@ func checkVerdict(which string, before, after *v1alpha1.CheckVerdict) []finding 
 	}
 }
 
-// checkBatch judges two consecutive versions of a ChangePod. applied says that a
-// failing verdict of the server was put into its results before.
-func checkBatch(before, after *v1alpha1.ChangePod, by Writer, applied bool) []finding {
+func startedAgain(s *v1alpha1.ChangePodStatus) bool {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSubmitted)
+	return c != nil && c.Reason == v1alpha1.ReasonStartedAgain
+}
+
+// checkBatch judges two consecutive versions of a ChangePod. applied are the failures that
+// were put into its results before.
+func checkBatch(before, after *v1alpha1.ChangePod, by Writer, applied []string) []finding {
 	if by != Operator {
 		return nil
 	}
@@ -130,7 +135,9 @@ func checkBatch(before, after *v1alpha1.ChangePod, by Writer, applied bool) []fi
 			findings = append(findings, found(VerdictOnce, "a verdict on node %s was stored on the batch that is node %q", v.after.NodeID, a.ChangePodID))
 		}
 	}
-	if b.ChangePodID != "" && b.ChangePodID != a.ChangePodID {
+	// The server may lose the node of a PRE check: then it is started again, once.
+	again := b.Status == v1alpha1.ChangePodPreSubmitted && b.PreVerdict == nil && !startedAgain(b) && startedAgain(a)
+	if b.ChangePodID != "" && b.ChangePodID != a.ChangePodID && !again {
 		findings = append(findings, found(VerdictOnce, "the batch was node %s and is node %q", b.ChangePodID, a.ChangePodID))
 	}
 	if b.Status != v1alpha1.ChangePodExecuteDone {
@@ -141,9 +148,9 @@ func checkBatch(before, after *v1alpha1.ChangePod, by Writer, applied bool) []fi
 	}
 	if !equality.Semantic.DeepEqual(b.PodResults, a.PodResults) {
 		switch {
-		case applied:
+		case len(applied) > 0 && !failsAnew(b, a, applied):
 			findings = append(findings, found(VerdictOnce, "a failing verdict was applied to the pods a second time"))
-		case !hasFailure(a):
+		case len(failures(a)) == 0:
 			findings = append(findings, found(VerdictOnce, "the results of a batch that was done changed without a failing verdict"))
 		}
 	}
@@ -156,12 +163,28 @@ func isSilent(phase v1alpha1.CheckPhase) bool {
 	return phase == v1alpha1.CheckError || phase == v1alpha1.CheckNoData || phase == v1alpha1.CheckInconclusive
 }
 
-// hasFailure says that the server delivered a failing verdict on a batch that
-// nobody corrected, or that a check of a policy that enforces failed.
-func hasFailure(s *v1alpha1.ChangePodStatus) bool {
-	return slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
-		return c.Mode == v1alpha1.ModeEnforce && (c.Phase == v1alpha1.CheckFailed || c.Background && isSilent(c.Phase) && c.OnSilence != v1alpha1.SilencePasses)
-	}) || s.PreVerdict != nil && fails(s.PreVerdict.Verdict) || s.PostVerdict != nil && fails(s.PostVerdict.Verdict)
+// failures are what fails a batch: the failing verdicts that the server delivered and
+// nobody corrected, and the checks of policies that enforce and failed.
+func failures(s *v1alpha1.ChangePodStatus) (failing []string) {
+	for _, c := range s.Checks {
+		if c.Mode == v1alpha1.ModeEnforce && (c.Phase == v1alpha1.CheckFailed || c.Background && isSilent(c.Phase) && c.OnSilence != v1alpha1.SilencePasses) {
+			failing = append(failing, c.Name)
+		}
+	}
+	if s.PreVerdict != nil && fails(s.PreVerdict.Verdict) {
+		failing = append(failing, "PRE")
+	}
+	if s.PostVerdict != nil && fails(s.PostVerdict.Verdict) {
+		failing = append(failing, "POST")
+	}
+	return failing
+}
+
+// failsAnew says that another check, or verdict, fails a batch than those that were applied,
+// and that the results of pods that had failed stayed.
+func failsAnew(before, after *v1alpha1.ChangePodStatus, applied []string) bool {
+	return slices.ContainsFunc(failures(after), func(f string) bool { return !slices.Contains(applied, f) }) &&
+		!slices.ContainsFunc(before.PodResults, func(r v1alpha1.PodResult) bool { return fails(r.Verdict) && !slices.Contains(after.PodResults, r) })
 }
 
 // failed says that a pod of a batch has a failing result.

@@ -129,21 +129,42 @@ func TestCheckRelease(t *testing.T) {
 }
 
 func TestCheckBatch(t *testing.T) {
+	running := func(b *v1alpha1.ChangePod) { b.Status.Status = v1alpha1.ChangePodPreSubmitted }
+	again := func(b *v1alpha1.ChangePod) {
+		b.Status.ChangePodID, b.Status.Conditions = b.Status.ChangePodID+"-again", []metav1.Condition{{Type: v1alpha1.ConditionSubmitted, Reason: v1alpha1.ReasonStartedAgain}}
+	}
+	check := func(name string) func(*v1alpha1.ChangePod) {
+		return func(b *v1alpha1.ChangePod) {
+			b.Status.Checks = append(b.Status.Checks, v1alpha1.CheckStatus{Name: name, Mode: v1alpha1.ModeEnforce, Phase: v1alpha1.CheckFailed})
+		}
+	}
+	results := func(first, second string) func(*v1alpha1.ChangePod) {
+		return func(b *v1alpha1.ChangePod) {
+			done(first)(b)
+			b.Status.PodResults = append(b.Status.PodResults, wrappers.PodResult("p2", second))
+		}
+	}
 	tests := map[string]struct {
 		before, after *v1alpha1.ChangePod
 		by            Writer
-		applied       bool
+		applied       []string
 		want          []Invariant
 	}{
-		"verdict arrives":              {before: makeBatch(), after: makeBatch(post(verdict("fail"))), by: Operator},
-		"verdict of another node":      {before: makeBatch(), after: makeBatch(post(&v1alpha1.CheckVerdict{NodeID: "other", Delivered: "fail"})), by: Operator, want: []Invariant{VerdictOnce}},
-		"node changes":                 {before: makeBatch(), after: makeBatch(func(b *v1alpha1.ChangePod) { b.Status.ChangePodID = "other" }), by: Operator, want: []Invariant{VerdictOnce}},
-		"pass follows failure":         {before: makeBatch(post(verdict("fail"))), after: makeBatch(post(verdict("pass"))), by: Operator, want: []Invariant{VerdictOnce}},
-		"failure follows pass":         {before: makeBatch(post(verdict("pass"))), after: makeBatch(post(verdict("fail"))), by: Operator},
-		"verdict lost":                 {before: makeBatch(post(verdict("pass"))), after: makeBatch(), by: Operator, want: []Invariant{VerdictOnce}},
-		"done with a failure":          {before: makeBatch(post(verdict("fail"))), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator},
-		"a late failure":               {before: makeBatch(post(verdict("fail")), done("none")), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator},
-		"applied again":                {before: makeBatch(post(verdict("fail")), done("pass")), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator, applied: true, want: []Invariant{VerdictOnce}},
+		"verdict arrives":         {before: makeBatch(), after: makeBatch(post(verdict("fail"))), by: Operator},
+		"verdict of another node": {before: makeBatch(), after: makeBatch(post(&v1alpha1.CheckVerdict{NodeID: "other", Delivered: "fail"})), by: Operator, want: []Invariant{VerdictOnce}},
+		"node is lost":            {before: makeBatch(running), after: makeBatch(running, again), by: Operator},
+		"node is lost twice":      {before: makeBatch(running, again), after: makeBatch(running, again, again), by: Operator, want: []Invariant{VerdictOnce}},
+		"node changes":            {before: makeBatch(), after: makeBatch(func(b *v1alpha1.ChangePod) { b.Status.ChangePodID = "other" }), by: Operator, want: []Invariant{VerdictOnce}},
+		"pass follows failure":    {before: makeBatch(post(verdict("fail"))), after: makeBatch(post(verdict("pass"))), by: Operator, want: []Invariant{VerdictOnce}},
+		"failure follows pass":    {before: makeBatch(post(verdict("pass"))), after: makeBatch(post(verdict("fail"))), by: Operator},
+		"verdict lost":            {before: makeBatch(post(verdict("pass"))), after: makeBatch(), by: Operator, want: []Invariant{VerdictOnce}},
+		"done with a failure":     {before: makeBatch(post(verdict("fail"))), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator},
+		"a late failure":          {before: makeBatch(post(verdict("fail")), done("none")), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator},
+		"applied again":           {before: makeBatch(post(verdict("fail")), done("pass")), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator, applied: []string{"POST"}, want: []Invariant{VerdictOnce}},
+		"another check fails another pod": {before: makeBatch(check("a"), results("fail", "none")), after: makeBatch(check("a"), check("b"), results("fail", "fail")),
+			by: Operator, applied: []string{"a"}},
+		"another check fails a pod again": {before: makeBatch(check("a"), results("fail", "none")), after: makeBatch(check("a"), check("b"), results("inconc", "fail")),
+			by: Operator, applied: []string{"a"}, want: []Invariant{VerdictOnce}},
 		"results without a verdict":    {before: makeBatch(done("pass")), after: makeBatch(done("fail")), by: Operator, want: []Invariant{VerdictOnce}},
 		"results by a user":            {before: makeBatch(done("pass")), after: makeBatch(done("fail")), by: Other},
 		"done is not the end":          {before: makeBatch(done("pass")), after: makeBatch(func(b *v1alpha1.ChangePod) { done("pass")(b); b.Status.Status = v1alpha1.ChangePodPostWait }), by: Operator, want: []Invariant{TerminalStays}},

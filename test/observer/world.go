@@ -119,8 +119,8 @@ type release struct {
 type batch struct {
 	*v1alpha1.ChangePod
 	owner types.UID
-	// applied: a failing verdict of the server was put into the results.
-	applied bool
+	// applied are the failures that were put into the results.
+	applied []string
 	failed  bool
 }
 
@@ -482,7 +482,9 @@ func (w *world) applyBatch(e event, o *v1alpha1.ChangePod, by Writer) (findings 
 	before := w.batches[e.uid]
 	next := &batch{ChangePod: o, owner: ownerOf(o), failed: failed(o)}
 	done := o.Status.Status == v1alpha1.ChangePodExecuteDone
-	next.applied = done && hasFailure(&o.Status) && next.failed
+	if done && next.failed {
+		next.applied = failures(&o.Status)
+	}
 	r := w.releases[next.owner]
 	if before == nil {
 		if !e.listed && r != nil {
@@ -491,7 +493,10 @@ func (w *world) applyBatch(e event, o *v1alpha1.ChangePod, by Writer) (findings 
 	} else {
 		findings = checkBatch(before.ChangePod, o, by, before.applied)
 		put := before.Status.Status != v1alpha1.ChangePodExecuteDone || !equality.Semantic.DeepEqual(before.Status.PodResults, o.Status.PodResults)
-		next.applied = before.applied || by == Operator && put && next.applied
+		if by != Operator || !put {
+			next.applied = nil
+		}
+		next.applied = slices.Concat(before.applied, next.applied)
 	}
 	if before != nil && before.owner != next.owner {
 		delete(w.owned[before.owner], e.uid)

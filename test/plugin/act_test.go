@@ -427,8 +427,7 @@ func TestEnrollAndUnenroll(t *testing.T) {
 	warnings := []string{"1 workload without a release under defense: baselines", "without a readiness probe", "deployment/sleep", "without minReadySeconds", "deployment/sleep"}
 	p.acts([]string{"enroll", "--observe", "--dry-run=server"}, append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
 	p.acts([]string{"enroll", "--observe"}, append(warnings, "observe created", "namespace/"+p.namespace+" labeled")...)
-	p.acts([]string{"enroll"}, "is under defense already")
-	p.acts([]string{"enroll", "--observe"}, "is left as it is", "kubectl altershield observe --namespace-wide -n "+p.namespace)
+	p.acts([]string{"enroll"}, "is under defense already", "it is only observed", "kubectl altershield observe --namespace-wide --off -n "+p.namespace)
 	p.until("it is observed", func() error {
 		if out := p.kubectl("get", "oci", "observe", "-o", "jsonpath={.status.conditions[?(@.type=='Accepted')].status}"); out != "True" {
 			return fmt.Errorf("accepted: %q", out)

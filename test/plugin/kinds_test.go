@@ -129,7 +129,7 @@ func TestStatefulSet(t *testing.T) {
 	n.says([]string{"status", "db"}, "blocked, halted", "the operator halted the rollout (partition 2147483647)", "db-2")
 	n.says([]string{"status"}, "statefulset/db")
 	n.acts([]string{"history", "sts/db"}, "busybox:2", "busybox:1")
-	n.follows(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2}}}}`)
+	n.acts([]string{"resume", "sts/db"})
 	n.until("what says that it is halted is gone", func() error {
 		if left := n.field(".metadata.annotations"); strings.Contains(left, "/halted") {
 			return errors.New(left)

@@ -115,7 +115,7 @@ func (w *World) admission(ctx context.Context, before, after client.Object, fiel
 	}
 	request := reviewOf(writerOf(ctx).user, before, after, fieldManager)
 	alive := w.alive()
-	if len(alive) == 0 {
+	if len(alive) == 0 || w.unreached {
 		after = stripped(after)
 		if blocked(before, after) {
 			return nil, apierrors.NewInternalError(fmt.Errorf(`failed calling webhook %q: connection refused`, hooks.block.name))
@@ -147,7 +147,7 @@ func (w *World) admission(ctx context.Context, before, after client.Object, fiel
 	}
 	after = stripped(after)
 	request = reviewOf(request.UserInfo.Username, before, after, fieldManager)
-	if (before == nil || released(before, after)) && !defense.OptedOut(after.GetLabels()) {
+	if (before == nil || released(before, after)) && !staysOut(before, after) {
 		if review := p.review(hooks.policy.path, request); !review.Allowed {
 			return nil, denied(hooks.policy.name, review)
 		}
@@ -160,7 +160,7 @@ func (w *World) admission(ctx context.Context, before, after client.Object, fiel
 			return nil, denied(hooks.block.name, review)
 		}
 	}
-	if before.GetAnnotations()[v1alpha1.QuarantinedAnnotation] != "" && released(before, after) && !defense.OptedOut(after.GetLabels()) {
+	if before.GetAnnotations()[v1alpha1.QuarantinedAnnotation] != "" && released(before, after) && !staysOut(before, after) {
 		if review := p.review(hooks.quarantine.path, request); !review.Allowed {
 			return nil, denied(hooks.quarantine.name, review)
 		}
@@ -180,8 +180,8 @@ func stripped(o client.Object) client.Object {
 }
 
 // blocked says what the match conditions of the block's webhook do: a blocked
-// workload would be released, or its block taken off, by nobody who may. What is only
-// observed because of its owner is left out.
+// workload would be released, or its block taken off, by nobody who may. What is opted out, or
+// only observed because of its owner, before and afterwards is left out.
 func blocked(before, after client.Object) bool {
 	if before == nil {
 		return false
@@ -191,8 +191,16 @@ func blocked(before, after client.Object) bool {
 	now, still := labels[v1alpha1.SuspendLabel]
 	overridden := labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && before.GetAnnotations()[v1alpha1.OverrideStaleAnnotation] == ""
 	changes := released(before, after) || !still || now != since
-	kept := defense.AdmissionObject{Labels: labels, Owner: defense.OwnerOf(after)}
-	return suspended && changes && !overridden && !defense.OptedOut(labels) && kept.ObservingOwner() == ""
+	owned := func(o client.Object) bool {
+		of := defense.AdmissionObject{Labels: o.GetLabels(), Owner: defense.OwnerOf(o)}
+		return of.ObservingOwner() != ""
+	}
+	return suspended && changes && !overridden && !staysOut(before, after) && (!owned(before) || !owned(after))
+}
+
+// staysOut reports whether a workload is opted out before a request and after it.
+func staysOut(before, after client.Object) bool {
+	return (before == nil || defense.OptedOut(before.GetLabels())) && defense.OptedOut(after.GetLabels())
 }
 
 func released(before, after client.Object) bool {

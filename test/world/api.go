@@ -41,6 +41,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -244,6 +245,9 @@ func (a *api) create(ctx context.Context, c client.WithWatch, o client.Object, o
 			return err
 		}
 	}
+	if err := invalid(made); err != nil {
+		return err
+	}
 	numberTemplate(nil, made)
 	managed := made.GetManagedFields()
 	if err := c.Create(ctx, made); err != nil {
@@ -253,6 +257,26 @@ func (a *api) create(ctx context.Context, c client.WithWatch, o client.Object, o
 	a.creates[kindOf(made)]++
 	a.record(ctx, made, false, request{"create", "", whole(made)})
 	return into(made, o)
+}
+
+// invalid returns why an API server refuses a workload, as far as the operator writes the fields.
+func invalid(o client.Object) error {
+	var errs field.ErrorList
+	spec := field.NewPath("spec")
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		if *o.Spec.ProgressDeadlineSeconds <= o.Spec.MinReadySeconds {
+			errs = append(errs, field.Invalid(spec.Child("progressDeadlineSeconds"), *o.Spec.ProgressDeadlineSeconds, "must be greater than minReadySeconds"))
+		}
+	case *appsv1.StatefulSet:
+		if u := &o.Spec.UpdateStrategy; u.Type != appsv1.RollingUpdateStatefulSetStrategyType && u.RollingUpdate != nil {
+			errs = append(errs, field.Invalid(spec.Child("updateStrategy", "rollingUpdate"), u.RollingUpdate, "only allowed for updateStrategy 'RollingUpdate'"))
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(gvkOf(o).GroupKind(), o.GetName(), errs)
 }
 
 // dropStatus is what an API server does with the status of a new object.
@@ -305,6 +329,9 @@ func (a *api) put(ctx context.Context, c client.WithWatch, next client.Object, f
 		if next, err = a.admit(ctx, before, next, fieldManager); err != nil {
 			return err
 		}
+	}
+	if err := invalid(next); err != nil {
+		return err
 	}
 	numberTemplate(before, next)
 	if specChanged(before, next) {
@@ -495,6 +522,7 @@ func (a *api) putStatus(ctx context.Context, c client.Client, o, next client.Obj
 	if err := c.Status().Update(ctx, next); err != nil {
 		return err
 	}
+	next.SetManagedFields(before.GetManagedFields())
 	a.record(ctx, next, false, r)
 	return into(next, o)
 }

@@ -103,7 +103,13 @@ func (p *Process) getLive(ctx context.Context, c client.WithWatch, k client.Obje
 	if err := p.enter(ctx, true); err != nil {
 		return err
 	}
-	return c.Get(ctx, k, o, opts...)
+	if err := c.Get(ctx, k, o, opts...); err != nil {
+		return err
+	}
+	if stored, ok := p.world.api.objects[keyOf(o)]; ok {
+		o.SetManagedFields(stored.GetManagedFields()) // the fake client dropped them
+	}
+	return nil
 }
 
 func (p *Process) listLive(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {

@@ -29,6 +29,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	extensionsv1beta1 "k8s.io/api/extensions/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -178,6 +179,9 @@ func (c *cluster) makeNativePod(o client.Object, name, mark, node string, templa
 	}
 	pod.Spec.NodeName = cmp.Or(node, pod.Spec.NodeName)
 	metav1.SetMetaDataLabel(&pod.ObjectMeta, markLabel, mark)
+	if number, ok := o.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]; ok {
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, extensionsv1beta1.DaemonSetTemplateGenerationKey, number)
+	}
 	must(c.api.client.Create(c.ctx(), pod))
 	c.at(time.Now().Add(startTakes))
 }

@@ -108,10 +108,6 @@ func withRunnable(ctx context.Context, r manager.Runnable) context.Context {
 	return ctx
 }
 
-// machinesAhead is how far the clocks of the machines are ahead of the API
-// server's, on which one process after the other runs.
-var machinesAhead = []time.Duration{0, 5 * time.Minute, -5 * time.Minute}
-
 // machineClock is the clock of a machine.
 type machineClock struct{ ahead time.Duration }
 
@@ -140,14 +136,17 @@ func (p *Process) setUp() error {
 		Create: p.create, Update: p.update, Patch: p.patch, Delete: p.delete, SubResourceCreate: p.evict, SubResourceUpdate: p.updateStatus, SubResourcePatch: p.patchStatus,
 	}), process: p}
 	mgr := &processManager{process: p}
-	p.clock = servertime.New(machineClock{ahead: machinesAhead[len(w.all)%len(machinesAhead)]})
+	p.clock = servertime.New(machineClock{ahead: w.clocks[len(w.all)%len(w.clocks)]})
 	p.hearDate()
 	c := observed.New(mgr, observed.Options{Namespace: OperatorNamespace, Clock: p.clock, Kinds: kinds})
 	if err := controllers.Setup(p.ctx, mgr, c, o); err != nil {
 		return err
 	}
 	return errors.Join(
-		webhooks.SetupWithManager(mgr, webhooks.Options{Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForce, Past: c.Past, Policies: webhooks.PoliciesBy(c.View), Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps}),
+		webhooks.SetupWithManager(mgr, webhooks.Options{
+			Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForceRequested, Past: c.Past, Policies: webhooks.PoliciesBy(c.View), Rules: c.Rules,
+			Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps,
+		}),
 		routers.SetupWithManager(mgr, routers.Options{
 			Address: ":0", Tokens: altershield.StaticTokens{token}, Clock: c.Clock, View: c.View, Rollbacks: c, Log: mgr.GetLogger(),
 		}),

@@ -92,6 +92,9 @@ type Options struct {
 	Processes int
 	// Seed chooses what happens next, at every request; zero is a fixed order.
 	Seed uint64
+	// Clocks are how far the clocks of the machines are ahead of the API server's, on which
+	// one process after the other runs; by default some are minutes off.
+	Clocks []time.Duration
 	// Lag is how far the caches are behind, by kind.
 	Lag map[string]time.Duration
 	// Fault is what goes wrong.
@@ -129,7 +132,11 @@ type World struct {
 	// all are the processes there ever were.
 	all []*Process
 	// down: what died stays dead.
-	down    bool
+	down bool
+	// unreached: the API server does not reach the webhooks.
+	unreached bool
+	// clocks are how far the machines are ahead.
+	clocks  []time.Duration
 	random  *rand.Rand
 	fault   Fault
 	broken  func(write string, carryOut func() error) error
@@ -163,6 +170,9 @@ type World struct {
 // New makes a world, in a bubble of testing/synctest. End it with Close.
 func New(o Options) *World {
 	w := &World{api: newAPI(), kinds: cmp.Or(o.Kinds, workload.Defended()), hooks: map[schema.GroupKind]hooks{}, wake: make(chan struct{}, 1), verbose: o.Verbose, forgets: o.Forgets, written: map[string]int{}}
+	if w.clocks = o.Clocks; len(o.Clocks) == 0 {
+		w.clocks = []time.Duration{0, 5 * time.Minute, -5 * time.Minute}
+	}
 	w.api.admit = w.admission
 	w.cluster = newCluster(w.api, o)
 	if o.Server {
@@ -303,24 +313,6 @@ func (w *World) HeldWrites(name string) observer.HoldFigures {
 // Violations are the invariants that did not hold.
 func (w *World) Violations() []observer.Violation { return w.api.violations }
 
-// Alive waits for a process that runs: what users do is seen by admission.
-func (w *World) Alive() *Process {
-	w.Until("a process runs", func() bool { return len(w.alive()) > 0 })
-	return w.alive()[0]
-}
-
-// Stop ends all processes, and none is started in their place until Start.
-func (w *World) Stop() {
-	w.down = true
-	for _, p := range w.alive() {
-		p.die()
-	}
-	w.step()
-}
-
-// Start starts processes in place of those that ended.
-func (w *World) Start() { w.down = false }
-
 func (w *World) user() context.Context {
 	if !w.down {
 		w.Alive()
@@ -387,23 +379,10 @@ func (w *World) Set(name string, enable bool, content string) {
 	must(w.api.client.Update(w.user(), next))
 }
 
-// Unseen does something that admission does not see, as when the API server's own view
-// of the namespace is from before it was enrolled.
-func (w *World) Unseen(do func()) {
-	w.Alive()
-	admit := w.api.admit
-	w.api.admit = func(_ context.Context, _, after client.Object, _ string) (client.Object, error) {
-		return stripped(after), nil
-	}
-	defer func() { w.api.admit = admit }()
-	do()
-}
-
-// SkipAdmission has admission see nothing from now on, of anybody: as when the webhooks
-// cannot be reached, and fail open.
-func (w *World) SkipAdmission() {
-	w.api.admit = func(_ context.Context, _, after client.Object, _ string) (client.Object, error) {
-		return stripped(after), nil
+// Uninstall deletes the operator's settings, as an uninstall does that removes their kind.
+func (w *World) Uninstall() {
+	for _, o := range list[*v1alpha1.OpsConfigInfo](w.api, "OpsConfigInfo", OperatorNamespace) {
+		must(w.api.client.Delete(as(context.Background(), writer{user: "admin"}), asObject(o.DeepCopyObject())))
 	}
 }
 
@@ -420,6 +399,11 @@ func (w *World) Enrol(enrol bool) {
 		}}
 	}
 	must(w.api.client.Update(as(context.Background(), writer{user: "admin"}), ns))
+}
+
+// Enrolled reports whether the namespace is under defense.
+func (w *World) Enrolled() bool {
+	return w.api.objects[key{"Namespace", "", Namespace}].GetLabels()[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue
 }
 
 // Deployment is one as it is stored; nil when there is none.

@@ -326,6 +326,13 @@ func (w *PodWrapper) InitContainer(name string, status corev1.ContainerStatus) *
 	return w
 }
 
+// Sidecar adds a native sidecar and its status.
+func (w *PodWrapper) Sidecar(name string, status corev1.ContainerStatus) *PodWrapper {
+	always := corev1.ContainerRestartPolicyAlways
+	w.object.Spec.InitContainers = append(w.object.Spec.InitContainers, corev1.Container{Name: name, RestartPolicy: &always})
+	return w.InitContainer(name, status)
+}
+
 // Waiting is the status of a container that waits.
 func Waiting(reason, message string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}

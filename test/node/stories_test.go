@@ -1,0 +1,376 @@
+//go:build linux
+
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// story is a bad day of one workload, in a namespace of its own. All stories run side by side: most of
+// their time is waiting.
+type story struct {
+	name, ns string
+	play     func(*stage)
+	err      error
+	done     chan struct{}
+}
+
+func stories() []*story {
+	all := []*story{
+		{name: "rolls back a release that crashes after its Success, and takes a fix without an override", play: crashesAfterSuccess},
+		{name: "suspends a release whose pods crash where nothing is rolled back", play: crashesWithoutRollback},
+		{name: "adds nothing to a StatefulSet's update strategy that the API server refuses", play: refusedStrategy},
+		{name: "halts an override release that fails, and resumes it when its verdict is corrected", play: correctedOverride},
+		{name: "evicts the stuck pod of a StatefulSet when a fix is released", play: stuckStatefulSet},
+		{name: "takes a fix while a requested rollback is not verified yet", play: fixAfterRequest},
+		{name: "keeps a StatefulSet halted when its manifest is applied again", play: haltAgainstApply},
+	}
+	for _, s := range all {
+		s.done = make(chan struct{})
+	}
+	return all
+}
+
+// begin plays the story. It goes on when the node of the suite that calls it is over.
+func (s *story) begin(ctx context.Context) {
+	s.ns = newNamespace(ctx, "story")
+	go func() {
+		defer close(s.done)
+		defer func() {
+			if failure := recover(); failure != nil {
+				s.err = fmt.Errorf("namespace %s: %v", s.ns, failure)
+			}
+		}()
+		g := NewGomega(func(message string, _ ...int) { panic(message) })
+		s.play(&stage{Gomega: g, ctx: context.WithoutCancel(ctx), ns: s.ns})
+	}()
+}
+
+// stage is where a story plays: one namespace with the workload "app" in it.
+type stage struct {
+	Gomega
+	ctx  context.Context
+	ns   string
+	kind string
+}
+
+// try runs kubectl in the namespace.
+func (s *stage) try(input string, args ...string) (string, error) {
+	command := cluster.Kubectl(s.ctx, append([]string{"-n", s.ns}, args...)...)
+	command.Stdin = strings.NewReader(input)
+	return output(command)
+}
+
+func (s *stage) kubectl(args ...string) {
+	out, err := s.try("", args...)
+	s.Expect(err).NotTo(HaveOccurred(), out)
+}
+
+// apply applies the manifest of the workload, as a tool that has it in Git does.
+func (s *stage) apply(m manifest) {
+	s.kind = m.kind
+	out, err := s.try(m.String(), "apply", "-f", "-")
+	s.Expect(err).NotTo(HaveOccurred(), out)
+}
+
+// soon waits for a sight.
+func (s *stage) soon(what string, within time.Duration, look func(g Gomega)) {
+	s.Eventually(look).WithContext(s.ctx).WithTimeout(within).WithPolling(time.Second).Should(Succeed(), what)
+}
+
+// workload is the workload as it is now.
+func (s *stage) workload(g Gomega) *unstructured.Unstructured {
+	w := &unstructured.Unstructured{}
+	w.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: s.kind})
+	g.Expect(api.Get(s.ctx, types.NamespacedName{Namespace: s.ns, Name: "app"}, w)).To(Succeed())
+	return w
+}
+
+// release is the record of the release the workload is at.
+func (s *stage) release(g Gomega) *v1alpha1.ChangeWorkload {
+	version := s.workload(g).GetLabels()[v1alpha1.VersionLabel]
+	var found *v1alpha1.ChangeWorkload
+	for _, change := range changesIn(s.ctx, g, s.ns) {
+		if change.Spec.Reversion == version && change.Status.ObservedRelease == change.Spec.Release {
+			found = change
+		}
+	}
+	g.Expect(found).NotTo(BeNil(), "version %q has no record", version)
+	return found
+}
+
+// becomes waits until the current release is in a state.
+func (s *stage) becomes(state v1alpha1.ChangeWorkloadStatusType, within time.Duration) *v1alpha1.ChangeWorkload {
+	var change *v1alpha1.ChangeWorkload
+	s.soon("state "+string(state), within, func(g Gomega) {
+		change = s.release(g)
+		g.Expect(change.Status.Status).To(Equal(state), describeRelease(change))
+	})
+	return change
+}
+
+func describeRelease(change *v1alpha1.ChangeWorkload) string {
+	said := []string{fmt.Sprintf("%s is %q", change.Name, change.Status.Status)}
+	for _, c := range change.Status.Conditions {
+		said = append(said, fmt.Sprintf("%s=%s/%s: %s", c.Type, c.Status, c.Reason, c.Message))
+	}
+	return strings.Join(said, "\n")
+}
+
+// judge writes a verdict on the pods of a batch of the current release, as the walkthrough does.
+func (s *stage) judge(change *v1alpha1.ChangeWorkload, batch int, verdict string) {
+	name := fmt.Sprintf("%s--x--%d", change.Name, batch)
+	var pods v1alpha1.ChangePod
+	s.soon("batch "+name, 5*time.Minute, func(g Gomega) {
+		g.Expect(api.Get(s.ctx, types.NamespacedName{Namespace: s.ns, Name: name}, &pods)).To(Succeed())
+		g.Expect(pods.Status.Status).To(Equal(v1alpha1.ChangePodExecuteDone))
+	})
+	before := pods.DeepCopy()
+	for i := range pods.Status.PodResults {
+		pods.Status.PodResults[i].Verdict, pods.Status.PodResults[i].Message = verdict, "find error"
+	}
+	s.Expect(api.Status().Patch(s.ctx, &pods, client.MergeFrom(before))).To(Succeed())
+}
+
+// blocked reports the label that denies releases.
+func (s *stage) blocked(g Gomega) bool {
+	_, blocked := s.workload(g).GetLabels()[v1alpha1.SuspendLabel]
+	return blocked
+}
+
+// manifest is a workload as its user has it in a file.
+type manifest struct {
+	kind     string
+	replicas int
+	script   string
+	// settings are annotations of the operator, labels are those of the workload.
+	settings, labels map[string]string
+	// spec is added to the workload's spec.
+	spec string
+	// ready has the pods probed on port 8080.
+	ready bool
+}
+
+const (
+	serves8080 = "httpd -p 8080; exec sleep infinity"
+	// crashesLate runs for a while once, and then crashes at each start.
+	crashesLate = "[ -e /state/ran ] && exit 1; touch /state/ran; sleep 100; exit 1"
+)
+
+func (m manifest) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: apps/v1\nkind: %s\nmetadata:\n  name: app\n  labels:\n    app: app\n", m.kind)
+	for key, value := range m.labels {
+		fmt.Fprintf(&b, "    %s: %q\n", key, value)
+	}
+	b.WriteString("  annotations:\n    team: a\n")
+	for name, value := range m.settings {
+		fmt.Fprintf(&b, "    %s%s: %q\n", v1alpha1.SettingAnnotationPrefix, name, value)
+	}
+	fmt.Fprintf(&b, "spec:\n  replicas: %d\n  selector: {matchLabels: {app: app}}\n%s", m.replicas, m.spec)
+	if m.kind == "StatefulSet" {
+		b.WriteString("  serviceName: app\n")
+	}
+	fmt.Fprintf(&b, `  template:
+    metadata: {labels: {app: app}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      volumes: [{name: state, emptyDir: {}}]
+      containers:
+      - {name: app, image: busybox, imagePullPolicy: IfNotPresent, command: [/bin/sh, -c, %q],
+        volumeMounts: [{name: state, mountPath: /state}]`, m.script)
+	if m.ready {
+		b.WriteString(`, readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}`)
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// with is the manifest with another script.
+func (m manifest) with(script string) manifest {
+	m.script = script
+	return m
+}
+
+// A version is Success after some seconds and crashes a minute later. The default policy suspends it; it is
+// down, so it is rolled back all the same, and the fix needs no override.
+func crashesAfterSuccess(s *stage) {
+	good := manifest{kind: "Deployment", replicas: 3, script: "sleep infinity", settings: map[string]string{"rollback": "after=30s,proven=10m"}}
+	s.apply(good)
+	before := s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	s.apply(good.with(crashesLate))
+	bad := s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	s.soon("the rollback", 8*time.Minute, func(g Gomega) {
+		w := s.workload(g)
+		g.Expect(w.GetLabels()).To(HaveKeyWithValue(v1alpha1.VersionLabel, before.Spec.Reversion), describeRelease(s.release(g)))
+		g.Expect(w.GetAnnotations()[v1alpha1.QuarantinedAnnotation]).To(ContainSubstring(bad.Spec.Reversion))
+	})
+	s.soon("the block to be lifted", 6*time.Minute, func(g Gomega) { g.Expect(s.blocked(g)).To(BeFalse()) })
+	_, err := s.try(good.with(crashesLate).String(), "apply", "-f", "-")
+	s.Expect(err).To(MatchError(ContainSubstring("was rolled back at")), "the version that crashes is in quarantine")
+	s.apply(good.with("sleep 600"))
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	s.Expect(s.blocked(s)).To(BeFalse())
+}
+
+// Where nothing is rolled back, the default policy has to see crashes whose CrashLoopBackOff nobody looks at.
+func crashesWithoutRollback(s *stage) {
+	good := manifest{kind: "Deployment", replicas: 2, script: "sleep infinity", settings: map[string]string{"rollback": "disabled"}}
+	s.apply(good)
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	s.apply(good.with(crashesLate))
+	change := s.becomes(v1alpha1.ChangeWorkloadSuspend, 8*time.Minute)
+	s.Expect(change.Status.DefenseCheckFailPods).NotTo(BeEmpty())
+	s.Expect(s.blocked(s)).To(BeTrue())
+}
+
+// The API server of this version does not know the strategy: its own refusal is all that a user sees.
+func refusedStrategy(s *stage) {
+	good := manifest{kind: "StatefulSet", replicas: 2, script: serves8080, settings: map[string]string{"holding": "every"},
+		spec: "  podManagementPolicy: Parallel\n"}
+	s.apply(good)
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	other := good.with(serves8080 + " # 2")
+	other.spec += "  updateStrategy: {type: Recreate}\n"
+	out, err := s.try(other.String(), "apply", "-f", "-")
+	s.Expect(err).To(HaveOccurred())
+	s.Expect(out).To(ContainSubstring("spec.updateStrategy"))
+	s.Expect(out).NotTo(MatchRegexp(`"partition":[1-9]`), "a hold is in it")
+	s.Expect(s.workload(s).GetAnnotations()).NotTo(HaveKey(v1alpha1.HeldAnnotation))
+}
+
+// The second release fails and blocks. The third passes the block, fails, and is halted; its verdict is
+// corrected, so it goes on, and its Success lifts the block.
+func correctedOverride(s *stage) {
+	good := manifest{kind: "Deployment", replicas: 4, script: "sleep 1000", spec: "  minReadySeconds: 15\n"}
+	s.apply(good)
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	s.apply(good.with("sleep 2000"))
+	bad := s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
+	s.judge(bad, 1, "unpass")
+	s.soon("the block", time.Minute, func(g Gomega) { g.Expect(s.blocked(g)).To(BeTrue()) })
+	fix := good.with("sleep 3000")
+	fix.labels = map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue}
+	s.apply(fix)
+	var override *v1alpha1.ChangeWorkload
+	s.soon("the record of the override", time.Minute, func(g Gomega) {
+		override = s.release(g)
+		g.Expect(override.Spec.Reversion).NotTo(Equal(bad.Spec.Reversion))
+	})
+	s.judge(override, 1, "unpass")
+	s.soon("the halt", time.Minute, func(g Gomega) {
+		w := s.workload(g)
+		g.Expect(w.GetAnnotations()).To(HaveKeyWithValue(v1alpha1.HaltedAnnotation, override.Spec.Reversion))
+		paused, _, _ := unstructured.NestedBool(w.Object, "spec", "paused")
+		g.Expect(paused).To(BeTrue())
+	})
+	s.judge(override, 1, "pass")
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
+	s.soon("the block to be lifted", time.Minute, func(g Gomega) { g.Expect(s.blocked(g)).To(BeFalse()) })
+}
+
+// A pod that crashes keeps an OrderedReady StatefulSet from every later version (kubernetes/kubernetes#67250).
+func stuckStatefulSet(s *stage) {
+	good := manifest{kind: "StatefulSet", replicas: 3, script: serves8080, ready: true, settings: map[string]string{"rollback": "disabled"}}
+	s.apply(good)
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
+	s.apply(good.with("sleep 2; exit 1"))
+	s.soon("the crash loop", 6*time.Minute, func(g Gomega) {
+		p := &corev1.Pod{}
+		g.Expect(api.Get(s.ctx, types.NamespacedName{Namespace: s.ns, Name: "app-2"}, p)).To(Succeed())
+		g.Expect(p.Status.ContainerStatuses).NotTo(BeEmpty())
+		g.Expect(p.Status.ContainerStatuses[0].RestartCount).To(BeNumerically(">=", 2))
+	})
+	fix := good.with(serves8080 + " # fixed")
+	fix.labels = map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue}
+	s.apply(fix)
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+}
+
+// The restored version is not Success for a while; the fix does not wait for that.
+func fixAfterRequest(s *stage) {
+	good := manifest{kind: "Deployment", replicas: 3, script: "sleep 1000"}
+	s.apply(good)
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	s.apply(good.with("sleep 2000"))
+	bad := s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	s.judge(bad, 1, "unpass")
+	s.soon("the block", time.Minute, func(g Gomega) { g.Expect(s.blocked(g)).To(BeTrue()) })
+	s.kubectl("annotate", "deployment", "app", v1alpha1.RollbackToAnnotation+"=last-success")
+	s.soon("the rollback to lift the block", 2*time.Minute, func(g Gomega) {
+		w := s.workload(g)
+		g.Expect(w.GetAnnotations()).NotTo(HaveKey(v1alpha1.RollbackToAnnotation))
+		g.Expect(s.blocked(g)).To(BeFalse())
+	})
+	s.apply(good.with("sleep 3000"))
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+}
+
+// Git has no partition. Applying the manifest again, scaled, leaves the halt; with the label it resumes.
+func haltAgainstApply(s *stage) {
+	good := manifest{kind: "StatefulSet", replicas: 3, script: serves8080, ready: true,
+		spec: "  minReadySeconds: 10\n  updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 0}}\n"}
+	s.apply(good)
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
+	next := good.with(serves8080 + " # 2")
+	s.apply(next)
+	var change *v1alpha1.ChangeWorkload
+	s.soon("the record", time.Minute, func(g Gomega) {
+		change = s.release(g)
+		g.Expect(change.Spec.Release).To(BeEquivalentTo(2))
+	})
+	s.judge(change, 1, "unpass")
+	partition := func(g Gomega) int64 {
+		value, _, err := unstructured.NestedInt64(s.workload(g).Object, "spec", "updateStrategy", "rollingUpdate", "partition")
+		g.Expect(err).NotTo(HaveOccurred())
+		return value
+	}
+	s.soon("the halt", time.Minute, func(g Gomega) { g.Expect(partition(g)).To(BeNumerically(">=", 3)) })
+	s.apply(next)
+	next.replicas = 4
+	s.apply(next)
+	s.Consistently(func(g Gomega) {
+		g.Expect(partition(g)).To(BeNumerically(">=", 4), "an apply resumed the halted rollout")
+		g.Expect(s.workload(g).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation))
+	}).WithContext(s.ctx).WithTimeout(20 * time.Second).WithPolling(time.Second).Should(Succeed())
+	next.labels = map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue}
+	s.apply(next)
+	s.soon("the rollout to go on", 4*time.Minute, func(g Gomega) {
+		w := s.workload(g)
+		g.Expect(partition(g)).To(BeZero())
+		g.Expect(w.GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
+		updated, _, _ := unstructured.NestedInt64(w.Object, "status", "updatedReplicas")
+		g.Expect(updated).To(BeEquivalentTo(4))
+	})
+	c := meta.FindStatusCondition(s.release(s).Status.Conditions, v1alpha1.ConditionVerified)
+	s.Expect(c).NotTo(BeNil())
+}
