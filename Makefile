@@ -38,6 +38,8 @@ E2E_PROCS ?= 6
 TEST_PROCS ?= 3
 # How long each fuzz target runs in `make fuzz` and `make test-soak`.
 FUZZ_TIME ?= 60s
+# How long random stories are played in `make test-soak`, side by side with what else runs there.
+STORIES_TIME ?= 20m
 # Busy processes beside which `make test-busy` tests.
 BUSY ?= 4
 BENCH ?= .
@@ -183,9 +185,16 @@ TEST_PACKAGES = all=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Import
 E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=bin/reports --json-report=$(2).json ./test/e2e
 
 .PHONY: test-soak
-test-soak: build controlplane fuzz ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing.
+test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, random stories.
 	@mkdir -p bin/reports
-	@$(call E2E,soak,soak)
+	@RANDOM_STORIES_TIME=$(STORIES_TIME) go test ./controllers -run 'TestRandomStories$$' -v -count=1 -timeout $(TEST_TIMEOUT) \
+	    > bin/reports/stories.log 2>&1 & stories=$$!; \
+	  failed=; \
+	  hack/fuzz/run.sh $(FUZZ_TIME) || failed+=" fuzzing"; \
+	  $(call E2E,soak,soak) || failed+=" end-to-end"; \
+	  wait "$$stories" || failed+=" random stories"; \
+	  cat bin/reports/stories.log; \
+	  [[ -z "$$failed" ]] || { echo "test-soak: failed:$$failed (see above)" >&2; exit 1; }
 
 .PHONY: test-reproducible
 test-reproducible: ## Build the image twice, the second time without anything that was compiled before, and compare the bytes.
@@ -289,7 +298,7 @@ chart-push: bin/release ## Push the chart in dist/ to CHART_REPOSITORY.
 
 # Each of them writes to dist/, where nothing is left of another release.
 .PHONY: release
-release: release-check image release-manifests chart-package plugin-archives release-sboms checksums ## Leave all that is released as VERSION in dist/.
+release: release-check image release-manifests chart-package chart-digest plugin-archives release-sboms checksums ## Leave all that is released as VERSION in dist/.
 	@echo 'made release $(VERSION):'; ls -l $(DIST)
 
 .PHONY: release-check
@@ -304,6 +313,10 @@ release-manifests: $(KUSTOMIZE) ## Render dist/quick-start.yaml, with the image 
 	@{ echo '# AlterShield Operator $(VERSION). What this installs and how to use it: docs/operations.md'; $(call RENDER,default); } > $(DIST)/quick-start.yaml
 	@grep -qF 'image: $(RENDERED_IMG)' $(DIST)/quick-start.yaml
 
+.PHONY: chart-digest
+chart-digest: bin/release ## Write the digest of the chart in dist/ beside it.
+	@bin/release chart-digest $(DIST)/altershield-operator-$(VERSION:v%=%).tgz > $(DIST)/altershield-operator-chart-$(VERSION).digest.txt
+
 .PHONY: release-sboms
 release-sboms: bin/release ## Write the bills of materials of the archives of the plugin in dist/.
 	@shopt -s nullglob; for archive in $(DIST)/kubectl-altershield_*.tar.gz $(DIST)/kubectl-altershield_*.zip; do \
@@ -315,7 +328,7 @@ checksums: bin/release ## Write dist/checksums.txt.
 	@bin/release checksums $(DIST)
 
 .PHONY: sign
-sign: bin/release ## Sign what was pushed and is in dist/ with cosign: the image, what is known of it, the chart, the checksums.
+sign: ## Sign what was pushed and is in dist/ with cosign: the image, what is known of it, the chart, the checksums.
 	hack/release/sign.sh '$(IMAGE)' '$(VERSION)' $(DIST) '$(CHART_REPOSITORY)'
 
 .PHONY: publish
