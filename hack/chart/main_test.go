@@ -91,7 +91,7 @@ metadata:
     a: '{{ "{{" }} $labels.x }}'
   labels:
     LABELS 4
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ .Release.Namespace | quote }}
 spec:
   {{- with .Values.x }}
   block:

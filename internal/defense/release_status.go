@@ -53,20 +53,21 @@ func (d *release) explain() {
 }
 
 // explainProgress says how far the rollout has come. Of a release that succeeded it
-// is over: what becomes of its pods later is told by PodsUnavailable.
+// is over: what becomes of its pods later is told by PodsUnavailable. What is halted stays
+// so, whatever its pods do.
 func (d *release) explainProgress() {
 	w := d.Workload
 	switch {
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
-	case w.Rollout.Complete || d.wasComplete():
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
-	case (w.Paused || w.OnDelete) && d.staysAt(v1alpha1.ReasonRolloutComplete, 0):
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
 	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
 			"the operator %s the %s%s because this version failed: release a repair, correct the verdict, or resume it%s",
 			w.Words.Halted(), w.Kind(), w.Words.Means(), w.by(w.Words.Resume))
+	case w.Rollout.Complete || d.wasComplete():
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
+	case (w.Paused || w.OnDelete) && d.staysAt(v1alpha1.ReasonRolloutComplete, 0):
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
 	case w.OnDelete:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete,
 			"pods are replaced only when somebody deletes them (updateStrategy OnDelete); those that are get verified%s", w.Rollout.told())

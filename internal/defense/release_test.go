@@ -1075,6 +1075,9 @@ func TestHalting(t *testing.T) {
 		"not one that was, of which nothing was heard since": {newWorld(1).Pods(1).Complete(), []func(*world){
 			func(w *world) { w.in.Workload.Rollout = Rollout{Unobserved: true} }, fail("sleep-0"),
 		}, false, "", v1alpha1.ReasonRolloutComplete},
+		"what is halted stays so when the pods that it has are available": {newWorld(1).Pods(1), []func(*world){
+			fail("sleep-0"), func(w *world) { w.Complete() },
+		}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"one that never was, and of which nothing is known": {newWorld(3).Pods(1), []func(*world){
 			func(w *world) { w.in.Workload.Rollout = Rollout{Unobserved: true} }, fail("sleep-0"),
 		}, true, versionA, v1alpha1.ReasonRolloutHalted},
