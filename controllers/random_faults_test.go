@@ -131,6 +131,9 @@ func (s *randomStory) outage(r *rand.Rand) string {
 	what := pick(r, "stops", "starts", "starts", "crashes", "crashes")
 	switch what {
 	case "stops":
+		if s.change() == nil {
+			s.unknown[templateLabel(s.stored())] = true // it may be replaced before it is recorded
+		}
 		s.w.Stop()
 	case "starts":
 		s.w.Start()

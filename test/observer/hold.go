@@ -298,6 +298,13 @@ func (w *world) unattended(at time.Time) bool {
 	})
 }
 
+// out says that no manager ran at a time: a user's edit was in force at once.
+func (w *world) out(at time.Time) bool {
+	return slices.ContainsFunc(w.holds.outages, func(o outage) bool {
+		return !o.from.After(at) && (o.to.IsZero() || o.to.After(at))
+	})
+}
+
 func (w *world) figuresOf(namespace, name string) *HoldFigures {
 	key := namespace + "/" + name
 	if w.holds.figures[key] == nil {
@@ -489,7 +496,7 @@ func (w *world) checkShut(e event, o replicaSetFacts, h *hold, s *setHistory, po
 		if !counted {
 			continue
 		}
-		p.alone = p.alone || p.serves() && opens.After(s.since) && w.unattended(opens)
+		p.alone = p.alone || p.serves() && (opens.After(s.since) && w.unattended(opens) || !opens.After(s.since) && w.out(s.since))
 		if w.trusted(p, h, e.seen) {
 			may++
 		} else {

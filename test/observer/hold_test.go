@@ -253,11 +253,12 @@ func TestHoldShut(t *testing.T) {
 		"older than what is held": {story: []step{
 			user(shutAt(annotation(v1alpha1.ReleaseAnnotation, "2"), annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(heldBy(600, 2400)), `"release":1`, `"release":2`, 1)))), user(set(2, 2, 20)),
 		}},
-		"by itself":                            {story: join(user(podAt("p1", 16)), user(set(2, 0, 30)), user(makeNamespace(true)), user(makeNamespace(true)), user(set(2, 1, 30))), want: []string{"S12 at 20"}},
-		"by itself while nobody was there":     {story: join(step{does: stops}, user(set(2, 0, 70)), user(makeNamespace(true)), user(set(2, 2, 70)), step{does: starts})},
-		"by itself right after":                {story: join(step{does: stops}, user(set(2, 0, 70)), step{does: starts}, user(makeNamespace(true)), user(set(2, 2, 70)))},
-		"by itself when somebody was there":    {story: join(step{does: stops}, step{does: starts}, user(set(2, 0, 80)), user(makeNamespace(true)), user(set(2, 2, 80))), want: []string{"S12 at 20"}},
-		"opened, and somebody was away before": {story: join(step{does: stops}, step{does: starts}, opens, user(set(2, 2, 20))), want: []string{"S12 at 20"}},
+		"by itself":                               {story: join(user(podAt("p1", 16)), user(set(2, 0, 30)), user(makeNamespace(true)), user(makeNamespace(true)), user(set(2, 1, 30))), want: []string{"S12 at 20"}},
+		"by itself while nobody was there":        {story: join(step{does: stops}, user(set(2, 0, 70)), user(makeNamespace(true)), user(set(2, 2, 70)), step{does: starts})},
+		"by itself right after":                   {story: join(step{does: stops}, user(set(2, 0, 70)), step{does: starts}, user(makeNamespace(true)), user(set(2, 2, 70)))},
+		"by itself when somebody was there":       {story: join(step{does: stops}, step{does: starts}, user(set(2, 0, 80)), user(makeNamespace(true)), user(set(2, 2, 80))), want: []string{"S12 at 20"}},
+		"opened by a user while nobody was there": {story: join(step{does: stops}, opens, user(set(2, 2, 20)), step{does: starts})},
+		"opened, and somebody was away before":    {story: join(step{does: stops}, step{does: starts}, opens, user(set(2, 2, 20))), want: []string{"S12 at 20"}},
 
 		"in flight: one too many":        {story: join(user(set(3, 0, 600))), want: []string{"S12 at 16"}},
 		"in flight: scaled":              {story: join(user(shutAt(replicas(6))), user(set(4, 0, 600)))},

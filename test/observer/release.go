@@ -71,7 +71,10 @@ func checkRelease(before, after *v1alpha1.ChangeWorkload, by Writer) []finding {
 		findings = append(findings, checkVerdict("order's PRE", b.OrderPreVerdict, a.OrderPreVerdict)...)
 		findings = append(findings, checkVerdict("order's POST", b.OrderPostVerdict, a.OrderPostVerdict)...)
 	}
-	if a.Status == v1alpha1.ChangeWorkloadSuccess && b.Status != a.Status {
+	// One that was asked by hand to go back, and cannot, is the success again that it was: pods
+	// that came later are verified, too.
+	again := asksByHand(b) && b.SuccessTimeUnix > 0 && a.Attempt == b.Attempt
+	if a.Status == v1alpha1.ChangeWorkloadSuccess && b.Status != a.Status && !again {
 		add(a.FailCount+a.CheckingCount+a.PreparingCount > 0, EachPodOnce, "success with %d failed, %d unverified and %d waiting pods", a.FailCount, a.CheckingCount, a.PreparingCount)
 		for i := range a.Checks {
 			c := &a.Checks[i]

@@ -117,7 +117,15 @@ func TestCheckRelease(t *testing.T) {
 		"failure repeated on a correction": {before: makeRelease(suspend, pre(corrected("fail"))), after: makeRelease(suspend, pre(verdict("fail"))), by: Operator, want: []Invariant{VerdictOnce}},
 		"a user corrects":                  {before: makeRelease(suspend, pre(verdict("fail"))), after: makeRelease(suspend, pre(corrected("fail"))), by: Other},
 		"verdict lost":                     {before: makeRelease(running, pre(verdict("pass"))), after: makeRelease(running), by: Operator, want: []Invariant{VerdictOnce}},
-		"success with a pod unverified":    {before: makeRelease(running), after: makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator, want: []Invariant{EachPodOnce}},
+		"success again, asked to go back": {
+			before: makeRelease(v1alpha1.ChangeWorkloadRollback, func(c *v1alpha1.ChangeWorkload) { c.Status.SuccessTimeUnix = 1 }),
+			after:  makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator,
+		},
+		"success at first, asked to go back": {
+			before: makeRelease(v1alpha1.ChangeWorkloadRollback),
+			after:  makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator, want: []Invariant{EachPodOnce},
+		},
+		"success with a pod unverified": {before: makeRelease(running), after: makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator, want: []Invariant{EachPodOnce}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
