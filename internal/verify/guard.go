@@ -162,6 +162,12 @@ func isOfNode(pod *corev1.Pod) bool {
 	return is(pod.Status.HostIP) || slices.ContainsFunc(pod.Status.HostIPs, func(of corev1.HostIP) bool { return is(of.IP) })
 }
 
+// address is the IP of the pod; not valid where it has none.
+func (at place) address() netip.Addr {
+	ip, _ := netip.ParseAddr(at.ip) // not valid with an error
+	return ip
+}
+
 // refuses says why a port is not to be called; no reason when it may be.
 func (at place) refuses(port int32) (refused defense.ProbeResult) {
 	switch {
@@ -169,7 +175,7 @@ func (at place) refuses(port int32) (refused defense.ProbeResult) {
 		refused.Reason, refused.Message = "HostNetwork", "it is in the network of its node, whose ports are not called"
 	case !at.ports[port]:
 		refused.Reason, refused.Message = "PortNotDeclared", fmt.Sprintf("none of its containers declares port %d, and no other port is called", port)
-	case at.ip == "":
+	case !at.address().IsValid():
 		refused.Reason, refused.Message = "NoIP", "it has no IP"
 	}
 	return refused
@@ -209,13 +215,12 @@ func backends(s *corev1.Service, of *corev1.ServicePort, pods []corev1.Pod) (at 
 			continue
 		}
 		where, port := placeOf(pod), targetPort(of, pod)
-		ip, err := netip.ParseAddr(where.ip)
-		if no := where.refuses(port); no.Reason != "" || err != nil {
+		if no := where.refuses(port); no.Reason != "" {
 			no.Message = "pod " + pod.Name + ": " + no.Message
 			refused = no
 			continue
 		}
-		at = append(at, netip.AddrPortFrom(ip, uint16(port))) //nolint:gosec // a port of a container
+		at = append(at, netip.AddrPortFrom(where.address(), uint16(port))) //nolint:gosec // a port of a container
 	}
 	if len(at) > 0 {
 		refused = defense.ProbeResult{}

@@ -156,6 +156,9 @@ func TestProbeAttacks(t *testing.T) {
 			change: both(func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }) }, service(func(*corev1.Service) {})),
 			told:   "pod a: it is in the network of its node, whose ports are not called",
 		},
+		"a Service of a name": {
+			change: both(at("example.com"), service(func(*corev1.Service) {})), told: "pod a: it has no IP",
+		},
 		"a Service that leads to another port": {
 			change: service(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(22) }), told: "pod a: none of its containers declares port 22",
 		},
