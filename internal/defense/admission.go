@@ -214,7 +214,7 @@ func ValidateQuarantine(r AdmissionRequest) AdmissionVerdict {
 		set = "remove this label, which was there before the rollback, and set it again:"
 	}
 	return AdmissionVerdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one anyway, %s %s=%q",
-		r.Kind, r.Name, describeQuarantine(r.New.Version, ParseQuarantine(r.Old.Annotations, r.Now)), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
+		r.Kind, r.Name, Brief(describeQuarantine(r.New.Version, ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
 }
 
 // NeedsOverride says that a release passes only by an override, or as a way back:

@@ -817,6 +817,14 @@ func TestDescribeBlock(t *testing.T) {
 	}
 }
 
+// TestQuarantineBounded: the message of a denial has nothing in it that moves a terminal, and an end.
+func TestQuarantineBounded(t *testing.T) {
+	request := makeUpdate().release().quarantines("v2", QuarantineReason{Cause: "RolloutStuck", Message: "\x1b[2J" + strings.Repeat("y", 5000)}).AdmissionRequest
+	if got := ValidateQuarantine(request); got.Allowed || strings.ContainsRune(got.Message, 0x1b) || len(got.Message) > 1000 {
+		t.Errorf("allowed %t, %d bytes: %q", got.Allowed, len(got.Message), got.Message)
+	}
+}
+
 // TestQuarantineAdmission: a version that was rolled back is released again only
 // by an override, which ends its quarantine.
 func TestQuarantineAdmission(t *testing.T) {
