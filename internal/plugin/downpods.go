@@ -82,8 +82,12 @@ func crashing(pods []defense.Pod, old bool) (down []downPod) {
 // version, and makes another one of the current version when it is deleted.
 func (s *sight) waitsFor(p *defense.Pod) bool {
 	w := s.workload
-	return w.GVK.GroupKind() == (workload.StatefulSet{}).GroupVersionKind().GroupKind() && !w.Paused && !w.OnDelete &&
+	return s.isStatefulSet() && !w.Paused && !w.OnDelete &&
 		p.Index >= w.Partition && p.Index >= w.Pace.Partition && p.Index < w.Replicas
+}
+
+func (s *sight) isStatefulSet() bool {
+	return s.workload.GVK.GroupKind() == (workload.StatefulSet{}).GroupVersionKind().GroupKind()
 }
 
 // stuckFor is for how long a pod has not been Ready.
@@ -107,10 +111,13 @@ func (f *finder) downPods() {
 	told := func(code string) bool {
 		return slices.ContainsFunc(f.all, func(o Finding) bool { return o.Code == code })
 	}
+	orStuck := ""
+	if f.isStatefulSet() {
+		orStuck = ", or not Ready and of an earlier version that the StatefulSet waits for"
+	}
 	found := Finding{
 		Code: "PodsDown", Needs: NeedsSomebody, What: "pods down",
-		Says: capital(countOf(len(down), "pod is", "pods are")) +
-			" in CrashLoopBackOff, or not Ready and of an earlier version that the StatefulSet waits for.",
+		Says: capital(countOf(len(down), "pod is", "pods are")) + " in CrashLoopBackOff" + orStuck + ".",
 	}
 	waits := true
 	for i := range down {
