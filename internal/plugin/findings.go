@@ -130,11 +130,15 @@ type finder struct {
 func (f *finder) add(found Finding) { f.all = append(f.all, found) }
 
 func (f *finder) notEnrolled() {
-	f.add(Finding{
+	found := Finding{
 		Code: "NotEnrolled", Needs: NeedsNothing, What: "not under defense",
 		Says: fmt.Sprintf("The namespace %s is not under defense: releases of this workload are not verified, and nothing stops them.", f.workload.Namespace),
 		Do:   []Advice{f.observeFirst(), f.enroll()},
-	})
+	}
+	if f.mistyped != "" {
+		found.Needs, found.Details = NeedsSomebody, []string{"A label of the namespace has no effect: " + f.mistyped + "."}
+	}
+	f.add(found)
 }
 
 func (f *finder) optedOutFinding() {

@@ -311,6 +311,12 @@ func TestFindings(t *testing.T) {
 				"kubectl altershield enroll shop --observe", "kubectl altershield enroll shop",
 			}}},
 		},
+		"not enrolled, by a label with a typo": {
+			with: func(s *sight) { s.enrolled, s.mistyped = false, "altershield.defense.antgroup.com/enroled=true" },
+			want: []want{{"NotEnrolled", NeedsSomebody, "not under defense", "", []string{
+				"kubectl altershield enroll shop --observe", "kubectl altershield enroll shop",
+			}}},
+		},
 		"opted out, while blocked": {
 			with: func(s *sight) {
 				blockedBySecond(s)

@@ -57,6 +57,8 @@ type sight struct {
 	written time.Time
 	// enrolled: its namespace is under defense; known says whether that is known.
 	enrolled, enrolledKnown bool
+	// mistyped is the label of the namespace that was meant to enrol it; empty for none.
+	mistyped string
 	// defendedSince is since when it is, or since when the operator is there, or knows
 	// its kind, whichever is later; zero where that is not known.
 	defendedSince time.Time
@@ -232,6 +234,7 @@ func (s *sight) seeNamespace(ctx context.Context, view cluster.View) error {
 	s.enrolled, s.enrolledKnown = ns.Enrolled, true
 	if ns.Meta != nil {
 		s.defendedSince = defense.EnrolledSince(ns.Meta.ManagedFields)
+		s.mistyped = defense.MistypedEnrolment(ns.Meta.Labels)
 	}
 	return nil
 }
