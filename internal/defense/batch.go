@@ -80,7 +80,7 @@ func DecideBatch(in BatchInput) BatchPlan {
 func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	b := newBatch(in)
 	switch {
-	case call == CallStart && a.Kind == AnswerDone && b.preOver() && b.mayStartAgain():
+	case call == CallStart && a.Kind == AnswerDone && b.preOver() && b.node().mayStartAgain(in.Now):
 		b.started(a) // a second node, and the verdict on the first one came before this answer
 	case b.status.Status != v1alpha1.ChangePodExecuteDone:
 		b.take(b.node().said(call, a, in.Now), a)
@@ -534,13 +534,6 @@ func (b *batch) started(a Answer) {
 		return
 	}
 	b.postSubmitted()
-}
-
-// mayStartAgain reports whether an answer to a start may be to a second one, which is made from half
-// of the time for the PRE check on. An earlier one is of another replica that started the batch, too.
-func (b *batch) mayStartAgain() bool {
-	half := time.Duration(b.status.PreTimeoutThreshold) * time.Second / 2
-	return !b.Now.Before(time.Unix(b.status.PreSubmitTimeUnix, 0).Add(half))
 }
 
 // preOver reports whether the batch is at its POST check, or waits for it.

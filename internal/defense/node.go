@@ -237,6 +237,12 @@ func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (tur
 	return turn{}, call, wait
 }
 
+// mayStartAgain reports whether an answer to a start may be to a second one, which is made from half
+// of the time for the PRE check on. An earlier one is of another replica that started the node, too.
+func (n *node) mayStartAgain(now time.Time) bool {
+	return !n.again && !now.Before(n.pre.since.Add(n.pre.limit/2))
+}
+
 // isLost reports whether the server did not know a node whose PRE check was to go on,
 // and no other one was started for it. A server loses one now and then, and polls tell.
 func (n *node) isLost(calls Calls) bool {
@@ -256,7 +262,7 @@ func (n *node) said(call Call, a Answer, now time.Time) turn {
 	switch {
 	case call == CallStart && n.stage == nodeToStart:
 		return afterStart(a)
-	case call == CallStart && n.stage == nodePre:
+	case call == CallStart && n.stage == nodePre && n.mayStartAgain(now):
 		if t := afterStart(a); t.to != turnNotStarted {
 			return t
 		}

@@ -625,7 +625,7 @@ func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
 			o.submitted(a)
 		}
 	case CallStart:
-		if s := o.status; a.Kind == AnswerDone && s.OrderStage == v1alpha1.OrderPostWait {
+		if s := o.status; a.Kind == AnswerDone && s.OrderStage == v1alpha1.OrderPostWait && o.node().mayStartAgain(in.Now) {
 			s.OrderNodeID = a.NodeID // a second node, whose verdict came before this answer
 			break
 		}

@@ -328,6 +328,26 @@ func TestSecondStartAnsweredLate(t *testing.T) {
 	}
 }
 
+// TestOtherReplicaStarts: two replicas start a batch and an order. The answer that is stored first
+// stands: its node may have had a verdict.
+func TestOtherReplicaStarts(t *testing.T) {
+	d := newDefended(1)
+	d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
+	d.Pods(1).Complete()
+	d.Run(t, 0)
+	d.Later(time.Second)
+	for kind, answer := range map[string]Answer{"another node": {Kind: AnswerDone, NodeID: "other"}, "refused": {Kind: AnswerRefused}} {
+		if plan := AnswerBatch(d.batchInput(0), CallStart, answer); plan.Status != nil {
+			t.Errorf("%s: the batch is %s, node %q", kind, plan.Status.Status, plan.Status.ChangePodID)
+		}
+		d.in.Change.Status.OrderStage = v1alpha1.OrderPreSubmitted
+		d.in.Change.Status.OrderPreSubmitTimeUnix = d.in.Now.Unix()
+		if plan := AnswerOrder(d.orderInput(), CallStart, answer); plan.Status != nil && (plan.Status.OrderNodeID == "other" || plan.Status.OrderStage != v1alpha1.OrderPreSubmitted) {
+			t.Errorf("%s: the order is %s, node %q", kind, plan.Status.OrderStage, plan.Status.OrderNodeID)
+		}
+	}
+}
+
 // TestVerdictBeforeSecondStart: a failing verdict on a node that no batch has yet does not
 // suspend the release while the second start of a batch may be under way.
 func TestVerdictBeforeSecondStart(t *testing.T) {
@@ -344,6 +364,7 @@ func TestVerdictBeforeSecondStart(t *testing.T) {
 			d.Pods(1).Complete()
 			d.Run(t, 0)
 			if test.again {
+				d.Later(time.Duration(d.in.Batches[0].Status.PreTimeoutThreshold) * time.Second / 2)
 				d.in.Batches[0].Status = *AnswerBatch(d.batchInput(0), CallStart, Answer{Kind: AnswerDone, NodeID: "second"}).Status
 			}
 			v := Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: "other", Stage: v1alpha1.StagePre, Verdict: VerdictFail}

@@ -191,7 +191,8 @@ var _ = Describe("other kinds than Deployments", func() {
 			if kind == "statefulset" {
 				halted, users = `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`, `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`
 			}
-			Expect(w.api.Create(ctx, n.manifest(func(spec map[string]any) { spec["minReadySeconds"] = int64(8) }))).To(Succeed())
+			// A batch is verified once its pod is available, and the next pod comes then: a verdict has as long.
+			Expect(w.api.Create(ctx, n.manifest(func(spec map[string]any) { spec["minReadySeconds"] = int64(20) }))).To(Succeed())
 			first := n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 			Expect(n.release(ctx, "second")).To(Succeed())
 			var c *v1alpha1.ChangeWorkload
@@ -215,6 +216,7 @@ var _ = Describe("other kinds than Deployments", func() {
 			Consistently(func(g Gomega) { g.Expect(second(g)).To(BeNumerically("<", 3)) }, 15*time.Second).WithContext(ctx).Should(Succeed())
 
 			By("correcting the verdict")
+			Expect(n.patch(ctx, `{"spec":{"minReadySeconds":null}}`)).To(Succeed())
 			w.setVerdict(ctx, c, "pass")
 			n.strategy(ctx, users)
 			n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
