@@ -38,7 +38,7 @@ const firstSeed, seeds = 101, 40
 
 // foundSeeds are those of stories that had found a defect, which every run plays, too.
 var foundSeeds = []uint64{585, 1795453875000054, 1795453875000071, 1795453875000216, 1795464323000312,
-	1795474371000005, 1795474371000077, 1795474371000205}
+	1795474371000005, 1795474371000077, 1795474371000205, 1795475141000364, 1795475141000433}
 
 var (
 	seedOnly = flag.Uint64("world.seed", 0, "play the random story of this seed alone, as a failure names it")

@@ -33,7 +33,7 @@ import (
 const (
 	// propagation is how long others may take to see a change of enrolment: the
 	// API server for its webhooks, the operator for its decisions.
-	propagation = 3 * time.Second
+	propagation = 5 * time.Second
 	// sight is how long a pod must have been finished for the operator to have
 	// to know it. Times in objects are in seconds.
 	sight = 5 * time.Second
