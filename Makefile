@@ -204,6 +204,10 @@ test-reproducible: ## Build the image twice, the second time without anything th
 fuzz: ## Run each fuzz target for FUZZ_TIME, two at a time.
 	hack/fuzz/run.sh $(FUZZ_TIME)
 
+.PHONY: mutants
+mutants: ## Change the program in one place at a time, as hack/mutants/mutants.yaml says, and run the test that has to notice (MUTANTS=regexp for some).
+	@$(GO_RUN) ./hack/mutants -run '$(MUTANTS)'
+
 .PHONY: test-busy
 test-busy: ## Run `make test` beside BUSY busy processes: no test needs a quiet machine.
 	@pids=; trap 'kill $$pids' EXIT; \
