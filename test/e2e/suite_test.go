@@ -130,6 +130,7 @@ var _ = SynchronizedAfterSuite(func() {}, func(ctx context.Context) {
 	By("checking that no invariant was violated, in no namespace")
 	shared.expectInvariants(ctx)
 	AddReportEntry("observed", shared.observer.Summary())
+	Expect(shared.observer.Gaps()).To(BeEmpty(), "what happened here was not judged")
 	By("checking that no error in the log is none")
 	expectNoErrors(shared.manager.LogPath())
 }, NodeTimeout(10*time.Minute))

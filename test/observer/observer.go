@@ -387,6 +387,14 @@ func (o *Observer) Summary() string {
 	return s
 }
 
+// Gaps are what could not be observed: a part of the history that was lost, a version of an
+// unknown writer, an audit log that could not be read. What they hide is not judged.
+func (o *Observer) Gaps() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.notes)
+}
+
 // history is what was seen and is not judged, by resource version.
 type history []event
 

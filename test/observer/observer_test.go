@@ -126,7 +126,13 @@ func TestJudge(t *testing.T) {
 	}
 
 	see(5, makeDeployment(), 2*auditWait)
-	if !o.judge(9, time.Now()) || o.unattributed != 1 || len(o.Violations()) != 0 {
-		t.Errorf("%d of unknown writers, want one, and nothing said of it", o.unattributed)
+	if len(o.Gaps()) != 0 {
+		t.Errorf("gaps: %q", o.Gaps())
+	}
+	if !o.judge(9, time.Now()) || o.unattributed != 1 || len(o.Violations()) != 0 || len(o.Gaps()) != 1 {
+		t.Errorf("%d of unknown writers, want one, which is a gap: %q", o.unattributed, o.Gaps())
+	}
+	if o.startAnew(errLost); len(o.Gaps()) != 2 {
+		t.Errorf("a history that was lost is no gap: %q", o.Gaps())
 	}
 }
