@@ -71,7 +71,7 @@ func (l *layers) annotate(operator []v1alpha1.OpsConfigInfo, annotations map[str
 			l.in.Lowered = append(l.in.Lowered, name)
 		}
 		if err == nil {
-			l.names(name, value)
+			l.names(name, brief(value))
 		}
 		if err == nil && name == NameObserve {
 			l.in.ObservedBy = "the annotation " + annotation(name)
