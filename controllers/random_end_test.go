@@ -108,14 +108,14 @@ func (s *randomStory) finish() {
 }
 
 // deleteStuck deletes pods that keep a StatefulSet from going on, where the operator must not:
-// it knows nothing bad of their versions.
+// it knows nothing bad of their versions, or only observes.
 func (s *randomStory) deleteStuck() {
 	if s.kind != "StatefulSet" {
 		return
 	}
 	for range 6 {
 		i := slices.IndexFunc(s.pods(), func(pod *corev1.Pod) bool {
-			return !isReady(pod) && s.unknown[pod.Labels["test"]]
+			return !isReady(pod) && (s.unknown[pod.Labels["test"]] || s.observed())
 		})
 		if i < 0 {
 			return

@@ -42,7 +42,7 @@ func ownAnnotations() []string {
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.HeldAnnotation, v1alpha1.HoldEndedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackToAnnotation,
 		v1alpha1.RollbackRequestedAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.UnquarantinedAnnotation,
-		v1alpha1.AdmittedAnnotation, heldPartition,
+		v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.SettingsAlteredAnnotation, heldPartition,
 	}
 }
 
