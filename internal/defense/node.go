@@ -225,6 +225,9 @@ func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (tur
 		return t, CallNone, 0
 	}
 	lost := n.isLost(calls)
+	if lost && !n.mayStartAgain(now) {
+		return turn{}, CallNone, n.secondStart().Sub(now) // who is new here polls at once
+	}
 	if lost && !calls.triedSince(CallStart, c.deadline(now)) {
 		call, wait := calls.next(CallStart, now, c.deadline(now))
 		return turn{}, call, wait
@@ -240,8 +243,10 @@ func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (tur
 // mayStartAgain reports whether an answer to a start may be to a second one, which is made from half
 // of the time for the PRE check on. An earlier one is of another replica that started the node, too.
 func (n *node) mayStartAgain(now time.Time) bool {
-	return !n.again && !now.Before(n.pre.since.Add(n.pre.limit/2))
+	return !n.again && !now.Before(n.secondStart())
 }
+
+func (n *node) secondStart() time.Time { return n.pre.since.Add(n.pre.limit / 2) }
 
 // isLost reports whether the server did not know a node whose PRE check was to go on,
 // and no other one was started for it. A server loses one now and then, and polls tell.
