@@ -286,6 +286,42 @@ func TestLostNode(t *testing.T) {
 	}
 }
 
+// TestLostNodeOfANewProcess: a process that begins while a check runs asks for it at once. Where the
+// server does not know the node, it is started again at half of the time, and not before.
+func TestLostNodeOfANewProcess(t *testing.T) {
+	for _, about := range []string{"order", "1"} {
+		for name, second := range map[string]AnswerKind{"started again": AnswerDone, "and the server does not answer": AnswerRetry} {
+			t.Run(about+" "+name, func(t *testing.T) {
+				d := newDefended(1)
+				d.server.verdict = byCheck(map[string]string{"PRE " + about: ""})
+				d.server.answer = func(call string) *Answer {
+					if n := count(d.server.journal, "Start "+about); call == "PollPre "+about && n <= 1 {
+						return &Answer{Kind: AnswerUnsupported}
+					} else if call == "Start "+about && n > 1 && second != AnswerDone {
+						return &Answer{Kind: second}
+					}
+					return nil
+				}
+				d.Pods(1).Complete()
+				d.Run(t, 0)
+				d.Later(5 * time.Second)
+				d.orderCalls = Calls{Started: d.in.Now}
+				for i := range d.in.Batches {
+					d.batchCalls[d.in.Batches[i].Name] = Calls{Started: d.in.Now}
+				}
+				d.Run(t, 0)
+				if polls, starts := count(d.server.journal, "PollPre "+about), count(d.server.journal, "Start "+about); polls != 1 || starts != 1 {
+					t.Fatalf("%d polls and %d starts at once: %v", polls, starts, d.server.journal)
+				}
+				d.Run(t, d.in.Settings.PreTimeout/2)
+				if starts := count(d.server.journal, "Start "+about); starts < 2 {
+					t.Errorf("%d starts after half of the time: %v", starts, d.server.journal)
+				}
+			})
+		}
+	}
+}
+
 // TestSecondStartAnsweredLate: the PRE verdict on the first node of a batch arrives while the
 // second start is under way. The batch goes on at the second node, whose PRE check began just now.
 func TestSecondStartAnsweredLate(t *testing.T) {
