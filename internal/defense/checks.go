@@ -280,10 +280,10 @@ func (b *batch) failedBy(c *v1alpha1.CheckStatus) {
 }
 
 // passedBy passes the pods that nobody gave a verdict on, where a check that was
-// waited for measured them.
+// waited for measured them. Where the server was to give one, that it did not stays told.
 func (b *batch) passedBy() {
 	s := b.status
-	if !slices.ContainsFunc(b.others, func(name string) bool {
+	if serverSilent(s) || !slices.ContainsFunc(b.others, func(name string) bool {
 		c := FindCheck(s.Checks, name)
 		return c != nil && c.Phase == v1alpha1.CheckPassed
 	}) {

@@ -47,9 +47,11 @@ func TestChecksOfABatch(t *testing.T) {
 		others       []string
 		background   []string
 		alone, ended bool
-		silence      bool
-		verdict      string
-		want         want
+		// late: the time for the POST check is over, and the server did not answer.
+		late    bool
+		silence bool
+		verdict string
+		want    want
 	}{
 		"the server passes, nobody else is asked": {verdict: "pass", want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed}}},
 		"the server passes, another check has not begun": {verdict: "pass", others: []string{"probe"},
@@ -93,6 +95,8 @@ func TestChecksOfABatch(t *testing.T) {
 			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
 		"a check without data fails where silence does": {verdict: "pass", silence: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckNoData)},
 			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
+		"the server is silent, and another check passed": {late: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPassed)},
+			want: want{"ExecuteDone", string(v1alpha1.ChangePodPostTimeout), none, checks{ServerCheck: v1alpha1.CheckNoData, "probe": v1alpha1.CheckPassed}}},
 		"without a server, nobody asked": {alone: true, want: want{"ExecuteDone", "Skipped", none, checks{}}},
 		"without a server, a check goes on": {alone: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
 			want: want{"", "Skipped", none, checks{ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckRunning}}},
@@ -118,6 +122,10 @@ func TestChecksOfABatch(t *testing.T) {
 			}
 			in := BatchInput{Now: testNow, Change: change, Batch: batch, Server: !test.alone, Begin: begin(test.others, test.background),
 				Settings: settings.Settings{PreTimeout: time.Minute, PostTimeout: time.Minute, SilenceFails: test.silence}}
+			if test.late {
+				batch.Status.PostSubmitTimeUnix -= 60
+				in.Calls = Calls{Ended: true}.After(CallPollPost, Answer{Kind: AnswerRetry}, testNow, 0.5)
+			}
 			// Decided once, and again on what was written: the second time changes nothing.
 			for range 2 {
 				plan := DecideBatch(in)

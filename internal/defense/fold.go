@@ -182,9 +182,13 @@ func (d *release) foldedCount() int32 {
 
 // endedUnverified reports whether the server's part in a batch ended without its verdict.
 func endedUnverified(b *v1alpha1.ChangePod) bool {
-	switch v1alpha1.ChangePodStatusType(b.Status.Message) {
+	return b.Status.Status == v1alpha1.ChangePodExecuteDone && serverSilent(&b.Status)
+}
+
+func serverSilent(s *v1alpha1.ChangePodStatus) bool {
+	switch v1alpha1.ChangePodStatusType(s.Message) {
 	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout:
-		return b.Status.Status == v1alpha1.ChangePodExecuteDone
+		return true
 	default:
 		return false
 	}
