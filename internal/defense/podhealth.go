@@ -100,6 +100,9 @@ const (
 	mostRestarts int32 = 1
 	// upAgain is how long a pod may take to be Ready after a container ended.
 	upAgain = 30 * time.Second
+	// againSoon is how long an old pod has to run since its container was restarted, not for the
+	// first time, not to count as one in a crash loop.
+	againSoon = 2 * time.Minute
 )
 
 const (
@@ -483,13 +486,15 @@ func (h *podHealth) sameOnOldPods(reason string) bool {
 }
 
 // didSame reports whether an old pod did the same, by the same measure as a pod of the
-// batch. A container that was seen to end by itself, and does not run again or was restarted
-// more than once, may be in a crash loop. A pod that is Ready is no evidence: it may have become so for the first time.
+// batch. A container that was seen to end by itself, and does not run again, may be in a crash
+// loop, and so may one that was restarted more than once and ended lately. A pod that runs well
+// since is no evidence.
 func (h *podHealth) didSame(p *Pod, reason string) bool {
 	switch reason {
 	case reasonCrashLoop, reasonRestarted:
 		killed := p.OutOfMemory != nil && p.OutOfMemory.Finished.Equal(p.EndedAt)
-		return p.CrashLoop != nil || h.during(p, p.EndedAt) && !killed && (!p.Ready || p.Restarts >= crashes)
+		again := p.Restarts >= crashes && h.Now.Sub(p.bounded(p.EndedAt, h.Now)) < againSoon
+		return p.CrashLoop != nil || h.during(p, p.EndedAt) && !killed && (!p.Ready || again)
 	case reasonOutOfMemory:
 		return p.OutOfMemory != nil && h.during(p, p.OutOfMemory.Finished)
 	case reasonReadinessLost:

@@ -121,6 +121,10 @@ func TestPodHealth(t *testing.T) {
 			check: PodHealth{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{restarted(2)},
 			phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute,
 		},
+		"an old pod ended again, and runs well since": {
+			check: PodHealth{CompareOldPods: true}, now: 3 * time.Minute, pods: pods{crashes}, old: pods{restarted(2)},
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
 		"as many were restarted in other batches": {check: PodHealth{MaxRestarts: ptr.To[int32](0), MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(1)}, others: many(9, well), tolerated: []string{"other-0"}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0"},
 		"is deleted": {
 			now: time.Minute, pods: pods{with(crashes, func(p *Pod) { p.Terminating = true })},
