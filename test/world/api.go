@@ -343,12 +343,37 @@ func (a *api) put(ctx context.Context, c client.WithWatch, next client.Object, f
 	}
 	next.SetResourceVersion(before.GetResourceVersion())
 	managed := next.GetManagedFields()
+	if templateIn(next) != nil {
+		managed = requestedIn(before, next)
+	}
 	if err := c.Update(ctx, next); err != nil {
 		return err
 	}
 	next.SetManagedFields(managed) // the fake client dropped them
 	a.record(ctx, next, false, r)
 	return nil
+}
+
+// requestedIn are the managed fields of a workload: of its annotations, those by which users ask
+// for something, with when each was written.
+func requestedIn(before, next client.Object) (fields []metav1.ManagedFieldsEntry) {
+	for _, key := range []string{v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation} {
+		is, ok := next.GetAnnotations()[key]
+		if !ok {
+			continue
+		}
+		at := metav1.Now().Rfc3339Copy()
+		for _, f := range before.GetManagedFields() {
+			if f.Manager == key && before.GetAnnotations()[key] == is {
+				at = *f.Time
+			}
+		}
+		fields = append(fields, metav1.ManagedFieldsEntry{
+			Manager: key, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &at, FieldsType: "FieldsV1",
+			FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:metadata":{"f:annotations":{"f:%s":{}}}}`, key)),
+		})
+	}
+	return fields
 }
 
 func preconditions(before, next client.Object) error {
