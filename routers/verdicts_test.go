@@ -27,6 +27,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -69,6 +70,13 @@ func verdictCallback(node string, stage altershield.Stage, verdict altershield.V
 	}}
 }
 
+// ofOrder is a failing callback on a node of a batch, with the id of this order.
+func ofOrder(id, node string) *altershield.Callback {
+	callback := verdictCallback(node, altershield.StagePost, altershield.VerdictFail)
+	callback.Request.BizExecOrderID = id
+	return callback
+}
+
 // TestLatePreFailureIsRecorded: a POST verdict that fails although its rules passed
 // is stored as the failure of the PRE check that it is.
 func TestLatePreFailureIsRecorded(t *testing.T) {
@@ -96,34 +104,44 @@ func TestLatePreFailureIsRecorded(t *testing.T) {
 // TestVerdictsOfCopies: ids of another release in a status get no verdict, and keep
 // none from whoever it is for.
 func TestVerdictsOfCopies(t *testing.T) {
-	copies := func(w *verdictWorld) []client.Object {
-		// First in every list: in a namespace of its own, under the same names.
-		web := wrappers.MakeDeployment("evil", "web").UID("evil-web-uid").Obj()
-		release := wrappers.MakeChangeWorkload("evil", "change").UID("evil-change-uid").Of(web).Version(verdictVersion).
-			Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning).Order(verdictOrder, "order-node", v1alpha1.OrderPreSubmitted).Obj()
-		return []client.Object{
-			wrappers.MakeNamespace("evil").Enrolled().Obj(), web, release,
-			wrappers.MakeChangePod("evil", "batch").UID("evil-batch-uid").Of(release).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
-			// One that says it is of the release that is copied.
-			wrappers.MakeChangePod("evil", "another").UID("evil-other-uid").Of(w.release.Obj()).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
+	copies := func(w *verdictWorld) (objects []client.Object) {
+		// First and last in every list: in namespaces of their own, under the same names.
+		for _, ns := range []string{"evil", "vile"} {
+			web := wrappers.MakeDeployment(ns, "web").UID(types.UID(ns + "-web-uid")).Obj()
+			release := wrappers.MakeChangeWorkload(ns, "change").UID(types.UID(ns+"-change-uid")).Of(web).Version(verdictVersion).
+				Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning).Order(verdictOrder, "order-node", v1alpha1.OrderPreSubmitted).Obj()
+			objects = append(objects,
+				wrappers.MakeNamespace(ns).Enrolled().Obj(), web, release,
+				wrappers.MakeChangePod(ns, "batch").UID(types.UID(ns+"-batch-uid")).Of(release).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
+				// One that says it is of the release that is copied.
+				wrappers.MakeChangePod(ns, "another").UID(types.UID(ns+"-other-uid")).Of(w.release.Obj()).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
+			)
 		}
+		return objects
 	}
 	twice := func(w *verdictWorld) []client.Object {
 		return []client.Object{wrappers.MakeChangePod("ns", "twice").UID("twice-uid").Of(w.release.Obj()).Attempt(1, 1).
 			State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj()}
 	}
-	ofOrder := verdictCallback("order-node", altershield.StagePost, "fail")
-	ofOrder.CheckType = altershield.CheckOrder
+	onOrder := verdictCallback("order-node", altershield.StagePost, "fail")
+	onOrder.CheckType = altershield.CheckOrder
+	otherOrder := defense.OrderID("cluster", "api-uid", verdictVersion, 1, 1, "other-uid")
+	other := func(*verdictWorld) []client.Object {
+		api := wrappers.MakeDeployment("ns", "api").UID("api-uid").Obj()
+		return []client.Object{api, wrappers.MakeChangeWorkload("ns", "other").UID("other-uid").Of(api).Version(verdictVersion).
+			Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning).Order(otherOrder, "other-node", v1alpha1.OrderPreSubmitted).Obj()}
+	}
 	for name, test := range map[string]struct {
 		with     func(*verdictWorld) []client.Object
 		callback *altershield.Callback
 		want     Outcome
 		stored   []string
 	}{
-		"of the batch":                    {copies, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/batch"}},
-		"of the order":                    {copies, ofOrder, OutcomeRecorded, []string{"ns/change"}},
-		"on a node not yet known":         {copies, verdictCallback("new-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/change"}},
-		"two batches of the same release": {twice, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeUnknown, nil},
+		"of the batch":                     {copies, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/batch"}},
+		"of the order":                     {copies, onOrder, OutcomeRecorded, []string{"ns/change"}},
+		"on a node not yet known":          {copies, verdictCallback("new-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/change"}},
+		"of another order of the operator": {other, ofOrder(otherOrder, "batch-node"), OutcomeRecorded, []string{"ns/other"}},
+		"two batches of the same release":  {twice, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeUnknown, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var more []client.Object
@@ -194,6 +212,7 @@ func TestVerdictsRecord(t *testing.T) {
 		"one that fails after one that passed": {
 			checked("pass", ""),
 			verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, stored{Post: "fail error rate: too high"}},
+		"on a batch, with the id of an order that is none": {nil, ofOrder("another", "batch-node"), OutcomeUnknown, stored{}},
 		"on an order that is none": {
 			func(w *verdictWorld) { w.release.Order("another", "order-node", v1alpha1.OrderPreSubmitted) },
 			verdictCallback("order-node", altershield.StagePost, "fail"), OutcomeUnknown, stored{}},

@@ -234,6 +234,7 @@ func TestErrorClasses(t *testing.T) {
 		"a long node":       {answering(200, `{"success":true,"resultCode":"000","domain":{"nodeId":"`+strings.Repeat("n", 257)+`"}}`), ClassRetry, is{Ambiguous: true}, "more than 256 bytes"},
 		"a long node, skip": {answering(200, `{"success":true,"resultCode":"000","domain":{"skipCheck":true,"nodeId":"`+strings.Repeat("n", 257)+`"}}`), ClassRetry, is{Ambiguous: true}, "more than 256 bytes"},
 		"no node":           {answering(200, `{"success":true,"resultCode":"000","domain":{}}`), ClassRetry, is{Ambiguous: true}, "no nodeId"},
+		"no node, skip":     {handler: answering(200, `{"success":true,"resultCode":"000","domain":{"skipCheck":true}}`)},
 		"wrong domain":      {answering(200, `{"success":true,"domain":[]}`), ClassRetry, is{Ambiguous: true}, "domain"},
 	}
 	for name, tc := range tests {

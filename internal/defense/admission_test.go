@@ -115,6 +115,9 @@ func (w *admissionWrapper) lose(keys ...string) *admissionWrapper {
 	}
 	return w
 }
+
+// gains gives the workload an owner in the request.
+func (w *admissionWrapper) gains(owner string) *admissionWrapper { w.New.Owner = owner; return w }
 func (w *admissionWrapper) loseTemplateLabel() *admissionWrapper {
 	delete(w.New.TemplateLabels, v1alpha1.VersionLabel)
 	return w
@@ -375,6 +378,11 @@ func admissionTests() map[string]admissionTest {
 			request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "true"),
 			want:    []AdmissionChange{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
 		},
+		"a release that loses a quarantine is no rollback, and leaves the label fresh": {
+			request: makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true").
+				bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0").lose(v1alpha1.QuarantinedAnnotation),
+			want: sorted(released(nil, nil), setAnnotation(v1alpha1.QuarantinedAnnotation, "v0")),
+		},
 		"stale override goes with its label": {
 			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").
 				lose(v1alpha1.IgnoredSuspendLabel),
@@ -433,6 +441,11 @@ func admissionTests() map[string]admissionTest {
 				setAnnotation(v1alpha1.ReleaseAnnotation, "4"),
 			},
 		},
+		"blocked: given an owner": {
+			request: makeBlocked().gains("prometheus k8s"),
+			want:    []AdmissionChange{setAnnotation(v1alpha1.OptedOutAnnotation, "4 -62135596800 Blocked:prometheus/k8s jane")},
+		},
+		"blocked: owned before": {request: makeBlocked().ownedBy("prometheus k8s").annotation("a", "b")},
 		"blocked: suspend lost": {
 			request:           makeBlocked().lose(v1alpha1.SuspendLabel),
 			wantMutatedDenied: true, wantDenied: true,

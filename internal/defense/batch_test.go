@@ -19,9 +19,45 @@ package defense
 import (
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
+
+// TestBatchOfAnotherRelease: a batch of a release that is over ends, also where the number
+// of its attempt is the current one.
+func TestBatchOfAnotherRelease(t *testing.T) {
+	change, batch := records()
+	in := BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true}
+	if plan := DecideBatch(in); plan.Call != CallFinish {
+		t.Errorf("the batch of the release calls %v, want %v", plan.Call, CallFinish)
+	}
+	batch.Spec.Release--
+	plan := DecideBatch(in)
+	if plan.Status == nil || plan.Status.Status != v1alpha1.ChangePodExecuteDone || plan.Call != CallNone {
+		t.Fatalf("the batch of the release before: %+v", plan)
+	}
+	if c := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionChecked); c == nil || c.Reason != v1alpha1.ReasonReleaseEnded {
+		t.Errorf("condition %+v", c)
+	}
+}
+
+// TestClaimHidesNoFailure: a pass that waited for its node does not replace a failure.
+func TestClaimHidesNoFailure(t *testing.T) {
+	change, batch := records()
+	of := func(verdict string) v1alpha1.CheckVerdict {
+		return v1alpha1.CheckVerdict{NodeID: "node", Verdict: verdict, Delivered: verdict}
+	}
+	failed := of(VerdictFail)
+	batch.Status.PostVerdict = &failed
+	change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{CheckVerdict: of(VerdictPass), Stage: v1alpha1.StagePost}}
+	plan := DecideBatch(BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true})
+	if plan.Status == nil || plan.Status.PostVerdict.Verdict != VerdictFail {
+		t.Errorf("the failure is hidden: %+v", plan.Status)
+	}
+}
 
 func TestDecideBatchStandAlone(t *testing.T) {
 	decide := func(batch *v1alpha1.ChangePod) *v1alpha1.ChangePodStatus {

@@ -254,6 +254,12 @@ func TestDecideWorkload(t *testing.T) {
 				Annotations: labels(rel, "4")},
 			want: WorkloadPlan{EnsureChange: true, Processed: true},
 		},
+		"no first sight: the operator has yet to process the record": {
+			workload: Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Labels: labels(v, versionA),
+				Annotations: labels(rel, "4")},
+			installed: &testNow,
+			want:      WorkloadPlan{EnsureChange: true, Processed: true},
+		},
 		"not known since when this installation runs: waits": {
 			workload:  processedBy(versionA, "4", testNow.Add(-time.Hour)),
 			installed: &time.Time{},

@@ -106,6 +106,19 @@ func TestForeignIDs(t *testing.T) {
 	}
 }
 
+// TestVerdictOfAnotherOrder: a verdict with the id of another order is placed nowhere.
+func TestVerdictOfAnotherOrder(t *testing.T) {
+	change, batch := records()
+	verdict := Delivered{OrderID: OrderID("some-cluster", "other-uid", versionA, 3, 2, "other-change"), NodeID: "node", Stage: v1alpha1.StagePost, Verdict: VerdictFail}
+	if got := PlaceOnBatch(&batch.Status, verdict, testNow); got != PlacementElsewhere || batch.Status.PostVerdict != nil {
+		t.Errorf("on the batch it is %s: %+v", got, batch.Status.PostVerdict)
+	}
+	verdict.NodeID, verdict.OfOrder = "order-node", true
+	if got := PlaceOnRelease(&change.Status, verdict, testNow); got != PlacementElsewhere || change.Status.OrderPostVerdict != nil {
+		t.Errorf("on the release it is %s: %+v", got, change.Status.OrderPostVerdict)
+	}
+}
+
 // TestCallsOfAnotherNode: what was known of the end of one node says nothing of the
 // next one that is started for the same batch.
 func TestCallsOfAnotherNode(t *testing.T) {

@@ -409,6 +409,11 @@ func TestDecideRelease(t *testing.T) {
 			then:  []func(*world){func(w *world) { w.Suspended("") }},
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true},
 		},
+		"one like that before it stays, too": {
+			world: newWorld(1).Pods(1).Complete().Suspended(""),
+			then:  []func(*world){func(w *world) { w.Suspended("") }},
+			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true},
+		},
 		"a block a user sets during the release stays": {
 			world: newWorld(2).Pods(1),
 			then:  []func(*world){func(w *world) { w.Suspended("") }, func(w *world) { w.Pods(1).Complete() }},
@@ -447,6 +452,11 @@ func TestDecideRelease(t *testing.T) {
 		},
 		"success without memory of the failure does not lift its own block": {
 			world: newWorld(1).Pods(1).Complete().Suspended(versionA + " 1"),
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true,
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
+		},
+		"nor does success of a record that was made again": {
+			world: newWorld(1).Pods(1).Complete().Suspended(versionA + " 1 another-record"),
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true,
 				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
 		},

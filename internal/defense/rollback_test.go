@@ -168,6 +168,7 @@ func TestDecideRollback(t *testing.T) {
 		"not recorded yet":          {makeScene().with(func(s *scene) { s.Workload.Version = other }), "", "", false, "", 0},
 		"turned off":                {makeScene().with(func(s *scene) { s.Settings.Rollback = false }), "", "", false, "", 0},
 		"opted out":                 {makeScene().with(func(s *scene) { s.Workload.Labels[v1alpha1.DefenseLabel] = "disabled" }), "", "", false, "", 0},
+		"only observed":             {makeScene().with(func(s *scene) { s.Settings.Observe = true }), "", "", false, "", 0},
 		"not enrolled":              {makeScene().with(func(s *scene) { s.Enrolled = false }), "", "", false, "", 0},
 		"being deleted":             {makeScene().with(func(s *scene) { s.Workload.Deleting = true }), "", "", false, "", 0},
 		"Recreate":                  {makeScene().with(func(s *scene) { s.Workload.Rolling = false }), "", "", false, "", lookAgain},
@@ -177,8 +178,11 @@ func TestDecideRollback(t *testing.T) {
 		"the old one failed itself":               {makeScene().with(func(s *scene) { s.Changes[1].Status.Status = v1alpha1.ChangeWorkloadSuspend }), "", "", false, "", lookAgain},
 		"the old one was rolled back":             {makeScene().quarantined(versionA), "", "", false, "", lookAgain},
 		"this one was, and got in all the same":   {makeScene().quarantined(versionB), "", "", false, "", lookAgain},
-		"paused by a user":                        {makeScene().with(func(s *scene) { s.Workload.Paused = true }), "", "", false, "", lookAgain},
-		"paused by the operator":                  {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(v1alpha1.HaltedAnnotation, versionB), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
+		"this one is back by an override": {makeScene().with(func(s *scene) {
+			ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1}).Override(versionB, "jane").Annotate(s.Workload.Annotations)
+		}), "", "", false, "", lookAgain},
+		"paused by a user":       {makeScene().with(func(s *scene) { s.Workload.Paused = true }), "", "", false, "", lookAgain},
+		"paused by the operator": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(v1alpha1.HaltedAnnotation, versionB), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"to the newest of those that are healthy": {makeScene().with(func(s *scene) {
 			s.Workload.OldRevisions = append(s.Workload.OldRevisions, OldRevision{Version: other, Number: 7, Replicas: 1, Ready: 1}, OldRevision{Version: "d", Number: 9, Replicas: 1})
 		}), other, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
@@ -191,6 +195,7 @@ func TestDecideRollback(t *testing.T) {
 		"self-healing, corrected since":  {makeScene().dueForHealing().state(v1alpha1.ChangeWorkloadRunning), "", "", false, "", 0},
 		"pods that only a user replaces": {makeScene().with(func(s *scene) { s.Workload.OnDelete = true }), "", "", false, "", lookAgain},
 		"self-healing, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).dueForHealing(), "", "", false, "", 0},
+		"self-healing, only observed":    {makeScene().with(func(s *scene) { s.Settings.Observe = true }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, itself restored":  {restoring().dueForHealing(), "", "", false, "", 0},
 		"self-healing without a history": {makeScene().with(func(s *scene) { s.History = nil }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, to one that was rolled back": {makeScene().quarantined(versionA).dueForHealing(),
@@ -205,6 +210,7 @@ func TestDecideRollback(t *testing.T) {
 		"requested, owned by another object and defended": {makeScene().with(func(s *scene) {
 			s.Workload.Owner, s.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
 		}).annotation(to, versionA), versionA, "Requested", false, "", 0},
+		"requested, only observed":    {makeScene().with(func(s *scene) { s.Settings.Observe = true }).annotation(to, versionA), "", "", false, "only observed (setting observe)", 0},
 		"requested, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(to, versionA), versionA, "Requested", false, "", 0},
 		"requested, from one that was rolled back": {makeScene().quarantined(versionB).annotation(to, versionA),
 			versionA, "Requested", false, "", 0},

@@ -301,6 +301,10 @@ func TestJudgeStart(t *testing.T) {
 			s.pods[0].ReadySince = ago(50 * time.Second)
 			s.pods[0].RestartedAt = ago(50 * time.Second)
 		}), "running " + versionA, 0},
+		"came up after its second restart": {beginning(5, 5, onNodes, func(s *start) {
+			s.pods[0].ReadySince = ago(100 * time.Second)
+			s.pods[0].Hang = &Hang{ready: true, restarts: crashes, lastRun: time.Hour, created: ago(2 * time.Hour), begun: ago(2 * time.Hour), from: ago(100 * time.Second), upSince: ago(100 * time.Second)}
+		}), "running " + versionA, 0},
 
 		"its node is lost, where it was well": {beginning(0, 1, slowFor(time.Hour, "NotReady"), func(s *start) { s.pods[0].Lost = true }), "slow", 0},
 		"a node that never saw it":            {beginning(0, 1, slowFor(10*time.Minute, reasonNotSeen)), "running " + versionA, 0},
@@ -398,6 +402,10 @@ func TestJudgeStart(t *testing.T) {
 			s.brake = brakeOf(15, 14, 13, 12, 11)
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonBrake, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
 		}), "braked", 2 * time.Minute},
+		"room again, the release was held of late": {beginning(0, 5, func(s *start) {
+			s.brake = brakeOf(17, 16, 15, 14, 13)
+			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonBrake, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(time.Minute))}}
+		}), "braked", 6 * time.Minute},
 		"and has had its time": {beginning(0, 5, func(s *start) {
 			s.brake = brakeOf(17, 16, 15, 14, 13)
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonBrake, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}

@@ -441,11 +441,12 @@ func TestEndOfALostNode(t *testing.T) {
 // again, in which the server is asked for the order.
 func TestOrderIsAskedForFromSuccess(t *testing.T) {
 	for name, test := range map[string]struct {
-		older bool
-		asks  bool
+		older, fails bool
+		asks         bool
 	}{
-		"the time of the success is known": {false, false},
-		"a record of an older build":       {true, true},
+		"the time of the success is known":              {false, false, false},
+		"a record of an older build":                    {true, false, true},
+		"a record of an older build, and silence fails": {true, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(2)
@@ -463,6 +464,7 @@ func TestOrderIsAskedForFromSuccess(t *testing.T) {
 			if test.older {
 				s.SuccessTimeUnix = 0
 			}
+			d.in.Settings.SilenceFails = test.fails
 			d.Run(t, 30*time.Minute)
 			before := len(d.server.journal)
 			if d.Run(t, 20*time.Minute); len(d.server.journal) > before != test.asks {

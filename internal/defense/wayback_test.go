@@ -136,6 +136,9 @@ func TestWayBack(t *testing.T) {
 			if again := MutateAdmission(after); len(again) != 0 {
 				t.Errorf("mutated again: %+v", again)
 			}
+			if test.back && after.IsChecked() {
+				t.Error("policies are asked about a way back")
+			}
 			if got := test.request.GoesBack(); got != test.back {
 				t.Errorf("way back %t, want %t", got, test.back)
 			}

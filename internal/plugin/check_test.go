@@ -154,6 +154,17 @@ func TestCheckFlags(t *testing.T) {
 	}
 }
 
+// TestCheckStrict: warnings count as failures with --strict alone.
+func TestCheckStrict(t *testing.T) {
+	warned := &installation.Report{Healthy: true}
+	warned.Summary.Warnings = 1
+	for _, strict := range []bool{false, true} {
+		if o := (&checkOptions{strict: strict}); o.passed(warned) == strict || !o.passed(&installation.Report{Healthy: true}) {
+			t.Errorf("strict %t: passed %t", strict, o.passed(warned))
+		}
+	}
+}
+
 // Somebody who may read nothing is told so, and that it is not known how the operator is.
 func TestCheckWithoutRights(t *testing.T) {
 	code, out, errs := runCheck(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusForbidden, "Forbidden", "no") }, "-o", "json")

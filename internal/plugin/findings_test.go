@@ -418,6 +418,17 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{{"PodsUnavailablePodsFail", NeedsTime, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
 		},
+		"pods fail, and it is only observed": {
+			with: func(s *sight) {
+				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
+				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "3 of 3 pods")
+			},
+			want: []want{
+				{"PodsUnavailablePodsFail", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set}},
+				{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}},
+			},
+		},
 		"pods fail after the success": {
 			with: func(s *sight) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "3 of 3 pods")

@@ -187,7 +187,7 @@ func TestEvaluate(t *testing.T) {
 			"'aäö'.substring(1) == 'äö' && 'aäö'.substring(1, 2) == 'ä' && 'abc'.substring(3) == '' && 'abc'.substring(1, 3) == 'bc'", "'x-1'.matches('^x-[0-9]$') && !matches('x', 'y')")},
 		"characters that are not there": {check: check("'abc'.substring(1, 4) == ''"), err: "no characters 1 to 4"},
 		"sets":                          {check: check("sets.contains([1, 2], [2]) && !sets.contains([1], [2]) && sets.equivalent([1, 2], [2, 1, 1]) && sets.intersects([1], [1, 2]) && !sets.intersects([1], [])")},
-		"equality": {check: check("dyn({'a': [2.0]}) == dyn({'a': [2]}) && {'a': 1} != {'b': 1} && [1] != [1, 2] && dyn(1) != dyn('1')",
+		"equality": {check: check("dyn({'a': [2.0]}) == dyn({'a': [2]}) && {'a': 1} != {'b': 1} && {'a': 1} != {'a': 2} && [1] != [1, 2] && dyn(1) != dyn('1')",
 			"1 in [2, 1] && 'a' in {'a': 1} && !('x' in pod.metadata.labels) && pod != null && optional.of(1) == optional.of(1)")},
 		"quantities": {check: check("quantity('2Gi').isGreaterThan(quantity('1e3')) && !isQuantity('1e200') && !isQuantity('x') && isQuantity('1.5e-10')")},
 		"numbers and times": {check: check("1 + 2 == 3 && 1.5 + 1.0 == 2.5 && -(2 - 3) * 4 / 2 % 3 == 2 && duration('1m') + duration('1s') == duration('61s')",

@@ -195,6 +195,7 @@ func TestAssess(t *testing.T) {
 		"too large":           {named("branch", v1alpha1.TypeBranch).On("201"), false, v1alpha1.ReasonInvalidContent, "from 1 to 200"},
 		"negative":            {named("branch", v1alpha1.TypeBranch).On("-1"), false, v1alpha1.ReasonInvalidContent, "default"},
 		"in force instead":    {named("branch", v1alpha1.TypeBranch).On("-1").InForce(true, "7"), false, v1alpha1.ReasonInvalidContent, `content="7"`},
+		"off instead":         {named("branch", v1alpha1.TypeBranch).On("-1").InForce(false, "7"), false, v1alpha1.ReasonInvalidContent, `enable=false content="7"`},
 		"other type":          {named("branch", v1alpha1.TypeBlocking).On(""), false, v1alpha1.ReasonTypeMismatch, "isBranch"},
 		"unknown":             {named("brunch", v1alpha1.TypeBranch).On("7"), false, v1alpha1.ReasonUnknownName, "metadata.name"},
 		"rollback too soon":   {named("rollback", v1alpha1.TypeRollback).On("10ms"), false, v1alpha1.ReasonInvalidContent, `"2m"`},

@@ -212,7 +212,7 @@ func TestTrimLarge(t *testing.T) {
 	}
 	template := map[string]any{"spec": map[string]any{"containers": containers}}
 	labels := map[string]any{v1alpha1.SuspendLabel: "1", v1alpha1.VersionLabel: "v"}
-	annotations := map[string]any{"example.com/notes": "x", v1alpha1.SuspendedByAnnotation: "v 1", revisionAnnotation: "3"}
+	annotations := map[string]any{"example.com/notes": "x", v1alpha1.SuspendedByAnnotation: "v 1", revisionAnnotation: "3", v1alpha1.TooLargeMark: "true"}
 	made := func() *unstructured.Unstructured {
 		u := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "web", "labels": labels, "annotations": annotations},

@@ -624,6 +624,13 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestNothingRead: who may read nothing knows neither that all is well nor that it is not.
+func TestNothingRead(t *testing.T) {
+	if r := (Report{}).judged(); !r.Unknown || r.Healthy {
+		t.Errorf("unknown is %t, healthy %t", r.Unknown, r.Healthy)
+	}
+}
+
 // What is only told.
 func TestTold(t *testing.T) {
 	f := healthy(t)
