@@ -293,6 +293,24 @@ var stories = []world.Story{
 			w.Failf("a version was released that was rolled back")
 		}
 	}},
+	{Name: "only observe a release that never starts", Run: func(w *world.World) {
+		d := slow(2)
+		d.Annotations = map[string]string{
+			v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s", v1alpha1.SettingAnnotationPrefix + settings.NameObserve: settings.Enabled,
+		}
+		create(w, d)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		patch(w, imagePatch(world.BadImage))
+		bad := version(w)
+		w.Until("it is told what would be done", func() bool {
+			c := w.Change("web")
+			return c != nil && c.Spec.Release == 2 && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonObserving
+		})
+		w.For(10 * time.Minute)
+		if version(w) != bad || quarantined(w) > 0 || rollbacks(w) > 0 {
+			w.Failf("it was rolled back, and %d versions are in quarantine", quarantined(w))
+		}
+	}},
 	{Name: "override a quarantine", Run: func(w *world.World) {
 		hang(w)
 		patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"main","image":"bad"}]}}}}`)
