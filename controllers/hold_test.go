@@ -276,6 +276,7 @@ var holdStories = []world.Story{
 			c := w.Change("web")
 			return c != nil && c.Spec.Release == 3 && c.Status.ObservedRelease == 3
 		})
+		w.For(5 * time.Second) // a second manager may give it back a second time
 		patch(w, `{"spec":{"progressDeadlineSeconds":2400}}`)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 2400)

@@ -328,7 +328,8 @@ func (n native) slow() client.Object {
 }
 
 // sharedOutage kills a pod of each version for its memory in the middle of a rollout: the
-// old pod excuses the new one, whatever owns the two.
+// old pod excuses the new one, whatever owns the two. The operator sees the old pod first: it
+// judges by what it has seen.
 func sharedOutage(w *world.World, o client.Object, podsOf func(*world.World) []*corev1.Pod) {
 	change := func() *v1alpha1.ChangeWorkload {
 		o := world.Stored(w, o)
@@ -343,18 +344,23 @@ func sharedOutage(w *world.World, o client.Object, podsOf func(*world.World) []*
 	must(w, w.PatchObject(o, templatePatch("second")))
 	w.Until("a batch of the second is done", func() bool { c := change(); return c != nil && c.Spec.Release == 2 && batchDone(w, c) })
 	batched := w.Batches(change())[0].Spec.PodInfos[0].Pod
-	old := 0
-	for _, pod := range podsOf(w) {
-		isOld := slices.ContainsFunc(before, func(p *corev1.Pod) bool { return p.UID == pod.UID })
-		if isOld {
-			old++
-		}
-		if isOld || pod.Name == batched {
+	isOld := func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(before, func(p *corev1.Pod) bool { return p.UID == pod.UID })
+	}
+	pods := podsOf(w)
+	if !slices.ContainsFunc(pods, isOld) {
+		w.Failf("no old pod is left")
+	}
+	for _, pod := range pods {
+		if isOld(pod) {
 			outOfMemory(w, pod)
 		}
 	}
-	if old == 0 {
-		w.Failf("no old pod is left")
+	w.For(time.Second)
+	for _, pod := range pods {
+		if pod.Name == batched {
+			outOfMemory(w, pod)
+		}
 	}
 	w.Until("the check says that it is not the release", func() bool {
 		return slices.ContainsFunc(w.Batches(change()), func(b *v1alpha1.ChangePod) bool {

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -249,6 +250,26 @@ func TestABatchFromAStaleView(t *testing.T) {
 	}
 }
 
+// luck says which endings differ, and why, where two managers decide, where a seed orders what
+// happens, or where a cache is behind: these must go well, and break no invariant.
+var luck = map[string]string{
+	"settings of a new cluster":                  "the first pods may come before the default policy is in force",
+	"enrol what runs, and release twice at once": "the first of the two releases may be recorded or not",
+	"fail a check that is waited for":            "the only pod may fail before the Deployment's status says that it was available",
+	"a rule before other checks is false":        "the only pod may fail before the Deployment's status says that it was available",
+	"crash after it succeeded, and heal":         "the version may be left before the crash is counted",
+	"hold, and leave":                            "what goes on may be ended as left or as another version's",
+	"hold, and opt out":                          "pods may come into a batch before it is known that the workload opted out",
+	"hold, and apply again what was before":      "the last batch may be known as such or not",
+}
+
+// seedOf is the first seed of a story: it stays as it is when others come.
+func seedOf(story string) uint64 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(story))
+	return uint64(h.Sum32()) * 1000
+}
+
 // TestTwoAtOnce tells every story to two managers that both decide, as they may
 // while a lease is lost and nobody knows, with what happens next chosen by a seed.
 // What is written how often is a matter of luck; how it ends is not, but for what
@@ -258,15 +279,15 @@ func TestTwoAtOnce(t *testing.T) {
 	if *all {
 		seeds = 20
 	}
-	for i, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories) {
+	for _, s := range slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			reference := world.Reference(t, s)
-			for seed := uint64(1); seed <= seeds; seed++ {
+			for seed := range seeds {
 				o := s.Options
-				o.Processes, o.Seed, o.Verbose = 2, seed+uint64(i)*1000, *verbose
+				o.Processes, o.Seed, o.Verbose = 2, seedOf(s.Name)+seed, *verbose
 				e := world.Play(t, s, o)
-				if s.Options.Server {
+				if s.Options.Server || luck[s.Name] != "" {
 					// Each may submit what the other has: nodes are checked twice then.
 					e.State = reference.State
 				}
@@ -323,11 +344,11 @@ func TestAnyOrder(t *testing.T) {
 			t.Parallel()
 			reference := world.Reference(t, s)
 			s.Moving = true
-			for seed := uint64(1); seed <= seeds; seed++ {
+			for seed := range seeds {
 				o := s.Options
-				o.Seed, o.Verbose = seed+uint64(i)*1000, *verbose
+				o.Seed, o.Verbose = seedOf(s.Name)+seed, *verbose
 				e := world.Play(t, s, o)
-				if i >= len(settled) {
+				if i >= len(settled) || luck[s.Name] != "" {
 					e.State = reference.State
 				}
 				if what := s.Problems(&reference, &e); what != "" {
@@ -354,6 +375,9 @@ func TestBehind(t *testing.T) {
 				o := s.Options
 				o.Lag, o.Verbose = map[string]time.Duration{kind: 3 * time.Second}, *verbose
 				e := world.Play(t, s, o)
+				if luck[s.Name] != "" {
+					e.State = reference.State
+				}
 				late := s
 				late.Moving = true
 				if what := late.Problems(&reference, &e); what != "" {

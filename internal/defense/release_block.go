@@ -115,7 +115,8 @@ func (d *release) halt() {
 
 func (d *release) halts() bool {
 	w := d.Workload
-	return (d.Settings.Halting || d.holding()) && !w.Paused && !w.OnDelete && !w.Unknown && !w.Rollout.Complete && !d.wasComplete()
+	return (d.Settings.Halting || d.holding()) && !w.Paused && !w.OnDelete && !w.Unknown && !w.Rollout.Complete && !d.wasComplete() &&
+		!d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
 }
 
 // wasComplete says that the rollout was complete when it was last heard of, and

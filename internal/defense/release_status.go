@@ -66,7 +66,7 @@ func (d *release) explainProgress() {
 			w.Words.Halted(), w.Kind(), w.Words.Means(), w.by(w.Words.Resume))
 	case w.Rollout.Complete || d.wasComplete():
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
-	case (w.Paused || w.OnDelete) && d.staysAt(v1alpha1.ReasonRolloutComplete, 0):
+	case d.staysAt(v1alpha1.ReasonRolloutComplete, 0):
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
 	case w.OnDelete:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete,

@@ -1085,6 +1085,14 @@ func TestHalting(t *testing.T) {
 		"not one that was, of which nothing was heard since": {newWorld(1).Pods(1).Complete(), []func(*world){
 			func(w *world) { w.in.Workload.Rollout = Rollout{Unobserved: true} }, fail("sleep-0"),
 		}, false, "", v1alpha1.ReasonRolloutComplete},
+		"not one that was, of which a pod is not available any more": {newWorld(1).Pods(1).Complete(), []func(*world){
+			func(w *world) { w.in.Workload.Rollout = Rollout{} }, fail("sleep-0"),
+		}, false, "", v1alpha1.ReasonRolloutComplete},
+		"one that was, and has a pod of another version again": {newWorld(2).Pods(1).Complete(), []func(*world){
+			func(w *world) {
+				w.in.Workload.Rollout, w.in.Workload.OldRevisions = Rollout{}, []OldRevision{{Replicas: 1}}
+			}, fail("sleep-0"),
+		}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"what is halted stays so when the pods that it has are available": {newWorld(1).Pods(1), []func(*world){
 			fail("sleep-0"), func(w *world) { w.Complete() },
 		}, true, versionA, v1alpha1.ReasonRolloutHalted},
