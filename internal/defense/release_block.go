@@ -115,14 +115,8 @@ func (d *release) halt() {
 
 func (d *release) halts() bool {
 	w := d.Workload
-	return (d.Settings.Halting || d.holding()) && !w.Paused && !w.OnDelete && !w.Unknown && !w.Rollout.Complete && !d.wasComplete() &&
+	return (d.Settings.Halting || d.holding()) && !w.Paused && !w.OnDelete && !w.Unknown && !w.Rollout.Complete &&
 		!d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
-}
-
-// wasComplete says that the rollout was complete when it was last heard of, and
-// that nothing has been heard since: an annotation changed just now, say.
-func (d *release) wasComplete() bool {
-	return d.Workload.Rollout.Unobserved && d.wasProgressing(v1alpha1.ReasonRolloutComplete)
 }
 
 // resume takes the operator's pause back that lifting the block did not: of an

@@ -97,6 +97,12 @@ func (d *release) staysAt(reason string, old int32) bool {
 	return old >= 0 && d.wasProgressing(reason)
 }
 
+// wasComplete says that the rollout was complete when it was last heard of, and
+// that nothing has been heard since: an annotation changed just now, say.
+func (d *release) wasComplete() bool {
+	return d.Workload.Rollout.Unobserved && d.wasProgressing(v1alpha1.ReasonRolloutComplete)
+}
+
 // wasProgressing reports whether the condition Progressing of this release has the reason.
 func (d *release) wasProgressing(reason string) bool {
 	c := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionProgressing)
