@@ -27,7 +27,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -228,21 +227,8 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		w.expectFewWrites(ctx, ns, 2, holdStep)
 	})
 
-	It("goes on as a whole, when only its first pods are waited for", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldFirstBatch, someday)
-		w.releaseHeld(ctx, ns, "second")
-		w.waits(ctx, ns, 4, 10, 6)
-		w.checked(ctx, ns)
-		w.pass(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		w.rolledOut(ctx, ns, "web")
-		Expect(w.currentChange(ctx, Default, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadRunning), "the others are checked, and not waited for")
-		w.passToTheEnd(ctx, ns)
-		w.expectFewWrites(ctx, ns, 1, holdStep)
-	})
-
-	DescribeTable("that fails replaces no more pods, and is repaired", func(ctx SpecContext, with func(*appsv1.Deployment)) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday, with)
+	It("that fails replaces no more pods, though rollouts are not halted, and is repaired", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday, override("halting", "false"))
 		w.releaseHeld(ctx, ns, "second")
 		w.waits(ctx, ns, 4, 10, 6)
 		w.checked(ctx, ns)
@@ -270,10 +256,7 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		Eventually(func(g Gomega) {
 			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
 		}).WithContext(ctx).Should(Succeed())
-	},
-		Entry("where rollouts are halted", func(*appsv1.Deployment) {}),
-		Entry("where rollouts are not halted", override("halting", "false")),
-	)
+	})
 
 	It("is none that creates pods, scales from nothing, or stops the old pods first", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
@@ -302,19 +285,6 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		w.verified(ctx, ns, "web")
 		free()
 		Expect(w.eventsOf(ctx, Default, ns, "web")).NotTo(ContainElement(v1alpha1.EventHoldStarted))
-	})
-
-	It("is rolled back when its first pods never start", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, time.Second, afterAWhile)
-		good := w.currentChange(ctx, Default, ns, "web").Spec.Reversion
-		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
-		Expect(w.getDeployment(ctx, Default, ns, "web").Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
-		d := w.rolledBackTo(ctx, ns, "web", good)
-		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
-		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
-		expectPaceLeft(d)
-		w.rolledOut(ctx, ns, "web")
-		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{0, 600}))
 	})
 
 	It("leaves its fields to who applies them, server-side", func(ctx SpecContext) {
@@ -359,7 +329,7 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		expectPaceLeft(w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified))
 	})
 
-	DescribeTable("is over, and nothing of it is left, when it ends by", func(ctx SpecContext, end func(ctx context.Context, ns string)) {
+	It("is over, and nothing of it is left, when its namespace is not enrolled any more", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		manifest := paced(ns)
 		w.applyServerSide(ctx, manifest)
@@ -369,7 +339,7 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		w.applyServerSide(ctx, manifest)
 		w.waits(ctx, ns, 2, 5, 3)
 		w.checked(ctx, ns)
-		end(ctx, ns)
+		w.kubectl(ctx, "label", "namespace", ns, v1alpha1.EnrolledLabel+"-")
 		Eventually(func(g Gomega) {
 			d := w.getDeployment(ctx, g, ns, "web")
 			g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
@@ -380,17 +350,7 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 6, ptr.To[int32](101)
 		Expect(paceOf(w.applyServerSide(ctx, manifest))).To(Equal([]int32{6, 101}), "without a conflict")
 		w.leaveUnfinished("nothing is verified, or not for a long time")
-	},
-		Entry("a policy that does not ask for it any more", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "patch", "dpol", "soak", "--type=merge", "-p", `{"spec":{"hold":{"until":"None"}}}`)
-		}),
-		Entry("opting out", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
-		}),
-		Entry("un-enrolling", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "label", "namespace", ns, v1alpha1.EnrolledLabel+"-")
-		}),
-	)
+	})
 
 	It("is not touched by kubectl apply each second", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
@@ -474,17 +434,6 @@ var _ = Describe("a rollout that is held, and what comes in between,", Ordered, 
 		return ns
 	}
 
-	It("does not wait any more when a user says how long pods are to be Ready", func(ctx SpecContext) {
-		ns := held(ctx)
-		w.kubectl(ctx, "-n", ns, "patch", "deployment", "web", "-p", `{"spec":{"minReadySeconds":2}}`)
-		d := w.givenBack(ctx, ns, 2, 600, v1alpha1.ReasonHoldEdited)
-		Expect(d.Annotations[v1alpha1.HoldEndedAnnotation]).To(HaveSuffix(" " + v1alpha1.ReasonHoldEdited + " " + d.Annotations[v1alpha1.ReleasedByAnnotation]))
-		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Message).To(HavePrefix(d.Annotations[v1alpha1.ReleasedByAnnotation] + " set a field"))
-		w.rolledOut(ctx, ns, "web")
-		w.passToTheEnd(ctx, ns)
-		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{2, 600}))
-	})
-
 	It("goes back at once by kubectl rollout undo", func(ctx SpecContext) {
 		ns := held(ctx)
 		w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
@@ -496,89 +445,6 @@ var _ = Describe("a rollout that is held, and what comes in between,", Ordered, 
 		w.passToTheEnd(ctx, ns)
 		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Status).NotTo(Equal(metav1.ConditionTrue))
 		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{0, 600}))
-	})
-
-	It("keeps what is a user's when the next version is released", func(ctx SpecContext) {
-		ns := held(ctx, func(d *appsv1.Deployment) {
-			d.Spec.MinReadySeconds, d.Spec.ProgressDeadlineSeconds = 1, ptr.To[int32](300)
-		})
-		w.releaseHeld(ctx, ns, "third")
-		Eventually(func(g Gomega) {
-			g.Expect(w.currentChange(ctx, g, ns, "web").Spec.Release).To(BeEquivalentTo(3))
-		}).WithContext(ctx).Should(Succeed())
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 1, 300, v1alpha1.ReasonHoldVerified)
-	})
-
-	It("is scaled as ever", func(ctx SpecContext) {
-		ns := held(ctx)
-		scale := func(n int32) {
-			GinkgoHelper()
-			w.kubectl(ctx, "-n", ns, "scale", "deployment", "web", fmt.Sprintf("--replicas=%d", n))
-			Eventually(func(g Gomega) {
-				d := w.getDeployment(ctx, g, ns, "web")
-				g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
-				g.Expect(d.Status.ReadyReplicas).To(BeNumerically(">=", n))
-				g.Expect(d.Status.ReadyReplicas).To(BeNumerically("<=", n+(n+3)/4))
-				g.Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
-				g.Expect(d.Status.Replicas).To(BeNumerically(">", d.Status.UpdatedReplicas), "old pods")
-			}).WithContext(ctx).Should(Succeed())
-		}
-		scale(12)
-		scale(6)
-		scale(9)
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		Expect(w.podUIDs(ctx, Default, ns, "web")).To(HaveLen(9))
-	})
-
-	It("would be held where the workload is only observed", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 3*time.Second, override("observe", "true"))
-		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		d := w.getDeployment(ctx, Default, ns, "web")
-		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
-		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
-		w.rolledOut(ctx, ns, "web")
-		w.verified(ctx, ns, "web")
-		Eventually(func(g Gomega) {
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.EventWouldHold))
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).NotTo(ContainElement(v1alpha1.EventHoldStarted))
-		}).WithContext(ctx).Should(Succeed())
-		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Reason).To(Equal(v1alpha1.ReasonNotHeld))
-	})
-
-	It("puts the pods of a wave in batches", func(ctx SpecContext) {
-		ns := held(ctx, override("branch", "3"))
-		Expect(w.batchesOf(ctx, Default, w.currentChange(ctx, Default, ns, "web"))).To(HaveLen(2), "of four pods, at most three in each")
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		w.expectFewWrites(ctx, ns, 2, holdStep)
-	})
-
-	It("waits from the second wave on, where it was released while the manager was down", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday, slowly, func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 10 })
-		w.withoutManager(ctx, func() {
-			Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-			Eventually(func(g Gomega) {
-				g.Expect(w.getDeployment(ctx, g, ns, "web").Status.UpdatedReplicas).To(BeNumerically(">", 0))
-			}).WithContext(ctx).Should(Succeed())
-		})
-		Eventually(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
-		}).WithContext(ctx).Should(Succeed())
-		Eventually(func(g Gomega) {
-			g.Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.EventHoldStarted, "-o", "jsonpath={.items[*].message}")).To(
-				ContainSubstring("which admission did not see to"))
-		}).WithContext(ctx).Should(Succeed())
-		w.checked(ctx, ns)
-		d := w.getDeployment(ctx, Default, ns, "web")
-		Consistently(func(g Gomega) {
-			now := w.getDeployment(ctx, g, ns, "web")
-			g.Expect(now.Status.UpdatedReplicas).To(BeNumerically("<=", d.Status.UpdatedReplicas+1))
-			g.Expect(now.Status.Replicas).To(BeNumerically(">", now.Status.UpdatedReplicas), "old pods")
-		}).WithContext(ctx).Should(Succeed())
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 10, 600, v1alpha1.ReasonHoldVerified)
 	})
 
 	It("goes on by itself, a wave at a time, while the manager is dead, and waits again when it is back", func(ctx SpecContext) {
@@ -613,19 +479,6 @@ var _ = Describe("a rollout that is held, and what comes in between,", Ordered, 
 		w.rolledOut(ctx, ns, "web")
 	})
 
-	It("finishes by itself while the manager is dead, and is told of it when it is back", func(ctx SpecContext) {
-		ns := held(ctx)
-		w.observer.OperatorStops()
-		Expect(w.manager.Kill()).To(Succeed())
-		began := time.Now()
-		w.rolledOut(ctx, ns, "web")
-		Expect(time.Since(began)).To(BeNumerically(">=", holdStep), "two waves, each for itself")
-		Expect(w.manager.Start(ctx)).To(Succeed())
-		w.observer.OperatorStarts()
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-	})
-
 	It("is scaled by an autoscaler", func(ctx SpecContext) {
 		ns := held(ctx)
 		m.set(ns, 8)
@@ -645,26 +498,6 @@ var _ = Describe("a rollout that is held, and what comes in between,", Ordered, 
 		w.passToTheEnd(ctx, ns)
 		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
 		w.expectScaledFreely(ctx, ns)
-	})
-
-	It("has pods replaced that are deleted, and waits for those, too", func(ctx SpecContext) {
-		ns := held(ctx)
-		uids := func() map[string]*corev1.Pod { return w.podsOf(ctx, Default, ns, "web") }
-		gone := ""
-		for uid, pod := range uids() {
-			gone = uid
-			w.kubectl(ctx, "-n", ns, "delete", "pod", pod.Name)
-			break
-		}
-		var old corev1.PodList
-		Expect(w.api.List(ctx, &old, client.InNamespace(ns), client.MatchingLabels{"test": "123"})).To(Succeed())
-		Expect(old.Items).To(HaveLen(6))
-		w.kubectl(ctx, "-n", ns, "delete", "pod", old.Items[0].Name)
-		w.waits(ctx, ns, 4, 10, 6)
-		w.checked(ctx, ns)
-		Expect(uids()).To(And(HaveLen(4), Not(HaveKey(gone))))
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
 	})
 
 	It("has the pods of a node replaced that is lost", func(ctx SpecContext) {
