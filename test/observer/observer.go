@@ -79,8 +79,8 @@ type Observer struct {
 	violations []Violation
 	writes     []Request
 	notes      []string
-	// unattributed counts the versions of which nobody knows who wrote them;
-	// versions all of them.
+	// unattributed counts the versions of which nobody knows who wrote them, or which of two
+	// that wrote at once, one of whom changed nothing; versions all of them.
 	versions, unattributed int
 }
 
@@ -200,7 +200,9 @@ func (o *Observer) judge(upTo uint64, seen time.Time) bool {
 			o.versions++
 			if by == Unknown {
 				o.unattributed++
-				o.notes = append(o.notes, fmt.Sprintf("%d requests, and nobody knows which of them wrote resource version %d of %s %s/%s", len(answers), e.rv, e.kind, e.namespace, e.name))
+			}
+			if len(answers) == 0 {
+				o.notes = append(o.notes, fmt.Sprintf("nobody knows who wrote resource version %d of %s %s/%s", e.rv, e.kind, e.namespace, e.name))
 			}
 		}
 		heap.Pop(&o.queue)
@@ -387,8 +389,8 @@ func (o *Observer) Summary() string {
 	return s
 }
 
-// Gaps are what could not be observed: a part of the history that was lost, a version of an
-// unknown writer, an audit log that could not be read. What they hide is not judged.
+// Gaps are what could not be observed: a part of the history that was lost, a version that no
+// request is known of, an audit log that could not be read. What they hide is not judged.
 func (o *Observer) Gaps() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -132,6 +132,12 @@ func TestJudge(t *testing.T) {
 	if !o.judge(9, time.Now()) || o.unattributed != 1 || len(o.Violations()) != 0 || len(o.Gaps()) != 1 {
 		t.Errorf("%d of unknown writers, want one, which is a gap: %q", o.unattributed, o.Gaps())
 	}
+	begun := time.Now()
+	o.audit.answers[6] = []answer{{operator: true, received: begun, completed: begun.Add(2)}, {received: begun.Add(1), completed: begun.Add(3)}}
+	see(6, makeDeployment(suspended), 2*auditWait)
+	if !o.judge(9, time.Now()) || o.unattributed != 2 || len(o.Violations()) != 0 || len(o.Gaps()) != 1 {
+		t.Errorf("%d of unknown writers, want two, of which one is of two that wrote at once: %q", o.unattributed, o.Gaps())
+	}
 	if o.startAnew(errLost); len(o.Gaps()) != 2 {
 		t.Errorf("a history that was lost is no gap: %q", o.Gaps())
 	}
