@@ -56,18 +56,18 @@ func (d *release) explain() {
 // is over: what becomes of its pods later is told by PodsUnavailable. What is halted stays
 // so, whatever its pods do.
 func (d *release) explainProgress() {
-	w := d.Workload
+	w, wasComplete := d.Workload, d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
 	switch {
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
+		d.explainComplete()
 	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
 			"the operator %s the %s%s because this version failed: release a repair, correct the verdict, or resume it%s",
 			w.Words.Halted(), w.Kind(), w.Words.Means(), w.by(w.Words.Resume))
 	case w.Rollout.Complete || d.wasComplete():
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
-	case d.staysAt(v1alpha1.ReasonRolloutComplete, 0):
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
+	case (w.Paused || w.OnDelete) && wasComplete:
+		d.explainComplete()
 	case w.OnDelete:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete,
 			"pods are replaced only when somebody deletes them (updateStrategy OnDelete); those that are get verified%s", w.Rollout.told())
@@ -83,9 +83,16 @@ func (d *release) explainProgress() {
 	case w.Rollout.Partitioned || w.Partition > 0 && d.staysAt(v1alpha1.ReasonPartitioned, w.Partition):
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned,
 			"a user's partition keeps %d of %d pods at the version before; the release goes on when it is lowered", w.Partition, w.Replicas)
+	case wasComplete:
+		d.explainComplete()
 	default:
 		d.explainRollingOut()
 	}
+}
+
+// explainComplete says that the rollout is over, whatever its pods do now.
+func (d *release) explainComplete() {
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
 }
 
 // staysAt reports whether the condition Progressing of this release has the reason, and no
