@@ -167,34 +167,44 @@ test: build controlplane ## Run all tests but the long ones, those against a rea
 	@go build -o bin/slowest ./hack/slowest
 	@# Side by side with the end-to-end suite, which shows its progress. What others say is shown when it is over.
 	@{ $(TEST_PACKAGES); } | bin/slowest -show bin/reports/packages.json > bin/reports/packages.log & packages=$$!; \
+	  { $(TEST_TOOLS); } | bin/slowest -show bin/reports/tools.json > bin/reports/tools.log & tools=$$!; \
 	  failed=; \
 	  $(call E2E,!soak,e2e) || failed+=" end-to-end"; \
 	  wait "$$packages" || failed+=" packages"; \
-	  cat bin/reports/packages.log; \
+	  wait "$$tools" || failed+=" tools"; \
+	  cat bin/reports/packages.log bin/reports/tools.log; \
 	  echo 'The slowest tests:'; bin/slowest bin/reports/*.json; \
 	  [[ -z "$$failed" ]] || { echo "test: failed:$$failed (see above)" >&2; exit 1; }
 
-# All packages but the end-to-end suite. Those that have control planes or run commands are tested even if nothing has changed.
-TEST_PACKAGES = all=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v '/test/e2e$$'); \
-  result=0; \
-  go test -json -timeout $(TEST_TIMEOUT) $$(grep -vE '/altershield-operator/(hack|test)/' <<< "$$all") || result=1; \
-  go test -json -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) -count=1 $$(grep -E '/altershield-operator/(hack|test)/' <<< "$$all") || result=1; \
+# The packages of the operator.
+TEST_PACKAGES = go test -json -timeout $(TEST_TIMEOUT) $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
+# The tools and the other suites. They have control planes or run commands, so they are tested even if nothing has changed.
+TEST_TOOLS = result=0; \
+  go test -json -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) -count=1 $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
   for dir in $(CODE_MODULES); do GOTOOLCHAIN=$(RELEASE_GO) go test -C "$$dir" -json -timeout $(TEST_TIMEOUT) -count=1 ./... || result=1; done; \
   exit $$result
+TESTED = go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...
 # The specs of the end-to-end suite that a filter of labels selects, and the name of the report.
 E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=bin/reports --json-report=$(2).json ./test/e2e
 
 .PHONY: test-soak
-test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, random stories.
+test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, more faults and orders, random stories.
 	@mkdir -p bin/reports
-	@RANDOM_STORIES_TIME=$(STORIES_TIME) go test ./controllers -run 'TestRandomStories$$' -v -count=1 -timeout $(TEST_TIMEOUT) \
-	    > bin/reports/stories.log 2>&1 & stories=$$!; \
+	@{ $(SOAK_WORLD); } > bin/reports/world.log 2>&1 & world=$$!; \
 	  failed=; \
 	  hack/fuzz/run.sh $(FUZZ_TIME) || failed+=" fuzzing"; \
 	  $(call E2E,soak,soak) || failed+=" end-to-end"; \
-	  wait "$$stories" || failed+=" random stories"; \
-	  cat bin/reports/stories.log; \
+	  wait "$$world" || failed+=" world"; \
+	  cat bin/reports/world.log; \
 	  [[ -z "$$failed" ]] || { echo "test-soak: failed:$$failed (see above)" >&2; exit 1; }
+
+# The other half of the faults, twenty orders of each story, and random stories.
+SOAK_WORLD = result=0; \
+  $(SOAK_STORIES) 'Sweep$$' -world.part=1 || result=1; \
+  $(SOAK_STORIES) 'TestTwoAtOnce$$|TestAnyOrder$$|TestBehind$$' -world.all || result=1; \
+  RANDOM_STORIES_TIME=$(STORIES_TIME) $(SOAK_STORIES) 'TestRandomStories$$' -v || result=1; \
+  exit $$result
+SOAK_STORIES = go test ./controllers -count=1 -timeout $(TEST_TIMEOUT) -run
 
 .PHONY: test-reproducible
 test-reproducible: ## Build the image twice, the second time without anything that was compiled before, and compare the bytes.

@@ -414,9 +414,6 @@ var holdStories = []world.Story{
 		endedBy(w, v1alpha1.ReasonNotHeld)
 		givenBack(w, 0, 600)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
-		w.Until("it is told that it would be held", func() bool {
-			return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventWouldHold })
-		})
 	}},
 	{Name: "hold, and turn it off", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)

@@ -41,6 +41,7 @@ const quietTime = time.Minute
 var (
 	all     = flag.Bool("world.all", false, "try every fault at every write, and more seeds")
 	verbose = flag.Bool("world.log", false, "log all that happens in the worlds of failures")
+	part    = flag.Int("world.part", 0, "which half of the faults is tried, 0 or 1: the soak tries the other one")
 	only    = flag.String("world.fault", "", "try this fault alone, as a failure names it")
 )
 
@@ -78,7 +79,20 @@ func faultsOf(reference *world.Ending, number int) (faults []world.Fault) {
 			faults = append(faults, world.Fault{Kind: world.AnswerLost, At: f.At, OfCalls: true})
 		}
 	}
-	return slices.DeleteFunc(faults, func(f world.Fault) bool { return *only != "" && f.String() != *only })
+	if *only != "" {
+		return slices.DeleteFunc(faults, func(f world.Fault) bool { return f.String() != *only })
+	}
+	return half(faults)
+}
+
+// half is every second fault, where not all are tried.
+func half(faults []world.Fault) (tried []world.Fault) {
+	for i, f := range faults {
+		if *all || i%2 == *part {
+			tried = append(tried, f)
+		}
+	}
+	return tried
 }
 
 // TestStories tells every story twice: it goes well, and is told in the same order

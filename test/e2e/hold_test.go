@@ -447,6 +447,21 @@ var _ = Describe("a rollout that is held, and what comes in between,", Ordered, 
 		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{0, 600}))
 	})
 
+	It("would be held where the workload is only observed", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 3*time.Second, override("observe", "true"))
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		d := w.getDeployment(ctx, Default, ns, "web")
+		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
+		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
+		w.rolledOut(ctx, ns, "web")
+		w.verified(ctx, ns, "web")
+		Eventually(func(g Gomega) {
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.EventWouldHold))
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).NotTo(ContainElement(v1alpha1.EventHoldStarted))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Reason).To(Equal(v1alpha1.ReasonNotHeld))
+	})
+
 	It("goes on by itself, a wave at a time, while the manager is dead, and waits again when it is back", func(ctx SpecContext) {
 		ns := held(ctx)
 		w.observer.OperatorStops()
