@@ -89,15 +89,19 @@ func (w *Watch) Evaluate(ctx context.Context, of Policy, p *Program, in Input, r
 		err      error
 	}
 	done := make(chan outcome, 1)
-	go func() {
-		defer release()
+	evaluate := func() (o outcome) {
 		defer func() {
 			if r := recover(); r != nil {
-				done <- outcome{err: fmt.Errorf("the evaluation of its rules failed: %v", r)}
+				o = outcome{err: fmt.Errorf("the evaluation of its rules failed: %v", r)}
 			}
 		}()
 		failures, err := p.Evaluate(ctx, in)
-		done <- outcome{failures, err}
+		return outcome{failures, err}
+	}
+	go func() {
+		o := evaluate()
+		release() // before anybody knows that it is over
+		done <- o
 	}()
 	abandon := time.NewTimer(maxTime + patience)
 	defer abandon.Stop()
