@@ -51,7 +51,14 @@ func life() {
 		flight = takeOff(ctx)
 	}, NodeTimeout(5*time.Minute))
 
-	JustAfterEach(expectInvariants, NodeTimeout(2*time.Minute))
+	const powerCycle = "goes on after a power cycle of the whole cluster"
+	JustAfterEach(func(ctx SpecContext) {
+		expectInvariants(ctx)
+		if !CurrentSpecReport().Failed() {
+			expectFinished(ctx, flight.ns)
+		}
+	}, NodeTimeout(4*time.Minute))
+	judgeGaps(map[string][]string{powerCycle: {anyGap}}) // an API server that starts has no version from before for a watch
 
 	It("goes on when the leader's pod is deleted", func(ctx SpecContext) {
 		flight.release(ctx, "deleted")
@@ -146,9 +153,10 @@ func life() {
 		noneLeft(ctx)
 		ready(ctx)
 		flight.lands(ctx)
+		expectFinished(ctx, ns)
 	}, SpecTimeout(12*time.Minute))
 
-	It("goes on after a power cycle of the whole cluster", func(ctx SpecContext) {
+	It(powerCycle, func(ctx SpecContext) {
 		flight.release(ctx, "power-cycle")
 		Expect(cluster.Kill(nodes.Nodes()...)).To(Succeed())
 		Expect(cluster.Boot(ctx, nodes.Nodes()...)).To(Succeed())

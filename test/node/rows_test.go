@@ -20,8 +20,8 @@ package node
 
 import (
 	"fmt"
-	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,10 +49,9 @@ type row struct {
 	beside string
 	// tells is what the operator has to say of the cause.
 	tells string
-	// today is what becomes of it, want what should: the outcome, or several with
-	// " or " between them where chance decides. Empty want: as today. A row is
-	// pending while something else than it should may become of it.
-	today, want string
+	// want is the outcome, within how soon it comes. An outcome that lasts has none: horizon is the time of all of them.
+	want   string
+	within time.Duration
 }
 
 // An outcome says how the release ended, or that it did not, and whether pods
@@ -60,78 +59,122 @@ type row struct {
 // back, and for what. Where a row says what has to be told, it says whether it is.
 const (
 	fine       = "Success, all serve"
-	missed     = "Success, none serve"
 	waits      = "open, old ones serve"
 	down       = "open, none serve"
-	suspended  = "Suspend, none serve"
 	rolledBack = "rolled back for "
 	crashed    = rolledBack + "a crash loop"
 	unpulled   = rolledBack + "its image"
-	// A crash loop is ready for a moment at each start, and a busy kubelet tells of
-	// its end late. What comes of it depends on who looks when.
-	// Where its pods were verified, the default policy sees it.
-	byChance = missed + " or " + crashed + " or " + down + " or " + waits + " or " + suspended + " or Suspend, old ones serve"
-	// A busy machine may take longer than is watched.
-	unpulledByChance = unpulled + " or " + waits + " or " + down
-	told             = ", told"
+	told       = ", told"
 )
 
+// after is how long pods fail before their release is rolled back, by default.
+const after = 2 * time.Minute
+
+// stays says that the outcome is one that nothing follows: it is looked at when the
+// horizon is reached. Others are waited for.
+func (r *row) stays() bool { return strings.HasPrefix(r.want, "open, ") }
+
+// rows are each way to crash with each number of replicas, and what else may become of a
+// release. Each way to crash occurs with and without a readiness probe, both of them with and
+// without minReadySeconds, and once with Recreate.
 func rows() []row {
 	var rows []row
-	for _, c := range []struct {
+	for i, c := range []struct {
 		story string
-		shape func(*appsv1.Deployment)
+		// runs is how long a pod runs before it first fails.
+		runs  time.Duration
+		shape func(probed bool) func(*appsv1.Deployment)
 	}{
-		{"crashes after 8 s", command("sleep 8; exit 1")},
-		{"crashes 8 s after it was ready", both(command("httpd -p 8080; sleep 8; exit 1"), readiness)},
+		{"crashes at start", 0, crashes("exit 1")},
+		{"crashes after 20 s", 20 * time.Second, crashes("sleep 20; exit 1")},
+		{"is killed for memory", 5 * time.Second, func(probed bool) func(*appsv1.Deployment) {
+			return both(crashes("sleep 5; exec tail /dev/zero")(probed), memory("16Mi"))
+		}},
+		{"fails its liveness probe", 10 * time.Second, func(probed bool) func(*appsv1.Deployment) {
+			return both(crashes("exec sleep infinity")(probed), livenessFails)
+		}},
+		{"fails its startup probe", 6 * time.Second, func(probed bool) func(*appsv1.Deployment) {
+			return both(crashes("exec sleep infinity")(probed), startupFails)
+		}},
+		{"its init container fails", 0, func(probed bool) func(*appsv1.Deployment) {
+			return both(crashes("exec sleep infinity")(probed), initContainer("exit 1"))
+		}},
+		// Its startup probe takes some seconds more.
+		{"its native sidecar crashes after 20 s", 30 * time.Second, func(probed bool) func(*appsv1.Deployment) {
+			return both(crashes("exec sleep infinity")(probed), sidecar("httpd -p 8081; sleep 20; exit 1"))
+		}},
 	} {
-		for _, replicas := range []int32{1, 2, 3, 10} {
-			for _, minReady := range []int32{0, 30} {
-				rows = append(rows, row{story: c.story, replicas: replicas, minReady: minReady, shape: c.shape, today: byChance, want: crashed})
+		for j, replicas := range []int32{1, 2, 3, 10} {
+			// One bit is the probe, the other minReadySeconds: each way has all four pairs, each with other replicas than the way before.
+			pair := j ^ i%4
+			r := row{story: c.story, replicas: replicas, shape: c.shape(pair&1 == 1), recreate: pair == (i+1)/2, want: crashed}
+			if pair&1 == 1 {
+				r.story += ", with a readiness probe"
 			}
+			if pair&2 == 2 {
+				r.minReady = 10
+			}
+			r.within = twice(after + c.runs + time.Duration(r.minReady)*time.Second)
+			rows = append(rows, r)
 		}
 	}
 	return append(rows, []row{
-		{story: "crashes after 20 s", replicas: 1, minReady: 10, shape: command("sleep 20; exit 1"), today: byChance, want: crashed},
-		{story: "crashes after 20 s", replicas: 3, minReady: 10, shape: command("sleep 20; exit 1"), today: byChance, want: crashed},
-		{story: "ends at once, and well", replicas: 2, shape: command("exit 0"), today: byChance, want: crashed},
-		{story: "names a command that is not there", replicas: 2, shape: missingCommand, today: byChance, want: crashed},
-		{story: "crashes after 8 s", replicas: 2, recreate: true, shape: command("sleep 8; exit 1"), today: byChance, want: crashed},
-		// Two seconds before settle is over, and a busy kubelet tells of it later than
-		// that: where it does so of both pods at their first start, nothing tells them
-		// from good ones yet.
-		{story: "crashes after 8 s, and there was no version before", replicas: 2, shape: command("sleep 8; exit 1"), first: true,
-			today: down + " or " + missed + " or " + suspended, want: down + " or " + suspended},
-		{story: "crashes once, then runs", replicas: 2, shape: crashesOnce, today: fine},
-		{story: "is killed for memory at once", replicas: 2, shape: both(command("exec tail /dev/zero"), memory("16Mi")),
-			today: byChance, want: crashed},
-		{story: "is killed for memory after 30 s", replicas: 2, shape: both(command("sleep 30; exec tail /dev/zero"), memory("16Mi")),
-			today: byChance, want: crashed},
-		{story: "fails its liveness probe", replicas: 2, shape: livenessFails, today: byChance, want: crashed},
-		{story: "fails its startup probe", replicas: 2, shape: startupFails, today: byChance, want: crashed},
-		{story: "is never ready", replicas: 2, shape: readiness, today: waits},
-		{story: "is ready after 30 s", replicas: 2, minReady: 5, shape: both(command("sleep 30; httpd -p 8080; exec sleep infinity"), readiness), today: fine},
-		{story: "its init container fails", replicas: 2, shape: initContainer("exit 1"), today: byChance, want: crashed},
-		{story: "its init container hangs", replicas: 2, shape: initContainer("sleep infinity"), tells: "still running",
-			today: waits + told},
-		{story: "its init container takes 150 s", replicas: 1, shape: initContainer("sleep 150"), today: fine + " or " + waits, want: fine},
-		{story: "its native sidecar crashes", replicas: 2, shape: sidecar("sleep 1; exit 1"), today: byChance, want: crashed},
-		{story: "its native sidecar hangs in its startup probe", replicas: 2, shape: sidecar("sleep infinity"),
-			today: waits},
+		{story: "crashes after 8 s", replicas: 3, minReady: 30, shape: command("sleep 8; exit 1"),
+			want: crashed, within: twice(after + 8*time.Second)},
+		{story: "crashes at start, and there was no version before", replicas: 2, shape: command("exit 1"), first: true, want: down},
+		// A container is restarted after 10 s, and has to run for a minute then.
+		{story: "crashes once, then runs", replicas: 2, shape: crashesOnce, want: fine, within: twice(13*time.Second + time.Minute)},
+		{story: "ends at once, and well", replicas: 2, shape: command("exit 0"), want: crashed, within: twice(after)},
+		{story: "names a command that is not there", replicas: 2, shape: missingCommand, want: crashed, within: twice(after)},
+		{story: "is never ready", replicas: 2, shape: readiness, want: waits},
+		{story: "is ready after 30 s", replicas: 2, minReady: 5, shape: both(command("sleep 30; "+serves8080), readiness),
+			want: fine, within: twice(2 * 40 * time.Second)},
+		{story: "its init container hangs", replicas: 2, shape: initContainer("sleep infinity"), tells: "still running", want: waits + told},
+		{story: "its init container takes 150 s", replicas: 1, shape: initContainer("sleep 150"), want: fine, within: twice(150 * time.Second)},
+		{story: "its native sidecar hangs in its startup probe", replicas: 2, shape: sidecar("sleep infinity"), want: waits},
 		{story: "its native sidecar takes 150 s to start", replicas: 1, shape: sidecar("sleep 150; httpd -p 8081; exec sleep infinity"),
-			today: fine + " or " + waits, want: fine},
-		{story: "takes a variable from a ConfigMap that is not there", replicas: 2, shape: variableFrom("missing"), tells: `configmap "missing" not found`,
-			today: rolledBack + "CreateContainerConfigError" + told + " or " + waits + told, want: rolledBack + "CreateContainerConfigError" + told},
-		{story: "mounts a ConfigMap that is not there", replicas: 2, shape: volumeFrom("missing"), tells: `configmap "missing" not found`,
-			today: waits + told},
-		{story: "names an image that cannot be pulled", replicas: 3, shape: image("busybo"), today: unpulledByChance, want: unpulled},
-		{story: "names an image that cannot be pulled", replicas: 2, recreate: true, shape: image("busybo"), today: unpulledByChance, want: unpulled},
-		{story: "fits on no node", replicas: 2, shape: onNode("none"), tells: "node", today: waits + told},
-		{story: "is refused by Pod Security", replicas: 2, shape: hostNetwork, beside: baseline, tells: "violates PodSecurity",
-			today: waits + told},
-		{story: "is refused by a quota", replicas: 2, shape: command("sleep infinity"), beside: twoPods, tells: "exceeded quota",
-			today: waits + told},
+			want: fine, within: twice(150 * time.Second)},
+		{story: "takes a variable from a ConfigMap that is not there", replicas: 2, shape: variableFrom("missing"),
+			tells: `configmap "missing" not found`, want: rolledBack + "CreateContainerConfigError" + told, within: twice(after)},
+		{story: "mounts a ConfigMap that is not there", replicas: 2, shape: volumeFrom("missing"),
+			tells: `configmap "missing" not found`, want: waits + told},
+		{story: "names an image that cannot be pulled", replicas: 3, shape: image("busybo"), want: unpulled, within: twice(after)},
+		{story: "names an image that cannot be pulled", replicas: 2, recreate: true, shape: image("busybo"),
+			want: unpulled, within: twice(after)},
+		{story: "fits on no node", replicas: 2, shape: onNode("none"), tells: "node", want: waits + told},
+		{story: "is refused by Pod Security", replicas: 2, shape: hostNetwork, beside: baseline,
+			tells: "violates PodSecurity", want: waits + told},
+		{story: "is refused by a quota", replicas: 2, shape: command("sleep infinity"), beside: twoPods,
+			tells: "exceeded quota", want: waits + told},
 	}...)
+}
+
+// twice is the bound of what takes so long by the settings: half of it is for a busy machine.
+func twice(d time.Duration) time.Duration { return 2 * d }
+
+// when is the time of the outcome, as in the table.
+func (r *row) when() string {
+	if r.stays() {
+		return "still after " + short(horizon)
+	}
+	return "within " + short(r.within)
+}
+
+// short is a duration without seconds or minutes that are zero.
+func short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	return s
+}
+
+// minimum is how many pods the strategy keeps available in a rollout: 25 % may be unavailable, rounded down.
+func (r *row) minimum() int32 {
+	if r.recreate {
+		return 0
+	}
+	return r.replicas - r.replicas/4
 }
 
 // name of a row, as in the table.
@@ -147,28 +190,6 @@ func (r row) name() string {
 		name += fmt.Sprintf(", minReadySeconds %d", r.minReady)
 	}
 	return name
-}
-
-// wanted is what should become of it.
-func (r row) wanted() string {
-	if r.want == "" {
-		return r.today
-	}
-	return r.want
-}
-
-// pending says that something else than it should may become of it.
-func (r row) pending() bool {
-	for outcome := range strings.SplitSeq(r.today, " or ") {
-		if !oneOf(r.wanted(), outcome) {
-			return true
-		}
-	}
-	return false
-}
-
-func oneOf(outcomes, outcome string) bool {
-	return slices.Contains(strings.Split(outcomes, " or "), outcome)
 }
 
 // Objects beside a Deployment.
@@ -208,15 +229,29 @@ func command(script string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) { app(d).Command = shell(script) }
 }
 
+// crashes is a version that runs a script; a probed one listens first, and is ready then.
+func crashes(script string) func(probed bool) func(*appsv1.Deployment) {
+	return func(probed bool) func(*appsv1.Deployment) {
+		if probed {
+			return both(command("httpd -p 8082; "+script), readyOn(8082))
+		}
+		return command(script)
+	}
+}
+
 func missingCommand(d *appsv1.Deployment) { app(d).Command = []string{"/bin/missing"} }
 
 func onPort(port int) corev1.ProbeHandler {
 	return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(port)}}
 }
 
-func readiness(d *appsv1.Deployment) {
-	app(d).ReadinessProbe = &corev1.Probe{ProbeHandler: onPort(8080), PeriodSeconds: 1}
+func readyOn(port int) func(*appsv1.Deployment) {
+	return func(d *appsv1.Deployment) {
+		app(d).ReadinessProbe = &corev1.Probe{ProbeHandler: onPort(port), PeriodSeconds: 1}
+	}
 }
+
+func readiness(d *appsv1.Deployment) { readyOn(8080)(d) }
 
 func livenessFails(d *appsv1.Deployment) {
 	app(d).LivenessProbe = &corev1.Probe{ProbeHandler: onPort(8080), InitialDelaySeconds: 5, PeriodSeconds: 5, FailureThreshold: 1}
@@ -241,7 +276,7 @@ func memory(limit string) func(*appsv1.Deployment) {
 func initContainer(script string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) {
 		c := *app(d)
-		c.Name, c.Command = "init", shell(script)
+		c.Name, c.Command, c.ReadinessProbe = "init", shell(script), nil
 		d.Spec.Template.Spec.InitContainers = []corev1.Container{c}
 	}
 }

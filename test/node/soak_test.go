@@ -64,6 +64,18 @@ const (
 
 var configurations = []string{"mutatingwebhookconfiguration/" + mutatingConfiguration, "validatingwebhookconfiguration/" + validatingConfiguration}
 
+// The specs in which managers end while they write.
+const (
+	upgraded        = "is upgraded and taken back with releases in flight"
+	rollingRestarts = "refuses and loses nothing in rolling restarts"
+	singleReplica   = "that live for a minute, by a single replica that is restarted"
+	replicasKilled  = "refuses and loses nothing while replicas are killed"
+	leaderHangs     = "goes on while its leader hangs, and when that comes back"
+)
+
+// Each run of .ci/run takes the next third of the soak.
+const first, second, third = "turn1", "turn2", "turn3"
+
 // soak is what takes minutes: upgrade, removal, and a load that goes on while
 // replicas restart, certificates are renewed, and replicas are killed.
 func soak() {
@@ -74,10 +86,17 @@ func soak() {
 	}, NodeTimeout(5*time.Minute))
 
 	JustAfterEach(expectInvariants, NodeTimeout(2*time.Minute))
+	judgeGaps(map[string][]string{
+		upgraded:        {lostHistory, unknownWriter},
+		rollingRestarts: {unknownWriter},
+		singleReplica:   {unknownWriter},
+		replicasKilled:  {unknownWriter},
+		leaderHangs:     {unknownWriter},
+	})
 
 	// Before this version there is none: what it comes from are kinds that lack the
 	// fields added since, and pods of another image.
-	It("is upgraded and taken back with releases in flight", func(ctx SpecContext) {
+	It(upgraded, Label(first), func(ctx SpecContext) {
 		older := func() {
 			kubectl(ctx, "apply", "-f", filepath.Join(root, "test", "node", "testdata", "older-kinds.yaml"))
 			kubectl(ctx, "-n", operatorNamespace, "set", "image", operator, "manager="+operatorImage+":v0.0.9")
@@ -108,7 +127,7 @@ func soak() {
 		onlyPods(ctx, 2)
 	}, SpecTimeout(6*time.Minute))
 
-	It("uses every right its roles give, and needs no other", func(ctx SpecContext) {
+	It("uses every right its roles give, and needs no other", Label(first), func(ctx SpecContext) {
 		By("starting where the API server streams no lists")
 		kubectl(ctx, "-n", operatorNamespace, "set", "env", operator, "KUBE_FEATURE_WatchListClient=false")
 		installed(ctx)
@@ -158,6 +177,9 @@ func soak() {
 			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
 		}).WithContext(ctx).Should(Succeed())
 
+		By("evicting the pod of a StatefulSet that keeps a fix from it")
+		stuckStatefulSet(&stage{Gomega: Default, ctx: ctx, ns: newNamespace(ctx, "soak")})
+
 		By("losing a record without its batches, and a Deployment without its records")
 		lost := current(ctx, Default, ns, "web")
 		kubectl(ctx, "-n", ns, "delete", "changeworkload", lost.Name, "--cascade=orphan")
@@ -194,11 +216,11 @@ func soak() {
 		kubectl(ctx, "delete", "-k", restore)
 		kubectl(ctx, "-n", operatorNamespace, "set", "env", operator, "KUBE_FEATURE_WatchListClient-")
 		installed(ctx)
-	}, SpecTimeout(8*time.Minute))
+	}, SpecTimeout(15*time.Minute))
 
-	It("has told of no error so far", expectCleanLogs)
+	It("has told of no error so far", Label(first), expectCleanLogs)
 
-	It("is removed and installed again with releases in flight", func(ctx SpecContext) {
+	It("is removed and installed again with releases in flight", Label(second), func(ctx SpecContext) {
 		ns := newNamespace(ctx, "soak")
 		create(ctx, plain(ns, "free", 2))
 		create(ctx, plain(ns, "stopped", 2))
@@ -208,6 +230,7 @@ func soak() {
 		Expect(patchTemplate(ctx, ns, "free", "in-flight")).To(Succeed())
 
 		expectInvariants(ctx)
+		expectNoGaps()
 		watcher.Stop() // with the kinds goes what it watches
 		began := time.Now()
 		kubectl(ctx, "delete", "-f", filepath.Join(root, "quick-start.yaml"), "--timeout=120s")
@@ -290,7 +313,7 @@ func underLoad() {
 		return unanswered
 	}
 
-	It("refuses and loses nothing in rolling restarts", func(ctx SpecContext) {
+	It(rollingRestarts, Label(second), func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()
 		l := startLoad(newNamespace(ctx, "soak"))
@@ -305,7 +328,7 @@ func underLoad() {
 		Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
 	}, SpecTimeout(8*time.Minute))
 
-	DescribeTable("refuses and loses nothing while certificates are renewed", func(ctx SpecContext, replicas int, validity string, certificates, authorities int) {
+	DescribeTable("refuses and loses nothing while certificates are renewed", Label(third), func(ctx SpecContext, replicas int, validity string, certificates, authorities int) {
 		sim.ClearJournal()
 		patch := func(replicas int, args string) {
 			kubectl(ctx, "-n", operatorNamespace, "patch", operator, "--type=json", "-p",
@@ -349,11 +372,11 @@ func underLoad() {
 		args := kubectl(ctx, "-n", operatorNamespace, "get", operator, "-o", "jsonpath={.spec.template.spec.containers[0].args}")
 		patch(2, fmt.Sprintf(`{"op":"remove","path":"/spec/template/spec/containers/0/args/%d"}`, strings.Count(args, `,`)))
 	},
-		Entry("that live for a minute, by a single replica that is restarted", 1, "1m", 3, 1, SpecTimeout(8*time.Minute)),
+		Entry(singleReplica, 1, "1m", 3, 1, SpecTimeout(8*time.Minute)),
 		Entry("that live for seconds, by two replicas, authorities too", 2, "15s", 8, 2, SpecTimeout(8*time.Minute)),
 	)
 
-	It("refuses and loses nothing while replicas are killed", func(ctx SpecContext) {
+	It(replicasKilled, Label(second), func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()
 		// A failing verdict that meets nobody is waited for until then.
@@ -383,7 +406,7 @@ func underLoad() {
 		Expect(len(l.undelivered)).To(BeNumerically("<=", unanswered))
 	}, SpecTimeout(8*time.Minute))
 
-	It("goes on while its leader hangs, and when that comes back", func(ctx SpecContext) {
+	It(leaderHangs, Label(third), func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()
 		// A failing verdict that meets nobody is waited for until then.
@@ -404,7 +427,7 @@ func underLoad() {
 
 	// Those that were killed or hung are called until a kubelet tells of them: what
 	// is asked meanwhile, by a manager as well, fails, and is asked again.
-	It("has told of no error but that it leads no more, and that nobody answered", func() {
+	It("has told of no error but that it leads no more, and that nobody answered", Label(second, third), func() {
 		for _, path := range cluster.Logs(operatorNamespace) {
 			errors := slices.DeleteFunc(errorsIn(logLines(path)), func(line string) bool {
 				return strings.Contains(line, `"logger":"leaderelection"`) ||
@@ -414,7 +437,7 @@ func underLoad() {
 		}
 	})
 
-	It("goes with its namespace, webhooks and all", func(ctx SpecContext) {
+	It("goes with its namespace, webhooks and all", Label(third), func(ctx SpecContext) {
 		ns := newNamespace(ctx, "soak")
 		create(ctx, plain(ns, "stopped", 2))
 		eventuallyState(ctx, ns, "stopped", v1alpha1.ChangeWorkloadSuccess)
@@ -446,6 +469,7 @@ func underLoad() {
 
 		By("being deleted")
 		expectInvariants(ctx)
+		expectNoGaps()
 		watcher.Stop() // with the namespace go the rights of who still runs in it
 		kubectl(ctx, "delete", "namespace", operatorNamespace, "--timeout=150s")
 		Eventually(func() string {
@@ -454,6 +478,10 @@ func underLoad() {
 		Expect(patchTemplate(ctx, ns, "stopped", "free")).To(Succeed())
 		kubectl(ctx, "delete", "clusterrole/soak-owner", "clusterrolebinding/soak-owner")
 		observe(time.Now())
+
+		By("being installed again, for the chart to adopt")
+		kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
+		installed(ctx)
 	}, SpecTimeout(6*time.Minute))
 }
 

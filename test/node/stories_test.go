@@ -19,7 +19,9 @@ limitations under the License.
 package node
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -33,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // story is a bad day of one workload, in a namespace of its own. All stories run side by side: most of
@@ -40,9 +43,24 @@ import (
 type story struct {
 	name, ns string
 	play     func(*stage)
-	err      error
-	done     chan struct{}
+	// of, release and want are a line of outcomes.md: the workload, the version that is released, and what becomes of it
+	// within a time. Stories of Deployments have none, for rows are of Deployments.
+	of, release, want string
+	within            time.Duration
+	// took is how long it took.
+	took time.Duration
+	err  error
+	done chan struct{}
 }
+
+// How long some parts of a story take.
+const (
+	// evicted is the time after which a stuck pod is evicted, and recreated the time in which three pods are, one by one: beside
+	// the crash loops of the rows a kubelet takes half a minute for each.
+	evicted, recreated = defense.EvictAfter, 90 * time.Second
+	// crashLoop is the time after which a pod that crashes is rolled back where the setting rollback allows 20 s.
+	crashLoop = time.Minute
+)
 
 func stories() []*story {
 	all := []*story{
@@ -50,9 +68,25 @@ func stories() []*story {
 		{name: "suspends a release whose pods crash where nothing is rolled back", play: crashesWithoutRollback},
 		{name: "adds nothing to a StatefulSet's update strategy that the API server refuses", play: refusedStrategy},
 		{name: "halts an override release that fails, and resumes it when its verdict is corrected", play: correctedOverride},
-		{name: "evicts the stuck pod of a StatefulSet when a fix is released", play: stuckStatefulSet},
 		{name: "takes a fix while a requested rollback is not verified yet", play: fixAfterRequest},
-		{name: "keeps a StatefulSet halted when its manifest is applied again", play: haltAgainstApply},
+		{name: "evicts the stuck pod of a StatefulSet when a fix is released", play: stuckStatefulSet,
+			of: "StatefulSet, OrderedReady, rollback disabled", release: "a fix, while a pod crashes at start",
+			want: "the stuck pod is evicted, Success", within: twice(evicted + recreated)},
+		{name: "evicts the stuck pod of a StatefulSet that was rolled back", play: stuckRolledBack,
+			of: "StatefulSet, OrderedReady, rollback 20s", release: "crashes at start",
+			want: "rolled back for a crash loop, the stuck pod is evicted, Success", within: twice(crashLoop + evicted + recreated)},
+		{name: "keeps a StatefulSet halted when its manifest is applied again", play: haltAgainstApply,
+			of: "StatefulSet, halted", release: "the same again, scaled", want: "still halted; with the override label complete",
+			within: twice(recreated)},
+		{name: "rolls back a StatefulSet whose image cannot be pulled", play: unpulledImage("StatefulSet"),
+			of: "StatefulSet, rollback 20s", release: "names an image that cannot be pulled",
+			want: "rolled back for its image, Success", within: twice(20*time.Second + evicted + recreated)},
+		{name: "rolls back a DaemonSet whose image cannot be pulled", play: unpulledImage("DaemonSet"),
+			of: "DaemonSet, rollback 20s", release: "names an image that cannot be pulled",
+			want: "rolled back for its image, Success", within: twice(20*time.Second + recreated)},
+		{name: "holds a StatefulSet until the pods of each step are verified", play: heldStatefulSet,
+			of: "StatefulSet, holding every", release: "runs", want: "each step waits until the pods of the last one are verified, Success",
+			within: twice(recreated + 2*lasting)},
 	}
 	for _, s := range all {
 		s.done = make(chan struct{})
@@ -71,7 +105,7 @@ func (s *story) begin(ctx context.Context) {
 			}
 		}()
 		g := NewGomega(func(message string, _ ...int) { panic(message) })
-		s.play(&stage{Gomega: g, ctx: context.WithoutCancel(ctx), ns: s.ns})
+		s.play(&stage{Gomega: g, ctx: context.WithoutCancel(ctx), ns: s.ns, story: s})
 	}()
 }
 
@@ -81,6 +115,16 @@ type stage struct {
 	ctx  context.Context
 	ns   string
 	kind string
+	// story is nil where a soak plays a part of one.
+	story *story
+}
+
+// came checks that the outcome came within the time of the story.
+func (s *stage) came(released time.Time) {
+	if s.story != nil {
+		s.story.took = time.Since(released)
+		s.Expect(s.story.took).To(BeNumerically("<=", s.story.within), "time to the outcome")
+	}
 }
 
 // try runs kubectl in the namespace.
@@ -172,6 +216,8 @@ type manifest struct {
 	kind     string
 	replicas int
 	script   string
+	// image is busybox where it is not set.
+	image string
 	// settings are annotations of the operator, labels are those of the workload.
 	settings, labels map[string]string
 	// spec is added to the workload's spec.
@@ -196,7 +242,10 @@ func (m manifest) String() string {
 	for name, value := range m.settings {
 		fmt.Fprintf(&b, "    %s%s: %q\n", v1alpha1.SettingAnnotationPrefix, name, value)
 	}
-	fmt.Fprintf(&b, "spec:\n  replicas: %d\n  selector: {matchLabels: {app: app}}\n%s", m.replicas, m.spec)
+	fmt.Fprintf(&b, "spec:\n  selector: {matchLabels: {app: app}}\n%s", m.spec)
+	if m.kind != "DaemonSet" {
+		fmt.Fprintf(&b, "  replicas: %d\n", m.replicas)
+	}
 	if m.kind == "StatefulSet" {
 		b.WriteString("  serviceName: app\n")
 	}
@@ -206,8 +255,8 @@ func (m manifest) String() string {
       terminationGracePeriodSeconds: 1
       volumes: [{name: state, emptyDir: {}}]
       containers:
-      - {name: app, image: busybox, imagePullPolicy: IfNotPresent, command: [/bin/sh, -c, %q],
-        volumeMounts: [{name: state, mountPath: /state}]`, m.script)
+      - {name: app, image: %q, imagePullPolicy: IfNotPresent, command: [/bin/sh, -c, %q],
+        volumeMounts: [{name: state, mountPath: /state}]`, cmp.Or(m.image, "busybox"), m.script)
 	if m.ready {
 		b.WriteString(`, readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}`)
 	}
@@ -312,8 +361,49 @@ func stuckStatefulSet(s *stage) {
 	})
 	fix := good.with(serves8080 + " # fixed")
 	fix.labels = map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue}
+	released := time.Now()
 	s.apply(fix)
 	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	s.came(released)
+}
+
+// After a rollback it is the restored version that waits for the pod.
+func stuckRolledBack(s *stage) {
+	good := manifest{kind: "StatefulSet", replicas: 3, script: serves8080, ready: true, settings: map[string]string{"rollback": "20s"}}
+	s.apply(good)
+	before := s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
+	released := time.Now()
+	s.apply(good.with("sleep 2; exit 1"))
+	s.restored(released, before, "a crash loop")
+}
+
+// restored waits until a version was restored, for a cause, and serves again. Then it checks that this lasts.
+func (s *stage) restored(released time.Time, to *v1alpha1.ChangeWorkload, why string) {
+	serves := func(g Gomega) {
+		w := s.workload(g)
+		g.Expect(w.GetLabels()).To(HaveKeyWithValue(v1alpha1.VersionLabel, to.Spec.Reversion))
+		reasons := map[string]defense.QuarantineReason{}
+		g.Expect(json.Unmarshal([]byte(w.GetAnnotations()[v1alpha1.QuarantineReasonAnnotation]), &reasons)).To(Succeed())
+		g.Expect(reasons).To(HaveLen(1))
+		for _, reason := range reasons {
+			g.Expect(cause(reason.Reason)).To(Equal(why))
+		}
+		change := s.release(g)
+		g.Expect(change.Spec.Release).To(BeNumerically(">", to.Spec.Release), "the rollback has no record")
+		g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess), describeRelease(change))
+		var pods corev1.PodList
+		g.Expect(api.List(s.ctx, &pods, client.InNamespace(s.ns))).To(Succeed())
+		g.Expect(pods.Items).To(HaveLen(3))
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			g.Expect(p.Spec.Containers[0].Image).To(Equal("busybox"), p.Name)
+			g.Expect(p.Spec.Containers[0].Command).To(Equal(shell(serves8080)), p.Name)
+			g.Expect(isReady(p)).To(BeTrue(), p.Name)
+		}
+	}
+	s.soon("the rollback", bound, serves)
+	s.came(released)
+	s.Consistently(serves).WithContext(s.ctx).WithTimeout(lasting).WithPolling(time.Second).Should(Succeed())
 }
 
 // The restored version is not Success for a while; the fix does not wait for that.
@@ -363,6 +453,7 @@ func haltAgainstApply(s *stage) {
 		g.Expect(s.workload(g).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation))
 	}).WithContext(s.ctx).WithTimeout(20 * time.Second).WithPolling(time.Second).Should(Succeed())
 	next.labels = map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue}
+	resumed := time.Now()
 	s.apply(next)
 	s.soon("the rollout to go on", 4*time.Minute, func(g Gomega) {
 		w := s.workload(g)
@@ -371,6 +462,61 @@ func haltAgainstApply(s *stage) {
 		updated, _, _ := unstructured.NestedInt64(w.Object, "status", "updatedReplicas")
 		g.Expect(updated).To(BeEquivalentTo(4))
 	})
+	s.came(resumed)
 	c := meta.FindStatusCondition(s.release(s).Status.Conditions, v1alpha1.ConditionVerified)
 	s.Expect(c).NotTo(BeNil())
+}
+
+// A version whose image is not there never starts, whatever the kind.
+func unpulledImage(kind string) func(*stage) {
+	return func(s *stage) {
+		good := manifest{kind: kind, replicas: 3, script: serves8080, ready: true, settings: map[string]string{"rollback": "20s"}}
+		s.apply(good)
+		before := s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+		bad := good
+		bad.image = "busybo"
+		released := time.Now()
+		s.apply(bad)
+		s.restored(released, before, "its image")
+	}
+}
+
+// Each step of a held StatefulSet waits for the checks of the pods of the step before.
+func heldStatefulSet(s *stage) {
+	good := manifest{kind: "StatefulSet", replicas: 3, script: serves8080, ready: true, settings: map[string]string{"holding": "every"}}
+	s.apply(good)
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
+	released := time.Now()
+	s.apply(good.with(serves8080 + " # 2"))
+	partition := func(g Gomega) int64 {
+		value, _, err := unstructured.NestedInt64(s.workload(g).Object, "spec", "updateStrategy", "rollingUpdate", "partition")
+		g.Expect(err).NotTo(HaveOccurred())
+		return value
+	}
+	s.Expect(s.workload(s).GetAnnotations()).To(HaveKey(v1alpha1.HeldAnnotation))
+	for step := int64(2); step >= 0; step-- {
+		var batch v1alpha1.ChangePod
+		s.soon("the checks of a step", 4*time.Minute, func(g Gomega) {
+			g.Expect(partition(g)).To(BeNumerically("<=", step))
+			name := fmt.Sprintf("%s--x--%d", s.release(g).Name, 3-step)
+			g.Expect(api.Get(s.ctx, types.NamespacedName{Namespace: s.ns, Name: name}, &batch)).To(Succeed())
+			g.Expect(batch.Status.Checks).NotTo(BeEmpty())
+		})
+		if step > 0 {
+			s.Consistently(partition).WithContext(s.ctx).WithTimeout(10*time.Second).WithPolling(time.Second).Should(Equal(step), "nobody passed the checks")
+		}
+		s.soon("the checks to pass", time.Minute, func(g Gomega) {
+			g.Expect(api.Get(s.ctx, client.ObjectKeyFromObject(&batch), &batch)).To(Succeed())
+			for i := range batch.Status.Checks {
+				batch.Status.Checks[i].Phase = v1alpha1.CheckPassed
+			}
+			g.Expect(api.Status().Update(s.ctx, &batch)).To(Succeed())
+		})
+	}
+	s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
+	s.came(released)
+	s.soon("the hold to be given back", time.Minute, func(g Gomega) {
+		g.Expect(partition(g)).To(BeZero())
+		g.Expect(s.workload(g).GetAnnotations()).NotTo(HaveKey(v1alpha1.HeldAnnotation))
+	})
 }

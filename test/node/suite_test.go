@@ -29,6 +29,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -70,6 +71,11 @@ var (
 	releasedImage string
 	// watcher judges all that happens, while there is one.
 	watcher *observer.Observer
+	// gaps are how many gaps of a watcher are known.
+	gaps struct {
+		of    *observer.Observer
+		known int
+	}
 	// delivered are the verdicts that were acknowledged to the server since the
 	// invariants were looked at.
 	delivered struct {
@@ -116,9 +122,9 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
 	installed(ctx)
-	// So many bad releases at once would be what the brake is for.
+	// So many bad releases at once would be what the rollback limit is for.
 	Eventually(func() error {
-		_, err := tryKubectl(ctx, "-n", operatorNamespace, "patch", "opsconfiginfo", "brake", "--type=merge", "-p", `{"spec":{"enable":false}}`)
+		_, err := tryKubectl(ctx, "-n", operatorNamespace, "patch", "opsconfiginfo", "limit", "--type=merge", "-p", `{"spec":{"enable":false}}`)
 		return err
 	}).WithContext(ctx).Should(Succeed())
 	fmt.Fprintf(GinkgoWriter, "the operator is installed after %s\n", time.Since(began).Round(time.Second))
@@ -213,6 +219,44 @@ func observe(since time.Time) {
 		Config: cluster.RESTConfig(), AuditLog: cluster.AuditLog(), Since: since, Operator: operatorUser, OperatorNamespace: operatorNamespace,
 	})
 	Expect(err).NotTo(HaveOccurred())
+}
+
+// Parts of the texts of gaps.
+const (
+	// lostHistory: the API server ends the watches of a kind that it replaces, and has no earlier versions for them.
+	lostHistory = " was lost: "
+	// unknownWriter: the audit log may lack the version that a request wrote whose client ended.
+	unknownWriter = "no request is known that wrote "
+	anyGap        = ""
+)
+
+// judgeGaps fails each spec of a container in which something could not be judged. The map has the texts of the gaps that a spec
+// may have, by its name.
+func judgeGaps(may map[string][]string) {
+	JustAfterEach(func() { expectNoGaps(may[CurrentSpecReport().LeafNodeText]...) })
+}
+
+// expectNoGaps fails the spec in which something could not be judged since the last call, except gaps with some texts.
+func expectNoGaps(except ...string) {
+	GinkgoHelper()
+	if gaps.of != watcher {
+		gaps.of, gaps.known = watcher, 0
+	}
+	all := watcher.Gaps()
+	since := all[gaps.known:]
+	gaps.known = len(all)
+	Expect(slices.DeleteFunc(since, func(gap string) bool {
+		return slices.ContainsFunc(except, func(text string) bool { return strings.Contains(gap, text) })
+	})).To(BeEmpty(), "what happened here was not judged")
+}
+
+// expectFinished waits until nothing is yet to happen to the workloads of some namespaces.
+func expectFinished(ctx context.Context, namespaces ...string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(watcher.Settle(ctx)).To(Succeed())
+		g.Expect(watcher.Unfinished(namespaces)).To(BeEmpty(), "a release does not end")
+	}).WithContext(ctx).WithPolling(time.Second).Should(Succeed())
 }
 
 // expectInvariants fails the spec in which an invariant was violated.

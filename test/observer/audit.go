@@ -42,8 +42,7 @@ rules:
 - level: Metadata
   resources:
   - group: ""
-    resources: [secrets, configmaps, serviceaccounts/token, events]
-  - group: events.k8s.io
+    resources: [secrets, configmaps, serviceaccounts/token]
   - group: authentication.k8s.io
   - group: coordination.k8s.io
 - level: RequestResponse
@@ -145,6 +144,20 @@ func writerOf(answers []answer) Writer {
 	return Other
 }
 
+// denial is a request that a webhook of the operator denied.
+type denial struct {
+	namespace, name, message string
+	// rv is a version from before it.
+	rv uint64
+}
+
+// isDenial reports whether an API server answers so where a webhook of the operator denies a
+// request.
+func isDenial(message string) bool {
+	return strings.HasPrefix(message, "admission webhook ") && strings.Contains(message, "altershield") &&
+		strings.Contains(message, "denied the request")
+}
+
 // auditLog follows an audit log.
 type auditLog struct {
 	path, operator string
@@ -154,8 +167,10 @@ type auditLog struct {
 	answers map[uint64][]answer
 	// newest is the newest version a request was answered with.
 	newest uint64
-	// requests are the operator's since they were last taken.
+	// requests are the operator's since they were last taken, denials the messages by which
+	// its webhooks denied requests of any writer.
 	requests []Request
+	denials  []denial
 }
 
 func newAuditLog(path, operator string, since time.Time) *auditLog {
@@ -206,6 +221,9 @@ func (l *auditLog) add(e *auditEvent) {
 		return
 	}
 	own := e.User.Username == l.operator
+	if isDenial(e.ResponseStatus.Message) {
+		l.denials = append(l.denials, denial{e.ObjectRef.Namespace, e.ObjectRef.Name, e.ResponseStatus.Message, l.newest})
+	}
 	forbidden := e.ResponseStatus.Code == 403
 	if !writes(e.Verb) && !forbidden {
 		return

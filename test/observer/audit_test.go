@@ -127,3 +127,24 @@ func TestPathsOf(t *testing.T) {
 		})
 	}
 }
+
+// TestDenials: the message of a webhook that denies a request of any user is judged.
+func TestDenials(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	line := func(message string) string {
+		return fmt.Sprintf(`{"stage":"ResponseComplete","verb":"patch","user":{"username":"jane"},`+
+			`"objectRef":{"resource":"deployments","namespace":"ns","name":"web"},"responseStatus":{"code":403,"message":%q},`+
+			`"requestReceivedTimestamp":"2026-01-01T00:00:00.000001Z","stageTimestamp":"2026-01-01T00:00:01.000000Z"}`+"\n", message)
+	}
+	denies := `admission webhook "block.altershield.example" denied the request: blocked; to go back: kubectl label deployment `
+	log := line(denies+"web x=y -n ns") + line(denies+"$(x) x=y -n ns") + line("kubectl get $x")
+	if err := os.WriteFile(path, []byte(log), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := &Observer{world: newWorld(), audit: newAuditLog(path, "operator", time.Time{}), streams: newStreams()}
+	o.judge(1, time.Now())
+	o.judge(2, time.Now())
+	if got := o.Violations("ns"); len(got) != 1 || got[0].Invariant != Printable || got[0].Object != "denial of ns/web" {
+		t.Errorf("violations %v, want that of the second denial", got)
+	}
+}

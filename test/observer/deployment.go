@@ -56,7 +56,7 @@ func checkDeployment(before, after *appsv1.Deployment, by Writer, defended bool)
 		if defended {
 			return checkBlock(before, after)
 		}
-	case Unknown:
+	case Unknown: // byEither judges it as both
 	}
 	return nil
 }

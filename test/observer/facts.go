@@ -64,7 +64,13 @@ type podFacts struct {
 	ready      bool
 	readySince time.Time
 	created    time.Time
+	node       string
+	// restarted: a container or a sidecar of it was. marked: the operator marked it as finished.
+	restarted, marked bool
 }
+
+// historyFacts are of a version in the history that the operator keeps of a workload.
+type historyFacts struct{ owner types.UID }
 
 // factsOf is what is kept of an object.
 func factsOf(o client.Object) any {
@@ -85,11 +91,22 @@ func factsOf(o client.Object) any {
 	case *appsv1.DaemonSet:
 		return likeDaemonSet(o)
 	case *appsv1.ControllerRevision:
+		if of := o.Labels[v1alpha1.HistoryOfLabel]; of != "" {
+			return historyFacts{types.UID(of)}
+		}
 		return factsOfRevision(o)
 	case *corev1.Pod:
 		f := podFacts{
 			owner: ownerOfPod(o), created: o.CreationTimestamp.Time, deleting: o.DeletionTimestamp != nil,
 			live: o.DeletionTimestamp == nil && o.Status.Phase != corev1.PodFailed && o.Status.Phase != corev1.PodSucceeded,
+			node: o.Spec.NodeName, marked: o.Labels[v1alpha1.OperateFinishedLabel] != "",
+		}
+		for i := range o.Status.ContainerStatuses {
+			f.restarted = f.restarted || o.Status.ContainerStatuses[i].RestartCount > 0
+		}
+		for i := range o.Status.InitContainerStatuses { // a sidecar is one that runs
+			init := &o.Status.InitContainerStatuses[i]
+			f.restarted = f.restarted || init.RestartCount > 0 && init.State.Running != nil
 		}
 		for i := range o.Status.Conditions {
 			if c := &o.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {

@@ -50,9 +50,10 @@ const (
 	holdingSetting, untilEvery = "holding", "EveryBatch"
 )
 
-// pace is what makes a rollout wait.
+// pace is what makes a rollout wait: the two times of a Deployment, which has no
+// partition, and the partition of a StatefulSet, which has nothing else.
 type pace struct {
-	MinReadySeconds, ProgressDeadlineSeconds int32
+	MinReadySeconds, ProgressDeadlineSeconds, Partition int32
 }
 
 // heldAs is what the annotation of a hold says: the release, the workload's own
@@ -65,6 +66,10 @@ type heldAs struct {
 	Was     *pace
 	// OpenedAt is when pods were last let become available, in Unix seconds.
 	OpenedAt int64
+	// Replicas is for how many pods the partition was set.
+	Replicas int32
+	// Over: it ends, and what is left of it admission did not see.
+	Over bool
 }
 
 // over reports whether the fields are given back, in two writes, and nothing is held.
@@ -72,8 +77,17 @@ func (h *heldAs) over() bool { return h.Until != untilEvery && h.OpenedAt > 0 }
 
 // holdOf is the hold of a Deployment, if it has one that can be read.
 func holdOf(d *appsv1.Deployment) (h heldAs, held bool) {
-	text := d.Annotations[v1alpha1.HeldAnnotation]
+	return readHold(d.Annotations[v1alpha1.HeldAnnotation])
+}
+
+func readHold(text string) (h heldAs, held bool) {
 	return h, text != "" && json.Unmarshal([]byte(text), &h) == nil
+}
+
+// heldText is what the annotation of a hold says, of a StatefulSet too.
+func heldText(d *appsv1.Deployment) string {
+	_, ofSet, _ := strings.Cut(d.Annotations[heldPartition], " ")
+	return cmp.Or(ofSet, d.Annotations[v1alpha1.HeldAnnotation])
 }
 
 // explains says that each field is as the hold set it, or as it was before.
@@ -88,12 +102,15 @@ func (h *heldAs) explains(is pace) bool {
 }
 
 func paceOf(d *appsv1.Deployment) pace {
-	return pace{d.Spec.MinReadySeconds, ptr.Deref(d.Spec.ProgressDeadlineSeconds, 600)}
+	if rest, ok := d.Annotations[restAnnotation]; ok {
+		return pace{Partition: partitionIn(d.Annotations[heldPartition], rest)}
+	}
+	return pace{MinReadySeconds: d.Spec.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(d.Spec.ProgressDeadlineSeconds, 600)}
 }
 
 // fields are a pace by the names of its fields.
 func (p pace) fields() map[string]int32 {
-	return map[string]int32{"minReadySeconds": p.MinReadySeconds, "progressDeadlineSeconds": p.ProgressDeadlineSeconds}
+	return map[string]int32{"minReadySeconds": p.MinReadySeconds, "progressDeadlineSeconds": p.ProgressDeadlineSeconds, "partition": p.Partition}
 }
 
 // minReadySeconds is when a pod is finished: by the workload's own pace.
@@ -110,11 +127,14 @@ func checkHold(before, after *appsv1.Deployment, by Writer, defended bool) []fin
 	if by == Other && (!defended || optedOut(before) || optedOut(after)) {
 		return nil
 	}
-	was, wasHeld := holdOf(before)
-	is, isHeld := holdOf(after)
-	switch text := after.Annotations[v1alpha1.HeldAnnotation]; {
+	text := heldText(after)
+	was, wasHeld := readHold(heldText(before))
+	is, isHeld := readHold(text)
+	switch {
 	case text != "" && !isHeld:
 		return []finding{found(HoldHarmless, "what is held cannot be read: %s", text)}
+	case isHeld && is.Set.Partition < is.Partition:
+		return []finding{found(HoldHarmless, "the hold sets partition %d, and the user keeps %d pods", is.Set.Partition, is.Partition)}
 	case wasHeld && isHeld:
 		return checkKept(before, after, &was, &is, by)
 	case wasHeld:
@@ -144,9 +164,9 @@ func checkKept(before, after *appsv1.Deployment, was, is *heldAs, by Writer) (fi
 		switch {
 		case own[name] != before && by == Operator:
 			findings = append(findings, found(HoldHarmless, "the operator lost %s=%d of the user's, and keeps %d", name, before, own[name]))
-		case own[name] != before && own[name] == set[name]:
+		case own[name] != before && (own[name] == set[name] || own[name] == was.Set.fields()[name]):
 			findings = append(findings, found(HoldHarmless, "%s=%d, which the hold set, is kept as the user's, which is %d", name, own[name], before))
-		case by == Operator && stands[name] != stood[name] && stands[name] != is.Set.fields()[name]:
+		case by == Operator && stands[name] != stood[name] && stands[name] != is.Set.fields()[name] && (!is.Over || stands[name] != own[name]):
 			findings = append(findings, found(HoldHarmless, "the operator set %s=%d, and says %d", name, stands[name], is.Set.fields()[name]))
 		}
 	}
@@ -175,7 +195,7 @@ type HoldFigures struct {
 	Writes, Waves int
 }
 
-// HeldWrites are the figures of the holds of a Deployment. Call it after Settle.
+// HeldWrites are the figures of the holds of a workload. Call it after Settle.
 func (o *Observer) HeldWrites(namespace, name string) HoldFigures {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,7 +217,7 @@ func (o *Observer) OperatorStarts() {
 	o.world.operatorStarts(time.Now())
 }
 
-// HeldWrites are the figures of the holds of a Deployment.
+// HeldWrites are the figures of the holds of a workload.
 func (j *Judge) HeldWrites(namespace, name string) HoldFigures {
 	return *j.world.figuresOf(namespace, name)
 }
@@ -215,7 +235,7 @@ type holds struct {
 	// any more; sets is what is known of ReplicaSets.
 	going, ended map[types.UID]*hold
 	sets         map[types.UID]*setHistory
-	// figures are by namespace and name of the Deployment.
+	// figures are by namespace and name of the workload.
 	figures map[string]*HoldFigures
 	// outages are when no replica of the operator worked.
 	outages []outage
@@ -228,7 +248,7 @@ func newHolds() holds {
 // outage has no end while it goes on.
 type outage struct{ from, to time.Time }
 
-// hold is a hold of one release of a Deployment.
+// hold is a hold of one release of a workload.
 type hold struct {
 	heldAs
 	// release is the number the workload has, rv the version it has it since.
@@ -243,6 +263,16 @@ type hold struct {
 	room, need, replicas int32
 	// taken is when others than the rollout took pods that served.
 	taken []time.Time
+	// byPartition: it is of a StatefulSet. is is its partition, wave how many pods it lets
+	// be replaced at once.
+	byPartition bool
+	is, wave    int32
+	// grown is when it was last scaled up, from least.
+	grown time.Time
+	least int32
+	// early is what was wrong when the partition was lowered last, from lowered.
+	early   string
+	lowered int32
 }
 
 // setHistory is what is known of a ReplicaSet.
@@ -315,7 +345,7 @@ func (w *world) figuresOf(namespace, name string) *HoldFigures {
 
 // countHeld counts a request of the operator that changes what is held.
 func (w *world) countHeld(r *Request) {
-	if r.Resource != "deployments" || !r.writes() || r.Code >= 300 {
+	if workloadKinds()[r.Resource] == "" || !r.writes() || r.Code >= 300 {
 		return
 	}
 	paths := r.Paths
@@ -354,7 +384,7 @@ func fenced(d *appsv1.Deployment) (room, need int32) {
 
 // keepHold remembers the hold of a version of a Deployment.
 func (w *world) keepHold(e event, before, d *workload) {
-	as, held := holdOf(d.Deployment)
+	as, held := readHold(heldText(d.Deployment))
 	if !held || as.over() || !as.explains(paceOf(d.Deployment)) {
 		// It is over, also where a user's own value says so and the operator has not
 		// seen it yet.
@@ -368,7 +398,8 @@ func (w *world) keepHold(e event, before, d *workload) {
 	room, need := fenced(d.Deployment)
 	replicas, release := ptr.Deref(d.Spec.Replicas, 1), d.Annotations[v1alpha1.ReleaseAnnotation]
 	h := w.holds.going[d.UID]
-	if h == nil || h.release != release {
+	begins := h == nil || h.release != release
+	if begins {
 		h = &hold{release: release, rv: e.rv, atMost: atMostOf(d.Deployment, &as), room: room, need: need, replicas: replicas}
 		if before != nil {
 			room, need = fenced(before.Deployment)
@@ -378,9 +409,67 @@ func (w *world) keepHold(e event, before, d *workload) {
 		h.room += max(min(h.need, need)-w.oldServing(d), 0)
 		w.holds.going[d.UID] = h
 	}
+	w.followPartition(h, d, &as, begins, e.seen)
 	// Where it is scaled, all that is added may be in flight.
 	h.room = max(h.room, room) + max(replicas-h.replicas, 0)
 	h.need, h.replicas, h.heldAs = min(h.need, need), replicas, as
+	h.MinReadySeconds = minReadySeconds(d.Deployment) // of a StatefulSet it is not held
+}
+
+// followPartition notes what a version of a held StatefulSet lets be replaced. How many of
+// these pods are in flight at once, and how many serve, its controller sees to: the strategy
+// that says so is the user's, which is S6, and a partition takes no pod.
+func (w *world) followPartition(h *hold, d *workload, as *heldAs, begins bool, now time.Time) {
+	_, h.byPartition = d.Annotations[heldPartition]
+	was, replicas := h.is, ptr.Deref(d.Spec.Replicas, 1)
+	h.is = paceOf(d.Deployment).Partition
+	if begins || as.Set.Partition > h.Set.Partition {
+		h.wave = max(cmp.Or(as.Replicas, replicas)-as.Set.Partition, 1)
+	}
+	if replicas > h.replicas {
+		h.grown, h.least = now, h.replicas
+	}
+	if h.byPartition && begins {
+		w.figuresOf(d.Namespace, d.Name).Waves++
+	}
+	if !h.byPartition || begins || h.is >= was || h.is != as.Set.Partition {
+		return // a user's own value past admission is put back
+	}
+	if now.Sub(h.grown) <= delay {
+		replicas = h.least // the operator may not know yet
+	}
+	h.early, h.lowered = "", was
+	w.figuresOf(d.Namespace, d.Name).Waves++
+	if n := min(was, replicas) - h.is; n > h.wave {
+		h.early = fmt.Sprintf("%d pods are let be replaced at once, and a wave has %d", n, h.wave)
+	}
+	verified := int32(0)
+	for uid, rs := range w.replicaSets {
+		if rs.owner != d.UID || rs.template != d.template {
+			continue
+		}
+		verified += int32(len(recent(w.historyOf(uid).trusted, now)))
+		for _, p := range w.podsOf(uid) {
+			if at := indexOf(p.name, d.Deployment); at >= was && at < replicas && w.trusted(p, h, now) {
+				verified++
+			}
+		}
+	}
+	if verified < replicas-was {
+		h.early = fmt.Sprintf("%d of %d pods of the waves before are verified, or were held for at least %s", verified, replicas-was, h.atMost)
+	}
+}
+
+// checkStep is S12 of a pod that is made at the held version: by a lowered partition only
+// once the pods of the waves before it are verified.
+func (w *world) checkStep(p *pod) []finding {
+	d, h := w.heldSet(w.replicaSets[p.owner])
+	if h == nil || h.early == "" || indexOf(p.name, d.Deployment) >= h.lowered {
+		return nil
+	}
+	early := h.early
+	h.early = "" // it is said once
+	return []finding{found(HoldShut, "made at release %s by partition %d, which was %d: %s", h.release, h.is, h.lowered, early)}
 }
 
 // oldServing counts the pods of a Deployment that serve, without those of its current revision.
@@ -540,9 +629,12 @@ func (w *world) checkInFlight(e event, o replicaSetFacts, h *hold, s *setHistory
 	return nil
 }
 
-func (w *world) applyPod(e event, o podFacts) (findings []finding) {
+func (w *world) applyPod(e event, o podFacts, by Writer) (findings []finding) {
 	next := &pod{podFacts: o, namespace: e.namespace, name: e.name, holdFacts: holdFacts{born: e.rv, listed: e.listed}}
 	before := w.pods[e.uid]
+	if before == nil && !e.listed {
+		findings = w.checkStep(next)
+	}
 	if before != nil {
 		rs, known := w.replicaSets[before.owner]
 		before.settle(rs.minReadySeconds, known, e.seen)
@@ -554,14 +646,14 @@ func (w *world) applyPod(e event, o podFacts) (findings []finding) {
 			}
 		}
 		if o.deleting && !before.deleting {
-			findings = w.checkServing(before, e.seen)
+			findings = w.checkDeleted(before, e.seen, by)
 		}
 	}
 	w.pods[e.uid] = next
 	return findings
 }
 
-func (w *world) removePod(e event) (findings []finding) {
+func (w *world) removePod(e event, by Writer) (findings []finding) {
 	p := w.pods[e.uid]
 	if p == nil {
 		return nil
@@ -578,10 +670,19 @@ func (w *world) removePod(e event) (findings []finding) {
 		}
 	}
 	if !p.deleting {
-		findings = w.checkServing(p, e.seen)
+		findings = w.checkDeleted(p, e.seen, by)
 	}
 	delete(w.pods, e.uid)
 	return findings
+}
+
+// checkDeleted is S10 of a pod that is deleted now. On a control plane the request says that the
+// operator did it.
+func (w *world) checkDeleted(p *pod, now time.Time, by Writer) []finding {
+	if by == Operator {
+		return w.checkEvicted(p, now)
+	}
+	return w.checkServing(p, now)
 }
 
 // checkServing is S10 of a pod that is deleted now: where that is the rollout's doing,
@@ -594,8 +695,11 @@ func (w *world) checkServing(p *pod, now time.Time) []finding {
 		return nil
 	}
 	h := w.holds.going[d.UID]
-	if h == nil {
+	switch {
+	case h == nil:
 		return nil
+	case h.byPartition:
+		return w.checkServingOfSet(d, h, p, now)
 	}
 	alive := int32(0)
 	for _, other := range w.podsOf(p.owner) {
@@ -628,6 +732,51 @@ func (w *world) checkServing(p *pod, now time.Time) []finding {
 		return []finding{found(HoldHarmless, "the rollout takes pod %s, which serves: %d others do, and %d have to", p.name, serve, h.need)}
 	}
 	return nil
+}
+
+// checkServingOfSet is S10 of a pod of a held StatefulSet that is deleted now. Its controller
+// takes a pod of an earlier version above the partition while all others serve, or as many as
+// the strategy says; with the policy Parallel it takes one also while a pod before it does not.
+func (w *world) checkServingOfSet(d *workload, h *hold, p *pod, now time.Time) []finding {
+	at, replicas, spec := indexOf(p.name, d.Deployment), ptr.Deref(d.Spec.Replicas, 1), setSpecIn(d.Annotations[restAnnotation])
+	h.taken = recent(h.taken, now)
+	if at < h.is || at >= replicas || w.replicaSets[p.owner].template == d.template {
+		h.taken = append(h.taken, now) // by another than the rollout
+		return nil
+	}
+	if spec.PodManagementPolicy == appsv1.ParallelPodManagement {
+		return nil
+	}
+	if now.Sub(h.grown) <= delay {
+		replicas = h.least
+	}
+	serve := int32(len(h.taken))
+	for _, other := range w.pods {
+		excused := other.live && !other.lost.IsZero() && now.Sub(other.lost) <= delay
+		if other != p && w.replicaSets[other.owner].owner == d.UID && (other.serves() || excused) {
+			serve++
+		}
+	}
+	unavailable := int32(1)
+	if r := spec.UpdateStrategy.RollingUpdate; r != nil && r.MaxUnavailable != nil {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(r.MaxUnavailable, int(replicas), true); err == nil {
+			unavailable = max(int32(n), 1)
+		}
+	}
+	if serve < replicas-unavailable {
+		return []finding{found(HoldHarmless, "the rollout takes pod %s, which serves: %d others do, and %d have to",
+			p.name, serve, replicas-unavailable)}
+	}
+	return nil
+}
+
+// checkEvicted is S10 of a pod that the operator evicts: one that is stuck does not serve.
+func (w *world) checkEvicted(p *pod, now time.Time) []finding {
+	if p == nil || !p.serves() || now.Sub(p.readySince) <= delay {
+		return nil
+	}
+	since := p.readySince.UTC().Format(time.RFC3339)
+	return []finding{found(HoldHarmless, "the operator evicts pod %s, which has been Ready since %s", p.name, since)}
 }
 
 // passed says that a batch is done well, and watched to the end. A check that only
@@ -689,7 +838,7 @@ func (w *world) isVerified(p *pod, now time.Time) bool {
 
 // checkClaim is S12 of a release that says that it was verified, and so goes on: no pod
 // of it waits for a verdict that the operator had to know by then or, where only the
-// first wave is held, some pod has one.
+// first wave is held, some pod has one. A pod whose time ran out is waited for no longer.
 func (w *world) checkClaim(before *v1alpha1.ChangeWorkload, r *release, e event, by Writer) []finding {
 	claims := func(c *v1alpha1.ChangeWorkload) bool {
 		held := meta.FindStatusCondition(c.Status.Conditions, conditionHeld)
@@ -713,6 +862,9 @@ func (w *world) checkClaim(before *v1alpha1.ChangeWorkload, r *release, e event,
 		verified = verified || trusted && p.serves()
 		if !p.serves() {
 			unready++
+		}
+		if h.byPartition && h.is <= h.Partition && indexOf(p.name, d.Deployment) < h.lowered {
+			continue // nothing waits for the last wave, which a check in the background may still watch
 		}
 		if !trusted && p.serves() && e.seen.Sub(p.availableAt(h.MinReadySeconds)) > sight {
 			waits = append(waits, p.name)

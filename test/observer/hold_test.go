@@ -18,6 +18,7 @@ package observer
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -468,5 +469,208 @@ func TestHoldsForgotten(t *testing.T) {
 	}
 	if got := tell(w, join(again, user(podAt("p3", 0)), user(set(3, 3, 20)))); !slices.Equal(got, []string{"S12 at 6"}) {
 		t.Errorf("violations %q", got)
+	}
+}
+
+// setAt is a StatefulSet of five pods at a partition, whose user keeps none.
+func setAt(partition int32, change ...func(*appsv1.Deployment)) *appsv1.StatefulSet {
+	d := makeDeployment(append([]func(*appsv1.Deployment){replicas(5)}, change...)...)
+	s := &appsv1.StatefulSet{ObjectMeta: d.ObjectMeta}
+	s.Spec.Template, s.Spec.Replicas = d.Spec.Template, d.Spec.Replicas
+	s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition}}
+	return s
+}
+
+// holdsAt is the annotation of a hold of release 1 that sets a partition; its user keeps
+// so many pods.
+func holdsAt(users, set int32) func(*appsv1.Deployment) {
+	return annotation(v1alpha1.HeldAnnotation, fmt.Sprintf(`{"release":1,"until":"EveryBatch","partition":%d,"set":{"partition":%d},"replicas":5}`, users, set))
+}
+
+func TestCheckHoldOfSet(t *testing.T) {
+	type set = *appsv1.StatefulSet
+	held := func(is, sets int32, more ...func(*appsv1.Deployment)) set {
+		return setAt(is, append(more, holdsAt(0, sets))...)
+	}
+	halted := annotation(v1alpha1.HaltedAnnotation, "v1 1")
+	over := annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(holdsAt(0, 4)), `"set"`, `"over":true,"set"`, 1))
+	onDelete := setAt(0)
+	onDelete.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
+	harmful := []Invariant{HoldHarmless}
+	tests := map[string]struct {
+		before, after set
+		by            Writer
+		want          []Invariant
+	}{
+		"begins":                         {setAt(0), held(4, 4), Other, nil},
+		"begins, and admission was away": {setAt(0), held(0, 4), Operator, nil},
+		"begins without its value":       {setAt(0), held(0, 4), Other, harmful},
+		"begins below the user's":        {setAt(3), setAt(2, holdsAt(3, 2)), Operator, harmful},
+		"cannot be read":                 {setAt(0), setAt(0, annotation(v1alpha1.HeldAnnotation, "{")), Other, harmful},
+		"goes on":                        {held(4, 4), held(3, 3), Operator, nil},
+		"goes on somewhere else":         {held(4, 4), held(2, 3), Operator, []Invariant{HoldHarmless, OwnFields}},
+		"the user's is lost":             {held(4, 4), setAt(3, holdsAt(4, 3)), Operator, []Invariant{HoldHarmless, OwnFields}},
+		"a release takes it for theirs":  {held(3, 3), setAt(4, holdsAt(3, 4), image("busybox:2")), Other, harmful},
+		"given back":                     {held(4, 4), setAt(0), Operator, nil},
+		"not given back":                 {held(4, 4), setAt(4), Operator, []Invariant{HoldHarmless, OwnFields}},
+		"not given back by admission":    {held(4, 4), setAt(4), Other, harmful},
+		"a user sets a value":            {held(4, 4), setAt(2), Other, nil},
+		"a user had set it":              {held(2, 4), setAt(2), Operator, nil},
+		"a user turns to OnDelete":       {held(4, 4), onDelete, Other, nil},
+		"halted":                         {held(4, 4), setAt(math.MaxInt32, halted), Operator, nil},
+		"halted, and the user's is lost": {held(4, 4), setAt(math.MaxInt32, halted, annotation(v1alpha1.HaltedFromAnnotation, "4")), Operator, []Invariant{HoldHarmless, OwnFields}},
+		"halted, and admission was away": {held(4, 4), setAt(math.MaxInt32, halted, over), Operator, nil},
+		"halted in the middle of it":     {held(4, 4), held(math.MaxInt32, 4, halted), Operator, harmful},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			before, after := likeStatefulSet(tc.before), likeStatefulSet(tc.after)
+			findings := checkHold(before, after, tc.by, true)
+			if tc.by == Operator {
+				findings = append(findings, checkDeployment(before, after, tc.by, true)...)
+			}
+			if diff := cmp.Diff(tc.want, names(findings)); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// numberedPod is a pod of a StatefulSet, of the held version or, by its image, of another,
+// made and Ready at a step. Its UID is its name and more.
+func numberedPod(name, more, revision string, step int) *corev1.Pod {
+	p := wrappers.MakePod("ns", name).UID(types.UID(name+more)).Label(appsv1.ControllerRevisionHashLabelKey, revision).Ready(at(step)).Obj()
+	p.CreationTimestamp, p.OwnerReferences = metav1.NewTime(at(step)), ofSet
+	return p
+}
+
+var ofSet = ofKind("StatefulSet")
+
+// ofKind is what makes the workload of a kind the owner.
+func ofKind(kind string) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(setAt(0), appsv1.SchemeGroupVersion.WithKind(kind))}
+}
+
+// revisionNamed is the revision of a StatefulSet, by its name.
+func revisionNamed(name string, of *appsv1.StatefulSet) *appsv1.ControllerRevision {
+	d := makeDeployment()
+	d.Spec.Template = of.Spec.Template
+	r := wrappers.MakeControllerRevision("ns", name).UID(types.UID(name)).OfBefore(d).Obj()
+	r.OwnerReferences = ofSet
+	return r
+}
+
+func TestPartitionShut(t *testing.T) {
+	revision := revisionNamed
+	first := setAt(0, image("busybox:0"), label(v1alpha1.VersionLabel, "v0"), annotation(v1alpha1.ReleaseAnnotation, "0"))
+	held := func(is, sets int32, more ...func(*appsv1.Deployment)) *appsv1.StatefulSet {
+		return setAt(is, append(more, holdsAt(0, sets))...)
+	}
+	away := func(is int32) *appsv1.StatefulSet {
+		return setAt(is, annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(holdsAt(0, 3)), `"set"`, `"was":{"partition":4},"set"`, 1)))
+	}
+	current := func(index, step int) step { return user(numberedPod(fmt.Sprintf("web-%d", index), "", "second", step)) }
+	// The story goes on at step 8.
+	begins := []step{
+		user(makeNamespace(true)), user(first), user(revision("first", first)), user(numberedPod("web-3", "-0", "first", 0)),
+		user(held(4, 4)), user(revision("second", held(4, 4))), operator(makeRelease(running)), current(4, 7),
+	}
+	pass, waits := operator(verified(1, "web-4")), user(makeNamespace(true))
+	lowers, next := operator(held(3, 3)), current(3, 9)
+	tests := map[string]struct {
+		story []step
+		want  []string
+	}{
+		"verified":                    {story: join(pass, lowers, next)},
+		"not verified":                {story: join(lowers, next), want: []string{"S12 at 9"}},
+		"said once":                   {story: join(lowers, next, gone(next.object), user(numberedPod("web-3", "-2", "second", 11))), want: []string{"S12 at 9"}},
+		"no pod is made":              {story: join(lowers)},
+		"one of the version before":   {story: join(lowers, user(numberedPod("web-2", "-0", "first", 9)))},
+		"one of the same wave":        {story: join(lowers, user(numberedPod("web-4", "-2", "second", 9)))},
+		"verified too late":           {story: join(lowers, pass, next), want: []string{"S12 at 10"}},
+		"not made":                    {story: join(gone(numberedPod("web-4", "", "second", 7)), lowers, next), want: []string{"S12 at 10"}},
+		"gone a moment ago":           {story: join(pass, gone(numberedPod("web-4", "", "second", 7)), lowers, next)},
+		"gone for long":               {story: join(pass, gone(numberedPod("web-4", "", "second", 7)), waits, lowers, next), want: []string{"S12 at 12"}},
+		"two at once":                 {story: join(pass, operator(held(2, 2)), next), want: []string{"S12 at 10"}},
+		"the next wave too soon":      {story: join(pass, lowers, next, operator(held(2, 2)), current(2, 12)), want: []string{"S12 at 12"}},
+		"it ran out":                  {story: join(waits, waits, waits, waits, waits, waits, lowers, next)},
+		"it had not run out":          {story: join(waits, waits, waits, lowers, next), want: []string{"S12 at 12"}},
+		"admission was away":          {story: join(operator(away(4)), operator(away(3)), next), want: []string{"S12 at 10"}},
+		"by a user past admission":    {story: join(user(held(0, 4)), next)},
+		"it is over by then":          {story: join(lowers, operator(setAt(0)), next)},
+		"scaled up a moment ago":      {story: join(pass, user(held(4, 4, replicas(7))), operator(held(3, 3, replicas(7))), next)},
+		"scaled up":                   {story: join(pass, user(held(4, 4, replicas(7))), waits, operator(held(3, 3, replicas(7))), next), want: []string{"S12 at 12"}},
+		"scaled down":                 {story: join(user(held(4, 4, replicas(3))), operator(held(2, 2, replicas(3))), current(2, 10))},
+		"claimed":                     {story: join(pass, operator(claim()))},
+		"claimed for nothing":         {story: join(operator(claim())), want: []string{"S12 at 8"}},
+		"claimed with the last wave":  {story: join(pass, operator(held(0, 0)), current(3, 8), waits, operator(claim())), want: []string{"S12 at 10"}},
+		"claimed, and it ran out":     {story: join(waits, waits, waits, waits, waits, waits, operator(claim()))},
+		"the pods are not one by one": {story: join(gone(numberedPod("web-3", "-0", "first", 0)), gone(numberedPod("web-4", "", "second", 7)))},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tell(newWorld(), join(begins, tc.story))); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestServingOfSet: of five pods of a StatefulSet the last one is replaced, and verified.
+func TestServingOfSet(t *testing.T) {
+	first := setAt(0, image("busybox:0"), label(v1alpha1.VersionLabel, "v0"), annotation(v1alpha1.ReleaseAnnotation, "0"))
+	held := func(is int32, change ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
+		s := setAt(is, holdsAt(0, is))
+		for _, c := range change {
+			c(s)
+		}
+		return s
+	}
+	parallel := func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }
+	two := func(s *appsv1.StatefulSet) {
+		s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(2))
+	}
+	old := func(index int) *corev1.Pod { return numberedPod(fmt.Sprint("web-", index), "-0", "first", 0) }
+	current := numberedPod("web-4", "", "second", 10)
+	begins := []step{
+		user(makeNamespace(true)), user(first), user(revisionNamed("first", first)), user(old(0)), user(old(1)), user(old(2)), user(old(3)),
+		user(held(4)), user(revisionNamed("second", held(4))), operator(makeRelease(running)), user(current), operator(verified(1, "web-4")),
+	}
+	lowers, takes := operator(held(3)), gone(old(3))
+	for name, tc := range map[string]struct {
+		story []step
+		want  []string
+	}{
+		"the next one":                {story: join(lowers, takes)},
+		"another does not serve":      {story: join(user(unready(old(1))), idle(2), lowers, takes), want: []string{"S10 at 16"}},
+		"the new one does not serve":  {story: join(user(unready(current.DeepCopy())), idle(2), lowers, takes), want: []string{"S10 at 16"}},
+		"it ceased to just now":       {story: join(lowers, user(unready(old(1))), takes)},
+		"it does not serve itself":    {story: join(user(unready(old(3))), user(unready(old(1))), idle(2), lowers, takes)},
+		"another is not made":         {story: join(gone(old(1)), idle(2), lowers, takes), want: []string{"S10 at 16"}},
+		"another is removed just now": {story: join(lowers, gone(old(1)), takes)},
+		"two may be replaced":         {story: join(user(unready(old(1))), user(held(4, two)), idle(1), operator(held(3, two)), takes)},
+		"all at once":                 {story: join(user(unready(old(1))), user(held(4, parallel)), idle(1), operator(held(3, parallel)), takes)},
+		"below the partition":         {story: join(user(unready(old(1))), idle(2), lowers, gone(old(2)))},
+		"scaled up just now":          {story: join(user(held(3, func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32(7)) })), takes)},
+		"it is held no longer":        {story: join(user(unready(old(1))), idle(2), operator(setAt(0)), takes)},
+		"in its time":                 {story: join(user(unready(old(1))), idle(2), lowers, user(going(old(3))), takes), want: []string{"S10 at 16"}},
+		"of the same version":         {story: join(user(unready(old(1))), idle(2), lowers, gone(current))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tell(newWorld(), join(begins, tc.story))); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Pods may be numbered from another number than 0.
+func TestIndexOf(t *testing.T) {
+	s := setAt(0)
+	for start, want := range map[int32]int32{0: 7, 5: 2} {
+		s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: start}
+		if got := indexOf("web-7", likeStatefulSet(s)); got != want {
+			t.Errorf("indexOf() = %d, want %d", got, want)
+		}
 	}
 }

@@ -39,7 +39,9 @@ type Judge struct {
 // NewJudge makes a judge of an empty cluster, where the operator runs in a
 // namespace of its own.
 func NewJudge(operatorNamespace string) *Judge {
-	return &Judge{world: newWorld(), namespace: operatorNamespace}
+	j := &Judge{world: newWorld(), namespace: operatorNamespace}
+	j.world.limits.own = operatorNamespace
+	return j
 }
 
 // Version judges a version of an object, or its end. Versions are numbered in
@@ -50,13 +52,16 @@ func (j *Judge) Version(number uint64, at time.Time, o client.Object, deleted bo
 		return nil
 	}
 	j.newest = number
-	e := event{
-		kind: kind, rv: number, seen: at, uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), deleted: deleted,
+	copied, ok := o.DeepCopyObject().(client.Object)
+	if !ok {
+		return nil
 	}
-	if copied, ok := o.DeepCopyObject().(client.Object); ok && !deleted {
-		e.object = factsOf(copied)
-	}
-	return j.world.apply(e, by)
+	return j.world.apply(newEvent(kind, number, at, copied, deleted, false), by)
+}
+
+// Text judges what the operator says of an object in an event, or when it denies a request.
+func (j *Judge) Text(namespace, object, text string) []Violation {
+	return violationsOf(event{kind: "text about", rv: j.newest, namespace: namespace, name: object}, j.newest, checkText(text))
 }
 
 // Request judges a request of the operator that was carried out, or refused for
@@ -101,6 +106,10 @@ func kindOfObject(o client.Object) string {
 		return kindRelease
 	case *v1alpha1.ChangePod:
 		return kindBatch
+	case *v1alpha1.OpsConfigInfo:
+		return kindSetting
+	case *v1alpha1.DefensePolicy:
+		return kindPolicy
 	default:
 		return ""
 	}

@@ -21,6 +21,7 @@ import (
 	"maps"
 	"math"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -40,10 +41,14 @@ const (
 	kindDaemonSet   = "daemonset"
 	kindRevision    = "controllerrevision"
 
+	// noPartition is the partition of a strategy that has none.
+	noPartition int32 = -1
+
 	// restAnnotation is the rest of the spec, and what of it the operator halts by as
 	// the user wants it.
 	restAnnotation = "observer/rest"
-	// heldPartition is what the annotation of a hold says, which is not as of a Deployment.
+	// heldPartition is the partition of a StatefulSet that is held, without a halt, and
+	// after a space what the annotation of the hold says, which is not as of a Deployment.
 	heldPartition = "observer/held"
 )
 
@@ -67,17 +72,23 @@ func likeDeployment(meta *metav1.ObjectMeta, template *corev1.PodTemplateSpec, r
 func likeStatefulSet(o *appsv1.StatefulSet) *appsv1.Deployment {
 	rest := o.Spec.DeepCopy()
 	rest.Template, rest.Replicas, rest.MinReadySeconds = corev1.PodTemplateSpec{}, nil, 0
-	halted := false
+	halted, partition := false, noPartition
 	if u := &rest.UpdateStrategy; u.Type == appsv1.RollingUpdateStatefulSetStrategyType && u.RollingUpdate == nil {
 		u.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0)} // it means the same
 	}
-	if r := rest.UpdateStrategy.RollingUpdate; r != nil && ptr.Deref(r.Partition, 0) == math.MaxInt32 {
+	if r := rest.UpdateStrategy.RollingUpdate; r != nil {
+		partition = ptr.Deref(r.Partition, 0)
+	}
+	if r := rest.UpdateStrategy.RollingUpdate; r != nil && partition == math.MaxInt32 {
 		halted = true
 		users, err := strconv.ParseInt(o.Annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
 		if err != nil {
 			users = 0
 		}
 		r.Partition = ptr.To(int32(users))
+		if o.Annotations[v1alpha1.HaltedAnnotation] != "" {
+			partition = int32(users)
+		}
 	}
 	held := o.Annotations[v1alpha1.HeldAnnotation]
 	if r := rest.UpdateStrategy.RollingUpdate; r != nil && held != "" {
@@ -85,12 +96,42 @@ func likeStatefulSet(o *appsv1.StatefulSet) *appsv1.Deployment {
 	}
 	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
 	if delete(d.Annotations, v1alpha1.HeldAnnotation); held != "" {
-		d.Annotations[heldPartition] = held
+		d.Annotations[heldPartition] = strconv.Itoa(int(partition)) + " " + held
 	}
 	d.Spec.Replicas, d.Spec.MinReadySeconds, d.Spec.Paused = ptr.To(ptr.Deref(o.Spec.Replicas, 1)), o.Spec.MinReadySeconds, halted
 	s := &o.Status
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: s.Replicas, UpdatedReplicas: s.UpdatedReplicas, AvailableReplicas: s.AvailableReplicas}
 	return d
+}
+
+// partitionIn is the partition of a StatefulSet: as it is while that is held, else as its
+// user wants it, which a halt keeps.
+func partitionIn(held, rest string) int32 {
+	if is, _, ok := strings.Cut(held, " "); ok {
+		if n, err := strconv.ParseInt(is, 10, 32); err == nil {
+			return int32(n)
+		}
+	}
+	if r := setSpecIn(rest).UpdateStrategy.RollingUpdate; r != nil {
+		return ptr.Deref(r.Partition, 0)
+	}
+	return noPartition
+}
+
+// indexOf is the place of a pod among those of its StatefulSet, from 0.
+func indexOf(pod string, d *appsv1.Deployment) int32 {
+	start := int32(0)
+	if o := setSpecIn(d.Annotations[restAnnotation]).Ordinals; o != nil {
+		start = o.Start
+	}
+	return numberOf(pod) - start
+}
+
+func setSpecIn(rest string) (spec appsv1.StatefulSetSpec) {
+	if json.Unmarshal([]byte(rest), &spec) != nil {
+		return appsv1.StatefulSetSpec{} // it is of another kind
+	}
+	return spec
 }
 
 // heldByPartition is what the annotation of a hold says of a StatefulSet.
@@ -129,6 +170,7 @@ func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
 		rolledOut = 1
 	}
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: 1, UpdatedReplicas: rolledOut, AvailableReplicas: rolledOut}
+	d.Status.ReadyReplicas = s.DesiredNumberScheduled // wantedPods
 	return d
 }
 

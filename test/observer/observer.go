@@ -43,9 +43,14 @@ const (
 	// auditDelay is how long after a version the requests that were answered
 	// with it are all in the audit log.
 	auditDelay = 250 * time.Millisecond
+	// maxAtOnce is how many versions of one run may have two possible writers, beside one of
+	// every shareAtOnce versions.
+	maxAtOnce, shareAtOnce = 20, 50
 	// auditWait is how long the audit log is waited for; after that nobody knows
 	// who wrote a version.
 	auditWait = 10 * time.Second
+	// stopWait is how long Stop waits until everything is judged.
+	stopWait = time.Minute
 )
 
 // Options say what to observe.
@@ -68,6 +73,7 @@ type Observer struct {
 	client client.WithWatch
 	end    context.CancelFunc
 	done   chan struct{}
+	stop   sync.Once
 
 	mu      sync.Mutex
 	streams []*stream
@@ -75,13 +81,17 @@ type Observer struct {
 	world   *world
 	audit   *auditLog
 	// judged is the resource version up to which history was judged.
-	judged     uint64
+	judged uint64
+	// listed is the resource version up to which versions may be missing: a list has only the
+	// newest version of each object.
+	listed     uint64
 	violations []Violation
 	writes     []Request
 	notes      []string
-	// unattributed counts the versions of which nobody knows who wrote them, or which of two
-	// that wrote at once, one of whom changed nothing; versions all of them.
-	versions, unattributed int
+	// unattributed counts the versions whose writer is not known, atOnce those of them that
+	// two writers were answered with at the same time, one of whom changed nothing; versions
+	// counts all.
+	versions, unattributed, atOnce int
 }
 
 // Start starts to observe. The operator's kinds must be there.
@@ -94,7 +104,9 @@ func Start(o Options) (*Observer, error) {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
-	obs := &Observer{opts: o, client: c, end: end, done: make(chan struct{}), world: newWorld(), audit: newAuditLog(o.AuditLog, o.Operator, o.Since), streams: newStreams()}
+	known := newWorld()
+	known.limits.own = o.OperatorNamespace
+	obs := &Observer{opts: o, client: c, end: end, done: make(chan struct{}), world: known, audit: newAuditLog(o.AuditLog, o.Operator, o.Since), streams: newStreams()}
 	go func() {
 		defer close(obs.done)
 		obs.run(ctx)
@@ -102,10 +114,23 @@ func Start(o Options) (*Observer, error) {
 	return obs, nil
 }
 
-// Stop ends the observation.
+// Stop judges everything that had happened when it was called, and ends the observation.
+// What it cannot judge is a gap.
 func (o *Observer) Stop() {
-	o.end()
-	<-o.done
+	o.stop.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+		defer cancel()
+		err := o.Settle(ctx)
+		o.end()
+		<-o.done
+		if err == nil {
+			return
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.notes = append(o.notes, fmt.Sprintf("%s: %d versions and %d requests were not judged at the end, and others may be missing: %v",
+			time.Now().UTC().Format(time.RFC3339), len(o.queue), len(o.audit.requests), err))
+	})
 }
 
 // run follows the cluster, anew each time history has a hole.
@@ -162,6 +187,10 @@ func (o *Observer) take(s *stream, at uint64, events []event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, e := range events {
+		if e.listed {
+			o.listed = max(o.listed, at)
+		}
+		o.date(&e)
 		heap.Push(&o.queue, e)
 		if e.deleted {
 			delete(s.versions, e.uid)
@@ -170,6 +199,16 @@ func (o *Observer) take(s *stream, at uint64, events []event) {
 		}
 	}
 	s.at = max(s.at, at)
+}
+
+// date makes times follow the order of versions: what was written before a version happened
+// before that was seen, also where its own watch is behind.
+func (o *Observer) date(e *event) {
+	for i := range o.queue {
+		if later := &o.queue[i]; later.rv > e.rv && later.seen.Before(e.seen) {
+			e.seen = later.seen
+		}
+	}
 }
 
 // complete is the resource version up to which all streams have seen everything.
@@ -189,6 +228,7 @@ func (o *Observer) judge(upTo uint64, seen time.Time) bool {
 	}
 	for len(o.queue) > 0 && o.queue[0].rv <= upTo && !o.queue[0].seen.After(seen) {
 		e := o.queue[0]
+		e.listed = e.listed || e.rv <= o.listed
 		by := Unknown
 		if o.world.needsWriter(e) {
 			answers := o.audit.answers[e.rv]
@@ -199,10 +239,7 @@ func (o *Observer) judge(upTo uint64, seen time.Time) bool {
 			by = writerOf(answers)
 			o.versions++
 			if by == Unknown {
-				o.unattributed++
-			}
-			if len(answers) == 0 {
-				o.notes = append(o.notes, fmt.Sprintf("nobody knows who wrote resource version %d of %s %s/%s", e.rv, e.kind, e.namespace, e.name))
+				o.noteUnknown(e, len(answers) > 0)
 			}
 		}
 		heap.Pop(&o.queue)
@@ -219,8 +256,24 @@ func (o *Observer) judge(upTo uint64, seen time.Time) bool {
 	return len(o.queue) == 0 || o.queue[0].rv > upTo
 }
 
+// noteUnknown counts a version whose writer is not known. atOnce: two writers were answered with
+// it at the same time.
+func (o *Observer) noteUnknown(e event, atOnce bool) {
+	o.unattributed++
+	if atOnce {
+		o.atOnce++
+		return
+	}
+	o.notes = append(o.notes, fmt.Sprintf("no request is known that wrote resource version %d of %s %s/%s", e.rv, e.kind, e.namespace, e.name))
+}
+
 // judgeRequests judges the operator's requests up to a resource version.
 func (o *Observer) judgeRequests(upTo uint64) {
+	for _, d := range o.audit.denials {
+		e := event{kind: "denial of", rv: d.rv, seen: time.Now(), namespace: d.namespace, name: d.name}
+		o.violations = append(o.violations, violationsOf(e, d.rv, checkText(d.message))...)
+	}
+	o.audit.denials = nil
 	o.audit.requests = slices.DeleteFunc(o.audit.requests, func(r Request) bool {
 		if r.rv > upTo {
 			return false
@@ -390,11 +443,16 @@ func (o *Observer) Summary() string {
 }
 
 // Gaps are what could not be observed: a part of the history that was lost, a version that no
-// request is known of, an audit log that could not be read. What they hide is not judged.
+// request is known of, too many versions with two possible writers, an audit log that could not
+// be read, what was not judged when the observation ended. What they hide is not judged.
 func (o *Observer) Gaps() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Clone(o.notes)
+	gaps := slices.Clone(o.notes)
+	if most := maxAtOnce + o.versions/shareAtOnce; o.atOnce > most {
+		gaps = append(gaps, fmt.Sprintf("%d of %d versions have two possible writers, at most %d may", o.atOnce, o.versions, most))
+	}
+	return gaps
 }
 
 // history is what was seen and is not judged, by resource version.

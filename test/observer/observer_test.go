@@ -18,14 +18,19 @@ package observer
 
 import (
 	"container/heap"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 func TestHasSeen(t *testing.T) {
@@ -129,8 +134,11 @@ func TestJudge(t *testing.T) {
 	if len(o.Gaps()) != 0 {
 		t.Errorf("gaps: %q", o.Gaps())
 	}
-	if !o.judge(9, time.Now()) || o.unattributed != 1 || len(o.Violations()) != 0 || len(o.Gaps()) != 1 {
+	if !o.judge(9, time.Now()) || o.unattributed != 1 || len(o.Gaps()) != 1 {
 		t.Errorf("%d of unknown writers, want one, which is a gap: %q", o.unattributed, o.Gaps())
+	}
+	if got := o.Violations(); len(got) != 1 || got[0].Invariant != RollbackCause {
+		t.Errorf("violations %v: the template changes in spite of the block, or without a cause", got)
 	}
 	begun := time.Now()
 	o.audit.answers[6] = []answer{{operator: true, received: begun, completed: begun.Add(2)}, {received: begun.Add(1), completed: begun.Add(3)}}
@@ -138,7 +146,113 @@ func TestJudge(t *testing.T) {
 	if !o.judge(9, time.Now()) || o.unattributed != 2 || len(o.Violations()) != 0 || len(o.Gaps()) != 1 {
 		t.Errorf("%d of unknown writers, want two, of which one is of two that wrote at once: %q", o.unattributed, o.Gaps())
 	}
+	o.atOnce = maxAtOnce
+	if len(o.Gaps()) != 1 {
+		t.Errorf("%d versions of two writers are a gap: %q", o.atOnce, o.Gaps())
+	}
+	if o.atOnce++; len(o.Gaps()) != 2 {
+		t.Errorf("%d versions of two writers are no gap: %q", o.atOnce, o.Gaps())
+	}
+	o.atOnce = 0
 	if o.startAnew(errLost); len(o.Gaps()) != 2 {
 		t.Errorf("a history that was lost is no gap: %q", o.Gaps())
+	}
+}
+
+// TestStop: what had happened when an observer stops is judged, or it is a gap.
+func TestStop(t *testing.T) {
+	gone := errors.New("the API server is gone")
+	tests := map[string]struct {
+		list error
+		want string
+	}{
+		"all is judged":  {},
+		"it cannot list": {list: gone, want: "1 versions and 2 requests were not judged at the end"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "audit.log")
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			list := func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.list }
+			o := &Observer{
+				client: fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{List: list}).Build(),
+				world:  newWorld(), audit: newAuditLog(path, "operator", time.Time{}), streams: newStreams(), done: make(chan struct{}),
+			}
+			ended := 0
+			o.end = func() { ended++; close(o.done) }
+			if tc.list != nil {
+				e := o.streams[0].eventOf(makeNamespace(true), false, false)
+				e.rv = 7
+				o.take(o.streams[0], e.rv, []event{e})
+				o.audit.requests = []Request{{rv: 7}, {rv: 8}}
+			}
+			o.Stop()
+			o.Stop()
+			got := o.Gaps()
+			if ended != 1 || (len(got) == 1) != (tc.want != "") || len(got) > 1 || len(got) == 1 && !strings.Contains(got[0], tc.want) {
+				t.Errorf("ended %d times, with the gaps %q, want %q", ended, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestIncompleteView: a watch that is behind the others, or a list that has only the newest
+// version of each object, makes no violation of what was right.
+func TestIncompleteView(t *testing.T) {
+	opens := []step{operator(openAt(20)), user(set(2, 0, 20))}
+	story := join(beginning, operator(verified(1, "p1", "p2")), opens, gone(podAt("p1", 12)), user(set(2, 2, 20)), user(podAt("p2", 12)))
+	batch, counted := 16, len(story)-2
+	tests := map[string]struct {
+		// late is how much later than it was made the count of available pods is seen; by then
+		// the next version of a pod was seen, or is not made yet.
+		late  time.Duration
+		until int
+		// listed: the watch of batches began after that, with a list.
+		listed bool
+		want   int
+	}{
+		"all seen at once":               {until: len(story)},
+		"a watch is behind":              {until: len(story), late: time.Minute},
+		"it happened so late":            {until: len(story) - 1, late: time.Minute, want: 1},
+		"a batch was listed, later":      {until: len(story), listed: true},
+		"a batch was listed, and behind": {until: len(story), listed: true, late: time.Minute},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "audit.log")
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o := &Observer{world: newWorld(), audit: newAuditLog(path, "operator", time.Time{}), streams: newStreams()}
+			var behind event
+			for i, s := range story[:tc.until] {
+				e := event{kind: kindOf(s.object), rv: uint64(i) + 1, seen: at(i), uid: s.object.GetUID(), namespace: s.object.GetNamespace(), name: s.object.GetName(), deleted: s.gone}
+				if !s.gone {
+					e.object = factsOf(s.object.DeepCopyObject().(client.Object)) //nolint:errcheck // it is a copy
+				}
+				switch {
+				case i > counted:
+					e.seen = at(counted)
+					o.take(o.streams[0], e.rv, []event{e})
+				case i == counted:
+					e.seen = e.seen.Add(tc.late)
+					behind = e
+				case i == batch && tc.listed:
+					e.rv, e.listed = uint64(len(story))+1, true
+					o.take(o.streams[0], e.rv+1, []event{e})
+				default:
+					o.take(o.streams[0], e.rv, []event{e})
+				}
+			}
+			o.take(o.streams[0], behind.rv, []event{behind})
+			if !o.judge(uint64(len(story))+2, time.Now()) {
+				t.Error("not all is judged")
+			}
+			if got := o.Violations(); len(got) != tc.want {
+				t.Errorf("violations %v, want %d", got, tc.want)
+			}
+		})
 	}
 }

@@ -79,19 +79,13 @@ func newStreams() []*stream {
 		s(kindPod, func() client.ObjectList { return &corev1.PodList{} }, "", "v1", "PodList"),
 		s(kindRelease, func() client.ObjectList { return &v1alpha1.ChangeWorkloadList{} }, own.Group, own.Version, "ChangeWorkloadList"),
 		s(kindBatch, func() client.ObjectList { return &v1alpha1.ChangePodList{} }, own.Group, own.Version, "ChangePodList"),
+		s(kindSetting, func() client.ObjectList { return &v1alpha1.OpsConfigInfoList{} }, own.Group, own.Version, "OpsConfigInfoList"),
 	}
 }
 
 // eventOf is what is kept of a version of an object.
 func (s *stream) eventOf(o client.Object, deleted, listed bool) event {
-	e := event{
-		kind: s.kind, rv: revisionOf(o.GetResourceVersion()), seen: time.Now(), uid: o.GetUID(),
-		namespace: o.GetNamespace(), name: o.GetName(), deleted: deleted, listed: listed,
-	}
-	if !deleted {
-		e.object = factsOf(o)
-	}
-	return e
+	return newEvent(s.kind, revisionOf(o.GetResourceVersion()), time.Now(), o, deleted, listed)
 }
 
 // follow lists and watches until ctx ends, or until the history has a hole.

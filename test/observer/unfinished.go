@@ -34,7 +34,7 @@ func (w *world) unfinished(namespaces []string, now time.Time) []string {
 	for _, d := range w.deployments {
 		version := d.Labels[v1alpha1.VersionLabel]
 		if slices.Contains(namespaces, d.Namespace) && w.stuck(d) {
-			open = append(open, fmt.Sprintf("deployment %s/%s: still held: %s", d.Namespace, d.Name, d.Annotations[v1alpha1.HeldAnnotation]+d.Annotations[heldPartition]))
+			open = append(open, fmt.Sprintf("L1: deployment %s/%s: still held: %s", d.Namespace, d.Name, d.Annotations[v1alpha1.HeldAnnotation]+d.Annotations[heldPartition]))
 		}
 		if !slices.Contains(namespaces, d.Namespace) || d.DeletionTimestamp != nil || version == "" || !rolledOut(d.Deployment) {
 			continue
@@ -48,7 +48,7 @@ func (w *world) unfinished(namespaces []string, now time.Time) []string {
 				current = r
 			}
 		}
-		name := fmt.Sprintf("deployment %s/%s", d.Namespace, d.Name)
+		name := fmt.Sprintf("L1: deployment %s/%s", d.Namespace, d.Name)
 		switch {
 		case current == nil:
 			open = append(open, fmt.Sprintf("%s: no release of version %s", name, version))
@@ -61,7 +61,7 @@ func (w *world) unfinished(namespaces []string, now time.Time) []string {
 		}
 	}
 	slices.Sort(open)
-	return open
+	return append(open, w.unbounded(namespaces, now)...)
 }
 
 // stuck says that a workload is held that nothing holds any more: it left the defense,

@@ -42,14 +42,31 @@ const (
 	EachPodOnce Invariant = "S7"
 	// NoVerdictLost (S8): what was acknowledged is stored.
 	NoVerdictLost Invariant = "S8"
+	// NoHasty (S9): without a request, no version is rolled back that makes progress, or because
+	// of pods on one node alone, or beyond the setting limit.
+	NoHasty Invariant = "S9"
 	// HoldHarmless (S10): a hold lowers no capacity below what the strategy allows,
 	// and every field it changed is given back.
 	HoldHarmless Invariant = "S10"
+	// Bounded (S11): objects, annotations and requests of the operator are bounded by pods
+	// and settings, not by time.
+	Bounded Invariant = "S11"
 	// HoldShut (S12): while a hold goes on, no pod becomes available whose wave is
 	// not verified, and no more pods are in flight than the strategy allows.
 	HoldShut Invariant = "S12"
+	// Printable (S13): no text that the operator writes for people has control characters, and
+	// no command in it a word that a shell takes for something else.
+	Printable Invariant = "S13"
 	// TerminalStays (L1): every release reaches a terminal status and stays there.
 	TerminalStays Invariant = "L1"
+	// SilenceEnds (L2): a check without a verdict ends at its deadline, and its pods pass or
+	// fail as the setting silence says.
+	SilenceEnds Invariant = "L2"
+	// RestsQuiet (L3): the operator writes a bounded number of times about a workload that no
+	// other writer changes.
+	RestsQuiet Invariant = "L3"
+	// NothingHangs (L4): no deleted object stays because of the operator.
+	NothingHangs Invariant = "L4"
 	// RightsSuffice: the operator asks for nothing it has no right to.
 	RightsSuffice Invariant = "rights"
 )

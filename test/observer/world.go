@@ -26,6 +26,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -50,8 +51,19 @@ type event struct {
 	deleted bool
 	// listed: the object was found, what it was before is not known.
 	listed bool
+	// leaving: it was deleted, and the operator may keep it from going.
+	leaving bool
 	// object is nil when it is deleted, else what factsOf kept.
 	object any
+}
+
+// newEvent returns what is kept of a version of an object.
+func newEvent(kind string, rv uint64, seen time.Time, o client.Object, deleted, listed bool) event {
+	e := event{kind: kind, rv: rv, seen: seen, uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), deleted: deleted, listed: listed}
+	if !deleted {
+		e.leaving, e.object = isKept(o), factsOf(o)
+	}
+	return e
 }
 
 // world is the state of the cluster at one resource version. Versions are
@@ -74,6 +86,7 @@ type world struct {
 	delivered map[check]string
 	onBatches map[check]string
 	holds     holds
+	limits    limits
 }
 
 type namespace struct {
@@ -90,8 +103,10 @@ type workload struct {
 	contents map[string]string
 	// out is since when it is opted out; zero while it is not.
 	out time.Time
-	// tookBack counts the writes that took the block back since it left.
+	// tookBack counts the writes that took the block back since it left; back is when it
+	// was opted in again.
 	tookBack int
+	back     time.Time
 }
 
 type pod struct {
@@ -145,6 +160,7 @@ func newWorld() *world {
 		delivered:   map[check]string{},
 		onBatches:   map[check]string{},
 		holds:       newHolds(),
+		limits:      newLimits(),
 	}
 }
 
@@ -154,6 +170,7 @@ func (w *world) forget() {
 	fresh := newWorld()
 	fresh.delivered, fresh.onBatches = w.delivered, w.onBatches
 	fresh.holds.figures, fresh.holds.outages = w.holds.figures, w.holds.outages
+	fresh.limits.own, fresh.limits.keeps, fresh.limits.changed = w.limits.own, w.limits.keeps, w.limits.changed
 	for name, ns := range w.namespaces {
 		if ns.ever {
 			fresh.namespaces[name] = &namespace{ever: true, changed: ns.changed}
@@ -184,19 +201,24 @@ func (w *world) needsWriter(e event) bool {
 
 // apply goes on to the next version of an object and says what is wrong with it.
 func (w *world) apply(e event, by Writer) []Violation {
-	var findings []finding
+	w.countAgain(e, by)
+	leaving, findings := w.checkLeaving(e), []finding(nil)
 	previous := uint64(0)
 	switch o := e.object.(type) {
 	case nil:
-		return violationsOf(e, 0, w.remove(e))
+		return violationsOf(e, 0, append(leaving, w.remove(e, by)...))
 	case namespaceFacts:
 		w.applyNamespace(e, o)
 	case replicaSetFacts:
 		findings = w.applyReplicaSet(e, o)
+	case historyFacts:
+		w.limits.history[e.uid] = o.owner
+	case *v1alpha1.OpsConfigInfo:
+		w.applySetting(e, o)
 	case revisionFacts:
 		w.replicaSets[o.ownedBy], w.revisions[e.uid] = o.replicaSetFacts, o.ownedBy
 	case podFacts:
-		findings = w.applyPod(e, o)
+		findings = w.applyPod(e, o, by)
 	case *appsv1.Deployment:
 		if before := w.deployments[e.uid]; before != nil {
 			previous = revisionOf(before.ResourceVersion)
@@ -214,7 +236,7 @@ func (w *world) apply(e event, by Writer) []Violation {
 		findings = w.applyBatch(e, o, by)
 	}
 	w.uids[e.kind+"/"+e.namespace+"/"+e.name] = e.uid
-	return violationsOf(e, previous, findings)
+	return violationsOf(e, previous, append(leaving, findings...))
 }
 
 // violationsOf names the object of what was found in a version that follows another.
@@ -231,7 +253,7 @@ func violationsOf(e event, previous uint64, findings []finding) (violations []Vi
 	return violations
 }
 
-func (w *world) remove(e event) (findings []finding) {
+func (w *world) remove(e event, by Writer) (findings []finding) {
 	key := e.kind + "/" + e.namespace + "/" + e.name
 	if w.uids[key] == e.uid {
 		delete(w.uids, key)
@@ -244,15 +266,20 @@ func (w *world) remove(e event) (findings []finding) {
 	case kindRevision:
 		delete(w.replicaSets, w.revisions[e.uid])
 		delete(w.revisions, e.uid)
+		delete(w.limits.history, e.uid)
+	case kindSetting:
+		delete(w.limits.settings, e.namespace+"/"+e.name)
+		w.limits.changed = e.seen
 	case kindDeployment, kindStatefulSet, kindDaemonSet:
 		delete(w.deployments, e.uid)
 		delete(w.holds.going, e.uid)
 		delete(w.holds.ended, e.uid)
+		delete(w.limits.writes, e.uid)
 	case kindReplicaSet:
 		delete(w.replicaSets, e.uid)
 		delete(w.holds.sets, e.uid)
 	case kindPod:
-		findings = w.removePod(e)
+		findings = w.removePod(e, by)
 	case kindRelease:
 		delete(w.releases, e.uid)
 		if len(w.owned[e.uid]) == 0 {
@@ -289,7 +316,7 @@ func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findi
 	next.template, content = templateOf(&o.Spec.Template)
 	recorded := ""
 	if before != nil {
-		next.contents, next.out, next.tookBack = before.contents, before.out, before.tookBack
+		next.contents, next.out, next.tookBack, next.back = before.contents, before.out, before.tookBack, before.back
 		recorded = before.Labels[v1alpha1.VersionLabel]
 	}
 	if version := o.Labels[v1alpha1.VersionLabel]; version != recorded {
@@ -297,7 +324,9 @@ func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findi
 	}
 	switch {
 	case !optedOut(o):
-		next.out = time.Time{}
+		if !next.out.IsZero() {
+			next.out, next.back = time.Time{}, e.seen
+		}
 	case next.out.IsZero():
 		next.out = e.seen
 	}
@@ -306,12 +335,39 @@ func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findi
 		next.tookBack = 0
 	}
 	w.keepHold(e, before, next)
-	if before == nil || by == Unknown {
+	if before == nil {
 		return nil
 	}
-	ns := w.namespaces[e.namespace]
+	return w.byEither(by, func(by Writer) []finding { return w.checkWorkload(e, before, next, by) })
+}
+
+// byEither judges a version. Where it may be the operator's or another's, it judges only what
+// violates an invariant whoever of them wrote it.
+func (w *world) byEither(by Writer, check func(by Writer) []finding) []finding {
+	if by != Unknown {
+		return check(by)
+	}
+	rollbacks := w.limits.rollbacks
+	operators := check(Operator)
+	w.limits.rollbacks = rollbacks
+	others := check(Other)
+	if len(operators) == 0 || len(others) == 0 {
+		return nil
+	}
+	for i := range operators {
+		operators[i].message += fmt.Sprintf("; or, if another wrote it: %s: %s", others[0].invariant, others[0].message)
+	}
+	return operators
+}
+
+// checkWorkload judges two consecutive versions of a workload.
+func (w *world) checkWorkload(e event, before, next *workload, by Writer) (findings []finding) {
+	o, ns := next.Deployment, w.namespaces[e.namespace]
 	defended := ns != nil && ns.enrolled && e.seen.Sub(ns.changed) > propagation
 	findings = checkDeployment(before.Deployment, o, by, defended)
+	if by == Operator {
+		findings = slices.Concat(findings, w.checkHasty(e, before, next), checkSize(before.Deployment, o))
+	}
 	if by == Operator || !w.unattended(e.seen) { // else nobody kept what a user did
 		findings = append(findings, checkHold(before.Deployment, o, by, defended)...)
 	}
@@ -375,6 +431,9 @@ func (w *world) applyRelease(e event, o *v1alpha1.ChangeWorkload, by Writer) (fi
 	if e.listed {
 		next.entered = e.rv
 		return nil
+	}
+	if before != nil && by == Operator {
+		findings = w.late(next.owner, before.ChangeWorkload, o, e.seen)
 	}
 	if before != nil {
 		findings = append(findings, checkRelease(before.ChangeWorkload, o, by)...)
@@ -492,6 +551,10 @@ func (w *world) applyBatch(e event, o *v1alpha1.ChangePod, by Writer) (findings 
 		}
 	} else {
 		findings = checkBatch(before.ChangePod, o, by, before.applied)
+		if r != nil && by == Operator {
+			findings = append(findings, w.late(r.owner, before.ChangePod, o, e.seen)...)
+			findings = append(findings, w.checkSilence(w.deployments[r.owner], before.ChangePod, o, e.seen)...)
+		}
 		put := before.Status.Status != v1alpha1.ChangePodExecuteDone || !equality.Semantic.DeepEqual(before.Status.PodResults, o.Status.PodResults)
 		if by != Operator || !put {
 			next.applied = nil

@@ -80,11 +80,7 @@ func tell(w *world, story []step) (found []string) {
 				panic("a copy is of another type")
 			}
 			o.SetResourceVersion(strconv.FormatUint(rv, 10))
-			e := event{kind: kindOf(o), rv: rv, seen: at(i), uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), deleted: s.gone, listed: s.listed}
-			if !s.gone {
-				e.object = factsOf(o)
-			}
-			violations = w.apply(e, s.by)
+			violations = w.apply(newEvent(kindOf(o), rv, at(i), o, s.gone, s.listed), s.by)
 		}
 		for _, v := range violations {
 			found = append(found, fmt.Sprintf("%s at %d", v.Invariant, i))
@@ -147,6 +143,7 @@ func TestWorld(t *testing.T) {
 		return makeDeployment(suspended, annotation(v1alpha1.SuspendedByAnnotation, by))
 	}
 	optOut := label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)
+	stuck := user(unready(makePod("p1", epoch)))
 	orderFails := func(c *v1alpha1.ChangeWorkload) { c.Status.OrderPreVerdict = verdict("fail") }
 	// start is an enrolled namespace with a Deployment, one ready pod and a
 	// release of it; the story goes on at step 5.
@@ -269,16 +266,20 @@ func TestWorld(t *testing.T) {
 		"S4: un-enrolled":                {story: []step{user(makeNamespace(false)), sent(takeBack), sent(Request{Verb: "patch", Resource: "deployments", Namespace: "ns", Name: "web", body: []byte(`[{"op":"add","path":"/metadata/labels/x","value":"y"}]`)})}, want: []string{"S4 at 7"}},
 		"S6: a pod, more than its label": {story: []step{sent(Request{Verb: "patch", Resource: "pods", Namespace: "ns", Name: "p1", body: []byte(`{"metadata":{"labels":{"x":"y"}}}`)})}, want: []string{"S6 at 5"}},
 		"S6: a pod deleted":              {story: []step{sent(Request{Verb: "delete", Resource: "pods", Namespace: "ns", Name: "p1", body: []byte(finishedPatch)})}, want: []string{"S6 at 5"}},
-		"S6: a pod evicted, as it was read": {story: []step{sent(Request{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "ns", Name: "p1",
+		"S6: a pod evicted, as it was read": {story: []step{stuck, sent(Request{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "ns", Name: "p1",
 			body: []byte(`{"deleteOptions":{"preconditions":{"uid":"p1","resourceVersion":"5"}}}`)})}},
-		"S6: a pod evicted, whichever it is": {story: []step{sent(Request{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "ns", Name: "p1",
-			body: []byte(`{"deleteOptions":{"preconditions":{"uid":"p1"}}}`)})}, want: []string{"S6 at 5"}},
-		"S6: a pod evicted by force": {story: []step{sent(Request{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "ns", Name: "p1",
-			body: []byte(`{"deleteOptions":{"gracePeriodSeconds":0,"preconditions":{"uid":"p1","resourceVersion":"5"}}}`)})}, want: []string{"S6 at 5"}},
-		"the status of a setting":      {story: []step{sent(Request{Verb: "update", Resource: "opsconfiginfoes", Subresource: "status", Namespace: "ns", Name: "observe"})}},
-		"S6: a setting":                {story: []step{sent(Request{Verb: "update", Resource: "opsconfiginfoes", Namespace: "ns", Name: "observe"})}, want: []string{"S6 at 5"}},
-		"S6: the status of a workload": {story: []step{sent(Request{Verb: "update", Resource: "deployments", Subresource: "status", Namespace: "ns", Name: "web"})}, want: []string{"S6 at 5"}},
-		"forbidden":                    {alone: true, story: []step{sent(Request{Verb: "get", Resource: "secrets", Namespace: "ns", Code: 403, Message: "no"})}, want: []string{"rights at 0"}},
+		"S6: a pod evicted, whichever it is": {story: []step{stuck, sent(Request{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "ns", Name: "p1",
+			body: []byte(`{"deleteOptions":{"preconditions":{"uid":"p1"}}}`)})}, want: []string{"S6 at 6"}},
+		"S6: a pod evicted by force": {story: []step{stuck, sent(Request{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "ns", Name: "p1",
+			body: []byte(`{"deleteOptions":{"gracePeriodSeconds":0,"preconditions":{"uid":"p1","resourceVersion":"5"}}}`)})}, want: []string{"S6 at 6"}},
+		"S10: a pod that serves is evicted": {story: []step{sent(Request{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "ns", Name: "p1",
+			body: []byte(`{"deleteOptions":{"preconditions":{"uid":"p1","resourceVersion":"5"}}}`)})}, want: []string{"S10 at 5"}},
+		"S10: a pod that serves is removed by the operator": {story: []step{{object: makePod("p1", epoch), gone: true, by: Operator}}, want: []string{"S10 at 5"}},
+		"S10: a stuck pod is removed by the operator":       {story: []step{stuck, {object: makePod("p1", epoch), gone: true, by: Operator}}},
+		"the status of a setting":                           {story: []step{sent(Request{Verb: "update", Resource: "opsconfiginfoes", Subresource: "status", Namespace: "ns", Name: "observe"})}},
+		"S6: a setting":                                     {story: []step{sent(Request{Verb: "update", Resource: "opsconfiginfoes", Namespace: "ns", Name: "observe"})}, want: []string{"S6 at 5"}},
+		"S6: the status of a workload":                      {story: []step{sent(Request{Verb: "update", Resource: "deployments", Subresource: "status", Namespace: "ns", Name: "web"})}, want: []string{"S6 at 5"}},
+		"forbidden":                                         {alone: true, story: []step{sent(Request{Verb: "get", Resource: "secrets", Namespace: "ns", Code: 403, Message: "no"})}, want: []string{"rights at 0"}},
 		"an owner that may not be added": {alone: true, story: []step{sent(Request{
 			Verb: "update", Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations", Name: "altershieldoperator-mutating-webhook-configuration", Code: 403,
 			Message: `mutatingwebhookconfigurations.admissionregistration.k8s.io "altershieldoperator-mutating-webhook-configuration" is forbidden: cannot set an ownerRef on a resource you can't delete: , <nil>`,
@@ -308,6 +309,32 @@ var (
 		body: []byte(`[{"op":"test","path":"/metadata/uid","value":"d"},{"op":"remove","path":"/metadata/labels/altershield.defense.antgroup.com~1suspend"},{"op":"remove","path":"/spec/paused"}]`)}
 	cancel = Request{Verb: "update", Resource: "changeworkloads", Subresource: "status", Namespace: "ns", Name: "web--x--v1", body: []byte(`{"status":{"status":"Canceled"}}`)}
 )
+
+// TestByEither: a version of two possible writers violates an invariant whoever wrote it.
+func TestByEither(t *testing.T) {
+	either := func(o client.Object) step { return step{object: o, by: Unknown} }
+	blocked := user(makeDeployment(left, suspended))
+	for name, tc := range map[string]struct {
+		story []step
+		want  []string
+	}{
+		"a user may":           {story: []step{either(makeDeployment(left, image("busybox:2")))}},
+		"the operator may":     {story: []step{blocked, either(makeDeployment(left))}},
+		"the operator may, S1": {story: []step{blocked, either(makeDeployment(back, suspended))}},
+		"neither may":          {story: []step{blocked, either(makeDeployment(left, suspended, image("busybox:2")))}, want: []string{"S1 at 3"}},
+		"neither may, of two":  {story: []step{blocked, either(makeDeployment(left, replicas(3)))}, want: []string{"S6 at 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			if diff := cmp.Diff(tc.want, tell(w, append([]step{user(makeNamespace(true)), user(makeDeployment(left))}, tc.story...))); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+			if len(w.limits.rollbacks) != 0 {
+				t.Error("a rollback counts although another may have made it")
+			}
+		})
+	}
+}
 
 func TestMarksFinished(t *testing.T) {
 	for body, want := range map[string]bool{

@@ -67,6 +67,9 @@ func business(r *Request) bool {
 func (w *world) checkRequest(r *Request, own string) []Violation {
 	w.countHeld(r)
 	var findings []finding
+	if r.writes() && r.Code < 300 {
+		findings = append(w.countWrite(r), checkPrintable(r)...)
+	}
 	switch {
 	case r.Code == 403 && !passing(r.Message):
 		findings = append(findings, found(RightsSuffice, "%s", r.Message))
@@ -85,6 +88,9 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 		}
 		if f := w.checkPod(r); f != nil {
 			findings = append(findings, *f)
+		}
+		if r.Resource == "pods" && r.Subresource == "eviction" {
+			findings = append(findings, w.checkEvicted(w.pods[w.uids[kindPod+"/"+r.Namespace+"/"+r.Name]], r.Received)...)
 		}
 		if f := w.checkLeft(r); f != nil {
 			findings = append(findings, *f)

@@ -123,9 +123,9 @@ func (w *World) admission(ctx context.Context, before, after client.Object, fiel
 		return after, nil
 	}
 	p := alive[0]
-	review := p.review(hooks.mutate.path, request)
+	review := w.review(p, hooks.mutate, request)
 	if !review.Allowed {
-		return nil, denied(hooks.mutate.name, review)
+		return nil, w.denied(hooks.mutate.name, review)
 	}
 	if len(review.Patch) > 0 {
 		operations, err := jsonpatch.DecodePatch(review.Patch)
@@ -148,21 +148,21 @@ func (w *World) admission(ctx context.Context, before, after client.Object, fiel
 	after = stripped(after)
 	request = reviewOf(request.UserInfo.Username, before, after, fieldManager)
 	if (before == nil || released(before, after)) && !staysOut(before, after) {
-		if review := p.review(hooks.policy.path, request); !review.Allowed {
-			return nil, denied(hooks.policy.name, review)
+		if review := w.review(p, hooks.policy, request); !review.Allowed {
+			return nil, w.denied(hooks.policy.name, review)
 		}
 	}
 	if before == nil {
 		return after, nil
 	}
 	if blocked(before, after) {
-		if review := p.review(hooks.block.path, request); !review.Allowed {
-			return nil, denied(hooks.block.name, review)
+		if review := w.review(p, hooks.block, request); !review.Allowed {
+			return nil, w.denied(hooks.block.name, review)
 		}
 	}
 	if before.GetAnnotations()[v1alpha1.QuarantinedAnnotation] != "" && released(before, after) && !staysOut(before, after) {
-		if review := p.review(hooks.quarantine.path, request); !review.Allowed {
-			return nil, denied(hooks.quarantine.name, review)
+		if review := w.review(p, hooks.quarantine, request); !review.Allowed {
+			return nil, w.denied(hooks.quarantine.name, review)
 		}
 	}
 	return after, nil
@@ -225,6 +225,15 @@ func reviewOf(user string, before, after client.Object, fieldManager string) *ad
 	return r
 }
 
+// review asks a webhook of a process, and has its warnings judged.
+func (w *World) review(p *Process, h hook, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	review := p.review(h.path, request)
+	for _, warning := range review.Warnings {
+		w.api.violations = append(w.api.violations, w.api.judge.Text(Namespace, h.name, warning)...)
+	}
+	return review
+}
+
 // review asks a webhook of this process.
 func (p *Process) review(path string, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	body, err := json.Marshal(admissionv1.AdmissionReview{
@@ -244,9 +253,10 @@ func (p *Process) review(path string, request *admissionv1.AdmissionRequest) *ad
 	return review.Response
 }
 
-func denied(webhook string, r *admissionv1.AdmissionResponse) error {
+func (w *World) denied(webhook string, r *admissionv1.AdmissionResponse) error {
 	status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden}
 	if r.Result != nil {
+		w.api.violations = append(w.api.violations, w.api.judge.Text(Namespace, webhook, r.Result.Message)...)
 		status.Message = fmt.Sprintf("admission webhook %q denied the request: %s", webhook, r.Result.Message)
 	}
 	return &apierrors.StatusError{ErrStatus: status}

@@ -570,8 +570,16 @@ func (a *api) remove(ctx context.Context, c client.Client, o client.Object, p *m
 	if p != nil && p.ResourceVersion != nil && *p.ResourceVersion != before.GetResourceVersion() {
 		return apierrors.NewConflict(resourceOf(o), o.GetName(), errors.New("the ResourceVersion in the precondition does not match"))
 	}
+	if before.GetDeletionTimestamp() != nil {
+		return nil
+	}
 	if err := c.Delete(ctx, asObject(before.DeepCopyObject())); err != nil {
 		return err
+	}
+	if next := asObject(before.DeepCopyObject()); len(before.GetFinalizers()) > 0 { // it goes once they are taken off
+		must(c.Get(ctx, client.ObjectKeyFromObject(before), next))
+		a.record(ctx, next, false, r)
+		return nil
 	}
 	a.deletes[kindOf(before)]++
 	a.record(ctx, before, true, r)

@@ -46,6 +46,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/servertime"
 	"github.com/traas-stack/altershield-operator/routers"
 	"github.com/traas-stack/altershield-operator/runnable"
+	"github.com/traas-stack/altershield-operator/test/observer"
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
 
@@ -70,6 +71,8 @@ type Process struct {
 	webhooks  map[string]http.Handler
 	callbacks *routers.Server
 	clock     *servertime.Clock
+	// recorded are its events, guarded by the world's lock.
+	recorded map[eventKey]recorded
 
 	queuesMu sync.Mutex
 	// showing: the handlers see a change; asked hands over what they asked for.
@@ -81,7 +84,7 @@ type Process struct {
 func (w *World) newProcess(number int, lag map[string]time.Duration) *Process {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Process{
-		world: w, number: number, lag: lag, webhooks: map[string]http.Handler{},
+		world: w, number: number, lag: lag, webhooks: map[string]http.Handler{}, recorded: map[eventKey]recorded{},
 		ctx: ctx, cancel: cancel,
 	}
 	if err := p.setUp(); err != nil {
@@ -246,19 +249,53 @@ type eventRecorder struct {
 	process *Process
 }
 
+// eventKey is of the events that client-go makes one series of. The series is a patch, which the role of the
+// operator forbids, and it keeps the message of the first event only.
+type eventKey struct{ regarding, related, eventType, reason, action string }
+
+// seriesWindow is how long client-go remembers an event.
+const seriesWindow = 6 * time.Minute
+
 // Eventf implements events.EventRecorder.
-func (r *eventRecorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string, args ...any) {
-	name := ""
+func (r *eventRecorder) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
+	name, key := "", eventKey{versionOf(regarding), versionOf(related), eventType, reason, action}
 	if o, err := meta.Accessor(regarding); err == nil {
 		name = o.GetName()
 	}
 	w := r.process.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	message := fmt.Sprintf(note, args...)
+	w.api.violations = append(w.api.violations, w.api.judge.Text(Namespace, name, message)...)
 	if w.forgets {
 		return
 	}
-	w.events = append(w.events, Event{Name: name, Reason: reason, Message: fmt.Sprintf(note, args...)})
+	if first, ok := r.process.recorded[key]; ok && time.Since(first.at) < seriesWindow {
+		w.api.violations = append(w.api.violations, observer.Violation{
+			Invariant: observer.RightsSuffice, Namespace: Namespace, Object: "event " + reason + " of " + name,
+			Message: fmt.Sprintf("%q is lost: it is a series with %q", message, first.message),
+		})
+	}
+	r.process.recorded[key] = recorded{message, time.Now()}
+	w.events = append(w.events, Event{Name: name, Reason: reason, Message: message})
+}
+
+// recorded is an event that client-go remembers.
+type recorded struct {
+	message string
+	at      time.Time
+}
+
+// versionOf identifies a version of an object as the reference to it in an event does.
+func versionOf(of runtime.Object) string {
+	if of == nil {
+		return ""
+	}
+	o, err := meta.Accessor(of)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%T %s %s %s", of, o.GetUID(), o.GetName(), o.GetResourceVersion())
 }
 
 // logSink keeps the log, and knows what a logger was made for.

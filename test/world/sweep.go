@@ -30,7 +30,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -101,10 +100,9 @@ func Play(t *testing.T, s Story, o Options) (e Ending) {
 				e.Violations = append(e.Violations, v.String())
 			}
 		}
-		if e.Problem == "" && *without != string(observer.TerminalStays) {
-			for _, open := range w.api.judge.Unfinished([]string{Namespace}, time.Now()) {
-				e.Violations = append(e.Violations, "L1: "+open)
-			}
+		if e.Problem == "" {
+			open := w.api.judge.Unfinished([]string{Namespace}, time.Now())
+			e.Violations = append(e.Violations, slices.DeleteFunc(open, func(o string) bool { return strings.HasPrefix(o, *without+": ") })...)
 		}
 	})
 	return e
@@ -236,9 +234,7 @@ func (w *World) withoutRepeated(c *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWork
 		})
 	})
 	// What a call that was repeated takes longer, a release may have told.
-	if !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionWaitsForServer) {
-		meta.RemoveStatusCondition(&c.Status.Conditions, v1alpha1.ConditionWaitsForServer)
-	}
+	c.Status.ServerWaitReported = false
 	return c
 }
 
@@ -283,13 +279,22 @@ func scrub(content any) any {
 // the pods of a release that succeeded were seen to go before that was, and whether
 // pods of one that failed were seen to fail before a check said so.
 func dropChance(status map[string]any) {
+	ended := status["status"] == string(v1alpha1.ChangeWorkloadRollback) || status["status"] == string(v1alpha1.ChangeWorkloadCanceled)
+	if steps, _ := status["orderSteps"].([]any); ended {
+		status["orderSteps"] = slices.DeleteFunc(steps, func(step any) bool {
+			m, _ := step.(map[string]any)
+			return m["type"] == v1alpha1.StepPreChecked && m["status"] != "False"
+		})
+		if len(steps) == 0 {
+			delete(status, "orderSteps")
+		}
+	}
 	conditions, _ := status["conditions"].([]any)
 	status["conditions"] = slices.DeleteFunc(conditions, func(condition any) bool {
 		m, _ := condition.(map[string]any)
 		switch status["status"] {
 		case string(v1alpha1.ChangeWorkloadRollback), string(v1alpha1.ChangeWorkloadCanceled):
-			return m["type"] == v1alpha1.ConditionBlocked ||
-				m["type"] == v1alpha1.ConditionOrderPreChecked && m["status"] != "False"
+			return m["type"] == v1alpha1.ConditionBlocked || m["type"] == v1alpha1.ConditionServer && m["status"] != "False"
 		case string(v1alpha1.ChangeWorkloadSuspend):
 			return m["type"] == v1alpha1.ConditionProven
 		case string(v1alpha1.ChangeWorkloadSuccess):
@@ -314,7 +319,8 @@ func passes(verdict any) bool {
 // succeeded.
 func isRepeated(condition any) bool {
 	m, _ := condition.(map[string]any)
-	repeated := m["type"] == v1alpha1.ConditionSubmitted || m["type"] == v1alpha1.ConditionWritesAccepted
+	message, _ := m["message"].(string)
+	repeated := m["type"] == v1alpha1.ConditionSubmitted || m["type"] == v1alpha1.ConditionDefended && strings.HasSuffix(message, defense.WriteAccepted)
 	return repeated && m["status"] == "True"
 }
 

@@ -228,11 +228,12 @@ func (w *World) setPolicy(ctx context.Context, p *v1alpha1.DefensePolicy) {
 		must(w.api.client.Create(ctx, known))
 	}
 	judgement := policy.Judge(known, OperatorNamespace, "")
-	known.Status = v1alpha1.DefensePolicyStatus{InForce: &known.Spec, InForceGeneration: known.Generation, ObservedGeneration: known.Generation,
-		Conditions: []metav1.Condition{{
-			Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: judgement.Reason, Message: judgement.Message,
-			ObservedGeneration: known.Generation, LastTransitionTime: metav1.Now(),
-		}}}
+	known.Status = v1alpha1.DefensePolicyStatus{InForce: &known.Spec, InForceGeneration: known.Generation,
+		CheckCount: int32(len(known.Spec.Checks)), ObservedGeneration: known.Generation}
+	v1alpha1.SetCondition("DefensePolicy", &known.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: judgement.Reason, Message: judgement.Message,
+		ObservedGeneration: known.Generation, LastTransitionTime: metav1.Now(),
+	})
 	must(w.api.client.Status().Update(ctx, known))
 }
 
@@ -241,10 +242,11 @@ func (w *World) setPolicy(ctx context.Context, p *v1alpha1.DefensePolicy) {
 func (w *World) accept(ctx context.Context, o *v1alpha1.OpsConfigInfo) {
 	a := settings.Assess(o)
 	o.Status.InForce, o.Status.ObservedGeneration = a.InForce, o.Generation
-	o.Status.Conditions = []metav1.Condition{{
+	o.Status.Conditions = nil
+	v1alpha1.SetCondition("OpsConfigInfo", &o.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: a.Reason, Message: a.Message,
 		ObservedGeneration: o.Generation, LastTransitionTime: metav1.Now(),
-	}}
+	})
 	must(w.api.client.Status().Update(ctx, o))
 }
 
