@@ -40,8 +40,12 @@ TEST_PROCS ?= 3
 FUZZ_TIME ?= 60s
 # How long random stories are played in `make test-soak`, side by side with what else runs there.
 STORIES_TIME ?= 20m
+# The seeds of random stories that `make test-soak` plays instead, as 141-180; left empty, it plays new seeds for STORIES_TIME.
+STORIES_SEEDS ?=
 # Busy processes beside which `make test-busy` tests.
 BUSY ?= 4
+# How many times `make mutants` runs each test.
+REPEAT ?= 1
 BENCH ?= .
 
 VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
@@ -80,7 +84,7 @@ MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod))
 # Those beside the operator's own that have code of ours, not only pins.
 CODE_MODULES := $(foreach dir,$(filter-out .,$(MODULES)),$(if $(filter-out %/tools.go,$(wildcard $(dir)/*.go)),$(dir)))
 # What `make generate manifests build-installer chart` writes, as git pathspecs.
-GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
+GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference.md docs/states.md docs/user-guide.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
   quick-start.yaml charts
 
 # controller-gen refuses a path without Go files.
@@ -103,10 +107,11 @@ clean: ## Remove everything built or generated locally: bin/, dist/, local certi
 ##@ Development
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Generate the deep-copy functions of the API types, and docs/reference.md.
+generate: $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Generate the deep-copy functions of the API types, docs/reference.md, and the tables of the catalog.
 	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./apis/...
 	$(CRD_REF_DOCS) --source-path=apis --config=hack/apidocs/config.yaml --templates-dir=hack/apidocs/templates \
 	  --renderer=markdown --log-level=WARN --output-path=docs/reference.md
+	$(GO_RUN) ./hack/catalog docs/states.md docs/user-guide.md docs/operations.md
 
 .PHONY: manifests
 manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the webhook configurations.
@@ -202,8 +207,9 @@ test-soak: build controlplane ## Run the tests that take long: kills of the mana
 SOAK_WORLD = result=0; \
   $(SOAK_STORIES) 'Sweep$$' -world.part=1 || result=1; \
   $(SOAK_STORIES) 'TestTwoAtOnce$$|TestAnyOrder$$|TestBehind$$' -world.all || result=1; \
-  RANDOM_STORIES_TIME=$(STORIES_TIME) $(SOAK_STORIES) 'TestRandomStories$$' -v || result=1; \
+  $(SOAK_RANDOM) || result=1; \
   exit $$result
+SOAK_RANDOM = $(if $(STORIES_SEEDS),,RANDOM_STORIES_TIME=$(STORIES_TIME)) $(SOAK_STORIES) 'TestRandomStories$$' -v -world.seeds='$(STORIES_SEEDS)'
 SOAK_STORIES = go test ./controllers -count=1 -timeout $(TEST_TIMEOUT) -run
 
 .PHONY: test-reproducible
@@ -216,7 +222,7 @@ fuzz: ## Run each fuzz target for FUZZ_TIME, two at a time.
 
 .PHONY: mutants
 mutants: ## Change the program in one place at a time, as hack/mutants/mutants.yaml says, and run the test that has to notice (MUTANTS=regexp for some).
-	@$(GO_RUN) ./hack/mutants -run '$(MUTANTS)'
+	@$(GO_RUN) ./hack/mutants -run '$(MUTANTS)' -repeat '$(REPEAT)'
 
 .PHONY: test-busy
 test-busy: ## Run `make test` beside BUSY busy processes: no test needs a quiet machine.

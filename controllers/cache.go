@@ -61,7 +61,7 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 		&appsv1.ControllerRevision{}: {Label: revisionsRead(kinds), Transform: workload.TrimRevision},
 		&v1alpha1.DefensePolicy{}:    {Transform: workload.TrimPolicy},
 		&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{operator: {
-			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, cluster.BrakeName),
+			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, cluster.LimitName),
 		}}},
 	}
 	for _, kind := range kinds.Kinds() {

@@ -201,9 +201,8 @@ func (r *ChangeWorkloadReconciler) observe(
 	if since, ok := r.putOff.Get(change.UID); ok {
 		in.PutOffSince = since.(time.Time) //nolint:errcheck // the cache holds nothing else
 	}
-	var problems []string
 	if ns.Meta != nil && r.clusterUID != "" {
-		in.Tenant, in.Phase, problems = verify.OrderOf(ns.Meta)
+		in.Tenant, in.Phase, _ = verify.OrderOf(ns.Meta)
 	}
 	if current, err = r.observeWorkload(ctx, &in); err != nil || !current || in.Workload == nil {
 		return in, current, err
@@ -213,7 +212,6 @@ func (r *ChangeWorkloadReconciler) observe(
 		return in, false, err
 	}
 	in.Settings, in.ObservedBy, in.Lowered = inForce.Settings, inForce.ObservedBy, inForce.Lowered
-	in.BadOverrides = slices.Concat(problems, inForce.Problems)
 	if in.Pods, err = r.Pods(ctx, in.Workload); err != nil {
 		return in, false, err
 	}
@@ -223,7 +221,7 @@ func (r *ChangeWorkloadReconciler) observe(
 	if in.History, err = r.History(ctx, change.Namespace, in.Workload.UID); err != nil {
 		return in, false, err
 	}
-	if in.Brake, err = r.Brake(ctx); err != nil {
+	if in.Limit, err = r.RollbackLimit(ctx); err != nil {
 		return in, false, err
 	}
 	if defense.MayBeginChecks(change) {
@@ -334,7 +332,7 @@ func (r *ChangeWorkloadReconciler) apply(
 		updated.Status = *plan.Status
 	}
 	// Whatever of this was denied before was written by now, or is not to be.
-	over := denied == nil && defense.NoteAccepted(&updated.Status, change.Generation, r.Clock.Now(), cluster.Reasons(releaseActs()...)...)
+	over := denied == nil && defense.NoteAccepted(&updated.Status, change.Generation, r.Clock.Now(), cluster.Writes(releaseActs()...)...)
 	if plan.Status != nil || over {
 		if err := r.UpdateStatus(ctx, updated); err != nil {
 			return err
@@ -524,7 +522,7 @@ func reportHold(kind string, before, after *v1alpha1.ChangeWorkloadStatus) {
 	held := was != nil && was.Status == metav1.ConditionTrue
 	if before.Attempt != after.Attempt {
 		if held {
-			metrics.HoldEnded(kind, v1alpha1.ReasonHoldEnded)
+			metrics.HoldEnded(kind, v1alpha1.ReasonReleaseEnded)
 		}
 		was, held = nil, false
 	}
@@ -538,29 +536,31 @@ func reportHold(kind string, before, after *v1alpha1.ChangeWorkloadStatus) {
 	case held && ended:
 		metrics.HoldEnded(kind, now.Reason)
 	case held && !holds:
-		metrics.HoldEnded(kind, v1alpha1.ReasonHoldEnded)
+		metrics.HoldEnded(kind, v1alpha1.ReasonReleaseEnded)
 	}
 }
 
 // count counts what an event of a workload of a kind reports, if there is a metric for it.
 func count(kind string, e defense.Event) {
 	switch e.Reason {
-	case v1alpha1.EventDefenseLowered:
+	case v1alpha1.EventDefenseChanged:
 		for _, setting := range e.Settings {
 			metrics.DefenseLowered(setting, metrics.LevelWorkload)
 		}
-	case v1alpha1.ReasonBrake:
-		metrics.Braked(kind)
-	case v1alpha1.ConditionWaitsForServer:
+	case v1alpha1.EventRollbackRefused:
+		if e.Act == v1alpha1.ReasonRollbackLimit {
+			metrics.RollbackLimited(kind)
+		}
+	case v1alpha1.EventWaitingForServer:
 		metrics.WaitsForServer()
 	case v1alpha1.EventOptedOut:
 		metrics.LeftWhileHeld(kind, metrics.LeftByOptingOut)
 	case v1alpha1.EventVerdictCorrected:
 		metrics.VerdictsCorrected(kind)
-	case v1alpha1.EventWentBack:
+	case v1alpha1.EventReleaseUndone:
 		metrics.WentBack(kind)
-	case v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldHold, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny:
-		metrics.Observed(kind, e.Reason)
+	case v1alpha1.EventDryRun:
+		metrics.DryRun(kind, e.Act)
 	}
 }
 

@@ -31,18 +31,19 @@ import (
 // A way back is a user's, and so is no rollback of the operator's.
 func TestCount(t *testing.T) {
 	series := []string{
-		"altershield_ways_back_total", "altershield_rollbacks_total", "altershield_rollbacks_braked_total",
-		"altershield_observed_total", "altershield_defense_lowered_total",
+		"altershield_ways_back_total", "altershield_rollbacks_total", "altershield_rollbacks_limited_total",
+		"altershield_dry_runs_total", "altershield_defense_lowered_total",
 	}
 	for _, test := range []struct {
 		event defense.Event
 		want  string
 	}{
-		{defense.Event{Reason: v1alpha1.EventWentBack}, "altershield_ways_back_total"},
-		{defense.Event{Reason: v1alpha1.ReasonBrake}, "altershield_rollbacks_braked_total"},
-		{defense.Event{Reason: v1alpha1.EventWouldRollBack}, "altershield_observed_total"},
-		{defense.Event{Reason: v1alpha1.EventWouldHold}, "altershield_observed_total"},
-		{defense.Event{Reason: v1alpha1.EventDefenseLowered, Settings: []string{"blocking"}}, "altershield_defense_lowered_total"},
+		{defense.Event{Reason: v1alpha1.EventReleaseUndone}, "altershield_ways_back_total"},
+		{defense.Event{Reason: v1alpha1.EventRollbackRefused, Act: v1alpha1.ReasonRollbackLimit}, "altershield_rollbacks_limited_total"},
+		{defense.Event{Reason: v1alpha1.EventRollbackRefused, Act: v1alpha1.ReasonRollbackRefused}, ""},
+		{defense.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunSuspend}, "altershield_dry_runs_total"},
+		{defense.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunRollback}, "altershield_dry_runs_total"},
+		{defense.Event{Reason: v1alpha1.EventDefenseChanged, Settings: []string{"blocking"}}, "altershield_defense_lowered_total"},
 		// It was counted where it was made.
 		{defense.Event{Reason: "RolledBack"}, ""},
 	} {
@@ -83,22 +84,22 @@ func TestReportHold(t *testing.T) {
 		"goes on":                             {waits, waits, 0, ""},
 		"is verified":                         {waits, ended(v1alpha1.ReasonHoldVerified), 0, v1alpha1.ReasonHoldVerified},
 		"runs out":                            {waits, ended(v1alpha1.ReasonHoldRanOut), 0, v1alpha1.ReasonHoldRanOut},
-		"fails":                               {waits, ended(v1alpha1.ReasonHoldFailed), 0, v1alpha1.ReasonHoldFailed},
+		"fails":                               {waits, ended(v1alpha1.ReasonVerificationFailed), 0, v1alpha1.ReasonVerificationFailed},
 		"was edited before it was seen":       {none, ended(v1alpha1.ReasonHoldEdited), 1, v1alpha1.ReasonHoldEdited},
-		"has ended, and says so again":        {ended(v1alpha1.ReasonHoldVerified), ended(v1alpha1.ReasonHoldEnded), 0, ""},
+		"has ended, and says so again":        {ended(v1alpha1.ReasonHoldVerified), ended(v1alpha1.ReasonReleaseEnded), 0, ""},
 		"is not wanted":                       {none, ended(v1alpha1.ReasonNotHeld), 0, ""},
 		"is wanted late":                      {ended(v1alpha1.ReasonNotHeld), waits, 1, ""},
-		"ends without a word":                 {waits, none, 0, v1alpha1.ReasonHoldEnded},
+		"ends without a word":                 {waits, none, 0, v1alpha1.ReasonReleaseEnded},
 		"the attempt before had one":          {ended(v1alpha1.ReasonHoldVerified), held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, ""},
-		"the attempt before was under way":    {waits, held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, v1alpha1.ReasonHoldEnded},
-		"the attempt before was, this is not": {waits, held(2, "", ""), 0, v1alpha1.ReasonHoldEnded},
+		"the attempt before was under way":    {waits, held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, v1alpha1.ReasonReleaseEnded},
+		"the attempt before was, this is not": {waits, held(2, "", ""), 0, v1alpha1.ReasonReleaseEnded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := countedHolds(t)
 			reportHold("Deployment", &test.before, &test.after)
 			after := countedHolds(t)
 			for _, series := range []string{
-				"starts", v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonHoldEnded,
+				"starts", v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonReleaseEnded,
 			} {
 				want := 0.0
 				switch series {

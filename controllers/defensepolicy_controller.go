@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -185,8 +184,9 @@ func (r *DefensePolicyReconciler) judge(ctx context.Context, p *v1alpha1.Defense
 		Type: v1alpha1.ConditionAccepted, Status: conditionStatus(status.Accepted), Reason: status.Reason, Message: status.Message,
 		ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(r.Clock.Now()),
 	}
-	meta.SetStatusCondition(&updated.Status.Conditions, condition)
+	v1alpha1.SetCondition("DefensePolicy", &updated.Status.Conditions, condition)
 	updated.Status.ObservedGeneration = p.Generation
+	updated.Status.CheckCount = int32(len(p.Spec.Checks)) //nolint:gosec // the schema allows 16
 	if status.Valid {
 		updated.Status.InForce, updated.Status.InForceGeneration = updated.Spec.DeepCopy(), p.Generation
 	}

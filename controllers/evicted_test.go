@@ -44,14 +44,14 @@ func TestOutcomeOf(t *testing.T) {
 		err                  error
 		outcome, reason, why string
 	}{
-		"evicted":     {nil, metrics.RepairEvicted, "", ""},
-		"a budget":    {budget, metrics.RepairBlocked, v1alpha1.ReasonDisruptionBudget, "a PodDisruptionBudget refuses to have it evicted: The disruption budget db needs 3 healthy pods and has 2 currently"},
-		"two budgets": {two, metrics.RepairDenied, v1alpha1.ReasonEvictionRefused, "the API server refuses to have it evicted: " + two.Error()},
-		"a right":     {apierrors.NewForbidden(pods, "db-2", errors.New("no")), metrics.RepairDenied, v1alpha1.ReasonEvictionRefused, `the API server refuses to have it evicted: pods "db-2" is forbidden: no`},
-		"changed":     {apierrors.NewConflict(pods, "db-2", errors.New("x")), metrics.RepairOutdated, "", ""},
+		"evicted":     {nil, metrics.EvictionDone, "", ""},
+		"a budget":    {budget, metrics.EvictionBlocked, v1alpha1.ReasonDisruptionBudget, "a PodDisruptionBudget refuses to have it evicted: The disruption budget db needs 3 healthy pods and has 2 currently"},
+		"two budgets": {two, metrics.EvictionDenied, v1alpha1.ReasonNotEvicted, "the API server refuses to have it evicted: " + two.Error()},
+		"a right":     {apierrors.NewForbidden(pods, "db-2", errors.New("no")), metrics.EvictionDenied, v1alpha1.ReasonNotEvicted, `the API server refuses to have it evicted: pods "db-2" is forbidden: no`},
+		"changed":     {apierrors.NewConflict(pods, "db-2", errors.New("x")), metrics.EvictionOutdated, "", ""},
 		"a policy": {&apierrors.StatusError{ErrStatus: metav1.Status{Code: 409, Reason: metav1.StatusReasonConflict, Message: `admission webhook "x" denied the request: no`}},
-			metrics.RepairDenied, v1alpha1.ReasonEvictionRefused, `the API server refuses to have it evicted: admission webhook "x" denied the request: no`},
-		"gone":           {apierrors.NewNotFound(pods, "db-2"), metrics.RepairOutdated, "", ""},
+			metrics.EvictionDenied, v1alpha1.ReasonNotEvicted, `the API server refuses to have it evicted: admission webhook "x" denied the request: no`},
+		"gone":           {apierrors.NewNotFound(pods, "db-2"), metrics.EvictionOutdated, "", ""},
 		"a busy server":  {apierrors.NewTooManyRequests("try again", 1), "", "", ""},
 		"a broken one":   {apierrors.NewInternalError(errors.New("etcdserver: leader changed")), "", "", ""},
 		"without answer": {context.DeadlineExceeded, "", "", ""},

@@ -200,7 +200,7 @@ func partitionStories() []world.Story {
 			five.judged(w)
 			judge(w, five.change(w), "unpass")
 			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonHoldFailed)
+			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
 			if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] == "" || a[v1alpha1.HaltedFromAnnotation] != "" {
 				w.Failf("halted from %q because of %q", a[v1alpha1.HaltedFromAnnotation], a[v1alpha1.HaltedAnnotation])
 			}
@@ -218,7 +218,7 @@ func partitionStories() []world.Story {
 			five.second(w, atPartition(2))
 			five.crashes(w)
 			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonHoldFailed)
+			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
 			if from := five.stored(w).GetAnnotations()[v1alpha1.HaltedFromAnnotation]; from != "2" {
 				w.Failf("halted from %q", from)
 			}
@@ -231,7 +231,7 @@ func partitionStories() []world.Story {
 			five.keeps(w, 4)
 			five.crashes(w)
 			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonHoldFailed)
+			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
 		}},
 		{Name: "halt without a place for a partition", Options: nativeOptions(), Run: func(w *world.World) {
 			set := makeSet(5)
@@ -257,7 +257,7 @@ func partitionStories() []world.Story {
 		{Name: "fail while blocking is off", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
 			five.second(w)
 			five.crashes(w)
-			five.given(w, 0, v1alpha1.ReasonHoldFailed)
+			five.given(w, 0, v1alpha1.ReasonVerificationFailed)
 		}},
 		{Name: "fail, and roll back", Options: every(on(settings.NameSelfHealing, "")), Run: func(w *world.World) {
 			five.second(w)
@@ -341,7 +341,7 @@ func partitionStories() []world.Story {
 			w.SkipAdmission()
 			five.crashes(w)
 			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonHoldFailed)
+			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
 		}},
 		{Name: "stay while nobody looks", Options: every(), Run: func(w *world.World) {
 			five.second(w)
@@ -356,7 +356,7 @@ func partitionStories() []world.Story {
 			five.second(w)
 			w.Until("all pods are replaced", func() bool { _, old := five.split(w); return len(old) == 0 })
 			five.given(w, 0, v1alpha1.ReasonHoldRanOut)
-			if !slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventHoldRanOut }) {
+			if !slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventHoldEnded }) {
 				w.Failf("nothing tells of it")
 			}
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -364,7 +364,7 @@ func partitionStories() []world.Story {
 		{Name: "run out where silence fails", Options: heldNatives("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")), Run: func(w *world.World) {
 			five.second(w)
 			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonHoldFailed)
+			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
 			if _, old := five.split(w); len(old) != 4 {
 				w.Failf("%d old pods are left", len(old))
 			}
@@ -394,7 +394,7 @@ func partitionStories() []world.Story {
 			five.setPartition(w, 0)
 			five.keeps(w, 4)
 			five.patch(w, undefended)
-			five.given(w, 0, v1alpha1.ReasonHoldEnded)
+			five.given(w, 0, v1alpha1.ReasonReleaseEnded)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
 		{Name: "enforced removed past admission while held", Options: every(), Run: func(w *world.World) {
@@ -402,13 +402,13 @@ func partitionStories() []world.Story {
 			five.second(w, func(s *appsv1.StatefulSet) { defended(by, s) })
 			w.SkipAdmission()
 			five.patch(w, undefended)
-			five.given(w, 0, v1alpha1.ReasonHoldEnded)
+			five.given(w, 0, v1alpha1.ReasonReleaseEnded)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
 		{Name: "adopted while held", Options: every(), Run: func(w *world.World) {
 			five.second(w)
 			w.Unseen(func() { five.patch(w, adopted(w)) })
-			five.given(w, 0, v1alpha1.ReasonHoldEnded)
+			five.given(w, 0, v1alpha1.ReasonReleaseEnded)
 			five.setPartition(w, 3) // its owner's decision
 			five.given(w, 3, "")
 			five.patch(w, templatePatch("third"))
@@ -417,7 +417,7 @@ func partitionStories() []world.Story {
 		{Name: "turn it off", Options: every(), Run: func(w *world.World) {
 			five.second(w)
 			w.Set(settings.NameHolding, false, "")
-			five.given(w, 0, v1alpha1.ReasonHoldEnded)
+			five.given(w, 0, v1alpha1.ReasonReleaseEnded)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
 		{Name: "scale up", Options: every(), Run: func(w *world.World) {
@@ -453,7 +453,7 @@ func partitionStories() []world.Story {
 		{Name: "scale to nothing", Options: every(), Run: func(w *world.World) {
 			five.second(w)
 			five.scale(w, 0)
-			five.given(w, 0, v1alpha1.ReasonHoldEnded)
+			five.given(w, 0, v1alpha1.ReasonReleaseEnded)
 		}},
 		{Name: "a DaemonSet is not", Options: every(), Run: func(w *world.World) {
 			n := natives()[1]

@@ -221,7 +221,7 @@ var holdStories = []world.Story{
 		if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 6 {
 			w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
 		}
-		endedBy(w, v1alpha1.ReasonHoldFailed)
+		endedBy(w, v1alpha1.ReasonVerificationFailed)
 		override(w, "repair")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
@@ -386,7 +386,7 @@ var holdStories = []world.Story{
 		Run: func(w *world.World) {
 			startsTooLate(w)
 			until(w, v1alpha1.ChangeWorkloadSuspend)
-			endedBy(w, v1alpha1.ReasonHoldFailed)
+			endedBy(w, v1alpha1.ReasonVerificationFailed)
 			givenBack(w, 0, 600)
 			if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 3 {
 				w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
@@ -407,7 +407,7 @@ var holdStories = []world.Story{
 		w.Set(settings.NameObserve, true, "")
 		givenBack(w, 0, 600)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
-		if slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventWouldHold }) {
+		if slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventDryRun }) {
 			w.Failf("it would have been held, and was")
 		}
 		release(w, "third")
@@ -419,7 +419,7 @@ var holdStories = []world.Story{
 		heldRelease(w, 4)
 		w.Set(settings.NameHolding, false, "")
 		givenBack(w, 0, 600)
-		endedBy(w, v1alpha1.ReasonHoldEnded)
+		endedBy(w, v1alpha1.ReasonReleaseEnded)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "hold, and scale", Options: held("every", 60*time.Second), Run: func(w *world.World) {

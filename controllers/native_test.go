@@ -136,7 +136,7 @@ func nativeStories() (all []world.Story) {
 			isHeld(w, 6)
 			w.Unseen(func() { patch(w, undefended) })
 			givenBack(w, 0, 600)
-			endedBy(w, v1alpha1.ReasonHoldEnded)
+			endedBy(w, v1alpha1.ReasonReleaseEnded)
 			patch(w, `{"spec":{"minReadySeconds":7}}`)
 			givenBack(w, 7, 600)
 		}},
@@ -560,7 +560,7 @@ func (n native) slipsObserved(w *world.World) {
 	n.patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/observe":"enabled"}}}`)
 	w.Start()
 	w.Until("it is told what would have been done", func() bool {
-		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventWouldRollBack })
+		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventDryRun })
 	})
 	w.For(10 * time.Minute)
 	if a := n.stored(w).GetAnnotations(); a[v1alpha1.ReleaseAnnotation] != "2" || n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
@@ -589,7 +589,7 @@ func (n native) owned(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	n.patch(w, imagePatch(world.BadImage))
 	w.Until("it is told what would have been done", func() bool {
-		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventWouldRollBack })
+		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventDryRun })
 	})
 	n.patch(w, templatePatch("second"))
 	n.patch(w, imagePatch("good"))

@@ -42,7 +42,7 @@ import (
 // OpsConfigInfoReconciler says on each setting whether it is in force, and
 // keeps the last valid value for when it is made invalid. It tells of settings
 // of namespaces of their own that take away from the defense: events
-// DefenseLowered and DefenseRestored.
+// DefenseChanged.
 type OpsConfigInfoReconciler struct {
 	*cluster.Cluster
 	// started is when this process did: one that ran before `manager leave` begins no
@@ -85,7 +85,7 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	updated := object.DeepCopy()
 	updated.Status.InForce = assessment.InForce
 	updated.Status.ObservedGeneration = object.Generation
-	meta.SetStatusCondition(&updated.Status.Conditions, metav1.Condition{
+	v1alpha1.SetCondition("OpsConfigInfo", &updated.Status.Conditions, metav1.Condition{
 		Type:               v1alpha1.ConditionAccepted,
 		Status:             conditionStatus(assessment.Accepted),
 		Reason:             assessment.Reason,
@@ -120,9 +120,8 @@ func (r *OpsConfigInfoReconciler) noteKinds(setting *v1alpha1.OpsConfigInfo) {
 		if name == "" || meta.FindStatusCondition(setting.Status.Conditions, name) != nil {
 			continue
 		}
-		meta.SetStatusCondition(&setting.Status.Conditions, metav1.Condition{
+		v1alpha1.SetCondition("OpsConfigInfo", &setting.Status.Conditions, metav1.Condition{
 			Type: name, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown, LastTransitionTime: metav1.NewTime(r.Clock.Now()),
-			Message: "workloads of this kind are defended since then; what they were at before is their baseline",
 		})
 	}
 }
@@ -143,9 +142,8 @@ func (r *OpsConfigInfoReconciler) noteInstalled(setting *v1alpha1.OpsConfigInfo,
 	case said.Status == metav1.ConditionTrue || !r.started.After(said.LastTransitionTime.Time):
 		return
 	}
-	meta.SetStatusCondition(&setting.Status.Conditions, metav1.Condition{
+	v1alpha1.SetCondition("OpsConfigInfo", &setting.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionInstalled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown, LastTransitionTime: metav1.NewTime(since),
-		Message: "this installation runs since then; workloads that were not released since are baselines",
 	})
 }
 
@@ -154,6 +152,9 @@ func (r *OpsConfigInfoReconciler) noteInstalled(setting *v1alpha1.OpsConfigInfo,
 func (r *OpsConfigInfoReconciler) assess(
 	ctx context.Context, object *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo,
 ) (a settings.Assessment, ours bool, err error) {
+	if replaced := settings.Replaced(object, operator); replaced != nil {
+		return *replaced, true, nil
+	}
 	if object.Namespace == r.Operator {
 		return settings.Assess(object), true, nil
 	}
@@ -175,15 +176,16 @@ func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo, 
 		}
 		level, where = metrics.LevelOperator, "all workloads, unless their namespaces or they have values of their own"
 	}
+	report := func(eventType, detail string) {
+		r.Recorder.Eventf(after, nil, eventType, v1alpha1.EventDefenseChanged, "Configure", "%s", v1alpha1.EventMessage(v1alpha1.EventDefenseChanged, detail))
+	}
 	did, does := settings.Lowers(before.Name, before.Status.InForce, above), settings.Lowers(after.Name, after.Status.InForce, above)
 	switch {
 	case does && !did:
 		metrics.DefenseLowered(after.Name, level)
-		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, v1alpha1.EventDefenseLowered, "Configure",
-			"the setting %s, enable=%t, lowers the defense of %s", after.Name, after.Spec.Enable, where)
+		report(corev1.EventTypeWarning, fmt.Sprintf("the setting %s, enable=%t, lowers the defense of %s", after.Name, after.Spec.Enable, where))
 	case did && !does:
-		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, v1alpha1.EventDefenseRestored, "Configure",
-			"the setting %s no longer lowers the defense of %s", after.Name, where)
+		report(corev1.EventTypeNormal, fmt.Sprintf("the setting %s no longer lowers the defense of %s", after.Name, where))
 	}
 }
 

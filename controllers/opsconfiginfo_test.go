@@ -54,9 +54,9 @@ func TestHoldingLowered(t *testing.T) {
 		steps    []v1alpha1.OpsConfigValue
 		want     []string // events
 	}{
-		"off":                             {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off}, []string{"DefenseLowered"}},
-		"off and on again":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off, on}, []string{"DefenseLowered", "DefenseRestored"}},
-		"on, and then off":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on, off}, []string{"DefenseLowered"}},
+		"off":                             {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off}, []string{"DefenseChanged"}},
+		"off and on again":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off, on}, []string{"DefenseChanged", "DefenseChanged"}},
+		"on, and then off":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on, off}, []string{"DefenseChanged"}},
 		"on":                              {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on}, nil},
 		"off, as the operator has it":     {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{off}, nil},
 		"on and off where it is off":      {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{on, off}, nil},

@@ -122,7 +122,7 @@ func (r *OrderReconciler) emit(ctx context.Context, before, after verify.Subject
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
 		log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
-		if e.Reason == defense.EventOrderCheckMissing {
+		if e.Reason == v1alpha1.EventCheckError {
 			metrics.OrderCheckMissing()
 		}
 		if after.Workload != nil {

@@ -101,16 +101,16 @@ func rollbacks(w *world.World) (n int) {
 	return n
 }
 
-// braked is the metric that the alert AlterShieldBrake is about. All tests of this
+// limited is the metric that the alert AlterShieldRollbacksLimited is about. All tests of this
 // package count on it. It has no value before the first rollback that waits.
-func braked(t *testing.T) float64 {
+func limited(t *testing.T) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "altershield_rollbacks_braked_total" {
+		if f.GetName() == "altershield_rollbacks_limited_total" {
 			sum := 0.0
 			for _, m := range f.GetMetric() { // of all kinds
 				sum += m.GetCounter().GetValue()
@@ -131,12 +131,12 @@ func TestRegistryOutage(t *testing.T) {
 	for i := range 20 {
 		images[fmt.Sprintf("web-%02d:2", i)] = world.Image{Pull: 40 * time.Second}
 	}
-	before := braked(t)
+	before := limited(t)
 	e := world.Play(t, world.Story{Name: "outage", Run: outage}, world.Options{Nodes: 5, Images: images, Verbose: *verbose})
 	if wrong := slices.Concat(e.Violations, e.Errors); e.Problem != "" || len(wrong) > 0 {
 		t.Errorf("%s\n%s\n%s", e.Problem, strings.Join(wrong, "\n"), e.Log)
 	}
-	if n := braked(t) - before; n < 10 {
+	if n := limited(t) - before; n < 10 {
 		t.Errorf("the metric counts %v rollbacks that were held back", n)
 	}
 }
@@ -162,9 +162,9 @@ func outage(w *world.World) {
 	}
 	f.goesOn(8 * time.Minute)
 	// What has pods up already may have the others wait on one node.
-	held, tolerated := f.each(f.says(v1alpha1.ReasonBrake)), f.each(f.says(v1alpha1.ReasonTolerated))
+	held, tolerated := f.each(f.says(v1alpha1.ReasonRollbackLimit)), f.each(f.says(v1alpha1.ReasonTolerated))
 	if len(held) < 10 || len(held)+len(tolerated)+rollbacks(w) != 20 {
-		w.Failf("the brake holds %s back, %s are tolerated, %d were rolled back", held, tolerated, rollbacks(w))
+		w.Failf("the rollback limit holds %s back, %s are tolerated, %d were rolled back", held, tolerated, rollbacks(w))
 	}
 	w.SetRegistry(true)
 	f.goesOn(10 * time.Minute)
@@ -172,20 +172,20 @@ func outage(w *world.World) {
 		w.Failf("%d run what Git has ten minutes after the registry is back", n)
 	}
 	f.goesOn(time.Hour)
-	if left := f.each(func(name string) bool { return !f.runs(name) || f.says(v1alpha1.ReasonBrake)(name) }); len(left) > 0 {
-		w.Failf("%s do not run what Git has an hour later, or still say that the brake holds them", left)
+	if left := f.each(func(name string) bool { return !f.runs(name) || f.says(v1alpha1.ReasonRollbackLimit)(name) }); len(left) > 0 {
+		w.Failf("%s do not run what Git has an hour later, or still say that the rollback limit holds them", left)
 	}
 	if n := rollbacks(w); n != 3 || len(f.denied) != n {
 		w.Failf("%d rollbacks, %d workloads were denied", n, len(f.denied))
 	}
 	told := 0
 	for _, e := range w.Events() {
-		if e.Reason == v1alpha1.ReasonBrake {
+		if e.Reason == v1alpha1.EventRollbackRefused && strings.Contains(e.Message, "in the last ") {
 			told++
 		}
 	}
 	if told < 10 {
-		w.Failf("%d events tell of the brake", told)
+		w.Failf("%d events tell of the rollback limit", told)
 	}
 }
 

@@ -44,6 +44,7 @@ var foundSeeds = []uint64{585, 1795453875000054, 1795453875000071, 1795453875000
 var (
 	seedOnly = flag.Uint64("world.seed", 0, "play the random story of this seed alone, as a failure names it")
 	without  = flag.String("world.without", "", "leave these acts out of the random story, by their numbers")
+	seedsOf  = flag.String("world.seeds", "", "play the random stories of these seeds instead, as 141-180")
 )
 
 // soakTime is how long random stories are played, where `make test-soak` says so.
@@ -67,17 +68,28 @@ func TestRandomStories(t *testing.T) {
 	case os.Getenv(soakTime) != "":
 		soakRandom(t)
 	default:
-		all := slices.Clone(foundSeeds)
-		for seed := uint64(firstSeed); seed < firstSeed+seeds; seed++ {
-			all = append(all, seed)
+		played := slices.Concat(foundSeeds, seedsBetween(firstSeed, firstSeed+seeds-1))
+		if *seedsOf != "" {
+			var first, last uint64
+			if _, err := fmt.Sscanf(*seedsOf, "%d-%d", &first, &last); err != nil || first > last {
+				t.Fatalf("-world.seeds has no first and last seed: %q", *seedsOf)
+			}
+			played = seedsBetween(first, last)
 		}
-		for _, seed := range all {
+		for _, seed := range played {
 			t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 				t.Parallel()
 				tryRandom(t, seed)
 			})
 		}
 	}
+}
+
+func seedsBetween(first, last uint64) (all []uint64) {
+	for seed := first; seed <= last; seed++ {
+		all = append(all, seed)
+	}
+	return all
 }
 
 // mostFound is after how many failures a soak ends.

@@ -92,13 +92,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		return fmt.Errorf("add the calls of probes: %w", err)
 	}
 	setups := map[string]func(ctrl.Manager) error{
-		"workload":       newWorkloadReconciler(c).SetupWithManager,
+		"workload":       newWorkloadReconciler(c, clusterUID != "").SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
 		"changepod":      newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c), cel, probe).SetupWithManager,
 		"releasecheck":   newReleaseCheckReconciler(c, cel, probe).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
-		"repair":         newRepairReconciler(c).SetupWithManager,
+		"eviction":       newEvictionReconciler(c).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c, started: c.Clock.Now()}).SetupWithManager,
 	}
 	if o.Server != nil {

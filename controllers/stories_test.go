@@ -364,6 +364,38 @@ var stories = []world.Story{
 	}},
 }
 
+// recordStories are those in which users delete the operator's records.
+var recordStories = []world.Story{
+	{Name: "delete the records of a block", Moving: true, Run: func(w *world.World) {
+		create(w, web(2))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		block(w)
+		stays := func(when string) {
+			w.Rest()
+			if err := w.Patch("web", templatePatch("refused")); err == nil || !labelled(w, v1alpha1.SuspendLabel) {
+				w.Failf("%s a blocked workload was released, or the block is gone: %v", when, err)
+			}
+		}
+		for _, b := range w.Batches(w.Change("web")) {
+			must(w, w.Delete(b))
+		}
+		stays("without its batches")
+		c := w.Change("web")
+		must(w, w.Delete(c))
+		w.Until("the release is recorded again", func() bool {
+			again := w.Change("web")
+			return again != nil && again.UID != c.UID && again.Spec.Release == c.Spec.Release
+		})
+		stays("without its record")
+		// A release that was not judged again is no reason to lift the block.
+		w.For(time.Hour)
+		stays("an hour later")
+		override(w, "repair")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
+	}},
+}
+
 // serverStories are those with AlterShield Server.
 var serverStories = []world.Story{
 	{Name: "passes", Options: withServer(nil), Run: func(w *world.World) {
@@ -433,6 +465,48 @@ var serverStories = []world.Story{
 		release(w, "third")
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
+	{Name: "passes a held rollout after its policy does", Options: heldByServer(nil), Run: func(w *world.World) {
+		create(w, web(3))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Server().Script(simulator.Script{Delay: time.Minute, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost}})
+		release(w, "second")
+		waveJudged(w)
+		w.For(15 * time.Second) // the policy has passed them
+		isHeld(w, 3)
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 600)
+		endedBy(w, v1alpha1.ReasonHoldVerified)
+	}},
+	{Name: "fails a held rollout after its policy passed it", Options: heldByServer(nil), Run: func(w *world.World) {
+		create(w, web(3))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Server().Script(simulator.Script{Verdict: altershield.VerdictFail, Delay: 45 * time.Second,
+			Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost}})
+		release(w, "bad")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		givenBack(w, 0, 600)
+		endedBy(w, v1alpha1.ReasonVerificationFailed)
+		if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 3 {
+			w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
+		}
+	}},
+	{Name: "is silent while a rollout is held", Options: heldByServer(soon()), Run: func(w *world.World) {
+		create(w, web(3))
+		ended(w, v1alpha1.ChangeWorkloadSuccess)
+		w.Server().Script(simulator.Script{Never: true, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost}})
+		release(w, "second")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		givenBack(w, 0, 600)
+		endedBy(w, v1alpha1.ReasonHoldVerified)
+	}},
+}
+
+// heldByServer are settings by which rollouts wait for the server, too, and longer for it
+// than for a policy.
+func heldByServer(more map[string]v1alpha1.OpsConfigValue) world.Options {
+	o := held("every", 5*time.Second, more)
+	o.Server = true
+	return o
 }
 
 func withServer(settings map[string]v1alpha1.OpsConfigValue) world.Options {

@@ -41,6 +41,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -50,6 +51,8 @@ import (
 // from those that another object owns by now.
 type WorkloadReconciler struct {
 	*cluster.Cluster
+	// server: releases are checked by AlterShield Server.
+	server bool
 	// unenrolled are the versions workloads outside of the defense were last
 	// seen with. It only spares baselines a doubt that their times leave, so
 	// that it is gone after a restart does no harm.
@@ -60,7 +63,7 @@ type WorkloadReconciler struct {
 	// tells.
 	held    sync.Map // workload.Key -> *defense.HeldWorkload
 	deleted *lru.LRUExpireCache
-	// tooLarge are the workloads whose event EventTooLarge was sent, until they fit again.
+	// tooLarge are the workloads whose event EventDefenseChanged was sent, until they fit again.
 	tooLarge sync.Map // workload.Key -> true
 	// unknown are the labels and annotations that each workload has and the operator does not
 	// know, whose events were sent.
@@ -71,10 +74,6 @@ type WorkloadReconciler struct {
 	// ChangeWorkload, by its UID.
 	processed *lru.LRUExpireCache
 }
-
-// eventUnquarantineRefused is the reason of the event of a request to end a quarantine that has
-// no effect.
-const eventUnquarantineRefused = "UnquarantineRefused"
 
 const (
 	// maxProcessed is for how many workloads that is remembered, and processedFor for
@@ -89,8 +88,8 @@ const (
 	deletedFor = 24 * time.Hour
 )
 
-func newWorkloadReconciler(c *cluster.Cluster) *WorkloadReconciler {
-	return &WorkloadReconciler{Cluster: c, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock), processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock)}
+func newWorkloadReconciler(c *cluster.Cluster, server bool) *WorkloadReconciler {
+	return &WorkloadReconciler{Cluster: c, server: server, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock), processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock)}
 }
 
 // sighting is a workload with the version of its template.
@@ -148,7 +147,7 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	}
 	r.seeHeld(ns, key, w)
 	r.reportTooLarge(ns, key, w)
-	r.reportUnknown(ns, key, w)
+	r.reportUnknown(ctx, ns, key, w)
 	in, err := r.observe(ctx, ns, w)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -179,18 +178,26 @@ func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.K
 		return
 	}
 	if _, reported := r.tooLarge.LoadOrStore(key, true); !reported {
-		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventTooLarge, Message: fmt.Sprintf(
+		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDefenseChanged, Message: fmt.Sprintf(
 			"the %s is not defended: its labels and its annotations %s* take more than 16 KiB of memory; remove some of them",
 			w.Kind(), v1alpha1.SettingAnnotationPrefix)}, "Watch")
 	}
 }
 
 // reportUnknown sends one event for each label, annotation and value of a workload that has a
-// prefix of the operator and that it does not know. A manager that takes over sends them again.
-func (r *WorkloadReconciler) reportUnknown(ns cluster.Namespace, key workload.Key, w *defense.Workload) {
+// prefix of the operator and that the operator does not know or cannot use, and for each annotation
+// of its namespace that AlterShield Server cannot take. A manager that takes over sends them again.
+func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Namespace, key workload.Key, w *defense.Workload) {
 	var unknown []string
 	if ns.Enrolled && !defense.OptedOut(w.Labels) {
 		unknown = defense.UnknownWords(w.Labels, w.Annotations)
+		if inForce, err := r.InForceOf(ctx, w, nil); err == nil { // else the next look reports them
+			unknown = append(unknown, inForce.Problems...)
+		}
+		if ns.Meta != nil && r.server {
+			_, _, problems := verify.OrderOf(ns.Meta)
+			unknown = append(unknown, problems...)
+		}
 	}
 	reported, _ := r.unknown.Load(key)
 	before, _ := reported.([]string)
@@ -478,7 +485,7 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *defense.Workload) 
 	}
 	log.FromContext(ctx).Info("removed the record of an earlier installation: the workload is a baseline", "version", w.RecordedVersion())
 	for annotation, reason := range map[string]string{
-		v1alpha1.RollbackToAnnotation: v1alpha1.ReasonRollbackRefused, v1alpha1.UnquarantineAnnotation: eventUnquarantineRefused,
+		v1alpha1.RollbackToAnnotation: v1alpha1.EventRollbackRefused, v1alpha1.UnquarantineAnnotation: v1alpha1.EventUnknownMetadata,
 	} {
 		if asked, ok := w.Annotations[annotation]; ok {
 			r.dropped(w, annotation, asked, reason)
@@ -543,7 +550,7 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *defense.Workload, re
 	log.FromContext(ctx).Info("recorded a release that admission did not record, or saw otherwise than it is stored",
 		"version", rec.Version, "seen", w.RecordedVersion(), "release", rec.Release, "slipped", rec.Slipped)
 	if rec.Slipped {
-		r.Event(w, nil, defense.Event{Type: corev1.EventTypeNormal, Reason: "ReleaseRecorded",
+		r.Event(w, nil, defense.Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventAdmissionBypassed,
 			Message: fmt.Sprintf("version %s was released past the admission webhook; it is verified like any other release", rec.Version)}, "Record")
 	}
 	return nil
@@ -637,15 +644,15 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 	if plan.Resumed {
 		message := fmt.Sprintf("the %s because of version %s is over: a write that admission did not see took it back",
 			w.Words.Halt(), w.Annotations[v1alpha1.HaltedAnnotation])
-		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: "RolloutResumed", Message: message}, "Resume")
+		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRolloutResumed, Message: message}, "Resume")
 	}
 	if before {
-		r.dropped(w, v1alpha1.UnquarantineAnnotation, plan.Unquarantine, eventUnquarantineRefused)
+		r.dropped(w, v1alpha1.UnquarantineAnnotation, plan.Unquarantine, v1alpha1.EventUnknownMetadata)
 	}
 	if o := plan.Override; o != nil {
 		metrics.Overridden(w.GVK.Kind)
 		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
-		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: "BlockOverridden",
+		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBlockOverridden,
 			Message: fmt.Sprintf("version %s: %s passed the block, the quarantine, the halt or the hold with the label %s",
 				o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
 	}
@@ -663,9 +670,9 @@ func (r *WorkloadReconciler) emitUnquarantined(ctx context.Context, w *defense.W
 	if u == nil {
 		return
 	}
-	reason := "QuarantineEnded"
+	reason := v1alpha1.EventQuarantineEnded
 	if len(u.Ended) == 0 {
-		reason = eventUnquarantineRefused
+		reason = v1alpha1.EventUnknownMetadata
 	}
 	log.FromContext(ctx).Info("a user asked to end a quarantine", "asked", u.Asked, "ended", u.Ended, "user", u.User)
 	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: u.Describe()}, "Unquarantine")

@@ -85,7 +85,14 @@ func (d *Defaults) create(ctx context.Context) error {
 	if err := d.createPolicy(ctx); err != nil {
 		return err
 	}
+	var there v1alpha1.OpsConfigInfoList
+	if err := d.Client.List(ctx, &there, client.InNamespace(d.Namespace)); err != nil {
+		return fmt.Errorf("list opsconfiginfoes: %w", err)
+	}
 	for _, object := range settings.DefaultObjects(d.Namespace) {
+		if settings.Has(there.Items, object.Name) {
+			continue // perhaps under a former name, whose value a default must not replace
+		}
 		err := d.Client.Create(ctx, &object)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create opsconfiginfo %s/%s: %w", d.Namespace, object.Name, err)

@@ -159,11 +159,12 @@ func (h *Heartbeat) tell(ctx context.Context) error {
 	if err := h.Client.Status().Patch(ctx, &pod, client.StrategicMergeFrom(before)); err != nil {
 		return fmt.Errorf("patch the status of pod %s: %w", h.Pod, err)
 	}
+	message := v1alpha1.EventMessage(v1alpha1.EventServerHealthChanged, h.health.Message)
 	switch {
 	case !h.health.Healthy():
-		h.Recorder.Eventf(&pod, nil, corev1.EventTypeWarning, v1alpha1.EventServerUnhealthy, "AskServer", "%s", h.health.Message)
+		h.Recorder.Eventf(&pod, nil, corev1.EventTypeWarning, v1alpha1.EventServerHealthChanged, "AskServer", "%s", message)
 	case was == corev1.ConditionFalse:
-		h.Recorder.Eventf(&pod, nil, corev1.EventTypeNormal, v1alpha1.EventServerHealthy, "AskServer", "%s", h.health.Message)
+		h.Recorder.Eventf(&pod, nil, corev1.EventTypeNormal, v1alpha1.EventServerHealthChanged, "AskServer", "%s", message)
 	}
 	return nil
 }

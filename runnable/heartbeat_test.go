@@ -192,7 +192,7 @@ var _ = Describe("the heartbeat", func() {
 		down := clock.Now()
 		h.beat(ctx)
 		Expect(condition()).To(And(is(corev1.ConditionFalse, v1alpha1.ReasonUnreachable, down), HaveField("Message", ContainSubstring("connection refused"))))
-		Expect(said()).To(And(HavePrefix("Warning "+v1alpha1.EventServerUnhealthy), ContainSubstring("connection refused")))
+		Expect(said()).To(And(HavePrefix("Warning "+v1alpha1.EventServerHealthChanged), ContainSubstring("connection refused")))
 
 		By("writing nothing while it stays so, in another container of the pod, too")
 		var before corev1.Pod
@@ -212,7 +212,7 @@ var _ = Describe("the heartbeat", func() {
 		clock.Step(time.Minute)
 		h.beat(ctx)
 		Expect(condition()).To(is(corev1.ConditionFalse, v1alpha1.ReasonPermissionDenied, down))
-		Expect(said()).To(HavePrefix("Warning " + v1alpha1.EventServerUnhealthy))
+		Expect(said()).To(HavePrefix("Warning " + v1alpha1.EventServerHealthChanged))
 
 		By("coming back, while the API server refuses to write it down")
 		server.answer(nil)
@@ -224,7 +224,7 @@ var _ = Describe("the heartbeat", func() {
 		clock.Step(time.Minute)
 		h.beat(ctx)
 		Expect(condition()).To(is(corev1.ConditionTrue, v1alpha1.ReasonAnswers, clock.Now()))
-		Expect(said()).To(HavePrefix("Normal " + v1alpha1.EventServerHealthy))
+		Expect(said()).To(HavePrefix("Normal " + v1alpha1.EventServerHealthChanged))
 	})
 })
 

@@ -61,7 +61,7 @@ func (m *missingReport) tell(ctx context.Context, missing []string) error {
 		return client.IgnoreNotFound(err) // it is made at the start, and then told
 	}
 	said := meta.FindStatusCondition(setting.Status.Conditions, v1alpha1.ConditionWebhooksConfigured)
-	if (said != nil || message != "") && (said == nil || (said.Status == metav1.ConditionFalse) != (message != "") || message != "" && said.Message != message) {
+	if (said != nil || message != "") && (said == nil || (said.Status == metav1.ConditionFalse) != (message != "") || v1alpha1.Detail("OpsConfigInfo", said) != message) {
 		if err := m.write(ctx, setting, message); err != nil {
 			return err
 		}
@@ -74,17 +74,17 @@ func (m *missingReport) write(ctx context.Context, setting *v1alpha1.OpsConfigIn
 	updated := setting.DeepCopy()
 	condition := metav1.Condition{
 		Type: v1alpha1.ConditionWebhooksConfigured, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonConfigured,
-		Message: "both webhook configurations are there", ObservedGeneration: setting.Generation, LastTransitionTime: metav1.NewTime(m.clock.Now()),
+		ObservedGeneration: setting.Generation, LastTransitionTime: metav1.NewTime(m.clock.Now()),
 	}
 	if message != "" {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonConfigurationMissing, message
 	}
-	meta.SetStatusCondition(&updated.Status.Conditions, condition)
+	v1alpha1.SetCondition("OpsConfigInfo", &updated.Status.Conditions, condition)
 	if err := m.client.Status().Update(ctx, updated); err != nil {
 		return fmt.Errorf("update status of opsconfiginfo %s/%s: %w", setting.Namespace, setting.Name, err)
 	}
 	if message != "" && (m.told == nil || *m.told != message) {
-		m.recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventWebhookConfigurationMissing, "Configure", "%s", message)
+		m.recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventWebhookConfigurationMissing, "Configure", "%s", v1alpha1.EventMessage(v1alpha1.EventWebhookConfigurationMissing, message))
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func TestMissing(t *testing.T) {
 	}
 	c.clock.Step(recreateAfter)
 	r.round(ctx)
-	told := "False ConfigurationMissing ValidatingWebhookConfiguration " + validating + ": missing; no release is denied or checked at admission: " + remedy
+	told := "False ConfigurationMissing A webhook configuration was deleted, so no block is effective: ValidatingWebhookConfiguration " + validating + ": missing; no release is denied or checked at admission: " + remedy
 	expect("refused", told, 1, 1)
 	for range 10 {
 		c.clock.Step(time.Second)
@@ -143,7 +143,7 @@ func TestMissing(t *testing.T) {
 	c.clock.Step(createAgain)
 	r.round(ctx)
 	r.round(ctx)
-	expect("with the right to", "True Configured both webhook configurations are there", 1, 2)
+	expect("with the right to", "True Configured The webhook configurations exist again.", 1, 2)
 	if missing["ValidatingWebhookConfiguration"] {
 		t.Error("the metric says that it is missing")
 	}

@@ -114,7 +114,7 @@ func (s *RollbackScanner) refuse(ctx context.Context, w *defense.Workload, why s
 	log.FromContext(ctx).Info("refused to roll a workload back", "to", request, "cause", why)
 	message := fmt.Sprintf("the rollback to %s that the annotation %s asked for is refused: %s",
 		defense.Brief(request), v1alpha1.RollbackToAnnotation, why)
-	s.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonRollbackRefused, Message: message}, "Rollback")
+	s.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRollbackRefused, Message: message}, "Rollback")
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *defense.Workload, rb 
 		return err
 	}
 	if !rb.Asked() {
-		if err := s.TakeBrake(ctx, w); err != nil {
+		if err := s.TakeLimit(ctx, w); err != nil {
 			return err
 		}
 	}

@@ -139,7 +139,7 @@ func (g *gate) pass(ctx context.Context, q Question, of *defense.AdmissionObject
 	q.standing = g.standing(ctx, q)
 	denial, warning = g.ask(logr.NewContext(ctx, log), s.Settings, q)
 	if denial != "" && s.Observe {
-		metrics.Observed(q.of.GroupVersionKind().Kind, v1alpha1.EventWouldDeny)
+		metrics.DryRun(q.of.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
 		return "", defense.WouldDeny(s.ObservedBy, denial)
 	}
 	return denial, warning

@@ -97,7 +97,7 @@ func TestObservingTheAdmissionCheck(t *testing.T) {
 	for name, test := range map[string]struct {
 		observe bool
 		warns   string
-	}{"defended": {false, ""}, "observed": {true, "it would have been denied: deployment sleep: version"}} {
+	}{"defended": {false, ""}, "observed": {true, "enforce mode denies it: deployment sleep: version"}} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeChecker{
 				answer:   func(context.Context, Question) (Answer, error) { return Answer{Explanation: "a freeze"}, nil },

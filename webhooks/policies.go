@@ -142,7 +142,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 			answer = all.Decide()
 		}
 		if answer.WouldDeny {
-			metrics.Observed(kind.GroupVersionKind().Kind, v1alpha1.EventWouldDeny)
+			metrics.DryRun(kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
 		}
 		if answer.Denial != "" {
 			return admission.Denied(answer.Denial).WithWarnings(answer.Warnings...), nil

@@ -253,7 +253,7 @@ func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest)
 			return admission.Allowed(""), nil
 		}
 		if by := observedBy(ctx, o, &request); by != "" {
-			metrics.Observed(kind.GroupVersionKind().Kind, v1alpha1.EventWouldDeny)
+			metrics.DryRun(kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
 			return admission.Allowed("").WithWarnings(verdict.Observed(by).Warning), nil
 		}
 		return admission.Denied(verdict.Message), nil

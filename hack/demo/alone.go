@@ -78,7 +78,7 @@ func (a *alone) crash(ctx context.Context) error {
 		return err
 	}
 	fmt.Print("\nThe operator has made one policy by itself:\n")
-	if err := a.prints(ctx, []string{"Enforce", "stays-up"}, "-n", controlplane.ManagerNamespace, "get", "defensepolicies", "-o", "wide"); err != nil {
+	if err := a.prints(ctx, []string{"Enforce", "CHECKS"}, "-n", controlplane.ManagerNamespace, "get", "defensepolicies"); err != nil {
 		return err
 	}
 	if err := a.run(ctx, "apply", "-f", "hack/demo/shop.yaml"); err != nil {

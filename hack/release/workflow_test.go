@@ -36,9 +36,13 @@ type workflow struct {
 			Uses string         `json:"uses"`
 			Run  string         `json:"run"`
 			With map[string]any `json:"with"`
+			Env  map[string]any `json:"env"`
 		} `json:"steps"`
 	} `json:"jobs"`
 }
+
+// asRoot runs a program as root, with the Go of the user.
+const asRoot = `sudo -E env "PATH=$PATH" "HOME=$HOME" `
 
 // pinnedAction is an action by its commit, with the version as a comment.
 var pinnedAction = regexp.MustCompile(`^\s*- uses: ([\w-]+/[\w-]+@[0-9a-f]{40}) # v\d+\.\d+\.\d+$`)
@@ -79,6 +83,9 @@ func TestWorkflows(t *testing.T) {
 				if strings.Contains(step.Run, "make sign") && job.Permissions["id-token"] != "write" {
 					t.Errorf("%s: %s signs without an identity", file, name)
 				}
+				if strings.Contains(step.Run, ".ci/run") && (!strings.HasPrefix(step.Run, asRoot) || step.Env["REQUIRE_NODES"] != "1") {
+					t.Errorf("%s: %s may run no nodes: run it as root, with REQUIRE_NODES", file, step.Run)
+				}
 				if step.Uses != "" && !pinned[step.Uses] {
 					t.Errorf("%s: %s is not pinned by commit, with its version behind", file, step.Uses)
 				}
@@ -107,7 +114,8 @@ func checkRun(t *testing.T, file, run string, targets map[string]bool) {
 		}
 	case run == "" || strings.HasPrefix(run, "cosign login "):
 	default:
-		if info, err := os.Stat(filepath.Join(root, run)); err != nil || info.Mode()&0o100 == 0 {
+		program := strings.TrimPrefix(run, asRoot)
+		if info, err := os.Stat(filepath.Join(root, program)); err != nil || info.Mode()&0o100 == 0 {
 			t.Errorf("%s: %q is neither make nor a program of the repository", file, run)
 		}
 	}

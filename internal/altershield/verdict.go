@@ -197,10 +197,10 @@ func (v Verdict) explainRules() []string {
 }
 
 // line makes text of the server fit for a condition or a log: one line, no
-// control characters.
+// control characters, and none that set the direction of writing.
 func line(s string) string {
 	s = strings.ToValidUTF8(s, "�")
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.In(r, unicode.Cc, unicode.Bidi_Control) }), " ")
 }
 
 // maxLink is the longest link that is shown or kept.

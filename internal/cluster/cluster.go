@@ -25,6 +25,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -86,6 +87,9 @@ func New(mgr ctrl.Manager, o Options) *Cluster {
 // Event emits an event on a workload; related is the object that caused it, or
 // nil.
 func (c *Cluster) Event(w *defense.Workload, related client.Object, e defense.Event, action string) {
+	e.Message = v1alpha1.EventMessage(e.Reason, defense.Printable(e.Message))
+	// Events of one reason and one action on one version of an object are a series, whose later messages are lost.
+	action += e.Act
 	regarding := &metav1.PartialObjectMetadata{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: w.UID, ResourceVersion: w.ResourceVersion},
 	}

@@ -261,14 +261,14 @@ func TestReportDenied(t *testing.T) {
 	if told := len(recorder.Events); told != 1 {
 		t.Errorf("told %d times, want once", told)
 	}
-	if condition := meta.FindStatusCondition(stored().Status.Conditions, v1alpha1.ConditionWritesAccepted); condition == nil ||
-		condition.Status != metav1.ConditionFalse || condition.Reason != v1alpha1.ReasonRecordDenied {
+	if condition := meta.FindStatusCondition(stored().Status.Conditions, v1alpha1.ConditionDefended); condition == nil ||
+		condition.Status != metav1.ConditionFalse || condition.Reason != v1alpha1.ReasonWriteDenied {
 		t.Errorf("condition %+v", condition)
 	}
-	if err := c.NoteAccepted(t.Context(), stored(), ActBlock); err != nil || meta.IsStatusConditionTrue(stored().Status.Conditions, v1alpha1.ConditionWritesAccepted) {
+	if err := c.NoteAccepted(t.Context(), stored(), ActBlock); err != nil || stored().Status.DeniedWrite == nil {
 		t.Errorf("another act accepts it, %v", err)
 	}
-	if err := c.NoteAccepted(t.Context(), stored(), ActRecord); err != nil || meta.IsStatusConditionFalse(stored().Status.Conditions, v1alpha1.ConditionWritesAccepted) {
+	if err := c.NoteAccepted(t.Context(), stored(), ActRecord); err != nil || stored().Status.DeniedWrite != nil {
 		t.Errorf("it is not accepted again, %v", err)
 	}
 	for _, other := range []error{errors.New("down"), nil} {
@@ -284,21 +284,21 @@ func TestTakeBrake(t *testing.T) {
 		w.UID, w.Annotations = uid, web().Recorded(newVersion, release).Obj().Annotations
 		return w
 	}
-	brake := wrappers.MakeOpsConfigInfo("operator", settings.NameBrake, v1alpha1.TypeBrake).On("2/1h").Obj()
+	brake := wrappers.MakeOpsConfigInfo("operator", settings.NameLimit, v1alpha1.TypeLimit).On("2/1h").Obj()
 	c := clusterOf(t, interceptor.Funcs{}, brake)
 	for _, release := range []int64{1, 1, 2, 2} { // all of one workload
-		if err := c.TakeBrake(t.Context(), at("web", release)); err != nil {
+		if err := c.TakeLimit(t.Context(), at("web", release)); err != nil {
 			t.Fatalf("release %d: %v", release, err)
 		}
 	}
-	if err := c.TakeBrake(t.Context(), at("other", 1)); !Outdated(err) {
+	if err := c.TakeLimit(t.Context(), at("other", 1)); !Outdated(err) {
 		t.Errorf("without room in the namespace: %v, want to decide again", err)
 	}
-	counted, err := c.Brake(t.Context())
+	counted, err := c.RollbackLimit(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, changed, ok := counted.Take(settings.Settings{Brake: true, BrakeCount: 3, BrakeWindow: time.Hour}, testNow, at("web", 2)); changed || !ok {
+	if _, changed, ok := counted.Take(settings.Settings{Limit: true, LimitCount: 3, LimitWindow: time.Hour}, testNow, at("web", 2)); changed || !ok {
 		t.Error("the second release is not counted")
 	}
 }

@@ -105,24 +105,24 @@ func IgnoreGone(err error) error {
 // Act is something the operator does for a release, as a condition and an event
 // name it when it is denied.
 type Act struct {
-	// reason of the condition WritesAccepted.
-	reason string
+	// write of status.deniedWrite.
+	write string
 	// what is done, as in "could not ...".
 	what string
 }
 
 // What is written for a release.
 var (
-	ActBlock    = Act{v1alpha1.ReasonBlockDenied, "block the workload"}
-	ActLift     = Act{v1alpha1.ReasonLiftDenied, "lift the block of the workload"}
-	ActResume   = Act{v1alpha1.ReasonResumeDenied, "resume the workload"}
-	ActPace     = Act{v1alpha1.ReasonPaceDenied, "change the pace of the rollout, which waits for its verdicts"}
-	ActBatch    = Act{v1alpha1.ReasonBatchDenied, "create a batch"}
-	ActRollBack = Act{v1alpha1.ReasonRollbackDenied, "roll the workload back"}
-	ActRecord   = Act{v1alpha1.ReasonRecordDenied, "record the release"}
-	ActLabel    = Act{v1alpha1.ReasonRecordDenied, "label the pods of the release"}
-	ActHandBack = Act{v1alpha1.ReasonRecordDenied, "give the fields of the template back to the field manager that applies the workload"}
-	ActRequest  = Act{v1alpha1.ReasonRequestDenied, "accept the request for a rollback"}
+	ActBlock    = Act{defense.WriteBlock, "block the workload"}
+	ActLift     = Act{defense.WriteLift, "lift the block of the workload"}
+	ActResume   = Act{defense.WriteResume, "resume the workload"}
+	ActPace     = Act{defense.WritePace, "change the pace of the rollout, which waits for its verdicts"}
+	ActBatch    = Act{defense.WriteBatch, "create a batch"}
+	ActRollBack = Act{defense.WriteRollback, "roll the workload back"}
+	ActRecord   = Act{defense.WriteRecord, "record the release"}
+	ActLabel    = Act{defense.WriteRecord, "label the pods of the release"}
+	ActHandBack = Act{defense.WriteRecord, "give the fields of the template back to the field manager that applies the workload"}
+	ActRequest  = Act{defense.WriteRequest, "accept the request for a rollback"}
 )
 
 // DeniedError is a write that was refused for a reason that only a user can
@@ -219,8 +219,8 @@ func (c *Cluster) Try(w *defense.Workload, a Act, write func() error) error {
 	return c.denials.try(w, a, write)
 }
 
-// ReportDenied emits an event of a write that was denied, once, and sets the
-// condition WritesAccepted of the release it is for, if there is one. Any other
+// ReportDenied emits an event of a write that was denied, once, and records it
+// in the status of the release it is for, if there is one. Any other
 // error is returned unchanged.
 func (c *Cluster) ReportDenied(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, err error) error {
 	denied := (*DeniedError)(nil)
@@ -236,29 +236,27 @@ func (c *Cluster) ReportDenied(ctx context.Context, w *defense.Workload, change 
 	}
 }
 
-// EmitDenied logs a write that was denied and emits an event of its reason, once.
+// EmitDenied logs a write that was denied and emits the event WriteDenied, once.
 // Related is the object that the write is for, or nil.
 func (c *Cluster) EmitDenied(ctx context.Context, w *defense.Workload, related client.Object, d *DeniedError) {
 	if d.Log(ctx, "namespace", w.Namespace, "name", w.Name) {
-		c.Event(w, related, defense.Event{Type: corev1.EventTypeWarning, Reason: d.act.reason, Message: d.Describe()}, "Write")
+		c.Event(w, related, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventWriteDenied, Message: d.Describe()}, "Write")
 	}
 }
 
-// noteDenied sets the condition WritesAccepted of a release to False, because a
-// write for it is denied.
+// noteDenied records in the status of a release that a write for it is denied.
 func (c *Cluster) noteDenied(ctx context.Context, change *v1alpha1.ChangeWorkload, d *DeniedError) error {
 	updated := change.DeepCopy()
-	if !defense.NoteDenied(&updated.Status, change.Generation, c.Clock.Now(), d.act.reason, d.Describe()) {
+	if !defense.NoteDenied(&updated.Status, change.Generation, c.Clock.Now(), d.act.write, d.Describe()) {
 		return nil
 	}
 	return c.UpdateStatus(ctx, updated)
 }
 
-// NoteAccepted sets the condition WritesAccepted of a release to True, if one
-// of these writes was denied.
+// NoteAccepted clears status.deniedWrite of a release, if one of these writes was denied.
 func (c *Cluster) NoteAccepted(ctx context.Context, change *v1alpha1.ChangeWorkload, acts ...Act) error {
 	updated := change.DeepCopy()
-	if !defense.NoteAccepted(&updated.Status, change.Generation, c.Clock.Now(), Reasons(acts...)...) {
+	if !defense.NoteAccepted(&updated.Status, change.Generation, c.Clock.Now(), Writes(acts...)...) {
 		return nil
 	}
 	return c.UpdateStatus(ctx, updated)
@@ -272,11 +270,11 @@ func (c *Cluster) UpdateStatus(ctx context.Context, change *v1alpha1.ChangeWorkl
 	return nil
 }
 
-// Reasons are those of the condition WritesAccepted that stand for acts.
-func Reasons(acts ...Act) []string {
-	reasons := make([]string, len(acts))
+// Writes are the names of acts in status.deniedWrite.
+func Writes(acts ...Act) []string {
+	writes := make([]string, len(acts))
 	for i, a := range acts {
-		reasons[i] = a.reason
+		writes[i] = a.write
 	}
-	return reasons
+	return writes
 }

@@ -58,7 +58,7 @@ func (c *Cluster) ObserveRollback(ctx context.Context, key workload.Key) (in def
 	if in.History, err = c.History(ctx, w.Namespace, w.UID); err != nil {
 		return in, false, err
 	}
-	if in.Brake, err = c.Brake(ctx); err != nil {
+	if in.Limit, err = c.RollbackLimit(ctx); err != nil {
 		return in, false, err
 	}
 	if in.NeedsPods() {

@@ -87,7 +87,7 @@ func TestAdmissionChecks(t *testing.T) {
 			warnings: []string{"deployment sleep would be refused, did it not only observe, by the check shop/p/b: no limits",
 				"deployment sleep passed the check shop/p/c unseen, which could not be made: it took longer than 2s"}},
 		"of an observed workload": {observedBy: "the annotation x", checks: []AdmissionCheck{unmade, advised}, would: true, warnings: []string{
-			"allowed, because the workload is only observed, by the annotation x; otherwise it would have been denied: deployment sleep is refused by the check shop/p/a: no limits; see the handbook",
+			"allowed in observe mode, by the annotation x; enforce mode denies it: deployment sleep is refused by the check shop/p/a: no limits; see the handbook",
 			"deployment sleep passed the check shop/p/c unseen, which could not be made: it took longer than 2s"}},
 		"of an observed workload that passes": {observedBy: "the annotation x", checks: []AdmissionCheck{passed}},
 	} {

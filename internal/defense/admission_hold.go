@@ -64,6 +64,12 @@ func ParseHoldEnd(value string) (HoldEnd, bool) {
 		return HoldEnd{}, false
 	}
 	e := HoldEnd{Release: ParseRelease(parts[0]), Reason: parts[1], User: parts[2]}
+	switch e.Reason { // of earlier builds
+	case "Failed":
+		e.Reason = v1alpha1.ReasonVerificationFailed
+	case "Ended":
+		e.Reason = v1alpha1.ReasonReleaseEnded
+	}
 	return e, e.Release > 0 && e.describe() != ""
 }
 
@@ -71,17 +77,17 @@ func ParseHoldEnd(value string) (HoldEnd, bool) {
 func (e HoldEnd) describe() string {
 	switch e.Reason {
 	case v1alpha1.ReasonHoldVerified:
-		return "the pods that were waited for are verified"
+		return "the pods are verified"
 	case v1alpha1.ReasonHoldRanOut:
-		return "pods have no verdict after the longest time that is waited, and silence does not fail"
-	case v1alpha1.ReasonHoldFailed:
+		return "pods had no verdict in time, and silence does not fail"
+	case v1alpha1.ReasonVerificationFailed:
 		return "the release failed"
 	case v1alpha1.ReasonHoldEdited:
 		return cmp.Or(e.User, UnknownUser) + " set a field that the hold had changed"
 	case v1alpha1.ReasonHoldStuck:
-		return "a pod of an earlier version is not Ready, and the StatefulSet makes no pod of this release before that one is Ready"
-	case v1alpha1.ReasonHoldEnded:
-		return "nothing of this release is to be waited for any more"
+		return "a pod of an earlier version is not Ready"
+	case v1alpha1.ReasonReleaseEnded:
+		return "nothing of the release is left to wait for"
 	default:
 		return ""
 	}

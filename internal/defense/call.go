@@ -247,15 +247,15 @@ func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration, unconfir
 	polled := c.Last == AnswerNotPassed
 	switch {
 	case polled && unconfirmed:
-		return v1alpha1.ReasonPolledNotPassed, fmt.Sprintf("the server let the %s check pass without a verdict, because it ran into the server's own timeout: "+
+		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("the server let the %s check pass without a verdict, because it ran into the server's own timeout: "+
 			"polled for %s, the server said that it has not passed", stage, limit)
 	case unconfirmed:
-		return v1alpha1.ReasonTimeout, fmt.Sprintf("the server let the %s check pass, and could not be asked within %s whether it passed or ran into the server's own timeout", stage, limit)
+		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("the server let the %s check pass, and could not be asked within %s whether it passed or ran into the server's own timeout", stage, limit)
 	case polled:
-		return v1alpha1.ReasonPolledNotPassed, fmt.Sprintf("no %s verdict came within %s; the server was polled and said that the check has not passed: "+
+		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("no %s verdict came within %s; the server was polled and said that the check has not passed: "+
 			"it still goes on, timed out, or failed", stage, limit)
 	default:
-		return v1alpha1.ReasonTimeout, fmt.Sprintf("no %s verdict came within %s", stage, limit)
+		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("no %s verdict came within %s", stage, limit)
 	}
 }
 

@@ -188,7 +188,7 @@ func (b *batch) beginPending() {
 			continue
 		}
 		canceled := *c
-		canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "the policy has no such check any more"
+		canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "the policy has no such check now"
 		SetCheck(&b.status.Checks, canceled, b.Now)
 	}
 }
@@ -258,15 +258,15 @@ func eventOf(before, now *v1alpha1.CheckStatus) string {
 	case now.Phase == before.Phase && now.Reason == before.Reason && slices.Equal(now.FailedPods, before.FailedPods):
 		return ""
 	case now.Phase == v1alpha1.CheckFailed && now.Mode == v1alpha1.ModeObserve:
-		return v1alpha1.EventWouldFail
+		return v1alpha1.EventDryRun
 	case now.Phase == v1alpha1.CheckFailed:
 		return v1alpha1.EventCheckFailed
 	case now.Phase == v1alpha1.CheckError:
 		return v1alpha1.EventCheckError
 	case now.Reason == v1alpha1.ReasonTolerated:
-		return v1alpha1.EventPodsFailing
+		return v1alpha1.EventPodsUnavailable
 	case now.Reason == v1alpha1.ReasonSameOnOldPods && before.Reason != now.Reason:
-		return v1alpha1.EventCheckInconclusive
+		return v1alpha1.EventCheckError
 	default:
 		return ""
 	}
@@ -296,7 +296,7 @@ func (b *batch) passedBy() {
 	}
 	if s.Message == v1alpha1.ChangePodMessageSkipped {
 		s.Message = v1alpha1.ChangePodMessagePostFinish
-		b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the checks passed")
+		b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed, "")
 	}
 }
 

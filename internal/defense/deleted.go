@@ -80,7 +80,7 @@ func DecideDeletion(in DeletionInput) (plan DeletionPlan) {
 	}
 	plan.ForgetDeleted = true
 	if in.Now.UID != deleted.Workload.UID {
-		plan.CreatedAgain = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventCreatedAgain,
+		plan.CreatedAgain = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
 			Message: fmt.Sprintf("%s created the %s again, which was deleted while %s: neither block nor quarantine survives that",
 				in.Now.ReleasedBy(), in.Now.Kind(), deleted.By)}
 	}

@@ -70,7 +70,7 @@ func TestDecideDeletion(t *testing.T) {
 				want.Deleted = &Event{Type: "Warning", Reason: v1alpha1.EventDeletedWhileBlocked, Message: test.deleted}
 			}
 			if test.again != "" {
-				want.CreatedAgain = &Event{Type: "Warning", Reason: v1alpha1.EventCreatedAgain, Message: test.again}
+				want.CreatedAgain = &Event{Type: "Warning", Reason: v1alpha1.EventDeletedWhileBlocked, Message: test.again}
 			}
 			if diff := cmp.Diff(want, DecideDeletion(test.in)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)

@@ -19,6 +19,7 @@ package defense
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -32,26 +33,81 @@ func DescribeDenial(what, message string) string {
 	return fmt.Sprintf("could not %s, the operator tries again: %s", what, Brief(message))
 }
 
-// NoteDenied says in a status that a write for the release is denied; false when
-// it says so already. What a policy says may differ from try to try, so only
-// another kind of write makes it say anything else.
-func NoteDenied(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, reason, message string) bool {
-	if said := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionWritesAccepted); said != nil && said.Status == metav1.ConditionFalse && said.Reason == reason {
+// Writes of the operator for a release, in status.deniedWrite.
+const (
+	WriteBlock    = "Block"
+	WriteLift     = "Lift"
+	WriteResume   = "Resume"
+	WritePace     = "Pace"
+	WriteBatch    = "Batch"
+	WriteRollback = "Rollback"
+	WriteRequest  = "Request"
+	WriteRecord   = "Record"
+)
+
+// NoteDenied records in a status that a write for the release is denied, and reports whether
+// the status changed. The message of a policy may differ from try to try, so only another
+// write replaces it.
+func NoteDenied(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, write, message string) bool {
+	if s.DeniedWrite != nil && s.DeniedWrite.Write == write {
 		return false
 	}
-	conditions{&s.Conditions, generation, now}.set(v1alpha1.ConditionWritesAccepted, metav1.ConditionFalse, reason, "%s", message)
+	lowered := loweredMessage(s)
+	s.DeniedWrite = &v1alpha1.DeniedWrite{Write: write, Message: Brief(message)}
+	conditions{kindRelease, &s.Conditions, generation, now}.setDefended(s.DeniedWrite, "", lowered)
 	return true
 }
 
-// NoteAccepted says in a status that what was denied for one of these reasons is
-// no more; false when it was not.
-func NoteAccepted(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, reasons ...string) bool {
-	said := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionWritesAccepted)
-	if said == nil || said.Status != metav1.ConditionFalse || !slices.Contains(reasons, said.Reason) {
+// NoteAccepted clears the denied write of a status if it is one of these, and reports whether it was.
+func NoteAccepted(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, writes ...string) bool {
+	if s.DeniedWrite == nil || !slices.Contains(writes, s.DeniedWrite.Write) {
 		return false
 	}
-	conditions{&s.Conditions, generation, now}.set(v1alpha1.ConditionWritesAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the write that was denied succeeded, or is not needed any more")
+	c, lowered := conditions{kindRelease, &s.Conditions, generation, now}, loweredMessage(s)
+	s.DeniedWrite = nil
+	switch {
+	case strings.HasPrefix(lowered, loweredByAnnotations):
+		c.setDefended(nil, v1alpha1.ReasonLowered, lowered)
+	case lowered != "":
+		c.setDefended(nil, v1alpha1.ReasonObserving, lowered)
+	default:
+		c.set(v1alpha1.ConditionDefended, metav1.ConditionTrue, v1alpha1.ReasonRecovered, WriteAccepted)
+	}
 	return true
+}
+
+// setDefended sets ConditionDefended to False, with the worst reason and a message that lists all.
+func (c conditions) setDefended(denied *v1alpha1.DeniedWrite, reason, lowered string) {
+	message := lowered
+	if denied != nil {
+		reason, message = v1alpha1.ReasonWriteDenied, denied.Message
+		if lowered != "" {
+			message += alsoLowered + lowered
+		}
+	}
+	c.set(v1alpha1.ConditionDefended, metav1.ConditionFalse, reason, "%s", message)
+}
+
+// WriteAccepted is the message of ConditionDefended once a denied write is over.
+const WriteAccepted = "the denied write succeeded, or is no longer needed"
+
+// alsoLowered separates a denied write from other reasons in the message of ConditionDefended.
+const alsoLowered = "; also: "
+
+// loweredMessage is the part of the message of ConditionDefended that is about the settings.
+func loweredMessage(s *v1alpha1.ChangeWorkloadStatus) string {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended)
+	if c == nil || c.Status != metav1.ConditionFalse {
+		return ""
+	}
+	lowered := Detail(c)
+	if s.DeniedWrite != nil {
+		_, lowered, _ = strings.Cut(strings.TrimPrefix(lowered, s.DeniedWrite.Message), alsoLowered)
+	}
+	if former, ok := strings.CutPrefix(lowered, formerLowered); ok {
+		return loweredByAnnotations + former
+	}
+	return lowered
 }
 
 // BlockDenied is what is left of a plan whose block was denied: the release fails
@@ -62,11 +118,11 @@ func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Tim
 	if plan.Status != nil {
 		status = plan.Status.DeepCopy()
 	}
-	NoteDenied(status, change.Generation, now, v1alpha1.ReasonBlockDenied, message)
-	if said := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonBlockDenied {
+	NoteDenied(status, change.Generation, now, WriteBlock, message)
+	if said := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonWriteDenied {
 		meta.SetStatusCondition(&status.Conditions, *said)
 	} else {
-		conditions{&status.Conditions, change.Generation, now}.set(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockDenied, "%s", message)
+		conditions{kindRelease, &status.Conditions, change.Generation, now}.set(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonWriteDenied, "%s", message)
 	}
 	heldAsBefore(status, change)
 	keepTransition(status.Conditions, change.Status.Conditions)
@@ -84,7 +140,7 @@ func PaceDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time
 	if plan.Status != nil {
 		status = plan.Status.DeepCopy()
 	}
-	NoteDenied(status, change.Generation, now, v1alpha1.ReasonPaceDenied, message)
+	NoteDenied(status, change.Generation, now, WritePace, message)
 	heldAsBefore(status, change)
 	left.PutOff = false
 	left.Status = decided(status, &change.Status, now)
@@ -112,12 +168,11 @@ func keepTransition(conditions, before []metav1.Condition) {
 
 // paceDenied reports whether the last write of a halt or of a hold was denied.
 func (d *release) paceDenied() bool {
-	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionWritesAccepted)
-	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonPaceDenied
+	return d.status.DeniedWrite != nil && d.status.DeniedWrite.Write == WritePace
 }
 
 // blockDenied says that the block of this release was denied so far.
 func (d *release) blockDenied() bool {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
-	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonBlockDenied && !d.Workload.blocked()
+	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonWriteDenied && !d.Workload.blocked()
 }

@@ -82,7 +82,7 @@ limitations under the License.
 //     or halted because it failed. It passes the block.
 //   - Quarantine: versions that were rolled back or left by a way back. Admission
 //     denies to release them again.
-//   - Brake: the limit of spontaneous rollbacks in the whole cluster.
+//   - Limit: the limit of spontaneous rollbacks in the whole cluster.
 //   - History: the templates of versions that succeeded, kept as
 //     ControllerRevisions, and the baseline.
 //   - Proven: a version that has run well for some time after its success.

@@ -17,7 +17,9 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -57,13 +59,21 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 		}
 		return fmt.Sprintf("the release succeeded: %d pods passed", s.PassCount)
 	case v1alpha1.ChangeWorkloadRollback:
-		return said(v1alpha1.ConditionRolledBack)
+		how := strings.TrimPrefix(said(v1alpha1.ConditionRolledBack), "rolled back ") // as an earlier build has it
+		if !strings.HasPrefix(how, toVersion) {
+			return "the release was rolled back: " + how // a user undid it
+		}
+		return "the release was rolled back " + how
 	case v1alpha1.ChangeWorkloadSuspend:
 		return "the release failed: " + said(v1alpha1.ConditionVerified) + hangOf(s)
 	case v1alpha1.ChangeWorkloadCanceled:
-		return "the release was canceled: " + said(v1alpha1.ConditionProgressing) + hangOf(s)
+		why := ""
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProgressing); c != nil {
+			why = strings.TrimSuffix(c.Message, ".") // the sentence has why it was canceled, the detail whether it was stuck
+		}
+		return "the release was canceled: " + why + hangOf(s)
 	case v1alpha1.ChangeWorkloadFailed:
-		return "the release is not verified: " + said(v1alpha1.ConditionOrderAccepted)
+		return "the release is not verified: " + stepMessage(s, v1alpha1.StepAccepted)
 	default:
 		return "the release did not end: " + said(v1alpha1.ConditionProgressing) + hangOf(s)
 	}
@@ -76,8 +86,14 @@ func hangOf(s *v1alpha1.ChangeWorkloadStatus) string {
 	if c == nil || c.Status != metav1.ConditionFalse || rankOfHang(c.Reason) == 0 && c.Reason != v1alpha1.ReasonObserving {
 		return ""
 	}
-	return "; " + c.Message
+	if detail := Detail(c); strings.HasPrefix(detail, toVersion) {
+		return "; it would have been rolled back " + detail
+	}
+	return "; " + Detail(c)
 }
+
+// toVersion begins the detail of ConditionRolledBack that names the target of a rollback.
+const toVersion = "to version "
 
 // HowBatchEnded says the same of a batch whose end is told after it.
 func HowBatchEnded(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) string {
@@ -86,9 +102,9 @@ func HowBatchEnded(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) s
 	case c == nil:
 		return "the batch ended"
 	case c.Reason != v1alpha1.ReasonReleaseEnded || batch.Spec.Attempt != change.Status.Attempt:
-		return c.Message
+		return cmp.Or(v1alpha1.Detail(kindBatch, c), c.Message)
 	default:
-		return c.Message + "; " + HowReleaseEnded(&change.Status)
+		return cmp.Or(v1alpha1.Detail(kindBatch, c), c.Message) + "; " + HowReleaseEnded(&change.Status)
 	}
 }
 
@@ -145,7 +161,7 @@ func (o *order) nodeEnded(a Answer) {
 	s := o.status
 	s.OrderStage = v1alpha1.OrderPostSubmitted
 	s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-	o.condition(v1alpha1.ConditionOrderPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded,
+	o.step(v1alpha1.StepPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded,
 		"AlterShield Server was notified that the release did not succeed; what its POST check says does not count")
 }
 

@@ -66,21 +66,21 @@ func TestEndWithoutSuccess(t *testing.T) {
 		"its order failed, then replaced": {verdict: map[string]string{"PRE order": "fail"}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
 			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release failed: the PRE check of the order failed: fail: the server says fail"},
 		"rolled back": {verdict: map[string]string{"POST 1": ""}, then: rolledBack, end: v1alpha1.FinishRollback,
-			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "rolled back to version " + versionB + "; release a fix, this version is in quarantine: "},
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was rolled back to version " + versionB + ": NeverStarted: pod sleep-0"},
 		"replaced": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: a newer release replaced this one before it ended"},
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: A newer release or a rollback replaced this release before it ended"},
 		"deleted": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.in.Workload.Deleting = true }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: the workload is deleted"},
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: The workload was deleted"},
 		"stuck, then replaced": {world: func(d *defended) {
 			d.in.Workload.Rollout.Complete, d.in.Workload.Rollout.Stuck, d.in.Workload.Rollout.Message = false, true, "progress deadline exceeded"
 		}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel, want: []string{"Finish 1", "Finish order without success", "End order"},
-			why: "the release was canceled: a newer release replaced this one before it ended; the rollout was stuck: the rollout does not move: progress deadline exceeded"},
+			why: "the release was canceled: A newer release or a rollback replaced this release before it ended: the rollout was stuck: progress deadline exceeded"},
 		"stuck, and not ended yet": {world: func(d *defended) {
 			d.in.Workload.Rollout.Complete, d.in.Workload.Rollout.Stuck, d.in.Workload.Rollout.Message = false, true, "progress deadline exceeded"
-		}, want: []string{"Finish 1"}, why: "the release did not end: the rollout does not move: progress deadline exceeded"},
+		}, want: []string{"Finish 1"}, why: "the release did not end: progress deadline exceeded"},
 		"a batch fails its PRE check": {verdict: map[string]string{"PRE 1": "fail"}, want: []string{"Finish 1 without success"}, why: "the release failed: pod sleep-0: fail: the server says fail"},
 		"replaced while a batch is in its PRE check": {verdict: map[string]string{"PRE 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish order without success", "End order", "Finish 1 without success"}, why: "the release was canceled: a newer release replaced this one before it ended"},
+			want: []string{"Finish order without success", "End order", "Finish 1 without success"}, why: "the release was canceled: A newer release or a rollback replaced this release before it ended"},
 		"its PRE check goes on": {verdict: map[string]string{"PRE order": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
 			answer: map[string]AnswerKind{"Finish order": AnswerUnsupported}, want: []string{"Finish order without success", "End order"}, within: 31 * time.Second},
 		"the node cannot be ended": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
@@ -288,5 +288,35 @@ func TestHowEnded(t *testing.T) {
 	}
 	if batch.Spec.Attempt = 2; HowBatchEnded(change, batch) != "the release ended" {
 		t.Errorf("of another attempt: %q", HowBatchEnded(change, batch))
+	}
+}
+
+// TestHowItWasRolledBack says who or what rolled a release back, of this build and of an earlier one.
+func TestHowItWasRolledBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		status v1alpha1.ChangeWorkloadStatusType
+		reason string
+		detail string
+		want   string
+	}{
+		"by the operator":     {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonNeverStarted, "to version b: x", "the release was rolled back to version b: x"},
+		"by an earlier build": {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonNeverStarted, "rolled back to version b; x", "the release was rolled back to version b; x"},
+		"undone by a user":    {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonVerificationFailed, "jane went back to version b: x", "the release was rolled back: jane went back to version b: x"},
+		"in observe mode": {v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonObserving, "to version b: x",
+			"the release did not end: Pods are being replaced; it would have been rolled back to version b: x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &v1alpha1.ChangeWorkloadStatus{Status: c.status}
+			set := conditions{kindRelease, &s.Conditions, 1, testNow}
+			set.set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "")
+			status := metav1.ConditionFalse
+			if c.status == v1alpha1.ChangeWorkloadRollback {
+				status = metav1.ConditionTrue
+			}
+			set.set(v1alpha1.ConditionRolledBack, status, c.reason, "%s", c.detail)
+			if got := HowReleaseEnded(s); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
 	}
 }

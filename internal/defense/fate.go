@@ -56,7 +56,7 @@ const (
 // left says of each version of the workload why it was left: by a rollback, by a user who
 // went back, or by a release over it. The quarantine says so before the records do, which
 // may be gone.
-func (in *RepairInput) left() func(version string) Leaving {
+func (in *EvictionInput) left() func(version string) Leaving {
 	q := ParseQuarantine(in.Workload.Annotations, time.Time{}) // with what is over
 	return func(version string) Leaving {
 		if version == in.Workload.Version {
@@ -71,7 +71,7 @@ func (in *RepairInput) left() func(version string) Leaving {
 
 // leftByQuarantine is what the quarantine says of a version, before the release that the
 // workload is at. One that was released again after it is judged by its record.
-func (in *RepairInput) leftByQuarantine(q Quarantine, version string) (Leaving, bool) {
+func (in *EvictionInput) leftByQuarantine(q Quarantine, version string) (Leaving, bool) {
 	r, held := q.Reason(version)
 	switch r.Cause {
 	case v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested:
@@ -94,7 +94,7 @@ func (p *Past) releasedAfter(version string, number int64) bool {
 // leftByRecord is what the record of its last release says of a version, and the history
 // of successes. It was left when the release began that the workload is at. In one cache,
 // the record of that release is not seen before a Success that came earlier.
-func (in *RepairInput) leftByRecord(version string) Leaving {
+func (in *EvictionInput) leftByRecord(version string) Leaving {
 	last, begun := (*v1alpha1.ChangeWorkload)(nil), time.Time{}
 	for i := range in.Past.Changes {
 		c := &in.Past.Changes[i]

@@ -64,15 +64,15 @@ func OwnsNode(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
 		s.OrderID == ownOrderID(clusterOf(s.OrderID), change, batch.Spec.Release, batch.Spec.Attempt)
 }
 
-// RepairOrder gives a release its own order again where its status names another
+// ResetOrder gives a release its own order again where its status names another
 // one: it is submitted, or, where it is to be ended, ended. There is no status where
 // nothing is wrong, or nothing is to be done about the order any more.
-func RepairOrder(in OrderInput, cluster types.UID) OrderPlan {
+func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	own := ownOrderID(cluster, in.Change, in.Change.Status.ObservedRelease, in.Change.Status.Attempt)
 	if s := &in.Change.Status; s.OrderID == own || own == "" || s.OrderID == "" || !OrderWaits(in.Change) {
 		return OrderPlan{}
 	}
-	o := &order{OrderInput: in, status: in.Change.Status.DeepCopy()}
+	o := &order{OrderInput: in, status: currentStatus(in.Change)}
 	foreign := o.status.OrderID
 	o.status.OrderID, o.status.OrderNodeID, o.status.OrderURL = own, "", ""
 	if o.status.OrderEnd == "" {
@@ -86,9 +86,9 @@ func RepairOrder(in OrderInput, cluster types.UID) OrderPlan {
 	return o.finishPlan()
 }
 
-// RepairBatch has a batch begin again whose status names a node that was not
+// ResetBatch has a batch begin again whose status names a node that was not
 // started for it. There is no status where nothing is wrong.
-func RepairBatch(in BatchInput) BatchPlan {
+func ResetBatch(in BatchInput) BatchPlan {
 	s := &in.Batch.Status
 	if s.ChangePodID == "" || s.Status == v1alpha1.ChangePodExecuteDone || in.Change == nil || OwnsNode(in.Change, in.Batch) {
 		return BatchPlan{}

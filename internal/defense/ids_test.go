@@ -80,7 +80,7 @@ func TestForeignIDs(t *testing.T) {
 			if got := OwnsNode(change, batch); got != test.node {
 				t.Errorf("owns the node: %t", got)
 			}
-			order := RepairOrder(OrderInput{Now: testNow, Settings: settings.Default(), Change: change, Defended: true}, "some-cluster")
+			order := ResetOrder(OrderInput{Now: testNow, Settings: settings.Default(), Change: change, Defended: true}, "some-cluster")
 			stage := v1alpha1.OrderStage("")
 			if order.Status != nil {
 				fixed := change.DeepCopy()
@@ -92,7 +92,7 @@ func TestForeignIDs(t *testing.T) {
 			if stage != test.repairedOrder {
 				t.Errorf("the order is repaired to %q, want %q", stage, test.repairedOrder)
 			}
-			repaired := RepairBatch(BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true})
+			repaired := ResetBatch(BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true})
 			status := v1alpha1.ChangePodStatusType("")
 			if repaired.Status != nil {
 				if status = repaired.Status.Status; repaired.Status.ChangePodID != "" || repaired.Status.OrderID != "" || len(repaired.Events) != 1 {

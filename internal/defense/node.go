@@ -150,7 +150,7 @@ func (n *node) next(now time.Time, calls Calls) (t turn, call Call, wait time.Du
 	case nodeIdle:
 	case nodeToStart:
 		if n.pre.overdue(now) && calls.triedSince(CallStart, n.pre.deadline(now)) {
-			return turn{to: turnPreOver, reason: v1alpha1.ReasonSubmitFailed, message: "the PRE check could not be submitted within " + n.pre.limit.String()}, CallNone, 0
+			return turn{to: turnPreOver, reason: v1alpha1.ReasonNotSubmitted, message: "the PRE check could not be submitted within " + n.pre.limit.String()}, CallNone, 0
 		}
 		call, wait = calls.next(CallStart, now, n.pre.deadline(now))
 	case nodePre:
@@ -167,7 +167,7 @@ func (n *node) next(now time.Time, calls Calls) (t turn, call Call, wait time.Du
 			return turn{to: turnPostOver, reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true}, CallNone, 0
 		case n.id == "":
 			// Its start was refused: there is nothing to end, as was told then.
-			return turn{to: turnPostOver, reason: v1alpha1.ReasonSubmitFailed, message: "the server has no node of it", answered: true}, CallNone, 0
+			return turn{to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the server has no node of it", answered: true}, CallNone, 0
 		}
 		return n.finish(now, calls)
 	case nodePost:
@@ -194,7 +194,7 @@ func (n *node) isLast(call Call, now time.Time) bool {
 // finish notifies the end of a node.
 func (n *node) finish(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
 	if n.post.overdue(now) && calls.triedSince(CallFinish, n.post.deadline(now)) {
-		return turn{to: turnPostOver, reason: v1alpha1.ReasonSubmitFailed, message: "the POST check could not be submitted within " + n.post.limit.String()}, CallNone, 0
+		return turn{to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the POST check could not be submitted within " + n.post.limit.String()}, CallNone, 0
 	}
 	call, wait = calls.next(CallFinish, now, n.post.deadline(now))
 	return turn{}, call, wait

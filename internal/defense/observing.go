@@ -27,6 +27,12 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
+// loweredByAnnotations begins the message about settings of the workload's own.
+const loweredByAnnotations = "annotations: "
+
+// formerLowered began it in an earlier build.
+const formerLowered = "annotations of the workload lower its defense: "
+
 // explainDefense says of a release whether its workload is defended in full. An
 // event says only how the workload itself lowers the defense. What a namespace
 // does is reported once, on its setting, and not on each of its workloads.
@@ -34,26 +40,28 @@ func (d *release) explainDefense() {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionDefended)
 	reason, message := "", ""
 	if d.Settings.Observe {
-		reason, message = v1alpha1.ReasonObserving,
-			"only observed, by "+d.ObservedBy+": nothing is blocked, paused, rolled back or put into quarantine"
+		reason, message = v1alpha1.ReasonObserving, "observe mode by "+d.ObservedBy
 	}
 	if len(d.Lowered) > 0 {
 		reason, message = v1alpha1.ReasonLowered,
-			strings.TrimSuffix("annotations of the workload lower its defense: "+strings.Join(d.Lowered, ", ")+"; "+message, "; ")
+			strings.TrimSuffix(loweredByAnnotations+strings.Join(d.Lowered, ", ")+"; "+message, "; ")
 	}
 	switch {
-	case reason != "" && (said == nil || said.Status == metav1.ConditionTrue || said.Reason != reason || said.Message != message):
-		d.condition(v1alpha1.ConditionDefended, metav1.ConditionFalse, reason, "%s", message)
+	case reason != "" && (said == nil || said.Status == metav1.ConditionTrue || loweredMessage(d.status) != message):
+		conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.setDefended(d.status.DeniedWrite, reason, message)
 		if reason == v1alpha1.ReasonLowered {
-			d.event(corev1.EventTypeWarning, v1alpha1.EventDefenseLowered, message)
+			d.event(corev1.EventTypeWarning, v1alpha1.EventDefenseChanged, message)
 			d.plan.Events[len(d.plan.Events)-1].Settings = d.Lowered
 		}
-	case reason == "" && said != nil && said.Status == metav1.ConditionFalse:
-		own := said.Reason == v1alpha1.ReasonLowered
-		d.condition(v1alpha1.ConditionDefended, metav1.ConditionTrue, v1alpha1.ReasonInFull,
-			"the workload is fully defended again; releases that failed in the meantime are not blocked")
+	case reason == "" && loweredMessage(d.status) != "":
+		own := strings.HasPrefix(loweredMessage(d.status), loweredByAnnotations)
+		if d.status.DeniedWrite != nil {
+			conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.setDefended(d.status.DeniedWrite, "", "")
+		} else {
+			d.condition(v1alpha1.ConditionDefended, metav1.ConditionTrue, v1alpha1.ReasonRecovered, "")
+		}
 		if own {
-			d.event(corev1.EventTypeNormal, v1alpha1.EventDefenseRestored, "no annotation of the workload lowers its defense any more")
+			d.event(corev1.EventTypeNormal, v1alpha1.EventDefenseChanged, "no annotation lowers it")
 		}
 	}
 }
@@ -65,9 +73,9 @@ func (d *release) observeFailure(isNew bool) {
 		return
 	}
 	if d.Settings.Blocking && !d.Workload.blocked() {
-		d.would(v1alpha1.EventWouldSuspend, "releases of the workload would have been blocked")
+		d.would(v1alpha1.DryRunSuspend, "releases of the workload would have been blocked")
 		if d.halts() {
-			d.would(v1alpha1.EventWouldHalt, "the rollout would have been "+d.Workload.Words.Halted()+d.Workload.Words.Means())
+			d.would(v1alpha1.DryRunHalt, "the rollout would have been "+d.Workload.Words.Halted()+d.Workload.Words.Means())
 		}
 	}
 	if d.Settings.SelfHealing {
@@ -81,9 +89,9 @@ func (d *release) wouldRollBack(to, why string) {
 	if said != nil && said.Reason == v1alpha1.ReasonObserving {
 		return
 	}
-	message := fmt.Sprintf("would have been rolled back to version %s: %s", to, why)
+	message := fmt.Sprintf("to version %s: %s", to, why)
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonObserving, "%s", message)
-	d.would(v1alpha1.EventWouldRollBack, message)
+	d.would(v1alpha1.DryRunRollback, "the release would have been rolled back "+message)
 }
 
 // target is the version a release that does not come up is rolled back to; empty
@@ -101,8 +109,9 @@ func (s *standstill) target() string {
 	}
 }
 
-func (d *release) would(reason, message string) {
-	d.event(corev1.EventTypeWarning, reason, message+"; the workload is only observed, by "+d.ObservedBy)
+// would emits the event of an act that observe mode keeps the operator from.
+func (d *release) would(act, message string) {
+	d.warn(act, v1alpha1.EventDryRun, message+"; observe mode by "+d.ObservedBy)
 }
 
 // Observed makes a denial of a request about a workload that is only observed a
@@ -116,5 +125,5 @@ func (v AdmissionVerdict) Observed(by string) AdmissionVerdict {
 
 // WouldDeny is the warning about a request that would have been denied.
 func WouldDeny(observedBy, message string) string {
-	return fmt.Sprintf("allowed, because the workload is only observed, by %s; otherwise it would have been denied: %s", observedBy, message)
+	return fmt.Sprintf("allowed in observe mode, by %s; enforce mode denies it: %s", observedBy, message)
 }

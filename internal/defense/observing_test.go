@@ -43,8 +43,8 @@ func (w *world) settled(t *testing.T) (reasons []string) {
 		plan := w.Step()
 		w.Check()
 		for _, e := range slices.Concat(plan.Events, plan.ActionEvents) {
-			if strings.HasPrefix(e.Reason, "Would") || strings.HasPrefix(e.Reason, "Defense") {
-				reasons = append(reasons, e.Reason)
+			if e.Reason == v1alpha1.EventDryRun || strings.HasPrefix(e.Reason, "Defense") {
+				reasons = append(reasons, strings.TrimSpace(e.Reason+" "+e.Act))
 			}
 		}
 		if plan.Status == nil && plan.Action == LeaveWorkload && len(plan.Batches) == 0 && before == w.stored.Paused {
@@ -73,13 +73,13 @@ func TestObserving(t *testing.T) {
 		"a release that passes": {newWorld(2).Pods(2).Complete().observed(), nil,
 			want{status: v1alpha1.ChangeWorkloadSuccess, reasons: success}},
 		"one that fails": {newWorld(2).Pods(2).Complete().observed(), []func(*world){fail("sleep-0")},
-			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend"}, reasons: map[string]string{
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend"}, reasons: map[string]string{
 				v1alpha1.ConditionBlocked: v1alpha1.ReasonObserving, v1alpha1.ConditionVerified: v1alpha1.ReasonPodFailed}}},
 		"one that fails under way": {newWorld(3).Pods(1).observed(), []func(*world){fail("sleep-0")},
-			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend", "WouldHalt"}, reasons: map[string]string{
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend", "DryRun Halt"}, reasons: map[string]string{
 				v1alpha1.ConditionProgressing: v1alpha1.ReasonRollingOut}}},
 		"each failure is told, once": {newWorld(2).Pods(2).Complete().observed(), []func(*world){fail("sleep-0"), fail("sleep-1"), func(*world) {}},
-			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend", "WouldSuspend"}}},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend", "DryRun Suspend"}}},
 		"not what blocking off would not have done": {newWorld(1).Pods(1).Complete().observed(),
 			[]func(*world){func(w *world) { w.in.Settings.Blocking = false }, fail("sleep-0")},
 			want{status: v1alpha1.ChangeWorkloadSuspend}},
@@ -89,7 +89,7 @@ func TestObserving(t *testing.T) {
 			w.in.History = []Revision{{Name: "b", Version: versionB, Release: 1}}
 			return w
 		}(), []func(*world){fail("sleep-0")},
-			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend", "WouldRollBack"}, reasons: map[string]string{
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend", "DryRun Rollback"}, reasons: map[string]string{
 				v1alpha1.ConditionRolledBack: v1alpha1.ReasonObserving}}},
 		"a pod that does not come up": {func() *world {
 			w := newWorld(2).Pods(1, unready).observed()
@@ -99,16 +99,16 @@ func TestObserving(t *testing.T) {
 			w.in.Pods[0].Hang = &Hang{Reason: "ImagePullBackOff"}
 			return w
 		}(), []func(*world){func(w *world) { w.Later(time.Hour) }, func(w *world) { w.Later(time.Hour) }},
-			want{status: v1alpha1.ChangeWorkloadTimeOutPreThreshold, events: []string{"WouldRollBack"}, reasons: map[string]string{
+			want{status: v1alpha1.ChangeWorkloadTimeOutPreThreshold, events: []string{"DryRun Rollback"}, reasons: map[string]string{
 				v1alpha1.ConditionRolledBack: v1alpha1.ReasonObserving}}},
 		"a correction": {newWorld(1).Pods(1).Complete().observed(), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }},
-			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"WouldSuspend"}, reasons: map[string]string{
-				v1alpha1.ConditionBlocked: v1alpha1.ReasonCorrected}}},
+			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"DryRun Suspend"}, reasons: map[string]string{
+				v1alpha1.ConditionBlocked: v1alpha1.ReasonRecovered}}},
 		"turned off, nothing is blocked retroactively": {newWorld(1).Pods(1).Complete().observed(), []func(*world){fail("sleep-0"), off},
-			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend"}, reasons: map[string]string{
-				v1alpha1.ConditionBlocked: v1alpha1.ReasonObserving, v1alpha1.ConditionDefended: v1alpha1.ReasonInFull}}},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend"}, reasons: map[string]string{
+				v1alpha1.ConditionBlocked: v1alpha1.ReasonObserving, v1alpha1.ConditionDefended: v1alpha1.ReasonRecovered}}},
 		"turned off, the next failure blocks": {newWorld(2).Pods(2).Complete().observed(), []func(*world){fail("sleep-0"), off, fail("sleep-1")},
-			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"WouldSuspend"}, suspended: true}},
+			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend"}, suspended: true}},
 		"a user's block stays, also after success": {newWorld(1).Pods(1).Complete().Suspended("").observed(), nil,
 			want{status: v1alpha1.ChangeWorkloadSuccess, suspended: true}},
 		"by the workload itself": {func() *world {
@@ -116,14 +116,14 @@ func TestObserving(t *testing.T) {
 			w.in.Lowered = []string{"observe"}
 			return w
 		}(), []func(*world){func(*world) {}, func(w *world) { off(w); w.in.Lowered = nil }},
-			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"DefenseLowered", "DefenseRestored"}, reasons: map[string]string{
-				v1alpha1.ConditionDefended: v1alpha1.ReasonInFull}}},
+			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"DefenseChanged", "DefenseChanged"}, reasons: map[string]string{
+				v1alpha1.ConditionDefended: v1alpha1.ReasonRecovered}}},
 		"blocking off by the workload itself": {func() *world {
 			w := newWorld(1).Pods(1).Complete()
 			w.in.Settings.Blocking, w.in.Lowered = false, []string{"blocking"}
 			return w
 		}(), nil,
-			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"DefenseLowered"}, reasons: map[string]string{
+			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"DefenseChanged"}, reasons: map[string]string{
 				v1alpha1.ConditionDefended: v1alpha1.ReasonLowered}}},
 		"defended": {newWorld(1).Pods(1).Complete(), nil, want{status: v1alpha1.ChangeWorkloadSuccess, reasons: map[string]string{
 			v1alpha1.ConditionDefended: ""}}},

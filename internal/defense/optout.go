@@ -23,8 +23,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -165,9 +163,8 @@ func (d *release) noteOptOut() {
 // tells of the owner.
 func (d *release) ownedUnseen() (o OptOut, ok bool) {
 	owner := d.Workload.ObservingOwner()
-	said := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionDefended)
 	if owner == "" || OptedOut(d.Workload.Labels) || !d.Workload.blocked() || d.Change.Status.Attempt == 0 ||
-		d.status.OptedOut != nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release || said != nil && said.Status == metav1.ConditionFalse {
+		d.status.OptedOut != nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release || loweredMessage(&d.Change.Status) != "" {
 		return o, false
 	}
 	return OptOut{At: d.Now, While: v1alpha1.WhileBlocked, Owner: strings.ReplaceAll(owner, " ", "/"), User: UnknownUser}, true

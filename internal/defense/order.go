@@ -35,10 +35,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// EventOrderCheckMissing reports a check of the order that ended without a
-// verdict.
-const EventOrderCheckMissing = "OrderCheckMissing"
-
 // maxOrderIDLength is the server's limit of an order's id in bytes.
 const maxOrderIDLength = 128
 
@@ -112,9 +108,9 @@ func (d *release) followOrder() {
 	switch {
 	case s.OrderStage == v1alpha1.OrderRefused:
 		d.cancelChecks()
-		d.enter(v1alpha1.ChangeWorkloadFailed, corev1.EventTypeWarning, "OrderRefused",
-			"AlterShield Server refused the order, the release is not verified: "+conditionMessage(s, v1alpha1.ConditionOrderAccepted))
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonRefused, "the server refused the order: the release is not verified")
+		d.enter(v1alpha1.ChangeWorkloadFailed, corev1.EventTypeWarning, v1alpha1.EventReleaseUnverified,
+			"the order was refused: "+stepMessage(s, v1alpha1.StepAccepted))
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonRefused, "")
 	case !waits:
 	case d.failedOrder() != nil:
 		// judge suspends it. Where only a check of a policy failed, the order has its time:
@@ -124,8 +120,8 @@ func (d *release) followOrder() {
 		// An older build wrote one without the other.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 	case d.Cluster == "":
-		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, "ReleaseUndefended",
-			"no AlterShield Server is configured any more; the release goes on without its checks")
+		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, v1alpha1.EventReleaseUnverified,
+			"no server is configured now; the release continues without its checks")
 	}
 	if waits && s.Status == v1alpha1.ChangeWorkloadRunning {
 		// Batches are waited for from now on.
@@ -267,9 +263,16 @@ func (d *release) unclaimed() []v1alpha1.UnclaimedVerdict {
 	return left
 }
 
+func stepMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
+	if c := meta.FindStatusCondition(s.OrderSteps, kind); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
 func conditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
-		return c.Message
+		return strings.TrimSuffix(cmp.Or(Detail(c), c.Message), ".")
 	}
 	return ""
 }
@@ -305,7 +308,7 @@ type OrderPlan struct {
 // DecideOrder says what to do about the order of a release. The answer to a
 // call is put into the status by [AnswerOrder].
 func DecideOrder(in OrderInput) OrderPlan {
-	o := &order{OrderInput: in, status: in.Change.Status.DeepCopy()}
+	o := &order{OrderInput: in, status: currentStatus(in.Change)}
 	switch {
 	case o.status.OrderID == "" || o.status.OrderStage == v1alpha1.OrderEnded:
 	case o.status.OrderEnd != "":
@@ -322,6 +325,7 @@ func (o *order) finishPlan() OrderPlan {
 	// What is not reported yet is reported together with the first change.
 	if FindCheck(o.status.Checks, ServerCheck) != nil || !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
 		o.noteServer()
+		o.explainServer()
 	}
 	if !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
 		o.plan.Status = o.status
@@ -329,11 +333,19 @@ func (o *order) finishPlan() OrderPlan {
 	return o.plan
 }
 
+// explainServer sets ConditionServer by the steps of the order. A long wait stays reported until
+// the decision about the release, which knows the batches, ends it. A release that ended keeps what it reported.
+func (o *order) explainServer() {
+	if IsVerified(o.status.Status) && !waitsForServer(o.status) {
+		conditions{kindRelease, &o.status.Conditions, o.Change.Generation, o.Now}.setServer(o.status)
+	}
+}
+
 // noteServer says how far the server's check of the release as a whole has come.
 func (o *order) noteServer() {
 	s := o.status
 	c := v1alpha1.CheckStatus{Name: ServerCheck, Phase: v1alpha1.CheckRunning, Reason: string(s.OrderStage), StartTime: timeOf(unixOrZero(s.OrderSubmitTimeUnix))}
-	kind := v1alpha1.ConditionOrderPostChecked
+	kind := v1alpha1.StepPostChecked
 	switch s.OrderStage {
 	case v1alpha1.OrderNone:
 		return
@@ -345,12 +357,12 @@ func (o *order) noteServer() {
 		SetCheck(&s.Checks, c, o.Now)
 		return
 	case v1alpha1.OrderSubmitting, v1alpha1.OrderDenied:
-		c.Phase, kind = v1alpha1.CheckPending, v1alpha1.ConditionOrderAccepted
+		c.Phase, kind = v1alpha1.CheckPending, v1alpha1.StepAccepted
 	case v1alpha1.OrderRefused:
-		c.Phase, kind = v1alpha1.CheckError, v1alpha1.ConditionOrderAccepted
+		c.Phase, kind = v1alpha1.CheckError, v1alpha1.StepAccepted
 	default:
 	}
-	said := meta.FindStatusCondition(s.Conditions, kind)
+	said := meta.FindStatusCondition(s.OrderSteps, kind)
 	if said != nil && s.OrderStage == v1alpha1.OrderPostFinish {
 		c.Phase, c.Reason = endPhase(said.Reason), said.Reason
 	}
@@ -387,7 +399,7 @@ func (o *order) follow() {
 // node is the order as one of the server's nodes.
 func (o *order) node() *node {
 	s := o.status
-	const kind = v1alpha1.ConditionOrderPostChecked
+	const kind = v1alpha1.StepPostChecked
 	fails, _ := o.Settings.ServerSilence()
 	n := &node{
 		id: s.OrderNodeID, seed: s.OrderID + string(v1alpha1.StagePre),
@@ -396,9 +408,9 @@ func (o *order) node() *node {
 		held:        s.OrderPostDueTimeUnix == 0,
 		skipped:     o.skipped(),
 		confirm:     fails && !o.skipped(),
-		again:       startedAgain(s.Conditions, v1alpha1.ConditionOrderPreChecked),
-		unconfirmed: unconfirmed(s.Conditions, kind),
-		doubted:     o.preAnswered() && doubted(s.Conditions, kind, o.Now),
+		again:       startedAgain(s.OrderSteps, v1alpha1.StepPreChecked),
+		unconfirmed: unconfirmed(s.OrderSteps, kind),
+		doubted:     o.preAnswered() && doubted(s.OrderSteps, kind, o.Now),
 	}
 	switch s.OrderStage {
 	case v1alpha1.OrderPreWait:
@@ -419,34 +431,34 @@ func (o *order) node() *node {
 func (o *order) take(t turn, a Answer) {
 	s := o.status
 	if t.reason == v1alpha1.ReasonRefused {
-		t.reason = v1alpha1.ReasonSubmitFailed
+		t.reason = v1alpha1.ReasonNotSubmitted
 	}
 	switch t.to {
 	case turnNone:
 	case turnStarted:
 		if s.OrderStage == v1alpha1.OrderPreSubmitted {
-			o.condition(v1alpha1.ConditionOrderPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonStartedAgain, lostNode(s.OrderNodeID, a.NodeID))
+			o.step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonStartedAgain, lostNode(s.OrderNodeID, a.NodeID))
 		} else {
 			s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-			o.condition(v1alpha1.ConditionOrderPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
+			o.step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
 		}
 		s.OrderNodeID, s.OrderStage = a.NodeID, v1alpha1.OrderPreSubmitted
 		if a.SkipCheck {
 			o.preOver(turn{reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true})
 		}
 	case turnNotStarted:
-		o.unsubmitted(v1alpha1.ConditionOrderPreChecked, t)
+		o.unsubmitted(v1alpha1.StepPreChecked, t)
 	case turnPreOver:
 		o.preOver(t)
 	case turnFinished:
 		s.OrderStage = v1alpha1.OrderPostSubmitted
 		s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
-		o.condition(v1alpha1.ConditionOrderPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
+		o.step(v1alpha1.StepPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
 		if t.answered && o.skipped() {
 			o.postOver(turn{reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true})
 		}
 	case turnNotFinished:
-		o.unsubmitted(v1alpha1.ConditionOrderPostChecked, t)
+		o.unsubmitted(v1alpha1.StepPostChecked, t)
 	case turnPostOver:
 		o.postOver(t)
 	}
@@ -470,7 +482,7 @@ func (o *order) submit() {
 			s.OrderPreVerdict = silence(o.Now, message)
 			return
 		}
-		o.event("ReleaseUndefended", message+"; the release goes on without its checks")
+		o.event(v1alpha1.EventReleaseUnverified, message+"; the release continues without its checks")
 		o.run()
 		return
 	}
@@ -502,14 +514,14 @@ func (o *order) submitDeadline() time.Time {
 
 // unprocessable says that the server failed at the order, and always will.
 func (o *order) unprocessable() bool {
-	c := meta.FindStatusCondition(o.status.Conditions, v1alpha1.ConditionOrderAccepted)
+	c := meta.FindStatusCondition(o.status.OrderSteps, v1alpha1.StepAccepted)
 	return c != nil && c.Reason == v1alpha1.ReasonUnprocessable
 }
 
 // notAccepted says that the server did not accept the order in its time, and why.
 func notAccepted(s *v1alpha1.ChangeWorkloadStatus, limit time.Duration) string {
 	said := "AlterShield Server did not accept the order within " + limit.String()
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionOrderAccepted); c != nil && c.Message != "" {
+	if c := meta.FindStatusCondition(s.OrderSteps, v1alpha1.StepAccepted); c != nil && c.Message != "" {
 		said += " (" + c.Message + ")"
 	}
 	return said
@@ -544,24 +556,24 @@ func (o *order) claim() {
 // skipped says that the server said at the start of the order that there is
 // nothing to check.
 func (o *order) skipped() bool {
-	c := meta.FindStatusCondition(o.status.Conditions, v1alpha1.ConditionOrderPreChecked)
+	c := meta.FindStatusCondition(o.status.OrderSteps, v1alpha1.StepPreChecked)
 	return c != nil && c.Reason == v1alpha1.ReasonSkipped
 }
 
 // preAnswered says that the PRE check ended with an answer of the server, so
 // that it has ended there.
 func (o *order) preAnswered() bool {
-	return meta.IsStatusConditionTrue(o.status.Conditions, v1alpha1.ConditionOrderPreChecked)
+	return meta.IsStatusConditionTrue(o.status.OrderSteps, v1alpha1.StepPreChecked)
 }
 
 func (o *order) preOver(t turn) {
 	o.status.OrderStage = v1alpha1.OrderPostWait
-	o.over(v1alpha1.ConditionOrderPreChecked, &o.status.OrderPreVerdict, t)
+	o.over(v1alpha1.StepPreChecked, &o.status.OrderPreVerdict, t)
 }
 
 func (o *order) postOver(t turn) {
 	o.status.OrderStage = v1alpha1.OrderPostFinish
-	o.over(v1alpha1.ConditionOrderPostChecked, &o.status.OrderPostVerdict, t)
+	o.over(v1alpha1.StepPostChecked, &o.status.OrderPostVerdict, t)
 }
 
 // over ends a check of the order.
@@ -570,18 +582,18 @@ func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
 	if t.passed() {
 		status, message = metav1.ConditionTrue, cmp.Or(t.message, "the check passed")
 	}
-	o.condition(kind, status, t.reason, cut(message))
+	o.step(kind, status, t.reason, cut(message))
 	if t.answered {
 		return
 	}
-	consequence := "the release goes on without a verdict"
+	consequence := "the release continues without a verdict"
 	if fails, by := o.Settings.ServerSilence(); fails {
 		consequence = "the release is suspended, as " + by + " says"
 		if *verdict == nil || deliveredAsPass(*verdict) {
 			*verdict = silence(o.Now, message)
 		}
 	}
-	o.event(EventOrderCheckMissing, message+": "+consequence)
+	o.event(v1alpha1.EventCheckError, message+": "+consequence)
 }
 
 func (o *order) event(reason, message string) {
@@ -605,20 +617,20 @@ func (o *order) end() {
 		return
 	}
 	s.OrderStage = v1alpha1.OrderEnded
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionOrderEnded); c == nil || c.Status != metav1.ConditionFalse {
-		o.condition(v1alpha1.ConditionOrderEnded, metav1.ConditionFalse, v1alpha1.ReasonTimeout,
+	if c := meta.FindStatusCondition(s.OrderSteps, v1alpha1.StepEnded); c == nil || c.Status != metav1.ConditionFalse {
+		o.step(v1alpha1.StepEnded, metav1.ConditionFalse, v1alpha1.ReasonNoVerdict,
 			"AlterShield Server was not notified in time that the order ended as "+string(s.OrderEnd))
 	}
 }
 
-func (o *order) condition(kind string, status metav1.ConditionStatus, reason, message string) {
-	conditions{&o.status.Conditions, o.Change.Generation, o.Now}.set(kind, status, reason, "%s", message)
+func (o *order) step(kind string, status metav1.ConditionStatus, reason, message string) {
+	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.set(kind, status, reason, "%s", message)
 }
 
 // AnswerOrder puts the server's answer to a call about an order into the status
 // of its release.
 func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
-	o := &order{OrderInput: in, status: in.Change.Status.DeepCopy()}
+	o := &order{OrderInput: in, status: currentStatus(in.Change)}
 	switch call {
 	case CallSubmit:
 		if stage := o.status.OrderStage; stage == v1alpha1.OrderSubmitting || stage == v1alpha1.OrderDenied {
@@ -652,7 +664,7 @@ func (o *order) submitted(a Answer) {
 		if a.URL != "" {
 			s.OrderURL = a.URL
 		}
-		o.condition(v1alpha1.ConditionOrderAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)
+		o.step(v1alpha1.StepAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)
 		if s.Status == v1alpha1.ChangeWorkloadInit {
 			o.run() // in the same write
 		}
@@ -664,7 +676,7 @@ func (o *order) submitted(a Answer) {
 		accepted("AlterShield Server has the order already")
 	case AnswerDenied:
 		if s.OrderStage != v1alpha1.OrderDenied {
-			o.event("OrderDenied", "AlterShield Server does not know the platform or its token, the release waits unverified: "+a.Message)
+			o.event(v1alpha1.EventWaitingForServer, "AlterShield Server does not know the platform or its token, the release waits unverified: "+a.Message)
 		}
 		s.OrderStage = v1alpha1.OrderDenied
 		o.unaccepted(v1alpha1.ReasonPermissionDenied, a.Message)
@@ -691,12 +703,12 @@ func (o *order) run() {
 }
 
 func (o *order) unaccepted(reason, message string) {
-	conditions{&o.status.Conditions, o.Change.Generation, o.Now}.setReason(v1alpha1.ConditionOrderAccepted, metav1.ConditionFalse, reason, message)
+	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.setReason(v1alpha1.StepAccepted, metav1.ConditionFalse, reason, message)
 }
 
 // unsubmitted says why a check of the order is not submitted yet.
 func (o *order) unsubmitted(kind string, t turn) {
-	conditions{&o.status.Conditions, o.Change.Generation, o.Now}.setReason(kind, metav1.ConditionFalse, t.reason, t.message)
+	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.setReason(kind, metav1.ConditionFalse, t.reason, t.message)
 }
 
 func (o *order) ended(a Answer) {
@@ -708,16 +720,16 @@ func (o *order) ended(a Answer) {
 			message += "; it did not take the end of the order's node, which stays open there"
 		}
 		o.status.OrderStage = v1alpha1.OrderEnded
-		o.condition(v1alpha1.ConditionOrderEnded, metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)
+		o.step(v1alpha1.StepEnded, metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)
 	case AnswerRetry, AnswerDenied:
 		reason := v1alpha1.ReasonUnreachable
 		if a.Kind == AnswerDenied {
 			reason = v1alpha1.ReasonPermissionDenied
 		}
-		conditions{&o.status.Conditions, o.Change.Generation, o.Now}.setReason(v1alpha1.ConditionOrderEnded, metav1.ConditionFalse, reason, a.Message)
+		conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.setReason(v1alpha1.StepEnded, metav1.ConditionFalse, reason, a.Message)
 	default:
 		// Refused for good.
 		o.status.OrderStage = v1alpha1.OrderEnded
-		o.condition(v1alpha1.ConditionOrderEnded, metav1.ConditionFalse, v1alpha1.ReasonRefused, a.Message)
+		o.step(v1alpha1.StepEnded, metav1.ConditionFalse, v1alpha1.ReasonRefused, a.Message)
 	}
 }

@@ -119,7 +119,7 @@ func (d *release) correct() {
 	}
 	message := "the failing verdict was corrected: " + strings.Join(told[:min(len(told), maxCorrectionsTold)], ", ") + more
 	if !d.hasFailed() {
-		message += "; nothing of this release fails any more"
+		message += "; nothing of this release fails now"
 	}
 	d.event(corev1.EventTypeWarning, v1alpha1.EventVerdictCorrected, message)
 }
@@ -213,7 +213,7 @@ func PreviousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
 	for _, kind := range []string{v1alpha1.ConditionRolledBack, v1alpha1.ConditionVerified} {
 		c := meta.FindStatusCondition(s.Conditions, kind)
 		if c != nil && c.Status == rolledOrFailed[kind] {
-			p.Message = cut(c.Message)
+			p.Message = cut(cmp.Or(Detail(c), c.Message))
 			break
 		}
 	}

@@ -167,7 +167,7 @@ func TestCorrection(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			told := eventsOf(plan, v1alpha1.EventVerdictCorrected)
-			if len(told) != 1 || !strings.Contains(told[0], "of pod sleep-0 by field manager kubectl-edit; nothing of this release fails any more") {
+			if len(told) != 1 || !strings.Contains(told[0], "of pod sleep-0 by field manager kubectl-edit; nothing of this release fails now") {
 				t.Errorf("told %q", told)
 			}
 		})
@@ -206,15 +206,15 @@ func TestCorrectionOfTheOrder(t *testing.T) {
 		want   string
 	}{
 		"alone": {nil, nil, (*world).correctOrder,
-			"of the order by field manager unknown; nothing of this release fails any more"},
+			"of the order by field manager unknown; nothing of this release fails now"},
 		"alone, in an object of an older build": {nil, older, (*world).correctOrder,
-			"of the order by field manager unknown; nothing of this release fails any more"},
+			"of the order by field manager unknown; nothing of this release fails now"},
 		"while a pod fails": {[]string{"sleep-0"}, nil, (*world).correctOrder,
 			"of the order by field manager unknown"},
 		"with one of two pods": {[]string{"sleep-0", "sleep-1"}, nil, func(w *world) { w.Verdict("sleep-1", "pass").correctOrder() },
 			"of pod sleep-1 by field manager unknown, of the order by field manager unknown"},
 		"with all pods": {[]string{"sleep-0"}, nil, func(w *world) { w.Verdict("sleep-0", "pass").correctOrder() },
-			"of pod sleep-0 by field manager unknown, of the order by field manager unknown; nothing of this release fails any more"},
+			"of pod sleep-0 by field manager unknown, of the order by field manager unknown; nothing of this release fails now"},
 		"not when only the pods are": {[]string{"sleep-0"}, nil, func(w *world) { w.Verdict("sleep-0", "pass") },
 			"of pod sleep-0 by field manager unknown"},
 	} {

@@ -306,7 +306,7 @@ func (p *probe) pass() {
 	}
 	passed := p.countPassed()
 	if passed == 0 {
-		s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod is there any more"
+		s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod is left"
 		return
 	}
 	s.Phase, s.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed

@@ -137,6 +137,7 @@ func (q Quarantine) Reason(version string) (QuarantineReason, bool) {
 func (q Quarantine) With(version string, reason QuarantineReason) Quarantine {
 	changed := q.Without(version)
 	changed.versions = append(changed.versions, version)
+	reason.Reason, reason.Message = Printable(reason.Reason), Printable(reason.Message)
 	changed.reasons[version] = reason
 	if over := len(changed.versions) - maxQuarantined; over > 0 {
 		changed.versions = changed.versions[over:]

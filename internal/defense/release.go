@@ -36,10 +36,8 @@ import (
 // ReleaseInput is what a decision about a release is made from.
 type ReleaseInput struct {
 	Now time.Time
-	// Settings in force for the workload; BadOverrides says which of its own
-	// cannot be used, and why.
-	Settings     settings.Settings
-	BadOverrides []string
+	// Settings in force for the workload.
+	Settings settings.Settings
 	// ObservedBy says what makes the workload only observed; empty while nothing
 	// does. Lowered are the settings by whose annotations the workload is
 	// defended less than it would be.
@@ -62,8 +60,8 @@ type ReleaseInput struct {
 	Others []v1alpha1.ChangeWorkload
 	// History are the successful versions of the workload that are remembered.
 	History []Revision
-	// Brake is what the brake remembers of rollbacks.
-	Brake Brake
+	// Limit counts rollbacks for the rollback limit of rollbacks.
+	Limit RollbackLimit
 	// Causes are what the events of pods say, of those that were asked for.
 	Causes map[types.UID]string
 	// Silent are nodes that do not answer, of those that were asked for; nil when none was.
@@ -125,8 +123,10 @@ type Event struct {
 	Reason, Message string
 	// OfRelease: the event is on the release, too, not only on the workload.
 	OfRelease bool
-	// Settings are those that an event DefenseLowered is about.
+	// Settings are those by which an event DefenseChanged says that the defense is lowered.
 	Settings []string
+	// Act tells the event from others of its reason: it is a part of the event's action.
+	Act string
 }
 
 // ReleasePlan is what to do about a release. It is carried out in the order of
@@ -206,7 +206,7 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 		return ReleasePlan{}
 	}
 	in.Now = notBefore(in.Now, in.Change.Status.DecidedTimeUnix)
-	d := &release{ReleaseInput: in, status: in.Change.Status.DeepCopy()}
+	d := &release{ReleaseInput: in, status: currentStatus(in.Change)}
 	switch standing := d.standing(); standing {
 	case standingUnclear:
 		return ReleasePlan{}
@@ -261,9 +261,9 @@ type standing string
 const (
 	standingCurrent  standing = "current"
 	standingUnclear  standing = "unclear"
-	standingReplaced standing = v1alpha1.ReasonReplaced
+	standingReplaced standing = v1alpha1.ReasonReleaseEnded
 	standingDeleted  standing = v1alpha1.ReasonWorkloadDeleted
-	standingLeft     standing = v1alpha1.ReasonUnmanaged
+	standingLeft     standing = v1alpha1.ReasonNotDefended
 )
 
 // standing compares the numbers of releases, not versions alone: a view of the
@@ -288,8 +288,9 @@ func (d *release) standing() standing {
 // cancel ends a release that had not ended.
 func (d *release) cancel(why standing) {
 	// Nothing more is written for it.
-	NoteAccepted(d.status, d.Change.Generation, d.Now, v1alpha1.ReasonBlockDenied, v1alpha1.ReasonLiftDenied, v1alpha1.ReasonResumeDenied,
-		v1alpha1.ReasonPaceDenied, v1alpha1.ReasonBatchDenied, v1alpha1.ReasonRollbackDenied, v1alpha1.ReasonRequestDenied, v1alpha1.ReasonRecordDenied)
+	if d.status.DeniedWrite != nil {
+		NoteAccepted(d.status, d.Change.Generation, d.Now, d.status.DeniedWrite.Write)
+	}
 	if reason, ok := rolledBack(d.Workload, d.Change); ok && why == standingReplaced {
 		d.rollBack(reason)
 		return
@@ -306,13 +307,14 @@ func (d *release) cancel(why standing) {
 	if !IsOpen(d.status.Status) {
 		return
 	}
-	message := map[standing]string{
-		standingReplaced: "a newer release replaced this one before it ended",
-		standingDeleted:  "the workload is deleted",
-		standingLeft:     "the workload left the defense",
+	reason := map[standing]string{
+		standingReplaced: "a newer release replaced it",
+		standingDeleted:  "the workload was deleted",
+		standingLeft:     "the workload is not defended",
 	}[why]
+	stuck := ""
 	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing); said != nil && said.Reason == v1alpha1.ReasonRolloutStuck {
-		message += "; the rollout was stuck: " + cut(said.Message)
+		stuck = "the rollout was stuck: " + cut(Detail(said))
 	}
 	if why != standingDeleted {
 		// It ends for good: a view of the workload from before this release must not
@@ -320,8 +322,8 @@ func (d *release) cancel(why standing) {
 		d.plan.NeedsLive = !d.Live
 	}
 	d.cancelChecks()
-	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, "ReleaseCanceled", message)
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", message)
+	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled, strings.Join(nonEmpty(reason, stuck), "; "))
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", stuck)
 	d.endConditions()
 }
 
@@ -334,16 +336,15 @@ func (d *release) rollBack(why QuarantineReason) {
 	if d.status.Status == v1alpha1.ChangeWorkloadRollback && meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionRolledBack) {
 		return
 	}
-	reason, did := "RolledBack", "rolled back"
+	reason, message := v1alpha1.EventRolledBack, fmt.Sprintf("to version %s: %s", why.To, why)
 	if why.By != "" {
-		reason, did = v1alpha1.EventWentBack, why.By+" went back"
+		reason, message = v1alpha1.EventReleaseUndone, why.By+" went back "+message
 	}
-	message := fmt.Sprintf("%s to version %s; release a fix, this version is in quarantine: %s", did, why.To, why)
 	d.cancelChecks()
 	d.enter(v1alpha1.ChangeWorkloadRollback, corev1.EventTypeWarning, reason, message)
 	d.plan.Events[len(d.plan.Events)-1].OfRelease = true
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, why.Cause, "%s", message)
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonReplaced, "%s", message)
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "%s", message)
 	d.endConditions()
 }
 
@@ -356,11 +357,10 @@ func (d *release) follow() {
 		d.startAttempt()
 	}
 	d.takeRequest()
-	d.explainOverrides()
 	d.explainDefense()
 	d.markOrphans()
 	d.followOrder()
-	waits := d.explainWaiting()
+	waits := d.explainServer()
 	if !IsVerified(d.status.Status) {
 		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, d.explainStart())
 		if d.Workload.Annotations[v1alpha1.HaltedAnnotation] != d.Change.Spec.Reversion {
@@ -402,11 +402,11 @@ func (d *release) startAttempt() {
 		d.status.BlockAtStart = &value
 	}
 	d.status.ReleaseEvidence = evidenceOf(d.Workload)
-	message := "verification of the release started"
+	var started []string
 	if d.status.Attempt > 1 {
-		message = fmt.Sprintf("%s, attempt %d of this version", message, d.status.Attempt)
+		started = append(started, fmt.Sprintf("attempt %d", d.status.Attempt))
 	}
-	d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "verification goes on")
+	d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "")
 	d.beginChecks(v1alpha1.StageReleasePre)
 	d.explainProgress()
 	state := v1alpha1.ChangeWorkloadRunning
@@ -415,32 +415,18 @@ func (d *release) startAttempt() {
 		d.status.OrderID = OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease, d.status.Attempt, d.Change.UID)
 		d.status.OrderTenant, d.status.OrderPhase = d.Tenant, d.Phase
 		d.status.OrderStage = v1alpha1.OrderSubmitting
-		message += "; its order is " + d.status.OrderID
+		started = append(started, "order "+d.status.OrderID)
 	}
-	d.enter(state, corev1.EventTypeNormal, "ReleaseStarted", message)
+	d.enter(state, corev1.EventTypeNormal, v1alpha1.EventReleaseStarted, strings.Join(started, ", "))
 	release, altered, _ := strings.Cut(d.Workload.Annotations[v1alpha1.SettingsAlteredAnnotation], " ")
 	if altered != "" && ParseRelease(release) == d.Change.Spec.Release {
-		d.event(corev1.EventTypeWarning, "SettingsAltered", "the release also changed settings of the workload: "+altered)
+		d.event(corev1.EventTypeWarning, v1alpha1.EventSettingsAltered, altered)
 	}
 	if q := ParseQuarantine(d.Workload.Annotations, d.Now); q.Holds(d.Change.Spec.Reversion) && d.Settings.Observe {
-		d.would(v1alpha1.EventWouldDeny, describeQuarantine(d.Change.Spec.Reversion, q)+"; it would have been denied")
+		d.would(v1alpha1.DryRunDeny, describeQuarantine(d.Change.Spec.Reversion, q)+"; the release would have been denied")
 	} else if q.Holds(d.Change.Spec.Reversion) {
-		d.event(corev1.EventTypeWarning, "QuarantineBypassed", describeQuarantine(d.Change.Spec.Reversion, q)+
-			"; it got past admission, is verified like any other release, and is not rolled back again automatically")
-	}
-}
-
-// explainOverrides reports settings of the workload's own that cannot be used,
-// once for each that comes or changes.
-func (d *release) explainOverrides() {
-	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionOverridesAccepted)
-	message := strings.Join(d.BadOverrides, "; ")
-	switch {
-	case message != "" && (said == nil || said.Status == metav1.ConditionTrue || said.Message != message):
-		d.condition(v1alpha1.ConditionOverridesAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidOverride, "%s", message)
-		d.event(corev1.EventTypeWarning, v1alpha1.ReasonInvalidOverride, message)
-	case message == "" && said != nil && said.Status == metav1.ConditionFalse:
-		d.condition(v1alpha1.ConditionOverridesAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the workload's own settings are in force")
+		d.event(corev1.EventTypeWarning, v1alpha1.EventAdmissionBypassed, describeQuarantine(d.Change.Spec.Reversion, q)+
+			"; the release is verified, and is not rolled back again")
 	}
 }
 
@@ -478,11 +464,11 @@ func (d *release) judge(made bool) {
 			if before == v1alpha1.ChangeWorkloadSuspend {
 				d.correct()
 			}
-			eventType, message := corev1.EventTypeNormal, fmt.Sprintf("all %d pods passed", d.passCount())
+			eventType, message := corev1.EventTypeNormal, fmt.Sprintf("%d pods", d.passCount())
 			if n := d.unverifiedCount(); n > 0 {
-				eventType, message = corev1.EventTypeWarning, fmt.Sprintf("%s, %d of them without a verdict of AlterShield Server", message, n)
+				eventType, message = corev1.EventTypeWarning, fmt.Sprintf("%s, %d without a verdict of AlterShield Server", message, n)
 			}
-			d.enter(v1alpha1.ChangeWorkloadSuccess, eventType, "ReleaseSucceeded", message)
+			d.enter(v1alpha1.ChangeWorkloadSuccess, eventType, v1alpha1.EventReleaseSucceeded, message)
 			d.status.SuccessTimeUnix = cmp.Or(d.status.SuccessTimeUnix, d.Now.Unix())
 		}
 		if fails, _ := d.Settings.ServerSilence(); d.orderPostOver() || fails && d.orderPreOver() {
@@ -508,8 +494,7 @@ func (d *release) judge(made bool) {
 
 	case d.waitsInVain(made):
 		if before != v1alpha1.ChangeWorkloadTimeOutPreThreshold {
-			d.enter(v1alpha1.ChangeWorkloadTimeOutPreThreshold, corev1.EventTypeNormal, "WaitTimedOut",
-				d.describeWait())
+			d.enter(v1alpha1.ChangeWorkloadTimeOutPreThreshold, corev1.EventTypeNormal, "", "")
 		}
 
 	case before == v1alpha1.ChangeWorkloadTimeOutPreThreshold:

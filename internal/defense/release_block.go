@@ -58,7 +58,7 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		if at := succeededAt(d.status); !at.IsZero() {
 			d.status.SuccessTimeUnix = at.Unix() // of an older build, which has it elsewhere until now
 		}
-		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, "ReleaseSuspended", message)
+		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, v1alpha1.EventReleaseSuspended, message)
 	}
 	if d.Settings.Observe {
 		d.observeFailure(isNew)
@@ -83,8 +83,7 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		d.explainSelfHealing()
 	}
 	if isNew && !d.Settings.Blocking {
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled,
-			"the OpsConfigInfo blocking is turned off: releases of the workload go on")
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled, "")
 	}
 }
 
@@ -110,7 +109,7 @@ func (d *release) halt() {
 		return
 	}
 	d.plan.Halt = true
-	d.actionEvent(corev1.EventTypeWarning, "RolloutHalted", "the rollout is "+d.Workload.Words.Halted()+d.Workload.Words.Means()+", because this version failed")
+	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventRolloutHalted, "the rollout is "+d.Workload.Words.Halted()+d.Workload.Words.Means()+", because this version failed")
 }
 
 func (d *release) halts() bool {
@@ -139,7 +138,7 @@ func (d *release) resume() {
 	}
 	d.plan.NeedsLive = !d.Live
 	d.plan.Action, d.plan.Resume = ResumeWorkload, true
-	d.actionEvent(corev1.EventTypeNormal, "RolloutResumed", "the "+w.Words.Halt()+" because of version "+halted+" has ended")
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventRolloutResumed, "the "+w.Words.Halt()+" because of version "+halted+" has ended")
 }
 
 // blockedAtStart says that the workload has the block that it had when the attempt
@@ -183,11 +182,11 @@ func (d *release) lift(lift bool, why string) {
 	}
 	d.needAll()
 	d.plan.Action = LiftBlock
-	d.actionEvent(corev1.EventTypeNormal, "BlockLifted", why)
 	if d.Workload.haltedBy(d.Change.Spec.Reversion) {
 		d.plan.Resume = true
-		d.actionEvent(corev1.EventTypeNormal, "RolloutResumed", why)
+		why += "; the rollout is resumed"
 	}
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventBlockLifted, why)
 }
 
 // liftRestored lifts the operator's block, which is because of an earlier release, once the
@@ -236,18 +235,16 @@ func (d *release) explainBlock() {
 	switch {
 	case d.plan.Action == BlockWorkload, d.plan.Action != LiftBlock && d.ownBlock():
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, reason,
-			"releases of the workload are blocked; release a repair with the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
+			"an override release has the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
 	case failed && d.Workload.blocked():
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockedAlready,
-			"the workload is blocked because of an earlier release")
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockedAlready, "")
 	case failed && d.Settings.Observe:
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonObserving,
-			"releases of the workload go on, because it is only observed, by %s", d.ObservedBy)
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonObserving, "%s", d.ObservedBy)
 	case said == nil || failed && (said.Reason == v1alpha1.ReasonBlockingDisabled || said.Reason == v1alpha1.ReasonObserving):
 	case failed:
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "the block was lifted by hand")
-	case said.Status == metav1.ConditionTrue || said.Reason != v1alpha1.ReasonCorrected:
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonCorrected, "nothing of this release fails any more")
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "")
+	case said.Status == metav1.ConditionTrue || said.Reason != v1alpha1.ReasonRecovered:
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 	}
 }
 
@@ -264,7 +261,7 @@ func (d *release) explainSelfHealing() {
 		return
 	}
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed,
-		"the release failed and is rolled back to version %s", target.Version)
+		"to version %s", target.Version)
 }
 
 // refuseRollback reports it once, even if the details change.

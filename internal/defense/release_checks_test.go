@@ -138,7 +138,7 @@ func TestReleaseChecks(t *testing.T) {
 		"only observed": {
 			do: func(t *testing.T) *world {
 				w := run(newWorld(2).Begins(pre, observed)).Settle(t)
-				if events := w.Ends(t, pre, v1alpha1.CheckFailed); len(events) != 1 || events[0].Reason != v1alpha1.EventWouldFail {
+				if events := w.Ends(t, pre, v1alpha1.CheckFailed); len(events) != 1 || events[0].Reason != v1alpha1.EventDryRun {
 					t.Errorf("events %+v", events)
 				}
 				return w.Settle(t).Check().Settle(t)
@@ -147,7 +147,7 @@ func TestReleaseChecks(t *testing.T) {
 		},
 		"success waits for the last": {
 			do:    func(t *testing.T) *world { return run(newWorld(2).Begins(post)).Settle(t).Check().Settle(t) },
-			state: v1alpha1.ChangeWorkloadRunning, batches: 2, reason: v1alpha1.ReasonChecking, says: "every pod passed; the check default/p/releasepost goes on",
+			state: v1alpha1.ChangeWorkloadRunning, batches: 2, reason: v1alpha1.ReasonChecking, says: "every pod passed; the check default/p/releasepost is running",
 		},
 		"the last passed": {
 			do: func(t *testing.T) *world {

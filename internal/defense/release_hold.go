@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -99,7 +100,7 @@ func (d *release) followHold() {
 		// With the last wave it is complete; or another replica has seen that.
 		d.endHold(v1alpha1.ReasonHoldVerified)
 	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, d.isWayBack():
-		d.endHold(v1alpha1.ReasonHoldEnded)
+		d.endHold(v1alpha1.ReasonReleaseEnded)
 	default:
 		d.pace(begins)
 	}
@@ -180,7 +181,7 @@ func (d *release) beginHold() {
 	case d.Settings.Observe:
 		d.notHeld("the workload is only observed")
 		if d.replaces() {
-			d.would(v1alpha1.EventWouldHold, "the rollout would have waited for its verdicts")
+			d.would(v1alpha1.DryRunHold, "the rollout would have waited for its verdicts")
 		}
 	case !d.replaces():
 		d.notHeld("it replaces no pods while others run")
@@ -229,15 +230,15 @@ func (d *release) restores() bool {
 }
 
 func (d *release) notHeld(why string) {
-	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonNotHeld, "the rollout does not wait for its verdicts: %s", why)
+	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonNotHeld, "%s", why)
 }
 
 func (d *release) holdStarted(more string) {
-	first := "all its pods are"
+	first := "all pods are"
 	if d.Settings.Hold == v1alpha1.HoldFirstBatch {
-		first = "its first pods are"
+		first = "the first pods are"
 	}
-	message := fmt.Sprintf("the rollout waits until %s verified, for at most %s each time%s", first, d.Settings.HoldAtMost, more)
+	message := fmt.Sprintf("until %s verified, at most %s each time%s", first, d.Settings.HoldAtMost, more)
 	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldStarted, message)
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
 }
@@ -254,7 +255,7 @@ func (d *release) pace(begins bool) {
 			hold.Was = &w.Pace // by the hold before; else this looks as if its user had set it
 			d.writeHold(hold)
 		} else {
-			d.endHold(v1alpha1.ReasonHoldEnded)
+			d.endHold(v1alpha1.ReasonReleaseEnded)
 		}
 		return
 	}
@@ -323,18 +324,18 @@ func (d *release) explainHold(p *HoldPlan) {
 	case p.Over && !p.Opens:
 		return // it was said when the rollout went on
 	case p.Over && p.RanOut > 0:
-		message = d.describeRanOut(p.RanOut) + "; the rollout goes on"
+		message = d.describeRanOut(p.RanOut) + "; the rollout continues"
 	case p.Over:
-		message = "the pods that were waited for are verified; the rollout goes on"
+		message = "the pods are verified; the rollout continues"
 	case p.Waiting == 0 && p.RanOut > 0:
-		message = d.describeRanOut(p.RanOut) + "; the rollout goes on when they are Ready"
+		message = d.describeRanOut(p.RanOut) + "; the rollout continues when they are Ready"
 	case p.Waiting == 0:
-		message = "the pods that were made so far are verified; the next ones are waited for"
+		message = "all pods so far are verified; the next pods are not created yet"
 	case !d.Now.Before(until):
-		message = fmt.Sprintf("waiting for %d pods since %s; a pod that is not Ready is waited for without a limit",
+		message = fmt.Sprintf("for %d pods that are not Ready since %s, without a limit",
 			p.Waiting, FormatTime(p.Since))
 	default:
-		message = fmt.Sprintf("waiting for %d verdicts since %s, at most until %s", p.Waiting, FormatTime(p.Since), FormatTime(until))
+		message = fmt.Sprintf("for %d verdicts since %s, at most until %s", p.Waiting, FormatTime(p.Since), FormatTime(until))
 	}
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
 }
@@ -344,7 +345,7 @@ func (d *release) describeRanOut(pods int) string {
 }
 
 func (d *release) ranOut(pods int) {
-	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventHoldRanOut, d.describeRanOut(pods)+"; the rollout goes on without them, as silence does not fail")
+	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventHoldEnded, d.describeRanOut(pods)+"; the rollout continues without them, as silence does not fail")
 }
 
 // failHold fails the release because pods of it have no verdict.
@@ -355,7 +356,7 @@ func (d *release) failHold(pods int) {
 	}
 	if FindCheck(d.status.Checks, HoldCheck) == nil {
 		SetCheck(&d.status.Checks, c, d.Now)
-		d.event(corev1.EventTypeWarning, v1alpha1.EventHoldRanOut, c.Message)
+		d.event(corev1.EventTypeWarning, v1alpha1.EventHoldEnded, c.Message)
 		d.plan.RequeueAfter = time.Second / 10
 	}
 }
@@ -447,15 +448,24 @@ func (d *release) endHold(reason string) {
 	}
 	d.writeHold(nil)
 	d.plan.Hold.End = end
-	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, "the rollout does not wait any more: "+end.describe())
-	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, reason, "%s", end.describe())
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.describe())
+	d.noteHoldEnd(end)
+}
+
+// noteHoldEnd says that a hold ended. The catalog says why, except who did it.
+func (d *release) noteHoldEnd(end HoldEnd) {
+	by := ""
+	if end.Reason == v1alpha1.ReasonHoldEdited {
+		by = "by " + cmp.Or(end.User, UnknownUser)
+	}
+	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, end.Reason, "%s", by)
 }
 
 // endAgain ends a hold as it was to be ended when admission did not see that.
 func (d *release) endAgain() {
 	end, ok := ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
 	if !ok || end.Release != d.Change.Spec.Release {
-		end = HoldEnd{Release: d.Change.Spec.Release, Reason: v1alpha1.ReasonHoldEnded}
+		end = HoldEnd{Release: d.Change.Spec.Release, Reason: v1alpha1.ReasonReleaseEnded}
 	}
 	d.writeHold(nil)
 	d.plan.Hold.End = end
@@ -467,7 +477,7 @@ func (d *release) endFailedHold() {
 	if d.Settings.Blocking && !d.Workload.Paused && !d.plan.Halt {
 		d.halt()
 	}
-	d.endHold(v1alpha1.ReasonHoldFailed)
+	d.endHold(v1alpha1.ReasonVerificationFailed)
 }
 
 // noteHoldGone says of a hold that is gone why it is, once. Where nothing says so, the
@@ -480,10 +490,10 @@ func (d *release) noteHoldGone() {
 		return
 	}
 	if !ended {
-		end = HoldEnd{Reason: v1alpha1.ReasonHoldEnded}
+		end = HoldEnd{Reason: v1alpha1.ReasonReleaseEnded}
 	}
-	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, "the rollout does not wait any more: "+end.describe())
-	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, end.Reason, "%s", end.describe())
+	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.describe())
+	d.noteHoldEnd(end)
 }
 
 // waveIsFinished says that every pod that was made so far of a rollout that is held is

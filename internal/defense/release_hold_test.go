@@ -110,12 +110,12 @@ func TestExplainHold(t *testing.T) {
 		plans []HoldPlan
 		want  string
 	}{
-		"waiting":        {[]HoldPlan{{Waiting: 2, Since: now}}, "waiting for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
-		"between waves":  {[]HoldPlan{{}}, "the pods that were made so far are verified; the next ones are waited for"},
-		"opened":         {[]HoldPlan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods that were waited for are verified; the rollout goes on"},
-		"and more pods":  {[]HoldPlan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods that were waited for are verified; the rollout goes on"},
-		"ran out":        {[]HoldPlan{{Over: true, Opens: true, RanOut: 1}, {Over: true}}, "1 pods have no verdict after 30m0s; the rollout goes on"},
-		"a wave ran out": {[]HoldPlan{{RanOut: 1}}, "1 pods have no verdict after 30m0s; the rollout goes on when they are Ready"},
+		"waiting":        {[]HoldPlan{{Waiting: 2, Since: now}}, "for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
+		"between waves":  {[]HoldPlan{{}}, "all pods so far are verified; the next pods are not created yet"},
+		"opened":         {[]HoldPlan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods are verified; the rollout continues"},
+		"and more pods":  {[]HoldPlan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods are verified; the rollout continues"},
+		"ran out":        {[]HoldPlan{{Over: true, Opens: true, RanOut: 1}, {Over: true}}, "1 pods have no verdict after 30m0s; the rollout continues"},
+		"a wave ran out": {[]HoldPlan{{RanOut: 1}}, "1 pods have no verdict after 30m0s; the rollout continues when they are Ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
@@ -125,7 +125,7 @@ func TestExplainHold(t *testing.T) {
 				p.Since = p.Since.UTC()
 				d.explainHold(&p)
 			}
-			if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld); said == nil || said.Message != c.want {
+			if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld); said == nil || Detail(said) != c.want {
 				t.Errorf("it says %+v, want %q", said, c.want)
 			}
 		})
@@ -147,7 +147,7 @@ func TestPaceDenied(t *testing.T) {
 	if plan.Status == nil || plan.Status.Attempt != 1 || meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionHeld) != nil {
 		t.Errorf("it says %+v", plan.Status)
 	}
-	if c := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionWritesAccepted); c == nil || c.Reason != v1alpha1.ReasonPaceDenied {
+	if c := plan.Status.DeniedWrite; c == nil || c.Write != WritePace {
 		t.Errorf("the condition is %+v", c)
 	}
 }

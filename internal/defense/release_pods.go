@@ -18,7 +18,6 @@ package defense
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -255,13 +254,6 @@ func (d *release) timesOut(made bool) bool {
 	return d.status.Status == v1alpha1.ChangeWorkloadRunning && d.waitsInVain(made)
 }
 
-func (d *release) describeWait() string {
-	if n := len(d.preparing); n > 0 {
-		return fmt.Sprintf("only %d of the %d pods of a batch finished within %s; they are verified at once", n, d.Settings.BatchSize, d.Settings.Wait)
-	}
-	return fmt.Sprintf("no pod finished for %s; the next one is verified at once", d.Settings.Wait)
-}
-
 // podsToCome says that not every pod the workload is to have is in a batch.
 func (d *release) podsToCome() bool {
 	live := 0
@@ -281,7 +273,7 @@ func (d *release) podsToCome() bool {
 func bounded(results []v1alpha1.PodResult) (listed []v1alpha1.PodResult, count int32) {
 	for i := range results[:min(len(results), maxListed)] {
 		r := results[i]
-		r.Message = cut(r.Message)
+		r.Verdict, r.Message = cut(r.Verdict), cut(r.Message)
 		listed = append(listed, r)
 	}
 	return listed, int32(len(results)) //nolint:gosec // a workload has far fewer pods

@@ -21,7 +21,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -37,7 +36,7 @@ import (
 func (d *release) explainStart() (wait time.Duration) {
 	wait = d.explainUnavailable()
 	if d.hasFailed() && d.Settings.SelfHealing && healingIsDue(d.status) {
-		d.explainHealingBrake()
+		d.explainHealingLimit()
 		return wait
 	}
 	s := d.start()
@@ -49,8 +48,8 @@ func (d *release) explainStart() (wait time.Duration) {
 		wait = shortest(wait, lookAgain) // that a node is back is not seen
 	}
 	switch {
-	case still.braked:
-		d.explainNoRollback(v1alpha1.ReasonBrake, still.first, still.refusal)
+	case still.limited:
+		d.explainNoRollback(v1alpha1.ReasonRollbackLimit, still.first, still.refusal)
 	case still.refusal != "":
 		d.explainNoRollback(v1alpha1.ReasonRollbackRefused, still.first, still.refusal)
 	case still.tolerated != "":
@@ -71,7 +70,7 @@ func (d *release) hasFailed() bool { return len(d.failed) > 0 || d.failsAsAWhole
 func (d *release) start() start {
 	return start{
 		now: d.Now, settings: d.Settings, workload: d.Workload, status: d.status,
-		pods: d.Pods, changes: d.Others, history: d.History, brake: d.Brake,
+		pods: d.Pods, changes: d.Others, history: d.History, limit: d.Limit,
 	}
 }
 
@@ -90,7 +89,7 @@ func (d *release) recover() {
 		over = over || said.Status == metav1.ConditionUnknown
 	}
 	if over {
-		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "the pods that failed or did not come up are well again")
+		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 	}
 }
 
@@ -99,7 +98,7 @@ func (d *release) recover() {
 // crashes, and is ready for moments, does not make the reasons alternate.
 func rankOfHang(reason string) int {
 	return slices.Index([]string{
-		v1alpha1.ReasonStillWaiting, v1alpha1.ReasonTolerated, v1alpha1.ReasonRollbackRefused, v1alpha1.ReasonBrake,
+		v1alpha1.ReasonStillWaiting, v1alpha1.ReasonTolerated, v1alpha1.ReasonRollbackRefused, v1alpha1.ReasonRollbackLimit,
 	}, reason) + 1
 }
 
@@ -119,7 +118,11 @@ func (d *release) explainNoRollback(reason string, first *hanging, why string) {
 // refuseAs says why a release is not rolled back, with an event.
 func (d *release) refuseAs(reason, message string) {
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, reason, "%s", message)
-	d.event(corev1.EventTypeWarning, reason, message)
+	event := v1alpha1.EventRollbackRefused
+	if reason == v1alpha1.ReasonStillWaiting || reason == v1alpha1.ReasonTolerated {
+		event = v1alpha1.EventPodsUnavailable
+	}
+	d.warn(reason, event, message)
 }
 
 // explainTolerated reports that a release goes on although pods hang. If all of
@@ -129,11 +132,11 @@ func (d *release) explainTolerated(still *standstill) {
 	d.stuckOn = still.stuckOn
 }
 
-// explainHealingBrake says that a release which failed waits for the brake.
-func (d *release) explainHealingBrake() {
+// explainHealingLimit says that a release which failed waits for the rollback limit.
+func (d *release) explainHealingLimit() {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
-	if why, _ := braked(d.status, d.Workload, d.Brake, d.Settings, d.Now); why != "" && said.Reason != v1alpha1.ReasonBrake {
-		d.refuseAs(v1alpha1.ReasonBrake, healingHeld+why)
+	if why, _ := limited(d.status, d.Workload, d.Limit, d.Settings, d.Now); why != "" && said.Reason != v1alpha1.ReasonRollbackLimit {
+		d.refuseAs(v1alpha1.ReasonRollbackLimit, healingHeld+why)
 	}
 }
 
@@ -186,7 +189,7 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 	var first *Pod
 	count, reason := 0, ""
 	note := func(p *Pod, why string) {
-		if reason == v1alpha1.ReasonPodsFail && why != reason {
+		if reason == v1alpha1.ReasonPodsFailing && why != reason {
 			return
 		}
 		if first == nil || why != reason {
@@ -205,7 +208,7 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 		}
 		quiet = false
 		if !p.Hang.slow(d.Now, d.Settings.RollbackAfter) {
-			note(p, v1alpha1.ReasonPodsFail)
+			note(p, v1alpha1.ReasonPodsFailing)
 			continue
 		}
 		if d.status.Status != v1alpha1.ChangeWorkloadSuccess {
@@ -221,9 +224,9 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 	case first != nil:
 		d.becomeUnavailable(reason, fmt.Sprintf("%d of %d pods; pod %s: %s", count, w.Replicas, first.Name, first.Hang))
 	case w.NotMade != nil && d.status.Status == v1alpha1.ChangeWorkloadSuccess:
-		d.becomeUnavailable(v1alpha1.ReasonPodsNotMade, fmt.Sprintf("%d of %d pods are not made: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
+		d.becomeUnavailable(v1alpha1.ReasonPodsSlow, fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
 	case quiet && d.unavailable():
-		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonPodsAvailable, "no pod fails any more")
+		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 	}
 	return wait
 }
@@ -243,12 +246,12 @@ func (d *release) unavailable() bool {
 
 func (d *release) becomeUnavailable(reason, message string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodsUnavailable)
-	if said != nil && said.Status == metav1.ConditionTrue && (said.Reason == reason || said.Reason == v1alpha1.ReasonPodsFail) {
+	if said != nil && said.Status == metav1.ConditionTrue && (said.Reason == reason || said.Reason == v1alpha1.ReasonPodsFailing) {
 		return
 	}
 	d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, reason, "%s", message)
 	if d.status.Status == v1alpha1.ChangeWorkloadSuccess {
-		d.event(corev1.EventTypeWarning, v1alpha1.ConditionPodsUnavailable, "after the release succeeded: "+message)
+		d.warn(reason, v1alpha1.EventPodsUnavailable, message)
 	}
 }
 
@@ -274,10 +277,10 @@ func (d *release) prove() (wait time.Duration) {
 		}
 	}
 	if bad > tolerated(d.Workload, d.Settings) {
-		message := fmt.Sprintf("%d of %d pods failed or were restarted after the release succeeded, for example pod %s; no rollback goes to this version",
+		message := fmt.Sprintf("%d of %d pods, for example pod %s",
 			bad, d.Workload.Replicas, first.Name)
-		d.condition(v1alpha1.ConditionProven, metav1.ConditionFalse, v1alpha1.ReasonPodsFail, "%s", message)
-		d.event(corev1.EventTypeWarning, "ReleaseNotProven", message)
+		d.condition(v1alpha1.ConditionProven, metav1.ConditionFalse, v1alpha1.ReasonPodsFailing, "%s", message)
+		d.warn(v1alpha1.ConditionProven, v1alpha1.EventPodsUnavailable, message+" failed or were restarted soon after Success; no rollback targets this version")
 		d.plan.Remember = false
 		d.leaveHistory()
 		return 0
@@ -285,14 +288,14 @@ func (d *release) prove() (wait time.Duration) {
 	if available := d.Workload.availableSince(d.Pods, d.Now); !available.IsZero() {
 		left := latest(since, available).Add(d.Settings.RollbackProven).Sub(d.Now)
 		if left <= 0 {
-			d.condition(v1alpha1.ConditionProven, metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it has run well for %s", d.Settings.RollbackProven)
+			d.condition(v1alpha1.ConditionProven, metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it ran well for %s", d.Settings.RollbackProven)
 			return 0
 		}
 		wait = left
 	}
 	if said == nil {
-		d.condition(v1alpha1.ConditionProven, metav1.ConditionUnknown, v1alpha1.ReasonProving,
-			"it has to run well for %s before a rollback prefers it", d.Settings.RollbackProven)
+		d.condition(v1alpha1.ConditionProven, metav1.ConditionUnknown, v1alpha1.ReasonChecking,
+			"it has to run well for %s", d.Settings.RollbackProven)
 	}
 	return wait
 }

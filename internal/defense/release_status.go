@@ -62,27 +62,25 @@ func (d *release) explainProgress() {
 		d.explainComplete()
 	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
-			"the operator %s the %s%s because this version failed: release a repair, correct the verdict, or resume it%s",
-			w.Words.Halted(), w.Kind(), w.Words.Means(), w.by(w.Words.Resume))
+			"the %s is %s%s%s", w.Kind(), w.Words.Halted(), w.Words.Means(), w.by(w.Words.Resume))
 	case w.Rollout.Complete || d.wasComplete():
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod runs this version and is available")
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "")
 	case (w.Paused || w.OnDelete) && wasComplete:
 		d.explainComplete()
 	case w.OnDelete:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete,
-			"pods are replaced only when somebody deletes them (updateStrategy OnDelete); those that are get verified%s", w.Rollout.told())
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "%s", w.Rollout.Told)
 	case w.Paused && !d.plan.Resume:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is %s%s; the release goes on when it is resumed%s",
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is %s%s%s",
 			w.Kind(), w.Words.Halted(), w.Words.Means(), w.by(w.Words.GoOn))
 	case d.stuckOn != "":
 		d.becomeStuck("pods on node " + d.stuckOn + " do not come up")
 	case w.NotMade != nil:
 		d.becomeStuck(fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
 	case w.Rollout.Stuck:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "the rollout does not move: %s", w.Rollout.Message)
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "%s", w.Rollout.Message)
 	case w.Rollout.Partitioned || w.Partition > 0 && d.staysAt(v1alpha1.ReasonPartitioned, w.Partition):
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned,
-			"a user's partition keeps %d of %d pods at the version before; the release goes on when it is lowered", w.Partition, w.Replicas)
+			"%d of %d pods", w.Partition, w.Replicas)
 	case wasComplete:
 		d.explainComplete()
 	default:
@@ -92,7 +90,7 @@ func (d *release) explainProgress() {
 
 // explainComplete says that the rollout is over, whatever its pods do now.
 func (d *release) explainComplete() {
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "every pod ran this version and was available")
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "")
 }
 
 // staysAt reports whether the condition Progressing of this release has the reason, and no
@@ -117,7 +115,7 @@ func (d *release) wasProgressing(reason string) bool {
 }
 
 // alikeReplaced is said where pods are replaced by others of the same template.
-const alikeReplaced = "pods of this very template are replaced, too, because its revision was not found again"
+const alikeReplaced = "pods of this template are replaced, too, because their revision was not found"
 
 // explainRollingOut says that pods are being replaced. Those that have the template
 // already are where the controller of the workload finds an earlier revision by its
@@ -125,21 +123,13 @@ const alikeReplaced = "pods of this very template are replaced, too, because its
 func (d *release) explainRollingOut() {
 	w, again := d.Workload, ""
 	if n := w.alike(); n > 0 {
-		again = fmt.Sprintf("; %d %s", n, alikeReplaced)
+		again = fmt.Sprintf("%d %s", n, alikeReplaced)
 		said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
 		if said == nil || !strings.Contains(said.Message, alikeReplaced) {
 			d.event(corev1.EventTypeWarning, v1alpha1.EventRevisionNotFound, fmt.Sprintf("%d %s", n, alikeReplaced))
 		}
 	}
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "pods are being replaced%s%s", w.Rollout.told(), again)
-}
-
-// told is how far a rollout has come, after what else is said of it.
-func (r *Rollout) told() string {
-	if r.Told == "" {
-		return ""
-	}
-	return ": " + r.Told
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "%s", strings.Join(nonEmpty(w.Rollout.Told, again), "; "))
 }
 
 // explainVerification says what the verification of the release came to. Pods that
@@ -147,7 +137,7 @@ func (r *Rollout) told() string {
 func (d *release) explainVerification() {
 	succeeded, goesOn := d.status.Status == v1alpha1.ChangeWorkloadSuccess, ""
 	if len(d.checking)+len(d.preparing) > 0 {
-		goesOn = "; the other pods are still being verified"
+		goesOn = "; the verification of other pods continues"
 	}
 	switch {
 	case len(d.failed) > 0:
@@ -157,24 +147,24 @@ func (d *release) explainVerification() {
 	case d.failedCheck() != nil:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonCheckFailed, "%s%s", d.describeWhole(), goesOn)
 	case succeeded && d.passCount()+len(d.checking)+len(d.preparing) == 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "the release has no pods to verify; it lifts no block")
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "")
 	case succeeded && d.unverifiedCount() > 0:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonPassedUnverified,
-			"%d of %d pods passed without a verdict of AlterShield Server; pods that come later are verified", d.unverifiedCount(), d.passCount())
+			"%d of %d pods", d.unverifiedCount(), d.passCount())
 	case succeeded && d.passCount() > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "every pod of the release passed; pods that come later are verified, too")
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "")
 	case d.unsettled && d.allPassed():
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; one was restarted after that and has to run for a minute")
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; a pod that was restarted after that has to run for a minute")
 	case d.allPassed() && d.waitsFor(v1alpha1.StageReleasePost) != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the check %s goes on",
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the check %s is running",
 			d.waitsFor(v1alpha1.StageReleasePost).Name)
 	case d.waitsFor(v1alpha1.StageReleasePre) != nil:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the pods wait for the check %s",
 			d.waitsFor(v1alpha1.StageReleasePre).Name)
 	case d.allPassed():
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the order's POST check goes on")
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the POST check of the order is running")
 	default:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "verification goes on")
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "")
 	}
 }
 
@@ -196,7 +186,7 @@ func succeededAt(s *v1alpha1.ChangeWorkloadStatus) time.Time {
 func (d *release) becomeStuck(why string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
 	if said == nil || said.Reason != v1alpha1.ReasonRolloutStuck {
-		d.event(corev1.EventTypeWarning, v1alpha1.ReasonRolloutStuck, why)
+		d.warn(v1alpha1.ReasonRolloutStuck, v1alpha1.EventPodsUnavailable, why)
 	}
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "%s", why)
 }
@@ -209,19 +199,30 @@ func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reas
 	}
 }
 
+// warn adds an event of type Warning. The act tells it from others of its reason: client-go makes a series of them otherwise.
+func (d *release) warn(act, reason, message string) {
+	d.event(corev1.EventTypeWarning, reason, message)
+	d.plan.Events[len(d.plan.Events)-1].Act = act
+}
+
 func (d *release) event(eventType, reason, message string) {
 	d.plan.Events = append(d.plan.Events, Event{Type: eventType, Reason: reason,
-		Message: fmt.Sprintf("version %s: %s", d.Change.Spec.Reversion, message)})
+		Message: d.ofVersion(message)})
+}
+
+// ofVersion says a detail of the version of the release.
+func (d *release) ofVersion(detail string) string {
+	return strings.Join(nonEmpty("version "+d.Change.Spec.Reversion, detail), ": ")
 }
 
 // actionEvent adds an event of the action on the workload.
 func (d *release) actionEvent(eventType, reason, message string) {
 	d.plan.ActionEvents = append(d.plan.ActionEvents, Event{Type: eventType, Reason: reason,
-		Message: fmt.Sprintf("version %s: %s", d.Change.Spec.Reversion, message)})
+		Message: d.ofVersion(message)})
 }
 
 func (d *release) condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
-	conditions{&d.status.Conditions, d.Change.Generation, d.Now}.set(kind, status, reason, format, args...)
+	conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.set(kind, status, reason, format, args...)
 }
 
 func describe(r *v1alpha1.PodResult) string {
@@ -232,7 +233,9 @@ func describe(r *v1alpha1.PodResult) string {
 	return s
 }
 
+// cut makes a message of others printable, and not too long.
 func cut(message string) string {
+	message = Printable(message)
 	if len(message) <= maxListedMessage {
 		return message
 	}
@@ -242,23 +245,23 @@ func cut(message string) string {
 // endConditions says of a release that ended that what was under way goes on no
 // more: its verification, or a block that was denied. Nothing is known of its pods.
 func (d *release) endConditions() {
-	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonBlockDenied {
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended before the workload could be blocked")
+	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonWriteDenied {
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
 	}
 	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionVerified); said != nil && said.Reason == v1alpha1.ReasonChecking {
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "the release ended before its verification ended")
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "")
 	}
-	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionWaitsForServer) {
-		d.condition(v1alpha1.ConditionWaitsForServer, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended")
+	if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer); waitsForServer(d.status) || c != nil && c.Status == metav1.ConditionUnknown {
+		d.condition(v1alpha1.ConditionServer, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "")
 	}
 	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionHeld) {
-		d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonHoldEnded, "the release ended")
+		d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
 	}
-	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionRepairBlocked) {
-		d.condition(v1alpha1.ConditionRepairBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended")
+	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionEvictionBlocked) {
+		d.condition(v1alpha1.ConditionEvictionBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
 	}
 	// It speaks of pods that are being replaced.
 	if meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodsUnavailable) != nil {
-		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended")
+		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
 	}
 }

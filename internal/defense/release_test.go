@@ -383,13 +383,13 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(2).Complete(),
 			then:  []func(*world){func(w *world) { w.Verdict("sleep-1", "fail") }, func(w *world) { w.Verdict("sleep-1", "pass") }},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2,
-				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonCorrected}},
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonRecovered}},
 		},
 		"a corrected verdict lifts its own block: running": {
 			world: newWorld(2).Pods(1),
 			then:  []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.Verdict("sleep-0", "pass") }},
 			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
-				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonCorrected}},
+				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonRecovered}},
 		},
 		"a corrected verdict leaves another version's block": {
 			world: newWorld(2).Pods(1).Suspended(versionB),
@@ -439,7 +439,7 @@ func TestDecideRelease(t *testing.T) {
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1,
 				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed,
-					v1alpha1.ConditionPodsUnavailable: v1alpha1.ReasonPodsNotMade}},
+					v1alpha1.ConditionPodsUnavailable: v1alpha1.ReasonPodsSlow}},
 		},
 		"another pod fails while one is corrected: a new failure": {
 			world: newWorld(2).Pods(2).Complete(),
@@ -571,7 +571,7 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(1),
 			then:  []func(*world){func(w *world) { w.Release(2, versionB).Pods(3) }},
 			want: want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1,
-				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonReplaced, v1alpha1.ConditionVerified: v1alpha1.ReasonReleaseEnded}},
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonReleaseEnded, v1alpha1.ConditionVerified: v1alpha1.ReasonReleaseEnded}},
 		},
 		"a suspended one stays suspended": {
 			world: newWorld(1).Pods(1),
@@ -604,7 +604,7 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(1),
 			then:  []func(*world){func(w *world) { w.in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled }},
 			want: want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1,
-				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonUnmanaged}},
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonNotDefended}},
 		},
 		"leaving with the namespace cancels, for good": {
 			world: newWorld(2).Pods(1),
@@ -866,7 +866,6 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestBadOverrides: told once, and again when it changes.
 // TestNoSuccessOfRestarted: pods that had passed and crash since make no Success,
 // however often the rollout is complete for a moment.
 func TestNoSuccessOfRestarted(t *testing.T) {
@@ -930,7 +929,7 @@ func TestRememberLeft(t *testing.T) {
 		"verified no pod": {func(w *world) { w.in.Change.Status.PassCount = 0 }, false},
 		"history is off":  {func(w *world) { w.in.Settings.History = 0 }, false},
 		"failed soon after": {func(w *world) {
-			w.in.Change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFail}}
+			w.in.Change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFailing}}
 		}, false},
 		"rolled back": {func(w *world) {
 			ParseQuarantine(nil, testNow).With(versionA, QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1}).Annotate(w.stored.Annotations)
@@ -947,42 +946,6 @@ func TestRememberLeft(t *testing.T) {
 				t.Errorf("remembers: %t, want %t", plan.Remember, test.want)
 			}
 		})
-	}
-}
-
-func TestBadOverrides(t *testing.T) {
-	w := newWorld(1).Pods(1, unready)
-	told := func() (n int) {
-		for range 5 {
-			for _, e := range w.Step().Events {
-				if e.Reason == v1alpha1.ReasonInvalidOverride {
-					n++
-				}
-			}
-		}
-		return n
-	}
-	status := func() string {
-		if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionOverridesAccepted); c != nil {
-			return string(c.Status)
-		}
-		return ""
-	}
-	for i, step := range []struct {
-		bad    []string
-		told   int
-		status string
-	}{
-		{nil, 0, ""},
-		{[]string{"branch"}, 1, "False"},
-		{[]string{"branch", "silence"}, 1, "False"},
-		{nil, 0, "True"},
-		{[]string{"branch"}, 1, "False"},
-	} {
-		w.in.BadOverrides = step.bad
-		if n := told(); n != step.told || status() != step.status {
-			t.Errorf("step %d: told %d times, condition %q; want %d, %q", i, n, status(), step.told, step.status)
-		}
 	}
 }
 
@@ -1029,16 +992,16 @@ func TestRevisionNotFound(t *testing.T) {
 		told  int
 		ends  string
 	}{
-		"pods of the same template are replaced": {newWorld(3).Pods(1), []func(*world){alike, func(*world) {}}, 1, "; 2 " + alikeReplaced},
-		"until they are":                         {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.OldRevisions = nil }}, 1, "being replaced"},
+		"pods of the same template are replaced": {newWorld(3).Pods(1), []func(*world){alike, func(*world) {}}, 1, ": 2 " + alikeReplaced},
+		"until they are":                         {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.OldRevisions = nil }}, 1, "being replaced."},
 		"pods of another one are": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2, Ready: 2}}
-		}}, 0, "being replaced"},
-		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Unobserved = true }}, 1, "being replaced"},
+		}}, 0, "being replaced."},
+		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Unobserved = true }}, 1, "being replaced."},
 		"the revision is not seen yet": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			alike(w)
 			w.in.Workload.Revision = ""
-		}}, 0, "being replaced"},
+		}}, 0, "being replaced."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := test.world
@@ -1119,7 +1082,7 @@ func TestHalting(t *testing.T) {
 		}(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
 		"an override whose halt was denied": {overriding(), []func(*world){fail("sleep-0"), func(w *world) {
 			resume(w)
-			NoteDenied(&w.in.Change.Status, 1, testNow, v1alpha1.ReasonPaceDenied, "denied")
+			NoteDenied(&w.in.Change.Status, 1, testNow, WritePace, "denied")
 		}}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"whoever resumes an override decides": {
 			overriding(), []func(*world){fail("sleep-0"), resume, fail("sleep-1")}, false, "", v1alpha1.ReasonRollingOut,

@@ -43,8 +43,8 @@ type RollbackInput struct {
 	Pods []Pod
 	// History are the successful versions of the workload that are remembered.
 	History []Revision
-	// Brake is what the brake remembers.
-	Brake Brake
+	// Limit counts rollbacks for the rollback limit.
+	Limit RollbackLimit
 }
 
 // lookAgain is when to look again at what is due and cannot be done.
@@ -78,7 +78,7 @@ const changeCausePrefix = "AlterShield rolled back "
 
 // ChangeCause explains the revision that the rollback makes.
 func (r *Rollback) ChangeCause() string {
-	return fmt.Sprintf(changeCausePrefix+"version %s to %s: %s", r.From, r.To, r.Why)
+	return fmt.Sprintf(changeCausePrefix+"version %s to %s: %s", r.From, r.To, Printable(r.Why.String()))
 }
 
 // RollbackPlan is what to do about a rollback.
@@ -91,7 +91,7 @@ type RollbackPlan struct {
 	RequeueAfter time.Duration
 }
 
-// Asked says that somebody asked for the rollback; the brake is for the others.
+// Asked says that somebody asked for the rollback; the rollback limit is for the others.
 func (r *Rollback) Asked() bool { return r.Why.Cause == v1alpha1.ReasonRollbackRequested }
 
 // DecideRollback says whether a workload is rolled back, and to what.
@@ -220,7 +220,7 @@ func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) (plan Roll
 	if refusal != "" {
 		return RollbackPlan{}, false
 	}
-	if why, left := braked(&change.Status, in.Workload, in.Brake, in.Settings, in.Now); why != "" {
+	if why, left := limited(&change.Status, in.Workload, in.Limit, in.Settings, in.Now); why != "" {
 		return RollbackPlan{RequeueAfter: left}, true
 	}
 	r := in.rollback(v1alpha1.ReasonVerificationFailed, target.Version)
@@ -233,7 +233,7 @@ func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) (plan Roll
 	return in.planned(r), true
 }
 
-// healingHeld begins what the condition RolledBack says of a release that the brake
+// healingHeld begins what the condition RolledBack says of a release that the rollback limit
 // keeps from being healed. One that it only keeps from being rolled back because
 // its pods do not come up is not to be healed when self-healing is turned on later.
 const healingHeld = "the release failed; not rolled back: "
@@ -241,7 +241,7 @@ const healingHeld = "the release failed; not rolled back: "
 // healingIsDue says that a release failed while self-healing was on.
 func healingIsDue(status *v1alpha1.ChangeWorkloadStatus) bool {
 	due := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRolledBack)
-	return due != nil && (due.Status == metav1.ConditionUnknown || due.Reason == v1alpha1.ReasonBrake && strings.HasPrefix(due.Message, healingHeld))
+	return due != nil && (due.Status == metav1.ConditionUnknown || due.Reason == v1alpha1.ReasonRollbackLimit && strings.HasPrefix(Detail(due), healingHeld))
 }
 
 // planned is a plan for a rollback that nobody asked for. That one would be made is
@@ -289,7 +289,7 @@ func notByItself(w *Workload, q Quarantine) string {
 func (in *RollbackInput) neverStarted(change *v1alpha1.ChangeWorkload) RollbackPlan {
 	s := start{
 		now: in.Now, settings: in.Settings, workload: in.Workload, status: &change.Status,
-		pods: in.Pods, changes: in.Changes, history: in.History, brake: in.Brake,
+		pods: in.Pods, changes: in.Changes, history: in.History, limit: in.Limit,
 	}
 	still := s.judge()
 	if still.old == nil && still.revision == nil || still.refusal != "" {

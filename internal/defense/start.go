@@ -42,7 +42,7 @@ type start struct {
 	// changes are the other ChangeWorkloads of the workload, at least.
 	changes []v1alpha1.ChangeWorkload
 	history []Revision
-	brake   Brake
+	limit   RollbackLimit
 }
 
 // hanging is a pod that has hung for longer than it may, or pods that are not
@@ -75,10 +75,10 @@ type standstill struct {
 	// old or revision is where the release is rolled back to.
 	old      *OldRevision
 	revision *Revision
-	// refusal is why it is not rolled back although it should be; braked says
-	// that this is because of the brake.
+	// refusal is why it is not rolled back although it should be; limited says
+	// that this is because of the rollback limit.
 	refusal string
-	braked  bool
+	limited bool
 	// nodes are those that pods hang on beyond what they may, some at least.
 	nodes []string
 	// wait is when to look again; 0 when nothing changes by time alone.
@@ -328,8 +328,8 @@ func (s *start) target(out *standstill) {
 		out.wait = shortest(out.wait, lookAgain)
 		return
 	}
-	if why, left := braked(s.status, s.workload, s.brake, s.settings, s.now); why != "" {
-		out.refusal, out.braked = why, true
+	if why, left := limited(s.status, s.workload, s.limit, s.settings, s.now); why != "" {
+		out.refusal, out.limited = why, true
 		out.wait = shortest(out.wait, left)
 	}
 }

@@ -343,7 +343,7 @@ func TestJudgeStart(t *testing.T) {
 		}), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
 		"not to one whose pods failed soon after its success": {beginning(0, 5, func(s *start) {
 			c := change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)
-			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFail}}
+			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFailing}}
 			s.changes, s.history = []v1alpha1.ChangeWorkload{c}, nil
 		}), "refused: version " + versionA + ", whose pods still run, failed itself; pods that are Ready: 5", lookAgain},
 
@@ -390,25 +390,25 @@ func TestJudgeStart(t *testing.T) {
 		}), "remembered " + versionA, 0},
 
 		"turned off": {beginning(0, 5, func(s *start) { s.settings.Rollback = false }), "", 0},
-		"no room":    {beginning(0, 5, func(s *start) { s.brake = brakeOf(9, 8, 7, 6, 5) }), "braked", time.Minute},
+		"no room":    {beginning(0, 5, func(s *start) { s.limit = brakeOf(9, 8, 7, 6, 5) }), "braked", time.Minute},
 		"no room for its namespace": {beginning(0, 5, func(s *start) {
-			s.brake = brakeOf(9, 8, 7)
-			for i := range s.brake.taken {
-				s.brake.taken[i].Namespace = s.workload.Namespace
+			s.limit = brakeOf(9, 8, 7)
+			for i := range s.limit.taken {
+				s.limit.taken[i].Namespace = s.workload.Namespace
 			}
 		}), "braked", time.Minute},
-		"room again": {beginning(0, 5, func(s *start) { s.brake = brakeOf(30, 29, 9, 8, 7) }), "running " + versionA, 0},
+		"room again": {beginning(0, 5, func(s *start) { s.limit = brakeOf(30, 29, 9, 8, 7) }), "running " + versionA, 0},
 		"room again, the release was held": {beginning(0, 5, func(s *start) {
-			s.brake = brakeOf(15, 14, 13, 12, 11)
-			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonBrake, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
+			s.limit = brakeOf(15, 14, 13, 12, 11)
+			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
 		}), "braked", 2 * time.Minute},
 		"room again, the release was held of late": {beginning(0, 5, func(s *start) {
-			s.brake = brakeOf(17, 16, 15, 14, 13)
-			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonBrake, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(time.Minute))}}
+			s.limit = brakeOf(17, 16, 15, 14, 13)
+			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(time.Minute))}}
 		}), "braked", 6 * time.Minute},
 		"and has had its time": {beginning(0, 5, func(s *start) {
-			s.brake = brakeOf(17, 16, 15, 14, 13)
-			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonBrake, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
+			s.limit = brakeOf(17, 16, 15, 14, 13)
+			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
 		}), "running " + versionA, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -425,7 +425,7 @@ func TestJudgeStart(t *testing.T) {
 
 func summary(s *standstill) string {
 	switch {
-	case s.braked:
+	case s.limited:
 		return "braked"
 	case s.refusal != "":
 		return "refused: " + s.refusal
@@ -447,18 +447,18 @@ func summary(s *standstill) string {
 }
 
 // brakeOf is a brake that let rollbacks through so many minutes ago.
-func brakeOf(minutes ...int) Brake {
-	var b Brake
+func brakeOf(minutes ...int) RollbackLimit {
+	var b RollbackLimit
 	for i, m := range minutes {
-		b.taken = append(b.taken, BrakeEntry{Time: ago(time.Duration(m) * time.Minute).Unix(), UID: types.UID(fmt.Sprint(i)), Release: 1})
+		b.taken = append(b.taken, LimitEntry{Time: ago(time.Duration(m) * time.Minute).Unix(), UID: types.UID(fmt.Sprint(i)), Release: 1})
 	}
 	return b
 }
 
-// TestBrakeOfFailed: a release that failed its verification and does not come up,
-// either, waits for the brake as any other: it is told, once, and has time of its
+// TestRollbackLimitOfFailed: a release that failed its verification and does not come up,
+// either, waits for the rollback limit as any other: it is told, once, and has time of its
 // own when there is room again.
-func TestBrakeOfFailed(t *testing.T) {
+func TestRollbackLimitOfFailed(t *testing.T) {
 	begin := func(t *testing.T, healing bool) *world {
 		t.Helper()
 		w := newWorld(3).Pods(1).Pods(2, unready)
@@ -475,13 +475,13 @@ func TestBrakeOfFailed(t *testing.T) {
 			t.Fatalf("the release is %s", w.in.Change.Status.Status)
 		}
 		w.Later(5 * time.Minute)
-		w.in.Brake = Brake{taken: []BrakeEntry{{Time: w.in.Now.Add(-8 * time.Minute).Unix()}}}
-		w.in.Settings.BrakeCount = 1
+		w.in.Limit = RollbackLimit{taken: []LimitEntry{{Time: w.in.Now.Add(-8 * time.Minute).Unix()}}}
+		w.in.Settings.LimitCount = 1
 		return w
 	}
 	due := func(w *world) bool {
 		plan := DecideRollback(RollbackInput{Now: w.in.Now, Settings: w.in.Settings, Workload: w.in.Workload, Enrolled: true,
-			Changes: []v1alpha1.ChangeWorkload{*w.in.Change}, Pods: w.in.Pods, History: w.in.History, Brake: w.in.Brake})
+			Changes: []v1alpha1.ChangeWorkload{*w.in.Change}, Pods: w.in.Pods, History: w.in.History, Limit: w.in.Limit})
 		return plan.Rollback != nil
 	}
 	for name, healing := range map[string]bool{"self-healing": true, "without": false} {
@@ -490,13 +490,13 @@ func TestBrakeOfFailed(t *testing.T) {
 			var told []string
 			for range 3 {
 				for _, e := range w.Step().Events {
-					told = append(told, e.Reason)
+					told = append(told, e.Reason+" "+e.Act)
 				}
 			}
-			if diff := cmp.Diff([]string{v1alpha1.ReasonBrake}, told); diff != "" {
+			if diff := cmp.Diff([]string{v1alpha1.EventRollbackRefused + " " + v1alpha1.ReasonRollbackLimit}, told); diff != "" {
 				t.Errorf("told -want +got:\n%s", diff)
 			}
-			if got := conditionReason(w, v1alpha1.ConditionRolledBack); got != v1alpha1.ReasonBrake || due(w) {
+			if got := conditionReason(w, v1alpha1.ConditionRolledBack); got != v1alpha1.ReasonRollbackLimit || due(w) {
 				t.Errorf("RolledBack says %q, rolled back: %t", got, due(w))
 			}
 			w.Later(2 * time.Minute)
@@ -586,7 +586,7 @@ func TestProven(t *testing.T) {
 		w.in.Workload.AvailableSince, w.in.Workload.InFlight = testNow, 1
 		w.Settle(t)
 		w.in.History = []Revision{{Name: "a", Version: versionA, Release: 1, Unproven: true}}
-		if got := conditionReason(w, v1alpha1.ConditionProven); got != v1alpha1.ReasonProving {
+		if got := conditionReason(w, v1alpha1.ConditionProven); got != v1alpha1.ReasonChecking {
 			t.Fatalf("Proven is %s after the Success", got)
 		}
 		return w
@@ -624,7 +624,7 @@ func TestProven(t *testing.T) {
 			w.Later(30 * time.Second)
 			fail(&w.in.Pods[0])
 			plan := w.Step()
-			if len(plan.Forget) != 1 || conditionReason(w, v1alpha1.ConditionProven) != v1alpha1.ReasonPodsFail {
+			if len(plan.Forget) != 1 || conditionReason(w, v1alpha1.ConditionProven) != v1alpha1.ReasonPodsFailing {
 				t.Fatalf("stays in the history: %+v", plan)
 			}
 			w.in.History = nil
@@ -678,12 +678,12 @@ func TestPodsUnavailable(t *testing.T) {
 	w.in.Pods[0].Ready, w.in.Pods[0].Hang, w.in.Pods[0].RestartedAt = true, nil, w.in.Now
 	w.Later(90 * time.Second)
 	step()
-	if conditionReason(w, v1alpha1.ConditionPodsUnavailable) != v1alpha1.ReasonPodsFail {
+	if conditionReason(w, v1alpha1.ConditionPodsUnavailable) != v1alpha1.ReasonPodsFailing {
 		t.Error("well again after 90 s")
 	}
 	w.Later(30 * time.Second)
 	step()
-	if conditionReason(w, v1alpha1.ConditionPodsUnavailable) != v1alpha1.ReasonPodsAvailable {
+	if conditionReason(w, v1alpha1.ConditionPodsUnavailable) != v1alpha1.ReasonRecovered {
 		t.Error("not well again after 2 minutes")
 	}
 	if diff := cmp.Diff([]string{v1alpha1.ConditionPodsUnavailable}, told); diff != "" {
@@ -718,9 +718,7 @@ func TestExplainHang(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Minute, 7 * time.Minute, time.Minute} {
 		w.Later(d)
 		for _, e := range w.Step().Events {
-			if e.Reason != "WaitTimedOut" {
-				told = append(told, strings.TrimPrefix(e.Message, "version "+versionA+": "))
-			}
+			told = append(told, strings.TrimPrefix(e.Message, "version "+versionA+": "))
 		}
 	}
 	want := []string{
@@ -745,7 +743,7 @@ func TestNotMade(t *testing.T) {
 			told = append(told, e.Reason+": "+strings.TrimPrefix(e.Message, "version "+versionA+": "))
 		}
 	}
-	if diff := cmp.Diff([]string{"RolloutStuck: 3 of 3 pods cannot be created: exceeded quota: pods"}, told); diff != "" {
+	if diff := cmp.Diff([]string{"PodsUnavailable: 3 of 3 pods cannot be created: exceeded quota: pods"}, told); diff != "" {
 		t.Errorf("told -want +got:\n%s", diff)
 	}
 }

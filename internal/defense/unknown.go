@@ -58,11 +58,16 @@ func (r *AdmissionRequest) UnknownWords() []string {
 	if r.Own || OptedOut(r.New.Labels) {
 		return nil
 	}
-	unknown := UnknownWords(r.New.Labels, r.New.Annotations)
-	for _, problem := range settings.For(nil, nil, r.New.Annotations).Problems {
-		unknown = append(unknown, Brief(problem))
+	return slices.Concat(UnknownWords(r.New.Labels, r.New.Annotations), UnusableSettings(r.New.Annotations))
+}
+
+// UnusableSettings names the annotations of a workload by which it has settings of its own and
+// that cannot be used, one line each.
+func UnusableSettings(annotations map[string]string) (unusable []string) {
+	for _, problem := range settings.For(nil, nil, annotations).Problems {
+		unusable = append(unusable, Brief(problem))
 	}
-	return unknown
+	return unusable
 }
 
 func unknownIn(what string, all map[string]string, known, elsewhere []string, there string) (unknown []string) {

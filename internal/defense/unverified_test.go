@@ -56,10 +56,10 @@ func TestPassedUnverified(t *testing.T) {
 	d.Pods(2).Complete()
 	d.Run(t, time.Hour)
 	says(2, "2 of 2 pods", "without a verdict of AlterShield Server")
-	if got := d.Events("ReleaseSucceeded"); len(got) != 1 || !strings.Contains(got[0], "2 of them without a verdict of AlterShield Server") {
+	if got := d.Events("ReleaseSucceeded"); len(got) != 1 || !strings.Contains(got[0], "2 without a verdict of AlterShield Server") {
 		t.Errorf("events %v", got)
 	}
-	if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer); c == nil || c.Reason != v1alpha1.ReasonPassedUnverified {
+	if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionServer); c == nil || c.Status != "False" || c.Reason != v1alpha1.ReasonNoVerdict {
 		t.Errorf("the wait for the server ended as %+v", c)
 	}
 
@@ -117,7 +117,7 @@ func TestSuspendedGoesOn(t *testing.T) {
 	d.Pods(2).Complete()
 	d.Run(t, 0)
 	message := func() string { return conditionMessage(&d.in.Change.Status, v1alpha1.ConditionVerified) }
-	const goesOn = "the other pods are still being verified"
+	const goesOn = "the verification of other pods continues"
 	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !strings.Contains(message(), goesOn) {
 		t.Errorf("%s: %s", d.in.Change.Status.Status, message())
 	}

@@ -18,6 +18,7 @@ package defense
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,13 +52,73 @@ func (a *awaited) quiet(pre time.Duration) time.Duration {
 	return min(limit/2, maxQuietWait)
 }
 
-// explainWaiting says of a release that it waits long for the server, and of one that
-// did that it does not any more. There is one event for what may be late in any
-// release, a verdict, and one each time that the server does not take what it is sent.
-// It returns how long until there is something to say.
-func (d *release) explainWaiting() (wait time.Duration) {
-	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionWaitsForServer)
-	waited := said != nil && said.Status == metav1.ConditionTrue
+// serverSays is what ConditionServer reports of the steps of the order and of pods that passed without a
+// verdict: the worst of them. No type means that there is nothing to report.
+func serverSays(s *v1alpha1.ChangeWorkloadStatus) (c metav1.Condition) {
+	rank := -1
+	worse := func(r int, status metav1.ConditionStatus, reason, message string) {
+		if r > rank {
+			rank, c = r, metav1.Condition{Type: v1alpha1.ConditionServer, Status: status, Reason: reason, Message: message}
+		}
+	}
+	for i := range s.OrderSteps {
+		step := &s.OrderSteps[i]
+		switch reason := step.Reason; {
+		case step.Status == metav1.ConditionTrue, reason == v1alpha1.ReasonReleaseEnded, step.Type == v1alpha1.StepEnded:
+			// The release does not depend on how its order ends.
+			worse(0, metav1.ConditionTrue, v1alpha1.ReasonAnswered, "")
+		case reason == v1alpha1.ReasonCheckFailed:
+			worse(6, metav1.ConditionFalse, reason, step.Message)
+		case reason == v1alpha1.ReasonRefused:
+			worse(5, metav1.ConditionFalse, reason, step.Message)
+		case reason == v1alpha1.ReasonNoVerdict, reason == v1alpha1.ReasonNotSubmitted:
+			worse(3, metav1.ConditionFalse, v1alpha1.ReasonNoVerdict, step.Message)
+		case s.OrderEnd != "": // the release no longer waits for it
+		case reason == v1alpha1.ReasonPermissionDenied:
+			worse(4, metav1.ConditionUnknown, reason, step.Message)
+		case reason == v1alpha1.ReasonNotConfigured, reason == v1alpha1.ReasonUnprocessable:
+			worse(4, metav1.ConditionUnknown, v1alpha1.ReasonRefused, step.Message)
+		case reason == v1alpha1.ReasonUnreachable:
+			worse(2, metav1.ConditionUnknown, reason, step.Message)
+		default:
+			worse(1, metav1.ConditionUnknown, v1alpha1.ReasonChecking, step.Message)
+		}
+	}
+	if s.UnverifiedCount > 0 {
+		worse(3, metav1.ConditionFalse, v1alpha1.ReasonNoVerdict, "unverifiedCount is the number of pods")
+	}
+	return c
+}
+
+// setServer sets ConditionServer, once there is something to report, and ends the report of a long wait.
+func (c conditions) setServer(s *v1alpha1.ChangeWorkloadStatus) {
+	waited, says := waitsForServer(s), serverSays(s)
+	switch {
+	case says.Type == "" && waited:
+		c.set(v1alpha1.ConditionServer, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "the release no longer waits for AlterShield Server")
+	case says.Type == "":
+	case waited:
+		c.set(says.Type, says.Status, says.Reason, "%s", says.Message)
+	default:
+		c.setReason(says.Type, says.Status, says.Reason, says.Message)
+	}
+}
+
+// waitsForServer reports whether the status says that the release waits long for AlterShield Server.
+func waitsForServer(s *v1alpha1.ChangeWorkloadStatus) bool {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionServer)
+	return c != nil && c.Status == metav1.ConditionFalse && strings.HasPrefix(Detail(c), longWait)
+}
+
+// longWait begins the message of ConditionServer of a release that waits long.
+const longWait = "waits long: "
+
+// explainServer sets ConditionServer: False where the release waits long for the server,
+// else by serverSays. The first late verdict of a release emits one event, and so does each
+// request that the server does not take. It returns when to look again.
+func (d *release) explainServer() (wait time.Duration) {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer)
+	waited := waitsForServer(d.status)
 	now := d.Now
 	if waited {
 		// What one replica has said another one, whose clock is a little behind, does
@@ -79,30 +140,29 @@ func (d *release) explainWaiting() (wait time.Duration) {
 	}
 	switch {
 	case longest != nil:
-		message := longest.what
+		message := longWait + longest.what
 		if longest.limit > 0 {
 			message += d.consequence(longest)
 		}
 		isNew, eventType := !waited || said.Reason != longest.reason, corev1.EventTypeWarning
 		if !longest.failing {
-			isNew, eventType = said == nil, corev1.EventTypeNormal
+			isNew, eventType = !d.status.ServerWaitReported, corev1.EventTypeNormal
 		}
 		if isNew {
-			d.event(eventType, v1alpha1.ConditionWaitsForServer, message)
+			d.event(eventType, v1alpha1.EventWaitingForServer, message)
 		}
-		d.condition(v1alpha1.ConditionWaitsForServer, metav1.ConditionTrue, longest.reason, "%s", message)
-	case waited && d.unverifiedCount() > 0:
-		d.condition(v1alpha1.ConditionWaitsForServer, metav1.ConditionFalse, v1alpha1.ReasonPassedUnverified,
-			"nothing is outstanding for long; AlterShield Server gave no verdict on %d pods in time", d.unverifiedCount())
-	case waited:
-		d.condition(v1alpha1.ConditionWaitsForServer, metav1.ConditionFalse, v1alpha1.ReasonAnswered, "nothing is outstanding for long any more")
+		d.status.ServerWaitReported = true
+		d.condition(v1alpha1.ConditionServer, metav1.ConditionFalse, longest.reason, "%s", message)
+	default:
+		d.status.UnverifiedCount = d.unverifiedCount()
+		conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.setServer(d.status)
 	}
 	return wait
 }
 
 // consequence says what becomes of a release when the time for something is over.
 func (d *release) consequence(a *awaited) string {
-	consequence := "without a verdict it goes on unverified"
+	consequence := "without a verdict it continues unverified"
 	if fails, by := d.Settings.ServerSilence(); fails {
 		consequence = "without a verdict it fails, as " + by + " says"
 	}
@@ -119,13 +179,13 @@ func (d *release) awaits() (list []awaited) {
 	}
 	pre, post := d.Settings.PreTimeout, d.Settings.PostTimeout
 	unsubmitted := func(kind string, stage v1alpha1.CheckStage, since int64, limit time.Duration) {
-		if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
-			list = append(list, awaited{reason: v1alpha1.ReasonCheckNotSubmitted, since: unixOrZero(since), limit: limit, failing: true,
+		if c := meta.FindStatusCondition(s.OrderSteps, kind); c != nil && c.Status == metav1.ConditionFalse {
+			list = append(list, awaited{reason: v1alpha1.ReasonNotSubmitted, since: unixOrZero(since), limit: limit, failing: true,
 				what: fmt.Sprintf("the %s check of the order could not be submitted since %s: %s", stage, stamp(time.Unix(since, 0)), cut(c.Message))})
 		}
 	}
 	verdict := func(of string, stage v1alpha1.CheckStage, since int64, limit time.Duration) {
-		list = append(list, awaited{reason: v1alpha1.ReasonVerdictOutstanding, since: unixOrZero(since), limit: limit,
+		list = append(list, awaited{reason: v1alpha1.ReasonNoVerdict, since: unixOrZero(since), limit: limit,
 			what: fmt.Sprintf("AlterShield Server has given no verdict on the %s check of %s since %s", stage, of, stamp(time.Unix(since, 0)))})
 	}
 	if s.OrderEnd == "" {
@@ -136,12 +196,12 @@ func (d *release) awaits() (list []awaited) {
 			}
 			list = append(list, d.awaitsOrder())
 		case v1alpha1.OrderPreWait:
-			unsubmitted(v1alpha1.ConditionOrderPreChecked, v1alpha1.StagePre, s.OrderSubmitTimeUnix, pre)
+			unsubmitted(v1alpha1.StepPreChecked, v1alpha1.StagePre, s.OrderSubmitTimeUnix, pre)
 		case v1alpha1.OrderPreSubmitted:
 			verdict("the order", v1alpha1.StagePre, s.OrderPreSubmitTimeUnix, pre)
 		case v1alpha1.OrderPostWait:
 			if s.OrderPostDueTimeUnix != 0 {
-				unsubmitted(v1alpha1.ConditionOrderPostChecked, v1alpha1.StagePost, s.OrderPostDueTimeUnix, post)
+				unsubmitted(v1alpha1.StepPostChecked, v1alpha1.StagePost, s.OrderPostDueTimeUnix, post)
 			}
 		case v1alpha1.OrderPostSubmitted:
 			verdict("the order", v1alpha1.StagePost, s.OrderPostSubmitTimeUnix, post)
@@ -176,9 +236,9 @@ func (d *release) awaits() (list []awaited) {
 func (d *release) awaitsOrder() awaited {
 	s := d.status
 	since := time.Unix(s.StartTimeUnix, 0)
-	a := awaited{reason: v1alpha1.ReasonOrderNotAccepted, since: since, failing: true,
+	a := awaited{reason: v1alpha1.ReasonNotSubmitted, since: since, failing: true,
 		what: fmt.Sprintf("AlterShield Server has not accepted the order since %s", stamp(since))}
-	if why := conditionMessage(s, v1alpha1.ConditionOrderAccepted); why != "" {
+	if why := stepMessage(s, v1alpha1.StepAccepted); why != "" {
 		a.what += ": " + cut(why)
 	}
 	switch {
@@ -188,7 +248,7 @@ func (d *release) awaitsOrder() awaited {
 	case s.Status == v1alpha1.ChangeWorkloadInit:
 		a.limit = d.Settings.PreTimeout
 	default:
-		a.what += "; the release goes on without its checks until it does"
+		a.what += "; the release continues without its checks until it does"
 	}
 	return a
 }
@@ -200,11 +260,11 @@ func awaitsBatch(b *v1alpha1.ChangePod, name string, pre, post time.Duration) *a
 	if c == nil || c.Status != metav1.ConditionFalse || c.Reason == v1alpha1.ReasonOrderNotAccepted {
 		return nil
 	}
-	a := &awaited{reason: v1alpha1.ReasonCheckNotSubmitted, failing: true, since: unixOrZero(b.Status.PreSubmitTimeUnix), limit: pre}
+	a := &awaited{reason: v1alpha1.ReasonNotSubmitted, failing: true, since: unixOrZero(b.Status.PreSubmitTimeUnix), limit: pre}
 	stage := v1alpha1.StagePre
 	if b.Status.Status == v1alpha1.ChangePodPostWait {
 		stage, a.since, a.limit = v1alpha1.StagePost, unixOrZero(b.Status.PostSubmitTimeUnix), post
 	}
-	a.what = fmt.Sprintf("the %s check of %s could not be submitted since %s: %s", stage, name, stamp(a.since), cut(c.Message))
+	a.what = fmt.Sprintf("the %s check of %s could not be submitted since %s: %s", stage, name, stamp(a.since), cut(v1alpha1.Detail(kindBatch, c)))
 	return a
 }

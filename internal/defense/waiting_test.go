@@ -42,23 +42,23 @@ func TestWaitsForServer(t *testing.T) {
 		normal  bool
 	}{
 		"nothing is late": {},
-		"the order is not accepted": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, reason: v1alpha1.ReasonOrderNotAccepted, stage: v1alpha1.OrderSubmitting,
-			says: "AlterShield Server has not accepted the order since " + from + ": connection refused; it has until " + until + ", and without a verdict it goes on unverified"},
-		"the order is not accepted, and silence fails": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, silence: true, reason: v1alpha1.ReasonOrderNotAccepted, stage: v1alpha1.OrderSubmitting,
+		"the order is not accepted": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
+			says: "AlterShield Server has not accepted the order since " + from + ": connection refused; it has until " + until + ", and without a verdict it continues unverified"},
+		"the order is not accepted, and silence fails": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, silence: true, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
 			says: "it has until " + until + ", and without a verdict it fails, as the setting silence says"},
 		"permission denied": {answer: map[string]AnswerKind{"Submit order": AnswerDenied}, reason: v1alpha1.ReasonPermissionDenied, stage: v1alpha1.OrderDenied,
 			says: "has not accepted the order since " + from + ": connection refused; until platform and token are repaired nothing of the release is verified, however long that takes"},
-		"permission denied at the start of the order": {answer: map[string]AnswerKind{"Start order": AnswerDenied}, reason: v1alpha1.ReasonCheckNotSubmitted, stage: v1alpha1.OrderPreWait,
+		"permission denied at the start of the order": {answer: map[string]AnswerKind{"Start order": AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPreWait,
 			says: "the PRE check of the order could not be submitted since " + from + ": connection refused; it has until " + until},
-		"no PRE verdict on the order": {verdict: map[string]string{"PRE order": ""}, reason: v1alpha1.ReasonVerdictOutstanding, stage: v1alpha1.OrderPreSubmitted, normal: true,
+		"no PRE verdict on the order": {verdict: map[string]string{"PRE order": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPreSubmitted, normal: true,
 			says: "AlterShield Server has given no verdict on the PRE check of the order since " + from + "; it has until " + until},
-		"no POST verdict on the order": {verdict: map[string]string{"POST order": ""}, reason: v1alpha1.ReasonVerdictOutstanding, stage: v1alpha1.OrderPostSubmitted, normal: true,
+		"no POST verdict on the order": {verdict: map[string]string{"POST order": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPostSubmitted, normal: true,
 			says: "no verdict on the POST check of the order since " + from},
-		"the end of the order is not taken": {answer: map[string]AnswerKind{"Finish order": AnswerRetry}, reason: v1alpha1.ReasonCheckNotSubmitted, stage: v1alpha1.OrderPostWait,
+		"the end of the order is not taken": {answer: map[string]AnswerKind{"Finish order": AnswerRetry}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
 			says: "the POST check of the order could not be submitted since " + from},
-		"a batch is not taken": {answer: map[string]AnswerKind{"Start 2": AnswerDenied}, reason: v1alpha1.ReasonCheckNotSubmitted, stage: v1alpha1.OrderPostWait,
+		"a batch is not taken": {answer: map[string]AnswerKind{"Start 2": AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
 			says: "the PRE check of batch 2 could not be submitted since " + from},
-		"no verdicts on two batches": {verdict: map[string]string{"PRE 1": "", "POST 2": ""}, reason: v1alpha1.ReasonVerdictOutstanding, stage: v1alpha1.OrderPostWait, normal: true,
+		"no verdicts on two batches": {verdict: map[string]string{"PRE 1": "", "POST 2": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPostWait, normal: true,
 			says: "no verdict on the PRE check of batch 1 since " + from},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,26 +74,27 @@ func TestWaitsForServer(t *testing.T) {
 			}
 			d.Pods(2).Complete()
 			said := func() *metav1.Condition {
-				return meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer)
+				return meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionServer)
 			}
 			d.Run(t, 59*time.Second)
-			if c := said(); c != nil {
+			if c := said(); c == nil || waitsForServer(&d.in.Change.Status) {
 				t.Fatalf("too early: %+v", c)
 			}
+			early := len(d.Events(v1alpha1.EventWaitingForServer)) // of a server that denies
 			d.Run(t, 2*time.Second)
-			told := fmt.Sprint(d.Events(v1alpha1.ConditionWaitsForServer))
+			told := fmt.Sprint(d.Events(v1alpha1.EventWaitingForServer))
 			if test.reason == "" {
-				if c := said(); c != nil || told != "[]" {
+				if c := said(); c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonAnswered || told != "[]" {
 					t.Fatalf("for nothing: %+v, %s", c, told)
 				}
 				return
 			}
 			c := said()
-			if c == nil || c.Status != metav1.ConditionTrue || c.Reason != test.reason || !strings.Contains(c.Message, test.says) || d.in.Change.Status.OrderStage != test.stage {
+			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != test.reason || !strings.Contains(c.Message, test.says) || d.in.Change.Status.OrderStage != test.stage {
 				t.Fatalf("order %s, %+v, want %s: %s: %s", d.in.Change.Status.OrderStage, c, test.stage, test.reason, test.says)
 			}
 			for _, e := range d.told {
-				if e.Reason == v1alpha1.ConditionWaitsForServer && (e.Type == "Normal") != test.normal {
+				if e.Reason == v1alpha1.EventWaitingForServer && (e.Type == "Normal") != test.normal {
 					t.Errorf("event of type %s", e.Type)
 				}
 			}
@@ -101,19 +102,68 @@ func TestWaitsForServer(t *testing.T) {
 				t.Errorf("events %s", told)
 			}
 			d.Run(t, 20*time.Second)
-			if n := len(d.Events(v1alpha1.ConditionWaitsForServer)); n != 1 {
+			if n := len(d.Events(v1alpha1.EventWaitingForServer)); n != 1+early {
 				t.Errorf("%d events, want 1", n)
 			}
 			// The server comes to its senses.
 			mended, d.server.polls = true, true
 			d.Run(t, 10*time.Minute)
-			if c := said(); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonAnswered || d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
+			if c := said(); c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonAnswered || d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
 				t.Errorf("%s: %+v", d.in.Change.Status.Status, c)
 			}
-			if n := len(d.Events(v1alpha1.ConditionWaitsForServer)); n > 2 {
+			if n := len(d.Events(v1alpha1.EventWaitingForServer)); n > 2+early {
 				t.Errorf("%d events", n)
 			}
 		})
+	}
+}
+
+// TestWaitEndsWithoutAVerdict: a wait that ends because its time is over is not reported as one that goes on.
+func TestWaitEndsWithoutAVerdict(t *testing.T) {
+	d := newDefended(1)
+	d.server.verdict = byCheck(map[string]string{"POST 1": ""})
+	d.Pods(1).Complete()
+	d.Run(t, 61*time.Second)
+	if !waitsForServer(&d.in.Change.Status) {
+		t.Fatalf("%+v", d.in.Change.Status.Conditions)
+	}
+	d.Run(t, 10*time.Minute)
+	c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionServer)
+	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess || waitsForServer(&d.in.Change.Status) || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonNoVerdict {
+		t.Errorf("%s, %+v", d.in.Change.Status.Status, c)
+	}
+}
+
+// TestServerSays: the worst result of the order, without what the release does not depend on.
+func TestServerSays(t *testing.T) {
+	step := func(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: reason}
+	}
+	accepted, passed := step(v1alpha1.StepAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted), step(v1alpha1.StepPreChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed)
+	for name, test := range map[string]struct {
+		steps      []metav1.Condition
+		end        v1alpha1.FinishState
+		unverified int32
+		want       string
+	}{
+		"nothing is asked yet":            {want: " "},
+		"not reached":                     {steps: []metav1.Condition{step(v1alpha1.StepAccepted, metav1.ConditionFalse, v1alpha1.ReasonUnreachable)}, want: "Unknown Unreachable"},
+		"denied":                          {steps: []metav1.Condition{step(v1alpha1.StepAccepted, metav1.ConditionFalse, v1alpha1.ReasonPermissionDenied)}, want: "Unknown PermissionDenied"},
+		"refused":                         {steps: []metav1.Condition{step(v1alpha1.StepAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefused)}, want: "False Refused"},
+		"the scene is not registered":     {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionFalse, v1alpha1.ReasonNotConfigured)}, want: "Unknown Refused"},
+		"checks":                          {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking)}, want: "Unknown Checking"},
+		"failed, and the next one passed": {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionFalse, v1alpha1.ReasonCheckFailed), step(v1alpha1.StepPostChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed)}, want: "False CheckFailed"},
+		"no verdict, and then passed":     {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionFalse, v1alpha1.ReasonNoVerdict), step(v1alpha1.StepPostChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed)}, want: "False NoVerdict"},
+		"not submitted in time":           {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionFalse, v1alpha1.ReasonNotSubmitted)}, want: "False NoVerdict"},
+		"pods without a verdict":          {steps: []metav1.Condition{accepted, passed}, unverified: 2, want: "False NoVerdict"},
+		"all answered":                    {steps: []metav1.Condition{accepted, passed}, want: "True Answered"},
+		"its end is refused":              {steps: []metav1.Condition{accepted, passed, step(v1alpha1.StepEnded, metav1.ConditionFalse, v1alpha1.ReasonRefused)}, end: v1alpha1.FinishSuccess, want: "True Answered"},
+		"replaced while it was checked":   {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking)}, end: v1alpha1.FinishCancel, want: "True Answered"},
+	} {
+		got := serverSays(&v1alpha1.ChangeWorkloadStatus{UnverifiedCount: test.unverified, OrderStatus: v1alpha1.OrderStatus{OrderSteps: test.steps, OrderEnd: test.end}})
+		if is := string(got.Status) + " " + got.Reason; is != test.want {
+			t.Errorf("%s: %s, want %s", name, is, test.want)
+		}
 	}
 }
 
@@ -134,7 +184,7 @@ func TestWaitForAnotherCheck(t *testing.T) {
 		if plan := d.Step(); plan.Status != nil {
 			d.in.Change.Status = *plan.Status
 		}
-		if got := meta.IsStatusConditionTrue(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer); got != waits {
+		if got := waitsForServer(&d.in.Change.Status); got != waits {
 			t.Errorf("%s: waits for the server: %t, want %t", phase, got, waits)
 		}
 	}
@@ -147,12 +197,12 @@ func TestWaitEndsWithTheRelease(t *testing.T) {
 	d.Pods(1).Complete()
 	d.Run(t, time.Minute)
 	d.Run(t, 0)
-	if !meta.IsStatusConditionTrue(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer) {
+	if !waitsForServer(&d.in.Change.Status) {
 		t.Fatalf("%+v", d.in.Change.Status.Conditions)
 	}
 	d.Release(2, versionB)
 	d.Run(t, 0)
-	if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionWaitsForServer); c.Reason != v1alpha1.ReasonReleaseEnded {
-		t.Errorf("%+v", c)
+	if waitsForServer(&d.in.Change.Status) {
+		t.Errorf("%+v", d.in.Change.Status.Conditions)
 	}
 }

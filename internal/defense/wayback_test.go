@@ -181,7 +181,7 @@ func TestWayBackEndsTheRelease(t *testing.T) {
 	ParseQuarantine(nil, testNow).With(versionA, why).Annotate(w.stored.Annotations)
 	w.Release(2, versionB)
 	plan := w.Step()
-	if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRollback || len(plan.Events) != 1 || plan.Events[0].Reason != "WentBack" ||
+	if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRollback || len(plan.Events) != 1 || plan.Events[0].Reason != v1alpha1.EventReleaseUndone ||
 		!strings.Contains(plan.Events[0].Message, "jane went back to version "+versionB) {
 		t.Errorf("%s, events %+v", w.in.Change.Status.Status, plan.Events)
 	}

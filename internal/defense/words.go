@@ -60,12 +60,12 @@ func (w *Words) Means() string {
 	return " (" + w.HaltedBy + ")"
 }
 
-// by names the command to do something with, where that is not what everybody knows.
+// by names the command that resumes a rollout, where that is not `kubectl rollout resume`.
 func (w *Workload) by(command string) string {
 	if w.Words.HaltedBy == "" || command == "" {
 		return ""
 	}
-	return " with " + Kubectl(command, w.Namespace)
+	return "; resume it with " + Kubectl(command, w.Namespace)
 }
 
 // Kubectl is a command of Words in full.

@@ -245,9 +245,8 @@ func (l *leaving) markLeft(ctx context.Context) error {
 			return err
 		}
 		before := object.DeepCopy()
-		meta.SetStatusCondition(&object.Status.Conditions, metav1.Condition{
+		v1alpha1.SetCondition("OpsConfigInfo", &object.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionInstalled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonLeft,
-			Message: "the operator was told to leave; its next start begins an installation",
 		})
 		return l.Status().Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})

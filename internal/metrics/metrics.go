@@ -76,7 +76,7 @@ var (
 		Help: "Releases that the operator rolled back, by the kind of the workload and the cause: NeverStarted, VerificationFailed or Requested. Not the ways back of users.",
 	}, []string{"kind", "cause"})
 	repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "altershield_repairs_total",
+		Name: "altershield_evictions_total",
 		Help: "Evictions of pods that were stuck after a rollback, by kind of the workload and outcome: " +
 			"evicted, blocked (by a PodDisruptionBudget), denied (by a policy or a missing right) or outdated (the pod had changed).",
 	}, []string{"kind", "outcome"})
@@ -84,26 +84,26 @@ var (
 		Name: "altershield_ways_back_total",
 		Help: "Releases that failed, and that a user left past the block for a version that is good, by the kind of the workload.",
 	}, []string{"kind"})
-	rollbacksBraked = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "altershield_rollbacks_braked_total",
-		Help: "Releases that would have been rolled back, and wait because too many were of late (setting brake), by the kind of the workload.",
+	rollbacksLimited = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_rollbacks_limited_total",
+		Help: "Releases that would have been rolled back, and wait because too many were of late (setting limit), by the kind of the workload.",
 	}, []string{"kind"})
 	defenseLowered = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_defense_lowered_total",
 		Help: "Times a setting took away from the defense: blocking or quarantine turned off below the operator, observe turned on, " +
 			"by setting and level (operator, namespace or workload; of a workload once for each release).",
 	}, []string{"setting", "level"})
-	observed = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "altershield_observed_total",
-		Help: "What would have been done, were the workload not only observed, by its kind: WouldSuspend, WouldHalt, WouldHold, WouldRollBack or WouldDeny.",
-	}, []string{"kind", "action"})
+	dryRuns = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_dry_runs_total",
+		Help: "Acts that observe mode kept the operator from, by the kind of the workload and the act: Suspend, Halt, Hold, Rollback or Deny.",
+	}, []string{"kind", "act"})
 	holdStarts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_hold_starts_total",
 		Help: "Rollouts that began to wait for their verdicts, by the kind of the workload.",
 	}, []string{"kind"})
 	holdEnds = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_hold_ends_total",
-		Help: "Rollouts that ceased to wait for their verdicts, by the kind of the workload and why: Verified, RanOut, Failed, EditedByUser, PodsStuck or Ended.",
+		Help: "Rollouts that ceased to wait for their verdicts, by the kind of the workload and why: Verified, RanOut, VerificationFailed, EditedByUser, PodsStuck or ReleaseEnded.",
 	}, []string{"kind", "reason"})
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_admission_total",
@@ -153,7 +153,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, repairs, waysBack, rollbacksBraked, defenseLowered, observed, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
+	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, repairs, waysBack, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -238,20 +238,20 @@ func RolledBack(kind, cause string) { rollbacks.WithLabelValues(kind, cause).Inc
 
 // What became of the eviction of a pod that was stuck.
 const (
-	RepairEvicted  = "evicted"
-	RepairBlocked  = "blocked"
-	RepairDenied   = "denied"
-	RepairOutdated = "outdated"
+	EvictionDone     = "evicted"
+	EvictionBlocked  = "blocked"
+	EvictionDenied   = "denied"
+	EvictionOutdated = "outdated"
 )
 
-// Repair counts the eviction of a pod of a workload of a kind.
-func Repair(kind, outcome string) { repairs.WithLabelValues(kind, outcome).Inc() }
+// Eviction counts the eviction of a pod of a workload of a kind.
+func Eviction(kind, outcome string) { repairs.WithLabelValues(kind, outcome).Inc() }
 
 // WentBack counts a release that a user left for a version that is good.
 func WentBack(kind string) { waysBack.WithLabelValues(kind).Inc() }
 
-// Braked counts a release that waits for the brake.
-func Braked(kind string) { rollbacksBraked.WithLabelValues(kind).Inc() }
+// RollbackLimited counts a release that waits for the rollback limit.
+func RollbackLimited(kind string) { rollbacksLimited.WithLabelValues(kind).Inc() }
 
 // Levels at which a setting may take away from the defense.
 const (
@@ -263,8 +263,8 @@ const (
 // DefenseLowered counts a setting that took away from the defense.
 func DefenseLowered(setting, level string) { defenseLowered.WithLabelValues(setting, level).Inc() }
 
-// Observed counts what would have been done, by the reason of its event.
-func Observed(kind, action string) { observed.WithLabelValues(kind, action).Inc() }
+// DryRun counts an act of an event DryRun.
+func DryRun(kind, act string) { dryRuns.WithLabelValues(kind, act).Inc() }
 
 // HoldStarted counts a rollout that began to wait for its verdicts.
 func HoldStarted(kind string) { holdStarts.WithLabelValues(kind).Inc() }

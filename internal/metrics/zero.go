@@ -26,7 +26,7 @@ import (
 // The rare events have their series from the start: a counter that appears with
 // its first event has not increased yet, as far as an alert can tell.
 func init() {
-	for _, outcome := range []string{RepairEvicted, RepairBlocked, RepairDenied, RepairOutdated} {
+	for _, outcome := range []string{EvictionDone, EvictionBlocked, EvictionDenied, EvictionOutdated} {
 		repairs.WithLabelValues("StatefulSet", outcome)
 	}
 	for _, result := range []string{"PostFinish", "Skipped", "PreFailed", "PreTimeout", "PostFailed", "PostTimeout"} {
@@ -53,11 +53,11 @@ func Begin(kind string) {
 	for _, cause := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
 		rollbacks.WithLabelValues(kind, cause)
 	}
-	for _, action := range []string{v1alpha1.EventWouldSuspend, v1alpha1.EventWouldHalt, v1alpha1.EventWouldHold, v1alpha1.EventWouldRollBack, v1alpha1.EventWouldDeny} {
-		observed.WithLabelValues(kind, action)
+	for _, act := range []string{v1alpha1.DryRunSuspend, v1alpha1.DryRunHalt, v1alpha1.DryRunHold, v1alpha1.DryRunRollback, v1alpha1.DryRunDeny} {
+		dryRuns.WithLabelValues(kind, act)
 	}
 	for _, reason := range []string{
-		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonHoldFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonHoldEnded,
+		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonReleaseEnded,
 	} {
 		holdEnds.WithLabelValues(kind, reason)
 	}
@@ -69,7 +69,7 @@ func Begin(kind string) {
 			admissions.WithLabelValues(kind, webhook, decision)
 		}
 	}
-	for _, one := range []*prometheus.CounterVec{overrides, verdictsCorrected, waysBack, rollbacksBraked, holdStarts} {
+	for _, one := range []*prometheus.CounterVec{overrides, verdictsCorrected, waysBack, rollbacksLimited, holdStarts} {
 		one.WithLabelValues(kind)
 	}
 }

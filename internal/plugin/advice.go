@@ -225,7 +225,7 @@ func (a advisor) lookAtPods() Advice {
 
 // deleteStuck is what the operator says about a pod that it may not evict.
 func (f *finder) deleteStuck() []Advice {
-	said := f.condition(v1alpha1.ConditionRepairBlocked)
+	said := f.condition(v1alpha1.ConditionEvictionBlocked)
 	if said == nil {
 		return nil
 	}

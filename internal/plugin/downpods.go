@@ -39,7 +39,7 @@ import (
 
 // evictedWithin is how long the operator may take to evict a pod that is stuck: what it
 // waits for, and as long again for the StatefulSet to make another one.
-const evictedWithin = 4 * defense.RepairAfter
+const evictedWithin = 4 * defense.EvictAfter
 
 // downPod is a pod that is in CrashLoopBackOff, or one of an earlier version that is not
 // Ready and keeps the rollout of a StatefulSet back.
@@ -103,7 +103,7 @@ func (p *downPod) stuckFor(now time.Time) time.Duration {
 // What the operator does about them by itself it does within a while.
 func (f *finder) downPods() {
 	down := slices.DeleteFunc(slices.Clone(f.down), func(p downPod) bool {
-		return p.CrashLoop == nil && p.stuckFor(f.now) < defense.RepairAfter
+		return p.CrashLoop == nil && p.stuckFor(f.now) < defense.EvictAfter
 	})
 	if len(down) == 0 {
 		return
@@ -129,7 +129,7 @@ func (f *finder) downPods() {
 		// It evicts a pod, and the StatefulSet makes another one.
 		waits = waits && p.old && f.repairs() && f.waitsFor(&p.Pod) && p.stuckFor(f.now) < evictedWithin
 	}
-	if waits || told(v1alpha1.ConditionPodsUnavailable+v1alpha1.ReasonPodsFail) && f.willRollBack() {
+	if waits || told(v1alpha1.ConditionPodsUnavailable+v1alpha1.ReasonPodsFailing) && f.willRollBack() {
 		found.Needs = NeedsTime
 	}
 	f.add(found)
@@ -137,7 +137,7 @@ func (f *finder) downPods() {
 
 // repairs reports whether the operator evicts pods that are stuck, as far as is known.
 func (f *finder) repairs() bool {
-	return f.settings != nil && f.settings.Repair && !f.settings.Observe && !f.isTrue(v1alpha1.ConditionRepairBlocked)
+	return f.settings != nil && f.settings.Eviction && !f.settings.Observe && !f.isTrue(v1alpha1.ConditionEvictionBlocked)
 }
 
 func (f *finder) isTrue(condition string) bool {

@@ -75,12 +75,12 @@ func TestDownPods(t *testing.T) {
 		},
 		"an old pod that is not ready for a moment": {with: []func(*sight){set, runs, pod(true, false, testNow.Add(-29*time.Second))}},
 		"an old pod, and the setting is off": {
-			with:  []func(*sight){set, runs, pod(true, true, minutesAgo(1)), func(s *sight) { s.settings.Repair = false }},
+			with:  []func(*sight){set, runs, pod(true, true, minutesAgo(1)), func(s *sight) { s.settings.Eviction = false }},
 			needs: NeedsSomebody, do: []string{remove, logs},
 		},
 		"an old pod, and the eviction is refused": {
 			with: []func(*sight){set, runs, pod(true, true, minutesAgo(1)), func(s *sight) {
-				s.say(v1alpha1.ConditionRepairBlocked, metav1.ConditionTrue, v1alpha1.ReasonDisruptionBudget, "no")
+				s.say(v1alpha1.ConditionEvictionBlocked, metav1.ConditionTrue, v1alpha1.ReasonDisruptionBudget, "no")
 			}}, needs: NeedsSomebody, do: []string{remove, logs},
 		},
 		"an old pod below a partition": {
@@ -94,7 +94,7 @@ func TestDownPods(t *testing.T) {
 		},
 		"a pod of the version, which will be rolled back": {
 			with: []func(*sight){runs, pod(false, true, minutesAgo(1)), func(s *sight) {
-				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "1 pod fails")
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "1 pod fails")
 			}}, needs: NeedsTime, do: []string{logs},
 		},
 	} {

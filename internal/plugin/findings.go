@@ -92,6 +92,7 @@ func Findings(s *sight, a advisor, now time.Time) []Finding {
 	f.downPods()
 	f.undefended()
 	f.overrideLabel()
+	f.unusableSettings()
 	slices.SortStableFunc(f.all, func(a, b Finding) int { return cmp.Compare(a.Needs.rank(), b.Needs.rank()) })
 	f.adviseOnce()
 	return f.all
@@ -160,7 +161,9 @@ func (f *finder) observedFinding() {
 	if level != DefenseObserved {
 		return
 	}
-	f.tell(v1alpha1.ConditionDefended)
+	if c := f.condition(v1alpha1.ConditionDefended); c == nil || c.Reason != v1alpha1.ReasonWriteDenied {
+		f.tell(v1alpha1.ConditionDefended)
+	}
 	f.add(Finding{
 		Code: "Observed", Needs: NeedsNothing, What: "observed",
 		Says:    "The workload is only observed: its releases are verified and reported. Nothing is blocked, paused, rolled back or denied.",
@@ -234,10 +237,18 @@ func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
 	}
 	f.tell(v1alpha1.ConditionBlocked)
 	if suspended {
-		f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionHeld, v1alpha1.ConditionOrderPreChecked, v1alpha1.ConditionOrderPostChecked)
+		f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionHeld)
+		f.tellServer()
 	}
 	found.Do = append(f.waysOut(), f.resumeHalted()...)
 	f.add(found)
+}
+
+// tellServer leaves the failing check of the order to the finding about the release.
+func (f *finder) tellServer() {
+	if c := f.condition(v1alpha1.ConditionServer); c != nil && (c.Reason == v1alpha1.ReasonCheckFailed || c.Reason == v1alpha1.ReasonChecking) {
+		f.tell(v1alpha1.ConditionServer)
+	}
 }
 
 // suspended tells of a release that failed, while the workload is not blocked.
@@ -248,12 +259,13 @@ func (f *finder) suspended(c *v1alpha1.ChangeWorkload) {
 		ReleasedBy: f.releaserOf(c.Spec.Release, c.Spec.Reversion),
 	}
 	if verified := f.condition(v1alpha1.ConditionVerified); verified != nil {
-		found.Details = append(found.Details, verified.Message)
+		found.Details = append(found.Details, cmp.Or(defense.Detail(verified), verified.Message))
 	}
 	if blocked := f.condition(v1alpha1.ConditionBlocked); blocked != nil {
 		found.Details = append(found.Details, tellCondition(blocked))
 	}
-	f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionBlocked, v1alpha1.ConditionHeld, v1alpha1.ConditionOrderPreChecked, v1alpha1.ConditionOrderPostChecked)
+	f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionBlocked, v1alpha1.ConditionHeld)
+	f.tellServer()
 	found.Do = f.waysOut()
 	f.add(found)
 }
@@ -453,8 +465,8 @@ func (f *finder) conditions() {
 		found := Finding{
 			Code: cond.Type + cond.Reason, Needs: t.needs, What: t.what, Says: t.says, Since: timeOf(cond.LastTransitionTime.Time),
 		}
-		if !t.repeats(cond.Message) {
-			found.Details = []string{cond.Message}
+		if detail := defense.Detail(cond); detail != "" {
+			found.Details = []string{detail}
 		}
 		f.willBeRolledBack(cond, &found)
 		if t.needs == NeedsSomebody || t.needs == NeedsTime {
@@ -469,7 +481,7 @@ func (f *finder) conditions() {
 
 // willBeRolledBack says so of pods that fail while the operator would do that.
 func (f *finder) willBeRolledBack(cond *metav1.Condition, found *Finding) {
-	fails := cond.Type == v1alpha1.ConditionPodsUnavailable && cond.Reason == v1alpha1.ReasonPodsFail && cond.Status == metav1.ConditionTrue
+	fails := cond.Type == v1alpha1.ConditionPodsUnavailable && cond.Reason == v1alpha1.ReasonPodsFailing && cond.Status == metav1.ConditionTrue
 	if !fails || !f.willRollBack() {
 		return
 	}
@@ -512,6 +524,20 @@ func (f *finder) overrideLabel() {
 			"takes it off, so that it can be set again with a repair; take it out of the manifest as well",
 		}},
 	})
+}
+
+// unusableSettings are annotations of the workload that cannot be used.
+func (f *finder) unusableSettings() {
+	problems := defense.UnusableSettings(f.workload.Annotations)
+	if f.settings != nil {
+		problems = f.settings.Problems
+	}
+	if len(problems) > 0 {
+		f.add(Finding{
+			Code: "SettingNotAccepted", Needs: NeedsSomebody, What: "setting not accepted",
+			Says: "A setting of the workload's own cannot be used.", Details: problems, Do: []Advice{f.overrides()},
+		})
+	}
 }
 
 // capital begins a sentence.

@@ -182,11 +182,11 @@ func TestFindings(t *testing.T) {
 		"blocked, and its pods fail": { // what is told of the block is not told again, and an ordinary release would be denied
 			with: func(s *sight) {
 				blockedBySecond(s)
-				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "1 of 3 pods")
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "1 of 3 pods")
 			},
 			want: []want{
 				{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}},
-				{"PodsUnavailablePodsFail", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
+				{"PodsUnavailablePodsFailing", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
 			},
 		},
 		"blocked and halted": {
@@ -414,26 +414,26 @@ func TestFindings(t *testing.T) {
 		"pods fail, and it will be rolled back": {
 			with: func(s *sight) {
 				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
-				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "3 of 3 pods")
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
-			want: []want{{"PodsUnavailablePodsFail", NeedsTime, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
+			want: []want{{"PodsUnavailablePodsFailing", NeedsTime, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
 		},
 		"pods fail, and it is only observed": {
 			with: func(s *sight) {
 				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
 				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
-				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "3 of 3 pods")
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
 			want: []want{
-				{"PodsUnavailablePodsFail", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set}},
+				{"PodsUnavailablePodsFailing", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set}},
 				{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}},
 			},
 		},
 		"pods fail after the success": {
 			with: func(s *sight) {
-				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFail, "3 of 3 pods")
+				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
-			want: []want{{"PodsUnavailablePodsFail", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
+			want: []want{{"PodsUnavailablePodsFailing", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
 		},
 		"without the server": {
 			with: func(s *sight) { s.changes[0].Status.OrderStage = v1alpha1.OrderSubmitting },

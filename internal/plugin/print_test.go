@@ -167,7 +167,7 @@ func TestPrintExplanation(t *testing.T) {
 			},
 			want: `deployment/sleep in shop: Success
 
-· Pods passed without a verdict of AlterShield Server.
+· Every pod passed, some without a verdict of AlterShield Server.
   3 of 5 pods passed without a verdict of AlterShield Server
   Since 2026-11-23 11:58:00Z (2m ago).
   What you may do:

@@ -17,6 +17,7 @@ limitations under the License.
 package plugin
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -213,7 +214,7 @@ func (p *statusPrinter) conditions(r *Release, full bool) (nodes []node) {
 			c.Type == v1alpha1.ConditionRolledBack && c.Status == "True"
 		// Something else says it already.
 		twice := !p.wide && (c.Type == v1alpha1.ConditionBlocked && c.Status == "True" || c.Type == v1alpha1.ConditionHeld && c.Status == "True" ||
-			t.needs == NeedsNothing && t.repeats(c.Message))
+			t.needs == NeedsNothing && c.detail() == "")
 		if !said || twice {
 			continue
 		}
@@ -222,8 +223,8 @@ func (p *statusPrinter) conditions(r *Release, full bool) (nodes []node) {
 			m = markPaused
 		}
 		text := c.Type + " " + c.Reason
-		if c.Message != "" {
-			text += ": " + p.cut(c.Message)
+		if said := cmp.Or(c.detail(), c.Message); said != "" {
+			text += ": " + p.cut(said)
 		}
 		nodes = append(nodes, node{text: m.of(p.style, text)})
 	}

@@ -20,109 +20,71 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-const (
-	statesPath     = "../../docs/states.md"
-	conditionsPath = "../../apis/app.ops.cloud.alipay.com/v1alpha1/condition_types.go"
-)
+const conditionsPath = "../../apis/app.ops.cloud.alipay.com/v1alpha1/condition_types.go"
 
-var codeSpan = regexp.MustCompile("`([^`]+)`")
-
-// documented are the conditions of a release as docs/states.md lists them.
-func documented(t *testing.T) (rows []said) {
-	t.Helper()
-	data, err := os.ReadFile(filepath.FromSlash(statesPath))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, found := strings.Cut(string(data), "### Conditions")
-	text, _, ended := strings.Cut(text, "###")
-	if !found || !ended {
-		t.Fatal("docs/states.md has no section Conditions")
-	}
-	var kinds []string
-	for line := range strings.Lines(text) {
-		cells := strings.Split(line, "|")
-		if len(cells) < 4 {
+// TestShowsTheCatalog: each condition of a release has a finding with the message of the operator, and
+// commands where somebody has to act or to wait.
+func TestShowsTheCatalog(t *testing.T) {
+	shown := 0
+	for _, e := range v1alpha1.Catalog() {
+		if e.Kind != "ChangeWorkload" {
 			continue
 		}
-		if names := codeSpan.FindAllStringSubmatch(cells[1], -1); names != nil {
-			kinds = nil
-			for _, name := range names {
-				kinds = append(kinds, name[1])
-			}
-		}
-		status, reasons, _ := strings.Cut(strings.TrimSpace(cells[2]), " ")
-		for _, reason := range codeSpan.FindAllStringSubmatch(reasons, -1) {
-			for _, kind := range kinds {
-				rows = append(rows, said{kind, status, reason[1]})
-			}
-		}
-	}
-	if len(rows) < 80 {
-		t.Fatalf("read only %d conditions off docs/states.md", len(rows))
-	}
-	return rows
-}
-
-// Each condition that is documented is told, and what needs somebody, or time, has
-// something that may be done.
-func TestTellsWhatIsDocumented(t *testing.T) {
-	for _, row := range documented(t) {
-		telling, ok := tellings[row]
-		if !ok {
-			t.Errorf("%v: nothing is told of it: add it to tellings", row)
-			continue
-		}
-		if telling.what == "" || !strings.HasSuffix(telling.says, ".") {
-			t.Errorf("%v: %q and %q are no word and sentence", row, telling.what, telling.says)
-		}
+		shown++
 		s := newSight(func(s *sight) {
-			s.changes[0].Status.Conditions = []metav1.Condition{{Type: row.kind, Status: metav1.ConditionStatus(row.status), Reason: row.reason, Message: "because of that"}}
+			s.changes[0].Status.Conditions = []metav1.Condition{{Type: e.Condition, Status: e.Status, Reason: e.Reason, Message: "because of that"}}
 		})
-		var told *Finding
+		var found *Finding
 		for _, f := range Findings(s, testAdvisor, testNow) {
-			if f.Code == row.kind+row.reason {
-				told = &f
+			if f.Code == e.Condition+e.Reason {
+				found = &f
 			}
 		}
-		if told == nil {
-			t.Errorf("%v: there is no finding", row)
-			continue
+		switch {
+		case found == nil:
+			t.Errorf("%s %s %s: there is no finding", e.Condition, e.Status, e.Reason)
+		case !slices.Contains(found.Details, "because of that"):
+			t.Errorf("%s %s %s: the message of the operator is lost: %v", e.Condition, e.Status, e.Reason, found.Details)
+		case e.Needs >= v1alpha1.NeedsTime && len(found.Do) == 0:
+			t.Errorf("%s %s %s: no command is advised", e.Condition, e.Status, e.Reason)
 		}
-		if !slices.Contains(told.Details, "because of that") {
-			t.Errorf("%v: what the operator says is lost: %v", row, told.Details)
-		}
-		if waitsAlone := row.reason == "NotYetAccepted" || row.reason == "Unconfirmed"; (told.Needs == NeedsSomebody || told.Needs == NeedsTime) && len(told.Do) == 0 && !waitsAlone {
-			t.Errorf("%v: there is nothing that may be done", row)
-		}
+	}
+	if shown < 60 {
+		t.Errorf("only %d conditions are in the catalog", shown)
 	}
 }
 
-// elsewhere are reasons of the API that are none of a release's conditions, by what they
-// are of.
-var elsewhere = map[string][]string{
-	"of the operator's pods": {"Answers", "AnswersWithErrors"},
-	"of checks and batches":  {"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate", "NoServer"},
-	"of policies":            {"Invalid", "TooMany", "TooLarge", "RulesDoNotEnd"},
-	"of settings": {
-		"Configured", "ConfigurationMissing", "InForce", "InvalidContent", "TypeMismatch", "Locked", "OfCluster", "UnknownName", "Known", "Left",
-	},
-	"of events of a workload": {},
-}
+// ofChecks are reasons of status.checks and of steps of an order alone, which have no entry in the catalog.
+var ofChecks = []string{"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate", "Corrected", "Unprocessable"}
 
-// Each reason of the API is told of, or is known to be of something else than a release.
-func TestKnowsEachReason(t *testing.T) {
+// TestCatalogIsComplete: each condition, reason and event of the API has an entry with a sentence,
+// and each entry that asks for an action names who acts and the next step.
+func TestCatalogIsComplete(t *testing.T) {
+	known := map[string]bool{}
+	for _, e := range v1alpha1.Catalog() {
+		known["Condition"+e.Condition], known["Reason"+e.Reason] = true, true
+		if e.Condition == "" {
+			known["Event"+e.Reason] = true
+		}
+		if !strings.HasSuffix(e.Sentence, ".") {
+			t.Errorf("%+v: the sentence does not end", e)
+		}
+		if e.Needs == v1alpha1.NeedsAction != (e.Who != "") || e.Needs == v1alpha1.NeedsAction && e.Next == "" {
+			t.Errorf("%+v: who acts, and what is the next step?", e)
+		}
+	}
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.FromSlash(conditionsPath), nil, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -130,33 +92,48 @@ func TestKnowsEachReason(t *testing.T) {
 	seen := 0
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
-		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Reason") {
-			return true
-		}
-		literal, ok := spec.Values[0].(*ast.BasicLit)
 		if !ok {
 			return true
 		}
-		reason, err := strconv.Unquote(literal.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen++
-		known := false
-		for at := range tellings {
-			known = known || at.reason == reason
-		}
-		for _, reasons := range elsewhere {
-			known = known || slices.Contains(reasons, reason)
-		}
-		if !known {
-			t.Errorf("%s (%s): nothing is told of it; add it to tellings, or to what is of something else", spec.Names[0].Name, reason)
+		for _, prefix := range []string{"Condition", "Reason", "Event"} {
+			literal, ok := spec.Values[0].(*ast.BasicLit)
+			if !ok || !strings.HasPrefix(spec.Names[0].Name, prefix) {
+				continue
+			}
+			value, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seen++; !known[prefix+value] && !slices.Contains(ofChecks, value) {
+				t.Errorf("%s (%s) has no entry in the catalog", spec.Names[0].Name, value)
+			}
 		}
 		return true
 	})
-	if seen < 80 {
-		t.Fatalf("read only %d reasons", seen)
+	if seen < 120 {
+		t.Errorf("read only %d constants", seen)
 	}
+}
+
+// TestCounts: what a person on call has to know stays bounded (docs/states.md).
+func TestCounts(t *testing.T) {
+	conditions, reasons, events := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, e := range v1alpha1.Catalog() {
+		switch e.Kind {
+		case "ChangeWorkload":
+			conditions[e.Condition], reasons[e.Reason] = true, true
+		case "":
+			events[e.Reason] = true
+		}
+	}
+	annotations := append(settings.Annotations(), v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation,
+		v1alpha1.TenantAnnotation, v1alpha1.PhaseAnnotation)
+	if len(conditions) > 10 || len(reasons) > 50 || len(events) > 35 || len(annotations) > 16 {
+		t.Errorf("%d conditions, %d reasons, %d events, %d annotations of users; want at most 10, 50, 35, 16",
+			len(conditions), len(reasons), len(events), len(annotations))
+	}
+	t.Logf("ChangeWorkload: %d condition types, %d reasons; %d events; %d annotations that users write",
+		len(conditions), len(reasons), len(events), len(annotations))
 }
 
 func TestTellsUnknownConditions(t *testing.T) {

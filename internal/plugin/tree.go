@@ -200,6 +200,10 @@ func (c *Condition) telling() telling {
 	return tellingOf(&metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason})
 }
 
+func (c *Condition) detail() string {
+	return defense.Detail(&metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
+}
+
 // Check is a check of a batch or of a release.
 type Check struct {
 	Name    string              `json:"name"`
@@ -400,7 +404,7 @@ func (s *sight) whatFailed(b *Blocked) string {
 			continue
 		}
 		if verified := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionVerified); verified != nil && verified.Status == metav1.ConditionFalse {
-			return verified.Message
+			return cmp.Or(defense.Detail(verified), verified.Message)
 		}
 	}
 	for i := range s.changes {
@@ -433,7 +437,7 @@ func (s *sight) held() *Held {
 	h := &Held{Release: hold.Release, Until: hold.Until}
 	if c := s.current(); c != nil {
 		if said := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionHeld); said != nil && said.Status == metav1.ConditionTrue {
-			h.Message = said.Message
+			h.Message = defense.Detail(said)
 		}
 	}
 	return h

@@ -232,7 +232,7 @@ func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWa
 	case v1alpha1.ChangeWorkloadRollback:
 		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, conditionText(s, v1alpha1.ConditionRolledBack, "the workload was set back to another version"))}
 	case v1alpha1.ChangeWorkloadFailed:
-		return verdictOfWait{Ending: endedFailed, Message: fmt.Sprintf("AlterShield Server refused %s: %s", a, conditionText(s, v1alpha1.ConditionOrderAccepted, "it gave no reason"))}
+		return verdictOfWait{Ending: endedFailed, Message: fmt.Sprintf("AlterShield Server refused %s: %s", a, conditionText(s, v1alpha1.ConditionServer, "it gave no reason"))}
 	case v1alpha1.ChangeWorkloadCanceled:
 		return canceled(a, s)
 	default:
@@ -247,9 +247,9 @@ func (v releaseView) ofSuccess(a awaited, s *v1alpha1.ChangeWorkloadStatus) verd
 	case !a.Proven:
 		return verdictOfWait{Ending: endedSuccess, Message: succeeded(a, s)}
 	case proven != nil && proven.Status == metav1.ConditionTrue:
-		return verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s is proven: %s", a, proven.Message)}
+		return verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s is proven: %s", a, cmp.Or(defense.Detail(proven), proven.Message))}
 	case proven != nil && proven.Status == metav1.ConditionFalse:
-		return verdictOfWait{Ending: endedNotProven, Message: fmt.Sprintf("%s is not proven: %s", a, proven.Message)}
+		return verdictOfWait{Ending: endedNotProven, Message: fmt.Sprintf("%s is not proven: %s", a, cmp.Or(defense.Detail(proven), proven.Message))}
 	case v.Workload == nil || v.Workload.Deleting || !v.at(a):
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("%s succeeded, and was replaced before it was proven", a)}
 	case v.Undefended != "":
@@ -407,7 +407,7 @@ func canceled(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 		reason = progressing.Reason
 	}
 	switch reason {
-	case v1alpha1.ReasonUnmanaged:
+	case v1alpha1.ReasonNotDefended:
 		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s was canceled: the workload left the defense", a)}
 	case v1alpha1.ReasonWorkloadDeleted:
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("%s was canceled: the workload was deleted", a)}
@@ -419,7 +419,7 @@ func canceled(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 // stateAndWaits is the state of a release that goes on, with what it waits for.
 func stateAndWaits(s *v1alpha1.ChangeWorkloadStatus) string {
 	if s.Status == v1alpha1.ChangeWorkloadInit {
-		return "Init: " + conditionText(s, v1alpha1.ConditionOrderAccepted, "the release begins")
+		return "Init: " + conditionText(s, v1alpha1.ConditionServer, "the release begins")
 	}
 	return string(s.Status) + ": " + conditionText(s, v1alpha1.ConditionVerified, "verification goes on")
 }
@@ -427,7 +427,7 @@ func stateAndWaits(s *v1alpha1.ChangeWorkloadStatus) string {
 // stopped is why the rollout of a release does not go on; empty where it does.
 func stopped(s *v1alpha1.ChangeWorkloadStatus) string {
 	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProgressing); c != nil && !isQuiet(c) {
-		return cmp.Or(c.Message, c.Reason)
+		return strings.TrimSuffix(cmp.Or(c.Message, c.Reason), ".")
 	}
 	return ""
 }
@@ -435,7 +435,7 @@ func stopped(s *v1alpha1.ChangeWorkloadStatus) string {
 // conditionText is the message of a condition.
 func conditionText(s *v1alpha1.ChangeWorkloadStatus, kind, otherwise string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
-		return cmp.Or(c.Message, c.Reason)
+		return cmp.Or(defense.Detail(c), strings.TrimSuffix(c.Message, "."), c.Reason)
 	}
 	return otherwise
 }
@@ -472,7 +472,7 @@ func progressOf(a awaited, v releaseView, verdict verdictOfWait) []progressLine 
 	if total := s.PassCount + s.FailCount + s.CheckingCount + s.PreparingCount; total > 0 {
 		lines = append(lines, progressLine{"pods", fmt.Sprintf("batch %d: %s", s.Batches, podCounts(s))})
 	}
-	for _, kind := range []string{v1alpha1.ConditionProgressing, v1alpha1.ConditionRolledBack, v1alpha1.ConditionHeld, v1alpha1.ConditionRepairBlocked, v1alpha1.ConditionWaitsForServer, v1alpha1.ConditionWritesAccepted} {
+	for _, kind := range []string{v1alpha1.ConditionProgressing, v1alpha1.ConditionRolledBack, v1alpha1.ConditionHeld, v1alpha1.ConditionEvictionBlocked, v1alpha1.ConditionServer, v1alpha1.ConditionDefended} {
 		c := meta.FindStatusCondition(s.Conditions, kind)
 		if c == nil || isQuiet(c) {
 			continue
@@ -485,10 +485,12 @@ func progressOf(a awaited, v releaseView, verdict verdictOfWait) []progressLine 
 // isQuiet says that a condition says nothing that somebody who waits has to know.
 func isQuiet(c *metav1.Condition) bool {
 	switch c.Type {
-	case v1alpha1.ConditionHeld, v1alpha1.ConditionRepairBlocked, v1alpha1.ConditionWaitsForServer:
+	case v1alpha1.ConditionHeld, v1alpha1.ConditionEvictionBlocked:
 		return c.Status != metav1.ConditionTrue
 	case v1alpha1.ConditionRolledBack:
 		return c.Reason == v1alpha1.ReasonRecovered
+	case v1alpha1.ConditionDefended:
+		return c.Reason != v1alpha1.ReasonWriteDenied
 	default:
 		return c.Status != metav1.ConditionFalse
 	}

@@ -89,9 +89,9 @@ var (
 	podFailed     = conditionOf(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod p: fail: find error")
 	healingDue    = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed, "about to be rolled back")
 	wasRolledBack = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, v1alpha1.ReasonNeverStarted, "set back to version a")
-	leftDefense   = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonUnmanaged, "")
+	leftDefense   = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonNotDefended, "")
 	deletedAs     = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonWorkloadDeleted, "")
-	refusedAs     = conditionOf(v1alpha1.ConditionOrderAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefused, "unknown scene")
+	refusedAs     = conditionOf(v1alpha1.ConditionServer, metav1.ConditionFalse, v1alpha1.ReasonRefused, "unknown scene")
 )
 
 func TestDecideWait(t *testing.T) {
@@ -142,7 +142,7 @@ func TestDecideWait(t *testing.T) {
 			endedSuccess, "", "succeeded", 2,
 		},
 		"success, to be proven": {
-			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionUnknown, v1alpha1.ReasonProving, "it has to run well for 5m0s")),
+			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionUnknown, v1alpha1.ReasonChecking, "it has to run well for 5m0s")),
 			goesOn, "", "succeeded: 5 pods passed; it has to run well for 5m0s", 2,
 		},
 		"success, of which nothing is known": {proven, succeeded(atRelease(versionB, 2)), goesOn, "", "setting history", 2},
@@ -151,7 +151,7 @@ func TestDecideWait(t *testing.T) {
 			endedSuccess, "", "is proven: it has run well for 5m0s", 2,
 		},
 		"not proven": {
-			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionFalse, v1alpha1.ReasonPodsFail, "2 of 2 pods failed")),
+			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionFalse, v1alpha1.ReasonPodsFailing, "2 of 2 pods failed")),
 			endedNotProven, "", "is not proven: 2 of 2 pods failed", 2,
 		},
 		"replaced before it is proven":    {proven, succeeded(atRelease(versionC, 3)), endedCanceled, "", "replaced before it was proven", 2},
@@ -536,7 +536,7 @@ func TestProgress(t *testing.T) {
 		conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "2 of 5 pods cannot be created"),
 		conditionOf(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "1 pod waits"),
 		conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "well again"),
-		conditionOf(v1alpha1.ConditionWaitsForServer, metav1.ConditionFalse, v1alpha1.ReasonAnswered, "it answers"))
+		conditionOf(v1alpha1.ConditionServer, metav1.ConditionTrue, v1alpha1.ReasonAnswered, "it answers"))
 	change.Status.Batches, change.Status.PassCount, change.Status.CheckingCount = 3, 2, 1
 	v := releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{change}}
 	a := awaited{Version: versionB, Release: 2}

@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -63,7 +62,7 @@ func mustBeOperator(ctx context.Context, r client.Reader, given string) (string,
 		return "", fmt.Errorf("list opsconfiginfoes of %s: %w", namespace, err)
 	}
 	for _, wanted := range settings.DefaultObjects(namespace) {
-		if wanted.Name != settings.NameObserve && !slices.ContainsFunc(list.Items, func(o v1alpha1.OpsConfigInfo) bool { return o.Name == wanted.Name }) {
+		if wanted.Name != settings.NameObserve && !settings.Has(list.Items, wanted.Name) {
 			return "", remedy(fmt.Errorf("it is not known where the operator is: the settings in %s are not all of its settings", namespace),
 				"name its namespace with --operator-namespace, or let somebody do it who may read its webhook configurations")
 		}

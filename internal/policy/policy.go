@@ -479,9 +479,9 @@ func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
 				"narrow its selector, or remove others", MaxPolicies, MaxChecks, forWorkload(overFor))}
 	}
 	if p.Spec.Mode == v1alpha1.ModeDisabled {
-		return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "the policy is disabled: nothing is checked"}
+		return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it is disabled, so nothing is checked"}
 	}
-	return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it counts for releases that begin from now on"}
+	return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it applies to releases that begin from now on"}
 }
 
 // SetAside notes in the status of a policy that one process evaluates none of its rules until
@@ -491,11 +491,10 @@ func SetAside(p *v1alpha1.DefensePolicy, of rules.Policy, now, until time.Time) 
 		return false
 	}
 	meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionSetAside)
-	return meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{
+	return v1alpha1.SetCondition("DefensePolicy", &p.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionSetAside, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRulesDoNotEnd, ObservedGeneration: of.Generation,
 		LastTransitionTime: metav1.NewTime(now),
-		Message: fmt.Sprintf("one process of the operator evaluates no rule of this policy until %s, because several evaluations did not end; "+
-			"its checks of type cel cannot be evaluated there; simplify its rules", until.UTC().Format(time.RFC3339)),
+		Message:            fmt.Sprintf("one replica until %s", until.UTC().Format(time.RFC3339)),
 	})
 }
 

@@ -41,8 +41,8 @@ func written(name string, s Settings) string {
 		return s.AdmissionTimeout.String()
 	case NameQuarantine:
 		return s.QuarantineFor.String()
-	case NameBrake:
-		return fmt.Sprintf("%d/%s", s.BrakeCount, s.BrakeWindow)
+	case NameLimit:
+		return fmt.Sprintf("%d/%s", s.LimitCount, s.LimitWindow)
 	case NameHolding:
 		what := holdFirst
 		if s.Hold == v1alpha1.HoldEveryBatch {
@@ -68,8 +68,8 @@ func outOfBounds(s Settings) string {
 		"history":      s.History < 0 || s.History > MaxHistory,
 		"admission":    s.AdmissionTimeout < 100*time.Millisecond || s.AdmissionTimeout > MaxAdmissionTimeout,
 		"quarantine":   s.QuarantineFor < time.Second || s.QuarantineFor > MaxQuarantine,
-		"brake":        s.BrakeCount < 1 || s.BrakeCount > MaxBrake,
-		"brake's time": s.BrakeWindow < time.Second || s.BrakeWindow > MaxBrakeWindow,
+		"limit":        s.LimitCount < 1 || s.LimitCount > MaxLimit,
+		"brake's time": s.LimitWindow < time.Second || s.LimitWindow > MaxLimitWindow,
 		"hold":         s.Hold != v1alpha1.HoldNone && !s.Hold.Holds(),
 		"hold's time":  s.HoldAtMost < MinHold || s.HoldAtMost > MaxHold,
 	} {

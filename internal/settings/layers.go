@@ -39,6 +39,55 @@ type InForce struct {
 	ByOwner bool
 }
 
+// formerNames are the names of settings in earlier builds.
+var formerNames = map[string]struct {
+	name         string
+	former, kind v1alpha1.OpsConfigType
+}{
+	"brake":  {NameLimit, v1alpha1.FormerTypeLimit, v1alpha1.TypeLimit},
+	"repair": {NameEviction, v1alpha1.FormerTypeEviction, v1alpha1.TypeEviction},
+}
+
+// underNewName is an object of an earlier build under the name that the setting has now.
+func underNewName(o *v1alpha1.OpsConfigInfo) *v1alpha1.OpsConfigInfo {
+	now, former := formerNames[o.Name]
+	if !former || o.Spec.Type != now.former {
+		return o
+	}
+	o = o.DeepCopy()
+	o.Name, o.Spec.Type = now.name, now.kind
+	return o
+}
+
+// renamed are objects under the names that settings have now. An object of an earlier build counts
+// while there is none of the new name.
+func renamed(objects []v1alpha1.OpsConfigInfo) []v1alpha1.OpsConfigInfo {
+	var all []v1alpha1.OpsConfigInfo
+	for i := range objects {
+		o := underNewName(&objects[i])
+		isNew := func(other v1alpha1.OpsConfigInfo) bool { return other.Name == o.Name }
+		if isNew(objects[i]) || !slices.ContainsFunc(objects, isNew) {
+			all = append(all, *o)
+		}
+	}
+	return all
+}
+
+// Has reports whether a setting has an object, under its name or its former one.
+func Has(objects []v1alpha1.OpsConfigInfo, name string) bool {
+	return slices.ContainsFunc(objects, func(o v1alpha1.OpsConfigInfo) bool { return underNewName(&o).Name == name })
+}
+
+// Replaced judges an object of a former name beside one of the new name, which counts; nil for all others.
+func Replaced(o *v1alpha1.OpsConfigInfo, among []v1alpha1.OpsConfigInfo) *Assessment {
+	name := underNewName(o).Name
+	if name == o.Name || !slices.ContainsFunc(among, func(other v1alpha1.OpsConfigInfo) bool { return other.Name == name && other.Namespace == o.Namespace }) {
+		return nil
+	}
+	return &Assessment{Reason: v1alpha1.ReasonUnknownName,
+		Message: fmt.Sprintf("metadata.name: the setting %q is named %q now, and that object is in force, so this one is ignored; delete it", o.Name, name)}
+}
+
 // FromObjects computes the settings in force from the objects of the operator's
 // namespace alone.
 func FromObjects(objects []v1alpha1.OpsConfigInfo) Settings {
@@ -49,6 +98,7 @@ func FromObjects(objects []v1alpha1.OpsConfigInfo) Settings {
 // objects of the operator's namespace and those of the workload's: a workload's
 // own value comes before that of its namespace, and that before the operator's.
 func For(operator, namespace []v1alpha1.OpsConfigInfo, annotations map[string]string) InForce {
+	operator, namespace = renamed(operator), renamed(namespace)
 	l := layers{in: InForce{Settings: Default()}, contents: map[string]string{}}
 	for i := range operator {
 		l.apply(&operator[i], Assess(&operator[i]), "the operator")
@@ -113,11 +163,12 @@ type Assessment struct {
 }
 
 // Assess judges one object of the operator's namespace.
-func Assess(o *v1alpha1.OpsConfigInfo) Assessment { return assess(o, "the default") }
+func Assess(o *v1alpha1.OpsConfigInfo) Assessment { return assess(underNewName(o), "the default") }
 
 // AssessOwn judges one object of a namespace under defense, which has objects of
 // the operator's above it.
 func AssessOwn(o *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo) Assessment {
+	o, operator = underNewName(o), renamed(operator)
 	k, ok := known[o.Name]
 	switch {
 	case ok && k.ofCluster:
@@ -159,7 +210,7 @@ func assess(o *v1alpha1.OpsConfigInfo, otherwise string) Assessment {
 		a.Message = fmt.Sprintf("spec.content: %v%s", err, a.Message)
 		return a
 	}
-	return Assessment{Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "spec is in force", InForce: &value}
+	return Assessment{Accepted: true, Reason: v1alpha1.ReasonInForce, InForce: &value}
 }
 
 // lastValid is the value in force for an object whose spec is not valid, and

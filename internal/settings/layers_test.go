@@ -17,6 +17,7 @@ limitations under the License.
 package settings
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,7 +93,7 @@ func TestFor(t *testing.T) {
 			namespace: stored(named("branch", v1alpha1.TypeBranch).On("x").InForce(true, "5")),
 			change:    func(s *Settings) { s.BatchSize = 5 }},
 		"of the cluster only": {
-			namespace: stored(named("brake", v1alpha1.TypeBrake).Off(""), named("admission", v1alpha1.TypeAdmission).On("1s"))},
+			namespace: stored(named("limit", v1alpha1.TypeLimit).Off(""), named("admission", v1alpha1.TypeAdmission).On("1s"))},
 		"locked, by namespace": {
 			operator:  stored(lockedObject(named("blocking", v1alpha1.TypeBlocking).On(""))),
 			namespace: stored(named("blocking", v1alpha1.TypeBlocking).Off(""))},
@@ -174,10 +175,10 @@ func TestAssessOwn(t *testing.T) {
 		reason   string
 		names    string // what the message names
 	}{
-		"valid":          {named("branch", v1alpha1.TypeBranch).On("3"), true, v1alpha1.ReasonInForce, "in force"},
+		"valid":          {named("branch", v1alpha1.TypeBranch).On("3"), true, v1alpha1.ReasonInForce, ""},
 		"not valid":      {named("branch", v1alpha1.TypeBranch).On("x"), false, v1alpha1.ReasonInvalidContent, "in force is the operator's"},
 		"locked":         {named("blocking", v1alpha1.TypeBlocking).Off(""), false, v1alpha1.ReasonLocked, "locked"},
-		"of the cluster": {named("brake", v1alpha1.TypeBrake).Off(""), false, v1alpha1.ReasonOfCluster, "operator's namespace"},
+		"of the cluster": {named("limit", v1alpha1.TypeLimit).Off(""), false, v1alpha1.ReasonOfCluster, "operator's namespace"},
 		"unknown":        {named("brunch", v1alpha1.TypeBranch).On("3"), false, v1alpha1.ReasonUnknownName, "brunch"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -216,6 +217,33 @@ func TestDescribeAltered(t *testing.T) {
 	}
 }
 
+// TestFormerNames: objects of earlier builds are read while there is none of the new name.
+func TestFormerNames(t *testing.T) {
+	former := stored(named("repair", v1alpha1.FormerTypeEviction).Off(""), named("brake", v1alpha1.FormerTypeLimit).On("7/1h"))
+	in := FromObjects(former)
+	if in.Eviction || in.LimitCount != 7 || in.LimitWindow != time.Hour {
+		t.Errorf("not read: %+v", in)
+	}
+	for i := range former {
+		if a := Assess(&former[i]); !a.Accepted {
+			t.Errorf("%s: %s", former[i].Name, a.Message)
+		}
+	}
+	both := slices.Concat(former, stored(named("eviction", v1alpha1.TypeEviction).On("")))
+	if in := FromObjects(both); !in.Eviction || in.LimitCount != 7 {
+		t.Errorf("the new name does not come first: %+v", in)
+	}
+	if !Has(former, NameEviction) || !Has(former, NameLimit) || Has(former, NameHolding) {
+		t.Error("Has does not know former names")
+	}
+	if a := Assess(&stored(named("repair", v1alpha1.TypeEviction).On(""))[0]); a.Accepted || a.Reason != v1alpha1.ReasonUnknownName {
+		t.Errorf("a former name with a new type: %+v", a)
+	}
+	if own := stored(named("repair", v1alpha1.FormerTypeEviction).Off("")); For(nil, own, nil).Eviction {
+		t.Error("a namespace's own is not read")
+	}
+}
+
 func TestLowers(t *testing.T) {
 	for name, test := range map[string]struct {
 		setting string
@@ -232,7 +260,7 @@ func TestLowers(t *testing.T) {
 		"holding off":            {"holding", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldFirstBatch, true},
 		"holding off, as it was": {"holding", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldNone, false},
 		"holding":                {"holding", &v1alpha1.OpsConfigValue{Enable: true, Content: "first"}, v1alpha1.HoldEveryBatch, false},
-		"repair off":             {"repair", &v1alpha1.OpsConfigValue{}, "", false},
+		"eviction off":           {"eviction", &v1alpha1.OpsConfigValue{}, "", false},
 		"another":                {"silence", &v1alpha1.OpsConfigValue{}, v1alpha1.HoldEveryBatch, false},
 	} {
 		t.Run(name, func(t *testing.T) {

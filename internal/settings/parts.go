@@ -33,7 +33,7 @@ import (
 const (
 	timeoutsExample = "wait=60s,pre=120s,post=120s,settle=10s"
 	rollbackExample = "after=2m,slow=10m,tolerate=10%,proven=5m"
-	brakeExample    = "5/10m"
+	limitExample    = "5/10m"
 	holdingExample  = "every,atMost=30m"
 )
 
@@ -49,15 +49,15 @@ const provenPart = "proven"
 // MaxProven bounds RollbackProven.
 const MaxProven = time.Hour
 
-// Bounds of a quarantine and of the brake.
+// Bounds of a quarantine and of the rollback limit.
 const (
 	// MaxQuarantine is the longest time a version that never started is denied
 	// before it may be tried again.
 	MaxQuarantine = 24 * time.Hour
-	// MaxBrake bounds the setting. Of more than 500 the limit is 500, because so many are remembered.
-	MaxBrake = 1000
-	// MaxBrakeWindow bounds the time they are counted for.
-	MaxBrakeWindow = 24 * time.Hour
+	// MaxLimit bounds the setting. Of more than 500 the limit is 500, because so many are remembered.
+	MaxLimit = 1000
+	// MaxLimitWindow bounds the time they are counted for.
+	MaxLimitWindow = 24 * time.Hour
 )
 
 // How long a rollout waits for the verdicts on its pods, at most.
@@ -198,18 +198,18 @@ func applyQuarantine(s *Settings, v v1alpha1.OpsConfigValue) error {
 	return nil
 }
 
-func applyBrake(s *Settings, v v1alpha1.OpsConfigValue) error {
+func applyLimit(s *Settings, v v1alpha1.OpsConfigValue) error {
 	count, window := 5, 10*time.Minute
 	if v.Enable {
 		number, duration, _ := strings.Cut(v.Content, "/")
 		n, err := strconv.ParseUint(number, 10, 32)
-		if err != nil || n < 1 || n > MaxBrake || atLeastOneSecond(&window)(duration) != nil || window > MaxBrakeWindow {
+		if err != nil || n < 1 || n > MaxLimit || atLeastOneSecond(&window)(duration) != nil || window > MaxLimitWindow {
 			return fmt.Errorf("%q is not a number of rollbacks (1 to %d) and the time they are counted for (1s to 24h); write it as in %q",
-				v.Content, MaxBrake, brakeExample)
+				v.Content, MaxLimit, limitExample)
 		}
 		count = int(n)
 	}
-	s.Brake, s.BrakeCount, s.BrakeWindow = v.Enable, count, window
+	s.Limit, s.LimitCount, s.LimitWindow = v.Enable, count, window
 	return nil
 }
 

@@ -43,9 +43,9 @@ const (
 	NameAdmission   = "admission"
 	NameObserve     = "observe"
 	NameQuarantine  = "quarantine"
-	NameBrake       = "brake"
+	NameLimit       = "limit"
 	NameHolding     = "holding"
-	NameRepair      = "repair"
+	NameEviction    = "eviction"
 )
 
 // MaxAdmissionTimeout bounds the time limit of the admission check: the API
@@ -93,17 +93,17 @@ type Settings struct {
 	// longer each time it fails again. Off: until it is overridden.
 	Quarantine    bool
 	QuarantineFor time.Duration
-	// Brake: at most BrakeCount rollbacks nobody asked for, of all workloads
-	// together, in any BrakeWindow.
-	Brake       bool
-	BrakeCount  int
-	BrakeWindow time.Duration
+	// Limit: at most LimitCount rollbacks nobody asked for, of all workloads
+	// together, in any LimitWindow.
+	Limit       bool
+	LimitCount  int
+	LimitWindow time.Duration
 	// Hold says which batches of a release its rollout waits for, and HoldAtMost
 	// for how long, from when the pods were made.
 	Hold       v1alpha1.HoldUntil
 	HoldAtMost time.Duration
-	// Repair: evict pods that are stuck at a version that was rolled back.
-	Repair bool
+	// Eviction: evict pods that are stuck at a version that was rolled back.
+	Eviction bool
 	// Observe: record, verify and report releases, and do nothing about them.
 	Observe bool
 	// SelfHealing: roll back a release that is suspended.
@@ -226,11 +226,11 @@ var known = map[string]setting{
 		initial: v1alpha1.OpsConfigValue{Enable: true, Content: "1h"},
 		apply:   applyQuarantine,
 	},
-	NameBrake: {
-		kind:      v1alpha1.TypeBrake,
-		remark:    "limit the rollbacks that nobody asked for, in the whole cluster, to a number in a time; disabled: no limit",
-		initial:   v1alpha1.OpsConfigValue{Enable: true, Content: brakeExample},
-		apply:     applyBrake,
+	NameLimit: {
+		kind:      v1alpha1.TypeLimit,
+		remark:    "limit the rollbacks that no user requested, in the whole cluster, to a number in a time; disabled: no limit",
+		initial:   v1alpha1.OpsConfigValue{Enable: true, Content: limitExample},
+		apply:     applyLimit,
 		ofCluster: true,
 	},
 	NameHolding: {
@@ -240,12 +240,12 @@ var known = map[string]setting{
 		apply:      applyHolding,
 		annotation: true, content: true,
 	},
-	NameRepair: {
-		kind:    v1alpha1.TypeRepair,
-		remark:  "after a rollback of a StatefulSet, evict pods that are stuck at the version that was left, one at a time",
+	NameEviction: {
+		kind:    v1alpha1.TypeEviction,
+		remark:  "after a rollback of a StatefulSet, evict stuck pods of the rolled-back version, one at a time",
 		initial: v1alpha1.OpsConfigValue{Enable: true},
 		apply: func(s *Settings, v v1alpha1.OpsConfigValue) error {
-			s.Repair = v.Enable
+			s.Eviction = v.Enable
 			return nil
 		},
 	},
@@ -283,7 +283,7 @@ func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 
 func names() []string {
 	return []string{NameBlocking, NameBranch, NameRollback, NameSelfHealing, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission,
-		NameObserve, NameQuarantine, NameBrake, NameHolding, NameRepair}
+		NameObserve, NameQuarantine, NameLimit, NameHolding, NameEviction}
 }
 
 func applyBranch(s *Settings, v v1alpha1.OpsConfigValue) error {

@@ -43,8 +43,8 @@ func TestFromObjects(t *testing.T) {
 		Blocking: true, Halting: true, History: 10, BatchSize: 1, AdmissionTimeout: 2 * time.Second,
 		Wait: time.Minute, PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute, Settle: 10 * time.Second,
 		Rollback: true, RollbackAfter: 2 * time.Minute, RollbackSlow: 10 * time.Minute, RollbackTolerate: 10, RollbackProven: 5 * time.Minute,
-		Quarantine: true, QuarantineFor: time.Hour, Brake: true, BrakeCount: 5, BrakeWindow: 10 * time.Minute,
-		Hold: v1alpha1.HoldNone, Repair: true, HoldAtMost: 30 * time.Minute,
+		Quarantine: true, QuarantineFor: time.Hour, Limit: true, LimitCount: 5, LimitWindow: 10 * time.Minute,
+		Hold: v1alpha1.HoldNone, Eviction: true, HoldAtMost: 30 * time.Minute,
 	}
 	with := func(change func(*Settings)) Settings {
 		s := initial
@@ -90,10 +90,10 @@ func TestFromObjects(t *testing.T) {
 		"observe":             {stored(named("observe", v1alpha1.TypeObserve).On("")), with(func(s *Settings) { s.Observe = true })},
 		"quarantine":          {stored(named("quarantine", v1alpha1.TypeQuarantine).On("30m")), with(func(s *Settings) { s.QuarantineFor = 30 * time.Minute })},
 		"quarantine off":      {stored(named("quarantine", v1alpha1.TypeQuarantine).Off("30m")), with(func(s *Settings) { s.Quarantine = false })},
-		"brake":               {stored(named("brake", v1alpha1.TypeBrake).On("1/1h30m")), with(func(s *Settings) { s.BrakeCount, s.BrakeWindow = 1, 90*time.Minute })},
-		"repair":              {stored(named("repair", v1alpha1.TypeRepair).On("")), initial},
-		"repair off":          {stored(named("repair", v1alpha1.TypeRepair).Off("")), with(func(s *Settings) { s.Repair = false })},
-		"brake off":           {stored(named("brake", v1alpha1.TypeBrake).Off("no")), with(func(s *Settings) { s.Brake = false })},
+		"limit":               {stored(named("limit", v1alpha1.TypeLimit).On("1/1h30m")), with(func(s *Settings) { s.LimitCount, s.LimitWindow = 1, 90*time.Minute })},
+		"eviction":            {stored(named("eviction", v1alpha1.TypeEviction).On("")), initial},
+		"eviction off":        {stored(named("eviction", v1alpha1.TypeEviction).Off("")), with(func(s *Settings) { s.Eviction = false })},
+		"brake off":           {stored(named("limit", v1alpha1.TypeLimit).Off("no")), with(func(s *Settings) { s.Limit = false })},
 		"holding the first":   {stored(named("holding", v1alpha1.TypeHolding).On("first")), with(func(s *Settings) { s.Hold = v1alpha1.HoldFirstBatch })},
 		"holding every": {stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h30m")), with(func(s *Settings) {
 			s.Hold, s.HoldAtMost = v1alpha1.HoldEveryBatch, 90*time.Minute
@@ -189,8 +189,8 @@ func TestAssess(t *testing.T) {
 		reason   string
 		names    string // what the message names
 	}{
-		"valid":               {named("branch", v1alpha1.TypeBranch).On("7"), true, v1alpha1.ReasonInForce, "in force"},
-		"disabled, anything":  {named("branch", v1alpha1.TypeBranch).Off("seven"), true, v1alpha1.ReasonInForce, "in force"},
+		"valid":               {named("branch", v1alpha1.TypeBranch).On("7"), true, v1alpha1.ReasonInForce, ""},
+		"disabled, anything":  {named("branch", v1alpha1.TypeBranch).Off("seven"), true, v1alpha1.ReasonInForce, ""},
 		"no number":           {named("branch", v1alpha1.TypeBranch).On("seven"), false, v1alpha1.ReasonInvalidContent, "spec.content"},
 		"too large":           {named("branch", v1alpha1.TypeBranch).On("201"), false, v1alpha1.ReasonInvalidContent, "from 1 to 200"},
 		"negative":            {named("branch", v1alpha1.TypeBranch).On("-1"), false, v1alpha1.ReasonInvalidContent, "default"},
@@ -213,9 +213,9 @@ func TestAssess(t *testing.T) {
 		"tolerates negative":  {named("rollback", v1alpha1.TypeRollback).On("tolerate=-1%"), false, v1alpha1.ReasonInvalidContent, "100%"},
 		"quarantine too long": {named("quarantine", v1alpha1.TypeQuarantine).On("25h"), false, v1alpha1.ReasonInvalidContent, "24h"},
 		"quarantine unitless": {named("quarantine", v1alpha1.TypeQuarantine).On("60"), false, v1alpha1.ReasonInvalidContent, `"1h"`},
-		"brake of none":       {named("brake", v1alpha1.TypeBrake).On("0/10m"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
-		"brake without time":  {named("brake", v1alpha1.TypeBrake).On("5"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
-		"brake too long":      {named("brake", v1alpha1.TypeBrake).On("5/25h"), false, v1alpha1.ReasonInvalidContent, "24h"},
+		"brake of none":       {named("limit", v1alpha1.TypeLimit).On("0/10m"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
+		"brake without time":  {named("limit", v1alpha1.TypeLimit).On("5"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
+		"brake too long":      {named("limit", v1alpha1.TypeLimit).On("5/25h"), false, v1alpha1.ReasonInvalidContent, "24h"},
 		"holding for nothing": {named("holding", v1alpha1.TypeHolding).On(""), false, v1alpha1.ReasonInvalidContent, `"first"`},
 		"holding too short":   {named("holding", v1alpha1.TypeHolding).On("first,atMost=59s"), false, v1alpha1.ReasonInvalidContent, "from 1m to 2h"},
 		"holding too long":    {named("holding", v1alpha1.TypeHolding).On("first,atMost=2h1s"), false, v1alpha1.ReasonInvalidContent, "from 1m to 2h"},

@@ -97,10 +97,10 @@ func (p *AlterShield) nextOfBatch(ctx context.Context, s Subject) (Step, error) 
 	if p.server != nil && s.Release.Status.OrderID != "" && !defense.OwnsOrder(s.Release) {
 		return Step{After: foreignRetry}, nil // the release gets its own order again first
 	}
-	if p.server != nil && defense.RepairBatch(p.batchInput(&s)).Status != nil {
+	if p.server != nil && defense.ResetBatch(p.batchInput(&s)).Status != nil {
 		metrics.ForeignID("node")
 		return Step{Write: func(s Subject) Decision {
-			plan := defense.RepairBatch(p.batchInput(&s))
+			plan := defense.ResetBatch(p.batchInput(&s))
 			return Decision{Batch: plan.Status, Events: plan.Events}
 		}}, nil
 	}
@@ -193,13 +193,13 @@ func (p *AlterShield) nextOfOrder(ctx context.Context, s Subject) (Step, error) 
 	if a := p.orders.unrecorded(key, of); a != nil && s.Defended {
 		return p.answeredOfOrder(s, *a), nil
 	}
-	if defense.RepairOrder(p.orderInput(&s), p.server.Cluster).Status != nil {
+	if defense.ResetOrder(p.orderInput(&s), p.server.Cluster).Status != nil {
 		metrics.ForeignID("order")
 		if !s.Defended {
 			return Step{}, nil // nothing is written about it, and nobody's order is ended
 		}
 		return Step{Write: func(s Subject) Decision {
-			plan := defense.RepairOrder(p.orderInput(&s), p.server.Cluster)
+			plan := defense.ResetOrder(p.orderInput(&s), p.server.Cluster)
 			return Decision{Release: plan.Status, Events: plan.Events}
 		}}, nil
 	}

@@ -187,7 +187,7 @@ func TestEndsWithoutSuccess(t *testing.T) {
 	s.submit(ctx, change, about)
 	order, started := s.startOrder(ctx, change, about, serverNow), s.startBatch(ctx, change, batch, serverNow)
 	change.Status.OrderNodeID, change.Status.OrderEnd, change.Status.Status = order.NodeID, v1alpha1.FinishRollback, v1alpha1.ChangeWorkloadRollback
-	why := "rolled back: " + strings.Repeat("é", 5000)
+	why := "rolled back to version bb: " + strings.Repeat("é", 5000)
 	meta.SetStatusCondition(&change.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNeverStarted, Message: why})
 	batch.Status.ChangePodID, batch.Status.OrderID, batch.Status.EndDueTimeUnix = started.NodeID, change.Status.OrderID, serverNow.Unix()
 	meta.SetStatusCondition(&batch.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionChecked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCheckFailed, Message: "the PRE check failed: freeze"})
@@ -220,7 +220,7 @@ func TestEndsWithoutSuccess(t *testing.T) {
 	if got := told[started.NodeID]; got.Success || got.Msg != "the PRE check failed: freeze" {
 		t.Errorf("batch: success %t, %q", got.Success, got.Msg)
 	}
-	cut := why[:4047] // the next character has two bytes
+	cut := defense.HowReleaseEnded(&change.Status)[:4047] // the next character has two bytes
 	if got := told[order.NodeID]; got.Success || got.Msg != cut {
 		t.Errorf("order: success %t, message of %d bytes", got.Success, len(got.Msg))
 	}

@@ -115,9 +115,9 @@ type Control interface {
 	SetPace(from defense.Pacing, to defense.Pace) []Op
 }
 
-// Repairer is a Kind whose controller may wait for ever for a pod of a version that was
+// Evicter is a Kind whose controller may wait for ever for a pod of a version that was
 // left.
-type Repairer interface {
+type Evicter interface {
 	// Places observes a workload and all its pods by their places; nil when there is none
 	// of that name. Workload and pods are read from live, unless that is nil.
 	Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*defense.Workload, *defense.Places, error)

@@ -33,7 +33,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/pages"
 )
 
-// Places implements Repairer. What version a revision is of never changes, so that it may
+// Places implements Evicter. What version a revision is of never changes, so that it may
 // come from the cache all the same; of one that is not there yet nothing is known.
 func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*defense.Workload, *defense.Places, error) {
 	from := cached

@@ -50,8 +50,8 @@ import (
 type StatefulSet struct{}
 
 var (
-	_ Kind     = StatefulSet{}
-	_ Repairer = StatefulSet{}
+	_ Kind    = StatefulSet{}
+	_ Evicter = StatefulSet{}
 )
 
 var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")

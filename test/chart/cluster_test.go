@@ -698,8 +698,8 @@ func (c *cluster) testKeep(t *testing.T, current string) {
 	c.kubectl(t, "apply", "-f", "config/samples/opsconfiginfo-branch.yaml")
 	c.mustHelm(t, "uninstall", release)
 	c.branchIs(t, "5")
-	// Defense is not off for the next installation.
-	eventually(t, "observing is as in the default again", quick, func() bool {
+	// Defense is not off for the next installation. The garbage collector watches a new kind up to 30 s after it appeared.
+	eventually(t, "observing is as in the default again", slow, func() bool {
 		_, err := c.try(t, "-n", namespace, "get", "opsconfiginfo", "observe")
 		return err != nil
 	})

@@ -55,6 +55,7 @@ var documents = []string{
 	"docs/daemonset.md",
 	"docs/connect-altershield-server.md",
 	"docs/states.md",
+	"docs/glossary.md",
 	"docs/objects.md",
 	"docs/design.md",
 	"docs/releases.md",

@@ -117,7 +117,7 @@ var stories = map[string]told{
 			{command: "k get --raw /api/v1/namespaces/altershieldoperator-system/pods/POD:8081/proxy/readyz?verbose", skip: needsPods},
 			{command: `k logs -l control-plane=controller-manager --tail=-1 | grep '"level":"error"'`, skip: needsPods},
 			{command: "k logs -l control-plane=controller-manager --tail=-1 | grep 'did not do as it was asked'", skip: needsPods},
-			{command: "k describe pods -l control-plane=controller-manager | grep -E '^Name:|ServerUnhealthy'", skip: needsPods},
+			{command: "k describe pods -l control-plane=controller-manager | grep -E '^Name:|ServerHealthChanged'", skip: needsPods},
 			{command: "kubectl apply -f quick-start.yaml", before: (*story).removeWebhooks, after: func(s *story) { s.startManager(false) }},
 			{command: "kubectl get deployments,statefulsets,daemonsets -A -l altershield.defense.antgroup.com/suspend", before: (*story).block},
 			{
@@ -333,7 +333,7 @@ var stories = map[string]told{
 					s.do("kubectl annotate pod %s %s=true", pod, controlplane.UnreadyAnnotation)
 					s.check(current(s), "default/critical/soak", "Failed", "ReadinessLost")
 					s.state(current(s), "Suspend")
-					s.wait("true", "kubectl get cwl %s -o yaml | grep -q 'see the dashboard of the service' && echo true", current(s))
+					s.wait("true", "kubectl get cwl %s -o json | grep -q 'see the dashboard of the service' && echo true", current(s))
 				},
 			},
 			{
@@ -349,9 +349,9 @@ var stories = map[string]told{
 				},
 			},
 			{
-				command: "kubectl get events --field-selector reason=WouldFail",
+				command: "kubectl get events --field-selector reason=DryRun",
 				after: func(s *story) {
-					s.wait("true", "kubectl get events --field-selector reason=WouldFail | grep -q default/trial/one-restart && echo true")
+					s.wait("true", "kubectl get events --field-selector reason=DryRun | grep -q default/trial/one-restart && echo true")
 					s.wait("", "kubectl get deployment sleep -o jsonpath='{.metadata.labels.altershield\\.defense\\.antgroup\\.com/suspend}'")
 					s.do("kubectl -n %s replace -f config/samples/policies/stays-up.yaml", system)
 					s.do("kubectl delete defensepolicy trial critical")
@@ -364,7 +364,7 @@ var stories = map[string]told{
 					s.do("kubectl set image deployment/sleep sleep=busybox:1.31")
 					s.check(current(s), "default/rules/containers", "Failed", "RuleFailed")
 					s.state(current(s), "Suspend")
-					s.wait("true", "kubectl get cwl %s -o yaml | grep -q 'a container has no limit of memory; see the handbook of the platform' && echo true", current(s))
+					s.wait("true", "kubectl get cwl %s -o json | grep -q 'a container has no limit of memory; see the handbook of the platform' && echo true", current(s))
 					s.do("kubectl delete defensepolicy rules")
 				},
 			},
@@ -600,7 +600,7 @@ var texts = []shownText{
 	{"docs/connect-altershield-server.md", `{"cluster":`, "parameters"},
 	{"docs/connect-altershield-server.md", `{"batch":`, "results"},
 	{"docs/connect-altershield-server.md", "TIME default/sleep c6c45d23 request order submitted", "journal"},
-	{"docs/connect-altershield-server.md", "version c6a7c50d1c46819baae80eb37d084099: ", "failure"},
+	{"docs/connect-altershield-server.md", "The release failed its verification: version c6a7c50d1c46819baae80eb37d084099: ", "failure"},
 	{"README.md", "TIME callback batch", "failure"},
 	{translated, "TIME callback batch", "failure"},
 }
@@ -706,7 +706,7 @@ func (s *story) probed() {
 	const check = "default/answers/healthz"
 	for range 4 { // three calls, ten seconds apart
 		if s.poll(func() bool {
-			said, _ := s.shell("kubectl get events --field-selector reason=WouldFail,involvedObject.name=web")
+			said, _ := s.shell("kubectl get events --field-selector reason=DryRun,involvedObject.name=web")
 			return strings.Contains(said, check) && strings.Contains(said, "GET /healthz on port 8080 was answered 404, and not 200-399, 3 times in a row")
 		}) {
 			s.wait("", "kubectl get deployment web -o jsonpath='{.metadata.labels.altershield\\.defense\\.antgroup\\.com/suspend}'")

@@ -21,7 +21,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -29,15 +28,12 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
-	"github.com/traas-stack/altershield-operator/internal/altershield"
-	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
 
 // crasher is a proxy that lets a manager die right after one of its requests
@@ -96,18 +92,6 @@ func (w *world) newCrasher() *crasher {
 	c.server = c.proxy(w.cluster.Endpoint(), &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true})
 	c.server.EnableHTTP2 = true
 	c.server.StartTLS()
-	return c
-}
-
-// newServerCrasher makes a proxy before AlterShield Server; all requests but
-// heartbeats are counted.
-func newServerCrasher(target string) *crasher {
-	GinkgoHelper()
-	c := &crasher{counts: func(r *http.Response, _ string) (string, bool) {
-		return r.Request.URL.Path, r.Request.URL.Path != altershield.PathHeartbeat
-	}}
-	c.server = c.proxy(target, http.DefaultTransport)
-	c.server.Start()
 	return c
 }
 
@@ -235,138 +219,52 @@ func (c *crasher) dieOnce(ctx context.Context, w *world, m *controlplane.Manager
 	return name, died
 }
 
-// behindCrasher runs the world's manager, with further flags, behind a proxy for the time
-// of a spec.
-func (w *world) behindCrasher(ctx context.Context, flags ...string) (*crasher, *controlplane.Manager) {
+// behindCrasher runs the world's manager behind a proxy for the time of a spec.
+func (w *world) behindCrasher(ctx context.Context) (*crasher, *controlplane.Manager) {
 	GinkgoHelper()
 	c := w.newCrasher()
 	DeferCleanup(c.close)
-	m := w.install(ctx, controlplane.ManagerOptions{Name: "crashing", Endpoint: c.server.URL, EndpointCA: c.ca(), Args: flags})
+	m := w.install(ctx, controlplane.ManagerOptions{Name: "crashing", Endpoint: c.server.URL, EndpointCA: c.ca()})
 	DeferCleanup(m.Stop)
 	Expect(m.Start(ctx)).To(Succeed())
 	return c, m
 }
 
-var _ = Describe("a crash", Ordered, SpecPriority(longest), func() {
+var _ = Describe("behind a proxy", Ordered, SpecPriority(longest), func() {
 	w := inWorldWithoutManager()
 
 	// Release, failure, block, repair, lift and clean-up.
-	It("after any of the manager's writes leads to the same end state", func(ctx SpecContext) {
+	It("a crash after any of the manager's writes leads to the same end state", func(ctx SpecContext) {
 		c, m := w.behindCrasher(ctx)
 		Expect(c.dieThrice(ctx, w, m, w.story)).To(BeNumerically(">", 20))
 	})
 
-	It("after any write around a rollback makes it exactly once", func(ctx SpecContext) {
-		c, m := w.behindCrasher(ctx)
-		Expect(c.dieThrice(ctx, w, m, w.rollbackStory)).To(BeNumerically(">", 10))
-	})
-
-	It("after any write around a hold leaves nothing of it behind", func(ctx SpecContext) {
-		c, m := w.behindCrasher(ctx, shortHold...)
-		w.onlyOwnPolicies(ctx)
-		Expect(c.dieThrice(ctx, w, m, w.holdStory)).To(BeNumerically(">", 10))
-	})
-
-	It("right before the write of a rollback makes it exactly once", func(ctx SpecContext) {
-		proxy, m := w.behindCrasher(ctx)
+	It("a user's fix wins that comes right before a rollback", func(ctx SpecContext) {
+		proxy, _ := w.behindCrasher(ctx)
 		ns := w.newNamespace(ctx, true)
-		dead := make(chan struct{})
+		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile))
+		w.verified(ctx, ns, "web")
 		var once sync.Once
-		proxy.intercept(func(r *http.Request) (err error) {
+		fixed := make(chan struct{})
+		proxy.intercept(func(r *http.Request) error {
 			if isRollback(r, ns) {
 				once.Do(func() {
 					defer GinkgoRecover()
-					err = errors.New("the manager is dead")
-					Expect(m.Kill()).To(Succeed())
-					close(dead)
+					defer close(fixed)
+					w.withoutHurry(ctx, ns, "web")
+					Expect(w.setImage(ctx, ns, "web", "busybox:fix")).To(Succeed())
 				})
 			}
-			return err
+			return nil
 		})
-		revived := make(chan struct{})
-		go func() {
-			defer GinkgoRecover()
-			defer close(revived)
-			<-dead
-			Expect(m.Start(ctx)).To(Succeed())
-		}()
-		w.rollbackStory(ctx, ns)
-		Expect(dead).To(BeClosed())
-		<-revived
+		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
+		Eventually(fixed).WithContext(ctx).Should(BeClosed())
+		w.verified(ctx, ns, "web")
+		d := w.getDeployment(ctx, Default, ns, "web")
+		Expect(d.Spec.Template.Spec.Containers[0].Image).To(Equal("busybox:fix"))
+		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
 	})
 })
-
-var _ = Describe("a crash with AlterShield Server", Ordered, SpecPriority(longest), func() {
-	w := inWorldWithoutManager()
-
-	// Dying after a write, and after a request to the server that it has carried out.
-	DescribeTable("leads to one order per release, and loses no verdict that was acknowledged", func(ctx SpecContext, afterRequests bool) {
-		sim := w.simulate(simulator.Options{})
-		writes, requests := w.newCrasher(), newServerCrasher(sim.URL())
-		DeferCleanup(writes.close)
-		DeferCleanup(requests.close)
-		m := w.install(ctx, controlplane.ManagerOptions{
-			Name: "crashing-defended", Endpoint: writes.server.URL, EndpointCA: writes.ca(), Args: serverArgs(requests.server.URL),
-		})
-		DeferCleanup(m.Stop)
-		sim.SetCallbackURLs(m.CallbackAddress() + callbackPath)
-		Expect(m.Start(ctx)).To(Succeed())
-		w.shortTimeouts(ctx, 4*time.Second, 4*time.Second)
-		c, least := writes, 25
-		if afterRequests {
-			c, least = requests, 10
-		}
-		counted := c.dieThrice(ctx, w, m, func(ctx context.Context, ns string) { w.serverStory(ctx, sim, ns) })
-		Expect(counted).To(BeNumerically(">=", least))
-	},
-		Entry("after any write", false),
-		Entry("after any request to the server", true),
-	)
-})
-
-// serverStory is a release that passes and one that the server fails.
-func (w *world) serverStory(ctx context.Context, sim *simulator.Simulator, ns string) {
-	GinkgoHelper()
-	sim.ClearScripts()
-	sim.ClearJournal()
-	w.create(ctx, sleeper(ns, "web"))
-	ended := func(g Gomega, states ...v1alpha1.ChangeWorkloadStatusType) *v1alpha1.ChangeWorkload {
-		change := w.currentChange(ctx, g, ns, "web")
-		g.Expect(states).To(ContainElement(change.Status.Status))
-		batches := w.batchesOf(ctx, g, change)
-		g.Expect(batches).To(HaveLen(1))
-		g.Expect(batches[0].Status.Status).To(Equal(v1alpha1.ChangePodExecuteDone))
-		return change
-	}
-	first := ""
-	Eventually(func(g Gomega) {
-		change := ended(g, v1alpha1.ChangeWorkloadSuccess)
-		first = change.Name
-		// Also where its callback met a dead manager: it is polled then.
-		g.Expect(messagesOf(w.batchesOf(ctx, g, change))).To(ConsistOf("PostFinish"))
-		g.Expect(change.Status.OrderStage).To(Equal(v1alpha1.OrderEnded))
-	}).WithContext(ctx).Should(Succeed())
-
-	sim.Script(simulator.Script{Match: simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost}, Verdict: altershield.VerdictFail})
-	Expect(w.patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
-	var change *v1alpha1.ChangeWorkload
-	Eventually(func(g Gomega) {
-		change = ended(g, v1alpha1.ChangeWorkloadSuccess, v1alpha1.ChangeWorkloadSuspend)
-		g.Expect(change.Name).NotTo(Equal(first))
-		acknowledged := journalOf(sim, change).Callbacks().Filter(func(e simulator.Entry) bool {
-			return e.Callback.Request.Verdict.Verdict == altershield.VerdictFail && e.Answer != nil && e.Answer.Success
-		})
-		// One that was not may have been stored all the same.
-		suspended := change.Status.Status == v1alpha1.ChangeWorkloadSuspend
-		g.Expect(suspended || len(acknowledged) == 0).To(BeTrue(), "%d failing verdicts were acknowledged", len(acknowledged))
-		_, blocked := w.getDeployment(ctx, g, ns, "web").Labels[v1alpha1.SuspendLabel]
-		g.Expect(blocked).To(Equal(suspended))
-	}).WithContext(ctx).Should(Succeed())
-
-	orders := sim.Journal().Requests(altershield.ActionSubmitOrder).Accepted()
-	Expect(orders).To(HaveLen(2), sim.Journal().String())
-	Expect(orders[1].Order).To(Equal(change.Status.OrderID))
-}
 
 // story is the walkthrough in short: two pods, released, failed, blocked,
 // repaired.

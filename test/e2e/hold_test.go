@@ -35,8 +35,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
-	"github.com/traas-stack/altershield-operator/internal/altershield"
-	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	defaults "github.com/traas-stack/altershield-operator/internal/policy"
 )
 
@@ -202,12 +200,6 @@ func (w *world) expectFewWrites(ctx context.Context, ns string, waves int, step 
 	Expect(figures.Writes).To(And(BeNumerically(">=", 1), BeNumerically("<=", 2*figures.Waves+1+int(took/(step*3/4)))))
 }
 
-// crash lets a pod of the current version of web crash again and again.
-func (w *world) crash(ctx context.Context, ns string) {
-	GinkgoHelper()
-	w.behaves(ctx, ns, "web", "crash-loop")
-}
-
 var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func() {
 	w := inHoldWorld(shortHold...)
 
@@ -219,72 +211,12 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		Expect(w.kubectl(ctx, "-n", ns, "get", "cwl", "-o", "wide")).To(And(ContainSubstring("HELD"), ContainSubstring(v1alpha1.ReasonWaitingForVerdicts)))
 		w.waits(ctx, ns, 8, 10, 6)
 		w.verified(ctx, ns, "web")
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
+		expectPaceLeft(w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified))
 		w.rolledOut(ctx, ns, "web")
 		Eventually(func(g Gomega) {
 			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElements(v1alpha1.EventHoldStarted, v1alpha1.EventHoldEnded))
 		}).WithContext(ctx).Should(Succeed())
 		w.expectFewWrites(ctx, ns, 2, holdStep)
-	})
-
-	It("that fails replaces no more pods, though rollouts are not halted, and is repaired", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday, override("halting", "false"))
-		w.releaseHeld(ctx, ns, "second")
-		w.waits(ctx, ns, 4, 10, 6)
-		w.checked(ctx, ns)
-		w.crash(ctx, ns)
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
-		d := w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldFailed)
-		Expect(d.Spec.Paused).To(BeTrue())
-		Eventually(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
-		}).WithContext(ctx).Should(Succeed())
-		Consistently(func(g Gomega) {
-			d = w.getDeployment(ctx, g, ns, "web")
-			g.Expect(d.Status.Replicas-d.Status.UpdatedReplicas).To(BeEquivalentTo(6), "old pods")
-		}).WithContext(ctx).Should(Succeed())
-		Expect(w.patchTemplate(ctx, ns, "web", "third")).To(MatchError(ContainSubstring("is suspended")))
-
-		By("repairing it: that is held, too")
-		Expect(w.patchDeployment(ctx, ns, "web", repair("good"))).To(Succeed())
-		d = w.getDeployment(ctx, Default, ns, "web")
-		Expect(d.Spec.Paused).To(BeFalse())
-		Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		w.rolledOut(ctx, ns, "web")
-		Eventually(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
-		}).WithContext(ctx).Should(Succeed())
-	})
-
-	It("is none that creates pods, scales from nothing, or stops the old pods first", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.newDefensePolicy(ctx, holdPolicy(ns, v1alpha1.HoldEveryBatch, time.Second), v1alpha1.ReasonInForce)
-		free := func() {
-			GinkgoHelper()
-			d := w.getDeployment(ctx, Default, ns, "web")
-			Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
-			Expect(paceOf(d)).To(Equal([]int32{0, 600}))
-		}
-		w.createAdmitted(ctx, sleeper(ns, "web").Replicas(2))
-		free()
-		w.verified(ctx, ns, "web")
-		By("releasing it while it has no pods")
-		Expect(w.patchDeployment(ctx, ns, "web", `{"spec":{"replicas":0}}`)).To(Succeed())
-		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		free()
-		Expect(w.patchDeployment(ctx, ns, "web", `{"spec":{"replicas":2}}`)).To(Succeed())
-		free()
-		w.verified(ctx, ns, "web")
-		free()
-		By("stopping the old pods first")
-		Expect(w.patchDeployment(ctx, ns, "web", `{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)).To(Succeed())
-		Expect(w.patchTemplate(ctx, ns, "web", "third")).To(Succeed())
-		free()
-		w.verified(ctx, ns, "web")
-		free()
-		Expect(w.eventsOf(ctx, Default, ns, "web")).NotTo(ContainElement(v1alpha1.EventHoldStarted))
 	})
 
 	It("leaves its fields to who applies them, server-side", func(ctx SpecContext) {
@@ -320,13 +252,6 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		Expect(paceOf(apply())).To(Equal([]int32{6, 101}))
 		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 0, nil
 		Expect(paceOf(apply())).To(Equal([]int32{0, 600}), "nobody else has them")
-	})
-
-	It("leaves fields alone that are declared later on", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday)
-		w.releaseHeld(ctx, ns, "second")
-		w.passToTheEnd(ctx, ns)
-		expectPaceLeft(w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified))
 	})
 
 	It("is over, and nothing of it is left, when its namespace is not enrolled any more", func(ctx SpecContext) {
@@ -389,6 +314,53 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal(paceOf(d)))
 		w.expectFewWrites(ctx, ns, 2, holdStep)
 	})
+
+	It("goes back at once by kubectl rollout undo", func(ctx SpecContext) {
+		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday)
+		w.releaseHeld(ctx, ns, "second")
+		w.waits(ctx, ns, 4, 10, 6)
+		w.checked(ctx, ns)
+		w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
+		d := w.getDeployment(ctx, Default, ns, "web")
+		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation), "in the same request")
+		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
+		Expect(d.Spec.Template.Labels).To(HaveKeyWithValue("test", "123"))
+		w.rolledOut(ctx, ns, "web")
+		w.passToTheEnd(ctx, ns)
+		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Status).NotTo(Equal(metav1.ConditionTrue))
+		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{0, 600}))
+	})
+
+	It("of a StatefulSet goes on pod by pod, when the last one is verified, and is applied server-side meanwhile", func(ctx SpecContext) {
+		s := w.holdingSet(ctx, v1alpha1.HoldEveryBatch, func(spec, _ map[string]any) {
+			spec["ordinals"] = map[string]any{"start": int64(7)}
+		})
+		Expect(s.release(ctx, "second")).To(Succeed())
+		Expect(s.partition(ctx, Default)).To(BeEquivalentTo(4), "in the same request")
+		s.waits(ctx, "second", 4, "sleep-11")
+		By("being told that it is done by what does not know better")
+		Expect(w.kubectl(ctx, "-n", s.namespace, "rollout", "status", "statefulset/sleep")).To(ContainSubstring("partitioned roll out complete: 1 new pods have been updated"))
+		Expect(s.applies(ctx, 0)).To(Succeed())
+		Consistently(func(g Gomega) {
+			g.Expect(s.of(ctx, g, "second")).To(ConsistOf("sleep-11"))
+			g.Expect(s.partition(ctx, g)).To(BeEquivalentTo(4))
+		}, 5*time.Second).WithContext(ctx).Should(Succeed())
+		s.pass(ctx)
+		s.waits(ctx, "second", 3, "sleep-11", "sleep-10")
+		Expect(s.applies(ctx, 0)).To(Succeed())
+		Expect(s.partition(ctx, Default)).To(BeEquivalentTo(3))
+		By("making a pod again that is kept back")
+		w.kubectl(ctx, "-n", s.namespace, "delete", "pod", "sleep-8")
+		Eventually(func(g Gomega) { g.Expect(s.of(ctx, g, "123")).To(ConsistOf("sleep-7", "sleep-8", "sleep-9")) }).WithContext(ctx).Should(Succeed())
+		s.passToTheEnd(ctx)
+		s.given(ctx, 0, v1alpha1.ReasonHoldVerified)
+		for _, e := range s.get(ctx, Default).GetManagedFields() {
+			if e.Manager == v1alpha1.FieldManager && e.FieldsV1 != nil {
+				Expect(string(e.FieldsV1.GetRawBytes())).NotTo(ContainSubstring("f:partition"))
+			}
+		}
+		Expect(s.applies(ctx, 1)).To(Succeed())
+	})
 })
 
 // applyServerSide applies a manifest as an applier does, and forces nothing.
@@ -417,251 +389,6 @@ func expectPaceLeft(d *appsv1.Deployment) {
 			Expect(string(e.FieldsV1.GetRawBytes())).NotTo(Or(ContainSubstring("f:minReadySeconds"), ContainSubstring("f:progressDeadlineSeconds")))
 		}
 	}
-}
-
-var _ = Describe("a rollout that is held, and what comes in between,", Ordered, SpecPriority(longest), func() {
-	w := inHoldWorld(shortHold...)
-	var m *meter
-	BeforeAll(func(ctx SpecContext) { m = w.newMeter(ctx) }, NodeTimeout(patience))
-
-	// held has the first wave of web wait.
-	held := func(ctx context.Context, with ...func(*appsv1.Deployment)) (ns string) {
-		GinkgoHelper()
-		ns = w.holding(ctx, v1alpha1.HoldEveryBatch, someday, with...)
-		w.releaseHeld(ctx, ns, "second")
-		w.waits(ctx, ns, 4, 10, 6)
-		w.checked(ctx, ns)
-		return ns
-	}
-
-	It("goes back at once by kubectl rollout undo", func(ctx SpecContext) {
-		ns := held(ctx)
-		w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
-		d := w.getDeployment(ctx, Default, ns, "web")
-		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation), "in the same request")
-		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
-		Expect(d.Spec.Template.Labels).To(HaveKeyWithValue("test", "123"))
-		w.rolledOut(ctx, ns, "web")
-		w.passToTheEnd(ctx, ns)
-		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Status).NotTo(Equal(metav1.ConditionTrue))
-		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{0, 600}))
-	})
-
-	It("would be held where the workload is only observed", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 3*time.Second, override("observe", "true"))
-		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		d := w.getDeployment(ctx, Default, ns, "web")
-		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
-		Expect(paceOf(d)).To(Equal([]int32{0, 600}))
-		w.rolledOut(ctx, ns, "web")
-		w.verified(ctx, ns, "web")
-		Eventually(func(g Gomega) {
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.EventWouldHold))
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).NotTo(ContainElement(v1alpha1.EventHoldStarted))
-		}).WithContext(ctx).Should(Succeed())
-		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Reason).To(Equal(v1alpha1.ReasonNotHeld))
-	})
-
-	It("goes on by itself, a wave at a time, while the manager is dead, and waits again when it is back", func(ctx SpecContext) {
-		ns := held(ctx)
-		w.observer.OperatorStops()
-		Expect(w.manager.Kill()).To(Succeed())
-		d := w.getDeployment(ctx, Default, ns, "web")
-		ready := time.Now()
-		for _, pod := range w.podsOf(ctx, Default, ns, "web") {
-			if at := readyCondition(pod).LastTransitionTime.Time; at.Before(ready) {
-				ready = at
-			}
-		}
-		By("waiting until the second wave is made, and no more")
-		Eventually(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Status.UpdatedReplicas).To(BeEquivalentTo(8))
-		}).WithContext(ctx).Should(Succeed())
-		Expect(time.Since(ready)).To(BeNumerically(">=", time.Duration(d.Spec.MinReadySeconds-1)*time.Second))
-		now := w.getDeployment(ctx, Default, ns, "web")
-		Expect(now.Status.Replicas-now.Status.UpdatedReplicas).To(BeNumerically(">=", 2), "old pods")
-		Expect(w.manager.Start(ctx)).To(Succeed())
-		w.observer.OperatorStarts()
-		By("holding the second wave")
-		w.checked(ctx, ns)
-		Eventually(func(g Gomega) {
-			now := w.getDeployment(ctx, g, ns, "web")
-			g.Expect(now.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
-			g.Expect(now.Status.Replicas-now.Status.UpdatedReplicas).To(BeNumerically(">=", 2), "old pods")
-		}).WithContext(ctx).Should(Succeed())
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		w.rolledOut(ctx, ns, "web")
-	})
-
-	It("is scaled by an autoscaler", func(ctx SpecContext) {
-		ns := held(ctx)
-		m.set(ns, 8)
-		w.autoscale(ctx, ns)
-		scale := func(n int32) {
-			GinkgoHelper()
-			m.scale(ctx, ns, n)
-			Eventually(func(g Gomega) {
-				d := w.getDeployment(ctx, g, ns, "web")
-				g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
-				g.Expect(d.Status.ReadyReplicas).To(And(BeNumerically(">=", n), BeNumerically("<=", n+2)), "it may have two more than it wants")
-				g.Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
-			}).WithContext(ctx).Should(Succeed())
-		}
-		scale(6)
-		scale(8)
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		w.expectScaledFreely(ctx, ns)
-	})
-
-	It("has the pods of a node replaced that is lost", func(ctx SpecContext) {
-		const pool = "held"
-		w.addNode(ctx, pool, pool+"-a")
-		ns := held(ctx, onPool(pool))
-		w.addNode(ctx, pool, pool+"-b")
-		Expect(w.lose(ctx, ns, pool+"-a")).To(HaveLen(10))
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		for _, pod := range w.podsOf(ctx, Default, ns, "web") {
-			Expect(pod.Spec.NodeName).To(Equal(pool + "-b"))
-		}
-	})
-
-	It("goes on a wave at a time, when kube-controller-manager was away as it was let go on", func(ctx SpecContext) {
-		ns := held(ctx)
-		Expect(w.cluster.RestartControllers(ctx, func() {
-			d := w.getDeployment(ctx, Default, ns, "web")
-			w.pass(ctx, ns)
-			Eventually(func(g Gomega) {
-				now := w.getDeployment(ctx, g, ns, "web")
-				g.Expect(now.Spec.MinReadySeconds).To(BeNumerically("<", d.Spec.MinReadySeconds), "the wave is let go on")
-			}).WithContext(ctx).Should(Succeed())
-		})).To(Succeed())
-		w.waits(ctx, ns, 8, 10, 6)
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		w.expectFewWrites(ctx, ns, 2, holdStep)
-	})
-})
-
-var _ = Describe("a rollout that is held, with AlterShield Server,", Ordered, SpecPriority(longest), func() {
-	w := inWorldWithoutManager()
-	var sim *simulator.Simulator
-	BeforeAll(func(ctx SpecContext) {
-		sim = w.simulate(simulator.Options{AdmissionScene: admissionScene})
-		w.manager = w.install(ctx, controlplane.ManagerOptions{Name: "defended", Args: append(serverArgs(sim.URL()), shortHold...)})
-		sim.SetCallbackURLs(w.manager.CallbackAddress() + callbackPath)
-		Expect(w.manager.Start(ctx)).To(Succeed())
-		w.onlyOwnPolicies(ctx)
-	}, NodeTimeout(patience))
-	AfterEach(func() {
-		if sim != nil {
-			sim.ClearScripts()
-		}
-	})
-	after := func(ns string, delay time.Duration, verdict altershield.VerdictValue) simulator.Script {
-		return simulator.Script{Match: simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost}, Delay: delay, Verdict: verdict}
-	}
-
-	It("waits for the verdicts of the server, by the setting", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.createAdmitted(ctx, sleeper(ns, "web").Replicas(4).Setting("holding", "every"))
-		w.verified(ctx, ns, "web")
-		sim.Script(after(ns, 10*time.Second, altershield.VerdictPass))
-		w.releaseHeld(ctx, ns, "second")
-		w.waits(ctx, ns, 2, 5, 3)
-		w.waits(ctx, ns, 4, 5, 3)
-		w.verified(ctx, ns, "web")
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		Expect(messagesOf(w.batchesOf(ctx, Default, w.orderEnded(ctx, ns, "web")))).To(HaveEach("PostFinish"))
-		w.expectFewWrites(ctx, ns, 2, holdStep)
-	})
-
-	It("replaces no more pods when the server fails its first ones, though a policy passes them", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 3*time.Second)
-		sim.Script(after(ns, 8*time.Second, altershield.VerdictFail))
-		w.releaseHeld(ctx, ns, "second")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
-		d := w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldFailed)
-		Expect(d.Spec.Paused).To(BeTrue())
-		Expect(d.Status.Replicas-d.Status.UpdatedReplicas).To(BeEquivalentTo(6), "old pods")
-		sim.ClearScripts()
-		Expect(w.patchDeployment(ctx, ns, "web", repair("good"))).To(Succeed())
-		w.verified(ctx, ns, "web")
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-	})
-
-	It("is held up by a server that says nothing only for as long as that is waited for", func(ctx SpecContext) {
-		w.shortTimeouts(ctx, 4*time.Second, 4*time.Second)
-		ns := w.newNamespace(ctx, true)
-		w.createAdmitted(ctx, sleeper(ns, "web").Replicas(4).Setting("holding", "every"))
-		w.verified(ctx, ns, "web")
-		silent := after(ns, 0, altershield.VerdictPass)
-		silent.Never = true
-		sim.Script(silent)
-		w.releaseHeld(ctx, ns, "second")
-		change := w.verified(ctx, ns, "web")
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		Expect(messagesOf(w.batchesOf(ctx, Default, change))).To(HaveEach("PostTimeout"))
-	})
-})
-
-var _ = Describe("a rollout that is held, by several replicas of the operator,", Ordered, SpecPriority(longest), func() {
-	w := inWorldWithoutManager()
-	var leads *controlplane.Manager
-	BeforeAll(func(ctx SpecContext) {
-		flags := append([]string{"--leader-elect=true"}, shortHold...)
-		leads = w.install(ctx, controlplane.ManagerOptions{Name: "leads", Args: flags})
-		// API servers ask this one.
-		w.manager = w.install(ctx, controlplane.ManagerOptions{Name: "follows", Args: flags})
-		DeferCleanup(leads.Stop)
-		Expect(leads.Start(ctx)).To(Succeed())
-		Eventually(func(g Gomega) {
-			g.Expect(w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "get", "leases", "-o", "jsonpath={.items[*].spec.holderIdentity}")).NotTo(BeEmpty())
-		}).WithContext(ctx).Should(Succeed())
-		Expect(w.manager.Start(ctx)).To(Succeed())
-		w.onlyOwnPolicies(ctx)
-	}, NodeTimeout(patience))
-
-	It("stays held when the one that leads is killed", func(ctx SpecContext) {
-		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday)
-		w.releaseHeld(ctx, ns, "second")
-		d := w.waits(ctx, ns, 4, 10, 6)
-		w.checked(ctx, ns)
-		Expect(leads.Kill()).To(Succeed())
-		By("waiting until the other one holds the wave on")
-		Eventually(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Spec.MinReadySeconds).To(BeNumerically(">", d.Spec.MinReadySeconds))
-		}).WithContext(ctx).Should(Succeed())
-		w.waits(ctx, ns, 4, 10, 6)
-		w.passToTheEnd(ctx, ns)
-		w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified)
-		w.expectFewWrites(ctx, ns, 2, holdStep)
-	})
-})
-
-// holdStory is a release that is held until its pods are verified, wave after wave. Where
-// the manager is dead as it is released, there may be nothing left to hold when it is back.
-func (w *world) holdStory(ctx context.Context, ns string) {
-	GinkgoHelper()
-	p := holdPolicy(ns, v1alpha1.HoldEveryBatch, 4*time.Second)
-	Expect(w.api.Create(ctx, p)).To(Succeed())
-	w.create(ctx, sleeper(ns, "web").Replicas(4).MinReadySeconds(1))
-	w.verified(ctx, ns, "web")
-	Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-	Eventually(func(g Gomega) {
-		g.Expect(w.currentChange(ctx, g, ns, "web").Spec.Release).To(BeEquivalentTo(2))
-	}).WithContext(ctx).Should(Succeed())
-	w.verified(ctx, ns, "web")
-	Eventually(func(g Gomega) {
-		d := w.getDeployment(ctx, g, ns, "web")
-		g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
-		g.Expect(paceOf(d)).To(Equal([]int32{1, 600}))
-		c := conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionHeld)
-		g.Expect(c.Status).To(Equal(metav1.ConditionFalse))
-		g.Expect(c.Reason).To(BeElementOf(v1alpha1.ReasonHoldVerified, v1alpha1.ReasonNotHeld))
-	}).WithContext(ctx).Should(Succeed())
 }
 
 // The times of a hold are those of production here.

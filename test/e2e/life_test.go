@@ -27,8 +27,6 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -175,45 +173,6 @@ var _ = Describe("a rollout that fails", func() {
 		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
 	})
 
-	It("is resumed by a repair", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.failInFlight(ctx, inFlight(ns, "web").Replicas(3))
-		Expect(w.patchDeployment(ctx, ns, "web", repair("good"))).To(Succeed())
-		Expect(w.getDeployment(ctx, Default, ns, "web").Spec.Paused).To(BeFalse(), "in the same request")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		Eventually(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Annotations).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
-		}).WithContext(ctx).Should(Succeed())
-	})
-
-	It("is left to whoever paused or resumed it", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		bad := w.failInFlight(ctx, inFlight(ns, "web").Replicas(4))
-		w.kubectl(ctx, "-n", ns, "rollout", "resume", "deployment/web")
-		w.rolledOut(ctx, ns, "web")
-		Eventually(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Annotations).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
-			g.Expect(w.currentChange(ctx, g, ns, "web").Status.CheckingCount).To(BeZero())
-		}).WithContext(ctx).Should(Succeed())
-		w.kubectl(ctx, "-n", ns, "rollout", "pause", "deployment/web")
-		w.setVerdict(ctx, bad, "pass")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		Expect(w.getDeployment(ctx, Default, ns, "web").Spec.Paused).To(BeTrue(), "a user's pause")
-	})
-
-	It("takes its pause back when the workload leaves the defense", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.failInFlight(ctx, inFlight(ns, "web").Replicas(4))
-		w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
-		Eventually(func(g Gomega) {
-			d := w.getDeployment(ctx, g, ns, "web")
-			g.Expect(d.Spec.Paused).To(BeFalse())
-			g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
-			g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
-		}).WithContext(ctx).Should(Succeed())
-		w.rolledOut(ctx, ns, "web")
-	})
-
 })
 
 // verified waits until the current release of a Deployment is a success that is
@@ -259,13 +218,14 @@ func (w *world) restful(ctx context.Context, ns string) {
 func (w *world) inTheMiddle(ctx context.Context, happen func(ctx context.Context, ns string)) {
 	GinkgoHelper()
 	ns := w.newNamespace(ctx, true)
-	w.create(ctx, sleeper(ns, "web").Replicas(4).With(slowly))
+	p := w.startPorter(ns)
+	w.create(ctx, inFlight(ns, "web").Replicas(4))
 	w.verified(ctx, ns, "web")
+	p.let(1)
 	Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-	Eventually(func(g Gomega) {
-		g.Expect(w.batchesOf(ctx, g, w.currentChange(ctx, g, ns, "web"))).NotTo(BeEmpty())
-	}).WithContext(ctx).Should(Succeed())
+	w.eventuallyBatches(ctx, ns, "web", 1)
 	happen(ctx, ns)
+	p.letAll()
 	w.verified(ctx, ns, "web")
 	w.restful(ctx, ns)
 }
@@ -294,43 +254,12 @@ var _ = Describe("the life of a release", func() {
 		w.restful(ctx, ns)
 	},
 		Entry("Recreate", 3, strategy(appsv1.RecreateDeploymentStrategyType, "", "")),
-		Entry("one after the other", 3, slowly),
 		Entry("surge of everything", 4, strategy(rolling, "100%", "0")),
-		Entry("everything unavailable", 4, strategy(rolling, "0", "100%")),
-		Entry("no pods at all", 0, strategy(rolling, "1", "0")),
-		Entry("a single pod", 1, strategy(rolling, "1", "0")),
 	)
 
 	DescribeTable("is right whatever happens in the middle", func(ctx SpecContext, happen func(ctx context.Context, ns string)) {
 		w.inTheMiddle(ctx, happen)
 	},
-		Entry("scaled up", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=6")
-		}),
-		Entry("scaled down", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=2")
-		}),
-		Entry("scaled to nothing and back", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=0")
-			w.kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas=3")
-		}),
-		Entry("a horizontal autoscaler at work", func(ctx context.Context, ns string) {
-			for _, n := range []string{"5", "3", "6", "4"} {
-				w.kubectl(ctx, "-n", ns, "scale", "deployment/web", "--replicas="+n)
-			}
-		}),
-		Entry("pods deleted", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "delete", "pods", "-l", "app=web", "--wait=false")
-		}),
-		Entry("a pod evicted", func(ctx context.Context, ns string) {
-			Eventually(func(g Gomega) { // the rollout takes pods away, too
-				var pods corev1.PodList
-				g.Expect(w.api.List(ctx, &pods, client.InNamespace(ns))).To(Succeed())
-				g.Expect(pods.Items).NotTo(BeEmpty())
-				eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: pods.Items[0].Name}}
-				g.Expect(w.api.SubResource("eviction").Create(ctx, &pods.Items[0], eviction)).To(Succeed())
-			}).WithContext(ctx).Should(Succeed())
-		}),
 		Entry("paused and resumed", func(ctx context.Context, ns string) {
 			w.kubectl(ctx, "-n", ns, "rollout", "pause", "deployment/web")
 			Eventually(func(g Gomega) {
@@ -338,70 +267,14 @@ var _ = Describe("the life of a release", func() {
 			}).WithContext(ctx).Should(Succeed())
 			w.kubectl(ctx, "-n", ns, "rollout", "resume", "deployment/web")
 		}),
-		Entry("released anew", func(ctx context.Context, ns string) { Expect(w.patchTemplate(ctx, ns, "web", "third")).To(Succeed()) }),
 		Entry("released three times within a second", func(ctx context.Context, ns string) {
 			for _, value := range []string{"third", "fourth", "fifth"} {
 				Expect(w.patchTemplate(ctx, ns, "web", value)).To(Succeed())
 			}
 		}),
-		Entry("released back", func(ctx context.Context, ns string) { w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web") }),
 		Entry("released back and forth", func(ctx context.Context, ns string) {
 			w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
 			Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
 		}),
-		Entry("the same template applied again", func(ctx context.Context, ns string) { Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed()) }),
-		Entry("restarted by kubectl", func(ctx context.Context, ns string) { w.kubectl(ctx, "-n", ns, "rollout", "restart", "deployment/web") }),
-		Entry("deleted and created anew", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "delete", "deployment", "web")
-			w.create(ctx, sleeper(ns, "web").Replicas(2))
-		}),
-		Entry("opted out and in", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
-			Eventually(func(g Gomega) {
-				g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadCanceled))
-			}).WithContext(ctx).Should(Succeed())
-			w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.DefenseLabel+"-")
-			Expect(w.patchTemplate(ctx, ns, "web", "third")).To(Succeed())
-		}),
-		Entry("its record deleted", func(ctx context.Context, ns string) { w.kubectl(ctx, "-n", ns, "delete", "cwl", "--all") }),
-		Entry("its batches deleted", func(ctx context.Context, ns string) { w.kubectl(ctx, "-n", ns, "delete", "cpd", "--all") }),
-		Entry("pods that cease to be ready", func(ctx context.Context, ns string) {
-			Eventually(func(g Gomega) {
-				// Also those that were made meanwhile.
-				_, err := w.tryKubectl(ctx, "-n", ns, "annotate", "pods", "-l", "app=web", "--overwrite", "kwok.altershield/unready=true")
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(w.getDeployment(ctx, g, ns, "web").Status.ReadyReplicas).To(BeZero())
-			}).WithContext(ctx).Should(Succeed())
-			w.kubectl(ctx, "-n", ns, "annotate", "pods", "-l", "app=web", "kwok.altershield/unready-")
-		}),
 	)
-})
-
-var _ = Describe("settings of a workload's own", func() {
-	w := inSharedWorld()
-
-	It("apply to it alone, and one that is wrong is told once", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "web").Replicas(4).Setting("branch", "2"))
-		w.create(ctx, sleeper(ns, "api").Replicas(2).Setting("branch", "many"))
-		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		Expect(change.Spec.CountThreshold).To(Equal(int32(2)))
-		Expect(w.batchesOf(ctx, Default, change)).To(HaveLen(2))
-		change = w.eventuallyState(ctx, ns, "api", v1alpha1.ChangeWorkloadSuccess)
-		Expect(w.batchesOf(ctx, Default, change)).To(HaveLen(2))
-		Expect(conditionOf(change.Status.Conditions, v1alpha1.ConditionOverridesAccepted).Message).To(ContainSubstring(`"many"`))
-		Eventually(func(g Gomega) {
-			told := 0
-			for _, reason := range w.eventsOf(ctx, g, ns, "api") {
-				if reason == v1alpha1.ReasonInvalidOverride {
-					told++
-				}
-			}
-			g.Expect(told).To(Equal(1))
-		}).WithContext(ctx).Should(Succeed())
-		w.kubectl(ctx, "-n", ns, "annotate", "deployment", "api", v1alpha1.SettingAnnotationPrefix+"branch=3", "--overwrite")
-		Eventually(func(g Gomega) {
-			g.Expect(string(conditionOf(w.currentChange(ctx, g, ns, "api").Status.Conditions, v1alpha1.ConditionOverridesAccepted).Status)).To(Equal("True"))
-		}).WithContext(ctx).Should(Succeed())
-	})
 })

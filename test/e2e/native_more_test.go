@@ -271,7 +271,7 @@ var _ = Describe("the revisions of other kinds than Deployments", func() {
 		Eventually(func(g Gomega) {
 			// One of the two may be replaced before the operator looks.
 			g.Expect(both[0].events(ctx, g)).To(ContainElement(MatchRegexp(
-				"^" + v1alpha1.EventRevisionNotFound + ": .*: [12] pods of this very template are replaced, too")))
+				"^" + v1alpha1.EventRevisionNotFound + ": .*: [12] pods of this template are replaced, too")))
 		}).WithContext(ctx).Should(Succeed())
 		w.restful(ctx, ns)
 		for _, n := range both {
@@ -282,41 +282,6 @@ var _ = Describe("the revisions of other kinds than Deployments", func() {
 
 var _ = Describe("a StatefulSet", func() {
 	w := inSharedWorld()
-
-	It("goes on under the partition of its user, which survives a halt and a rollback", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		n, p := w.natives(ns)[0], w.startPorter(ns)
-		Expect(w.api.Create(ctx, n.manifest(func(spec map[string]any) {
-			waitsAtGate(spec)
-			spec["updateStrategy"] = map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"partition": int64(1)}}
-		}))).To(Succeed())
-		first := n.verified(ctx, 3)
-		const users, halted = `{"rollingUpdate":{"partition":1},"type":"RollingUpdate"}`, `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`
-		p.let(1)
-		Expect(n.release(ctx, "second")).To(Succeed())
-		c := n.passed(ctx, 1)
-		w.setVerdict(ctx, c, "unpass")
-		n.strategy(ctx, halted)
-		Expect(n.get(ctx, Default).GetAnnotations()).To(HaveKeyWithValue(v1alpha1.HaltedFromAnnotation, "1"))
-		n.progress(ctx, v1alpha1.ChangeWorkloadSuspend, v1alpha1.ReasonRolloutHalted, "")
-		p.letAll()
-		By("correcting the verdict")
-		w.setVerdict(ctx, c, "pass")
-		n.strategy(ctx, users)
-		n.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonPartitioned, "1 of 3 pods")
-		n.passed(ctx, 2)
-		Expect(n.get(ctx, Default).GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedFromAnnotation))
-		By("failing it under the partition: blocked, and halted, since nobody else may lower it")
-		w.setVerdict(ctx, c, "unpass")
-		n.change(ctx, v1alpha1.ChangeWorkloadSuspend)
-		Eventually(func(g Gomega) { g.Expect(n.get(ctx, g).GetLabels()).To(HaveKey(v1alpha1.SuspendLabel)) }).WithContext(ctx).Should(Succeed())
-		By("going back on request")
-		n.annotate(ctx, v1alpha1.RollbackToAnnotation, "last-success")
-		Eventually(func() string { return n.version(ctx, Default) }).WithContext(ctx).Should(Equal(first.Spec.Reversion))
-		n.verified(ctx, 3)
-		n.strategy(ctx, users)
-		Expect(n.labelled(ctx, Default, "123")).To(HaveLen(3))
-	})
 
 	It("is released in whatever shape it has", func(ctx SpecContext) {
 		shapes := map[string]func(spec map[string]any){
@@ -426,81 +391,6 @@ var _ = Describe("a StatefulSet", func() {
 	})
 })
 
-var _ = Describe("with OnDelete by its user", func() {
-	w := inSharedWorld()
-
-	It("each pod that is deleted is verified, and a rollback is told to wait for them", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		both := w.natives(ns)
-		const users = `{"type":"OnDelete"}`
-		first := map[string]string{}
-		for _, n := range both {
-			Expect(w.api.Create(ctx, n.manifest(func(spec map[string]any) { spec["updateStrategy"] = map[string]any{"type": "OnDelete"} }))).To(Succeed())
-		}
-		for _, n := range both {
-			first[n.kind] = n.verified(ctx, 3).Spec.Reversion
-			Expect(n.release(ctx, "second")).To(Succeed())
-		}
-		deleteOne := func(n native, value string) {
-			GinkgoHelper()
-			old := n.labelled(ctx, Default, value)
-			Expect(old).NotTo(BeEmpty())
-			Expect(w.api.Delete(ctx, &old[0])).To(Succeed())
-		}
-		for _, n := range both {
-			n.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonOnDelete, "0 of 3 ")
-			deleteOne(n, "123")
-		}
-		for _, n := range both {
-			n.passed(ctx, 1)
-			n.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonOnDelete, "1 of 3 ")
-		}
-		By("failing it: blocked, and not halted")
-		for _, n := range both {
-			w.setVerdict(ctx, n.current(ctx, Default), "unpass")
-		}
-		for _, n := range both {
-			n.change(ctx, v1alpha1.ChangeWorkloadSuspend)
-			Eventually(func(g Gomega) { g.Expect(n.get(ctx, g).GetLabels()).To(HaveKey(v1alpha1.SuspendLabel)) }).WithContext(ctx).Should(Succeed())
-			Expect(n.get(ctx, Default).GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
-			n.strategy(ctx, users)
-			By("correcting it")
-			w.setVerdict(ctx, n.current(ctx, Default), "pass")
-			n.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonOnDelete, "1 of 3 ")
-		}
-		for count := 2; count <= 3; count++ {
-			for _, n := range both {
-				deleteOne(n, "123")
-			}
-			for _, n := range both {
-				n.passed(ctx, count)
-			}
-		}
-		for _, n := range both {
-			n.verified(ctx, 3)
-			n.strategy(ctx, users)
-		}
-		By("going back on request: the template is, and the pods are told to wait for somebody")
-		for _, n := range both {
-			n.annotate(ctx, v1alpha1.RollbackToAnnotation, "last-success")
-		}
-		for _, n := range both {
-			Eventually(func() string { return n.version(ctx, Default) }).WithContext(ctx).Should(Equal(first[n.kind]))
-			n.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonOnDelete, "0 of 3 ")
-			Expect(n.labelled(ctx, Default, "second")).To(HaveLen(3))
-			for range 3 {
-				deleteOne(n, "second")
-			}
-		}
-		for _, n := range both {
-			Eventually(func(g Gomega) { g.Expect(n.labelled(ctx, g, "123")).To(HaveLen(3)) }).WithContext(ctx).Should(Succeed())
-			n.verified(ctx, 3)
-			n.strategy(ctx, users)
-			Expect(n.release(ctx, "second")).To(MatchError(ContainSubstring("was rolled back at ")))
-		}
-	})
-})
-
 var _ = Describe("ways back of other kinds than Deployments", func() {
 	w := inSharedWorld()
 
@@ -529,7 +419,7 @@ var _ = Describe("ways back of other kinds than Deployments", func() {
 				o := n.get(ctx, g)
 				g.Expect(o.GetLabels()).NotTo(HaveKey(v1alpha1.SuspendLabel))
 				g.Expect(o.GetAnnotations()).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, bad[n.kind]))
-				g.Expect(n.events(ctx, g)).To(ContainElement(HavePrefix("WentBack: ")))
+				g.Expect(n.events(ctx, g)).To(ContainElement(HavePrefix(v1alpha1.EventReleaseUndone + ": ")))
 			}).WithContext(ctx).Should(Succeed())
 			Expect(n.revisions(ctx, Default)).To(HaveLen(2), "kubectl restored what its controller has")
 			out, err := w.tryKubectl(ctx, "-n", n.namespace, "rollout", "undo", n.kind+"/sleep")
@@ -564,48 +454,6 @@ var _ = Describe("ways back of other kinds than Deployments", func() {
 		for _, n := range both {
 			Expect(n.verified(ctx, 3).Spec.Reversion).To(Equal(bad[n.kind]))
 			Expect(n.labelled(ctx, Default, "bad")).To(HaveLen(3))
-		}
-	})
-
-	It("are open past policies, which check other kinds as they check Deployments", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.newDefensePolicy(ctx, healthPolicy(ns, "soak", func(*v1alpha1.PolicyCheck) {}), v1alpha1.ReasonInForce)
-		w.newDefensePolicy(ctx, healthPolicy(ns, "first-only", func(c *v1alpha1.PolicyCheck) {
-			c.PodHealth, c.Cel = nil, &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{
-				Expression: "pod.metadata.ownerReferences[0].kind == workload.kind && release.workload == workload.metadata.name && (oldTemplate == null || oldTemplate == newTemplate)", Message: "it is the second version",
-			}}}
-		}), v1alpha1.ReasonInForce)
-		w.newDefensePolicy(ctx, atAdmission(ns, "not-third", "object.spec.template.metadata.labels.test != 'third'"), v1alpha1.ReasonInForce)
-		both := w.natives(ns)
-		for _, n := range both {
-			Expect(w.api.Create(ctx, n.manifest(nil))).To(Succeed())
-		}
-		for _, n := range both {
-			for _, b := range w.batchesOf(ctx, Default, n.verified(ctx, 3)) {
-				Expect(b.Status.Checks).To(ContainElements(
-					And(HaveField("Name", ns+"/soak/health"), HaveField("Phase", v1alpha1.CheckPassed)),
-					And(HaveField("Name", ns+"/first-only/health"), HaveField("Phase", v1alpha1.CheckPassed)),
-				))
-			}
-		}
-		By("refusing at admission")
-		for _, n := range both {
-			Eventually(func() error { return n.release(ctx, "third") }).WithContext(ctx).Should(MatchError(ContainSubstring(
-				fmt.Sprintf(`admission webhook "p%[1]s.kb.io" denied the request: %[1]s sleep is refused by the check %[2]s/not-third/health`, n.kind, ns))))
-		}
-		By("failing pods by a rule")
-		for _, n := range both {
-			Expect(n.release(ctx, "second")).To(Succeed())
-		}
-		for _, n := range both {
-			change := n.change(ctx, v1alpha1.ChangeWorkloadSuspend)
-			Expect(change.Status.DefenseCheckFailPods).To(ContainElement(HaveField("Message", HaveSuffix(": it is the second version"))))
-			Eventually(func(g Gomega) { g.Expect(n.get(ctx, g).GetLabels()).To(HaveKey(v1alpha1.SuspendLabel)) }).WithContext(ctx).Should(Succeed())
-			n.annotate(ctx, v1alpha1.RollbackToAnnotation, "last-success")
-		}
-		for _, n := range both {
-			Eventually(func(g Gomega) { g.Expect(n.labelled(ctx, g, "123")).To(HaveLen(3)) }).WithContext(ctx).Should(Succeed())
-			n.verified(ctx, 3)
 		}
 	})
 })

@@ -19,14 +19,11 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -99,70 +96,6 @@ func (w *world) podsOn(ctx context.Context, g Gomega, ns, node string) (on []cor
 var _ = Describe("nodes", func() {
 	w := inSharedWorld()
 
-	It("that do not answer any more are no reason to roll a daemonset back whose pod failed there, until they do", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		n, name := native{w, "daemonset", ns}, ns+"-a"
-		// kwok does not know of this node: what its kubelet would say is said here.
-		node := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"e2e/pool": ns, corev1.LabelHostname: name}},
-			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "e2e/pool", Value: ns, Effect: corev1.TaintEffectNoSchedule}}},
-			Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("10"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10"),
-			}},
-		}
-		Expect(w.api.Create(ctx, node)).To(Succeed())
-		DeferCleanup(func(ctx context.Context) { Expect(client.IgnoreNotFound(w.api.Delete(ctx, node))).To(Succeed()) })
-		nodeIs := func(status corev1.ConditionStatus) {
-			GinkgoHelper()
-			now := time.Now().UTC().Format(time.RFC3339)
-			w.kubectl(ctx, "patch", "node", name, "--subresource=status", "-p", fmt.Sprintf(
-				`{"status":{"conditions":[{"type":"Ready","status":%q,"reason":"Played","message":"","lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`, status, now, now))
-		}
-		said := func(value, status string) {
-			GinkgoHelper()
-			Eventually(func(g Gomega) {
-				pods := n.labelled(ctx, g, value)
-				g.Expect(pods).To(HaveLen(1))
-				g.Expect(w.patchPodStatus(ctx, &pods[0], strings.ReplaceAll(status, "NOW", time.Now().UTC().Format(time.RFC3339)))).To(Succeed())
-			}).WithContext(ctx).Should(Succeed())
-		}
-		nodeIs(corev1.ConditionTrue)
-		o := n.manifest(func(spec map[string]any) {
-			onePerNode(ns)(spec)
-			pod := spec["template"].(map[string]any)["spec"].(map[string]any) //nolint:errcheck,forcetypeassert // as manifest makes it
-			delete(pod, "readinessGates")
-			pod["terminationGracePeriodSeconds"] = int64(0)
-		})
-		o.SetAnnotations(map[string]string{v1alpha1.SettingAnnotationPrefix + "rollback": "5s"})
-		Expect(w.api.Create(ctx, o)).To(Succeed())
-		said("123", `{"status":{"phase":"Running","podIP":"10.9.9.9","startTime":"NOW","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"NOW"},`+
-			`{"type":"ContainersReady","status":"True","lastTransitionTime":"NOW"}],`+
-			`"containerStatuses":[{"name":"sleep","ready":true,"started":true,"image":"sleep","imageID":"","restartCount":0,"state":{"running":{"startedAt":"NOW"}}}]}}`)
-		first := n.verified(ctx, 1)
-
-		By("losing the node of the first new pod, which fails")
-		Expect(n.release(ctx, "bad")).To(Succeed())
-		Eventually(func(g Gomega) { g.Expect(n.labelled(ctx, g, "bad")).To(HaveLen(1)) }).WithContext(ctx).Should(Succeed())
-		nodeIs(corev1.ConditionUnknown)
-		said("bad", `{"status":{"phase":"Pending","startTime":"NOW","conditions":[{"type":"Ready","status":"False","lastTransitionTime":"NOW"},`+
-			`{"type":"ContainersReady","status":"False","lastTransitionTime":"NOW"}],`+
-			`"containerStatuses":[{"name":"sleep","ready":false,"started":false,"image":"sleep","imageID":"","restartCount":0,"state":{"waiting":{"reason":"CreateContainerConfigError","message":"no such key"}}}]}}`)
-		Eventually(func(g Gomega) {
-			g.Expect(n.events(ctx, g)).To(ContainElement(MatchRegexp("^" + v1alpha1.ReasonStillWaiting + ": .*its node does not answer")))
-		}).WithContext(ctx).Should(Succeed())
-		Consistently(func(g Gomega) {
-			g.Expect(n.current(ctx, g).Status.Status).NotTo(Equal(v1alpha1.ChangeWorkloadRollback))
-			g.Expect(n.get(ctx, g).GetAnnotations()).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
-		}).WithContext(ctx).WithTimeout(6 * time.Second).Should(Succeed())
-
-		By("having it back, where the pod fails as before")
-		nodeIs(corev1.ConditionTrue)
-		Eventually(func(g Gomega) {
-			g.Expect(n.get(ctx, g).GetLabels()[v1alpha1.VersionLabel]).To(Equal(first.Spec.Reversion))
-			g.Expect(n.get(ctx, g).GetAnnotations()[v1alpha1.QuarantinedAnnotation]).NotTo(BeEmpty())
-		}).WithContext(ctx).Should(Succeed())
-	})
-
 	for _, kind := range []string{"statefulset", "daemonset"} {
 		It("that die in the middle of a release of a "+kind+", and come back, are no reason to roll it back", func(ctx SpecContext) {
 			ns := w.newNamespace(ctx, true)
@@ -195,7 +128,7 @@ var _ = Describe("nodes", func() {
 			n.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonRollingOut, " of 3 ")
 			Eventually(func(g Gomega) {
 				// What is told first may be of the next pod, which waits at its gate.
-				g.Expect(n.events(ctx, g)).To(ContainElement(MatchRegexp("^" + v1alpha1.ReasonStillWaiting + ": .*(its node does not answer|readiness gate)")))
+				g.Expect(n.events(ctx, g)).To(ContainElement(MatchRegexp("^" + v1alpha1.EventPodsUnavailable + ": .*(its node does not answer|readiness gate)")))
 			}).WithContext(ctx).Should(Succeed())
 			Consistently(func(g Gomega) {
 				g.Expect(n.current(ctx, g).Spec.Reversion).To(Equal(second.Spec.Reversion))

@@ -142,53 +142,6 @@ var _ = Describe("beside what applies the whole spec of other kinds each second"
 	}
 
 	for _, kind := range []string{"statefulset", "daemonset"} {
-		It("which owns a "+kind+", that is only reported", func(ctx SpecContext) {
-			n := native{w, kind, w.newNamespace(ctx, true)}
-			p := w.startPorter(n.namespace)
-			owner := &corev1.ConfigMap{}
-			owner.Namespace, owner.Name = n.namespace, "owner"
-			Expect(w.api.Create(ctx, owner)).To(Succeed())
-			k := n.keep(owner, complete(n, "first", "busybox"))
-			n.verified(ctx, 3)
-			Expect(k.still(ctx)).To(BeEmpty())
-			By("failing in the middle of a rollout")
-			p.let(1)
-			k.set(complete(n, "second", "busybox"))
-			Eventually(func(g Gomega) { g.Expect(n.labelled(ctx, g, "second")).NotTo(BeEmpty()) }).WithContext(ctx).Should(Succeed())
-			w.setVerdict(ctx, n.passed(ctx, 1), "unpass")
-			n.change(ctx, v1alpha1.ChangeWorkloadSuspend)
-			p.letAll()
-			Eventually(func(g Gomega) {
-				g.Expect(n.labelled(ctx, g, "second")).To(HaveLen(3), "it is not halted")
-				g.Expect(n.events(ctx, g)).To(ContainElements(HavePrefix("WouldSuspend: "), HavePrefix("WouldHalt: ")))
-			}).WithContext(ctx).Should(Succeed())
-			Expect(k.still(ctx)).To(BeEmpty())
-			w.setVerdict(ctx, n.current(ctx, Default), "pass")
-			n.verified(ctx, 3)
-			By("releasing what never starts")
-			k.set(complete(n, "third", "busybo"))
-			Eventually(func(g Gomega) {
-				g.Expect(n.events(ctx, g)).To(ContainElement(HavePrefix("WouldRollBack: ")))
-			}).WithContext(ctx).Should(Succeed())
-			Expect(k.still(ctx)).To(BeEmpty())
-			n.change(ctx, v1alpha1.ChangeWorkloadRunning)
-			Expect(n.labelled(ctx, Default, "third")).To(HaveLen(1))
-			for _, key := range []string{v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel} {
-				Expect(n.get(ctx, Default).GetLabels()).NotTo(HaveKey(key))
-			}
-			for _, key := range []string{v1alpha1.HaltedAnnotation, v1alpha1.QuarantinedAnnotation} {
-				Expect(n.get(ctx, Default).GetAnnotations()).NotTo(HaveKey(key))
-			}
-			By("having it defended all the same")
-			w.kubectl(ctx, "-n", n.namespace, "label", kind, "sleep", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseEnforced)
-			Eventually(func(g Gomega) {
-				g.Expect(n.get(ctx, g).GetAnnotations()).To(HaveKey(v1alpha1.QuarantinedAnnotation))
-				g.Expect(n.labelled(ctx, g, "second")).To(HaveLen(3))
-			}).WithContext(ctx).Should(Succeed())
-			Expect(k.still(ctx)).To(HaveEach(MatchError(ContainSubstring("was rolled back at "))))
-			n.blockedInFlight(ctx, k, p, complete)
-		})
-
 		It("which does not own a "+kind+": there is no tug of war, whatever becomes of its releases", func(ctx SpecContext) {
 			n := native{w, kind, w.newNamespace(ctx, true)}
 			p := w.startPorter(n.namespace)

@@ -209,71 +209,6 @@ var _ = Describe("observing", func() {
 		Expect(images).To(Equal([]string{"busybox", "busybo", "busybox", "busybo", "busybox"}), "as they were released")
 		w.expectOnlyRecorded(ns)
 	})
-
-	It("tells of a rollout that fails in the middle, and lets it go on", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, false)
-		observing := w.ownSetting(ctx, ns, "observe", v1alpha1.TypeObserve, true, "")
-		w.ownSetting(ctx, ns, "selfhealing", v1alpha1.TypeSelfHealing, true, "")
-		followed := w.follow(ctx, ns)
-		w.enrolNamespace(ctx, ns)
-		w.accepted(ctx, observing, v1alpha1.ReasonInForce)
-		bad := w.failInFlight(ctx, inFlight(ns, "web").Replicas(3))
-		w.rolledOut(ctx, ns, "web")
-		Eventually(func(g Gomega) {
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElements("WouldSuspend", "WouldHalt", "WouldRollBack"))
-			change := w.currentChange(ctx, g, ns, "web")
-			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend))
-			g.Expect(change.Status.PassCount).To(Equal(int32(2)), "the others are verified")
-		}).WithContext(ctx).Should(Succeed())
-		Expect(w.currentChange(ctx, Default, ns, "web").UID).To(Equal(bad.UID))
-		w.restful(ctx, ns)
-		for _, d := range followed.upTo(ctx, w.getDeployment(ctx, Default, ns, "web")) {
-			expectOnlyRecords(&d)
-		}
-		w.expectOnlyRecorded(ns)
-	})
-
-	It("takes back what the operator holds, and blocks nothing retroactively", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.ownSetting(ctx, ns, "timeouts", v1alpha1.TypeTimeouts, true, "settle=0")
-		w.create(ctx, sleeper(ns, "web").Replicas(2))
-		w.block(ctx, ns, "web")
-		err := w.patchTemplate(ctx, ns, "web", "denied")
-		Expect(err).To(MatchError(ContainSubstring("deployment web is suspended")))
-
-		By("observing: by the workload")
-		observe := v1alpha1.SettingAnnotationPrefix + "observe"
-		w.kubectl(ctx, "-n", ns, "annotate", "deployment", "web", observe+"=enabled")
-		Eventually(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement("DefenseLowered"))
-			change := w.currentChange(ctx, g, ns, "web")
-			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend), "it failed all the same")
-			g.Expect(conditionOf(change.Status.Conditions, v1alpha1.ConditionBlocked).Reason).To(Equal(v1alpha1.ReasonObserving))
-		}).WithContext(ctx).Should(Succeed())
-
-		By("observing: a block of a user's stays, and denies nothing")
-		w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.SuspendLabel+"=1")
-		out := w.kubectl(ctx, "-n", ns, "patch", "deployment", "web", "-p", `{"spec":{"template":{"metadata":{"labels":{"test":"passes"}}}}}`)
-		Expect(out).To(ContainSubstring("it would have been denied: deployment web is suspended"))
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
-		w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.SuspendLabel+"-")
-		w.setVerdict(ctx, w.currentChange(ctx, Default, ns, "web"), "unpass")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
-
-		By("observing: no more")
-		w.kubectl(ctx, "-n", ns, "annotate", "deployment", "web", observe+"-")
-		Eventually(func(g Gomega) {
-			change := w.currentChange(ctx, g, ns, "web")
-			g.Expect(conditionOf(change.Status.Conditions, v1alpha1.ConditionDefended).Reason).To(Equal(v1alpha1.ReasonInFull))
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement("DefenseRestored"))
-		}).WithContext(ctx).Should(Succeed())
-		w.restful(ctx, ns)
-		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
-		Expect(w.patchTemplate(ctx, ns, "web", "free")).To(Succeed())
-		w.block(ctx, ns, "web")
-	})
 })
 
 var _ = Describe("settings of a namespace", func() {
@@ -283,7 +218,7 @@ var _ = Describe("settings of a namespace", func() {
 		ns, other := w.newNamespace(ctx, false), w.newNamespace(ctx, true)
 		branch := w.ownSetting(ctx, ns, "branch", v1alpha1.TypeBranch, true, "3")
 		blocking := w.ownSetting(ctx, ns, "blocking", v1alpha1.TypeBlocking, false, "")
-		brake := w.ownSetting(ctx, ns, "brake", v1alpha1.TypeBrake, false, "")
+		limit := w.ownSetting(ctx, ns, "limit", v1alpha1.TypeLimit, false, "")
 		w.ownSetting(ctx, ns, "timeouts", v1alpha1.TypeTimeouts, true, "settle=0")
 		for _, n := range []string{ns, other} {
 			w.create(ctx, sleeper(n, "web").Replicas(3))
@@ -295,11 +230,11 @@ var _ = Describe("settings of a namespace", func() {
 		w.enrolNamespace(ctx, ns)
 		w.accepted(ctx, branch, v1alpha1.ReasonInForce)
 		w.accepted(ctx, blocking, v1alpha1.ReasonInForce)
-		w.accepted(ctx, brake, v1alpha1.ReasonOfCluster)
+		w.accepted(ctx, limit, v1alpha1.ReasonOfCluster)
 		Eventually(func(g Gomega) {
 			var list corev1.EventList
 			g.Expect(w.api.List(ctx, &list, client.InNamespace(ns))).To(Succeed())
-			g.Expect(list.Items).To(ContainElement(And(HaveField("Reason", "DefenseLowered"), HaveField("InvolvedObject.Name", "blocking"))))
+			g.Expect(list.Items).To(ContainElement(And(HaveField("Reason", "DefenseChanged"), HaveField("InvolvedObject.Name", "blocking"))))
 		}).WithContext(ctx).Should(Succeed())
 		Expect(w.patchTemplate(ctx, ns, "web", "v2")).To(Succeed())
 		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)

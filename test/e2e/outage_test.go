@@ -17,12 +17,14 @@ limitations under the License.
 package e2e
 
 import (
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
 var _ = Describe("an operator that comes and goes", Ordered, SpecPriority(longest), func() {
@@ -105,47 +107,77 @@ var _ = Describe("an operator that comes and goes", Ordered, SpecPriority(longes
 		Expect(repaired.Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
 		Expect(repaired.Labels).NotTo(HaveKey(v1alpha1.IgnoredSuspendLabel))
 		Eventually(func(g Gomega) {
-			g.Expect(w.eventsOf(ctx, g, ns, "repaired")).To(ContainElements("ReleaseRecorded", "BlockOverridden"))
+			g.Expect(w.eventsOf(ctx, g, ns, "repaired")).To(ContainElements("AdmissionBypassed", "BlockOverridden"))
 			g.Expect(w.changesIn(ctx, g, ns)).To(HaveLen(4))
 		}).WithContext(ctx).Should(Succeed())
 		Expect(w.getDeployment(ctx, Default, ns, "blocked").Labels).To(HaveKey(v1alpha1.SuspendLabel))
 	})
 
-	It("holds a rollback against a GitOps tool that applies the bad version all the time", func(ctx SpecContext) {
+	It("follows settings live: batches, and the wait for a full one", func(ctx SpecContext) {
+		w.setConfig(ctx, "branch", true, "3")
+		w.setConfig(ctx, "timeouts", true, "wait=90s,pre=120s,post=120s")
 		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "web").Replicas(4).With(slowly, afterAWhile))
-		good := w.verified(ctx, ns, "web").Spec.Reversion
-		apply := func() error { return w.setImage(ctx, ns, "web", "busybo") }
-		Expect(apply()).To(Succeed())
-		bad := w.getDeployment(ctx, Default, ns, "web").Labels[v1alpha1.VersionLabel]
-		Eventually(func(g Gomega) { g.Expect(w.quarantineOf(ctx, g, ns, "web")).To(HaveKey(bad)) }).WithContext(ctx).Should(Succeed())
-		Consistently(func(g Gomega) {
-			g.Expect(apply()).To(MatchError(ContainSubstring("version " + bad + " was rolled back")))
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, good))
-		}).WithContext(ctx).Should(Succeed())
-		w.verified(ctx, ns, "web")
 
-		By("getting in while the operator is down: told, and left alone")
-		w.withoutManager(ctx, func() { Expect(apply()).To(Succeed()) })
-		Eventually(func(g Gomega) {
-			c := conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionRolledBack)
-			g.Expect(c.Reason).To(Equal(v1alpha1.ReasonRollbackRefused))
-			g.Expect(c.Message).To(ContainSubstring("version " + bad + " was rolled back"))
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.ReasonRollbackRefused))
-		}).WithContext(ctx).Should(Succeed())
-		Expect(w.getDeployment(ctx, Default, ns, "web").Spec.Template.Spec.Containers[0].Image).To(Equal("busybo"))
-		By("going back on request all the same")
-		w.kubectl(ctx, "-n", ns, "annotate", "deployment", "web", v1alpha1.RollbackToAnnotation+"=last-success")
-		w.rolledBackTo(ctx, ns, "web", good)
+		By("making full batches, and one of the rest when the rollout is complete")
+		w.create(ctx, sleeper(ns, "seven").Replicas(7))
+		change := w.eventuallyState(ctx, ns, "seven", v1alpha1.ChangeWorkloadSuccess)
+		Expect(change.Spec.CountThreshold).To(Equal(int32(3)))
+		Expect(change.Spec.WaitTimeThreshold).To(Equal(int64(90)))
+		sizes := []int{}
+		for _, b := range w.batchesOf(ctx, Default, change) {
+			sizes = append(sizes, len(b.Spec.PodInfos))
+			Expect(len(b.Spec.PodInfos)).To(BeNumerically("<=", 3))
+		}
+		Expect(sizes).To(ContainElement(3))
+		Expect(change.Status.PassCount).To(Equal(int32(7)))
+
+		By("not waiting for ever: with pods that come late the release times out, then goes on")
+		w.setConfig(ctx, "timeouts", true, "wait=2s,pre=120s,post=120s")
+		w.create(ctx, sleeper(ns, "late").Replicas(2).With(behave("late-ready", map[string]string{controlplane.ReadyAfterAnnotation: "5s"})))
+		w.eventuallyState(ctx, ns, "late", v1alpha1.ChangeWorkloadTimeOutPreThreshold)
+		Expect(w.eventuallyState(ctx, ns, "late", v1alpha1.ChangeWorkloadSuccess).Status.PassCount).To(Equal(int32(2)))
 	})
 
-	It("finds a halted rollout resumed by a repair that came while it was down", func(ctx SpecContext) {
+	It("keeps the templates of successful versions, the newest few, and none that failed", func(ctx SpecContext) {
+		w.setConfig(ctx, "history", true, "2")
 		ns := w.newNamespace(ctx, true)
-		w.failInFlight(ctx, inFlight(ns, "api").Replicas(3))
-		w.withoutManager(ctx, func() {
-			Expect(w.patchDeployment(ctx, ns, "api", repair("good"))).To(Succeed())
-		})
-		w.eventuallyState(ctx, ns, "api", v1alpha1.ChangeWorkloadSuccess)
-		Expect(w.getDeployment(ctx, Default, ns, "api").Spec.Paused).To(BeFalse())
+		w.create(ctx, sleeper(ns, "web"))
+		var versions []string
+		for _, value := range []string{"", "second", "third"} {
+			if value != "" {
+				Expect(w.patchTemplate(ctx, ns, "web", value)).To(Succeed())
+			}
+			versions = append(versions, w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess).Spec.Reversion)
+		}
+		remembered := func(want ...string) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				var got []string
+				for _, r := range w.revisionsOf(ctx, g, ns, "web") {
+					got = append(got, r.Labels[v1alpha1.VersionLabel])
+				}
+				g.Expect(got).To(ConsistOf(want))
+			}).WithContext(ctx).Should(Succeed())
+		}
+		remembered(versions[1], versions[2])
+		for _, r := range w.revisionsOf(ctx, Default, ns, "web") {
+			Expect(r.Labels).NotTo(Or(HaveKey("app"), HaveKey("test")), "our labels only, never the pods'")
+			Expect(string(r.Data.Raw)).To(And(ContainSubstring(`"image":"busybox"`), ContainSubstring(`"template"`)))
+			Expect(r.OwnerReferences).To(HaveLen(1))
+		}
+		By("failing the newest after its success")
+		w.setVerdict(ctx, w.currentChange(ctx, Default, ns, "web"), "unpass")
+		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		remembered(versions[1])
+		By("correcting that")
+		w.setVerdict(ctx, w.currentChange(ctx, Default, ns, "web"), "pass")
+		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
+		remembered(versions[1], versions[2])
+		By("reading it as the user guide says")
+		out := w.kubectl(ctx, "-n", ns, "get", "controllerrevisions", "-l", v1alpha1.DeploymentNameLabel+"=web")
+		Expect(strings.Count(out, "web--x--")).To(Equal(2), out)
+		By("deleting the workload: its history goes with it")
+		w.kubectl(ctx, "-n", ns, "delete", "deployment", "web")
+		remembered()
 	})
 })

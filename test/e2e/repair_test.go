@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // stuck is a StatefulSet whose pods are made one after the other, with a release that
@@ -71,7 +70,7 @@ func (n native) repairs(ctx context.Context, evicted int) {
 		Expect(pod.Spec.Containers[0].Image).To(Equal("busybox"), pod.Name)
 	}
 	Eventually(func(g Gomega) {
-		g.Expect(n.eventsOf(ctx, g, v1alpha1.EventStuckPodEvicted)).To(HaveLen(evicted))
+		g.Expect(n.eventsOf(ctx, g, v1alpha1.EventPodEvicted)).To(HaveLen(evicted))
 	}).WithContext(ctx).Should(Succeed())
 }
 
@@ -92,11 +91,11 @@ func (n native) blocked(ctx context.Context, reason string) (told string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		c := n.change(ctx, v1alpha1.ChangeWorkloadRunning)
-		said := conditionOf(c.Status.Conditions, v1alpha1.ConditionRepairBlocked)
+		said := conditionOf(c.Status.Conditions, v1alpha1.ConditionEvictionBlocked)
 		g.Expect(said).NotTo(BeNil())
 		g.Expect(said.Status).To(Equal(metav1.ConditionTrue))
 		g.Expect(said.Reason).To(Equal(reason), said.Message)
-		g.Expect(n.eventsOf(ctx, g, v1alpha1.ConditionRepairBlocked)).To(HaveLen(1)) // events are sent in the background
+		g.Expect(n.eventsOf(ctx, g, v1alpha1.ConditionEvictionBlocked)).To(HaveLen(1)) // events are sent in the background
 		told = said.Message
 	}, 2*time.Minute).WithContext(ctx).Should(Succeed())
 	return told
@@ -123,18 +122,6 @@ const (
 var _ = Describe("a StatefulSet that waits for a pod of a version that was rolled back", func() {
 	w := inSharedWorld()
 
-	It("has the pod evicted, whatever its budget, while that has not started", func(ctx SpecContext) {
-		n, _ := w.stuck(ctx, noImage, budget("sleep", everyPod))
-		By("being stuck without that")
-		Consistently(func(g Gomega) {
-			var pod corev1.Pod
-			g.Expect(w.api.Get(ctx, client.ObjectKey{Namespace: n.namespace, Name: "sleep-2"}, &pod)).To(Succeed())
-			g.Expect(pod.Spec.Containers[0].Image).To(Equal("busybo"))
-		}, 15*time.Second).WithContext(ctx).Should(Succeed())
-		n.repairs(ctx, 1)
-		Expect(n.eventsOf(ctx, Default, v1alpha1.EventStuckPodEvicted)[0]).To(ContainSubstring("pod sleep-2 is not ready and of version "))
-	})
-
 	It("tells whom a budget is in the way of how to get on", func(ctx SpecContext) {
 		n, _ := w.stuck(ctx, crashLoop, budget("sleep", everyPod))
 		told := n.blocked(ctx, v1alpha1.ReasonDisruptionBudget)
@@ -147,62 +134,18 @@ var _ = Describe("a StatefulSet that waits for a pod of a version that was rolle
 		c := n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 		Eventually(func(g Gomega) {
 			c = n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
-			g.Expect(conditionOf(c.Status.Conditions, v1alpha1.ConditionRepairBlocked).Status).To(Equal(metav1.ConditionFalse))
+			g.Expect(conditionOf(c.Status.Conditions, v1alpha1.ConditionEvictionBlocked).Status).To(Equal(metav1.ConditionFalse))
 		}).WithContext(ctx).Should(Succeed())
 	})
 
 	It("tells of two budgets, which no eviction passes", func(ctx SpecContext) {
 		one := intstr.FromInt32(1)
 		n, _ := w.stuck(ctx, crashLoop, budget("one", everyPod), budget("two", func(s *policyv1.PodDisruptionBudgetSpec) { s.MaxUnavailable = &one }))
-		Expect(n.blocked(ctx, v1alpha1.ReasonEvictionRefused)).To(ContainSubstring("more than one PodDisruptionBudget"))
+		Expect(n.blocked(ctx, v1alpha1.ReasonNotEvicted)).To(ContainSubstring("more than one PodDisruptionBudget"))
 		w.kubectl(ctx, "-n", n.namespace, "delete", "poddisruptionbudget", "one")
 		// Their controller counts for one of the two, whichever, and for the other only when
 		// something of it changes.
 		w.kubectl(ctx, "-n", n.namespace, "annotate", "poddisruptionbudget", "two", "e2e/counted=anew")
 		n.repairs(ctx, 1)
-	})
-
-	It("has the pod evicted that its budget can do without", func(ctx SpecContext) {
-		one := intstr.FromInt32(1)
-		n, _ := w.stuck(ctx, crashLoop, budget("sleep", func(s *policyv1.PodDisruptionBudgetSpec) { s.MaxUnavailable = &one }))
-		n.repairs(ctx, 1)
-		Expect(n.eventsOf(ctx, Default, v1alpha1.ConditionRepairBlocked)).To(BeEmpty())
-	})
-
-	It("has the pod left alone where the setting is off, and is told what to do", func(ctx SpecContext) {
-		off := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Name: settings.NameRepair}, Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeRepair}}
-		n, _ := w.stuck(ctx, noImage, off)
-		Expect(n.blocked(ctx, v1alpha1.ReasonRepairDisabled)).To(HaveSuffix("kubectl delete pod sleep-2 -n " + n.namespace))
-		Expect(n.eventsOf(ctx, Default, v1alpha1.EventStuckPodEvicted)).To(BeEmpty())
-		Expect(w.api.Delete(ctx, off)).To(Succeed())
-		n.repairs(ctx, 1)
-	})
-
-	It("has all its pods evicted one by one, the last one first", func(ctx SpecContext) {
-		n := native{w, "statefulset", w.newNamespace(ctx, true)}
-		Expect(w.api.Create(ctx, n.manifest(nil))).To(Succeed())
-		first := n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
-		Expect(n.release(ctx, "second")).To(Succeed())
-		n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
-		w.kubectl(ctx, "-n", n.namespace, "annotate", "pods", "--all", "kwok.altershield/unready=true")
-		Eventually(func(g Gomega) {
-			for _, pod := range n.pods(ctx, g) {
-				g.Expect(conditionIsTrue(&pod, corev1.PodReady)).To(BeFalse())
-			}
-		}).WithContext(ctx).Should(Succeed())
-		Expect(n.patch(ctx, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)).To(Succeed())
-		n.back(ctx, first)
-		n.repairs(ctx, 3)
-		var list corev1.EventList
-		Expect(w.api.List(ctx, &list, client.InNamespace(n.namespace))).To(Succeed())
-		at := map[string]time.Time{}
-		for _, e := range list.Items {
-			if e.Reason == v1alpha1.EventStuckPodEvicted {
-				_, pod, _ := strings.Cut(e.Message, "pod ")
-				at[strings.Fields(pod)[0]] = e.EventTime.Time
-			}
-		}
-		Expect(at["sleep-2"]).To(BeTemporally("<", at["sleep-1"]))
-		Expect(at["sleep-1"]).To(BeTemporally("<", at["sleep-0"]))
 	})
 })

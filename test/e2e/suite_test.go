@@ -27,7 +27,6 @@ import (
 	"context"
 	"encoding/json"
 	"os/exec"
-	"slices"
 	"testing"
 	"time"
 
@@ -36,7 +35,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
-	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
 const (
@@ -122,11 +120,7 @@ var _ = SynchronizedAfterSuite(func() {}, func(ctx context.Context) {
 		return
 	}
 	By("checking that nothing is written at rest")
-	resting(ctx, func() int {
-		writes, err := shared.observer.Writes()
-		Expect(err).NotTo(HaveOccurred())
-		return len(slices.DeleteFunc(writes, func(r observer.Request) bool { return r.Resource == "leases" }))
-	}, 12*time.Second)
+	shared.rests(ctx, 12*time.Second)
 	By("checking that no invariant was violated, in no namespace")
 	shared.expectInvariants(ctx)
 	AddReportEntry("observed", shared.observer.Summary())

@@ -63,11 +63,11 @@ var _ = Describe("the walkthrough", func() {
 
 		By("showing what the documentation shows")
 		out := w.kubectl(ctx, "-n", ns, "get", "changeworkloads")
-		Expect(strings.Fields(strings.Split(out, "\n")[0])).To(Equal([]string{"NAME", "STATUS", "CREATETIME"}))
+		Expect(strings.Fields(strings.Split(out, "\n")[0])).To(Equal([]string{"NAME", "STATUS", "CREATETIME", "AGE"}))
 		out = w.kubectl(ctx, "-n", ns, "get", "changepods")
-		Expect(strings.Fields(strings.Split(out, "\n")[0])).To(Equal([]string{"NAME", "STATUS", "MESSAGE", "CREATETIME"}))
+		Expect(strings.Fields(strings.Split(out, "\n")[0])).To(Equal([]string{"NAME", "STATUS", "MESSAGE", "CREATETIME", "AGE"}))
 		out = w.kubectl(ctx, "-n", "altershieldoperator-system", "get", "opsconfiginfo")
-		Expect(strings.Fields(strings.Split(out, "\n")[0])).To(Equal([]string{"NAME", "AGE"}))
+		Expect(strings.Fields(strings.Split(out, "\n")[0])).To(Equal([]string{"NAME", "TYPE", "ENABLED", "CONTENT", "AGE"}))
 
 		By("telling each turn once")
 		Eventually(func(g Gomega) {
@@ -93,7 +93,7 @@ var _ = Describe("the walkthrough", func() {
 		By("without a server as well")
 		Expect(out).To(MatchRegexp(`ReleaseSuspended .*: ` + staysUp + `: pod web-\S+: container web crashes again and again`))
 		Expect(out).To(ContainSubstring("deployment web is suspended"))
-		Expect(out).To(MatchRegexp(`RolledBack .*: rolled back to version \w{32}; .*: ` + staysUp + `: pod web-`))
+		Expect(out).To(MatchRegexp(`RolledBack .*: to version \w{32}: .*: ` + staysUp + `: pod web-`))
 		Expect(out).To(Or(
 			MatchRegexp(`ReleaseSuspended .*: shop/answers/smoke: pod web-\S+: GET /healthz on port \d+ was answered 503`),
 			ContainSubstring("This machine has no address that could stand for one")))
@@ -121,6 +121,7 @@ var _ = Describe("the walkthrough, with a manager that is killed all along,", Or
 					case <-moment.C:
 					}
 					kills++
+					w.kills++
 					Expect(w.manager.Kill()).To(Succeed())
 					// Not bound to the spec: the next one needs the manager.
 					starting, started := context.WithTimeout(context.Background(), time.Minute)

@@ -135,11 +135,11 @@ var _ = Describe("a policy of somebody else's", func() {
 			change = w.currentChange(ctx, g, ns, "web")
 			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend), "the verdict counts all the same")
 			blocked := conditionOf(change.Status.Conditions, v1alpha1.ConditionBlocked)
-			g.Expect([]string{string(blocked.Status), blocked.Reason}).To(Equal([]string{"False", v1alpha1.ReasonBlockDenied}))
-			denied := conditionOf(change.Status.Conditions, v1alpha1.ConditionWritesAccepted)
-			g.Expect([]string{string(denied.Status), denied.Reason}).To(Equal([]string{"False", v1alpha1.ReasonBlockDenied}))
+			g.Expect([]string{string(blocked.Status), blocked.Reason}).To(Equal([]string{"False", v1alpha1.ReasonWriteDenied}))
+			denied := conditionOf(change.Status.Conditions, v1alpha1.ConditionDefended)
+			g.Expect([]string{string(denied.Status), denied.Reason}).To(Equal([]string{"False", v1alpha1.ReasonWriteDenied}))
 			g.Expect(denied.Message).To(And(ContainSubstring(`admission webhook "policy.example.com" denied the request`), ContainSubstring("is against the rules")))
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.ReasonBlockDenied))
+			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.ReasonWriteDenied))
 		}).WithContext(ctx).Should(Succeed())
 		By("trying again after 1, 1, 2, 4, 8 seconds")
 		first, since := p.count(), time.Now()
@@ -153,34 +153,12 @@ var _ = Describe("a policy of somebody else's", func() {
 			g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
 			change = w.currentChange(ctx, g, ns, "web")
 			g.Expect(conditionOf(change.Status.Conditions, v1alpha1.ConditionBlocked).Status).To(Equal(metav1.ConditionTrue))
-			g.Expect(conditionOf(change.Status.Conditions, v1alpha1.ConditionWritesAccepted).Status).To(Equal(metav1.ConditionTrue))
+			g.Expect(change.Status.DeniedWrite).To(BeNil())
 		}).WithContext(ctx).Should(Succeed())
 		w.restful(ctx, ns)
 	},
 		Entry("as an object that is gone", int32(404), metav1.StatusReasonNotFound),
-		Entry("as a conflict", int32(409), metav1.StatusReasonConflict),
-		Entry("as an invalid object", int32(422), metav1.StatusReasonInvalid),
 	)
-
-	It("that denies the rollback is told of, and the rollback is made when it lets it pass", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		p := w.newPolicy(ctx, ns)
-		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly).With(afterAWhile))
-		good := w.verified(ctx, ns, "web").Spec.Reversion
-		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
-		bad := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadRunning)
-		p.set(withCode(http.StatusNotFound, ""))
-		Eventually(func(g Gomega) {
-			denied := conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionWritesAccepted)
-			g.Expect([]string{string(denied.Status), denied.Reason}).To(Equal([]string{"False", v1alpha1.ReasonRollbackDenied}))
-			g.Expect(denied.Message).To(ContainSubstring("could not roll the workload back"))
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.ReasonRollbackDenied))
-		}).WithContext(ctx).Should(Succeed())
-		p.set(letsPass)
-		w.rolledBackTo(ctx, ns, "web", good)
-		Expect(conditionOf(w.changesIn(ctx, Default, ns)[bad.Name].Status.Conditions, v1alpha1.ConditionWritesAccepted).Status).To(Equal(metav1.ConditionTrue))
-		w.restful(ctx, ns)
-	})
 })
 
 // wentBack waits until a Deployment is back at a version by a way back from
@@ -194,7 +172,7 @@ func (w *world) wentBack(ctx context.Context, ns, name, from, to string) {
 	w.verified(ctx, ns, name)
 	Eventually(func(g Gomega) {
 		g.Expect(w.getDeployment(ctx, g, ns, name).Labels).NotTo(HaveKey(v1alpha1.SuspendLabel), "the block goes with the success")
-		g.Expect(w.eventsOf(ctx, g, ns, name)).To(ContainElement("WentBack"))
+		g.Expect(w.eventsOf(ctx, g, ns, name)).To(ContainElement(v1alpha1.EventReleaseUndone))
 	}).WithContext(ctx).Should(Succeed())
 	why := w.quarantineOf(ctx, Default, ns, name)[from]
 	Expect([]string{why.Cause, why.Reason}).To(Equal([]string{v1alpha1.ReasonVerificationFailed, "unpass"}))
@@ -247,90 +225,6 @@ var _ = Describe("a way back", func() {
 		w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
 		w.verified(ctx, ns, "web")
 		Expect(w.getDeployment(ctx, Default, ns, "web").Annotations).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, bad), "nothing else")
-		w.restful(ctx, ns)
-	})
-
-	It("leads to what ran before the enrolment", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, false)
-		w.create(ctx, sleeper(ns, "web").Replicas(2).With(func(d *appsv1.Deployment) { d.Spec.RevisionHistoryLimit = ptr.To[int32](0) }))
-		w.rolledOut(ctx, ns, "web")
-		w.enrolNamespace(ctx, ns)
-		Expect(w.patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
-		bad := w.verified(ctx, ns, "web")
-		var baseline string
-		Eventually(func(g Gomega) {
-			revisions := w.revisionsOf(ctx, g, ns, "web")
-			g.Expect(revisions).To(HaveLen(2))
-			for i := range revisions {
-				if revisions[i].Revision == 0 {
-					baseline = revisions[i].Labels[v1alpha1.VersionLabel]
-				}
-			}
-			g.Expect(baseline).NotTo(BeEmpty())
-		}).WithContext(ctx).Should(Succeed())
-		w.setVerdict(ctx, bad, "unpass")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
-		Expect(w.patchTemplate(ctx, ns, "web", "123")).To(Succeed())
-		w.wentBack(ctx, ns, "web", bad.Spec.Reversion, baseline)
-		w.restful(ctx, ns)
-	})
-
-	It("out of the quarantine is the annotation unquarantine", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "web").Replicas(2))
-		w.verified(ctx, ns, "web")
-		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		second := w.verified(ctx, ns, "web").Spec.Reversion
-		w.kubectl(ctx, "-n", ns, "annotate", "deployment", "web", v1alpha1.RollbackToAnnotation+"=last-success")
-		Eventually(func(g Gomega) { g.Expect(w.quarantineOf(ctx, g, ns, "web")).To(HaveKey(second)) }).WithContext(ctx).Should(Succeed())
-		w.verified(ctx, ns, "web")
-		for asked, reason := range map[string]string{"nonsense": "UnquarantineRefused", second: "QuarantineEnded"} {
-			w.kubectl(ctx, "-n", ns, "annotate", "deployment", "web", v1alpha1.UnquarantineAnnotation+"="+asked)
-			Expect(w.getDeployment(ctx, Default, ns, "web").Annotations).NotTo(HaveKey(v1alpha1.UnquarantineAnnotation))
-			Eventually(func(g Gomega) {
-				g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(reason))
-				g.Expect(w.getDeployment(ctx, g, ns, "web").Annotations).NotTo(HaveKey(v1alpha1.UnquarantinedAnnotation))
-			}).WithContext(ctx).Should(Succeed())
-		}
-		Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason=QuarantineEnded")).To(ContainSubstring("ended the quarantine of " + second))
-		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		Expect(w.verified(ctx, ns, "web").Spec.Reversion).To(Equal(second))
-		w.restful(ctx, ns)
-	})
-})
-
-var _ = Describe("the state Rollback, written by hand,", func() {
-	w := inSharedWorld()
-
-	It("asks for a rollback to the last success, or is taken back", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "web").Replicas(2))
-		first := w.verified(ctx, ns, "web")
-		write := func(change *v1alpha1.ChangeWorkload) {
-			GinkgoHelper()
-			w.kubectl(ctx, "-n", ns, "patch", "changeworkload", change.Name, "--subresource=status", "--type=merge", "-p", `{"status":{"status":"Rollback"}}`)
-		}
-		By("with nothing to go to")
-		write(first)
-		Eventually(func(g Gomega) {
-			change := w.currentChange(ctx, g, ns, "web")
-			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
-			g.Expect(conditionOf(change.Status.Conditions, v1alpha1.ConditionRolledBack).Reason).To(Equal(v1alpha1.ReasonRequestRefused))
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.ReasonRollbackRefused))
-		}).WithContext(ctx).Should(Succeed())
-		By("with a version to go to")
-		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		second := w.verified(ctx, ns, "web")
-		write(second)
-		w.rolledBackTo(ctx, ns, "web", first.Spec.Reversion)
-		Expect(w.quarantineOf(ctx, Default, ns, "web")[second.Spec.Reversion].Cause).To(Equal(v1alpha1.ReasonRollbackRequested))
-		Eventually(func(g Gomega) {
-			left := w.changesIn(ctx, g, ns)[second.Name]
-			g.Expect(left).NotTo(BeNil())
-			g.Expect(left.Status.Status).To(Equal(v1alpha1.ChangeWorkloadRollback))
-			g.Expect(conditionOf(left.Status.Conditions, v1alpha1.ConditionRolledBack).Reason).To(Equal(v1alpha1.ReasonRollbackRequested))
-		}).WithContext(ctx).Should(Succeed())
-		Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason=RollbackRequested")).To(ContainSubstring("the user is unknown"))
 		w.restful(ctx, ns)
 	})
 })
@@ -392,26 +286,5 @@ var _ = Describe("what is applied after a rollback", func() {
 		w.restful(ctx, ns)
 	},
 		Entry("by kubectl apply"),
-		Entry("server-side, by a manager of its own", "--server-side", "--field-manager=flux"),
 	)
-})
-
-var _ = Describe("a way back, while the operator is down", Ordered, func() {
-	w := inOwnWorld()
-
-	It("is none: the block holds", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "web").Replicas(2))
-		good := w.verified(ctx, ns, "web").Spec.Reversion
-		Expect(w.patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
-		bad := w.verified(ctx, ns, "web")
-		w.setVerdict(ctx, bad, "unpass")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
-		w.withoutManager(ctx, func() {
-			Expect(w.patchTemplate(ctx, ns, "web", "123")).NotTo(Succeed())
-			Expect(w.getDeployment(ctx, Default, ns, "web").Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, bad.Spec.Reversion))
-		})
-		Eventually(func() error { return w.patchTemplate(ctx, ns, "web", "123") }).WithContext(ctx).Should(Succeed())
-		w.wentBack(ctx, ns, "web", bad.Spec.Reversion, good)
-	})
 })

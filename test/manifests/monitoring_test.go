@@ -179,7 +179,7 @@ func once() {
 	operatormetrics.VerdictStored("PRE", false)
 	operatormetrics.VerdictTook("PRE", time.Second)
 	operatormetrics.StaleRead("ChangePod")
-	operatormetrics.Repair("StatefulSet", operatormetrics.RepairEvicted)
+	operatormetrics.Eviction("StatefulSet", operatormetrics.EvictionDone)
 	operatormetrics.DefenseLowered("blocking", operatormetrics.LevelOperator)
 	operatormetrics.WebhookCertificate(time.Unix(1, 0))
 	operatormetrics.WebhookConfigurationMissing("MutatingWebhookConfiguration", false)

@@ -306,7 +306,7 @@ func TestRollbackIsRefused(t *testing.T) {
 	p.kubectl("create", "serviceaccount", "dev")
 	p.kubectl("create", "rolebinding", "dev", "--clusterrole=edit", "--serviceaccount="+p.namespace+":dev")
 	as := "--as=system:serviceaccount:" + p.namespace + ":dev"
-	p.denied([]string{"rollback", "sleep", as}, "the operator refused: the rollback to", "the workload is only observed")
+	p.denied([]string{"rollback", "sleep", as}, "the operator refused: A rollback is refused or waits: the rollback to", "the workload is only observed")
 }
 
 // number is that of the release a Deployment is at.

@@ -121,7 +121,7 @@ func TestStatefulSet(t *testing.T) {
 
 	n.releases("busybox:2")
 	n.says([]string{"status", "sts/db"}, "partitioned")
-	if code, out := n.waits("sts/db", "--timeout=3s"); code != 124 || !strings.Contains(out, "keeps 2 of 3 pods at the version before") {
+	if code, out := n.waits("sts/db", "--timeout=3s"); code != 124 || !strings.Contains(out, "A user's partition keeps pods at the previous version: 2 of 3 pods") {
 		t.Errorf("wait of a partitioned release: exit code %d\n%s", code, out)
 	}
 	n.acts([]string{"verdict", "fail", "sts/db", "--pod", "db-2", "-m", "find error"}, "pod db-2: fail", "release 2 is Suspend")

@@ -96,7 +96,7 @@ func TestHeld(t *testing.T) {
 	p.reaches("sleep", v1alpha1.ChangeWorkloadSuccess)
 	p.kubectl("annotate", "deployment", "sleep", v1alpha1.SettingAnnotationPrefix+"holding=every")
 	p.release("sleep", "busybox:2")
-	p.says([]string{"status", "sleep"}, "held        waiting for ", "◷ deployment/sleep in "+p.namespace+": held")
+	p.says([]string{"status", "sleep"}, "held        for ", "◷ deployment/sleep in "+p.namespace+": held")
 	p.says([]string{"explain", "sleep"}, "The rollout waits for the verdicts on its pods", "kubectl altershield resume deployment/sleep -n "+p.namespace)
 	p.says([]string{"status"}, "⏸ deployment/sleep   held", "1 waits.")
 }

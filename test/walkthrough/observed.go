@@ -42,8 +42,8 @@ func Observed() []Step {
 			list.prints("Suspend"),
 			see("the event that tells of it", (*scene).told),
 			events("ReleaseSuspended").prints(FailedPod, "find error"),
-			see("the event of the block that would have been", telling("WouldSuspend")),
-			events("WouldSuspend").prints("the workload is only observed"),
+			see("the event of the block that would have been", telling("DryRun")),
+			events("DryRun").prints("Observe mode only reports"),
 		}},
 		{"3. The next release is not blocked", []Act{
 			another.prints("patched"),
@@ -59,8 +59,8 @@ func Observed() []Step {
 			kubectl("apply -f config/samples/sleep-broken-image.yaml").prints("configured"),
 			see("4 old pods to run and 3 new ones not to", (*scene).stuck),
 			see("the release to be told of, and nothing else", (*scene).leftHanging),
-			see("the event of the rollback that would have been", telling("WouldRollBack")),
-			events("WouldRollBack").prints("busybo", "the workload is only observed"),
+			see("the event of the rollback that would have been", telling("DryRun")),
+			events("DryRun").prints("busybo", "Observe mode only reports"),
 			kubectl("apply -f config/samples/sleep-broken-image.yaml").prints("unchanged"),
 		}},
 		{"7. What was good is released again, and what was not, once more", []Act{
@@ -133,7 +133,7 @@ func (s *scene) leftHanging(ctx context.Context) (string, bool, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("%s %s", stateOf(bad), said), strings.Contains(said, "would have been rolled back to version "+s.good) &&
+	return fmt.Sprintf("%s %s", stateOf(bad), said), strings.Contains(said, "would have been rolled back: to version "+s.good) &&
 		w.GetLabels()[v1alpha1.VersionLabel] == s.bad && untouched, nil
 }
 

@@ -212,6 +212,7 @@ type ChangePodStatus struct {
 // +kubebuilder:printcolumn:name="STATUS",type=string,JSONPath=`.status.status`,description="State of the batch; empty is Init"
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,JSONPath=`.status.message`,description="How the batch ended"
 // +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="When the batch was made"
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="KIND",type=string,priority=1,JSONPath=`.spec.workloadRef.kind`,description="Kind of the workload; empty is Deployment"
 // +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.workloadRef.name`,description="Name of the workload"
 // +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.spec.attempt`,description="Attempt of the release this batch counts for"

@@ -310,6 +310,16 @@ type OrderStatus struct {
 	// of OrderEnd, as Unix time in seconds.
 	// +optional
 	OrderEndDueTimeUnix int64 `json:"orderEndDueTimeUnix,omitempty"`
+	// ServerWaitReported records that the attempt reported a long wait for AlterShield Server.
+	// +optional
+	ServerWaitReported bool `json:"serverWaitReported,omitempty"`
+	// OrderSteps are the results of the calls about the order: Accepted, PreChecked, PostChecked and Ended.
+	// The condition Server reports the worst of them.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=type
+	OrderSteps []metav1.Condition `json:"orderSteps,omitempty"`
 }
 
 // ReleaseEvidence is what is kept of a release beside its state.
@@ -612,14 +622,26 @@ type ChangeWorkloadStatus struct {
 	// from.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions explain the state: Progressing, Verified, Blocked, RolledBack,
-	// OrderAccepted, OrderPreChecked, OrderPostChecked, OrderEnded, Held where the
-	// rollout waits for its verdicts, and OverridesAccepted once an annotation of the
-	// workload could not be used.
+	// DeniedWrite is the write of the operator for the release that is denied. Absent while none is.
+	// +optional
+	DeniedWrite *DeniedWrite `json:"deniedWrite,omitempty"`
+	// Conditions explain the state: Progressing, Verified, Held, Blocked, RolledBack, PodsUnavailable,
+	// EvictionBlocked, Proven, Server and Defended.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// DeniedWrite is a write of the operator that a policy, a quota or a missing right denies.
+type DeniedWrite struct {
+	// Write that is denied: Block, Lift, Resume, Pace, Batch, Rollback, Request or Record.
+	// +kubebuilder:validation:MaxLength=32
+	Write string `json:"write"`
+	// Message of the denial.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // HoldRecord is what a hold changed of a workload.
@@ -647,6 +669,7 @@ type HoldRecord struct {
 // +kubebuilder:resource:path=changeworkloads,singular=changeworkload,scope=Namespaced,shortName=cwl,categories=altershield
 // +kubebuilder:printcolumn:name="STATUS",type=string,JSONPath=`.status.status`,description="State of the release; empty is Init"
 // +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="When the release was first recorded"
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="KIND",type=string,priority=1,JSONPath=`.spec.workloadRef.kind`,description="Kind of the workload; empty is Deployment"
 // +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.workloadRef.name`,description="Name of the workload"
 // +kubebuilder:printcolumn:name="PASSED",type=integer,priority=1,JSONPath=`.status.passCount`,description="Pods that passed"

@@ -495,6 +495,9 @@ type DefensePolicyStatus struct {
 	// InForceGeneration is the metadata.generation it is of.
 	// +optional
 	InForceGeneration int64 `json:"inForceGeneration,omitempty"`
+	// CheckCount is the number of checks in spec. Absent in objects of earlier builds.
+	// +optional
+	CheckCount int32 `json:"checkCount,omitempty"`
 	// ObservedGeneration is the metadata.generation this status was computed
 	// from.
 	// +optional
@@ -516,10 +519,10 @@ type DefensePolicyStatus struct {
 // +kubebuilder:resource:path=defensepolicies,singular=defensepolicy,scope=Namespaced,shortName=dpol,categories=altershield
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="metadata.name of a policy has at most 63 characters"
 // +kubebuilder:printcolumn:name="MODE",type=string,JSONPath=`.spec.mode`,description="Enforce, Observe or Disabled"
+// +kubebuilder:printcolumn:name="CHECKS",type=integer,JSONPath=`.status.checkCount`,description="Number of its checks"
 // +kubebuilder:printcolumn:name="ACCEPTED",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether the policy is in force as it is"
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="REASON",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`,description="Why it is, or is not"
-// +kubebuilder:printcolumn:name="CHECKS",type=string,priority=1,JSONPath=`.spec.checks[*].name`,description="Names of the checks"
 // +kubebuilder:printcolumn:name="HOLD",type=string,priority=1,JSONPath=`.spec.hold.until`,description="Which batches rollouts wait for"
 type DefensePolicy struct {
 	metav1.TypeMeta   `json:",inline"`

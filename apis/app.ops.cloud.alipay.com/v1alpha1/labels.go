@@ -146,9 +146,9 @@ const (
 	Proven = "true"
 	// Unproven is the value of ProvenLabel for a version that has not.
 	Unproven = "false"
-	// BrakeAnnotation records the rollbacks that nobody asked for, as JSON, on
+	// LimitAnnotation records the rollbacks that nobody asked for, as JSON, on
 	// one ConfigMap of the operator's namespace.
-	BrakeAnnotation = "altershield.defense.antgroup.com/rollbacks"
+	LimitAnnotation = "altershield.defense.antgroup.com/rollbacks"
 	// QuarantinedAnnotation lists versions that were rolled back, comma
 	// separated, the last ten.
 	QuarantinedAnnotation = "altershield.defense.antgroup.com/quarantined"

@@ -21,7 +21,7 @@ import (
 )
 
 // OpsConfigType is the type of a setting.
-// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck;isObserve;isQuarantine;isBrake;isHolding;isRepair
+// +kubebuilder:validation:Enum=isBlockingUp;isBranch;isRollback;isSelfHealing;isHalting;isSilenceFail;isTimeout;isHistory;isAdmissionCheck;isObserve;isQuarantine;isLimit;isHolding;isEviction;isBrake;isRepair
 type OpsConfigType string
 
 const (
@@ -54,15 +54,19 @@ const (
 	// TypeQuarantine (object `quarantine`): a version that never started is
 	// denied for content, a duration.
 	TypeQuarantine OpsConfigType = "isQuarantine"
-	// TypeBrake (object `brake`): the most rollbacks that nobody asked for in a
+	// TypeLimit (object `limit`): the most rollbacks that no user requested in a
 	// time, as in 5/10m.
-	TypeBrake OpsConfigType = "isBrake"
+	TypeLimit OpsConfigType = "isLimit"
 	// TypeHolding (object `holding`): a rollout waits for its verdicts. Content is
 	// first or every, with the longest time if need be, as in first,atMost=30m.
 	TypeHolding OpsConfigType = "isHolding"
-	// TypeRepair (object `repair`): after a rollback or a fix, evict pods of StatefulSets
-	// that are stuck at the version that was left. No content.
-	TypeRepair OpsConfigType = "isRepair"
+	// TypeEviction (object `eviction`): after a rollback or a fix, evict stuck pods of
+	// StatefulSets. No content.
+	TypeEviction OpsConfigType = "isEviction"
+	// FormerTypeLimit (object `brake`) is TypeLimit of earlier builds.
+	FormerTypeLimit OpsConfigType = "isBrake"
+	// FormerTypeEviction (object `repair`) is TypeEviction of earlier builds.
+	FormerTypeEviction OpsConfigType = "isRepair"
 )
 
 // OpsConfigInfoSpec is one setting. Disabled settings may have any content.
@@ -73,7 +77,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isAdmissionCheck' || (has(self.content) && self.content.matches('^[0-9]{1,9}(ms|s)$') && duration(self.content) > duration('0s') && duration(self.content) < duration('3s'))",message="content of type isAdmissionCheck is a duration above zero and below 3s, as in \"2s\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isTimeout' || (has(self.content) && self.content.matches('^((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)(,((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)){0,3}$') && !self.content.matches('(wait=.*wait=|pre=.*pre=|post=.*post=|settle=.*settle=)'))",message="content of type isTimeout names thresholds of at least 1s, settle also 0, each once, as in \"wait=60s,pre=120s,post=120s,settle=10s\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isQuarantine' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content) <= duration('24h'))",message="content of type isQuarantine is a duration from 1s to 24h in s, m or h, as in \"1h\"",fieldPath=".content"
-// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isBrake' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,2}|1000)/([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content.split('/')[1]) <= duration('24h'))",message="content of type isBrake is a number of rollbacks from 1 to 1000 and the time they are counted for, from 1s to 24h, as in \"5/10m\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || !(self.type in ['isLimit', 'isBrake']) || (has(self.content) && self.content.matches('^([1-9][0-9]{0,2}|1000)/([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content.split('/')[1]) <= duration('24h'))",message="content of type isLimit is a number of rollbacks from 1 to 1000 and the time they are counted for, from 1s to 24h, as in \"5/10m\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHolding' || (has(self.content) && self.content.matches('^(first|every)(,atMost=([1-9][0-9]{0,5}(s|m|h)){1,3})?$') && (!self.content.contains('=') || duration(self.content.split('=')[1]) >= duration('1m') && duration(self.content.split('=')[1]) <= duration('2h')))",message="content of type isHolding is first or every, and the longest time for which pods are waited for, from 1m to 2h, if need be, as in \"first,atMost=30m\"",fieldPath=".content"
 type OpsConfigInfoSpec struct {
 	// Type of the setting. It must be the one that belongs to the name of the
@@ -88,11 +92,11 @@ type OpsConfigInfoSpec struct {
 	// isAdmissionCheck (admission): the server is asked whether a version may
 	// be released. isObserve (observe): releases are recorded, verified and
 	// reported only. isQuarantine (quarantine): a version that never started is
-	// denied for a time; off: until somebody overrides it. isBrake (brake): the
-	// most rollbacks that nobody asked for in a time; off: no limit. isHolding
-	// (holding): a rollout waits for its verdicts. isRepair (repair): after a
-	// rollback or a fix, pods of StatefulSets that are stuck at the version that was left
-	// are evicted.
+	// denied for a time; off: until somebody overrides it. isLimit (limit): the
+	// most rollbacks that no user requested in a time; off: no limit. isHolding
+	// (holding): a rollout waits for its verdicts. isEviction (eviction): after a
+	// rollback or a fix, stuck pods of StatefulSets are evicted. isBrake (brake) and isRepair
+	// (repair) are isLimit and isEviction of earlier builds.
 	Type OpsConfigType `json:"type"`
 	// Enable turns the setting on.
 	Enable bool `json:"enable"`
@@ -106,7 +110,7 @@ type OpsConfigInfoSpec struct {
 	// isAdmissionCheck: how long the answer is waited for, 100ms to 2900ms,
 	// as in 2s.
 	// isQuarantine: how long, the first time, up to 24h, as in 1h.
-	// isBrake: how many in which time, up to 1000 and 24h, as in 5/10m.
+	// isLimit: how many in which time, up to 1000 and 24h, as in 5/10m.
 	// isHolding: first or every, which batches are waited for; and for how
 	// long at most, 1m to 2h, as in first,atMost=30m; 30m unless given.
 	// The other types have none.
@@ -153,19 +157,20 @@ type OpsConfigInfoStatus struct {
 
 // OpsConfigInfo is one setting of the operator. It takes effect without a
 // restart. Its name says which: blocking, branch, rollback, selfhealing,
-// halting, silence, timeouts, history, admission, observe, quarantine, brake,
-// holding.
+// halting, silence, timeouts, history, admission, observe, quarantine, limit,
+// holding, eviction.
 // Objects of the operator's own namespace are in force everywhere. One in a
 // namespace under defense is in force there, unless the operator's is locked;
-// admission and brake are of the whole cluster only. In other namespaces they
+// admission and limit are of the whole cluster only. In other namespaces they
 // are ignored and have no status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=opsconfiginfoes,singular=opsconfiginfo,scope=Namespaced,shortName=oci,categories=altershield
+// +kubebuilder:printcolumn:name="TYPE",type=string,JSONPath=`.spec.type`,description="Type of the setting"
+// +kubebuilder:printcolumn:name="ENABLED",type=boolean,JSONPath=`.spec.enable`,description="Whether the setting is to be on; it is in force while ACCEPTED is True"
+// +kubebuilder:printcolumn:name="CONTENT",type=string,JSONPath=`.spec.content`,description="Value of the setting"
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="ENABLE",type=boolean,priority=1,JSONPath=`.spec.enable`,description="Whether the setting is to be on; it is in force while ACCEPTED is True"
-// +kubebuilder:printcolumn:name="CONTENT",type=string,priority=1,JSONPath=`.spec.content`,description="Value of the setting"
 // +kubebuilder:printcolumn:name="ACCEPTED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether spec is in force"
 type OpsConfigInfo struct {
 	metav1.TypeMeta   `json:",inline"`

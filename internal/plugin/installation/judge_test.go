@@ -451,7 +451,7 @@ var judgements = map[string]map[string]judgement{
 		"unknown": {func(_ *testing.T, f *Facts) {
 			f.Settings.Value = append(f.Settings.Value, *setting(v1alpha1.OpsConfigInfo{ObjectMeta: named("blokcing"), Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeBlocking}}))
 		}, map[string]string{"settings.accepted": `warning: altershieldoperator-system/blokcing: metadata.name: no setting is named "blokcing", so the object is ignored; delete it, or name it one of ` +
-			"blocking, branch, rollback, selfhealing, halting, silence, timeouts, history, admission, observe, quarantine, brake, holding, repair"}},
+			"blocking, branch, rollback, selfhealing, halting, silence, timeouts, history, admission, observe, quarantine, limit, holding, eviction"}},
 		"not looked at": {func(_ *testing.T, f *Facts) { own(f, settings.NameBranch).Generation = 2 }, map[string]string{
 			"settings.accepted": "warning: the operator has not looked at altershieldoperator-system/branch yet"}},
 		"lowered": {func(_ *testing.T, f *Facts) {
@@ -643,11 +643,14 @@ func TestTold(t *testing.T) {
 		return v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}, Status: v1alpha1.ChangeWorkloadStatus{
 			Status: status, Conditions: []metav1.Condition{{Type: condition, Status: is}}}}
 	}
+	denied := release(v1alpha1.ChangeWorkloadSuspend, v1alpha1.ConditionDefended, metav1.ConditionFalse)
+	denied.Status.DeniedWrite = &v1alpha1.DeniedWrite{Write: "Block"}
 	f.Releases = is([]v1alpha1.ChangeWorkload{
 		release(v1alpha1.ChangeWorkloadRunning, v1alpha1.ConditionHeld, metav1.ConditionTrue),
 		release(v1alpha1.ChangeWorkloadRunning, v1alpha1.ConditionHeld, metav1.ConditionTrue),
 		release(v1alpha1.ChangeWorkloadCanceled, v1alpha1.ConditionHeld, metav1.ConditionTrue),
-		release(v1alpha1.ChangeWorkloadSuspend, v1alpha1.ConditionWritesAccepted, metav1.ConditionFalse),
+		release(v1alpha1.ChangeWorkloadSuspend, v1alpha1.ConditionDefended, metav1.ConditionFalse),
+		denied,
 	})
 	f.Mine = is([]Access{{For: "verdict"}})
 	f.Mine.Value[0].Verb, f.Mine.Value[0].Resource, f.Mine.Value[0].Subresource, f.Mine.Value[0].Namespace = "patch", "changepods", "status", "shop"

@@ -169,7 +169,7 @@ func attention(f *Facts) Check {
 		if meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionHeld) {
 			held++
 		}
-		if meta.IsStatusConditionFalse(r.Status.Conditions, v1alpha1.ConditionWritesAccepted) {
+		if r.Status.DeniedWrite != nil {
 			denied++
 		}
 	}

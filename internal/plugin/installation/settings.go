@@ -53,7 +53,7 @@ func settingsThere(f *Facts) Check {
 	own := f.settingsOf(true)
 	var lacks []string
 	for _, wanted := range settings.DefaultObjects(f.Namespace) {
-		if !slices.ContainsFunc(own, func(o v1alpha1.OpsConfigInfo) bool { return o.Name == wanted.Name }) {
+		if !settings.Has(own, wanted.Name) {
 			lacks = append(lacks, wanted.Name)
 		}
 	}

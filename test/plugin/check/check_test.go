@@ -205,7 +205,7 @@ var breakages = []breakage{
 	},
 	{
 		name: "a setting has another type", status: installation.Failed, remedy: "edit opsconfiginfo NAME",
-		want: map[string]string{"settings.accepted": `halting: spec.type: the setting "halting" is of type isHalting, not isBranch`},
+		want: map[string]string{"settings.accepted": `spec.type: the setting "halting" is of type isHalting, not isBranch`},
 		do: func(w *world) func() {
 			return edit(w, &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "halting"}}, func(o *v1alpha1.OpsConfigInfo) {
 				o.Spec.Type, o.Spec.Content = v1alpha1.TypeBranch, "10"

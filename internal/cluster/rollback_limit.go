@@ -31,58 +31,58 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// BrakeName is the name of the ConfigMap of the operator's namespace on which the
+// LimitName is the name of the ConfigMap of the operator's namespace on which the
 // rollbacks are counted that nobody asked for. Deleting it forgets them.
-const BrakeName = "altershieldoperator-rollbacks"
+const LimitName = "altershieldoperator-rollbacks"
 
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=create,namespace=altershieldoperator-system
 // +kubebuilder:rbac:groups="",resources=configmaps,resourceNames=altershieldoperator-rollbacks,verbs=get;list;watch;update,namespace=altershieldoperator-system
 
-// Brake reads the brake from the cache.
-func (v View) Brake(ctx context.Context) (defense.Brake, error) {
+// RollbackLimit reads the counted rollbacks from the cache.
+func (v View) RollbackLimit(ctx context.Context) (defense.RollbackLimit, error) {
 	var counted corev1.ConfigMap
-	err := v.Cached.Get(ctx, types.NamespacedName{Namespace: v.Operator, Name: BrakeName}, &counted)
+	err := v.Cached.Get(ctx, types.NamespacedName{Namespace: v.Operator, Name: LimitName}, &counted)
 	if client.IgnoreNotFound(err) != nil {
-		return defense.Brake{}, fmt.Errorf("get configmap %s: %w", BrakeName, err)
+		return defense.RollbackLimit{}, fmt.Errorf("get configmap %s: %w", LimitName, err)
 	}
-	return defense.ParseBrake(counted.Annotations[v1alpha1.BrakeAnnotation]), nil
+	return defense.ParseRollbackLimit(counted.Annotations[v1alpha1.LimitAnnotation]), nil
 }
 
-// TakeBrake counts a rollback before it is made, by compare-and-swap on what
+// TakeLimit counts a rollback before it is made, by compare-and-swap on what
 // the API server has. A rollback that is decided again is counted once. Without
 // room the decision is made again, from what is known then.
-func (c *Cluster) TakeBrake(ctx context.Context, w *defense.Workload) error {
+func (c *Cluster) TakeLimit(ctx context.Context, w *defense.Workload) error {
 	set, err := c.InForceOf(ctx, w, nil)
-	if err != nil || !set.Brake {
+	if err != nil || !set.Limit {
 		// Without a limit nothing is counted: rollbacks of many workloads at once
 		// must not wait for one another.
 		return err
 	}
 	counted := &corev1.ConfigMap{}
-	err = c.Live.Get(ctx, types.NamespacedName{Namespace: c.Operator, Name: BrakeName}, counted)
+	err = c.Live.Get(ctx, types.NamespacedName{Namespace: c.Operator, Name: LimitName}, counted)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get configmap %s: %w", BrakeName, err)
+		return fmt.Errorf("get configmap %s: %w", LimitName, err)
 	}
 	missing := err != nil
-	before := defense.ParseBrake(counted.Annotations[v1alpha1.BrakeAnnotation])
+	before := defense.ParseRollbackLimit(counted.Annotations[v1alpha1.LimitAnnotation])
 	after, changed, ok := before.Take(set.Settings, c.Clock.Now(), w)
 	switch {
 	case !ok:
-		log.FromContext(ctx).Info("the brake holds a rollback back", "count", set.BrakeCount, "window", set.BrakeWindow.String())
-		return apierrors.NewConflict(corev1.Resource("configmaps"), BrakeName, fmt.Errorf("no room for another rollback"))
+		log.FromContext(ctx).Info("the rollback limit holds a rollback back", "count", set.LimitCount, "window", set.LimitWindow.String())
+		return apierrors.NewConflict(corev1.Resource("configmaps"), LimitName, fmt.Errorf("no room for another rollback"))
 	case !changed:
 		return nil
 	case missing:
-		counted = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Operator, Name: BrakeName}}
+		counted = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Operator, Name: LimitName}}
 	}
-	metav1.SetMetaDataAnnotation(&counted.ObjectMeta, v1alpha1.BrakeAnnotation, after.String())
+	metav1.SetMetaDataAnnotation(&counted.ObjectMeta, v1alpha1.LimitAnnotation, after.String())
 	if missing {
 		err = c.Client.Create(ctx, counted)
 	} else {
 		err = c.Client.Update(ctx, counted)
 	}
 	if err != nil {
-		return fmt.Errorf("count a rollback in configmap %s: %w", BrakeName, err)
+		return fmt.Errorf("count a rollback in configmap %s: %w", LimitName, err)
 	}
 	return nil
 }

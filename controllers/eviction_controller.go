@@ -41,9 +41,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// RepairReconciler evicts pods that are stuck at a version that was left, so that the
+// EvictionReconciler evicts pods that are stuck at a version that was left, so that the
 // controllers of their workloads get on, and tells of those that it may not evict.
-type RepairReconciler struct {
+type EvictionReconciler struct {
 	*cluster.Cluster
 	// refused are the evictions that were refused, by the UID of their pod: when the next
 	// try is due. It may be lost at any time: the eviction is tried once more then.
@@ -58,26 +58,26 @@ const (
 	refusedFor = time.Hour
 )
 
-func newRepairReconciler(c *cluster.Cluster) *RepairReconciler {
-	return &RepairReconciler{Cluster: c, refused: lru.NewLRUExpireCacheWithClock(maxRefused, c.Clock)}
+func newEvictionReconciler(c *cluster.Cluster) *EvictionReconciler {
+	return &EvictionReconciler{Cluster: c, refused: lru.NewLRUExpireCacheWithClock(maxRefused, c.Clock)}
 }
 
 // refusal is an eviction that was refused.
 type refusal struct {
-	block *defense.RepairBlock
+	block *defense.EvictionBlock
 	again time.Time
 }
 
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
 
 // SetupWithManager adds the controller to the manager.
-func (r *RepairReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("repair")
+func (r *EvictionReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("eviction")
 	for _, kind := range r.Kinds.Kinds() {
-		if _, ok := kind.(workload.Repairer); ok {
+		if _, ok := kind.(workload.Evicter); ok {
 			// It was rolled back; its controller gets on, which its status tells; a user
 			// resumes it, or opts out.
-			b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(predicate.NewPredicateFuncs(mayNeedRepair)))
+			b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(predicate.NewPredicateFuncs(mayNeedEviction)))
 		}
 	}
 	return b.
@@ -88,30 +88,30 @@ func (r *RepairReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// The setting is turned on or off.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.repairedBy)).
 		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: repairers, ReconciliationTimeout: reconcileTimeout}).
-		WithLogConstructor(cluster.LogWorkload(mgr, "repair")).
+		WithLogConstructor(cluster.LogWorkload(mgr, "eviction")).
 		Complete(cluster.Quiet(r))
 }
 
-// mayNeedRepair says of a workload that a version of it was left.
-func mayNeedRepair(o client.Object) bool {
-	return defense.MayNeedRepair(&defense.Workload{Annotations: o.GetAnnotations()})
+// mayNeedEviction says of a workload that a version of it was left.
+func mayNeedEviction(o client.Object) bool {
+	return defense.MayNeedEviction(&defense.Workload{Annotations: o.GetAnnotations()})
 }
 
-func (r *RepairReconciler) repairedIn(ctx context.Context, ns client.Object) []workload.Key {
-	return r.Workloads(ctx, mayNeedRepair, client.InNamespace(ns.GetName()))
+func (r *EvictionReconciler) repairedIn(ctx context.Context, ns client.Object) []workload.Key {
+	return r.Workloads(ctx, mayNeedEviction, client.InNamespace(ns.GetName()))
 }
 
-func (r *RepairReconciler) repairedBy(ctx context.Context, setting client.Object) []workload.Key {
-	return r.Workloads(ctx, mayNeedRepair, r.WhereInForce(setting)...)
+func (r *EvictionReconciler) repairedBy(ctx context.Context, setting client.Object) []workload.Key {
+	return r.Workloads(ctx, mayNeedEviction, r.WhereInForce(setting)...)
 }
 
 // Reconcile evicts a pod of a workload, if one is stuck.
-func (r *RepairReconciler) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
+func (r *EvictionReconciler) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
 	kind, ok := r.Kinds.Of(key.GroupKind)
 	if !ok {
 		return ctrl.Result{}, nil
 	}
-	repairer, ok := kind.(workload.Repairer)
+	repairer, ok := kind.(workload.Evicter)
 	if !ok {
 		return ctrl.Result{}, nil
 	}
@@ -125,9 +125,9 @@ func (r *RepairReconciler) Reconcile(ctx context.Context, key workload.Key) (ctr
 
 // decide decides from the caches, and anew from the API server before anything is done.
 // There is no workload in what it returns where nothing is to be told of it either.
-func (r *RepairReconciler) decide(ctx context.Context, kind workload.Repairer, key workload.Key) (in defense.RepairInput, plan defense.RepairPlan, err error) {
+func (r *EvictionReconciler) decide(ctx context.Context, kind workload.Evicter, key workload.Key) (in defense.EvictionInput, plan defense.EvictionPlan, err error) {
 	w, err := r.Workload(ctx, key)
-	if err != nil || w == nil || !defense.MayNeedRepair(w) {
+	if err != nil || w == nil || !defense.MayNeedEviction(w) {
 		return in, plan, err
 	}
 	ns, err := r.Namespace(ctx, key.Namespace)
@@ -138,15 +138,15 @@ func (r *RepairReconciler) decide(ctx context.Context, kind workload.Repairer, k
 		if in, err = r.observe(ctx, ns, kind, key, plan.NeedsLive); err != nil || in.Workload == nil {
 			return in, plan, err
 		}
-		if plan = defense.DecideRepair(in); !plan.NeedsLive {
+		if plan = defense.DecideEviction(in); !plan.NeedsLive {
 			return in, plan, nil
 		}
 	}
 }
 
-func (r *RepairReconciler) observe(
-	ctx context.Context, ns cluster.Namespace, kind workload.Repairer, key workload.Key, live bool,
-) (in defense.RepairInput, err error) {
+func (r *EvictionReconciler) observe(
+	ctx context.Context, ns cluster.Namespace, kind workload.Evicter, key workload.Key, live bool,
+) (in defense.EvictionInput, err error) {
 	from := client.Reader(nil)
 	if live {
 		from = r.Live
@@ -163,14 +163,14 @@ func (r *RepairReconciler) observe(
 	if err != nil {
 		return in, err
 	}
-	return defense.RepairInput{
-		Now: r.Clock.Now(), After: defense.RepairAfter, Settings: inForce.Settings, Workload: w, Enrolled: ns.Enrolled, Places: *places, Past: past, Live: live,
+	return defense.EvictionInput{
+		Now: r.Clock.Now(), After: defense.EvictAfter, Settings: inForce.Settings, Workload: w, Enrolled: ns.Enrolled, Places: *places, Past: past, Live: live,
 	}, nil
 }
 
 // apply evicts the pod of a plan, and tells what is in the way of that. A crash in between
 // loses no more than an event: the next decision is made from what is there then.
-func (r *RepairReconciler) apply(ctx context.Context, in defense.RepairInput, plan defense.RepairPlan) (again time.Duration, err error) {
+func (r *EvictionReconciler) apply(ctx context.Context, in defense.EvictionInput, plan defense.EvictionPlan) (again time.Duration, err error) {
 	w := in.Workload
 	if !in.Enrolled || w.Deleting || defense.OptedOut(w.Labels) {
 		return 0, nil // nothing is written there
@@ -199,19 +199,13 @@ func (r *RepairReconciler) apply(ctx context.Context, in defense.RepairInput, pl
 		return wanted, nil
 	}
 	if block == nil {
-		r.Event(w, related(change), defense.Repaired(w, &plan), "Repair")
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: plan.Stuck.Namespace, Name: plan.Stuck.Name, UID: plan.Stuck.UID}}
+		r.Event(w, pod, defense.Evicted(w, &plan), "Evict")
 		return plan.RequeueAfter, r.tell(ctx, w, change, nil)
 	}
-	again = defense.RetryRepair(statusOf(change), in.Now)
+	again = defense.RetryEviction(statusOf(change), in.Now)
 	r.refused.Add(plan.Stuck.UID, &refusal{block, in.Now.Add(again)}, refusedFor)
 	return again, r.tell(ctx, w, change, block)
-}
-
-func related(change *v1alpha1.ChangeWorkload) client.Object {
-	if change == nil {
-		return nil
-	}
-	return change
 }
 
 func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
@@ -223,12 +217,12 @@ func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
 
 // tell writes what is in the way of a repair into the record of the release, or that
 // nothing is any more. Without a record yet, that comes with it.
-func (r *RepairReconciler) tell(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, block *defense.RepairBlock) error {
+func (r *EvictionReconciler) tell(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, block *defense.EvictionBlock) error {
 	if change == nil {
 		return nil
 	}
 	updated := change.DeepCopy()
-	changed, event := defense.NoteRepair(&updated.Status, w, change.Generation, r.Clock.Now(), block)
+	changed, event := defense.NoteEviction(&updated.Status, w, change.Generation, r.Clock.Now(), block)
 	if !changed {
 		return nil
 	}
@@ -237,7 +231,7 @@ func (r *RepairReconciler) tell(ctx context.Context, w *defense.Workload, change
 	}
 	if event != nil {
 		log.FromContext(ctx).Info("a pod is stuck, and stays", "reason", block.Reason, "message", block.Message)
-		r.Event(w, change, *event, "Repair")
+		r.Event(w, change, *event, "Evict")
 	}
 	return nil
 }
@@ -245,7 +239,7 @@ func (r *RepairReconciler) tell(ctx context.Context, w *defense.Workload, change
 // evict evicts a pod as it was read: one that changed since, or another one of its name,
 // is left alone. What is in the way that only somebody else can mend is no error; wanted
 // is when the API server wants the next try, because it does not know yet.
-func (r *RepairReconciler) evict(ctx context.Context, w *defense.Workload, plan *defense.RepairPlan) (block *defense.RepairBlock, wanted time.Duration, err error) {
+func (r *EvictionReconciler) evict(ctx context.Context, w *defense.Workload, plan *defense.EvictionPlan) (block *defense.EvictionBlock, wanted time.Duration, err error) {
 	p := plan.Stuck
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	eviction := &policyv1.Eviction{ObjectMeta: pod.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{
@@ -254,19 +248,19 @@ func (r *RepairReconciler) evict(ctx context.Context, w *defense.Workload, plan 
 	err = r.Client.SubResource("eviction").Create(ctx, pod, eviction)
 	outcome, reason, why := outcomeOf(err)
 	if outcome != "" {
-		metrics.Repair(w.GVK.Kind, outcome)
+		metrics.Eviction(w.GVK.Kind, outcome)
 	}
 	seconds, _ := apierrors.SuggestsClientDelay(err)
 	wanted = time.Duration(seconds) * time.Second
 	switch outcome {
-	case metrics.RepairEvicted:
+	case metrics.EvictionDone:
 		log.FromContext(ctx).Info("evicted a pod that was stuck at a version that was left", "pod", p.Name, "uid", p.UID, "version", p.Version)
 		return nil, 0, nil
-	case metrics.RepairBlocked, metrics.RepairDenied:
+	case metrics.EvictionBlocked, metrics.EvictionDenied:
 		if wanted > 0 { // the budget is being reckoned
 			return nil, wanted, nil
 		}
-		return defense.BlockedRepair(w, plan, reason, why), wanted, nil
+		return defense.BlockedEviction(w, plan, reason, why), wanted, nil
 	default:
 		return nil, 0, fmt.Errorf("evict pod %s: %w", p.Name, err)
 	}
@@ -280,19 +274,19 @@ const manyBudgets = "more than one PodDisruptionBudget"
 // not known.
 func outcomeOf(err error) (outcome, reason, why string) {
 	if err == nil {
-		return metrics.RepairEvicted, "", ""
+		return metrics.EvictionDone, "", ""
 	}
 	if cause, ok := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause); ok {
-		return metrics.RepairBlocked, v1alpha1.ReasonDisruptionBudget, "a PodDisruptionBudget refuses to have it evicted: " + cause.Message
+		return metrics.EvictionBlocked, v1alpha1.ReasonDisruptionBudget, "a PodDisruptionBudget refuses to have it evicted: " + cause.Message
 	}
 	if message, ok := cluster.Refusal(err); ok {
-		return metrics.RepairDenied, v1alpha1.ReasonEvictionRefused, "the API server refuses to have it evicted: " + message
+		return metrics.EvictionDenied, v1alpha1.ReasonNotEvicted, "the API server refuses to have it evicted: " + message
 	}
 	if strings.Contains(err.Error(), manyBudgets) {
-		return metrics.RepairDenied, v1alpha1.ReasonEvictionRefused, "the API server refuses to have it evicted: " + err.Error()
+		return metrics.EvictionDenied, v1alpha1.ReasonNotEvicted, "the API server refuses to have it evicted: " + err.Error()
 	}
 	if cluster.Outdated(err) {
-		return metrics.RepairOutdated, "", ""
+		return metrics.EvictionOutdated, "", ""
 	}
 	return "", "", ""
 }

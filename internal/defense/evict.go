@@ -37,9 +37,9 @@ import (
 // version that was left, by a rollback or by a fix: it is never ready, and is not replaced
 // before it is. Such a pod is evicted.
 
-// RepairAfter is how long a pod has to have been not Ready since the version it is of was
+// EvictAfter is how long a pod has to have been not Ready since the version it is of was
 // left.
-const RepairAfter = 30 * time.Second
+const EvictAfter = 30 * time.Second
 
 // madeAgainAfter is how long after its version was left a pod has to have been made to
 // have been made again of it: a controller, or a clock, may be behind.
@@ -66,8 +66,8 @@ type Places struct {
 	Kept string
 }
 
-// RepairInput is what a decision about pods that are stuck is made from.
-type RepairInput struct {
+// EvictionInput is what a decision about pods that are stuck is made from.
+type EvictionInput struct {
 	Now time.Time
 	// After is how long a pod has to have been stuck.
 	After    time.Duration
@@ -86,8 +86,8 @@ type RepairInput struct {
 	fates func(version string) Leaving
 }
 
-// RepairPlan is what to do about pods that are stuck.
-type RepairPlan struct {
+// EvictionPlan is what to do about pods that are stuck.
+type EvictionPlan struct {
 	// Idle: nothing is stuck, or nothing is to be done about it.
 	Idle bool
 	// NeedsLive: read workload and pods from the API server and decide again.
@@ -98,35 +98,35 @@ type RepairPlan struct {
 	// Left is why its version was left.
 	Stuck *Place
 	Evict bool
-	Block *RepairBlock
+	Block *EvictionBlock
 	Left  Leaving
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
 }
 
-// MayNeedRepair reports whether a version of a workload was left by a later release, so
+// MayNeedEviction reports whether a version of a workload was left by a later release, so
 // that pods of it may be stuck.
-func MayNeedRepair(w *Workload) bool {
+func MayNeedEviction(w *Workload) bool {
 	return w.Release() > 1 || w.Annotations[v1alpha1.QuarantineReasonAnnotation] != ""
 }
 
-// DecideRepair says which pod of a workload is evicted, so that its controller gets on.
+// DecideEviction says which pod of a workload is evicted, so that its controller gets on.
 //
 // That a version was left the workload itself says, by its quarantine, or the records of
 // its releases: a restarted operator, and another replica, decide the same. One pod goes at a time, the last one
 // first, and only while every pod of the current version is available that the controller
 // would make before: what comes of one eviction is seen before the next. In their order,
 // those after it may need the one that is stuck.
-func DecideRepair(in RepairInput) RepairPlan {
+func DecideEviction(in EvictionInput) EvictionPlan {
 	if in.repairs() && in.unclear() {
-		return RepairPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: lookAgain}
+		return EvictionPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: lookAgain}
 	}
 	in.fates = in.left()
 	stuck := in.stuck()
 	if len(stuck) == 0 {
-		return RepairPlan{Idle: true}
+		return EvictionPlan{Idle: true}
 	}
-	plan := RepairPlan{RequeueAfter: lookAgain}
+	plan := EvictionPlan{RequeueAfter: lookAgain}
 	if plan.Waits = in.waits(stuck); plan.Waits != "" {
 		return plan
 	}
@@ -136,7 +136,7 @@ func DecideRepair(in RepairInput) RepairPlan {
 		return plan
 	}
 	if !in.Live {
-		return RepairPlan{NeedsLive: true}
+		return EvictionPlan{NeedsLive: true}
 	}
 	chosen, why := in.choose(stuck, func(p *Place) bool { return !due(p).After(in.Now) && !in.isBehind(p) })
 	plan.Stuck = chosen
@@ -144,8 +144,8 @@ func DecideRepair(in RepairInput) RepairPlan {
 	switch {
 	case why != nil:
 		plan.Block = why.block(in.Workload, &plan)
-	case !in.Settings.Repair:
-		plan.Block = BlockedRepair(in.Workload, &plan, v1alpha1.ReasonRepairDisabled, "the setting repair is off")
+	case !in.Settings.Eviction:
+		plan.Block = BlockedEviction(in.Workload, &plan, v1alpha1.ReasonNotEvicted, "the setting eviction is off")
 	}
 	plan.Evict = plan.Block == nil
 	return plan
@@ -153,7 +153,7 @@ func DecideRepair(in RepairInput) RepairPlan {
 
 // choose takes the last pod of those that are to go and would be made of another version;
 // why says that there is none. In their order nothing is won before the first one goes.
-func (in *RepairInput) choose(stuck []*Place, toGo func(*Place) bool) (chosen *Place, why *obstacle) {
+func (in *EvictionInput) choose(stuck []*Place, toGo func(*Place) bool) (chosen *Place, why *obstacle) {
 	first := stuck[len(stuck)-1]
 	if why = in.madeAgain(first, stuck); why != nil && in.Places.Ordered {
 		return first, why
@@ -186,12 +186,12 @@ type obstacle struct {
 // are of that revision. A pod of a version of which nothing is known stays, too.
 // Whatever the reason, a pod that was made long after its version
 // was left tells that it happens.
-func (in *RepairInput) madeAgain(p *Place, stuck []*Place) *obstacle {
+func (in *EvictionInput) madeAgain(p *Place, stuck []*Place) *obstacle {
 	w, left, again := in.Workload, in.fates(p.Version), in.fates(in.Places.Kept).Fate == FateBad
 	switch {
 	case left.Fate == FateUnknown:
 		return &obstacle{
-			reason: v1alpha1.ReasonVersionUnknown,
+			reason: v1alpha1.ReasonNotEvicted,
 			why:    "neither a record nor the history of successes has its version, so it may be a good one", byHand: true,
 		}
 	case again && p.Index < w.Pace.Partition:
@@ -214,7 +214,7 @@ func (in *RepairInput) madeAgain(p *Place, stuck []*Place) *obstacle {
 
 // kept is how many pods are of the revision before when one of those that are stuck is
 // made again. In their order, all of these have gone by then.
-func (in *RepairInput) kept(p *Place, stuck []*Place) (n int32) {
+func (in *EvictionInput) kept(p *Place, stuck []*Place) (n int32) {
 	for i := range in.Places.Pods {
 		other := &in.Places.Pods[i]
 		goes := other == p || in.Places.Ordered && slices.Contains(stuck, other)
@@ -227,7 +227,7 @@ func (in *RepairInput) kept(p *Place, stuck []*Place) (n int32) {
 
 // repairs says that pods of the workload are replaced by its controller, and that the
 // operator may do something about it.
-func (in *RepairInput) repairs() bool {
+func (in *EvictionInput) repairs() bool {
 	w := in.Workload
 	return in.Enrolled && !w.Deleting && !OptedOut(w.Labels) && !in.Settings.Observe && w.ObservingOwner() == "" &&
 		!w.Paused && !w.OnDelete
@@ -235,7 +235,7 @@ func (in *RepairInput) repairs() bool {
 
 // unclear: nothing is known of the pods, because the controller has yet to see the
 // template, or that is not recorded yet.
-func (in *RepairInput) unclear() bool {
+func (in *EvictionInput) unclear() bool {
 	w := in.Workload
 	return w.Rollout.Unobserved || w.Revision == "" || w.RecordedVersion() != w.Version
 }
@@ -243,7 +243,7 @@ func (in *RepairInput) unclear() bool {
 // stuck are the pods that are not Ready and of a version that is not known to be good, the
 // last one first. Those that a user's partition keeps, or that are too many, their controller does
 // not replace. That of a hold keeps none: the rollout that it paces waits for them.
-func (in *RepairInput) stuck() (stuck []*Place) {
+func (in *EvictionInput) stuck() (stuck []*Place) {
 	if !in.repairs() {
 		return nil
 	}
@@ -258,11 +258,11 @@ func (in *RepairInput) stuck() (stuck []*Place) {
 }
 
 // has says that the workload is to have a pod at a place.
-func (in *RepairInput) has(p *Place) bool { return p.Index >= 0 && p.Index < in.Workload.Replicas }
+func (in *EvictionInput) has(p *Place) bool { return p.Index >= 0 && p.Index < in.Workload.Replicas }
 
 // waits is what keeps a pod from being evicted for now: the controller is at work, or when
 // the version was left is not recorded yet.
-func (in *RepairInput) waits(stuck []*Place) string {
+func (in *EvictionInput) waits(stuck []*Place) string {
 	for _, p := range stuck {
 		if l := in.fates(p.Version); l.Fate == FateBad && l.At.IsZero() {
 			return "the release to be recorded"
@@ -283,7 +283,7 @@ func (in *RepairInput) waits(stuck []*Place) string {
 
 // isBehind says that a pod is made only after one of the current version that is not
 // available. The first that is stuck, which the controller waits for, never is.
-func (in *RepairInput) isBehind(stuck *Place) bool {
+func (in *EvictionInput) isBehind(stuck *Place) bool {
 	return in.Places.Ordered && slices.ContainsFunc(in.Places.Pods, func(p Place) bool {
 		return p.Current && in.has(&p) && p.Index < stuck.Index && !in.available(&p)
 	})
@@ -291,7 +291,7 @@ func (in *RepairInput) isBehind(stuck *Place) bool {
 
 // waitsForFirst: the controller waits for the first pod that is not available. One that is
 // not there it makes; where it makes all of them at once, whichever that is.
-func (in *RepairInput) waitsForFirst(stuck []*Place) string {
+func (in *EvictionInput) waitsForFirst(stuck []*Place) string {
 	at := map[int32]*Place{}
 	for i := range in.Places.Pods {
 		at[in.Places.Pods[i].Index] = &in.Places.Pods[i]
@@ -312,13 +312,13 @@ func (in *RepairInput) waitsForFirst(stuck []*Place) string {
 }
 
 // available says that a pod has been Ready for as long as the workload wants.
-func (in *RepairInput) available(p *Place) bool {
+func (in *EvictionInput) available(p *Place) bool {
 	return p.Ready && p.live() && !p.bounded(p.ReadySince, in.Now).Add(in.Workload.MinReady).After(in.Now)
 }
 
 // tooYoung is how long until a pod may be evicted: the first that is stuck, where the
 // controller waits for that one, else any.
-func (in *RepairInput) tooYoung(stuck []*Place, due func(*Place) time.Time) time.Duration {
+func (in *EvictionInput) tooYoung(stuck []*Place, due func(*Place) time.Time) time.Duration {
 	if in.Places.Ordered {
 		return due(stuck[len(stuck)-1]).Sub(in.Now)
 	}
@@ -340,23 +340,23 @@ func (p *Place) stuckSince(now time.Time) time.Time {
 }
 
 // describeStuck says of a pod what is stuck.
-func describeStuck(w *Workload, plan *RepairPlan) string {
+func describeStuck(w *Workload, plan *EvictionPlan) string {
 	return fmt.Sprintf("pod %s is not ready and of version %s, which was left (%s), and the %s does not replace it",
 		plan.Stuck.Name, cmp.Or(plan.Stuck.Version, "unknown"), plan.Left.Cause, w.Kind())
 }
 
-// Repaired is the event of a pod that was evicted.
-func Repaired(w *Workload, plan *RepairPlan) Event {
-	return Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventStuckPodEvicted,
+// Evicted is the event of a pod that was evicted.
+func Evicted(w *Workload, plan *EvictionPlan) Event {
+	return Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventPodEvicted,
 		Message: fmt.Sprintf("version %s: %s: it was evicted", w.Version, describeStuck(w, plan))}
 }
 
-// RepairBlock is why a pod that is stuck stays, as the condition RepairBlocked has it.
-type RepairBlock struct{ Reason, Message string }
+// EvictionBlock is why a pod that is stuck stays, as the condition EvictionBlocked has it.
+type EvictionBlock struct{ Reason, Message string }
 
-// BlockedRepair is that of a plan: reason and why are what is in the way.
-func BlockedRepair(w *Workload, plan *RepairPlan, reason, why string) *RepairBlock {
-	return &RepairBlock{Reason: reason, Message: fmt.Sprintf("%s: %s%s", describeStuck(w, plan), Brief(why), deleteByHand(plan.Stuck))}
+// BlockedEviction is that of a plan: reason and why are what is in the way.
+func BlockedEviction(w *Workload, plan *EvictionPlan, reason, why string) *EvictionBlock {
+	return &EvictionBlock{Reason: reason, Message: fmt.Sprintf("%s: %s%s", describeStuck(w, plan), Brief(why), deleteByHand(plan.Stuck))}
 }
 
 func deleteByHand(p *Place) string {
@@ -364,7 +364,7 @@ func deleteByHand(p *Place) string {
 }
 
 // block tells of an obstacle.
-func (o *obstacle) block(w *Workload, plan *RepairPlan) *RepairBlock {
+func (o *obstacle) block(w *Workload, plan *EvictionPlan) *EvictionBlock {
 	why := fmt.Sprintf("%s: %s", describeStuck(w, plan), o.why)
 	if o.command != "" {
 		why += ": " + Kubectl(o.command, w.Namespace)
@@ -372,12 +372,12 @@ func (o *obstacle) block(w *Workload, plan *RepairPlan) *RepairBlock {
 	if o.byHand {
 		why += deleteByHand(plan.Stuck)
 	}
-	return &RepairBlock{Reason: cmp.Or(o.reason, v1alpha1.ReasonMadeAgain), Message: why}
+	return &EvictionBlock{Reason: cmp.Or(o.reason, v1alpha1.ReasonRecreated), Message: why}
 }
 
 const deletePod = "delete pod "
 
-// PodToDelete is the pod that the message of the condition RepairBlocked names at its end.
+// PodToDelete is the pod that the message of the condition EvictionBlocked names at its end.
 // What refused the eviction is quoted before that, and may say anything.
 func PodToDelete(message string) (pod string, ok bool) {
 	at := strings.LastIndex(message, deletePod)
@@ -388,26 +388,26 @@ func PodToDelete(message string) (pod string, ok bool) {
 	return pod, len(validation.IsDNS1123Subdomain(pod)) == 0
 }
 
-// NoteRepair writes what is in the way of a repair, or that nothing is any more, into the
+// NoteEviction writes what is in the way of a repair, or that nothing is any more, into the
 // status of the release that a workload is at. changed says that the status is to be
 // written, and the event, if there is one, that it is new.
-func NoteRepair(status *v1alpha1.ChangeWorkloadStatus, w *Workload, generation int64, now time.Time, block *RepairBlock) (changed bool, event *Event) {
-	said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRepairBlocked)
+func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *Workload, generation int64, now time.Time, block *EvictionBlock) (changed bool, event *Event) {
+	said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEvictionBlocked)
 	blocked := said != nil && said.Status == metav1.ConditionTrue
-	c := conditions{&status.Conditions, generation, now}
+	c := conditions{kindRelease, &status.Conditions, generation, now}
 	switch {
 	case block == nil && !blocked:
 		return false, nil
 	case block == nil:
-		c.set(v1alpha1.ConditionRepairBlocked, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "nothing is in the way of a pod that is stuck any more")
+		c.set(v1alpha1.ConditionEvictionBlocked, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 		return true, nil
-	case blocked && said.Reason == block.Reason && said.Message == block.Message:
+	case blocked && said.Reason == block.Reason && Detail(said) == block.Message:
 		return false, nil
 	}
 	if !blocked || said.Reason != block.Reason {
-		event = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ConditionRepairBlocked, Message: fmt.Sprintf("version %s: %s", w.Version, block.Message)}
+		event = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventEvictionBlocked, Message: fmt.Sprintf("version %s: %s", w.Version, block.Message)}
 	}
-	c.set(v1alpha1.ConditionRepairBlocked, metav1.ConditionTrue, block.Reason, "%s", block.Message)
+	c.set(v1alpha1.ConditionEvictionBlocked, metav1.ConditionTrue, block.Reason, "%s", block.Message)
 	return true, event
 }
 
@@ -418,11 +418,11 @@ const (
 	maxRepairRetry   = 5 * time.Minute
 )
 
-// RetryRepair is when an eviction that was refused is tried again: after as long as it has
+// RetryEviction is when an eviction that was refused is tried again: after as long as it has
 // been refused.
-func RetryRepair(status *v1alpha1.ChangeWorkloadStatus, now time.Time) time.Duration {
+func RetryEviction(status *v1alpha1.ChangeWorkloadStatus, now time.Time) time.Duration {
 	refused := time.Duration(0)
-	if said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRepairBlocked); said != nil && said.Status == metav1.ConditionTrue {
+	if said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEvictionBlocked); said != nil && said.Status == metav1.ConditionTrue {
 		refused = now.Sub(said.LastTransitionTime.Time)
 	}
 	return min(max(refused, firstRepairRetry), maxRepairRetry)

@@ -32,9 +32,9 @@ func braking(namespace, uid string, release int) *Workload {
 	return &Workload{Namespace: namespace, UID: types.UID(uid), Annotations: map[string]string{v1alpha1.ReleaseAnnotation: fmt.Sprint(release)}}
 }
 
-func TestBrake(t *testing.T) {
+func TestRollbackLimit(t *testing.T) {
 	s := settings.Default()
-	b := ParseBrake("")
+	b := ParseRollbackLimit("")
 	at := func(minute int) time.Time { return testNow.Add(time.Duration(minute) * time.Minute) }
 	for i, step := range []struct {
 		name        string
@@ -60,23 +60,23 @@ func TestBrake(t *testing.T) {
 		if changed != step.changed || ok != step.ok {
 			t.Fatalf("step %d, %s: changed %t, room %t", i, step.name, changed, ok)
 		}
-		b = ParseBrake(after.String())
+		b = ParseRollbackLimit(after.String())
 	}
 	if after, _, _ := b.Take(s, at(60), braking("d", "d1", 1)); len(after.taken) != 1 {
 		t.Errorf("%d entries are kept an hour later", len(after.taken))
 	}
-	s.Brake = false
+	s.Limit = false
 	if _, _, ok := b.Take(s, at(12), braking("a", "a5", 1)); !ok {
-		t.Error("the brake is off, and holds")
+		t.Error("the rollback limit is off, and holds")
 	}
 }
 
-// TestBrakeOfSmallLimits: of one rollback a namespace takes the one, of two it takes one.
-func TestBrakeOfSmallLimits(t *testing.T) {
+// TestRollbackLimitOfSmallLimits: of one rollback a namespace takes the one, of two it takes one.
+func TestRollbackLimitOfSmallLimits(t *testing.T) {
 	for limit, want := range map[int]int{1: 1, 2: 1, 3: 2, 4: 2, 10: 5} {
 		s := settings.Default()
-		s.BrakeCount = limit
-		b, taken := Brake{}, 0
+		s.LimitCount = limit
+		b, taken := RollbackLimit{}, 0
 		for i := range 20 {
 			after, _, ok := b.Take(s, testNow, braking("a", fmt.Sprint(i), 1))
 			if b = after; ok {
@@ -89,23 +89,23 @@ func TestBrakeOfSmallLimits(t *testing.T) {
 	}
 }
 
-// TestBrakeIsBounded: the largest limit holds although fewer entries are kept, and entries
+// TestRollbackLimitIsBounded: the largest limit holds although fewer entries are kept, and entries
 // of older builds, which have no namespace, count.
-func TestBrakeIsBounded(t *testing.T) {
+func TestRollbackLimitIsBounded(t *testing.T) {
 	s := settings.Default()
-	s.BrakeCount = settings.MaxBrake
-	b, taken := ParseBrake(fmt.Sprintf(`[{"time":%d,"uid":"old","release":1}]`, testNow.Unix())), 1
-	for i := range settings.MaxBrake {
+	s.LimitCount = settings.MaxLimit
+	b, taken := ParseRollbackLimit(fmt.Sprintf(`[{"time":%d,"uid":"old","release":1}]`, testNow.Unix())), 1
+	for i := range settings.MaxLimit {
 		after, _, ok := b.Take(s, testNow, braking(fmt.Sprint(i%10), fmt.Sprint("u", i), 1))
 		if b = after; ok {
 			taken++
 		}
 	}
-	if taken != maxBrakeEntries || len(b.taken) != maxBrakeEntries {
+	if taken != maxLimitEntries || len(b.taken) != maxLimitEntries {
 		t.Errorf("%d rollbacks, %d entries", taken, len(b.taken))
 	}
 	for _, bad := range []string{"no JSON", "{}", "[1]"} {
-		if got := ParseBrake(bad); len(got.taken) != 0 {
+		if got := ParseRollbackLimit(bad); len(got.taken) != 0 {
 			t.Errorf("%s is read as %v", bad, got)
 		}
 	}

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/world"
 )
@@ -39,7 +40,7 @@ import (
 // left.
 func repairStories() []world.Story {
 	off := nativeOptions()
-	off.Settings = map[string]v1alpha1.OpsConfigValue{settings.NameRepair: {}}
+	off.Settings = map[string]v1alpha1.OpsConfigValue{settings.NameEviction: {}}
 	healing := nativeOptions()
 	healing.Settings = on(settings.NameSelfHealing, "")
 	healing.Settings[settings.NameHalting] = v1alpha1.OpsConfigValue{} // a halt gives the strategy a partition
@@ -66,7 +67,7 @@ func repairStories() []world.Story {
 	}
 }
 
-func TestRepair(t *testing.T) {
+func TestEvict(t *testing.T) {
 	for _, s := range repairStories() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
@@ -75,8 +76,8 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestRepairSweep has every write of a story with an eviction go wrong.
-func TestRepairSweep(t *testing.T) {
+// TestEvictSweep has every write of a story with an eviction go wrong.
+func TestEvictSweep(t *testing.T) {
 	s := world.Story{Name: "never starts", Options: nativeOptions(), Run: natives()[0].neverStarts}
 	reference := world.Reference(t, s)
 	if !slices.Contains(reference.Writes, "evict Pod web-2") {
@@ -108,8 +109,8 @@ func sticks(w *world.World, image string, budget *policyv1.PodDisruptionBudget) 
 
 func blockedBy(n native, w *world.World) string {
 	if c := n.change(w); c != nil {
-		if said := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionRepairBlocked); said != nil {
-			return string(said.Status) + " " + said.Reason + ": " + said.Message
+		if said := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionEvictionBlocked); said != nil {
+			return string(said.Status) + " " + said.Reason + ": " + defense.Detail(said)
 		}
 	}
 	return ""
@@ -163,7 +164,7 @@ func fixedForward(w *world.World) {
 	n.patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":"third"}},"spec":{"containers":[{"name":"main","image":"good"}]}}}}`)
 	w.Until("a pod is evicted", func() bool { return evictions(w) == 1 })
 	healed(w, n, 1)
-	if told(w, v1alpha1.EventStuckPodEvicted) != 1 {
+	if told(w, v1alpha1.EventPodEvicted) != 1 {
 		w.Failf("%v", w.Events())
 	}
 }
@@ -209,12 +210,12 @@ func budgetRefuses(w *world.World) {
 	if tries := evictions(w) - at; tries < 5 || tries > 20 {
 		w.Failf("it was tried %d times in half an hour", tries)
 	}
-	if events := told(w, v1alpha1.ConditionRepairBlocked); events != 1 {
+	if events := told(w, v1alpha1.ConditionEvictionBlocked); events != 1 {
 		w.Failf("it was told %d times", events)
 	}
 	must(w, w.Delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "web-2"}}))
 	healed(w, n, evictions(w))
-	if told(w, v1alpha1.EventStuckPodEvicted) != 0 {
+	if told(w, v1alpha1.EventPodEvicted) != 0 {
 		w.Failf("it is told that a pod was evicted")
 	}
 }
@@ -226,7 +227,7 @@ func budgetGoes(w *world.World) {
 	w.For(time.Minute)
 	must(w, w.Delete(budget))
 	healed(w, n, evictions(w)+1)
-	if told(w, v1alpha1.EventStuckPodEvicted) != 1 {
+	if told(w, v1alpha1.EventPodEvicted) != 1 {
 		w.Failf("%v", w.Events())
 	}
 }
@@ -235,7 +236,7 @@ func budgetAllows(w *world.World) {
 	one := intstr.FromInt32(1)
 	n, _ := sticks(w, world.NeverReady, &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one}})
 	healed(w, n, 1)
-	if told(w, v1alpha1.ConditionRepairBlocked) != 0 || told(w, v1alpha1.EventStuckPodEvicted) != 1 {
+	if told(w, v1alpha1.ConditionEvictionBlocked) != 0 || told(w, v1alpha1.EventPodEvicted) != 1 {
 		w.Failf("%v", w.Events())
 	}
 }
@@ -243,22 +244,22 @@ func budgetAllows(w *world.World) {
 // repairOff: what to do is told all the same.
 func repairOff(w *world.World) {
 	n, _ := sticks(w, world.BadImage, nil)
-	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	isBlocked(w, n, v1alpha1.ReasonNotEvicted)
 	w.For(30 * time.Minute)
-	if evictions(w) != 0 || told(w, v1alpha1.ConditionRepairBlocked) != 1 {
+	if evictions(w) != 0 || told(w, v1alpha1.ConditionEvictionBlocked) != 1 {
 		w.Failf("%d evictions, %v", evictions(w), w.Events())
 	}
-	w.Set(settings.NameRepair, true, "")
+	w.Set(settings.NameEviction, true, "")
 	healed(w, n, 1)
 }
 
 // releaseOverStuck: another release meets the same pod.
 func releaseOverStuck(w *world.World) {
 	n, _ := sticks(w, world.BadImage, nil)
-	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	isBlocked(w, n, v1alpha1.ReasonNotEvicted)
 	n.patch(w, templatePatch("third"))
-	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
-	w.Set(settings.NameRepair, true, "")
+	isBlocked(w, n, v1alpha1.ReasonNotEvicted)
+	w.Set(settings.NameEviction, true, "")
 	healed(w, n, 1)
 	for _, pod := range n.podsOf(w) {
 		if pod.Labels["test"] != "third" {
@@ -270,10 +271,10 @@ func releaseOverStuck(w *world.World) {
 // stuckAndOptedOut: nothing more is done, and nothing written.
 func stuckAndOptedOut(w *world.World) {
 	n, _ := sticks(w, world.BadImage, nil)
-	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	isBlocked(w, n, v1alpha1.ReasonNotEvicted)
 	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
 	w.Until("it is not told any more", func() bool { return !strings.HasPrefix(blockedBy(n, w), "True") })
-	w.Set(settings.NameRepair, true, "")
+	w.Set(settings.NameEviction, true, "")
 	w.For(10 * time.Minute)
 	if evictions(w) != 0 {
 		w.Failf("a pod of a workload that left the defense was evicted")
@@ -285,10 +286,10 @@ func stuckAndOptedOut(w *world.World) {
 // stuckAndPaused: a partition keeps the pod at the version that it is of.
 func stuckAndPaused(w *world.World) {
 	n, _ := sticks(w, world.BadImage, nil)
-	isBlocked(w, n, v1alpha1.ReasonRepairDisabled)
+	isBlocked(w, n, v1alpha1.ReasonNotEvicted)
 	n.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":3}}}}`)
 	w.Until("it is not told any more", func() bool { return !strings.HasPrefix(blockedBy(n, w), "True") })
-	w.Set(settings.NameRepair, true, "")
+	w.Set(settings.NameEviction, true, "")
 	w.For(10 * time.Minute)
 	if evictions(w) != 0 {
 		w.Failf("a pod that its user keeps was evicted")
@@ -353,12 +354,12 @@ const explicit = `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`
 // madeAgain: to evict the pod would bring it again, and again.
 func madeAgain(w *world.World) {
 	n := failsAfterAll(w, "web-0")
-	w.Until("it is told", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonMadeAgain+": ") })
+	w.Until("it is told", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonRecreated+": ") })
 	if told := blockedBy(n, w); !strings.HasSuffix(told, "kubectl patch statefulset/web --type=merge -p '"+explicit+"' -n "+world.Namespace) {
 		w.Failf("it is told: %s", told)
 	}
 	w.For(30 * time.Minute)
-	if evictions(w) != 0 || told(w, v1alpha1.ConditionRepairBlocked) != 1 {
+	if evictions(w) != 0 || told(w, v1alpha1.ConditionEvictionBlocked) != 1 {
 		w.Failf("%d evictions, %v", evictions(w), w.Events())
 	}
 	n.patch(w, explicit)
@@ -378,12 +379,12 @@ func lastMadeAgain(w *world.World) {
 	}
 	w.Until("it is told", func() bool {
 		fails()
-		return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonMadeAgain+": ")
+		return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonRecreated+": ")
 	})
-	isBlocked(w, n, v1alpha1.ReasonMadeAgain)
+	isBlocked(w, n, v1alpha1.ReasonRecreated)
 	at := evictions(w)
 	w.For(30 * time.Minute)
-	if evictions(w) != at || at == 0 || at > 3 || told(w, v1alpha1.ConditionRepairBlocked) != 1 {
+	if evictions(w) != at || at == 0 || at > 3 || told(w, v1alpha1.ConditionEvictionBlocked) != 1 {
 		w.Failf("%d and then %d evictions, %v", at, evictions(w)-at, w.Events())
 	}
 	n.patch(w, explicit)
@@ -403,8 +404,8 @@ func heldOverStuck(w *world.World) {
 	h.given(w, 0, "")
 	h.patch(w, templatePatch("third"))
 	w.Until("it is held", func() bool { return h.partition(w) == 4 })
-	w.Until("it is told that the pod stays", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonRepairDisabled) })
-	w.Set(settings.NameRepair, true, "")
+	w.Until("it is told that the pod stays", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonNotEvicted) })
+	w.Set(settings.NameEviction, true, "")
 	w.Until("the pod is evicted", func() bool { return evictions(w) == 1 })
 	h.is(w, v1alpha1.ChangeWorkloadSuccess)
 	h.allAre(w, "third")
@@ -429,8 +430,8 @@ func heldOverComplete(w *world.World) {
 	w.Until("it is rolled back", func() bool { return h.stored(w).GetAnnotations()[v1alpha1.QuarantinedAnnotation] != "" })
 	h.patch(w, templatePatch("third"))
 	w.Until("it is held", func() bool { return h.partition(w) == 2 })
-	w.Set(settings.NameRepair, true, "")
-	w.Until("it is told", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonMadeAgain+": ") })
+	w.Set(settings.NameEviction, true, "")
+	w.Until("it is told", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonRecreated+": ") })
 	if told := blockedBy(h.native, w); !strings.HasSuffix(told, "kubectl annotate --overwrite statefulset/web "+v1alpha1.SettingAnnotationPrefix+"holding=disabled -n "+world.Namespace) {
 		w.Failf("it is told: %s", told)
 	}

@@ -54,7 +54,7 @@ func sticks(p *Place) {
 
 // stuckSet is version A, restored a minute ago from version B, of which the last pod is
 // stuck.
-func stuckSet() RepairInput {
+func stuckSet() EvictionInput {
 	reasons, err := json.Marshal(map[string]QuarantineReason{
 		versionB: {Time: testNow.Add(-time.Minute).UTC().Format(time.RFC3339), Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA},
 	})
@@ -68,8 +68,8 @@ func stuckSet() RepairInput {
 			v1alpha1.ReleaseAnnotation: "3", v1alpha1.QuarantinedAnnotation: versionB, v1alpha1.QuarantineReasonAnnotation: string(reasons),
 		},
 	}
-	return RepairInput{
-		Now: testNow, After: RepairAfter, Settings: settings.Default(), Workload: w, Enrolled: true, Live: true,
+	return EvictionInput{
+		Now: testNow, After: EvictAfter, Settings: settings.Default(), Workload: w, Enrolled: true, Live: true,
 		Places: Places{Ordered: true, Pods: []Place{podAt(0), podAt(1), podAt(2, sticks)}},
 	}
 }
@@ -86,13 +86,13 @@ func recordOf(version string, number int64, state v1alpha1.ChangeWorkloadStatusT
 	return c
 }
 
-// TestRepairByRecord: a version that a user left by a fix is none of any quarantine. Its
+// TestEvictByRecord: a version that a user left by a fix is none of any quarantine. Its
 // record says whether a pod of it that is stuck may go.
-func TestRepairByRecord(t *testing.T) {
+func TestEvictByRecord(t *testing.T) {
 	for name, test := range map[string]struct {
 		state   v1alpha1.ChangeWorkloadStatusType
 		history []Revision
-		change  func(*RepairInput)
+		change  func(*EvictionInput)
 		want    string
 	}{
 		"failed":                {state: v1alpha1.ChangeWorkloadSuspend, want: "evict"},
@@ -105,7 +105,7 @@ func TestRepairByRecord(t *testing.T) {
 		},
 		"succeeded": {state: v1alpha1.ChangeWorkloadSuccess, want: "idle"},
 		"failed soon after it succeeded": {
-			state: v1alpha1.ChangeWorkloadSuccess, change: func(in *RepairInput) {
+			state: v1alpha1.ChangeWorkloadSuccess, change: func(in *EvictionInput) {
 				meta.SetStatusCondition(&in.Past.Changes[1].Status.Conditions, metav1.Condition{
 					Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodFailed})
 			},
@@ -116,37 +116,37 @@ func TestRepairByRecord(t *testing.T) {
 			want: "idle",
 		},
 		"a baseline": {state: "none", history: []Revision{{Version: versionB}}, want: "idle"},
-		"unknown":    {state: "none", want: "VersionUnknown"},
+		"unknown":    {state: "none", want: "NotEvicted"},
 		"it is the current revision": {
-			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Places.Kept = versionB },
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Places.Kept = versionB },
 			want: "evict",
 		},
 		"its record is a later release's": {
-			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Past.Changes[1].Spec.Release = 4 },
-			want: "VersionUnknown",
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Past.Changes[1].Spec.Release = 4 },
+			want: "NotEvicted",
 		},
 		"the fix has no record yet": {
-			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Past.Changes = in.Past.Changes[1:] },
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Past.Changes = in.Past.Changes[1:] },
 			want: "waits",
 		},
 		"the fix has only an old record": {
-			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Past.Changes[0].Status.ObservedRelease = 1 },
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Past.Changes[0].Status.ObservedRelease = 1 },
 			want: "waits",
 		},
-		"the fix came just now": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) {
+		"the fix came just now": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) {
 			in.Past.Changes[0].Status.StartTimeUnix = testNow.Add(-29 * time.Second).Unix()
 		}, want: "waits"},
-		"it is ready": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Places.Pods[2].Ready = true }, want: "idle"},
-		"it was made again": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) {
+		"it is ready": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Places.Pods[2].Ready = true }, want: "idle"},
+		"it was made again": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) {
 			in.Past.Changes[0].Status.StartTimeUnix -= 100
 			in.Places.Pods[2].Created = testNow.Add(-time.Minute)
-		}, want: "MadeAgain"},
-		"the cache says so": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Live = false }, want: "live"},
+		}, want: "Recreated"},
+		"the cache says so": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Live = false }, want: "live"},
 		"the setting is off": {
-			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *RepairInput) { in.Settings.Repair = false },
-			want: "RepairDisabled",
+			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Settings.Eviction = false },
+			want: "NotEvicted",
 		},
-		"unknown, and Ordered": {state: "none", change: func(in *RepairInput) { in.Places.Pods[1] = podAt(1, sticks) }, want: "VersionUnknown"},
+		"unknown, and Ordered": {state: "none", change: func(in *EvictionInput) { in.Places.Pods[1] = podAt(1, sticks) }, want: "NotEvicted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := stuckSet()
@@ -159,7 +159,7 @@ func TestRepairByRecord(t *testing.T) {
 			if test.change != nil {
 				test.change(&in)
 			}
-			plan := DecideRepair(in)
+			plan := DecideEviction(in)
 			got := "waits"
 			switch {
 			case plan.Idle:
@@ -171,7 +171,7 @@ func TestRepairByRecord(t *testing.T) {
 			case plan.Block != nil:
 				got = plan.Block.Reason
 			}
-			if got != test.want || !MayNeedRepair(in.Workload) {
+			if got != test.want || !MayNeedEviction(in.Workload) {
 				t.Errorf("got %q, want %q; %+v", got, test.want, plan)
 			}
 			if plan.Block != nil && !strings.HasSuffix(plan.Block.Message, " -n shop") {
@@ -181,9 +181,9 @@ func TestRepairByRecord(t *testing.T) {
 	}
 }
 
-func TestDecideRepair(t *testing.T) {
+func TestDecideEviction(t *testing.T) {
 	// reason changes why version B was left.
-	reason := func(in *RepairInput, change func(*QuarantineReason)) {
+	reason := func(in *EvictionInput, change func(*QuarantineReason)) {
 		var reasons map[string]QuarantineReason
 		if err := json.Unmarshal([]byte(in.Workload.Annotations[v1alpha1.QuarantineReasonAnnotation]), &reasons); err != nil {
 			t.Fatal(err)
@@ -199,8 +199,8 @@ func TestDecideRepair(t *testing.T) {
 	}
 	rfc := func(ago time.Duration) string { return testNow.Add(-ago).UTC().Format(time.RFC3339) }
 	// complete makes version B that of the pods that are not updated yet: all were of it.
-	complete := func(in *RepairInput) { in.Places.Kept = versionB }
-	bare := func(in *RepairInput) {
+	complete := func(in *EvictionInput) { in.Places.Kept = versionB }
+	bare := func(in *EvictionInput) {
 		complete(in)
 		in.Workload.Bare = true
 	}
@@ -210,226 +210,226 @@ func TestDecideRepair(t *testing.T) {
 	}
 	const idle, unclear = "idle", "the template to be seen by its controller, and recorded"
 	for name, test := range map[string]struct {
-		change func(*RepairInput)
+		change func(*EvictionInput)
 		// want is the pod that is evicted, idle, or what is waited for.
 		want string
 		in   time.Duration
 	}{
-		"stuck":                     {func(*RepairInput) {}, "evict web-2", lookAgain},
-		"from the cache":            {func(in *RepairInput) { in.Live = false }, "needs live", 0},
-		"the setting is off":        {func(in *RepairInput) { in.Settings.Repair = false }, "tell web-2", lookAgain},
-		"pods made all at once":     {func(in *RepairInput) { in.Places.Ordered = false }, "evict web-2", lookAgain},
-		"with another kind's names": {func(in *RepairInput) { in.Workload.GVK.Kind = "CloneSet" }, "evict web-2", lookAgain},
+		"stuck":                     {func(*EvictionInput) {}, "evict web-2", lookAgain},
+		"from the cache":            {func(in *EvictionInput) { in.Live = false }, "needs live", 0},
+		"the setting is off":        {func(in *EvictionInput) { in.Settings.Eviction = false }, "tell web-2", lookAgain},
+		"pods made all at once":     {func(in *EvictionInput) { in.Places.Ordered = false }, "evict web-2", lookAgain},
+		"with another kind's names": {func(in *EvictionInput) { in.Workload.GVK.Kind = "CloneSet" }, "evict web-2", lookAgain},
 
-		"not enrolled":  {func(in *RepairInput) { in.Enrolled = false }, idle, 0},
-		"deleting":      {func(in *RepairInput) { in.Workload.Deleting = true }, idle, 0},
-		"opted out":     {func(in *RepairInput) { in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled }, idle, 0},
-		"only observed": {func(in *RepairInput) { in.Settings.Observe = true }, idle, 0},
-		"owned":         {func(in *RepairInput) { in.Workload.Owner = "prometheus k8s" }, idle, 0},
-		"owned, and enforced": {func(in *RepairInput) {
+		"not enrolled":  {func(in *EvictionInput) { in.Enrolled = false }, idle, 0},
+		"deleting":      {func(in *EvictionInput) { in.Workload.Deleting = true }, idle, 0},
+		"opted out":     {func(in *EvictionInput) { in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled }, idle, 0},
+		"only observed": {func(in *EvictionInput) { in.Settings.Observe = true }, idle, 0},
+		"owned":         {func(in *EvictionInput) { in.Workload.Owner = "prometheus k8s" }, idle, 0},
+		"owned, and enforced": {func(in *EvictionInput) {
 			in.Workload.Owner, in.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
 		}, "evict web-2", lookAgain},
-		"paused":              {func(in *RepairInput) { in.Workload.Paused = true }, idle, 0},
-		"OnDelete":            {func(in *RepairInput) { in.Workload.OnDelete = true }, idle, 0},
-		"generation unseen":   {func(in *RepairInput) { in.Workload.Rollout.Unobserved = true }, unclear, lookAgain},
-		"revision unknown":    {func(in *RepairInput) { in.Workload.Revision = "" }, unclear, lookAgain},
-		"slipped, unrecorded": {func(in *RepairInput) { in.Workload.Labels[v1alpha1.VersionLabel] = versionB }, unclear, lookAgain},
+		"paused":              {func(in *EvictionInput) { in.Workload.Paused = true }, idle, 0},
+		"OnDelete":            {func(in *EvictionInput) { in.Workload.OnDelete = true }, idle, 0},
+		"generation unseen":   {func(in *EvictionInput) { in.Workload.Rollout.Unobserved = true }, unclear, lookAgain},
+		"revision unknown":    {func(in *EvictionInput) { in.Workload.Revision = "" }, unclear, lookAgain},
+		"slipped, unrecorded": {func(in *EvictionInput) { in.Workload.Labels[v1alpha1.VersionLabel] = versionB }, unclear, lookAgain},
 
-		"unclear, and opted out": {func(in *RepairInput) {
+		"unclear, and opted out": {func(in *EvictionInput) {
 			in.Workload.Rollout.Unobserved, in.Workload.Labels[v1alpha1.DefenseLabel] = true, v1alpha1.DefenseDisabled
 		}, idle, 0},
 
-		"nothing was left": {func(in *RepairInput) {
+		"nothing was left": {func(in *EvictionInput) {
 			in.Workload.Annotations = map[string]string{v1alpha1.ReleaseAnnotation: "3"}
 		}, "tell web-2", lookAgain},
-		"quarantine without reason": {func(in *RepairInput) {
+		"quarantine without reason": {func(in *EvictionInput) {
 			delete(in.Workload.Annotations, v1alpha1.QuarantineReasonAnnotation)
 		}, "tell web-2", lookAgain},
-		"reason without quarantine": {func(in *RepairInput) {
+		"reason without quarantine": {func(in *EvictionInput) {
 			delete(in.Workload.Annotations, v1alpha1.QuarantinedAnnotation)
 		}, "tell web-2", lookAgain},
-		"a reason of somebody else": {func(in *RepairInput) {
+		"a reason of somebody else": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = "Mine" })
 		}, "tell web-2", lookAgain},
-		"a time of somebody else": {func(in *RepairInput) {
+		"a time of somebody else": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = "yesterday" })
 		}, "tell web-2", lookAgain},
-		"of this release": {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, "tell web-2", lookAgain},
-		"overridden": {func(in *RepairInput) {
+		"of this release": {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, "tell web-2", lookAgain},
+		"overridden": {func(in *EvictionInput) {
 			ParseQuarantine(in.Workload.Annotations, testNow).Override(versionB, "ann").Annotate(in.Workload.Annotations)
 		}, "tell web-2", lookAgain},
-		"its time is over":        {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", lookAgain},
-		"a user went back":        {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", lookAgain},
-		"a user released over it": {func(in *RepairInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", lookAgain},
-		"it came back, and is remembered": {func(in *RepairInput) {
+		"its time is over":        {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", lookAgain},
+		"a user went back":        {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", lookAgain},
+		"a user released over it": {func(in *EvictionInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", lookAgain},
+		"it came back, and is remembered": {func(in *EvictionInput) {
 			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
 			in.Past.History = []Revision{{Version: versionA, Release: 8}, {Version: versionB, Release: 7}}
 		}, idle, 0},
-		"it came back, and has a record": {func(in *RepairInput) {
+		"it came back, and has a record": {func(in *EvictionInput) {
 			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
 			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 8), recordOf(versionB, 7, v1alpha1.ChangeWorkloadSuccess)}
 		}, idle, 0},
-		"it was released before it was left": {func(in *RepairInput) {
+		"it was released before it was left": {func(in *EvictionInput) {
 			in.Past.History = []Revision{{Version: versionA, Release: 3}, {Version: versionB, Release: 1}}
 			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 3), releaseOf(versionB, 2)}
 		}, "evict web-2", lookAgain},
-		"left because it failed": {func(in *RepairInput) {
+		"left because it failed": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonVerificationFailed })
 		}, "evict web-2", lookAgain},
-		"left on request": {func(in *RepairInput) {
+		"left on request": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested })
 		}, "evict web-2", lookAgain},
-		"left just now":            {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(10 * time.Second) }) }, "a pod to be stuck for longer", 20 * time.Second},
-		"left 30 s ago":            {func(in *RepairInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(RepairAfter) }) }, "evict web-2", lookAgain},
-		"not ready since just now": {func(in *RepairInput) { in.Places.Pods[2].UnreadySince = testNow.Add(-5 * time.Second) }, "a pod to be stuck for longer", 25 * time.Second},
-		"made just now": {func(in *RepairInput) {
+		"left just now":            {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(10 * time.Second) }) }, "a pod to be stuck for longer", 20 * time.Second},
+		"left 30 s ago":            {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(EvictAfter) }) }, "evict web-2", lookAgain},
+		"not ready since just now": {func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(-5 * time.Second) }, "a pod to be stuck for longer", 25 * time.Second},
+		"made just now": {func(in *EvictionInput) {
 			in.Places.Pods[2].Created, in.Places.Pods[2].UnreadySince = testNow.Add(-time.Second), time.Time{}
 		}, "a pod to be stuck for longer", 29 * time.Second},
-		"a kubelet's clock is ahead": {func(in *RepairInput) { in.Places.Pods[2].UnreadySince = testNow.Add(time.Hour) }, "evict web-2", lookAgain},
+		"a kubelet's clock is ahead": {func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(time.Hour) }, "evict web-2", lookAgain},
 
-		"it became ready":            {func(in *RepairInput) { in.Places.Pods[2].Ready = true }, idle, 0},
-		"it is terminating":          {func(in *RepairInput) { in.Places.Pods[2].Terminating = true }, idle, 0},
-		"it ended":                   {func(in *RepairInput) { in.Places.Pods[2].Ended = true }, idle, 0},
-		"of the current revision":    {func(in *RepairInput) { in.Places.Pods[2].Current = true }, idle, 0},
-		"of the version restored":    {func(in *RepairInput) { in.Places.Pods[2].Version = versionA }, idle, 0},
-		"of a version not known":     {func(in *RepairInput) { in.Places.Pods[2].Version = "" }, "tell web-2", lookAgain},
-		"of a version that is free":  {func(in *RepairInput) { in.Places.Pods[2].Version = "cccc" }, "tell web-2", lookAgain},
-		"kept by a partition":        {func(in *RepairInput) { in.Workload.Partition = 3 }, idle, 0},
-		"the first a partition lets": {func(in *RepairInput) { in.Workload.Partition = 2 }, "evict web-2", lookAgain},
-		"held, and the one before is made again": {func(in *RepairInput) {
+		"it became ready":            {func(in *EvictionInput) { in.Places.Pods[2].Ready = true }, idle, 0},
+		"it is terminating":          {func(in *EvictionInput) { in.Places.Pods[2].Terminating = true }, idle, 0},
+		"it ended":                   {func(in *EvictionInput) { in.Places.Pods[2].Ended = true }, idle, 0},
+		"of the current revision":    {func(in *EvictionInput) { in.Places.Pods[2].Current = true }, idle, 0},
+		"of the version restored":    {func(in *EvictionInput) { in.Places.Pods[2].Version = versionA }, idle, 0},
+		"of a version not known":     {func(in *EvictionInput) { in.Places.Pods[2].Version = "" }, "tell web-2", lookAgain},
+		"of a version that is free":  {func(in *EvictionInput) { in.Places.Pods[2].Version = "cccc" }, "tell web-2", lookAgain},
+		"kept by a partition":        {func(in *EvictionInput) { in.Workload.Partition = 3 }, idle, 0},
+		"the first a partition lets": {func(in *EvictionInput) { in.Workload.Partition = 2 }, "evict web-2", lookAgain},
+		"held, and the one before is made again": {func(in *EvictionInput) {
 			in.Places.Kept, in.Workload.Pace.Partition = versionA, 3
 		}, "evict web-2", lookAgain},
-		"held, and it would be made again": {func(in *RepairInput) {
+		"held, and it would be made again": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition = 3
 		}, "made again web-2", lookAgain},
-		"held, and it would be made again, told from the cache": {func(in *RepairInput) {
+		"held, and it would be made again, told from the cache": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Live = 3, false
 		}, "needs live", 0},
-		"held, and it is let be updated": {func(in *RepairInput) {
+		"held, and it is let be updated": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition = 2
 		}, "evict web-2", lookAgain},
-		"held, and the first of two would be made again": {func(in *RepairInput) {
+		"held, and the first of two would be made again": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1] = 2, podAt(1, sticks)
 		}, "made again web-1", lookAgain},
-		"held, and one of two would be made again, all at once": {func(in *RepairInput) {
+		"held, and one of two would be made again, all at once": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1], in.Places.Ordered = 2, podAt(1, sticks), false
 		}, "evict web-2", lookAgain},
-		"held, and both would be made again, all at once": {func(in *RepairInput) {
+		"held, and both would be made again, all at once": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1], in.Places.Ordered = 3, podAt(1, sticks), false
 		}, "made again web-2", lookAgain},
-		"held, and the setting is off": {func(in *RepairInput) {
+		"held, and the setting is off": {func(in *EvictionInput) {
 			complete(in)
-			in.Workload.Pace.Partition, in.Settings.Repair = 3, false
+			in.Workload.Pace.Partition, in.Settings.Eviction = 3, false
 		}, "made again web-2", lookAgain},
-		"no partition, others are as before": {func(in *RepairInput) {
+		"no partition, others are as before": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Pods = []Place{podAt(0, sticks), podAt(1, isB), podAt(2, isB)}
 		}, "made again web-0", lookAgain},
-		"no partition, those before it are as before": {func(in *RepairInput) {
+		"no partition, those before it are as before": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Pods = []Place{podAt(0, isB), podAt(1, isB), podAt(2, sticks)}
 		}, "evict web-2", lookAgain},
-		"no partition, and all are stuck": {func(in *RepairInput) {
+		"no partition, and all are stuck": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Pods = []Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
 		}, "evict web-2", lookAgain},
-		"no partition, and all are stuck, all at once": {func(in *RepairInput) {
+		"no partition, and all are stuck, all at once": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Ordered, in.Places.Pods = false, []Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
 		}, "evict web-2", lookAgain},
-		"no partition, and it was never complete": {func(in *RepairInput) {
+		"no partition, and it was never complete": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Kept, in.Places.Pods = versionA, []Place{podAt(0, sticks), podAt(1), podAt(2)}
 		}, "evict web-0", lookAgain},
-		"made just after it was left": {func(in *RepairInput) {
+		"made just after it was left": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			made(-time.Second)(&in.Places.Pods[2])
 		}, "evict web-2", lookAgain},
-		"made again": {func(in *RepairInput) {
+		"made again": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			made(0)(&in.Places.Pods[2])
 		}, "made again web-2", lookAgain},
-		"made again, and no partition": {func(in *RepairInput) {
+		"made again, and no partition": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			bare(in)
 			in.Places.Kept = versionA
 			made(0)(&in.Places.Pods[2])
 		}, "made again web-2", lookAgain},
-		"the first of two made again": {func(in *RepairInput) {
+		"the first of two made again": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			in.Places.Pods[1] = podAt(1, sticks, made(0))
 		}, "made again web-1", lookAgain},
 
-		"too many":                 {func(in *RepairInput) { in.Workload.Replicas = 2 }, idle, 0},
-		"none of the set's":        {func(in *RepairInput) { in.Places.Pods[2].Index = -1 }, idle, 0},
-		"scaled up, pods not made": {func(in *RepairInput) { in.Workload.Replicas = 5 }, "evict web-2", lookAgain},
-		"scaled up, all at once":   {func(in *RepairInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", lookAgain},
-		"another is terminating":   {func(in *RepairInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", lookAgain},
-		"one too many is terminating": {func(in *RepairInput) {
+		"too many":                 {func(in *EvictionInput) { in.Workload.Replicas = 2 }, idle, 0},
+		"none of the set's":        {func(in *EvictionInput) { in.Places.Pods[2].Index = -1 }, idle, 0},
+		"scaled up, pods not made": {func(in *EvictionInput) { in.Workload.Replicas = 5 }, "evict web-2", lookAgain},
+		"scaled up, all at once":   {func(in *EvictionInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", lookAgain},
+		"another is terminating":   {func(in *EvictionInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", lookAgain},
+		"one too many is terminating": {func(in *EvictionInput) {
 			in.Places.Pods = append(in.Places.Pods, podAt(3, func(p *Place) { p.Terminating = true }))
 		}, "the pod web-3 to be gone", lookAgain},
-		"another ended":             {func(in *RepairInput) { in.Places.Pods[0].Ended = true }, "the pod web-0 to be replaced", lookAgain},
-		"one before it is not made": {func(in *RepairInput) { in.Places.Pods = []Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be made", lookAgain},
-		"a restored one not ready":  {func(in *RepairInput) { in.Places.Pods[0].Ready = false }, "the pod web-0 to be available", lookAgain},
-		"a restored one too young": {func(in *RepairInput) {
+		"another ended":             {func(in *EvictionInput) { in.Places.Pods[0].Ended = true }, "the pod web-0 to be replaced", lookAgain},
+		"one before it is not made": {func(in *EvictionInput) { in.Places.Pods = []Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be made", lookAgain},
+		"a restored one not ready":  {func(in *EvictionInput) { in.Places.Pods[0].Ready = false }, "the pod web-0 to be available", lookAgain},
+		"a restored one too young": {func(in *EvictionInput) {
 			in.Workload.MinReady, in.Places.Pods[0].ReadySince = time.Minute, testNow.Add(-time.Second)
 		}, "the pod web-0 to be available", lookAgain},
-		"another version before it": {func(in *RepairInput) {
+		"another version before it": {func(in *EvictionInput) {
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
 		}, "tell web-0", lookAgain},
-		"another version that succeeded before it": {func(in *RepairInput) {
+		"another version that succeeded before it": {func(in *EvictionInput) {
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
 			in.Past.History = []Revision{{Version: "cccc", Release: 1}}
 		}, "the pod web-0 to be available", lookAgain},
-		"another version before it, all at once": {func(in *RepairInput) {
+		"another version before it, all at once": {func(in *EvictionInput) {
 			in.Places.Ordered = false
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
 		}, "evict web-2", lookAgain},
-		"a restored one after it not ready": {func(in *RepairInput) {
+		"a restored one after it not ready": {func(in *EvictionInput) {
 			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false })}
 		}, "evict web-1", lookAgain}, // it may need the one that is stuck
-		"a restored one after it not ready, all at once": {func(in *RepairInput) {
+		"a restored one after it not ready, all at once": {func(in *EvictionInput) {
 			in.Places.Ordered = false
 			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false })}
 		}, "the pod web-2 to be available", lookAgain},
-		"a restored one not ready between two": {func(in *RepairInput) {
+		"a restored one not ready between two": {func(in *EvictionInput) {
 			in.Workload.Replicas = 4
 			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false }), podAt(3, sticks)}
 		}, "evict web-1", lookAgain},
-		"one of the version left after it is ready": {func(in *RepairInput) {
+		"one of the version left after it is ready": {func(in *EvictionInput) {
 			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Version, p.Current = versionB, false })}
 		}, "evict web-1", lookAgain},
 
-		"two are stuck: the last one": {func(in *RepairInput) { in.Places.Pods[1] = podAt(1, sticks) }, "evict web-2", lookAgain},
-		"two are stuck, in any order": {func(in *RepairInput) { in.Places.Pods = []Place{podAt(2, sticks), podAt(0), podAt(1, sticks)} }, "evict web-2", lookAgain},
-		"the last of two is gone":     {func(in *RepairInput) { in.Places.Pods = []Place{podAt(0), podAt(1, sticks)} }, "evict web-1", lookAgain},
-		"of two the last is too young": {func(in *RepairInput) {
+		"two are stuck: the last one": {func(in *EvictionInput) { in.Places.Pods[1] = podAt(1, sticks) }, "evict web-2", lookAgain},
+		"two are stuck, in any order": {func(in *EvictionInput) { in.Places.Pods = []Place{podAt(2, sticks), podAt(0), podAt(1, sticks)} }, "evict web-2", lookAgain},
+		"the last of two is gone":     {func(in *EvictionInput) { in.Places.Pods = []Place{podAt(0), podAt(1, sticks)} }, "evict web-1", lookAgain},
+		"of two the last is too young": {func(in *EvictionInput) {
 			in.Places.Pods[1] = podAt(1, sticks)
 			in.Places.Pods[2].UnreadySince = testNow
 		}, "evict web-1", lookAgain},
-		"of two the first is too young": {func(in *RepairInput) {
+		"of two the first is too young": {func(in *EvictionInput) {
 			in.Places.Pods[1] = podAt(1, sticks, func(p *Place) { p.UnreadySince = testNow.Add(-20 * time.Second) })
 		}, "a pod to be stuck for longer", 10 * time.Second},
-		"all are stuck":                   {func(in *RepairInput) { in.Places.Pods[0], in.Places.Pods[1] = podAt(0, sticks), podAt(1, sticks) }, "evict web-2", lookAgain},
-		"all were, and the first is left": {func(in *RepairInput) { in.Places.Pods = []Place{podAt(0, sticks)} }, "evict web-0", lookAgain},
+		"all are stuck":                   {func(in *EvictionInput) { in.Places.Pods[0], in.Places.Pods[1] = podAt(0, sticks), podAt(1, sticks) }, "evict web-2", lookAgain},
+		"all were, and the first is left": {func(in *EvictionInput) { in.Places.Pods = []Place{podAt(0, sticks)} }, "evict web-0", lookAgain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := stuckSet()
 			test.change(&in)
-			plan := DecideRepair(in)
+			plan := DecideEviction(in)
 			got := plan.Waits
 			switch {
 			case plan.Idle:
 				got = idle
 			case plan.NeedsLive:
 				got = "needs live"
-			case plan.Block != nil && plan.Block.Reason == v1alpha1.ReasonMadeAgain && !plan.Evict:
+			case plan.Block != nil && plan.Block.Reason == v1alpha1.ReasonRecreated && !plan.Evict:
 				got = "made again " + plan.Stuck.Name
 			case plan.Evict:
 				got = "evict " + plan.Stuck.Name
@@ -447,20 +447,20 @@ func TestDecideRepair(t *testing.T) {
 func TestMadeAgain(t *testing.T) {
 	const stuck = "pod web-0 is not ready and of version " + versionB + ", which was left (NeverStarted), and the statefulset does not replace it: "
 	const patch = "patch statefulset/web"
-	again := func(in *RepairInput) { in.Places.Pods[0].Created, in.Places.Pods[0].UnreadySince = testNow, testNow }
+	again := func(in *EvictionInput) { in.Places.Pods[0].Created, in.Places.Pods[0].UnreadySince = testNow, testNow }
 	for name, test := range map[string]struct {
-		change func(*RepairInput)
+		change func(*EvictionInput)
 		want   string
 		pod    string
 	}{
-		"held": {func(in *RepairInput) { in.Places.Kept, in.Workload.Pace.Partition = versionB, 3 },
+		"held": {func(in *EvictionInput) { in.Places.Kept, in.Workload.Pace.Partition = versionB, 3 },
 			"its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md): " +
 				"kubectl annotate --overwrite statefulset/web altershield.defense.antgroup.com/holding=disabled -n shop", ""},
-		"no partition": {func(in *RepairInput) {
+		"no partition": {func(in *EvictionInput) {
 			in.Places.Kept, in.Workload.Bare = versionB, true
 			in.Places.Pods[1].Version, in.Places.Pods[1].Current = versionB, false
 		}, "its controller makes it of such a version again, because the update strategy has no partition; give it one, and the pod is evicted: kubectl patch statefulset/web -n shop", ""},
-		"made again, and no partition": {func(in *RepairInput) {
+		"made again, and no partition": {func(in *EvictionInput) {
 			again(in)
 			in.Workload.Bare = true
 		}, "its controller made it of that version again; give the update strategy a partition: kubectl patch statefulset/web -n shop. " +
@@ -474,7 +474,7 @@ func TestMadeAgain(t *testing.T) {
 			in.Workload.Words.GoOn = patch
 			in.Places.Pods = []Place{podAt(0, sticks), podAt(1), podAt(2)}
 			test.change(&in)
-			plan := DecideRepair(in)
+			plan := DecideEviction(in)
 			if plan.Block == nil || plan.Block.Message != stuck+test.want {
 				t.Fatalf("it is told %+v\nwant %s", plan.Block, stuck+test.want)
 			}
@@ -485,12 +485,12 @@ func TestMadeAgain(t *testing.T) {
 	}
 }
 
-func TestNoteRepair(t *testing.T) {
+func TestNoteEviction(t *testing.T) {
 	in := stuckSet()
-	plan := DecideRepair(in)
+	plan := DecideEviction(in)
 	var status v1alpha1.ChangeWorkloadStatus
-	note := func(at time.Time, block *RepairBlock) string {
-		changed, event := NoteRepair(&status, in.Workload, 1, at, block)
+	note := func(at time.Time, block *EvictionBlock) string {
+		changed, event := NoteEviction(&status, in.Workload, 1, at, block)
 		said := fmt.Sprint(changed)
 		if event != nil {
 			said += " " + event.Reason
@@ -500,7 +500,7 @@ func TestNoteRepair(t *testing.T) {
 		}
 		return said
 	}
-	refused := BlockedRepair(in.Workload, &plan, v1alpha1.ReasonDisruptionBudget, "the disruption budget web needs 3 healthy pods and has 2 currently")
+	refused := BlockedEviction(in.Workload, &plan, v1alpha1.ReasonDisruptionBudget, "the disruption budget web needs 3 healthy pods and has 2 currently")
 	want := "pod web-2 is not ready and of version " + versionB + ", which was left (NeverStarted), and the statefulset does not replace it: " +
 		"the disruption budget web needs 3 healthy pods and has 2 currently. If the application bears it, delete the pod yourself: kubectl delete pod web-2 -n shop"
 	if refused.Message != want {
@@ -509,33 +509,33 @@ func TestNoteRepair(t *testing.T) {
 	if pod, ok := PodToDelete(refused.Message); pod != "web-2" || !ok {
 		t.Errorf("it names the pod %q", pod)
 	}
-	quoted := BlockedRepair(in.Workload, &plan, v1alpha1.ReasonEvictionRefused, "no; kubectl delete pod $(reboot) -n x").Message
+	quoted := BlockedEviction(in.Workload, &plan, v1alpha1.ReasonNotEvicted, "no; kubectl delete pod $(reboot) -n x").Message
 	if pod, ok := PodToDelete(quoted); pod != "web-2" || !ok {
 		t.Errorf("it names the pod %q", pod)
 	}
 	if pod, ok := PodToDelete("kubectl delete pod $(reboot) -n x"); ok {
 		t.Errorf("it names the pod %q", pod)
 	}
-	if pod, ok := PodToDelete("the setting repair is off"); ok {
+	if pod, ok := PodToDelete("the setting eviction is off"); ok {
 		t.Errorf("it names the pod %q", pod)
 	}
-	if e := Repaired(in.Workload, &plan); e.Reason != v1alpha1.EventStuckPodEvicted || !strings.Contains(e.Message, "pod web-2") || !strings.Contains(e.Message, versionB) {
+	if e := Evicted(in.Workload, &plan); e.Reason != v1alpha1.EventPodEvicted || !strings.Contains(e.Message, "pod web-2") || !strings.Contains(e.Message, versionB) {
 		t.Errorf("its event is %+v", e)
 	}
-	off := BlockedRepair(in.Workload, &plan, v1alpha1.ReasonRepairDisabled, "the setting repair is off")
-	moved := &RepairBlock{Reason: refused.Reason, Message: "another pod"}
+	off := BlockedEviction(in.Workload, &plan, v1alpha1.ReasonNotEvicted, "the setting eviction is off")
+	moved := &EvictionBlock{Reason: refused.Reason, Message: "another pod"}
 	for i, step := range []struct {
-		block *RepairBlock
+		block *EvictionBlock
 		want  string
 	}{
 		{nil, "false"},
-		{refused, "true RepairBlocked RepairBlocked=True/DisruptionBudget"},
-		{refused, "false RepairBlocked=True/DisruptionBudget"},
-		{moved, "true RepairBlocked=True/DisruptionBudget"},
-		{off, "true RepairBlocked RepairBlocked=True/RepairDisabled"},
-		{nil, "true RepairBlocked=False/Recovered"},
-		{nil, "false RepairBlocked=False/Recovered"},
-		{refused, "true RepairBlocked RepairBlocked=True/DisruptionBudget"},
+		{refused, "true EvictionBlocked EvictionBlocked=True/DisruptionBudget"},
+		{refused, "false EvictionBlocked=True/DisruptionBudget"},
+		{moved, "true EvictionBlocked=True/DisruptionBudget"},
+		{off, "true EvictionBlocked EvictionBlocked=True/NotEvicted"},
+		{nil, "true EvictionBlocked=False/Recovered"},
+		{nil, "false EvictionBlocked=False/Recovered"},
+		{refused, "true EvictionBlocked EvictionBlocked=True/DisruptionBudget"},
 	} {
 		if got := note(testNow.Add(time.Duration(i)*time.Minute), step.block); got != step.want {
 			t.Errorf("step %d: got %q, want %q", i, got, step.want)
@@ -545,11 +545,11 @@ func TestNoteRepair(t *testing.T) {
 	for refusedFor, want := range map[time.Duration]time.Duration{
 		0: 10 * time.Second, 10 * time.Second: 10 * time.Second, time.Minute: time.Minute, time.Hour: 5 * time.Minute, -time.Hour: 10 * time.Second,
 	} {
-		if got := RetryRepair(&status, since.Add(refusedFor)); got != want {
+		if got := RetryEviction(&status, since.Add(refusedFor)); got != want {
 			t.Errorf("refused for %s it is tried again in %s, want %s", refusedFor, got, want)
 		}
 	}
-	if got := RetryRepair(&v1alpha1.ChangeWorkloadStatus{}, testNow); got != firstRepairRetry {
+	if got := RetryEviction(&v1alpha1.ChangeWorkloadStatus{}, testNow); got != firstRepairRetry {
 		t.Errorf("refused for the first time it is tried again in %s", got)
 	}
 }

@@ -1,0 +1,559 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package v1alpha1
+
+import (
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Entry explains one condition with its status and reason, or one event: in the plugin, in docs/states.md and in
+// docs/user-guide.md, which are generated from the Catalog.
+type Entry struct {
+	// Kind that has the condition; empty for an event.
+	Kind string
+	// Condition type; empty for an event.
+	Condition string
+	// Status of the condition.
+	Status metav1.ConditionStatus
+	// Reason of the condition or of the event.
+	Reason string
+	// Word stands for the entry in a list; empty where the plugin does not list the kind.
+	Word string
+	// Sentence says what it means.
+	Sentence string
+	// Needs is what it asks of people.
+	Needs Needs
+	// Who has to act; empty where Needs is not NeedsAction.
+	Who Actor
+	// Next is the next step; empty where there is none.
+	Next NextStep
+}
+
+// Needs is what a condition or an event asks of people.
+type Needs int
+
+const (
+	// NeedsNothing means that all is well.
+	NeedsNothing Needs = iota
+	// NeedsNotice means that it is worth a look, and that no action is required.
+	NeedsNotice
+	// NeedsTime means that the operator, Kubernetes or the server continues without help.
+	NeedsTime
+	// NeedsAction means that a person has to act.
+	NeedsAction
+)
+
+// Actor is a group of people that has to act.
+type Actor string
+
+const (
+	// ActorOwner releases the workload.
+	ActorOwner Actor = "owner of the workload"
+	// ActorAdmin administers the cluster and the operator.
+	ActorAdmin Actor = "cluster administrator"
+	// ActorServerAdmin administers AlterShield Server.
+	ActorServerAdmin Actor = "administrator of AlterShield Server"
+)
+
+// NextStep is what to do next, as a sentence. The plugin adds commands.
+type NextStep string
+
+// Next steps.
+const (
+	StepWatch       NextStep = "Watch the release: `kubectl altershield status NAME -w`." //nolint:gosec // a sentence, no credentials
+	StepFix         NextStep = "Override the block with a fixed version, undo the release, or correct the verdict."
+	StepRelease     NextStep = "Release another version."
+	StepPods        NextStep = "Look at the pods, then release another version or roll back."
+	StepSlow        NextStep = "Look at the pods. If they are slow and not broken, give them more time with the annotation `rollback`."
+	StepCluster     NextStep = "Look at the events of the workload: a quota, Pod Security or the nodes keep pods from starting."
+	StepResume      NextStep = "Resume the rollout."
+	StepPartition   NextStep = "Lower the partition when the updated pods run well."
+	StepDeletePods  NextStep = "Delete the pods one by one."
+	StepHalted      NextStep = "Override the block with a fixed version, undo the release, correct the verdict, or resume the rollout."
+	StepServer      NextStep = "Run `kubectl altershield check`, and read docs/connect-altershield-server.md."
+	StepLimit       NextStep = "Look for a common cause: a registry or a node that fails is not the fault of a version."
+	StepEvents      NextStep = "Look at the events of the workload."
+	StepDenied      NextStep = "Allow the write: the message names the policy, the quota or the missing right."
+	StepSettings    NextStep = "Correct the annotation or the OpsConfigInfo that the message names."
+	StepEnforce     NextStep = "Turn observe mode off when the reported actions are right."
+	StepDeletePod   NextStep = "Delete the pod with the command of the message, or allow its eviction."
+	StepRecreated   NextStep = "Change what makes the StatefulSet recreate the pod, as the message says, then delete the pod."
+	StepHold        NextStep = "Wait, or end the hold: `kubectl altershield resume NAME`."
+	StepPolicy      NextStep = "Look at the check in the status, and at the policy."
+	StepOperator    NextStep = "Run `kubectl altershield check`."
+	StepReview      NextStep = "Ask the user whether this was intended."
+	StepReleaseOnce NextStep = "Take the operator's labels out of manifests in Git."
+)
+
+// condition is an entry about a condition of ChangeWorkload.
+func condition(kind string, status metav1.ConditionStatus, reason, word, sentence string, needs Needs, who Actor, next NextStep) Entry {
+	return Entry{"ChangeWorkload", kind, status, reason, word, sentence, needs, who, next}
+}
+
+// of is an entry about a condition of another kind.
+func of(object, kind string, status metav1.ConditionStatus, reason, sentence string, needs Needs, who Actor, next NextStep) Entry {
+	return Entry{object, kind, status, reason, "", sentence, needs, who, next}
+}
+
+// event is an entry about an event.
+func event(reason, sentence string, needs Needs, who Actor, next NextStep) Entry {
+	return Entry{Reason: reason, Sentence: sentence, Needs: needs, Who: who, Next: next}
+}
+
+const (
+	isTrue    = metav1.ConditionTrue
+	isFalse   = metav1.ConditionFalse
+	isUnknown = metav1.ConditionUnknown
+)
+
+// Catalog returns every condition and event of the operator.
+func Catalog() []Entry {
+	var all []Entry
+	for _, part := range [][]Entry{rolloutEntries(), failureEntries(), podEntries(), serverEntries(), otherEntries(), eventEntries()} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+type entryKey struct {
+	kind, condition string
+	status          metav1.ConditionStatus
+	reason          string
+}
+
+var byKey = sync.OnceValue(func() map[entryKey]Entry {
+	all := map[entryKey]Entry{}
+	for _, e := range Catalog() {
+		all[entryKey{e.Kind, e.Condition, e.Status, e.Reason}] = e
+	}
+	return all
+})
+
+// Explain returns the entry of a condition of a kind, and whether the Catalog has it.
+func Explain(kind string, c *metav1.Condition) (Entry, bool) {
+	e, ok := byKey()[entryKey{kind, c.Type, c.Status, c.Reason}]
+	return e, ok
+}
+
+// ExplainEvent returns the entry of an event, and whether the Catalog has it.
+func ExplainEvent(reason string) (Entry, bool) {
+	e, ok := byKey()[entryKey{reason: reason}]
+	return e, ok
+}
+
+// SetCondition sets a condition of an object of a kind, as meta.SetStatusCondition does. The message that is set is a
+// detail; the catalog has the sentence.
+func SetCondition(kind string, list *[]metav1.Condition, c metav1.Condition) (changed bool) {
+	e, _ := Explain(kind, &c)
+	c.Message = e.Message(c.Message)
+	return meta.SetStatusCondition(list, c)
+}
+
+// Detail returns the detail of a condition of a kind.
+func Detail(kind string, c *metav1.Condition) string {
+	e, _ := Explain(kind, c)
+	return e.Detail(c.Message)
+}
+
+// maxEventMessage is the limit of the API for the note of an event, in bytes.
+const maxEventMessage = 1024
+
+// EventMessage returns the message of an event: its sentences, the detail, and the next step where a person has to act
+// and the detail names no command.
+func EventMessage(reason, detail string) string {
+	e, _ := ExplainEvent(reason)
+	next := ""
+	if e.Needs == NeedsAction && e.Next != "" {
+		next = ". " + plain(string(e.Next))
+	}
+	if most := maxEventMessage - len(e.Message("")) - len(": ") - len(next); len(detail) > most {
+		detail = strings.ToValidUTF8(detail[:most-len("...")], "") + "..."
+	}
+	if strings.Contains(detail, "kubectl ") {
+		next = ""
+	}
+	message := e.Message(detail)
+	if next != "" {
+		message = strings.TrimSuffix(message, ".") + next
+	}
+	return message
+}
+
+// Message returns the message of a condition or an event: the sentences of the entry, with the detail at the end of the
+// first one. The detail of a condition is read back by Detail.
+func (e Entry) Message(detail string) string {
+	begin, end := e.around()
+	switch {
+	case e.Sentence == "":
+		return detail
+	case detail == "":
+		return plain(e.Sentence)
+	default:
+		return begin + detail + end
+	}
+}
+
+// Detail returns the detail of a message. A message of an earlier build is all detail.
+func (e Entry) Detail(message string) string {
+	if e.Sentence == "" {
+		return message
+	}
+	if message == plain(e.Sentence) {
+		return ""
+	}
+	begin, end := e.around()
+	if detail, ok := strings.CutPrefix(message, begin); ok {
+		return strings.TrimSuffix(detail, end)
+	}
+	return message
+}
+
+// around returns the parts of the sentences before and behind a detail.
+func (e Entry) around() (begin, end string) {
+	first, rest, more := strings.Cut(plain(e.Sentence), ". ")
+	if !more {
+		return strings.TrimSuffix(first, ".") + ": ", ""
+	}
+	return first + ": ", ". " + rest
+}
+
+// plain returns a sentence without the marks of Markdown.
+func plain(sentence string) string { return strings.ReplaceAll(sentence, "`", "") }
+
+func rolloutEntries() []Entry {
+	return []Entry{
+		condition(ConditionProgressing, isTrue, ReasonRollingOut, "rolling out", "Pods are being replaced.", NeedsNotice, "", StepWatch),
+		condition(ConditionProgressing, isTrue, ReasonRolloutComplete, "rolled out",
+			"Every pod runs this version and is available.", NeedsNothing, "", ""),
+		condition(ConditionProgressing, isFalse, ReasonRolloutHalted, "halted",
+			"The operator halted the rollout because this version failed.", NeedsAction, ActorOwner, StepHalted),
+		condition(ConditionProgressing, isFalse, ReasonRolloutPaused, "paused",
+			"A user paused the rollout, and the release stays Running until it is resumed.", NeedsAction, ActorOwner, StepResume),
+		condition(ConditionProgressing, isFalse, ReasonPartitioned, "partitioned",
+			"A user's partition keeps pods at the previous version. The release stays Running until the partition is lowered.",
+			NeedsAction, ActorOwner, StepPartition),
+		condition(ConditionProgressing, isFalse, ReasonOnDelete, "replaced on delete",
+			"The update strategy is OnDelete, so a pod is replaced only after a user deletes it.", NeedsAction, ActorOwner, StepDeletePods),
+		condition(ConditionProgressing, isFalse, ReasonRolloutStuck, "stuck",
+			"The rollout makes no progress.", NeedsAction, ActorOwner, StepCluster),
+		condition(ConditionProgressing, isFalse, ReasonReleaseEnded, "replaced",
+			"A newer release or a rollback replaced this release before it ended.", NeedsNotice, "", ""),
+		condition(ConditionProgressing, isFalse, ReasonWorkloadDeleted, "deleted", "The workload was deleted.", NeedsNotice, "", ""),
+		condition(ConditionProgressing, isFalse, ReasonNotDefended, "not defended",
+			"The workload opted out, or its namespace is no longer enrolled.", NeedsNotice, "", ""),
+
+		condition(ConditionVerified, isUnknown, ReasonChecking, "being verified",
+			"Checks of the release or of its pods are running.", NeedsNotice, "", StepWatch),
+		condition(ConditionVerified, isTrue, ReasonAllPassed, "verified", "Every pod passed.", NeedsNothing, "", ""),
+		condition(ConditionVerified, isTrue, ReasonPassedUnverified, "not verified",
+			"Every pod passed, some without a verdict of AlterShield Server.", NeedsNotice, "", StepServer),
+		condition(ConditionVerified, isFalse, ReasonPodFailed, "failed",
+			"A pod failed its verification.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionVerified, isFalse, ReasonOrderCheckFailed, "failed",
+			"AlterShield Server failed the order as a whole.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionVerified, isFalse, ReasonCheckFailed, "failed",
+			"A check of a policy failed the release as a whole.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionVerified, isUnknown, ReasonNothingVerified, "nothing verified",
+			"The release has no pod. It lifts no block until a pod has passed.", NeedsNotice, "", ""),
+		condition(ConditionVerified, isUnknown, ReasonRefused, "not verified",
+			"AlterShield Server refused the order, so the release is not verified.", NeedsNotice, "", ""),
+		condition(ConditionVerified, isUnknown, ReasonReleaseEnded, "not verified",
+			"The release ended before its verification.", NeedsNotice, "", ""),
+
+		condition(ConditionHeld, isTrue, ReasonWaitingForVerdicts, "held",
+			"The rollout waits for the verdicts on its pods.", NeedsTime, "", StepHold),
+		condition(ConditionHeld, isFalse, ReasonHoldVerified, "hold ended",
+			"The pods of the hold passed. The rollout continues.", NeedsNothing, "", ""),
+		condition(ConditionHeld, isFalse, ReasonHoldRanOut, "hold ended without verdicts",
+			"Pods had no verdict when the longest wait was over. The rollout continues without them.", NeedsNotice, "", ""),
+		condition(ConditionHeld, isFalse, ReasonVerificationFailed, "hold ended",
+			"The release failed. The hold gave back what it had changed.", NeedsNotice, "", ""),
+		condition(ConditionHeld, isFalse, ReasonHoldEdited, "hold ended by a user",
+			"A user set a field that the hold had changed.", NeedsNotice, "", ""),
+		condition(ConditionHeld, isFalse, ReasonHoldStuck, "hold ended, pods are stuck",
+			"A pod of an earlier version is not Ready, so the StatefulSet creates no pod of this release. The rollout continues without verdicts.",
+			NeedsNotice, "", ""),
+		condition(ConditionHeld, isFalse, ReasonReleaseEnded, "hold ended",
+			"The release ended, the workload was scaled to 0, or no setting asks for a hold.", NeedsNothing, "", ""),
+		condition(ConditionHeld, isFalse, ReasonNotHeld, "not held",
+			"A setting asks for a hold, and this rollout is not held.", NeedsNotice, "", ""),
+	}
+}
+
+func failureEntries() []Entry {
+	return []Entry{
+		condition(ConditionBlocked, isTrue, ReasonPodFailed, "blocked",
+			"The workload is blocked because a pod of this release failed.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionBlocked, isTrue, ReasonOrderCheckFailed, "blocked",
+			"The workload is blocked because AlterShield Server failed this release.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionBlocked, isTrue, ReasonCheckFailed, "blocked",
+			"The workload is blocked because a check of a policy failed this release.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionBlocked, isFalse, ReasonBlockedAlready, "failed, blocked already",
+			"This release failed, too. The block of an earlier release remains.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionBlocked, isFalse, ReasonBlockingDisabled, "failed, not blocked",
+			"This release failed while the setting `blocking` was off.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionBlocked, isFalse, ReasonWriteDenied, "failed, not blocked",
+			"This release failed, and the write of the block is denied.", NeedsAction, ActorAdmin, StepDenied),
+		condition(ConditionBlocked, isFalse, ReasonLifted, "failed, block lifted",
+			"A user lifted the block. The release is still suspended.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionBlocked, isFalse, ReasonRecovered, "corrected",
+			"A user corrected the failing verdicts of this release.", NeedsNothing, "", ""),
+		condition(ConditionBlocked, isFalse, ReasonObserving, "failed, observe mode",
+			"This release failed in observe mode. In enforce mode the workload would be blocked.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionBlocked, isFalse, ReasonReleaseEnded, "ended",
+			"The release ended before the workload could be blocked.", NeedsNothing, "", ""),
+
+		condition(ConditionRolledBack, isTrue, ReasonNeverStarted, "rolled back",
+			"The release was rolled back because its pods did not come up.", NeedsNotice, "", ""),
+		condition(ConditionRolledBack, isTrue, ReasonVerificationFailed, "rolled back",
+			"The release was rolled back because it failed its verification, or a user undid it.", NeedsNotice, "", ""),
+		condition(ConditionRolledBack, isTrue, ReasonRollbackRequested, "rolled back",
+			"The release was rolled back because a user asked for it.", NeedsNotice, "", ""),
+		condition(ConditionRolledBack, isUnknown, ReasonVerificationFailed, "about to be rolled back",
+			"The release failed its verification and is about to be rolled back.", NeedsTime, "", StepWatch),
+		condition(ConditionRolledBack, isFalse, ReasonStillWaiting, "pods are slow",
+			"A pod is slow to start.", NeedsTime, "", StepSlow),
+		condition(ConditionRolledBack, isFalse, ReasonTolerated, "pods are stuck",
+			"Few pods are stuck, or all on one node, so the release is not rolled back.", NeedsAction, ActorOwner, StepPods),
+		condition(ConditionRolledBack, isFalse, ReasonObserving, "fails, observe mode",
+			"In enforce mode the release would have been rolled back.", NeedsAction, ActorOwner, StepPods),
+		condition(ConditionRolledBack, isFalse, ReasonRollbackRefused, "fails, not rolled back",
+			"A rollback is due and not possible.", NeedsAction, ActorOwner, StepPods),
+		condition(ConditionRolledBack, isFalse, ReasonRollbackLimit, "rollback waits",
+			"A rollback is due and waits, because the rollback limit is reached.", NeedsTime, "", StepLimit),
+		condition(ConditionRolledBack, isFalse, ReasonRequestRefused, "rollback refused",
+			"A user wrote the state Rollback, and the rollback is refused.", NeedsAction, ActorOwner, StepEvents),
+		condition(ConditionRolledBack, isFalse, ReasonRecovered, "recovered", "The pods that failed run well again.", NeedsNothing, "", ""),
+	}
+}
+
+func podEntries() []Entry {
+	return []Entry{
+		condition(ConditionPodsUnavailable, isTrue, ReasonPodsFailing, "pods fail",
+			"Pods of the release fail.", NeedsAction, ActorOwner, StepPods),
+		condition(ConditionPodsUnavailable, isTrue, ReasonPodsSlow, "pods unavailable",
+			"The release succeeded, and pods are not available for long or cannot be created.", NeedsAction, ActorOwner, StepCluster),
+		condition(ConditionPodsUnavailable, isFalse, ReasonRecovered, "pods run well", "No pod fails.", NeedsNothing, "", ""),
+		condition(ConditionPodsUnavailable, isFalse, ReasonReleaseEnded, "ended", "The release ended.", NeedsNothing, "", ""),
+
+		condition(ConditionEvictionBlocked, isTrue, ReasonDisruptionBudget, "pod stuck",
+			"A pod of the rolled-back version blocks the rollout, and a PodDisruptionBudget refuses its eviction.", NeedsAction, ActorOwner, StepDeletePod),
+		condition(ConditionEvictionBlocked, isTrue, ReasonNotEvicted, "pod stuck",
+			"A pod of another version blocks the rollout, and the operator does not evict it.", NeedsAction, ActorOwner, StepDeletePod),
+		condition(ConditionEvictionBlocked, isTrue, ReasonRecreated, "pod stuck",
+			"A pod of the rolled-back version blocks the rollout, and the StatefulSet recreates it from that version if it is deleted.",
+			NeedsAction, ActorOwner, StepRecreated),
+		condition(ConditionEvictionBlocked, isFalse, ReasonRecovered, "not stuck",
+			"No pod is stuck, or the operator may evict it.", NeedsNothing, "", ""),
+		condition(ConditionEvictionBlocked, isFalse, ReasonReleaseEnded, "ended", "The release ended.", NeedsNothing, "", ""),
+
+		condition(ConditionProven, isUnknown, ReasonChecking, "not proven yet",
+			"The release succeeded and has not run well for `proven` yet.", NeedsNothing, "", ""),
+		condition(ConditionProven, isTrue, ReasonRanWell, "proven",
+			"The version ran well for `proven`. Rollbacks prefer it.", NeedsNothing, "", ""),
+		condition(ConditionProven, isFalse, ReasonPodsFailing, "not proven",
+			"Too many pods failed or restarted soon after Success. No rollback targets this version.", NeedsAction, ActorOwner, StepPods),
+	}
+}
+
+// serverEntries are about AlterShield Server, and about what the operator may do.
+func serverEntries() []Entry {
+	return []Entry{
+		condition(ConditionServer, isTrue, ReasonAnswered, "server answered",
+			"AlterShield Server answered all requests of the release so far.", NeedsNothing, "", ""),
+		condition(ConditionServer, isUnknown, ReasonChecking, "being checked",
+			"AlterShield Server checks the order, or is asked again to take a request.", NeedsNotice, "", StepWatch),
+		condition(ConditionServer, isUnknown, ReasonUnreachable, "server unreachable",
+			"AlterShield Server does not answer. The operator retries.", NeedsTime, "", StepServer),
+		condition(ConditionServer, isUnknown, ReasonPermissionDenied, "server denies",
+			"AlterShield Server does not know the platform or its token. The operator retries each minute.", NeedsAction, ActorServerAdmin, StepServer),
+		condition(ConditionServer, isFalse, ReasonPermissionDenied, "server denies",
+			"The release waits because AlterShield Server does not know the platform or its token.", NeedsAction, ActorServerAdmin, StepServer),
+		condition(ConditionServer, isUnknown, ReasonRefused, "server refuses",
+			"AlterShield Server cannot process the request. The scene is not registered, or its database refuses a value.",
+			NeedsAction, ActorServerAdmin, StepServer),
+		condition(ConditionServer, isFalse, ReasonRefused, "order refused",
+			"AlterShield Server refused the order or a check of it.", NeedsAction, ActorServerAdmin, StepServer),
+		condition(ConditionServer, isFalse, ReasonNotSubmitted, "waits for the server",
+			"AlterShield Server has not taken the order or a check for long. The operator retries.", NeedsTime, "", StepServer),
+		condition(ConditionServer, isFalse, ReasonNoVerdict, "no verdict",
+			"AlterShield Server has given no verdict for long, or gave none in time.", NeedsNotice, "", StepServer),
+		condition(ConditionServer, isFalse, ReasonCheckFailed, "failed",
+			"AlterShield Server failed a check of the order.", NeedsAction, ActorOwner, StepFix),
+		condition(ConditionServer, isUnknown, ReasonReleaseEnded, "ended",
+			"The release does not wait for AlterShield Server.", NeedsNothing, "", ""),
+
+		condition(ConditionDefended, isFalse, ReasonWriteDenied, "write denied",
+			"A policy, a quota or a missing right denies a write of the operator. The operator retries.", NeedsAction, ActorAdmin, StepDenied),
+		condition(ConditionDefended, isFalse, ReasonObserving, "observe mode",
+			"The operator only reports. Nothing is blocked, halted, held, rolled back or quarantined.", NeedsNotice, "", StepEnforce),
+		condition(ConditionDefended, isFalse, ReasonLowered, "defense lowered",
+			"Annotations of the workload turn parts of its defense off.", NeedsNotice, "", StepSettings),
+		condition(ConditionDefended, isTrue, ReasonRecovered, "defended", "The workload is fully defended again.", NeedsNothing, "", ""),
+	}
+}
+
+// otherEntries are about conditions of the other kinds.
+func otherEntries() []Entry {
+	const batch, setting, policy, pod = "ChangePod", "OpsConfigInfo", "DefensePolicy", "Pod"
+	return []Entry{
+		of(batch, ConditionChecked, isTrue, ReasonPassed, "The check passed.", NeedsNothing, "", ""),
+		of(batch, ConditionChecked, isTrue, ReasonCheckFailed, "A check failed pods of the batch.", NeedsAction, ActorOwner, StepFix),
+		of(batch, ConditionChecked, isUnknown, ReasonSkipped, "The server has nothing to check. Other checks are running.", NeedsNothing, "", ""),
+		of(batch, ConditionChecked, isFalse, ReasonSkipped, "There was nothing to check.", NeedsNothing, "", ""),
+		of(batch, ConditionChecked, isFalse, ReasonNoServer,
+			"No server is configured, or none was when the release began.", NeedsNothing, "", ""),
+		of(batch, ConditionChecked, isFalse, ReasonReleaseEnded, "The release ended before the batch was checked.", NeedsNothing, "", ""),
+		of(batch, ConditionChecked, isFalse, ReasonOrderNotAccepted, "The server has not accepted the order.", NeedsNotice, "", StepServer),
+		of(batch, ConditionChecked, isFalse, ReasonNoVerdict,
+			"The server gave no verdict in time.", NeedsNotice, "", StepServer),
+		of(batch, ConditionChecked, isFalse, ReasonNotSubmitted, "The server did not take the check in time.", NeedsNotice, "", StepServer),
+		of(batch, ConditionChecked, isFalse, ReasonRefused,
+			"The server refused the check.", NeedsAction, ActorServerAdmin, StepServer),
+		of(batch, ConditionSubmitted, isFalse, ReasonUnreachable,
+			"The server does not answer. The operator retries.", NeedsTime, "", StepServer),
+		of(batch, ConditionSubmitted, isFalse, ReasonPermissionDenied,
+			"The server does not know the platform or its token.", NeedsAction, ActorServerAdmin, StepServer),
+		of(batch, ConditionSubmitted, isFalse, ReasonNotConfigured,
+			"The server does not know the scene or its step.", NeedsAction, ActorServerAdmin, StepServer),
+		of(batch, ConditionSubmitted, isFalse, ReasonOrderNotAccepted, "The server has not accepted the order.", NeedsTime, "", StepServer),
+		of(batch, ConditionSubmitted, isFalse, ReasonNotYetAccepted,
+			"The server takes the end of the check only after its PRE check ended there. The operator retries.", NeedsTime, "", ""),
+		of(batch, ConditionSubmitted, isFalse, ReasonUnconfirmed,
+			"The server may have received the request. The operator retries.", NeedsTime, "", ""),
+		of(batch, ConditionSubmitted, isFalse, EventForeignID,
+			"The status named an order entry of another record. The check begins again.", NeedsTime, "", ""),
+		of(batch, ConditionSubmitted, isTrue, ReasonStartedAgain,
+			"The server lost the order entry. The PRE check continues at a second one.", NeedsNotice, "", ""),
+		of(batch, ConditionSubmitted, isTrue, ReasonAccepted, "The server took the request.", NeedsNothing, "", ""),
+
+		of(setting, ConditionAccepted, isTrue, ReasonInForce, "The value of spec is in force.", NeedsNothing, "", ""),
+		of(setting, ConditionAccepted, isFalse, ReasonInvalidContent,
+			"The content cannot be used.", NeedsAction, ActorAdmin, StepSettings),
+		of(setting, ConditionAccepted, isFalse, ReasonTypeMismatch,
+			"The name belongs to a setting of another type.", NeedsAction, ActorAdmin, StepSettings),
+		of(setting, ConditionAccepted, isFalse, ReasonLocked,
+			"The operator's object of this name is locked, so the namespace's object is ignored.", NeedsAction, ActorAdmin, StepSettings),
+		of(setting, ConditionAccepted, isFalse, ReasonOfCluster,
+			"The setting exists for the whole cluster only, so the namespace's object is ignored.", NeedsAction, ActorAdmin, StepSettings),
+		of(setting, ConditionAccepted, isFalse, ReasonUnknownName,
+			"No setting has this name. The object is ignored.", NeedsAction, ActorAdmin, StepSettings),
+		of(setting, ConditionWebhooksConfigured, isFalse, ReasonConfigurationMissing,
+			"A webhook configuration was deleted, so no block is effective.", NeedsAction, ActorAdmin, StepOperator),
+		of(setting, ConditionWebhooksConfigured, isTrue, ReasonConfigured, "The webhook configurations exist again.", NeedsNothing, "", ""),
+		of(setting, ConditionInstalled, isTrue, ReasonKnown,
+			"This installation runs since lastTransitionTime. Workloads not released since then are baselines.", NeedsNothing, "", ""),
+		of(setting, ConditionInstalled, isFalse, ReasonLeft,
+			"The command `manager leave` ran. The next start begins an installation.", NeedsNothing, "", ""),
+		of(setting, ConditionDefendsStatefulSet, isTrue, ReasonKnown,
+			"StatefulSets are defended since lastTransitionTime. Older ones are baselines until their template changes.", NeedsNothing, "", ""),
+		of(setting, ConditionDefendsDaemonSet, isTrue, ReasonKnown,
+			"DaemonSets are defended since lastTransitionTime. Older ones are baselines until their template changes.", NeedsNothing, "", ""),
+
+		of(policy, ConditionAccepted, isTrue, ReasonInForce,
+			"The policy is accepted.", NeedsNothing, "", ""),
+		of(policy, ConditionAccepted, isFalse, ReasonInvalidPolicy,
+			"The policy cannot be used.",
+			NeedsAction, ActorOwner, StepPolicy),
+		of(policy, ConditionAccepted, isFalse, ReasonTooLarge,
+			"The policy takes more than 64 KiB of memory.", NeedsAction, ActorOwner, StepPolicy),
+		of(policy, ConditionAccepted, isFalse, ReasonTooMany,
+			"More than 8 policies or 32 checks select a workload.", NeedsAction, ActorOwner, StepPolicy),
+		of(policy, ConditionSetAside, isTrue, ReasonRulesDoNotEnd,
+			"Three evaluations of its rules did not end in time. No rule of it is evaluated for ten minutes.",
+			NeedsAction, ActorOwner, StepPolicy),
+
+		of(pod, ConditionServerHealthy, isTrue, ReasonAnswers,
+			"AlterShield Server answers the heartbeats of this replica.", NeedsNothing, "", ""),
+		of(pod, ConditionServerHealthy, isFalse, ReasonUnreachable,
+			"AlterShield Server did not answer two heartbeats in a row.", NeedsAction, ActorServerAdmin, StepServer),
+		of(pod, ConditionServerHealthy, isFalse, ReasonAnswersWithErrors,
+			"AlterShield Server answers with errors of its own.", NeedsAction, ActorServerAdmin, StepServer),
+		of(pod, ConditionServerHealthy, isFalse, ReasonPermissionDenied,
+			"AlterShield Server does not know the platform or its token, or the token cannot be read.",
+			NeedsAction, ActorServerAdmin, StepServer),
+	}
+}
+
+func eventEntries() []Entry {
+	return []Entry{
+		event(EventReleaseStarted, "Verification of the release started.", NeedsNothing, "", ""),
+		event(EventReleaseSucceeded, "The release succeeded.", NeedsNothing, "", ""),
+		event(EventReleaseSuspended, "The release failed its verification.", NeedsAction, ActorOwner, StepFix),
+		event(EventReleaseCanceled,
+			"The release ended early.", NeedsNothing, "", ""),
+		event(EventReleaseUnverified,
+			"AlterShield Server does not verify the release.",
+			NeedsAction, ActorServerAdmin, StepServer),
+		event(EventAdmissionBypassed,
+			"A release bypassed admission. The operator recorded it.",
+			NeedsNotice, "", StepOperator),
+		event(EventWaitingForServer,
+			"The release waits for AlterShield Server.", NeedsTime, "", StepServer),
+		event(EventForeignID,
+			"A status named an order or an order entry of another record. The operator begins that check again.",
+			NeedsNotice, "", StepReview),
+		event(EventVerdictCorrected, "A user corrected verdicts.", NeedsNotice, "", StepReview),
+		event(EventCheckFailed, "A check of a policy failed.", NeedsAction, ActorOwner, StepPolicy),
+		event(EventCheckError,
+			"A check ended without a result.", NeedsNotice, "", StepPolicy),
+		event(EventBlockLifted, "The operator lifted the block.", NeedsNothing, "", ""),
+		event(EventBlockOverridden, "A user overrode the block, the quarantine, the halt or the hold.", NeedsNotice, "", StepReleaseOnce),
+		event(EventRolloutHalted, "The operator halted the rollout because this version failed.", NeedsAction, ActorOwner, StepHalted),
+		event(EventRolloutResumed, "The halt ended.", NeedsNothing, "", ""),
+		event(EventHoldStarted, "The rollout waits for the verdicts on its pods.", NeedsTime, "", StepHold),
+		event(EventHoldEnded, "The hold, or a wave of it, ended.", NeedsNothing, "", ""),
+		event(EventReleaseUndone, "A user released a known good version while this one was failed.", NeedsNotice, "", ""),
+		event(EventRolledBack,
+			"The operator rolled the release back. Its version is quarantined.", NeedsNotice, "", StepRelease),
+		event(EventRollbackRequested, "A user wrote the state Rollback.", NeedsNotice, "", StepReview),
+		event(EventRollbackRefused,
+			"A rollback is refused or waits.", NeedsAction, ActorOwner, StepPods),
+		event(EventQuarantineEnded, "A user ended the quarantine of a version.", NeedsNotice, "", ""),
+		event(EventPodsUnavailable,
+			"Pods are not available.", NeedsAction, ActorOwner, StepPods),
+		event(EventPodEvicted, "The operator evicted a stuck pod of the rolled-back version.", NeedsNotice, "", ""),
+		event(EventEvictionBlocked,
+			"The operator does not evict a stuck pod.", NeedsAction, ActorOwner, StepDeletePod),
+		event(EventRevisionNotFound,
+			"Pods are replaced that have the template already.",
+			NeedsNotice, "", ""),
+		event(EventDryRun,
+			"Observe mode only reports.", NeedsNotice, "", StepEnforce),
+		event(EventOptedOut,
+			"The workload left the defense, or is only observed, while the defense had an effect.", NeedsNotice, "", StepReview),
+		event(EventDeletedWhileBlocked,
+			"A blocked or quarantined workload was deleted or created again.", NeedsNotice, "", StepReview),
+		event(EventDefenseChanged,
+			"The defense changed.", NeedsNotice, "", StepSettings),
+		event(EventSettingsAltered, "The release also changed settings of the workload.", NeedsNotice, "", StepReview),
+		event(EventUnknownMetadata,
+			"A label or an annotation cannot be used.",
+			NeedsAction, ActorOwner, StepSettings),
+		event(EventWriteDenied,
+			"A policy, a quota or a missing right denies a write of the operator. The operator retries.",
+			NeedsAction, ActorAdmin, StepDenied),
+		event(EventWebhookConfigurationMissing,
+			"A webhook configuration was deleted, so no block is effective.", NeedsAction, ActorAdmin, StepOperator),
+		event(EventServerHealthChanged,
+			"The health of AlterShield Server changed.", NeedsNotice, "", StepServer),
+	}
+}
