@@ -211,6 +211,7 @@ func (c *crasher) dieOnce(ctx context.Context, w *world, m *controlplane.Manager
 	tell(ctx, ns)
 	name, died = c.last()
 	if died {
+		w.kills++
 		<-revived
 	}
 	finish()

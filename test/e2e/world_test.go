@@ -152,6 +152,7 @@ func (w *world) install(ctx context.Context, o controlplane.ManagerOptions) *con
 		limit := wrappers.MakeOpsConfigInfo(controlplane.ManagerNamespace, "limit", v1alpha1.TypeLimit).Off("5/10m").Obj()
 		Expect(client.IgnoreAlreadyExists(w.api.Create(ctx, limit))).To(Succeed())
 	}
+	w.kills++ // it is stopped at the end of a spec or of its world, which may cut a write off
 	if !slices.Contains(w.clean, m.LogPath()) {
 		w.clean = append(w.clean, m.LogPath())
 	}
