@@ -88,15 +88,15 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	if batch.DeletionTimestamp != nil {
 		return ctrl.Result{}, nil
 	}
-	subject, err := r.observe(ctx, &batch)
+	subject, err := r.load(ctx, &batch)
 	if err != nil || !subject.Defended {
 		return ctrl.Result{}, err
 	}
 	return r.checks.run(ctx, subject)
 }
 
-// observe reads all a decision needs.
-func (r *ChangePodReconciler) observe(ctx context.Context, batch *v1alpha1.ChangePod) (s verify.Subject, err error) {
+// load reads all a decision needs.
+func (r *ChangePodReconciler) load(ctx context.Context, batch *v1alpha1.ChangePod) (s verify.Subject, err error) {
 	ref := metav1.GetControllerOf(batch)
 	if ref == nil {
 		return s, nil
@@ -114,11 +114,11 @@ func (r *ChangePodReconciler) observe(ctx context.Context, batch *v1alpha1.Chang
 		return s, err
 	}
 	s.Settings, s.Defended = inForce.Settings, true
-	return s, r.observePolicies(ctx, &s)
+	return s, r.loadPolicies(ctx, &s)
 }
 
-// observePolicies reads the policies of a batch whose checks go on, or may begin.
-func (r *ChangePodReconciler) observePolicies(ctx context.Context, s *verify.Subject) (err error) {
+// loadPolicies reads the policies of a batch whose checks go on, or may begin.
+func (r *ChangePodReconciler) loadPolicies(ctx context.Context, s *verify.Subject) (err error) {
 	open := s.Batch.Status.Status != v1alpha1.ChangePodExecuteDone
 	if !open && !r.goesOn(s.Batch) {
 		return nil

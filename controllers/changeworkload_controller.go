@@ -122,7 +122,7 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 	if err != nil || ns.Ending() {
 		return ctrl.Result{}, err
 	}
-	in, current, err := r.observe(ctx, ns, &change)
+	in, current, err := r.load(ctx, ns, &change)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -150,10 +150,10 @@ func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.Releas
 			cause, err = r.CauseOf(ctx, in.Change.Namespace, plan.NeedsCause.UID)
 			in.Causes = map[types.UID]string{plan.NeedsCause.UID: cause}
 		case len(plan.NeedsSure) > 0 && in.Sure == nil:
-			in, err = r.observeSure(ctx, in, plan.NeedsSure)
-		case len(plan.NeedsNodes) > 0 && in.Silent == nil:
-			in.Silent, err = r.SilentNodes(ctx, plan.NeedsNodes)
-			in.Pods = defense.OnSilentNodes(in.Pods, in.Silent)
+			in, err = r.loadSure(ctx, in, plan.NeedsSure)
+		case len(plan.NeedsNodes) > 0 && in.Unreachable == nil:
+			in.Unreachable, err = r.UnreachableNodes(ctx, plan.NeedsNodes)
+			in.Pods = defense.OnUnreachableNodes(in.Pods, in.Unreachable)
 		case plan.NeedsLive:
 			in.Workload, err = r.Anew(ctx, in.Workload)
 			in.Live = err == nil
@@ -192,9 +192,9 @@ func (r *ChangeWorkloadReconciler) liveBatches(
 	return slices.DeleteFunc(list.Items, func(b v1alpha1.ChangePod) bool { return !metav1.IsControlledBy(&b, change) }), nil
 }
 
-// observe reads all a decision needs. current is false while the cache does not
+// load reads all a decision needs. current is false while the cache does not
 // show the workload that the API server has.
-func (r *ChangeWorkloadReconciler) observe(
+func (r *ChangeWorkloadReconciler) load(
 	ctx context.Context, ns cluster.Namespace, change *v1alpha1.ChangeWorkload,
 ) (in defense.ReleaseInput, current bool, err error) {
 	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID, HoldSteps: r.HoldSteps, Since: r.since()}
@@ -204,7 +204,7 @@ func (r *ChangeWorkloadReconciler) observe(
 	if ns.Meta != nil && r.clusterUID != "" {
 		in.Tenant, in.Phase, _ = verify.OrderOf(ns.Meta)
 	}
-	if current, err = r.observeWorkload(ctx, &in); err != nil || !current || in.Workload == nil {
+	if current, err = r.loadWorkload(ctx, &in); err != nil || !current || in.Workload == nil {
 		return in, current, err
 	}
 	inForce, err := r.InForceOf(ctx, in.Workload, change)
@@ -238,10 +238,10 @@ func (r *ChangeWorkloadReconciler) observe(
 	return in, true, err
 }
 
-// observeWorkload reads the workload that owns the release. That it is gone is
+// loadWorkload reads the workload that owns the release. That it is gone is
 // believed only from the API server: a cache that has just been filled may be
 // behind.
-func (r *ChangeWorkloadReconciler) observeWorkload(ctx context.Context, in *defense.ReleaseInput) (current bool, err error) {
+func (r *ChangeWorkloadReconciler) loadWorkload(ctx context.Context, in *defense.ReleaseInput) (current bool, err error) {
 	owner, ok := r.Kinds.OwnerOf(in.Change)
 	if !ok {
 		return true, nil
@@ -258,9 +258,9 @@ func (r *ChangeWorkloadReconciler) observeWorkload(ctx context.Context, in *defe
 	return !there, err
 }
 
-// observeSure reads batches and their pods from the API server: the caches of the
+// loadSure reads batches and their pods from the API server: the caches of the
 // two kinds keep no order, and a batch must not go while a pod of it is there.
-func (r *ChangeWorkloadReconciler) observeSure(
+func (r *ChangeWorkloadReconciler) loadSure(
 	ctx context.Context, in defense.ReleaseInput, batches []*v1alpha1.ChangePod,
 ) (defense.ReleaseInput, error) {
 	in.Sure, in.Gone = map[types.UID]bool{}, map[types.UID]bool{}

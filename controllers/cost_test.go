@@ -466,7 +466,7 @@ func BenchmarkThousandPolicies(b *testing.B) {
 			batch.Status.Status = v1alpha1.ChangePodPreSubmitted
 			r := newHealthReconciler(c)
 			for b.Loop() {
-				if _, err := r.observe(b.Context(), &batch); err != nil {
+				if _, err := r.load(b.Context(), &batch); err != nil {
 					b.Fatal(err)
 				}
 			}

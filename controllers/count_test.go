@@ -28,7 +28,7 @@ import (
 )
 
 // TestCount: an event is counted by the metric of what it tells, and by that alone.
-// A way back is a user's, and so is no rollback of the operator's.
+// An undo is a user's, and so is no rollback of the operator's.
 func TestCount(t *testing.T) {
 	series := []string{
 		"altershield_ways_back_total", "altershield_rollbacks_total", "altershield_rollbacks_limited_total",

@@ -84,9 +84,9 @@ func (r *EvictionReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// The release has its record, or begins anew, and nothing is told in it yet.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.WorkloadOf)).
 		// The namespace is enrolled.
-		Watches(cluster.NamespaceObject(), to(r.repairedIn), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(cluster.NamespaceObject(), to(r.evictableIn), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		// The setting is turned on or off.
-		Watches(&v1alpha1.OpsConfigInfo{}, to(r.repairedBy)).
+		Watches(&v1alpha1.OpsConfigInfo{}, to(r.evictableBy)).
 		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: repairers, ReconciliationTimeout: reconcileTimeout}).
 		WithLogConstructor(cluster.LogWorkload(mgr, "eviction")).
 		Complete(cluster.Quiet(r))
@@ -97,11 +97,11 @@ func mayNeedEviction(o client.Object) bool {
 	return defense.MayNeedEviction(&defense.Workload{Annotations: o.GetAnnotations()})
 }
 
-func (r *EvictionReconciler) repairedIn(ctx context.Context, ns client.Object) []workload.Key {
+func (r *EvictionReconciler) evictableIn(ctx context.Context, ns client.Object) []workload.Key {
 	return r.Workloads(ctx, mayNeedEviction, client.InNamespace(ns.GetName()))
 }
 
-func (r *EvictionReconciler) repairedBy(ctx context.Context, setting client.Object) []workload.Key {
+func (r *EvictionReconciler) evictableBy(ctx context.Context, setting client.Object) []workload.Key {
 	return r.Workloads(ctx, mayNeedEviction, r.WhereInForce(setting)...)
 }
 
@@ -111,11 +111,11 @@ func (r *EvictionReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	if !ok {
 		return ctrl.Result{}, nil
 	}
-	repairer, ok := kind.(workload.Evicter)
+	evicter, ok := kind.(workload.Evicter)
 	if !ok {
 		return ctrl.Result{}, nil
 	}
-	in, plan, err := r.decide(ctx, repairer, key)
+	in, plan, err := r.decide(ctx, evicter, key)
 	if err != nil || in.Workload == nil {
 		return ctrl.Result{}, err
 	}
@@ -135,7 +135,7 @@ func (r *EvictionReconciler) decide(ctx context.Context, kind workload.Evicter, 
 		return in, plan, err
 	}
 	for {
-		if in, err = r.observe(ctx, ns, kind, key, plan.NeedsLive); err != nil || in.Workload == nil {
+		if in, err = r.load(ctx, ns, kind, key, plan.NeedsLive); err != nil || in.Workload == nil {
 			return in, plan, err
 		}
 		if plan = defense.DecideEviction(in); !plan.NeedsLive {
@@ -144,7 +144,7 @@ func (r *EvictionReconciler) decide(ctx context.Context, kind workload.Evicter, 
 	}
 }
 
-func (r *EvictionReconciler) observe(
+func (r *EvictionReconciler) load(
 	ctx context.Context, ns cluster.Namespace, kind workload.Evicter, key workload.Key, live bool,
 ) (in defense.EvictionInput, err error) {
 	from := client.Reader(nil)
@@ -215,7 +215,7 @@ func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
 	return &change.Status
 }
 
-// tell writes what is in the way of a repair into the record of the release, or that
+// tell writes what is in the way of an eviction into the record of the release, or that
 // nothing is any more. Without a record yet, that comes with it.
 func (r *EvictionReconciler) tell(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, block *defense.EvictionBlock) error {
 	if change == nil {

@@ -150,12 +150,12 @@ func TestLooksListNoPods(t *testing.T) {
 				t.Fatalf("%d pods are listed to observe %+v (%v), want all, and 10 of the revision before", counts.pods, w, err)
 			}
 			counts.pods = 0
-			pod, err := (&PodReconciler{c}).observeRelease(t.Context(), m.updated[0])
+			pod, err := (&PodReconciler{c}).loadRelease(t.Context(), m.updated[0])
 			if err != nil || pod == nil || counts.pods != 0 {
 				t.Errorf("%d pods are listed for a pod, %v, of %v", counts.pods, err, pod)
 			}
 			counts.pods = 0
-			s, err := newChangePodReconciler(c, 1, verify.NewPodHealth(c)).observe(t.Context(), m.batches[0])
+			s, err := newChangePodReconciler(c, 1, verify.NewPodHealth(c)).load(t.Context(), m.batches[0])
 			if err != nil || !s.Defended || counts.pods != 0 {
 				t.Errorf("%d pods are listed for a batch, %v, of %+v", counts.pods, err, s)
 			}
@@ -172,7 +172,7 @@ func BenchmarkLooks(b *testing.B) {
 		b.Run(fmt.Sprintf("at a pod of %d", pods), func(b *testing.B) {
 			r := &PodReconciler{c}
 			for i := 0; b.Loop(); i++ {
-				if _, err := r.observeRelease(b.Context(), m.updated[i%len(m.updated)]); err != nil {
+				if _, err := r.loadRelease(b.Context(), m.updated[i%len(m.updated)]); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -180,7 +180,7 @@ func BenchmarkLooks(b *testing.B) {
 		b.Run(fmt.Sprintf("at a batch of %d", pods), func(b *testing.B) {
 			r := newChangePodReconciler(c, 1, verify.NewPodHealth(c))
 			for i := 0; b.Loop(); i++ {
-				if _, err := r.observe(b.Context(), m.batches[i%len(m.batches)]); err != nil {
+				if _, err := r.load(b.Context(), m.batches[i%len(m.batches)]); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -196,7 +196,7 @@ func BenchmarkLooks(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, _, err := r.observe(b.Context(), ns, &change); err != nil {
+				if _, _, err := r.load(b.Context(), ns, &change); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -421,7 +421,7 @@ func (n native) haltAndRollBack(w *world.World) {
 }
 
 // neverStarts: a release whose image cannot be pulled is rolled back. The controller of a
-// StatefulSet waits for the pod that hangs, which is evicted.
+// StatefulSet waits for the stuck pod, which is evicted.
 func (n native) neverStarts(w *world.World) { n.neverStartsAs(w, n.make()) }
 
 func (n native) neverStartsAs(w *world.World, o client.Object) {
@@ -551,7 +551,7 @@ func (n native) slips(w *world.World) {
 }
 
 // slipsObserved: what was released while nobody looked is recorded, and nothing is done
-// about it where somebody had it only observed before the operator came back.
+// about it where somebody put it into observe mode before the operator came back.
 func (n native) slipsObserved(w *world.World) {
 	must(w, w.Create(n.make()))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -581,7 +581,7 @@ func (n native) baselineSlips(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// owned: what another object owns is only observed, unless a label says otherwise.
+// owned: what another object owns is in observe mode, unless a label says otherwise.
 func (n native) owned(w *world.World) {
 	o := n.make()
 	o.SetOwnerReferences(prometheus(w))
@@ -601,7 +601,7 @@ func (n native) owned(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuspend)
 	w.For(10 * time.Minute)
 	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
-		w.Failf("it is not only observed: %v %v", n.stored(w).GetLabels(), a)
+		w.Failf("it is not in observe mode: %v %v", n.stored(w).GetLabels(), a)
 	}
 	n.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)
 	w.Until("the request is refused", func() bool {
@@ -639,7 +639,7 @@ func adopted(w *world.World) string {
 	return string(owners)
 }
 
-// ownedWhileHalted: what halts it is taken back when it is only observed, because another
+// ownedWhileHalted: what halts it is taken back when it is in observe mode, because another
 // object owns it by now, or it is not defended all the same any more. The block stays.
 func (n native) ownedWhileHalted(late bool) func(*world.World) {
 	return func(w *world.World) {
@@ -694,7 +694,7 @@ func (n native) clonedWhileHalted(w *world.World) {
 	}
 }
 
-// deploymentIsLetGo has a Deployment that is halted be only observed by such a patch.
+// deploymentIsLetGo has a Deployment that is halted be in observe mode by such a patch.
 func deploymentIsLetGo(w *world.World, become string) {
 	w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
 	patch(w, become)

@@ -90,15 +90,15 @@ func (r *OrderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if change.DeletionTimestamp != nil {
 		return ctrl.Result{}, nil
 	}
-	subject, err := r.observe(ctx, &change)
+	subject, err := r.load(ctx, &change)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	return r.checks.run(ctx, subject)
 }
 
-// observe reads all a decision needs.
-func (r *OrderReconciler) observe(ctx context.Context, change *v1alpha1.ChangeWorkload) (s verify.Subject, err error) {
+// load reads all a decision needs.
+func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkload) (s verify.Subject, err error) {
 	s.Release = change
 	if s.Defended, err = r.Defended(ctx, change); err != nil {
 		return s, err
@@ -146,7 +146,7 @@ type orderEnd struct {
 
 // OrderEndReconciler ends the orders of releases whose records were removed
 // before the server was notified, for example because somebody deleted the
-// workload. There are no finalizers, so that nothing hangs. An end that the
+// workload. There are no finalizers, so that nothing is stuck. An end that the
 // server does not get within one deadline, or before the process ends, is
 // dropped.
 type OrderEndReconciler struct {

@@ -75,8 +75,8 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	if err := r.Client.Get(ctx, req.NamespacedName, &object); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	pod := defense.ObservePod(&object)
-	w, err := r.observeRelease(ctx, &object)
+	pod := defense.ReadPod(&object)
+	w, err := r.loadRelease(ctx, &object)
 	if err != nil || w == nil {
 		return ctrl.Result{}, err
 	}
@@ -92,10 +92,10 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	return cluster.Settle(ctx, ctrl.Result{}, r.ReportDenied(ctx, w, nil, err))
 }
 
-// observeRelease finds the workload whose release the pod is part of; nil when
+// loadRelease finds the workload whose release the pod is part of; nil when
 // there is none: the pod belongs to no defended workload, or to an earlier
 // template of it.
-func (r *PodReconciler) observeRelease(ctx context.Context, pod *corev1.Pod) (*defense.Workload, error) {
+func (r *PodReconciler) loadRelease(ctx context.Context, pod *corev1.Pod) (*defense.Workload, error) {
 	ns, err := r.Namespace(ctx, pod.Namespace)
 	if err != nil || !ns.Enrolled {
 		return nil, err
@@ -104,7 +104,7 @@ func (r *PodReconciler) observeRelease(ctx context.Context, pod *corev1.Pod) (*d
 	if err != nil || !ok {
 		return nil, err
 	}
-	w, err := r.Glance(ctx, owner.Key)
+	w, err := r.Summary(ctx, owner.Key)
 	if err != nil || w == nil || w.UID != owner.UID {
 		return nil, err
 	}

@@ -181,7 +181,7 @@ func hasNoNodes(s *randomStory) bool { return !s.nodes }
 
 func hasServer(s *randomStory) bool { return s.options.Server }
 
-// mayBlock: where all is only observed, a block denies nothing, which the judge does not know.
+// mayBlock: where all is in observe mode, a block denies nothing, which the judge does not know.
 func mayBlock(s *randomStory) bool { return !s.options.Settings[settings.NameObserve].Enable }
 
 // send makes an act of a patch.

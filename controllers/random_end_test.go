@@ -53,7 +53,7 @@ func (s *randomStory) calm() {
 	s.rest()
 }
 
-// observed says that the workload is only observed, and enforcing that it is defended in full.
+// observed says that the workload is in observe mode, and enforcing that it is defended in full.
 func (s *randomStory) observed() bool {
 	own := s.stored().GetAnnotations()[v1alpha1.SettingAnnotationPrefix+settings.NameObserve]
 	return own == "enabled" || s.options.Settings[settings.NameObserve].Enable && own == ""
@@ -173,7 +173,7 @@ func (s *randomStory) checkFields() (problems []string) {
 			problems = append(problems, fmt.Sprintf("a user's field is lost: %s is %v, want %v", field, is, want))
 		}
 	}
-	if held := o.GetAnnotations()[v1alpha1.HeldAnnotation]; held != "" && !s.wants.paused && !s.hangs() {
+	if held := o.GetAnnotations()[v1alpha1.HeldAnnotation]; held != "" && !s.wants.paused && !s.isStuck() {
 		problems = append(problems, "still held: "+held)
 	}
 	switch o := o.(type) {
@@ -200,8 +200,8 @@ func (s *randomStory) checkFields() (problems []string) {
 	return problems
 }
 
-// hangs says that a pod is not Ready: a hold waits for it.
-func (s *randomStory) hangs() bool {
+// isStuck says that a pod is not Ready: a hold waits for it.
+func (s *randomStory) isStuck() bool {
 	return slices.ContainsFunc(s.pods(), func(pod *corev1.Pod) bool { return !isReady(pod) })
 }
 

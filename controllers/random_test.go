@@ -306,7 +306,7 @@ func (s *randomStory) play(w *world.World) {
 		s.rest()
 		s.check("after the end of the defense")
 	}
-	if s.restarts() > 0 || s.nodes && s.hangs() {
+	if s.restarts() > 0 || s.nodes && s.isStuck() {
 		s.logf("delete the workload, whose containers may crash, or be pulled, for ever")
 		must(w, w.Delete(s.stored()))
 	}

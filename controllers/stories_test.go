@@ -288,7 +288,7 @@ var stories = []world.Story{
 		backToFirst(w)
 	}},
 	{Name: "roll a release back that hangs", Run: func(w *world.World) {
-		hang(w)
+		releaseStuck(w)
 		if err := w.Patch("web", imagePatch("bad")); err == nil {
 			w.Failf("a version was released that was rolled back")
 		}
@@ -312,7 +312,7 @@ var stories = []world.Story{
 		}
 	}},
 	{Name: "override a quarantine", Run: func(w *world.World) {
-		hang(w)
+		releaseStuck(w)
 		patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"main","image":"bad"}]}}}}`)
 		w.Until("it is told", func() bool {
 			c := w.Change("web")
@@ -454,7 +454,7 @@ var serverStories = []world.Story{
 	}},
 	{Name: "pods are replaced, and checked", Options: withServer(nil), Run: replaced},
 	{Name: "is told of a rollback", Options: withServer(nil), Run: func(w *world.World) {
-		hang(w)
+		releaseStuck(w)
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "is told of a release that replaces another", Moving: true, Options: withServer(nil), Run: func(w *world.World) {
@@ -796,8 +796,8 @@ func failInFlight(w *world.World, d *appsv1.Deployment) {
 	block(w)
 }
 
-// hang is a release whose pods do not come up, and goes.
-func hang(w *world.World) {
+// releaseStuck is a release whose pods do not come up, and goes.
+func releaseStuck(w *world.World) {
 	d := slow(2)
 	d.Annotations = map[string]string{v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s"}
 	create(w, d)

@@ -36,8 +36,8 @@ import (
 // times of a real cluster: those of nodes, of pulls and of back-offs. Hours pass
 // in no time.
 
-// hanging is a release, on nodes, and whether it is rolled back.
-type hanging struct {
+// stuckStory is a release, on nodes, and whether it is rolled back.
+type stuckStory struct {
 	replicas int32
 	// strategy of the Deployment, that of a new one when it is nil.
 	strategy func(*appsv1.Deployment)
@@ -58,8 +58,8 @@ const (
 	// fails and failed are between when what fails is rolled back: two minutes, of
 	// times that are cut to seconds, and what a kubelet takes to tell.
 	fails, failed = 2*time.Minute - time.Second, 3 * time.Minute
-	// hangs and hung are the same of what is slow.
-	hangs, hung = 10*time.Minute - time.Second, 11 * time.Minute
+	// slowFor and stuckFor are the same of what is slow.
+	slowFor, stuckFor = 10*time.Minute - time.Second, 11 * time.Minute
 )
 
 // images of the nodes.
@@ -112,10 +112,10 @@ func at(after time.Duration, do func(*world.World)) func(*world.World) {
 	}
 }
 
-// hangingStories are the releases that must not be rolled back, and those that
+// stuckStories are the releases that must not be rolled back, and those that
 // must.
-func hangingStories() map[string]hanging {
-	stories := map[string]hanging{
+func stuckStories() map[string]stuckStory {
+	stories := map[string]stuckStory{
 		"a node comes after five minutes": {replicas: 5, room: 1, strategy: rolling("1", "0"), to: of("good:2"),
 			meanwhile: at(5*time.Minute, (*world.World).AddNode)},
 		"a migration of four minutes":      {replicas: 3, to: migrating},
@@ -149,9 +149,9 @@ func hangingStories() map[string]hanging {
 				}
 			})},
 		"a quota lets no pod be made": {replicas: 3, strategy: rolling("1", "0"), to: of("good:2"),
-			before: func(w *world.World) { w.SetQuota(true, 3) }, from: hangs, until: hung},
+			before: func(w *world.World) { w.SetQuota(true, 3) }, from: slowFor, until: stuckFor},
 		"a quota lets no pod be made, all new": {replicas: 3, strategy: recreated, to: of("good:2"),
-			before: func(w *world.World) { w.SetQuota(true, 0) }, from: hangs, until: hung,
+			before: func(w *world.World) { w.SetQuota(true, 0) }, from: slowFor, until: stuckFor,
 			restore: func(w *world.World) { w.SetQuota(false, 0) }},
 	}
 	strategies := map[string]func(*appsv1.Deployment){
@@ -161,21 +161,21 @@ func hangingStories() map[string]hanging {
 	for name, strategy := range strategies {
 		for _, replicas := range []int32{1, 3, 10, 100} {
 			stories[fmt.Sprintf("no such image, %d replicas, %s", replicas, name)] =
-				hanging{replicas: replicas, strategy: strategy, to: of("missing"), from: fails, until: failed}
+				stuckStory{replicas: replicas, strategy: strategy, to: of("missing"), from: fails, until: failed}
 		}
 		for _, replicas := range []int32{1, 3, 10} {
 			for _, image := range []string{"ends", "crashes", "crashes-20s"} {
 				stories[fmt.Sprintf("no probe, %s, %d replicas, %s", image, replicas, name)] =
-					hanging{replicas: replicas, strategy: strategy, to: unprobed(image), from: fails, until: failed}
+					stuckStory{replicas: replicas, strategy: strategy, to: unprobed(image), from: fails, until: failed}
 			}
 		}
 	}
 	return stories
 }
 
-// TestHanging tells them, and that the workload is well in the end.
-func TestHanging(t *testing.T) {
-	for name, h := range hangingStories() {
+// TestStuck tells them, and that the workload is well in the end.
+func TestStuck(t *testing.T) {
+	for name, h := range stuckStories() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := world.Play(t, world.Story{Name: name, Run: h.tell}, world.Options{Nodes: 5, Images: images, NodeRoom: h.room, Verbose: *verbose})
@@ -186,7 +186,7 @@ func TestHanging(t *testing.T) {
 	}
 }
 
-func (h *hanging) tell(w *world.World) {
+func (h *stuckStory) tell(w *world.World) {
 	d := probed(h.replicas).Obj()
 	if h.strategy != nil {
 		h.strategy(d)

@@ -640,7 +640,7 @@ func TestRollbackLimitIsWrittenOnlyToHold(t *testing.T) {
 		"off": {map[string]v1alpha1.OpsConfigValue{settings.NameLimit: {Content: "5/10m"}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := world.Reference(t, world.Story{Name: "roll back", Options: world.Options{Settings: test.settings}, Run: hang})
+			e := world.Reference(t, world.Story{Name: "roll back", Options: world.Options{Settings: test.settings}, Run: releaseStuck})
 			if got := slices.ContainsFunc(e.Writes, counts); got != test.want {
 				t.Errorf("counted: %t, want %t; written: %q", got, test.want, e.Writes)
 			}

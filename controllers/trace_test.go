@@ -103,7 +103,7 @@ func TestTrace(t *testing.T) {
 			once(w, v1alpha1.EventOptedOut)
 		}},
 		{Name: "opt out with versions in quarantine", Run: func(w *world.World) {
-			hang(w)
+			releaseStuck(w)
 			before := w.Deployment("web").Annotations[v1alpha1.QuarantinedAnnotation]
 			patch(w, optOut)
 			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "quarantine")

@@ -125,7 +125,7 @@ func unlabelled(o client.Object) bool {
 	if !ok || metav1.GetControllerOf(object) == nil {
 		return false
 	}
-	pod := defense.ObservePod(object)
+	pod := defense.ReadPod(object)
 	return isUnlabelled(&pod)
 }
 
@@ -177,9 +177,9 @@ func podChanged() predicate.Predicate {
 			if !ok1 || !ok2 || metav1.GetControllerOf(after) == nil {
 				return false
 			}
-			o, n := defense.ObservePod(before), defense.ObservePod(after)
+			o, n := defense.ReadPod(before), defense.ReadPod(after)
 			return o.Ready != n.Ready || o.Terminating != n.Terminating || o.Ended != n.Ended || o.UID != n.UID ||
-				!o.RestartedAt.Equal(n.RestartedAt) || o.Hang.Fails() != n.Hang.Fails()
+				!o.RestartedAt.Equal(n.RestartedAt) || o.Stuck.Fails() != n.Stuck.Fails()
 		},
 	}
 }
@@ -194,7 +194,7 @@ func podFails() predicate.Predicate {
 			if !ok1 || !ok2 || metav1.GetControllerOf(after) == nil {
 				return false
 			}
-			o, n := defense.ObservePod(before), defense.ObservePod(after)
+			o, n := defense.ReadPod(before), defense.ReadPod(after)
 			if n.Terminating || n.Ended {
 				return false
 			}
@@ -412,7 +412,7 @@ func (r *PodReconciler) podsOfSecondary(kind workload.Kind, s workload.Secondary
 }
 
 func (r *PodReconciler) podsOf(ctx context.Context, kind workload.Kind, key types.NamespacedName) []reconcile.Request {
-	w, err := kind.Glance(ctx, r.Cached, key)
+	w, err := kind.Summary(ctx, r.Cached, key)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "find the pods of a workload", "workload", key)
 	}

@@ -56,7 +56,7 @@ type WorkloadReconciler struct {
 	// unenrolled are the versions workloads outside of the defense were last
 	// seen with. It only spares baselines a doubt that their times leave, so
 	// that it is gone after a restart does no harm.
-	unenrolled sync.Map // workload.Key -> sighting
+	unenrolled sync.Map // workload.Key -> seenVersion
 	// held are the workloads whose releases were kept back when they were seen last,
 	// and deleted those of them that are gone, for a day. Both are in memory only: of
 	// what is deleted while no leader is there, only the audit log of the API server
@@ -92,8 +92,8 @@ func newWorkloadReconciler(c *cluster.Cluster, server bool) *WorkloadReconciler 
 	return &WorkloadReconciler{Cluster: c, server: server, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock), processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock)}
 }
 
-// sighting is a workload with the version of its template.
-type sighting struct {
+// seenVersion is a workload with the version of its template.
+type seenVersion struct {
 	uid     types.UID
 	version string
 }
@@ -148,7 +148,7 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	r.seeHeld(ns, key, w)
 	r.reportTooLarge(ns, key, w)
 	r.reportUnknown(ctx, ns, key, w)
-	in, err := r.observe(ctx, ns, w)
+	in, err := r.load(ctx, ns, w)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -287,7 +287,7 @@ func (r *WorkloadReconciler) denied(ctx context.Context, in defense.WorkloadInpu
 	return r.ReportDenied(ctx, w, change, err)
 }
 
-func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, w *defense.Workload) (in defense.WorkloadInput, err error) {
+func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *defense.Workload) (in defense.WorkloadInput, err error) {
 	in = defense.WorkloadInput{Now: r.Clock.Now(), Workload: w, Enrolled: ns.Enrolled}
 	key := workload.Key{GroupKind: w.GVK.GroupKind(), NamespacedName: types.NamespacedName{Namespace: w.Namespace, Name: w.Name}}
 	if !in.Enrolled {
@@ -296,7 +296,7 @@ func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, 
 		}
 	} else {
 		seen, _ := r.unenrolled.Load(key)
-		if s, ok := seen.(sighting); ok && s.uid == w.UID {
+		if s, ok := seen.(seenVersion); ok && s.uid == w.UID {
 			in.SeenBefore = s.version
 		}
 		if in.DefendedSince, in.Installed, err = r.DefendedSince(ctx, w); err != nil {
@@ -319,7 +319,7 @@ func (r *WorkloadReconciler) observe(ctx context.Context, ns cluster.Namespace, 
 // enrolled is believed of a young revision only from the API server. What is older than
 // the enrolment its times tell.
 func (r *WorkloadReconciler) sight(ctx context.Context, key workload.Key, w *defense.Workload) error {
-	now := sighting{uid: w.UID, version: w.Version}
+	now := seenVersion{uid: w.UID, version: w.Version}
 	if seen, ok := r.unenrolled.Load(key); ok && seen == now {
 		return nil
 	}
@@ -410,7 +410,7 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 	p.DropAnnotation(v1alpha1.OverrideStaleAnnotation)
 	p.Resume(kind)
 	if in.Enrolled && !defense.OptedOut(w.Labels) {
-		p.GiveBack(kind) // it is only observed
+		p.GiveBack(kind) // it is in observe mode
 	} else {
 		p.GiveBackUnseen(kind)
 	}
@@ -425,8 +425,8 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 		r.left(w, *left)
 	}
 	// No other event: in a namespace that left the defense this was the last write,
-	// the release tells of one that admission saw, and of what is only observed.
-	log.FromContext(ctx).Info("lifted the block of a workload that left the defense, or is only observed")
+	// the release tells of one that admission saw, and of what is in observe mode.
+	log.FromContext(ctx).Info("lifted the block of a workload that left the defense, or is in observe mode")
 	return nil
 }
 
@@ -450,7 +450,7 @@ func (r *WorkloadReconciler) letGo(ctx context.Context, w *defense.Workload) err
 		o = defense.OptOut{While: while, Owner: strings.ReplaceAll(w.ObservingOwner(), " ", "/"), User: "somebody whom admission did not see"}
 		r.left(w, o)
 	}
-	log.FromContext(ctx).Info("took the halt or the hold of a workload back, which is only observed because of its owner", "owner", w.ObservingOwner())
+	log.FromContext(ctx).Info("took the halt or the hold of a workload back, which is in observe mode because of its owner", "owner", w.ObservingOwner())
 	return nil
 }
 

@@ -56,10 +56,10 @@ type claim struct {
 	tokens    []string
 }
 
-// observeClaim reads the headers. It fails when no content could make the
+// readClaim reads the headers. It fails when no content could make the
 // signature acceptable, so that such a request costs neither reading nor
 // hashing. Its errors quote nothing of the request.
-func (s *Server) observeClaim(r *http.Request) (*claim, error) {
+func (s *Server) readClaim(r *http.Request) (*claim, error) {
 	if s.opts.Tokens == nil {
 		return nil, errNoToken
 	}
@@ -138,7 +138,7 @@ type signedHandler func(w http.ResponseWriter, r *http.Request, body []byte) (ha
 func (s *Server) signedBody(next signedHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(context.WithValue(r.Context(), arrivedKey{}, time.Now()))
-		c, err := s.observeClaim(r)
+		c, err := s.readClaim(r)
 		if err != nil {
 			s.refuse(w, r, err)
 			return
@@ -218,7 +218,7 @@ func readBody(from io.Reader, length int) ([]byte, error) {
 // that one may be repeated while its timestamp is accepted.
 func (s *Server) signedQuery(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := s.observeClaim(r)
+		c, err := s.readClaim(r)
 		if err != nil {
 			s.refuse(w, r, err)
 			return

@@ -146,7 +146,7 @@ func (s *Server) findSuspended(w http.ResponseWriter, r *http.Request, namespace
 	defer cancel()
 	found = []suspendedWorkload{}
 	for _, kind := range kinds {
-		of, err := observeSuspended(ctx, s.opts.View, kind, namespace, s.opts.Clock.Now())
+		of, err := listSuspended(ctx, s.opts.View, kind, namespace, s.opts.Clock.Now())
 		if err != nil {
 			s.opts.Log.Error(err, "list suspended workloads")
 			writeJSON(w, http.StatusServiceUnavailable, codeAnswer{http.StatusServiceUnavailable, "the cluster can't be read now, try again"})
@@ -160,10 +160,10 @@ func (s *Server) findSuspended(w http.ResponseWriter, r *http.Request, namespace
 	return found, true
 }
 
-// observeSuspended lists the workloads of a kind under defense that are blocked. The
+// listSuspended lists the workloads of a kind under defense that are blocked. The
 // lists share their objects with the cache and are only
 // read.
-func observeSuspended(ctx context.Context, view cluster.View, kind workload.Kind, namespace string, now time.Time) ([]suspendedWorkload, error) {
+func listSuspended(ctx context.Context, view cluster.View, kind workload.Kind, namespace string, now time.Time) ([]suspendedWorkload, error) {
 	list := kind.ObjectList()
 	if err := view.Cached.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1alpha1.SuspendLabel},
 		client.UnsafeDisableDeepCopy); err != nil {

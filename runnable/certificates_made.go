@@ -115,7 +115,7 @@ type observed struct {
 
 // ensure implements certificateSource.
 func (m *madeCertificates) ensure(ctx context.Context) error {
-	o, unseen := m.observe(ctx)
+	o, unseen := m.load(ctx)
 	if o == nil {
 		return unseen
 	}
@@ -123,7 +123,7 @@ func (m *madeCertificates) ensure(ctx context.Context) error {
 	if o.secret != nil {
 		data = o.secret.Data
 	}
-	d, err := m.policy.Decide(certificates.Observation{Data: data, Serving: m.serving.Load(), Known: m.known, Trust: m.trust, Now: o.now})
+	d, err := m.policy.Decide(certificates.State{Data: data, Serving: m.serving.Load(), Known: m.known, Trust: m.trust, Now: o.now})
 	if err != nil {
 		return err
 	}
@@ -142,11 +142,11 @@ func (m *madeCertificates) ensure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// observe reads the configurations, and only then the Secret: updated as they
+// load reads the configurations, and only then the Secret: updated as they
 // were, they get no bundle that is older than the one they have. Where one cannot
 // be read, nothing is known of what API servers know; what is stored is served
 // all the same.
-func (m *madeCertificates) observe(ctx context.Context) (*observed, error) {
+func (m *madeCertificates) load(ctx context.Context) (*observed, error) {
 	o := &observed{}
 	var unseen error
 	var bundles [][]byte
@@ -168,7 +168,7 @@ func (m *madeCertificates) observe(ctx context.Context) (*observed, error) {
 		o.secret = secret
 	}
 	o.now = m.o.Clock.Now()
-	m.trust = m.trust.Observe(bundles, o.now)
+	m.trust = m.trust.Update(bundles, o.now)
 	return o, unseen
 }
 

@@ -223,7 +223,7 @@ func TestStaleReplicaDoesNotNarrow(t *testing.T) {
 	// The other one read the configurations, and what it makes of the Secret is
 	// old by the time it writes.
 	stale := c.replica(c.client, true)
-	o, err := stale.made.observe(ctx)
+	o, err := stale.made.load(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

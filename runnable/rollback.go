@@ -65,8 +65,8 @@ func (s *RollbackScanner) SetupWithManager(mgr ctrl.Manager) error {
 	err := b.
 		// A release is suspended, which self-healing rolls back.
 		Watches(&v1alpha1.ChangeWorkload{}, to(s.WorkloadOf)).
-		// A pod hangs, at something else than before.
-		Watches(&corev1.Pod{}, to(s.workloadOfPod), builder.WithPredicates(hangs())).
+		// A pod is stuck, at something else than before.
+		Watches(&corev1.Pod{}, to(s.workloadOfPod), builder.WithPredicates(isStuck())).
 		// The namespace is enrolled.
 		Watches(cluster.NamespaceObject(), to(s.WorkloadsOf),
 			builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -88,7 +88,7 @@ func to(requests handler.TypedMapFunc[client.Object, workload.Key]) handler.Type
 
 // Reconcile looks at one workload.
 func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
-	in, found, err := s.ObserveRollback(ctx, key)
+	in, found, err := s.LoadRollback(ctx, key)
 	if err != nil || !found {
 		return ctrl.Result{}, err
 	}
@@ -101,7 +101,7 @@ func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl
 			return ctrl.Result{RequeueAfter: time.Second}, nil
 		}
 		read[plan.Rollback.Pod] = true
-		if in, err = s.observeLive(ctx, in, plan.Rollback.Pod); err != nil {
+		if in, err = s.loadLive(ctx, in, plan.Rollback.Pod); err != nil {
 			return ctrl.Result{}, err
 		}
 		plan = defense.DecideRollback(in)
@@ -147,9 +147,9 @@ func (s *RollbackScanner) releasing(ctx context.Context, setting client.Object) 
 	return cluster.RequestsBy(ctx, s.View, &v1alpha1.ChangeWorkloadList{}, keyOf, s.WhereInForce(setting)...)
 }
 
-// hangs lets through pods that hang at something else than before. That pods
+// isStuck lets through stuck pods at something else than before. That pods
 // come and go, and become ready, the workload's own status tells.
-func hangs() predicate.Predicate {
+func isStuck() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -158,7 +158,7 @@ func hangs() predicate.Predicate {
 			if !ok1 || !ok2 {
 				return false
 			}
-			was, is := defense.ObserveHang(before), defense.ObserveHang(after)
+			was, is := defense.ReadStuck(before), defense.ReadStuck(after)
 			return is != nil && (was == nil || was.Reason != is.Reason || was.Slow != is.Slow)
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },

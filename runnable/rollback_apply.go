@@ -37,9 +37,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// observeLive reads a pod from the API server, and its node: a rollback because of it
+// loadLive reads a pod from the API server, and its node: a rollback because of it
 // must not be decided on a view that is behind, nor because a node does not answer.
-func (s *RollbackScanner) observeLive(ctx context.Context, in defense.RollbackInput, pod string) (defense.RollbackInput, error) {
+func (s *RollbackScanner) loadLive(ctx context.Context, in defense.RollbackInput, pod string) (defense.RollbackInput, error) {
 	var live corev1.Pod
 	err := s.Live.Get(ctx, types.NamespacedName{Namespace: in.Workload.Namespace, Name: pod}, &live)
 	if client.IgnoreNotFound(err) != nil {
@@ -51,7 +51,7 @@ func (s *RollbackScanner) observeLive(ctx context.Context, in defense.RollbackIn
 		case in.Pods[i].Name != pod:
 			pods = append(pods, in.Pods[i])
 		case err == nil && live.UID == in.Pods[i].UID:
-			pods = append(pods, defense.ObservePod(&live))
+			pods = append(pods, defense.ReadPod(&live))
 			node = live.Spec.NodeName
 		}
 	}
@@ -59,8 +59,8 @@ func (s *RollbackScanner) observeLive(ctx context.Context, in defense.RollbackIn
 	if node == "" {
 		return in, nil
 	}
-	silent, err := s.SilentNodes(ctx, []string{node})
-	in.Pods = defense.OnSilentNodes(in.Pods, silent)
+	unreachable, err := s.UnreachableNodes(ctx, []string{node})
+	in.Pods = defense.OnUnreachableNodes(in.Pods, unreachable)
 	return in, err
 }
 

@@ -243,7 +243,7 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 		t.Error("nobody is asked about what is created")
 	}
 	if blocked == 0 || held == 0 || checked == 0 || observed == 0 {
-		t.Errorf("%d changes denied by the block, %d by the quarantine, %d for policies, %d only observed: the test tests nothing", blocked, held, checked, observed)
+		t.Errorf("%d changes denied by the block, %d by the quarantine, %d for policies, %d in observe mode: the test tests nothing", blocked, held, checked, observed)
 	}
 	t.Logf("%d changes: %d denied by the block, %d by the quarantine", len(updates()), blocked, held)
 }
@@ -255,7 +255,7 @@ func without(labels map[string]string, key string) map[string]string {
 }
 
 // testOwned changes who owns what a change is about that the block denies: its webhook is
-// called if it still denies, and so an owner can always change what is only observed. It
+// called if it still denies, and so an owner can always change what is in observe mode. It
 // returns how often it is not called.
 func testOwned(t *testing.T, k kindOfTest, block matchconditions.Matcher, denied update) (observed int) {
 	t.Helper()

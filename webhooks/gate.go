@@ -63,7 +63,7 @@ const (
 // A release that needs an override is never asked about. Without a valid one it
 // is denied anyway. With one, somebody has decided that this release must get
 // through, maybe to repair an outage that the server is part of; no second gate
-// gets in the way of that, nor of a way back.
+// gets in the way of that, nor of an undo.
 func mustAsk(req *admission.Request, r *defense.AdmissionRequest) bool {
 	dryRun := req.DryRun != nil && *req.DryRun
 	return r.Releases() && !r.Own && !defense.OptedOut(r.New.Labels) && !r.NeedsOverride() && !r.GoesBack() && !dryRun

@@ -26,9 +26,9 @@ import (
 // pastTimeout bounds the reading of the past, which waits while the cache starts.
 const pastTimeout = 500 * time.Millisecond
 
-// observePast adds the past to a request whose answer depends on it. Where it
-// is not known, the request is not a way back.
-func (o *Options) observePast(ctx context.Context, r *defense.AdmissionRequest, stored *object) {
+// loadPast adds the past to a request whose answer depends on it. Where it
+// is not known, the request is not an undo.
+func (o *Options) loadPast(ctx context.Context, r *defense.AdmissionRequest, stored *object) {
 	if o.Past == nil || stored == nil || !r.NeedsPast() && r.Hold == nil {
 		return
 	}
@@ -42,9 +42,9 @@ func (o *Options) observePast(ctx context.Context, r *defense.AdmissionRequest, 
 	r.Past = &past
 }
 
-// observeHold adds to a request that begins a rollout whether that is to be held. Where
+// loadHold adds to a request that begins a rollout whether that is to be held. Where
 // it is not known, it is not held: the controller holds it when it sees it.
-func (o *Options) observeHold(ctx context.Context, r *defense.AdmissionRequest) {
+func (o *Options) loadHold(ctx context.Context, r *defense.AdmissionRequest) {
 	if o.Hold == nil || !r.NeedsHold() {
 		return
 	}

@@ -109,7 +109,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 		}
 		within, cancel := context.WithTimeout(ctx, policies.MaxAtAdmission)
 		defer cancel()
-		o.observePast(within, &request, stored)
+		o.loadPast(within, &request, stored)
 		if o.Policies == nil || object.deleting || !request.IsChecked() {
 			return admission.Allowed(""), nil
 		}

@@ -131,7 +131,7 @@ func testPolicy(t *testing.T, k kindOfTest) {
 		"one that is going": {policies: []v1alpha1.DefensePolicy{no}, before: stored,
 			after: strings.Replace(changed, `"name":"sleep"`, `"name":"sleep","deletionTimestamp":"2026-01-01T00:00:00Z"`, 1)},
 		"opted out": {policies: []v1alpha1.DefensePolicy{no}, before: stored, after: strings.Replace(changed, `"labels":{`, `"labels":{`+labelled(v1alpha1.DefenseLabel, "disabled"), 1)},
-		"only observed": {policies: []v1alpha1.DefensePolicy{no}, before: stored,
+		"in observe mode": {policies: []v1alpha1.DefensePolicy{no}, before: stored,
 			after: annotatedWith(changed, v1alpha1.SettingAnnotationPrefix+settings.NameObserve, "enabled"), warnings: []string{"allowed in observe mode"}},
 		"a policy that observes":                {policies: []v1alpha1.DefensePolicy{observes}, before: stored, after: changed, warnings: []string{"default/observes/check: it is no"}},
 		"a policy that is disabled":             {policies: []v1alpha1.DefensePolicy{disabled}, before: stored, after: changed},

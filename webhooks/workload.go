@@ -71,7 +71,7 @@ type Options struct {
 	// HoldSteps are the times of a hold.
 	HoldSteps defense.HoldSteps
 	// Past reads what is known of the releases of a workload, by namespace and UID,
-	// from a cache. Nil, or an error: no request is a way back.
+	// from a cache. Nil, or an error: no request is an undo.
 	Past func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error)
 	// Known says from a cache what is known of a workload that is to be released, by the
 	// UID that the request names, which is empty when it is being created. Nil knows of
@@ -178,8 +178,8 @@ func newMutating(o Options, kind workload.Kind) handler {
 			if object.deleting {
 				return response, nil
 			}
-			o.observeHold(ctx, &request)
-			o.observePast(ctx, &request, stored)
+			o.loadHold(ctx, &request)
+			o.loadPast(ctx, &request, stored)
 			changes := defense.MutateAdmission(request)
 			response.Patches = patch(object, changes)
 			if putBack := request.PutBack(changes); putBack != "" {
@@ -239,7 +239,7 @@ func newQuarantine(o Options, kind workload.Kind) handler {
 // answerer answers a request, or says why it cannot.
 type answerer func(context.Context, *admission.Request) (admission.Response, error)
 
-// judge answers with a verdict on a request. A workload that is only observed is
+// judge answers with a verdict on a request. A workload that is in observe mode is
 // denied nothing.
 func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest) defense.AdmissionVerdict) answerer {
 	return func(ctx context.Context, req *admission.Request) (admission.Response, error) {
@@ -247,20 +247,20 @@ func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest)
 		if err != nil {
 			return admission.Response{}, err
 		}
-		o.observePast(ctx, &request, stored)
+		o.loadPast(ctx, &request, stored)
 		verdict := decide(request)
 		if verdict.Allowed || object.deleting {
 			return admission.Allowed(""), nil
 		}
 		if by := observedBy(ctx, o, &request); by != "" {
 			metrics.DryRun(kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
-			return admission.Allowed("").WithWarnings(verdict.Observed(by).Warning), nil
+			return admission.Allowed("").WithWarnings(verdict.AsWarning(by).Warning), nil
 		}
 		return admission.Denied(verdict.Message), nil
 	}
 }
 
-// observedBy says what makes the workload of a request only observed, if
+// observedBy says what makes the workload of a request in observe mode, if
 // something does, with the annotations that the request gives it. Where its settings
 // are not known none has it observed; its owner does anyway, as the match conditions of
 // the block say, too.
@@ -271,7 +271,7 @@ func observedBy(ctx context.Context, o *Options, r *defense.AdmissionRequest) st
 		defer cancel()
 		known, err := o.Settings(ctx, r.Namespace, r.New.Annotations)
 		if err != nil {
-			o.Log.Error(err, "treating a workload as if no setting had it only observed, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+			o.Log.Error(err, "treating a workload as if no setting put it into observe mode, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
 		} else {
 			s = known
 		}

@@ -130,8 +130,8 @@ func fingerprint(cert *x509.Certificate) Fingerprint { return sha256.Sum256(cert
 // every webhook carries, and since when it has seen that, look by look.
 type Trust map[Fingerprint]time.Time
 
-// Observe is the trust after another look, at the bundles of all webhooks.
-func (t Trust) Observe(bundles [][]byte, now time.Time) Trust {
+// Update returns the trust after another read of the bundles of all webhooks.
+func (t Trust) Update(bundles [][]byte, now time.Time) Trust {
 	next := Trust{}
 	for i, bundle := range bundles {
 		seen := Trust{}
@@ -211,8 +211,8 @@ func (p Policy) readServing(certPEM, keyPEM []byte, bundle []*x509.Certificate, 
 	return &Serving{Certificate: pair, Root: chains[0][len(chains[0])-1], certPEM: certPEM, keyPEM: keyPEM}, nil
 }
 
-// Observation is what a replica decides on.
-type Observation struct {
+// State is what a replica decides on.
+type State struct {
 	// Data of the Secret; empty when there is none.
 	Data map[string][]byte
 	// Serving is what the replica serves, nil before it does.
@@ -238,7 +238,7 @@ type Decision struct {
 func (d *Decision) Bundle() []byte { return d.Data[BundleKey] }
 
 // Decide says what the Secret has to contain.
-func (p Policy) Decide(o Observation) (*Decision, error) {
+func (p Policy) Decide(o State) (*Decision, error) {
 	d := &Decision{Data: maps.Clone(o.Data)}
 	if d.Data == nil {
 		d.Data = map[string][]byte{}
@@ -311,7 +311,7 @@ func bounded(bundle []*x509.Certificate, stored *Serving, previous *pki.KeyPair)
 
 // signer is the authority that has to sign a new certificate in the place of the
 // one that is stored; nil while that is good.
-func (p Policy) signer(o Observation, stored *Serving, newest, previous *pki.KeyPair) *pki.KeyPair {
+func (p Policy) signer(o State, stored *Serving, newest, previous *pki.KeyPair) *pki.KeyPair {
 	settled := o.Trust.settled(newest.Cert, o.Now, p.Settle())
 	signer := newest
 	if !settled && previous != nil {

@@ -33,7 +33,7 @@ var (
 )
 
 // decide decides, and checks what has to be so whatever was decided.
-func decide(t *testing.T, p Policy, o Observation) *Decision {
+func decide(t *testing.T, p Policy, o State) *Decision {
 	t.Helper()
 	d, err := p.Decide(o)
 	if err != nil {
@@ -55,7 +55,7 @@ func decide(t *testing.T, p Policy, o Observation) *Decision {
 		}
 	}
 	// What was decided is good: nothing more is to be done about it.
-	again, err := p.Decide(Observation{Data: d.Data, Serving: o.Serving, Known: o.Known, Trust: o.Trust, Now: o.Now})
+	again, err := p.Decide(State{Data: d.Data, Serving: o.Serving, Known: o.Known, Trust: o.Trust, Now: o.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func decide(t *testing.T, p Policy, o Observation) *Decision {
 
 // trusting is trust in what a bundle has since some time.
 func trusting(bundle []byte, since time.Time) Trust {
-	return Trust{}.Observe([][]byte{bundle}, since)
+	return Trust{}.Update([][]byte{bundle}, since)
 }
 
 func signedBy(t *testing.T, d *Decision, ca *x509.Certificate) {
@@ -78,7 +78,7 @@ func signedBy(t *testing.T, d *Decision, ca *x509.Certificate) {
 }
 
 func TestDecide(t *testing.T) {
-	first := decide(t, policy, Observation{Now: start})
+	first := decide(t, policy, State{Now: start})
 	a := authorities(first.Bundle(), start)[0]
 	if got := a.NotAfter.Sub(start); got != 900*24*time.Hour {
 		t.Errorf("the authority is valid for %s", got)
@@ -100,14 +100,14 @@ func TestDecide(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := with(first.Data, CertKey, fresh.CertPEM, KeyKey, fresh.KeyPEM)
-	pending := decide(t, policy, Observation{Data: old, Trust: trusted, Now: caDue})
+	pending := decide(t, policy, State{Data: old, Trust: trusted, Now: caDue})
 	b := authorities(pending.Bundle(), caDue)[0]
 	if pending.Data[PreviousCAKey] == nil || len(authorities(pending.Bundle(), caDue)) != 2 {
 		t.Fatalf("no overlap: %q", pending.Changes)
 	}
 	both := trusting(pending.Bundle(), caDue)
 	settled := caDue.Add(policy.Settle())
-	succeeded := decide(t, policy, Observation{Data: pending.Data, Trust: both, Now: settled})
+	succeeded := decide(t, policy, State{Data: pending.Data, Trust: both, Now: settled})
 
 	foreignCA, err := pki.NewCA("cert-manager", start, policy.CAValidity())
 	if err != nil {
@@ -123,7 +123,7 @@ func TestDecide(t *testing.T) {
 	}
 
 	for name, test := range map[string]struct {
-		o Observation
+		o State
 		// wantSame certificate as in the Secret, or else one by wantBy.
 		wantSame bool
 		wantBy   *x509.Certificate
@@ -133,66 +133,66 @@ func TestDecide(t *testing.T) {
 		wantChanges bool
 		wantPrev    bool
 	}{
-		"good":                   {o: Observation{Data: first.Data, Trust: trusted, Now: start.Add(time.Hour)}, wantSame: true, wantCAs: 1},
-		"good, not injected yet": {o: Observation{Data: first.Data, Now: start.Add(time.Hour)}, wantSame: true, wantCAs: 1},
+		"good":                   {o: State{Data: first.Data, Trust: trusted, Now: start.Add(time.Hour)}, wantSame: true, wantCAs: 1},
+		"good, not injected yet": {o: State{Data: first.Data, Now: start.Add(time.Hour)}, wantSame: true, wantCAs: 1},
 		"due": {
-			o: Observation{Data: first.Data, Trust: trusted, Now: start.Add(61 * 24 * time.Hour)}, wantBy: a, wantCAs: 1, wantChanges: true,
+			o: State{Data: first.Data, Trust: trusted, Now: start.Add(61 * 24 * time.Hour)}, wantBy: a, wantCAs: 1, wantChanges: true,
 		},
 		"due, injection fails": {
-			o: Observation{Data: first.Data, Now: start.Add(61 * 24 * time.Hour)}, wantBy: a, wantCAs: 1, wantChanges: true,
+			o: State{Data: first.Data, Now: start.Add(61 * 24 * time.Hour)}, wantBy: a, wantCAs: 1, wantChanges: true,
 		},
 		"expired long ago": {
-			o: Observation{Data: first.Data, Now: start.Add(1000 * 24 * time.Hour)}, wantNew: true, wantCAs: 1, wantChanges: true,
+			o: State{Data: first.Data, Now: start.Add(1000 * 24 * time.Hour)}, wantNew: true, wantCAs: 1, wantChanges: true,
 		},
-		"successor due":     {o: Observation{Data: old, Trust: trusted, Now: caDue}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true, wantPrev: true},
-		"successor waits":   {o: Observation{Data: pending.Data, Trust: both, Now: settled.Add(-time.Second)}, wantSame: true, wantCAs: 2, wantPrev: true},
-		"successor unknown": {o: Observation{Data: pending.Data, Trust: trusted, Now: settled.Add(time.Hour)}, wantSame: true, wantCAs: 2, wantPrev: true},
+		"successor due":     {o: State{Data: old, Trust: trusted, Now: caDue}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true, wantPrev: true},
+		"successor waits":   {o: State{Data: pending.Data, Trust: both, Now: settled.Add(-time.Second)}, wantSame: true, wantCAs: 2, wantPrev: true},
+		"successor unknown": {o: State{Data: pending.Data, Trust: trusted, Now: settled.Add(time.Hour)}, wantSame: true, wantCAs: 2, wantPrev: true},
 		"successor unknown, certificate due": {
-			o: Observation{Data: pending.Data, Trust: trusted, Now: caDue.Add(61 * 24 * time.Hour)}, wantBy: a, wantCAs: 2, wantChanges: true, wantPrev: true,
+			o: State{Data: pending.Data, Trust: trusted, Now: caDue.Add(61 * 24 * time.Hour)}, wantBy: a, wantCAs: 2, wantChanges: true, wantPrev: true,
 		},
-		"succession":       {o: Observation{Data: pending.Data, Trust: both, Now: settled}, wantBy: b, wantCAs: 2, wantChanges: true},
-		"after succession": {o: Observation{Data: succeeded.Data, Trust: both, Now: settled.Add(time.Hour)}, wantSame: true, wantCAs: 2},
+		"succession":       {o: State{Data: pending.Data, Trust: both, Now: settled}, wantBy: b, wantCAs: 2, wantChanges: true},
+		"after succession": {o: State{Data: succeeded.Data, Trust: both, Now: settled.Add(time.Hour)}, wantSame: true, wantCAs: 2},
 		"after succession, predecessor expired": {
-			o: Observation{Data: succeeded.Data, Trust: both, Now: a.NotAfter}, wantBy: b, wantCAs: 1, wantChanges: true,
+			o: State{Data: succeeded.Data, Trust: both, Now: a.NotAfter}, wantBy: b, wantCAs: 1, wantChanges: true,
 		},
 		"Secret removed": {
-			o: Observation{Serving: first.Stored, Known: first.Bundle(), Trust: trusted, Now: start}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
+			o: State{Serving: first.Stored, Known: first.Bundle(), Trust: trusted, Now: start}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
 		},
 		"Secret removed, certificate expired": {
-			o: Observation{Serving: first.Stored, Known: first.Bundle(), Trust: trusted, Now: start.Add(policy.Validity)}, wantNew: true, wantCAs: 2, wantChanges: true,
+			o: State{Serving: first.Stored, Known: first.Bundle(), Trust: trusted, Now: start.Add(policy.Validity)}, wantNew: true, wantCAs: 2, wantChanges: true,
 		},
 		"Secret emptied": {
-			o: Observation{Data: map[string][]byte{CertKey: {}, KeyKey: {}}, Now: start}, wantNew: true, wantCAs: 1, wantChanges: true,
+			o: State{Data: map[string][]byte{CertKey: {}, KeyKey: {}}, Now: start}, wantNew: true, wantCAs: 1, wantChanges: true,
 		},
-		"certificate lost":               {o: Observation{Data: with(first.Data, CertKey, nil), Now: start}, wantBy: a, wantCAs: 1, wantChanges: true},
-		"certificate lost, served here":  {o: Observation{Data: with(first.Data, CertKey, nil), Serving: first.Stored, Now: start}, wantSame: true, wantCAs: 1, wantChanges: true},
-		"certificate lost while waiting": {o: Observation{Data: with(pending.Data, KeyKey, []byte("x")), Trust: both, Now: caDue}, wantBy: a, wantCAs: 2, wantChanges: true, wantPrev: true},
-		"certificate of others":          {o: Observation{Data: with(first.Data, CertKey, otherHosts.CertPEM, KeyKey, otherHosts.KeyPEM), Now: start}, wantBy: a, wantCAs: 1, wantChanges: true},
+		"certificate lost":               {o: State{Data: with(first.Data, CertKey, nil), Now: start}, wantBy: a, wantCAs: 1, wantChanges: true},
+		"certificate lost, served here":  {o: State{Data: with(first.Data, CertKey, nil), Serving: first.Stored, Now: start}, wantSame: true, wantCAs: 1, wantChanges: true},
+		"certificate lost while waiting": {o: State{Data: with(pending.Data, KeyKey, []byte("x")), Trust: both, Now: caDue}, wantBy: a, wantCAs: 2, wantChanges: true, wantPrev: true},
+		"certificate of others":          {o: State{Data: with(first.Data, CertKey, otherHosts.CertPEM, KeyKey, otherHosts.KeyPEM), Now: start}, wantBy: a, wantCAs: 1, wantChanges: true},
 		"authority's key lost": {
-			o: Observation{Data: with(first.Data, CAKey, nil), Trust: trusted, Now: start}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
+			o: State{Data: with(first.Data, CAKey, nil), Trust: trusted, Now: start}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
 		},
-		"authorities lost, nobody serves": {o: Observation{Data: with(first.Data, BundleKey, nil), Now: start}, wantNew: true, wantCAs: 1, wantChanges: true},
+		"authorities lost, nobody serves": {o: State{Data: with(first.Data, BundleKey, nil), Now: start}, wantNew: true, wantCAs: 1, wantChanges: true},
 		"authorities lost, served here": {
-			o: Observation{Data: with(first.Data, BundleKey, nil), Serving: first.Stored, Known: first.Bundle(), Now: start}, wantSame: true, wantCAs: 1, wantChanges: true,
+			o: State{Data: with(first.Data, BundleKey, nil), Serving: first.Stored, Known: first.Bundle(), Now: start}, wantSame: true, wantCAs: 1, wantChanges: true,
 		},
 		"an authority lost that another replica serves by": {
-			o:        Observation{Data: with(succeeded.Data, BundleKey, pki.EncodeCertificate(b)), Serving: succeeded.Stored, Known: succeeded.Bundle(), Trust: both, Now: settled},
+			o:        State{Data: with(succeeded.Data, BundleKey, pki.EncodeCertificate(b)), Serving: succeeded.Stored, Known: succeeded.Bundle(), Trust: both, Now: settled},
 			wantSame: true, wantCAs: 2, wantChanges: true,
 		},
 		"authorities in another order": {
-			o:        Observation{Data: with(first.Data, BundleKey, append(bytes.Clone(foreignCA.CertPEM), first.Bundle()...)), Trust: trusted, Now: start},
+			o:        State{Data: with(first.Data, BundleKey, append(bytes.Clone(foreignCA.CertPEM), first.Bundle()...)), Trust: trusted, Now: start},
 			wantSame: true, wantCAs: 2, wantChanges: true,
 		},
 		"garbage between authorities": {
-			o:        Observation{Data: with(first.Data, BundleKey, append([]byte("note\n"), first.Bundle()...)), Trust: trusted, Now: start},
+			o:        State{Data: with(first.Data, BundleKey, append([]byte("note\n"), first.Bundle()...)), Trust: trusted, Now: start},
 			wantSame: true, wantCAs: 1, wantChanges: true,
 		},
 		"taken over from cert-manager": {
-			o:        Observation{Data: map[string][]byte{CertKey: foreign.CertPEM, KeyKey: foreign.KeyPEM, BundleKey: foreignCA.CertPEM}, Trust: trusting(foreignCA.CertPEM, start), Now: start},
+			o:        State{Data: map[string][]byte{CertKey: foreign.CertPEM, KeyKey: foreign.KeyPEM, BundleKey: foreignCA.CertPEM}, Trust: trusting(foreignCA.CertPEM, start), Now: start},
 			wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
 		},
 		"nobody knows the only one that can sign": {
-			o:      Observation{Data: with(pending.Data, PreviousCAKey, nil), Trust: trusted, Now: caDue.Add(80 * 24 * time.Hour)},
+			o:      State{Data: with(pending.Data, PreviousCAKey, nil), Trust: trusted, Now: caDue.Add(80 * 24 * time.Hour)},
 			wantBy: b, wantCAs: 2, wantSame: false, wantChanges: false,
 		},
 	} {
@@ -245,12 +245,12 @@ func with(data map[string][]byte, pairs ...any) map[string][]byte {
 }
 
 func TestBundleIsBounded(t *testing.T) {
-	d := decide(t, policy, Observation{Now: start})
+	d := decide(t, policy, State{Now: start})
 	kept := d.Stored
 	for i := range 2 * maxAuthorities {
 		// The Secret is removed over and over; what is served stays what it is.
 		var err error
-		if d, err = policy.Decide(Observation{Serving: kept, Known: d.Bundle(), Trust: trusting(pki.EncodeCertificate(kept.Root), start), Now: start.Add(time.Duration(i) * time.Minute)}); err != nil {
+		if d, err = policy.Decide(State{Serving: kept, Known: d.Bundle(), Trust: trusting(pki.EncodeCertificate(kept.Root), start), Now: start.Add(time.Duration(i) * time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -290,11 +290,11 @@ func TestTrust(t *testing.T) {
 		"still there":        {before: trusting(join(0), start), now: [][]byte{join(1, 0), join(1, 0)}, want: map[int]time.Time{0: start, 1: later}},
 		"gone from one":      {before: trusting(join(0), start), now: [][]byte{join(0), nil}},
 		"gone from all":      {before: trusting(join(0), start)},
-		"gone and come back": {before: trusting(join(0), start).Observe([][]byte{join(1)}, start), now: [][]byte{join(0)}, want: map[int]time.Time{0: later}},
+		"gone and come back": {before: trusting(join(0), start).Update([][]byte{join(1)}, start), now: [][]byte{join(0)}, want: map[int]time.Time{0: later}},
 		"garbage":            {now: [][]byte{[]byte("x")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := test.before.Observe(test.now, later)
+			got := test.before.Update(test.now, later)
 			want := Trust{}
 			for i, since := range test.want {
 				want[fingerprint(cas[i])] = since
@@ -307,7 +307,7 @@ func TestTrust(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	serving := func() *Serving { return decide(t, policy, Observation{Now: start}).Stored }
+	serving := func() *Serving { return decide(t, policy, State{Now: start}).Stored }
 	current, stored := serving(), serving()
 	a, b := trusting(pki.EncodeCertificate(current.Root), start), trusting(pki.EncodeCertificate(stored.Root), start)
 	both := maps.Clone(a)

@@ -118,8 +118,8 @@ func (s *simulation) advance(r *simulatedReplica) {
 	case 2:
 		r.secret, r.revision = maps.Clone(s.secret), s.revision
 		r.at = s.now
-		r.trust = r.trust.Observe(r.bundles[:], s.now)
-		d, err := r.policy.Decide(Observation{Data: r.secret, Serving: r.serving, Known: r.known, Trust: r.trust, Now: s.now})
+		r.trust = r.trust.Update(r.bundles[:], s.now)
+		d, err := r.policy.Decide(State{Data: r.secret, Serving: r.serving, Known: r.known, Trust: r.trust, Now: s.now})
 		if err != nil {
 			s.t.Fatal(err)
 		}

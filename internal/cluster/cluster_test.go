@@ -278,14 +278,14 @@ func TestReportDenied(t *testing.T) {
 	}
 }
 
-func TestTakeBrake(t *testing.T) {
+func TestTakeRollback(t *testing.T) {
 	at := func(uid types.UID, release int64) *defense.Workload {
 		w := webWorkload()
 		w.UID, w.Annotations = uid, web().Recorded(newVersion, release).Obj().Annotations
 		return w
 	}
-	brake := wrappers.MakeOpsConfigInfo("operator", settings.NameLimit, v1alpha1.TypeLimit).On("2/1h").Obj()
-	c := clusterOf(t, interceptor.Funcs{}, brake)
+	limit := wrappers.MakeOpsConfigInfo("operator", settings.NameLimit, v1alpha1.TypeLimit).On("2/1h").Obj()
+	c := clusterOf(t, interceptor.Funcs{}, limit)
 	for _, release := range []int64{1, 1, 2, 2} { // all of one workload
 		if err := c.TakeLimit(t.Context(), at("web", release)); err != nil {
 			t.Fatalf("release %d: %v", release, err)

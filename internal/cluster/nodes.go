@@ -28,30 +28,30 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get
 
-// SilentNodes are those of some nodes whose kubelet does not answer, as the node
+// UnreachableNodes are those of some nodes whose kubelet does not answer, as the node
 // controller says: what pods on them said last is old. One that says itself that it is not
 // ready is none of them, and neither is one that is gone, whose pods are soon. Nodes are
 // read one by one, and only for a release that is about to be rolled back: a watch on
 // them would be costly on large clusters.
-func (v View) SilentNodes(ctx context.Context, names []string) (map[string]bool, error) {
-	silent := map[string]bool{}
+func (v View) UnreachableNodes(ctx context.Context, names []string) (map[string]bool, error) {
+	unreachable := map[string]bool{}
 	for _, name := range names {
 		var node corev1.Node
 		switch err := v.Live.Get(ctx, types.NamespacedName{Name: name}, &node); {
 		case apierrors.IsForbidden(err):
 			// Roles of an earlier version do not have this right.
 			log.FromContext(ctx).Info("whether a node answers is not known", "node", name, "cause", err.Error())
-			return silent, nil
+			return unreachable, nil
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		default:
 			for i := range node.Status.Conditions {
 				if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
-					silent[name] = true
+					unreachable[name] = true
 				}
 			}
 		}
 	}
-	return silent, nil
+	return unreachable, nil
 }

@@ -34,9 +34,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestSilentNodes: only what the node controller says of a kubelet counts, and a node that
+// TestUnreachableNodes: only what the node controller says of a kubelet counts, and a node that
 // cannot be read keeps nothing from being rolled back where the right to is lacking.
-func TestSilentNodes(t *testing.T) {
+func TestUnreachableNodes(t *testing.T) {
 	node := func(name string, kind corev1.NodeConditionType, is corev1.ConditionStatus) client.Object {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: is}}}}
 	}
@@ -44,19 +44,19 @@ func TestSilentNodes(t *testing.T) {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	names := []string{"well", "silent", "unready", "pressed", "new", "gone"}
+	names := []string{"well", "unreachable", "unready", "pressed", "new", "gone"}
 	for name, test := range map[string]struct {
 		err    error
 		want   []string
 		failed bool
 	}{
-		"as they are": {nil, []string{"silent"}, false},
-		"no right":    {apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "silent", nil), nil, false},
+		"as they are": {nil, []string{"unreachable"}, false},
+		"no right":    {apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "unreachable", nil), nil, false},
 		"an outage":   {errors.New("no route to host"), nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-				node("well", corev1.NodeReady, corev1.ConditionTrue), node("silent", corev1.NodeReady, corev1.ConditionUnknown),
+				node("well", corev1.NodeReady, corev1.ConditionTrue), node("unreachable", corev1.NodeReady, corev1.ConditionUnknown),
 				node("unready", corev1.NodeReady, corev1.ConditionFalse), node("pressed", corev1.NodeMemoryPressure, corev1.ConditionUnknown),
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new"}},
 			).WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -65,9 +65,9 @@ func TestSilentNodes(t *testing.T) {
 				}
 				return c.Get(ctx, key, o, opts...)
 			}}).Build()
-			silent, err := View{Live: c}.SilentNodes(t.Context(), names)
-			if got := slices.Sorted(maps.Keys(silent)); !slices.Equal(got, test.want) || (err != nil) != test.failed || err == nil && silent == nil {
-				t.Errorf("silent are %q, %v; want %q", got, err, test.want)
+			unreachable, err := View{Live: c}.UnreachableNodes(t.Context(), names)
+			if got := slices.Sorted(maps.Keys(unreachable)); !slices.Equal(got, test.want) || (err != nil) != test.failed || err == nil && unreachable == nil {
+				t.Errorf("unreachable are %q, %v; want %q", got, err, test.want)
 			}
 		})
 	}

@@ -36,7 +36,7 @@ func (v View) OwnerOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*de
 	if !ok {
 		return nil, nil
 	}
-	w, err := v.Glance(ctx, owner.Key)
+	w, err := v.Summary(ctx, owner.Key)
 	if err != nil || w == nil || w.UID != owner.UID {
 		return nil, err
 	}

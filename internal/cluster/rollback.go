@@ -33,9 +33,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// ObserveRollback reads all that a decision about a rollback needs; found is false when there is no such
+// LoadRollback reads all that a decision about a rollback needs; found is false when there is no such
 // workload under defense.
-func (c *Cluster) ObserveRollback(ctx context.Context, key workload.Key) (in defense.RollbackInput, found bool, err error) {
+func (c *Cluster) LoadRollback(ctx context.Context, key workload.Key) (in defense.RollbackInput, found bool, err error) {
 	ns, err := c.Namespace(ctx, key.Namespace)
 	if err != nil || !ns.Enrolled {
 		return in, false, err
@@ -133,7 +133,7 @@ func (c *Cluster) UntilRequested(namespace string) time.Duration {
 // returns the version it goes to. Each request is taken once: at is when it was
 // made, and the next one has to be newer.
 func (c *Cluster) RequestRollback(ctx context.Context, key workload.Key, version string, at time.Time) (to string, err error) {
-	in, found, err := c.ObserveRollback(ctx, key)
+	in, found, err := c.LoadRollback(ctx, key)
 	if err != nil {
 		return "", err
 	}

@@ -41,14 +41,14 @@ func (v View) Workload(ctx context.Context, key workload.Key) (*defense.Workload
 	return kind.Get(ctx, v.Cached, key.NamespacedName)
 }
 
-// Glance observes a workload, but for its OldRevisions where those take a look at all of
+// Summary reads a workload, but for its OldRevisions where those take a look at all of
 // its pods: what looks again for each pod or batch would list them again and again.
-func (v View) Glance(ctx context.Context, key workload.Key) (*defense.Workload, error) {
+func (v View) Summary(ctx context.Context, key workload.Key) (*defense.Workload, error) {
 	kind, ok := v.Kinds.Of(key.GroupKind)
 	if !ok {
 		return nil, nil
 	}
-	return kind.Glance(ctx, v.Cached, key.NamespacedName)
+	return kind.Summary(ctx, v.Cached, key.NamespacedName)
 }
 
 // KindOf finds the kind of a workload that was observed.
@@ -150,7 +150,7 @@ func (v View) Anew(ctx context.Context, w *defense.Workload) (*defense.Workload,
 	anew.Words = kind.Words(&anew)
 	pacing, err := kind.Pace(stored)
 	if err == nil && pacing != nil {
-		anew.Observed(pacing.Pace)
+		anew.SetPace(pacing.Pace)
 	}
 	return &anew, err
 }

@@ -46,7 +46,7 @@ const (
 // It reads from the caches. Where the cache does not show yet what this process wrote
 // of a ChangeWorkload or a ChangePod, it asks the API server: a decision made again
 // from the state before would call AlterShield Server a second time. It waits for
-// nothing, so that no write that hangs and no event that is lost holds up others.
+// nothing, so that no write that is stuck and no event that is lost holds up others.
 // Lists are from the cache as it is.
 type ownWrites struct {
 	client.Client

@@ -61,7 +61,7 @@ type AdmissionObject struct {
 	*Pacing
 }
 
-// ObservingOwner is the owner because of which a workload is only observed.
+// ObservingOwner is the owner because of which a workload is in observe mode.
 func (o *AdmissionObject) ObservingOwner() string { return observingOwner(o.Owner, o.Labels) }
 
 // ObservingOwner is the owner because of which nothing is denied to a request. A request that
@@ -217,7 +217,7 @@ func ValidateQuarantine(r AdmissionRequest) AdmissionVerdict {
 		r.Kind, r.Name, Brief(describeQuarantine(r.New.Version, ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
 }
 
-// NeedsOverride says that a release passes only by an override, or as a way back:
+// NeedsOverride says that a release passes only by an override, or as an undo:
 // the workload is blocked, or this version of it was rolled back.
 func (r *AdmissionRequest) NeedsOverride() bool { return r.Old.suspended() || r.quarantined() }
 
@@ -293,7 +293,7 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 	if r.overrides() && (r.Releases() || r.suspendTouched()) || r.overridesHalt() || r.overridesHold() {
 		r.useOverride(want)
 	}
-	if why, ok := r.wayBack(); ok && r.Releases() {
+	if why, ok := r.undo(); ok && r.Releases() {
 		ParseQuarantine(want.Annotations, r.Now).With(r.Old.Version, why).Annotate(want.Annotations)
 	}
 	r.unquarantine(want)

@@ -28,7 +28,7 @@ import (
 // cannot be measured lets pass.
 
 // IsChecked says that the checks of policies at the stage Admission have a say about a
-// request: it releases something, and is neither the operator's own nor a way back.
+// request: it releases something, and is neither the operator's own nor an undo.
 // Only validation asks this: it looks at what would be stored.
 func (r *AdmissionRequest) IsChecked() bool {
 	if r.Own || OptedOut(r.New.Labels) {
@@ -80,7 +80,7 @@ func (c *AdmissionCheck) describe() string {
 type AdmissionChecks struct {
 	// Kind in lower case, and Name, of the workload.
 	Kind, Name string
-	// ObservedBy is what makes the workload only observed; empty when it is not.
+	// ObservedBy is what makes the workload in observe mode; empty when it is not.
 	ObservedBy string
 	Checks     []AdmissionCheck
 }
@@ -91,7 +91,7 @@ type AdmissionAnswer struct {
 	Denial string
 	// Warnings tell of what it is not refused for.
 	Warnings []string
-	// WouldDeny: it is not refused because the workload is only observed.
+	// WouldDeny: it is not refused because the workload is in observe mode.
 	WouldDeny bool
 }
 
@@ -120,7 +120,7 @@ func (a AdmissionChecks) Decide() (answer AdmissionAnswer) {
 		case c.False != nil && c.Mode != v1alpha1.ModeObserve:
 			refuse = append(refuse, c)
 		case c.False != nil:
-			warn("%s %s would be refused, did it not only observe, by the check %s: %s", c)
+			warn("%s %s would be refused, in enforce mode, by the check %s: %s", c)
 		case c.Problem != "":
 			warn("%s %s passed the check %s unseen, which could not be made: %s", c)
 		default: // it passed

@@ -25,7 +25,7 @@ import (
 )
 
 // TestIsChecked: only what releases is checked, and neither what the operator writes nor
-// a way back.
+// an undo.
 func TestIsChecked(t *testing.T) {
 	at := func(version string) AdmissionObject { return AdmissionObject{Version: version} }
 	optedOut := at("b")
@@ -81,10 +81,10 @@ func TestAdmissionChecks(t *testing.T) {
 		"refused":          {checks: []AdmissionCheck{passed, advised}, denial: "deployment sleep is refused by the check shop/p/a: no limits; see the handbook"},
 		"refused by a false rule beside an error": {checks: []AdmissionCheck{both}, denial: "deployment sleep is refused by the check shop/p/d: no owner"},
 		"refused by two":    {checks: []AdmissionCheck{advised, both}, denial: "deployment sleep is refused by 2 checks: shop/p/a: no limits; see the handbook | shop/p/d: no owner"},
-		"only observed":     {checks: []AdmissionCheck{observed}, warnings: []string{"deployment sleep would be refused, did it not only observe, by the check shop/p/b: no limits"}},
+		"in observe mode":     {checks: []AdmissionCheck{observed}, warnings: []string{"deployment sleep would be refused, in enforce mode, by the check shop/p/b: no limits"}},
 		"could not be made": {checks: []AdmissionCheck{unmade}, warnings: []string{"deployment sleep passed the check shop/p/c unseen, which could not be made: it took longer than 2s"}},
 		"all of it": {checks: []AdmissionCheck{observed, unmade, advised}, denial: "deployment sleep is refused by the check shop/p/a: no limits; see the handbook",
-			warnings: []string{"deployment sleep would be refused, did it not only observe, by the check shop/p/b: no limits",
+			warnings: []string{"deployment sleep would be refused, in enforce mode, by the check shop/p/b: no limits",
 				"deployment sleep passed the check shop/p/c unseen, which could not be made: it took longer than 2s"}},
 		"of an observed workload": {observedBy: "the annotation x", checks: []AdmissionCheck{unmade, advised}, would: true, warnings: []string{
 			"allowed in observe mode, by the annotation x; enforce mode denies it: deployment sleep is refused by the check shop/p/a: no limits; see the handbook",

@@ -43,7 +43,7 @@ func (r *AdmissionRequest) takeBackPause(want *AdmissionObject) {
 	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted {
 		return
 	}
-	_, back := r.wayBack()
+	_, back := r.undo()
 	switch {
 	case r.Old.Paused && r.Releases() && (back || r.overrides() || !r.Old.suspended()):
 		want.Paused = false

@@ -191,7 +191,7 @@ func (r *AdmissionRequest) paceRelease(want *AdmissionObject, held *Hold) {
 	}
 }
 
-// holds says that the rollout that a request begins is held. A way back has to be fast,
+// holds says that the rollout that a request begins is held. An undo has to be fast,
 // so no version of the history is.
 func (r *AdmissionRequest) holds() bool {
 	return r.NeedsHold() && r.Hold != nil && r.Hold.Until.Holds() && r.Past != nil && !remembered(r.Past.History, r.leadsTo())

@@ -156,9 +156,9 @@ func TestReleasesAllTheSame(t *testing.T) {
 	}
 }
 
-// TestWayBackToAdmitted: a template that led to a good version is a way back, if it
+// TestUndoToAdmitted: a template that led to a good version is an undo, if it
 // leads there this time, too.
-func TestWayBackToAdmitted(t *testing.T) {
+func TestUndoToAdmitted(t *testing.T) {
 	for name, test := range map[string]struct {
 		admitted, stored string
 		back, denied     bool

@@ -46,7 +46,7 @@ func TestStateRollbackByHand(t *testing.T) {
 		"nothing to go to":  {world: releaseSuspended, state: v1alpha1.ChangeWorkloadSuspend, refused: "the history has no version except the current one"},
 		"all in quarantine": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess, refused: "the history has no version except the current one",
 			change: func(w *world) { w.stored.Annotations[v1alpha1.QuarantinedAnnotation] = versionB }},
-		"observed only": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess, refused: "only observed",
+		"observed only": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess, refused: "in observe mode",
 			change: func(w *world) { w.in.Settings.Observe = true }},
 		"asked for already": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess,
 			change: func(w *world) { w.stored.Annotations[v1alpha1.RollbackToAnnotation] = LastSuccess }},

@@ -60,7 +60,7 @@ const (
 	// AnswerThrottled means that nothing was sent, because of our own limits.
 	AnswerThrottled AnswerKind = "Throttled"
 	// AnswerDenied means that platform or token are not known to the server: a
-	// human has to repair that.
+	// user has to correct that.
 	AnswerDenied AnswerKind = "Denied"
 	// AnswerIllegal means that the server did not find what the call is about,
 	// or found the call wrong.

@@ -59,7 +59,7 @@ limitations under the License.
 //   - Silence: there was no verdict by the deadline. It passes, or fails where
 //     the setting silence is on.
 //   - Correction: a verdict that somebody replaced by hand.
-//   - Undefended: a release that goes on without checks, because the server did
+//   - Not defended: a release that goes on without checks, because the server did
 //     not take its order in time.
 //
 // What happens when a release fails:
@@ -68,19 +68,19 @@ limitations under the License.
 //   - Block: the label suspend on the workload. Admission denies releases.
 //     It is set, and lifted.
 //   - Override: a release that the label ignored-suspend lets pass a block or a
-//     quarantine, once. A repair is an override of a block.
+//     quarantine, once. An override release passes a block.
 //   - Stale: an override label that was there before the block or the
 //     quarantine. It does not count.
 //   - Halt: a pause of the rollout that the operator set with a block. It is
 //     resumed.
 //   - Hold: a rollout that waits for its verdicts.
-//   - Hang: a pod hangs when it does not come up. It fails when waiting does not
+//   - Stuck: a pod is stuck when it does not come up. It fails when waiting does not
 //     help, else it is slow. Its cause says why.
 //   - Rollback: the operator sets the template back to an earlier version.
 //     It is spontaneous when nobody asked for it.
-//   - Way back: a user releases a good version while the current one is blocked
+//   - undo: a user releases a good version while the current one is blocked
 //     or halted because it failed. It passes the block.
-//   - Quarantine: versions that were rolled back or left by a way back. Admission
+//   - Quarantine: versions that were rolled back or left by an undo. Admission
 //     denies to release them again.
 //   - Limit: the limit of spontaneous rollbacks in the whole cluster.
 //   - History: the templates of versions that succeeded, kept as

@@ -30,7 +30,7 @@ import (
 
 // What the server is told of releases and batches that end without success. Its
 // nodes take one end, which says whether the change worked and starts the POST
-// check. So a release that hangs or is suspended is not told to have failed: it may
+// check. So a release that is stuck or is suspended is not told to have failed: it may
 // go on. When it ends without success, the node of its order and those of its
 // batches that have no end yet get one that says so.
 
@@ -65,25 +65,25 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 		}
 		return "the release was rolled back " + how
 	case v1alpha1.ChangeWorkloadSuspend:
-		return "the release failed: " + said(v1alpha1.ConditionVerified) + hangOf(s)
+		return "the release failed: " + said(v1alpha1.ConditionVerified) + stuckOf(s)
 	case v1alpha1.ChangeWorkloadCanceled:
 		why := ""
 		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProgressing); c != nil {
 			why = strings.TrimSuffix(c.Message, ".") // the sentence has why it was canceled, the detail whether it was stuck
 		}
-		return "the release was canceled: " + why + hangOf(s)
+		return "the release was canceled: " + why + stuckOf(s)
 	case v1alpha1.ChangeWorkloadFailed:
 		return "the release is not verified: " + stepMessage(s, v1alpha1.StepAccepted)
 	default:
-		return "the release did not end: " + said(v1alpha1.ConditionProgressing) + hangOf(s)
+		return "the release did not end: " + said(v1alpha1.ConditionProgressing) + stuckOf(s)
 	}
 }
 
-// hangOf says why pods of a release did not come up, where that was told and is so
+// stuckOf says why pods of a release did not come up, where that was told and is so
 // still.
-func hangOf(s *v1alpha1.ChangeWorkloadStatus) string {
+func stuckOf(s *v1alpha1.ChangeWorkloadStatus) string {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack)
-	if c == nil || c.Status != metav1.ConditionFalse || rankOfHang(c.Reason) == 0 && c.Reason != v1alpha1.ReasonObserving {
+	if c == nil || c.Status != metav1.ConditionFalse || rankOfStuck(c.Reason) == 0 && c.Reason != v1alpha1.ReasonObserving {
 		return ""
 	}
 	if detail := Detail(c); strings.HasPrefix(detail, toVersion) {

@@ -41,7 +41,7 @@ func endCalls(journal []string) (calls []string) {
 
 // TestEndWithoutSuccess: the nodes of a release that ends without success get an end
 // that says so, once, before the order's, and a release that is only suspended or
-// hangs gets none yet.
+// is stuck gets none yet.
 func TestEndWithoutSuccess(t *testing.T) {
 	rolledBack := func(d *defended) {
 		q := Quarantine{reasons: map[string]QuarantineReason{}}

@@ -26,18 +26,18 @@ import (
 
 const reasonOutOfMemory = "OOMKilled"
 
-// observeContainers takes how often the containers of a pod were restarted, and how they
+// readContainers takes how often the containers of a pod were restarted, and how they
 // ended by themselves.
-func (p *Pod) observeContainers(pod *corev1.Pod) {
+func (p *Pod) readContainers(pod *corev1.Pod) {
 	for i := range pod.Status.InitContainerStatuses {
 		// One that has done its work is none of a pod that runs.
 		if s := &pod.Status.InitContainerStatuses[i]; s.State.Terminated == nil {
-			p.observeEnds(s, restartRules(pod.Spec.InitContainers, s.Name))
+			p.readEnds(s, restartRules(pod.Spec.InitContainers, s.Name))
 		}
 	}
 	for i := range pod.Status.ContainerStatuses {
 		s := &pod.Status.ContainerStatuses[i]
-		p.observeEnds(s, restartRules(pod.Spec.Containers, s.Name))
+		p.readEnds(s, restartRules(pod.Spec.Containers, s.Name))
 	}
 }
 
@@ -61,8 +61,8 @@ func AllowsEnd(rules []corev1.ContainerRestartRule, t *corev1.ContainerStateTerm
 	})
 }
 
-// observeEnds takes how often one container was restarted, and how it ended by itself.
-func (p *Pod) observeEnds(s *corev1.ContainerStatus, rules []corev1.ContainerRestartRule) {
+// readEnds takes how often one container was restarted, and how it ended by itself.
+func (p *Pod) readEnds(s *corev1.ContainerStatus, rules []corev1.ContainerRestartRule) {
 	last := s.LastTerminationState.Terminated
 	switch {
 	case len(rules) == 0:

@@ -37,7 +37,7 @@ type WorkloadInput struct {
 	Workload *Workload
 	// Enrolled says that the namespace is under defense.
 	Enrolled bool
-	// Observe: the workload is only observed.
+	// Observe: the workload is in observe mode.
 	Observe bool
 	// Changes are the ChangeWorkloads owned by this very workload (by UID).
 	Changes []v1alpha1.ChangeWorkload
@@ -60,10 +60,10 @@ type WorkloadInput struct {
 // WorkloadPlan is what to do about a workload's record. At most one of TakeBack,
 // LetGo, Baselined and Record is set; EnsureChange and what follows it only without them.
 type WorkloadPlan struct {
-	// TakeBack: the workload left the defense, or is only observed from now on;
+	// TakeBack: the workload left the defense, or is in observe mode from now on;
 	// remove the operator's block and its pause, and give back what a hold changed.
 	TakeBack bool
-	// LetGo: another object owns the workload, so that it is only observed; take back
+	// LetGo: another object owns the workload, so that it is in observe mode; take back
 	// what halts or holds it, which the owner would fight. A block stays until somebody
 	// lifts it.
 	LetGo bool

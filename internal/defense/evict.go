@@ -118,7 +118,7 @@ func MayNeedEviction(w *Workload) bool {
 // would make before: what comes of one eviction is seen before the next. In their order,
 // those after it may need the one that is stuck.
 func DecideEviction(in EvictionInput) EvictionPlan {
-	if in.repairs() && in.unclear() {
+	if in.mayEvict() && in.unclear() {
 		return EvictionPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: lookAgain}
 	}
 	in.fates = in.left()
@@ -225,9 +225,9 @@ func (in *EvictionInput) kept(p *Place, stuck []*Place) (n int32) {
 	return n
 }
 
-// repairs says that pods of the workload are replaced by its controller, and that the
+// mayEvict reports whether pods of the workload are replaced by its controller, and that the
 // operator may do something about it.
-func (in *EvictionInput) repairs() bool {
+func (in *EvictionInput) mayEvict() bool {
 	w := in.Workload
 	return in.Enrolled && !w.Deleting && !OptedOut(w.Labels) && !in.Settings.Observe && w.ObservingOwner() == "" &&
 		!w.Paused && !w.OnDelete
@@ -237,14 +237,14 @@ func (in *EvictionInput) repairs() bool {
 // template, or that is not recorded yet.
 func (in *EvictionInput) unclear() bool {
 	w := in.Workload
-	return w.Rollout.Unobserved || w.Revision == "" || w.RecordedVersion() != w.Version
+	return w.Rollout.Stale || w.Revision == "" || w.RecordedVersion() != w.Version
 }
 
 // stuck are the pods that are not Ready and of a version that is not known to be good, the
 // last one first. Those that a user's partition keeps, or that are too many, their controller does
 // not replace. That of a hold keeps none: the rollout that it paces waits for them.
 func (in *EvictionInput) stuck() (stuck []*Place) {
-	if !in.repairs() {
+	if !in.mayEvict() {
 		return nil
 	}
 	for i := range in.Places.Pods {
@@ -388,7 +388,7 @@ func PodToDelete(message string) (pod string, ok bool) {
 	return pod, len(validation.IsDNS1123Subdomain(pod)) == 0
 }
 
-// NoteEviction writes what is in the way of a repair, or that nothing is any more, into the
+// NoteEviction writes what is in the way of an eviction, or that nothing is any more, into the
 // status of the release that a workload is at. changed says that the status is to be
 // written, and the event, if there is one, that it is new.
 func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *Workload, generation int64, now time.Time, block *EvictionBlock) (changed bool, event *Event) {
@@ -412,10 +412,10 @@ func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *Workload, generation
 }
 
 const (
-	// firstRepairRetry and maxRepairRetry are between how long and how long an eviction
+	// firstEvictionRetry and maxEvictionRetry are between how long and how long an eviction
 	// that was refused waits for the next try.
-	firstRepairRetry = 10 * time.Second
-	maxRepairRetry   = 5 * time.Minute
+	firstEvictionRetry = 10 * time.Second
+	maxEvictionRetry   = 5 * time.Minute
 )
 
 // RetryEviction is when an eviction that was refused is tried again: after as long as it has
@@ -425,5 +425,5 @@ func RetryEviction(status *v1alpha1.ChangeWorkloadStatus, now time.Time) time.Du
 	if said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEvictionBlocked); said != nil && said.Status == metav1.ConditionTrue {
 		refused = now.Sub(said.LastTransitionTime.Time)
 	}
-	return min(max(refused, firstRepairRetry), maxRepairRetry)
+	return min(max(refused, firstEvictionRetry), maxEvictionRetry)
 }

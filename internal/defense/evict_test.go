@@ -224,19 +224,19 @@ func TestDecideEviction(t *testing.T) {
 		"not enrolled":  {func(in *EvictionInput) { in.Enrolled = false }, idle, 0},
 		"deleting":      {func(in *EvictionInput) { in.Workload.Deleting = true }, idle, 0},
 		"opted out":     {func(in *EvictionInput) { in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled }, idle, 0},
-		"only observed": {func(in *EvictionInput) { in.Settings.Observe = true }, idle, 0},
+		"in observe mode": {func(in *EvictionInput) { in.Settings.Observe = true }, idle, 0},
 		"owned":         {func(in *EvictionInput) { in.Workload.Owner = "prometheus k8s" }, idle, 0},
 		"owned, and enforced": {func(in *EvictionInput) {
 			in.Workload.Owner, in.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
 		}, "evict web-2", lookAgain},
 		"paused":              {func(in *EvictionInput) { in.Workload.Paused = true }, idle, 0},
 		"OnDelete":            {func(in *EvictionInput) { in.Workload.OnDelete = true }, idle, 0},
-		"generation unseen":   {func(in *EvictionInput) { in.Workload.Rollout.Unobserved = true }, unclear, lookAgain},
+		"generation unseen":   {func(in *EvictionInput) { in.Workload.Rollout.Stale = true }, unclear, lookAgain},
 		"revision unknown":    {func(in *EvictionInput) { in.Workload.Revision = "" }, unclear, lookAgain},
 		"slipped, unrecorded": {func(in *EvictionInput) { in.Workload.Labels[v1alpha1.VersionLabel] = versionB }, unclear, lookAgain},
 
 		"unclear, and opted out": {func(in *EvictionInput) {
-			in.Workload.Rollout.Unobserved, in.Workload.Labels[v1alpha1.DefenseLabel] = true, v1alpha1.DefenseDisabled
+			in.Workload.Rollout.Stale, in.Workload.Labels[v1alpha1.DefenseLabel] = true, v1alpha1.DefenseDisabled
 		}, idle, 0},
 
 		"nothing was left": {func(in *EvictionInput) {
@@ -549,7 +549,7 @@ func TestNoteEviction(t *testing.T) {
 			t.Errorf("refused for %s it is tried again in %s, want %s", refusedFor, got, want)
 		}
 	}
-	if got := RetryEviction(&v1alpha1.ChangeWorkloadStatus{}, testNow); got != firstRepairRetry {
+	if got := RetryEviction(&v1alpha1.ChangeWorkloadStatus{}, testNow); got != firstEvictionRetry {
 		t.Errorf("refused for the first time it is tried again in %s", got)
 	}
 }

@@ -114,9 +114,9 @@ func (d *release) would(act, message string) {
 	d.warn(act, v1alpha1.EventDryRun, message+"; observe mode by "+d.ObservedBy)
 }
 
-// Observed makes a denial of a request about a workload that is only observed a
+// AsWarning makes a denial of a request about a workload in observe mode a
 // warning.
-func (v AdmissionVerdict) Observed(by string) AdmissionVerdict {
+func (v AdmissionVerdict) AsWarning(by string) AdmissionVerdict {
 	if v.Allowed {
 		return v
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// observed makes the workload of a world only observed.
+// observed makes the workload of a world in observe mode.
 func (w *world) observed() *world {
 	w.in.Settings.Observe, w.in.ObservedBy = true, "a test"
 	return w
@@ -96,7 +96,7 @@ func TestObserving(t *testing.T) {
 			w.in.Workload.Rolling = true
 			w.in.Workload.OldRevisions = []OldRevision{{Name: "b", Version: versionB, Number: 1, Replicas: 1, Ready: 1}}
 			w.in.Pods[0].Created = testNow
-			w.in.Pods[0].Hang = &Hang{Reason: "ImagePullBackOff"}
+			w.in.Pods[0].Stuck = &Stuck{Reason: "ImagePullBackOff"}
 			return w
 		}(), []func(*world){func(w *world) { w.Later(time.Hour) }, func(w *world) { w.Later(time.Hour) }},
 			want{status: v1alpha1.ChangeWorkloadTimeOutPreThreshold, events: []string{"DryRun Rollback"}, reasons: map[string]string{
@@ -222,11 +222,11 @@ func TestLetGoWhileOwned(t *testing.T) {
 
 func TestVerdictObserved(t *testing.T) {
 	denied := AdmissionVerdict{Message: "deployment sleep is suspended", Warning: "releases are blocked"}
-	got := denied.Observed("a test")
+	got := denied.AsWarning("a test")
 	if !got.Allowed || got.Message != "" || !strings.Contains(got.Warning, "deployment sleep is suspended") || !strings.Contains(got.Warning, "a test") {
 		t.Errorf("a denial became %+v", got)
 	}
-	if got := (AdmissionVerdict{Allowed: true}).Observed("a test"); got != (AdmissionVerdict{Allowed: true}) {
+	if got := (AdmissionVerdict{Allowed: true}).AsWarning("a test"); got != (AdmissionVerdict{Allowed: true}) {
 		t.Errorf("what is allowed became %+v", got)
 	}
 }

@@ -118,7 +118,7 @@ func (r *AdmissionRequest) mutateOptedOut(want *AdmissionObject) {
 	}
 }
 
-// noteOwner records who gives a workload an owner, because of which it is only observed,
+// noteOwner records who gives a workload an owner, because of which it is in observe mode,
 // while the defense has an effect.
 func (r *AdmissionRequest) noteOwner(want *AdmissionObject) {
 	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !OptedOut(r.Old.Labels) {
@@ -173,7 +173,7 @@ func (d *release) ownedUnseen() (o OptOut, ok bool) {
 // Describe says who opted a workload out, or gave it an owner, and what the defense did then.
 func (o *OptOut) Describe() string {
 	if o.Owner != "" {
-		return fmt.Sprintf("%s gave the workload the owner %s while %s; it is only observed now", o.User, o.Owner, describeWhile(o.While))
+		return fmt.Sprintf("%s gave the workload the owner %s while %s; it is in observe mode now", o.User, o.Owner, describeWhile(o.While))
 	}
 	return fmt.Sprintf("%s opted the workload out of the defense while %s", o.User, describeWhile(o.While))
 }

@@ -682,7 +682,7 @@ func (o *order) submitted(a Answer) {
 		o.unaccepted(v1alpha1.ReasonPermissionDenied, a.Message)
 	case AnswerRetry:
 		// One that waits for a human goes on waiting: the time others have was
-		// over long ago, and a human who repairs the registration may restart
+		// over long ago, and a user who corrects the registration may restart
 		// the server for it.
 		o.unaccepted(v1alpha1.ReasonUnreachable, a.Message)
 	case AnswerUnprocessable:

@@ -286,8 +286,8 @@ func (h *podHealth) restarted(p *Pod) symptom {
 		return symptom{}
 	}
 	message := fmt.Sprintf("a container was restarted, and the pod has not been Ready since %s", FormatTime(since))
-	if p.Hang != nil {
-		message += ": " + p.Hang.String()
+	if p.Stuck != nil {
+		message += ": " + p.Stuck.String()
 	}
 	return symptom{reasonRestarted, message}
 }
@@ -315,8 +315,8 @@ func (h *podHealth) unready(p *Pod) symptom {
 		return symptom{}
 	}
 	message := fmt.Sprintf("it has not been Ready since %s", FormatTime(since))
-	if p.Hang != nil {
-		message += ": " + p.Hang.String()
+	if p.Stuck != nil {
+		message += ": " + p.Stuck.String()
 	}
 	return symptom{reasonNotReady, message}
 }

@@ -37,7 +37,7 @@ func TestPodHealth(t *testing.T) {
 	at := began.Add
 	well := func(p *Pod) { p.Ready, p.ReadySince = true, at(-30*time.Second) }
 	unready := func(since time.Duration) func(*Pod) {
-		return func(p *Pod) { p.UnreadySince, p.Hang = at(since), &Hang{Reason: reasonNotReady, Slow: true} }
+		return func(p *Pod) { p.UnreadySince, p.Stuck = at(since), &Stuck{Reason: reasonNotReady, Slow: true} }
 	}
 	back := func(since time.Duration) func(*Pod) {
 		return func(p *Pod) { p.Ready, p.ReadySince = true, at(since) }
@@ -392,7 +392,7 @@ func TestAllowedEnds(t *testing.T) {
 					pod.Spec.InitContainers, pod.Spec.Containers = pod.Spec.Containers, nil
 					pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses = pod.Status.ContainerStatuses, nil
 				}
-				p := ObservePod(pod)
+				p := ReadPod(pod)
 				if p.Restarts != test.restarts || p.EndedAt.IsZero() == test.fails ||
 					(p.CrashLoop != nil) != test.fails || (p.OutOfMemory != nil) != test.memory {
 					t.Errorf("%d restarts, ended %s, crash loop %v, out of memory %v", p.Restarts, p.EndedAt, p.CrashLoop, p.OutOfMemory)

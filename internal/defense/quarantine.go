@@ -45,12 +45,12 @@ type Quarantine struct {
 type QuarantineReason struct {
 	// Time is when, as RFC 3339.
 	Time string `json:"time"`
-	// Pod is the first pod that failed or hung, if one did, and Container the
+	// Pod is the first pod that failed or was stuck, if one was, and Container the
 	// one of it that did.
 	Pod       string `json:"pod,omitempty"`
 	Container string `json:"container,omitempty"`
 	// Cause is the reason of the condition RolledBack; Reason is one word, too:
-	// what the pod hung at, or its verdict.
+	// what the pod was stuck at, or its verdict.
 	Cause   string `json:"cause"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -151,7 +151,7 @@ func (q Quarantine) overridden(version string) bool { return q.overriddenBy(vers
 func (q Quarantine) overriddenBy(version string) string { return q.reasons[version].Overridden }
 
 // restored reports whether a release of this version and number was made by a rollback or
-// by a way back.
+// by an undo.
 func (q Quarantine) restored(version string, release int64) bool {
 	for _, r := range q.reasons {
 		if r.To == version && r.Release+1 == release {

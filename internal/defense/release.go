@@ -38,7 +38,7 @@ type ReleaseInput struct {
 	Now time.Time
 	// Settings in force for the workload.
 	Settings settings.Settings
-	// ObservedBy says what makes the workload only observed; empty while nothing
+	// ObservedBy says what makes the workload in observe mode; empty while nothing
 	// does. Lowered are the settings by whose annotations the workload is
 	// defended less than it would be.
 	ObservedBy string
@@ -64,8 +64,8 @@ type ReleaseInput struct {
 	Limit RollbackLimit
 	// Causes are what the events of pods say, of those that were asked for.
 	Causes map[types.UID]string
-	// Silent are nodes that do not answer, of those that were asked for; nil when none was.
-	Silent map[string]bool
+	// Unreachable are nodes that do not answer, of those that were asked for; nil when none was.
+	Unreachable map[string]bool
 	// Sure are batches that were read from the API server, with their pods, and Gone
 	// those of these pods that do not exist any more.
 	Sure, Gone map[types.UID]bool
@@ -251,7 +251,7 @@ type release struct {
 	// settleIn is how long that keeps the release from Success, where it is known.
 	unsettled bool
 	settleIn  time.Duration
-	// stuckOn is the node on which all pods are that hang, where that is tolerated.
+	// stuckOn is the node on which all stuck pods are, where that is tolerated.
 	stuckOn string
 }
 

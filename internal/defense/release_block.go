@@ -175,7 +175,7 @@ func (d *release) remembersBlock() bool {
 }
 
 func (d *release) lift(lift bool, why string) {
-	// While a workload is only observed, a block that somebody else set is not
+	// While a workload is in observe mode, a block that somebody else set is not
 	// the operator's business.
 	if !lift || d.Settings.Observe && !hasOwnBlock(d.Workload) {
 		return

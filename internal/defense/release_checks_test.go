@@ -135,7 +135,7 @@ func TestReleaseChecks(t *testing.T) {
 			},
 			state: v1alpha1.ChangeWorkloadSuspend, batches: 2, reason: v1alpha1.ReasonCheckFailed, blocked: true,
 		},
-		"only observed": {
+		"in observe mode": {
 			do: func(t *testing.T) *world {
 				w := run(newWorld(2).Begins(pre, observed)).Settle(t)
 				if events := w.Ends(t, pre, v1alpha1.CheckFailed); len(events) != 1 || events[0].Reason != v1alpha1.EventDryRun {

@@ -99,7 +99,7 @@ func (d *release) followHold() {
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.ByPartition || d.holding()):
 		// With the last wave it is complete; or another replica has seen that.
 		d.endHold(v1alpha1.ReasonHoldVerified)
-	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, d.isWayBack():
+	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, d.isUndo():
 		d.endHold(v1alpha1.ReasonReleaseEnded)
 	default:
 		d.pace(begins)
@@ -176,10 +176,10 @@ func (d *release) beginHold() {
 		d.notHeld("rollouts of a " + w.Kind() + " are not held")
 	case ended && end.Release == d.Change.Spec.Release:
 		d.noteHoldGone()
-	case d.isWayBack():
+	case d.isUndo():
 		d.notHeld("the version succeeded before, and a way back is not to wait")
 	case d.Settings.Observe:
-		d.notHeld("the workload is only observed")
+		d.notHeld("the workload is in observe mode")
 		if d.replaces() {
 			d.would(v1alpha1.DryRunHold, "the rollout would have waited for its verdicts")
 		}
@@ -213,9 +213,9 @@ func (d *release) replaces() bool {
 		slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Replicas > 0 })
 }
 
-// isWayBack says that the release is of a version that succeeded, or that the operator
+// isUndo says that the release is of a version that succeeded, or that the operator
 // went back to: it has to be fast.
-func (d *release) isWayBack() bool {
+func (d *release) isUndo() bool {
 	return remembered(d.History, d.Change.Spec.Reversion) || d.restores()
 }
 

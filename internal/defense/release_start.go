@@ -41,10 +41,10 @@ func (d *release) explainStart() (wait time.Duration) {
 	}
 	s := d.start()
 	still := s.judge()
-	if still.target() != "" && d.Silent == nil {
+	if still.target() != "" && d.Unreachable == nil {
 		d.plan.NeedsNodes = still.nodes
 	}
-	if len(d.Silent) > 0 {
+	if len(d.Unreachable) > 0 {
 		wait = shortest(wait, lookAgain) // that a node is back is not seen
 	}
 	switch {
@@ -74,7 +74,7 @@ func (d *release) start() start {
 	}
 }
 
-// recover sets RolledBack to Recovered when pods that hung are well again. A
+// recover sets RolledBack to Recovered when pods that were stuck are well again. A
 // container that crashes is up for moments, so this waits until the rollout is
 // complete. For a release that failed, what was reported of the failure stays.
 func (d *release) recover() {
@@ -82,7 +82,7 @@ func (d *release) recover() {
 	if said == nil || said.Reason == v1alpha1.ReasonRecovered {
 		return
 	}
-	over := rankOfHang(said.Reason) > 0 && d.Workload.Rollout.Complete && !d.unavailable()
+	over := rankOfStuck(said.Reason) > 0 && d.Workload.Rollout.Complete && !d.unavailable()
 	if d.hasFailed() {
 		over = over && said.Reason != v1alpha1.ReasonRollbackRefused && !healingIsDue(d.status)
 	} else {
@@ -93,20 +93,20 @@ func (d *release) recover() {
 	}
 }
 
-// rankOfHang ranks the reasons why a release whose pods hang is not rolled back;
+// rankOfStuck ranks the reasons why a release whose pods are stuck is not rolled back;
 // 0 is no such reason. A reason only replaces one of a lower rank. So a pod that
 // crashes, and is ready for moments, does not make the reasons alternate.
-func rankOfHang(reason string) int {
+func rankOfStuck(reason string) int {
 	return slices.Index([]string{
 		v1alpha1.ReasonStillWaiting, v1alpha1.ReasonTolerated, v1alpha1.ReasonRollbackRefused, v1alpha1.ReasonRollbackLimit,
 	}, reason) + 1
 }
 
-// explainNoRollback reports once why a release whose pods hang is not rolled back:
+// explainNoRollback reports once why a release whose pods are stuck is not rolled back:
 // condition RolledBack, and an event of its reason.
-func (d *release) explainNoRollback(reason string, first *hanging, why string) {
+func (d *release) explainNoRollback(reason string, first *stuckPod, why string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
-	if said != nil && said.Status == metav1.ConditionFalse && rankOfHang(said.Reason) >= rankOfHang(reason) {
+	if said != nil && said.Status == metav1.ConditionFalse && rankOfStuck(said.Reason) >= rankOfStuck(reason) {
 		return
 	}
 	if d.needsCause(first) {
@@ -125,7 +125,7 @@ func (d *release) refuseAs(reason, message string) {
 	d.warn(reason, event, message)
 }
 
-// explainTolerated reports that a release goes on although pods hang. If all of
+// explainTolerated reports that a release goes on although pods are stuck. If all of
 // them are on one node, somebody has to look at it.
 func (d *release) explainTolerated(still *standstill) {
 	d.explainNoRollback(v1alpha1.ReasonTolerated, still.first, still.tolerated)
@@ -140,7 +140,7 @@ func (d *release) explainHealingLimit() {
 	}
 }
 
-func (d *release) describePatience(h *hanging) string {
+func (d *release) describePatience(h *stuckPod) string {
 	if h.ofNode {
 		return "its node does not answer, which this version has no part in"
 	}
@@ -150,16 +150,16 @@ func (d *release) describePatience(h *hanging) string {
 	return fmt.Sprintf("it does not fail, and may take %s in total", h.due.Sub(h.since).Round(time.Second))
 }
 
-// name is what hangs.
-func (h *hanging) name(w *Workload) string {
+// name is what is stuck.
+func (h *stuckPod) name(w *Workload) string {
 	if h.pod == nil {
 		return fmt.Sprintf("%d of %d pods", w.NotMade.Count, w.Replicas)
 	}
 	return "pod " + h.pod.Name
 }
 
-// describeCause says what a pod hangs at, and of what goes on for how long.
-func (d *release) describeCause(h *hanging) string {
+// describeCause says what a pod is stuck at, and of what goes on for how long.
+func (d *release) describeCause(h *stuckPod) string {
 	s := h.cause.String()
 	if h.cause.Slow {
 		s += fmt.Sprintf(" (for %s)", d.Now.Sub(h.since).Round(time.Second))
@@ -172,7 +172,7 @@ func (d *release) describeCause(h *hanging) string {
 
 // needsCause asks for the events of a pod before it is reported, if its status
 // does not say what it waits for.
-func (d *release) needsCause(h *hanging) bool {
+func (d *release) needsCause(h *stuckPod) bool {
 	if h.pod == nil || !h.cause.needsEvents() {
 		return false
 	}
@@ -203,18 +203,18 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 		if left := d.untilQuiet(p); left > 0 {
 			quiet, wait = false, shortest(wait, left)
 		}
-		if !p.live() || !p.Hang.hangs(d.Now) {
+		if !p.live() || !p.Stuck.isStuck(d.Now) {
 			continue
 		}
 		quiet = false
-		if !p.Hang.slow(d.Now, d.Settings.RollbackAfter) {
+		if !p.Stuck.slow(d.Now, d.Settings.RollbackAfter) {
 			note(p, v1alpha1.ReasonPodsFailing)
 			continue
 		}
 		if d.status.Status != v1alpha1.ChangeWorkloadSuccess {
 			continue
 		}
-		if left := p.Hang.since(d.Now, d.Settings.RollbackAfter, time.Time{}).Add(d.Settings.RollbackAfter).Sub(d.Now); left > 0 {
+		if left := p.Stuck.since(d.Now, d.Settings.RollbackAfter, time.Time{}).Add(d.Settings.RollbackAfter).Sub(d.Now); left > 0 {
 			wait = shortest(wait, left)
 		} else {
 			note(p, v1alpha1.ReasonPodsSlow)
@@ -222,7 +222,7 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 	}
 	switch w := d.Workload; {
 	case first != nil:
-		d.becomeUnavailable(reason, fmt.Sprintf("%d of %d pods; pod %s: %s", count, w.Replicas, first.Name, first.Hang))
+		d.becomeUnavailable(reason, fmt.Sprintf("%d of %d pods; pod %s: %s", count, w.Replicas, first.Name, first.Stuck))
 	case w.NotMade != nil && d.status.Status == v1alpha1.ChangeWorkloadSuccess:
 		d.becomeUnavailable(v1alpha1.ReasonPodsSlow, fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
 	case quiet && d.unavailable():
@@ -270,7 +270,7 @@ func (d *release) prove() (wait time.Duration) {
 	var first *Pod
 	for i := range d.Pods {
 		p := &d.Pods[i]
-		fails := p.Hang.hangs(d.Now) && !p.Hang.slow(d.Now, d.Settings.RollbackAfter)
+		fails := p.Stuck.isStuck(d.Now) && !p.Stuck.slow(d.Now, d.Settings.RollbackAfter)
 		if p.live() && (fails || !p.bounded(p.RestartedAt, d.Now).Before(since) && !p.RestartedAt.IsZero()) {
 			bad++
 			first = p

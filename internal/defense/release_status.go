@@ -105,7 +105,7 @@ func (d *release) staysAt(reason string, old int32) bool {
 // wasComplete says that the rollout was complete when it was last heard of, and
 // that nothing has been heard since: an annotation changed just now, say.
 func (d *release) wasComplete() bool {
-	return d.Workload.Rollout.Unobserved && d.wasProgressing(v1alpha1.ReasonRolloutComplete)
+	return d.Workload.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete)
 }
 
 // wasProgressing reports whether the condition Progressing of this release has the reason.

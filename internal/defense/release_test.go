@@ -997,7 +997,7 @@ func TestRevisionNotFound(t *testing.T) {
 		"pods of another one are": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2, Ready: 2}}
 		}}, 0, "being replaced."},
-		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Unobserved = true }}, 1, "being replaced."},
+		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Stale = true }}, 1, "being replaced."},
 		"the revision is not seen yet": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			alike(w)
 			w.in.Workload.Revision = ""
@@ -1046,7 +1046,7 @@ func TestHalting(t *testing.T) {
 		"a failure halts a rollout that is under way": {newWorld(3).Pods(1), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"not one that is complete":                    {newWorld(1).Pods(1).Complete(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRolloutComplete},
 		"not one that was, of which nothing was heard since": {newWorld(1).Pods(1).Complete(), []func(*world){
-			func(w *world) { w.in.Workload.Rollout = Rollout{Unobserved: true} }, fail("sleep-0"),
+			func(w *world) { w.in.Workload.Rollout = Rollout{Stale: true} }, fail("sleep-0"),
 		}, false, "", v1alpha1.ReasonRolloutComplete},
 		"not one that was, of which a pod is not available any more": {newWorld(1).Pods(1).Complete(), []func(*world){
 			func(w *world) { w.in.Workload.Rollout = Rollout{} }, fail("sleep-0"),
@@ -1060,7 +1060,7 @@ func TestHalting(t *testing.T) {
 			fail("sleep-0"), func(w *world) { w.Complete() },
 		}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"one that never was, and of which nothing is known": {newWorld(3).Pods(1), []func(*world){
-			func(w *world) { w.in.Workload.Rollout = Rollout{Unobserved: true} }, fail("sleep-0"),
+			func(w *world) { w.in.Workload.Rollout = Rollout{Stale: true} }, fail("sleep-0"),
 		}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"not with the setting off": {func() *world { w := newWorld(3).Pods(1); w.in.Settings.Halting = false; return w }(),
 			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},

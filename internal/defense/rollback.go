@@ -168,9 +168,9 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 	case strings.HasPrefix(version, laidBefore):
 		return RollbackPlan{Refusal: LaidBefore}
 	case w.ObservingOwner() != "":
-		return RollbackPlan{Refusal: "the workload is only observed, because the " + w.ObservingOwner() + " owns it"}
+		return RollbackPlan{Refusal: "the workload is in observe mode, because the " + w.ObservingOwner() + " owns it"}
 	case in.Settings.Observe:
-		return RollbackPlan{Refusal: "the workload is only observed (setting observe)"}
+		return RollbackPlan{Refusal: "the workload is in observe mode (setting observe)"}
 	case version == w.Version:
 		return RollbackPlan{Refusal: fmt.Sprintf("version %s is the current one", version)}
 	case (version == "" || version == LastSuccess) && in.restoring():

@@ -86,7 +86,7 @@ func makeScene() *scene {
 		Changes: []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadRunning), change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
 		Pods: []Pod{
 			{Name: "sleep-1", UID: "1", Ready: true, ReadySince: testNow.Add(-time.Hour)},
-			{Name: "sleep-2", UID: "2", Hang: &Hang{Container: "main", Reason: "ErrImagePull", from: testNow.Add(-2 * time.Minute)}},
+			{Name: "sleep-2", UID: "2", Stuck: &Stuck{Container: "main", Reason: "ErrImagePull", from: testNow.Add(-2 * time.Minute)}},
 		},
 		History: []Revision{{Name: "a", Version: versionA, Release: 1}},
 	}}
@@ -141,23 +141,23 @@ func TestDecideRollback(t *testing.T) {
 		requeue time.Duration
 	}{
 		"a pod does not come up": {makeScene(), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
-		"not for long enough":    {makeScene().with(func(s *scene) { s.Pods[1].Hang.from = testNow.Add(-time.Minute) }), "", "", false, "", time.Minute},
+		"not for long enough":    {makeScene().with(func(s *scene) { s.Pods[1].Stuck.from = testNow.Add(-time.Minute) }), "", "", false, "", time.Minute},
 		"the threshold is its own": {makeScene().with(func(s *scene) { s.Settings.RollbackAfter = 10 * time.Minute }),
 			"", "", false, "", 8 * time.Minute},
-		"merely not ready": {makeScene().with(func(s *scene) { s.Pods[1].Hang.Slow = true }), "", "", false, "", 8 * time.Minute},
+		"merely not ready": {makeScene().with(func(s *scene) { s.Pods[1].Stuck.Slow = true }), "", "", false, "", 8 * time.Minute},
 		"not ready for longer than the progress deadline": {makeScene().with(func(s *scene) {
-			s.Pods[1].Hang.Slow, s.Pods[1].Hang.from = true, testNow.Add(-10*time.Minute)
+			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.from = true, testNow.Add(-10*time.Minute)
 		}), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"not ready, the threshold is later": {makeScene().with(func(s *scene) {
-			s.Pods[1].Hang.Slow, s.Pods[1].Hang.from, s.Settings.RollbackAfter = true, testNow.Add(-10*time.Minute), time.Hour
+			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.from, s.Settings.RollbackAfter = true, testNow.Add(-10*time.Minute), time.Hour
 		}), "", "", false, "", 50 * time.Minute},
 		"not ready, without a progress deadline": {makeScene().with(func(s *scene) {
-			s.Pods[1].Hang.Slow, s.Pods[1].Hang.from, s.Workload.ProgressDeadline = true, testNow.Add(-time.Hour), 0
+			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.from, s.Workload.ProgressDeadline = true, testNow.Add(-time.Hour), 0
 		}), "", "", false, "", 0},
 		"the pod that has hung for longest": {makeScene().with(func(s *scene) {
-			s.Pods = append(s.Pods, Pod{Name: "sleep-3", Hang: &Hang{Reason: "Unschedulable", from: testNow.Add(-time.Hour)}})
+			s.Pods = append(s.Pods, Pod{Name: "sleep-3", Stuck: &Stuck{Reason: "Unschedulable", from: testNow.Add(-time.Hour)}})
 		}), versionA, "NeverStarted: pod sleep-3: Unschedulable", true, "", 0},
-		"every pod came up":        {makeScene().with(func(s *scene) { s.Pods[1].Hang = nil }), "", "", false, "", 0},
+		"every pod came up":        {makeScene().with(func(s *scene) { s.Pods[1].Stuck = nil }), "", "", false, "", 0},
 		"available for a moment":   {makeScene().with(func(s *scene) { s.Workload.Rollout.Complete = true }), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"the release is a success": {makeScene().state(v1alpha1.ChangeWorkloadSuccess), "", "", false, "", 0},
 		"the release was refused":  {makeScene().state(v1alpha1.ChangeWorkloadFailed), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
@@ -168,7 +168,7 @@ func TestDecideRollback(t *testing.T) {
 		"not recorded yet":          {makeScene().with(func(s *scene) { s.Workload.Version = other }), "", "", false, "", 0},
 		"turned off":                {makeScene().with(func(s *scene) { s.Settings.Rollback = false }), "", "", false, "", 0},
 		"opted out":                 {makeScene().with(func(s *scene) { s.Workload.Labels[v1alpha1.DefenseLabel] = "disabled" }), "", "", false, "", 0},
-		"only observed":             {makeScene().with(func(s *scene) { s.Settings.Observe = true }), "", "", false, "", 0},
+		"in observe mode":             {makeScene().with(func(s *scene) { s.Settings.Observe = true }), "", "", false, "", 0},
 		"not enrolled":              {makeScene().with(func(s *scene) { s.Enrolled = false }), "", "", false, "", 0},
 		"being deleted":             {makeScene().with(func(s *scene) { s.Workload.Deleting = true }), "", "", false, "", 0},
 		"Recreate":                  {makeScene().with(func(s *scene) { s.Workload.Rolling = false }), "", "", false, "", lookAgain},
@@ -195,7 +195,7 @@ func TestDecideRollback(t *testing.T) {
 		"self-healing, corrected since":  {makeScene().dueForHealing().state(v1alpha1.ChangeWorkloadRunning), "", "", false, "", 0},
 		"pods that only a user replaces": {makeScene().with(func(s *scene) { s.Workload.OnDelete = true }), "", "", false, "", lookAgain},
 		"self-healing, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).dueForHealing(), "", "", false, "", 0},
-		"self-healing, only observed":    {makeScene().with(func(s *scene) { s.Settings.Observe = true }).dueForHealing(), "", "", false, "", 0},
+		"self-healing, in observe mode":    {makeScene().with(func(s *scene) { s.Settings.Observe = true }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, itself restored":  {restoring().dueForHealing(), "", "", false, "", 0},
 		"self-healing without a history": {makeScene().with(func(s *scene) { s.History = nil }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, to one that was rolled back": {makeScene().quarantined(versionA).dueForHealing(),
@@ -206,11 +206,11 @@ func TestDecideRollback(t *testing.T) {
 		"requested: nothing said":            {makeScene().annotation(to, " "), versionA, "Requested", false, "", 0},
 		"requested: by version":              {makeScene().annotation(to, versionA), versionA, "Requested", false, "", 0},
 		"requested, after a success":         {makeScene().state(v1alpha1.ChangeWorkloadSuccess).annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested, owned by another object": {makeScene().with(func(s *scene) { s.Workload.Owner = "prometheus k8s" }).annotation(to, versionA), "", "", false, "only observed, because the prometheus k8s owns it", 0},
+		"requested, owned by another object": {makeScene().with(func(s *scene) { s.Workload.Owner = "prometheus k8s" }).annotation(to, versionA), "", "", false, "in observe mode, because the prometheus k8s owns it", 0},
 		"requested, owned by another object and defended": {makeScene().with(func(s *scene) {
 			s.Workload.Owner, s.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
 		}).annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested, only observed":    {makeScene().with(func(s *scene) { s.Settings.Observe = true }).annotation(to, versionA), "", "", false, "only observed (setting observe)", 0},
+		"requested, in observe mode":    {makeScene().with(func(s *scene) { s.Settings.Observe = true }).annotation(to, versionA), "", "", false, "in observe mode (setting observe)", 0},
 		"requested, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(to, versionA), versionA, "Requested", false, "", 0},
 		"requested, from one that was rolled back": {makeScene().quarantined(versionB).annotation(to, versionA),
 			versionA, "Requested", false, "", 0},
@@ -353,7 +353,7 @@ func TestRolledBackStays(t *testing.T) {
 func TestRollbackRefused(t *testing.T) {
 	w := newWorld(1).Pods(1, unready)
 	w.in.Workload.Rolling = true
-	w.in.Pods[0].Hang = &Hang{Container: "main", Reason: "ErrImagePull", from: testNow}
+	w.in.Pods[0].Stuck = &Stuck{Container: "main", Reason: "ErrImagePull", from: testNow}
 	w.Step()
 	plan := w.Step()
 	if plan.RequeueAfter != time.Minute {
@@ -375,7 +375,7 @@ func TestRollbackRefused(t *testing.T) {
 	if got := conditionMessage(&w.in.Change.Status, v1alpha1.ConditionRolledBack); got != want {
 		t.Errorf("condition says %q, want %q", got, want)
 	}
-	w.in.Pods[0].Hang, w.in.Pods[0].Ready = nil, true
+	w.in.Pods[0].Stuck, w.in.Pods[0].Ready = nil, true
 	w.Complete().Settle(t)
 	if got := conditionReason(w, v1alpha1.ConditionRolledBack); got != v1alpha1.ReasonRecovered {
 		t.Errorf("condition says %s after all, want %s", got, v1alpha1.ReasonRecovered)

@@ -45,31 +45,31 @@ type start struct {
 	limit   RollbackLimit
 }
 
-// hanging is a pod that has hung for longer than it may, or pods that are not
+// stuckPod is a pod that has been stuck for longer than it may, or pods that are not
 // made.
-type hanging struct {
+type stuckPod struct {
 	// pod is nil for pods that are not made.
 	pod *Pod
-	// cause is what it hangs at.
-	cause *Hang
+	// cause is what it is stuck at.
+	cause *Stuck
 	// since is from when on it has, and due when that was for too long.
 	since, due time.Time
-	// ofNode: it hangs because its node does not answer, for which there is no limit.
+	// ofNode: it is stuck because its node does not answer, for which there is no limit.
 	ofNode bool
 }
 
 // standstill is what keeps a release from coming up, and what follows from it.
 type standstill struct {
-	// first has hung for the longest beyond what it may, of count pods that have;
+	// first has been stuck for the longest beyond what it may, of count pods that have;
 	// nil when none has.
-	first *hanging
+	first *stuckPod
 	count int
-	// slow is one that has hung for longer than a pod that fails may, and may go
+	// slow is one that has been stuck for longer than a pod that fails may, and may go
 	// on for some time.
-	slow *hanging
+	slow *stuckPod
 	// moves: pods of the version came up just now.
 	moves bool
-	// tolerated says why what hangs is left alone, if it is; stuckOn is the node
+	// tolerated says why what is stuck is left alone, if it is; stuckOn is the node
 	// that all of it is on then.
 	tolerated, stuckOn string
 	// old or revision is where the release is rolled back to.
@@ -79,7 +79,7 @@ type standstill struct {
 	// that this is because of the rollback limit.
 	refusal string
 	limited bool
-	// nodes are those that pods hang on beyond what they may, some at least.
+	// nodes are those that pods are stuck on beyond what they may, some at least.
 	nodes []string
 	// wait is when to look again; 0 when nothing changes by time alone.
 	wait time.Duration
@@ -88,12 +88,12 @@ type standstill struct {
 // maxNodes is how many nodes are looked at before a release is rolled back.
 const maxNodes = 20
 
-// OnSilentNodes are pods with what is known of their nodes: those on one that does not
+// OnUnreachableNodes are pods with what is known of their nodes: those on one that does not
 // answer, and that are not Ready, are lost, whatever they said last.
-func OnSilentNodes(pods []Pod, silent map[string]bool) []Pod {
+func OnUnreachableNodes(pods []Pod, unreachable map[string]bool) []Pod {
 	pods = slices.Clone(pods)
 	for i := range pods {
-		if p := &pods[i]; silent[p.Node] && p.Hang != nil {
+		if p := &pods[i]; unreachable[p.Node] && p.Stuck != nil {
 			p.Lost = true
 		}
 	}
@@ -103,10 +103,10 @@ func OnSilentNodes(pods []Pod, silent map[string]bool) []Pod {
 // judge says whether a release comes up. Whether its pods are verified does not
 // matter.
 func (s *start) judge() standstill {
-	if !s.settings.Rollback || !s.mayHang() {
+	if !s.settings.Rollback || !s.mayBeStuck() {
 		return standstill{}
 	}
-	var all []hanging
+	var all []stuckPod
 	out := standstill{}
 	out.wait, all = s.overdue(&out)
 	if len(all) == 0 {
@@ -131,8 +131,8 @@ func (s *start) judge() standstill {
 	return out
 }
 
-// mayHang says that a release is being rolled out, failed, or has succeeded.
-func (s *start) mayHang() bool {
+// mayBeStuck says that a release is being rolled out, failed, or has succeeded.
+func (s *start) mayBeStuck() bool {
 	state := s.status.Status
 	return IsOpen(state) || state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadFailed ||
 		state == v1alpha1.ChangeWorkloadSuccess
@@ -146,10 +146,10 @@ func (s *start) slowLimit() time.Duration {
 	return max(s.settings.RollbackAfter, s.settings.RollbackSlow, s.workload.ProgressDeadline)
 }
 
-// overdue are the pods that have hung for longer than they may, in this attempt
+// overdue are the pods that have been stuck for longer than they may, in this attempt
 // of the release, the longest first; wait is how long until the next one does.
-func (s *start) overdue(out *standstill) (wait time.Duration, all []hanging) {
-	add := func(h hanging, limit time.Duration, slow bool) {
+func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
+	add := func(h stuckPod, limit time.Duration, slow bool) {
 		left := time.Duration(math.MaxInt64)
 		if limit > 0 {
 			h.due = h.since.Add(limit)
@@ -176,10 +176,10 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []hanging) {
 	}
 	for i := range s.pods {
 		p := &s.pods[i]
-		if !p.Hang.hangs(s.now) {
+		if !p.Stuck.isStuck(s.now) {
 			continue
 		}
-		limit, slow := s.settings.RollbackAfter, p.Hang.slow(s.now, s.settings.RollbackAfter)
+		limit, slow := s.settings.RollbackAfter, p.Stuck.slow(s.now, s.settings.RollbackAfter)
 		if slow {
 			limit = s.slowLimit()
 		}
@@ -187,24 +187,24 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []hanging) {
 		if ofNode {
 			limit, slow = 0, true
 		}
-		since := p.Hang.since(s.now, limit, s.failingSince())
-		if first := p.Hang.firstCrash(s.now); p.Hang.restarts >= crashes && p.Hang.lastRun < s.settings.RollbackProven && first.Before(since) {
+		since := p.Stuck.since(s.now, limit, s.failingSince())
+		if first := p.Stuck.firstCrash(s.now); p.Stuck.restarts >= crashes && p.Stuck.lastRun < s.settings.RollbackProven && first.Before(since) {
 			since = first
 		}
-		add(hanging{pod: p, cause: p.Hang, ofNode: ofNode, since: s.inAttempt(since)}, limit, slow)
+		add(stuckPod{pod: p, cause: p.Stuck, ofNode: ofNode, since: s.inAttempt(since)}, limit, slow)
 	}
 	if n := s.workload.NotMade; n != nil && n.Count > 0 {
-		add(hanging{cause: n.hang(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
+		add(stuckPod{cause: n.stuck(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
 	}
-	slices.SortStableFunc(all, func(a, b hanging) int { return a.due.Compare(b.due) })
+	slices.SortStableFunc(all, func(a, b stuckPod) int { return a.due.Compare(b.due) })
 	return wait, all
 }
 
-// isOfNode says that a pod hangs because its node does not answer: it was well on it, or
+// isOfNode says that a pod is stuck because its node does not answer: it was well on it, or
 // the node controller says so, or it has to be there, and the kubelet has never seen it.
 // That is told, and may last.
 func (s *start) isOfNode(p *Pod) bool {
-	return p.Lost || s.workload.PerNode && p.Hang.Reason == reasonNotSeen
+	return p.Lost || s.workload.PerNode && p.Stuck.Reason == reasonNotSeen
 }
 
 // inAttempt gives a pod that was there before its time, too.
@@ -212,7 +212,7 @@ func (s *start) inAttempt(since time.Time) time.Time {
 	return latest(since, time.Unix(s.status.StartTimeUnix, 0))
 }
 
-// counts reports whether it matters that a pod hangs since then: after the Success of its
+// counts reports whether it matters that a pod is stuck since then: after the Success of its
 // release, also once that is suspended, only if the pod fails, and began to soon.
 func (s *start) counts(since time.Time, slow bool) bool {
 	succeeded, proven := succeededAt(s.status), s.settings.RollbackProven
@@ -228,16 +228,16 @@ func (s *start) failingSince() time.Time {
 	return time.Time{}
 }
 
-// pods is how many pods hang.
-func (h *hanging) pods(w *Workload) int {
+// pods is how many pods are stuck.
+func (h *stuckPod) pods(w *Workload) int {
 	if h.pod == nil {
 		return int(w.NotMade.Count)
 	}
 	return 1
 }
 
-// node is where it hangs; empty for nowhere.
-func (h *hanging) node() string {
+// node is where it is stuck; empty for nowhere.
+func (h *stuckPod) node() string {
 	if h.pod == nil {
 		return ""
 	}
@@ -245,7 +245,7 @@ func (h *hanging) node() string {
 }
 
 // uid is the pod's; empty for one that is not made.
-func (h *hanging) uid() types.UID {
+func (h *stuckPod) uid() types.UID {
 	if h.pod == nil {
 		return ""
 	}
@@ -259,7 +259,7 @@ func (s *start) finish() Finish { return FinishOf(s.workload, s.settings) }
 func (s *start) progress() (left time.Duration) {
 	for i := range s.pods {
 		p := &s.pods[i]
-		if p.Hang != nil && p.Hang.restarts >= crashes {
+		if p.Stuck != nil && p.Stuck.restarts >= crashes {
 			continue
 		}
 		if finished, _ := p.Finished(s.finish(), s.now); finished {
@@ -269,9 +269,9 @@ func (s *start) progress() (left time.Duration) {
 	return left
 }
 
-// tolerates says why what hangs is left alone, if it is. Until a pod of the
+// tolerates says why what is stuck is left alone, if it is. Until a pod of the
 // version has finished, nothing is.
-func (s *start) tolerates(all []hanging, count int) (why, node string) {
+func (s *start) tolerates(all []stuckPod, count int) (why, node string) {
 	if !s.everFinished() {
 		return "", ""
 	}
@@ -282,14 +282,14 @@ func (s *start) tolerates(all []hanging, count int) (why, node string) {
 		}
 	}
 	if n := s.tolerated(); count <= n {
-		return fmt.Sprintf("%d of %d pods may hang", n, s.workload.Replicas), ""
+		return fmt.Sprintf("%d of %d pods may be stuck", n, s.workload.Replicas), ""
 	}
 	node = all[0].node()
-	elsewhere := func(h hanging) bool { return h.node() != node }
+	elsewhere := func(h stuckPod) bool { return h.node() != node }
 	if node == "" || slices.ContainsFunc(all, elsewhere) || !slices.ContainsFunc(wellOn, func(on string) bool { return on != node && on != "" }) {
 		return "", ""
 	}
-	return "only pods on node " + node + " hang, and the version runs on other nodes", node
+	return "only pods on node " + node + " are stuck, and the version runs on other nodes", node
 }
 
 // everFinished reports whether a pod of the attempt has finished.
@@ -299,7 +299,7 @@ func (s *start) everFinished() bool {
 		slices.ContainsFunc(s.pods, finished)
 }
 
-// tolerated is how many pods may hang once one has finished: a part of all, and
+// tolerated is how many pods may be stuck once one has finished: a part of all, and
 // fewer than are replaced at a time.
 func (s *start) tolerated() int {
 	return tolerated(s.workload, s.settings)

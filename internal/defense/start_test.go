@@ -105,7 +105,7 @@ func TestStartsOfPod(t *testing.T) {
 		"its node was restarted": {corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 1, node)}, false, time.Minute, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := ObservePod(&corev1.Pod{Spec: test.spec, Status: corev1.PodStatus{InitContainerStatuses: test.inits, ContainerStatuses: test.containers}})
+			p := ReadPod(&corev1.Pod{Spec: test.spec, Status: corev1.PodStatus{InitContainerStatuses: test.inits, ContainerStatuses: test.containers}})
 			since := func(at time.Time) time.Duration {
 				if at.IsZero() {
 					return 0
@@ -159,7 +159,7 @@ func TestCauses(t *testing.T) {
 
 // beginning is a release of ten replicas, of which some pods run well, and others
 // do not come up.
-func beginning(well, hanging int, change ...func(*start)) *start {
+func beginning(well, stuck int, change ...func(*start)) *start {
 	s := &start{
 		now: testNow, settings: settings.Default(),
 		workload: &Workload{
@@ -175,9 +175,9 @@ func beginning(well, hanging int, change ...func(*start)) *start {
 		s.pods = append(s.pods, Pod{Name: fmt.Sprint("well-", i), UID: types.UID(fmt.Sprint("w", i)), Node: fmt.Sprint("n", i),
 			Ready: true, Created: ago(time.Hour), ReadySince: ago(30 * time.Minute)})
 	}
-	for i := range hanging {
+	for i := range stuck {
 		s.pods = append(s.pods, Pod{Name: fmt.Sprint("bad-", i), UID: types.UID(fmt.Sprint("b", i)), Node: "bad-node", Created: ago(15 * time.Minute),
-			Hang: &Hang{Container: "main", Reason: "ImagePullBackOff", created: ago(15 * time.Minute), begun: ago(3 * time.Minute), from: ago(3 * time.Minute)}})
+			Stuck: &Stuck{Container: "main", Reason: "ImagePullBackOff", created: ago(15 * time.Minute), begun: ago(3 * time.Minute), from: ago(3 * time.Minute)}})
 	}
 	if well > 0 {
 		s.status.PassCount = int32(well)
@@ -188,17 +188,17 @@ func beginning(well, hanging int, change ...func(*start)) *start {
 	return s
 }
 
-func (s *start) eachHang(change func(*Hang)) {
+func (s *start) eachStuck(change func(*Stuck)) {
 	for i := range s.pods {
-		if s.pods[i].Hang != nil {
-			change(s.pods[i].Hang)
+		if s.pods[i].Stuck != nil {
+			change(s.pods[i].Stuck)
 		}
 	}
 }
 
 func slowFor(d time.Duration, reason string) func(*start) {
 	return func(s *start) {
-		s.eachHang(func(h *Hang) { h.Slow, h.Reason, h.begun, h.from = true, reason, ago(d), ago(d) })
+		s.eachStuck(func(h *Stuck) { h.Slow, h.Reason, h.begun, h.from = true, reason, ago(d), ago(d) })
 	}
 }
 
@@ -226,13 +226,13 @@ func suspended(since time.Duration) func(*start) {
 
 func stateful(s *start)  { s.workload.GVK.Kind, s.workload.Stateful = "StatefulSet", true }
 func ownProven(s *start) { s.settings.RollbackOwnProven = true }
-func ready(s *start)     { s.eachHang(func(h *Hang) { h.ready = true }) }
+func ready(s *start)     { s.eachStuck(func(h *Stuck) { h.ready = true }) }
 
-// crashing has each pod that hangs be in a crash loop, and have ended ten seconds ago, or
+// crashing has each stuck pod be in a crash loop, and have ended ten seconds ago, or
 // been started again then where it is Ready.
 func crashing(age time.Duration, restarts int32, lastRun time.Duration) func(*start) {
 	return func(s *start) {
-		s.eachHang(func(h *Hang) {
+		s.eachStuck(func(h *Stuck) {
 			h.Reason, h.restarts, h.lastRun, h.created, h.begun, h.from = reasonCrashLoop, restarts, lastRun, ago(age), ago(age), ago(10*time.Second)
 			if h.ready {
 				h.upSince = h.from
@@ -244,13 +244,13 @@ func crashing(age time.Duration, restarts int32, lastRun time.Duration) func(*st
 }
 
 func TestJudgeStart(t *testing.T) {
-	onSilent := func(nodes ...string) func(*start) {
+	onUnreachable := func(nodes ...string) func(*start) {
 		return func(s *start) {
-			silent := map[string]bool{}
+			unreachable := map[string]bool{}
 			for _, node := range nodes {
-				silent[node] = true
+				unreachable[node] = true
 			}
-			s.pods = OnSilentNodes(s.pods, silent)
+			s.pods = OnUnreachableNodes(s.pods, unreachable)
 		}
 	}
 	noOlds := func(s *start) { s.workload.OldRevisions = nil }
@@ -262,10 +262,12 @@ func TestJudgeStart(t *testing.T) {
 	}{
 		"all well":                          {beginning(5, 0), "", 0},
 		"fails":                             {beginning(0, 1), "running " + versionA, 0},
-		"fails for too short":               {beginning(0, 1, func(s *start) { s.eachHang(func(h *Hang) { h.begun = ago(90 * time.Second); h.from = h.begun }) }), "", 30 * time.Second},
+		"fails for too short":               {beginning(0, 1, func(s *start) { s.eachStuck(func(h *Stuck) { h.begun = ago(90 * time.Second); h.from = h.begun }) }), "", 30 * time.Second},
 		"failed before, in another attempt": {beginning(0, 1, func(s *start) { s.status.StartTimeUnix = ago(time.Minute).Unix() }), "", time.Minute},
 		"a kubelet ten minutes behind": {beginning(0, 1, func(s *start) {
-			s.eachHang(func(h *Hang) { h.created, h.begun, h.from = ago(time.Minute), ago(11*time.Minute), ago(11*time.Minute) })
+			s.eachStuck(func(h *Stuck) {
+				h.created, h.begun, h.from = ago(time.Minute), ago(11*time.Minute), ago(11*time.Minute)
+			})
 		}), "", time.Minute},
 
 		"a node that comes after five minutes": {beginning(0, 5, slowFor(5*time.Minute, "Unschedulable")), "slow", 5 * time.Minute},
@@ -277,25 +279,25 @@ func TestJudgeStart(t *testing.T) {
 		"slow, and the deadline is longer":     {beginning(0, 5, slowFor(10*time.Minute, "PodInitializing"), func(s *start) { s.workload.ProgressDeadline = time.Hour }), "slow", 50 * time.Minute},
 		"slow, without a deadline":             {beginning(0, 5, slowFor(time.Hour, "PodInitializing"), func(s *start) { s.workload.ProgressDeadline = 0 }), "slow", 0},
 
-		"one of ten hangs":                {beginning(9, 1, onNodes), "tolerated: 1 of 10 pods may hang", lookAgain},
-		"two of ten hang":                 {beginning(8, 2, onNodes), "running " + versionA, 0},
+		"one of ten is stuck":             {beginning(9, 1, onNodes), "tolerated: 1 of 10 pods may be stuck", lookAgain},
+		"two of ten are stuck":            {beginning(8, 2, onNodes), "running " + versionA, 0},
 		"one of ten, none was ever well":  {beginning(0, 1, onNodes), "running " + versionA, 0},
-		"one of ten, replaced one by one": {beginning(9, 1, onNodes, func(s *start) { s.workload.InFlight = 1 }), "tolerated: only pods on node n9 hang, and the version runs on other nodes, on n9", lookAgain},
+		"one of ten, replaced one by one": {beginning(9, 1, onNodes, func(s *start) { s.workload.InFlight = 1 }), "tolerated: only pods on node n9 are stuck, and the version runs on other nodes, on n9", lookAgain},
 		"nothing is tolerated":            {beginning(8, 2, onNodes, func(s *start) { s.settings.RollbackTolerate = 0 }), "running " + versionA, 0},
-		"all on one node, others run":     {beginning(5, 5), "tolerated: only pods on node bad-node hang, and the version runs on other nodes, on bad-node", lookAgain},
+		"all on one node, others run":     {beginning(5, 5), "tolerated: only pods on node bad-node are stuck, and the version runs on other nodes, on bad-node", lookAgain},
 		"all on one node, nothing else":   {beginning(0, 5, func(s *start) { s.status.PassCount = 3 }), "running " + versionA, 0},
 		"all on no node": {beginning(5, 5, slowFor(time.Hour, "Unschedulable"), func(s *start) {
 			for i := range s.pods {
-				if s.pods[i].Hang != nil {
+				if s.pods[i].Stuck != nil {
 					s.pods[i].Node = ""
 				}
 			}
 		}), "running " + versionA, 0},
 		"the only node that others run on":        {beginning(1, 5, func(s *start) { s.pods[0].Node = "bad-node" }), "running " + versionA, 0},
-		"the only node that any is on is silent":  {beginning(0, 5, onSilent("bad-node")), "slow", 0},
-		"each on its node, one of them is silent": {beginning(0, 2, onNodes, onSilent("n0")), "running " + versionA, 0},
-		"each on its node, and all are silent":    {beginning(0, 2, onNodes, onSilent("n0", "n1")), "slow", 0},
-		"well on a node that is silent":           {beginning(5, 0, onNodes, onSilent("n0")), "", 0},
+		"the only node that any is on is unreachable":  {beginning(0, 5, onUnreachable("bad-node")), "slow", 0},
+		"each on its node, one of them is unreachable": {beginning(0, 2, onNodes, onUnreachable("n0")), "running " + versionA, 0},
+		"each on its node, and all are unreachable":    {beginning(0, 2, onNodes, onUnreachable("n0", "n1")), "slow", 0},
+		"well on a node that is unreachable":           {beginning(5, 0, onNodes, onUnreachable("n0")), "", 0},
 		"pods come up":                            {beginning(5, 5, onNodes, func(s *start) { s.pods[0].ReadySince = ago(50 * time.Second) }), "moves", 70 * time.Second},
 		"came up in a crash loop": {beginning(5, 5, onNodes, func(s *start) {
 			s.pods[0].ReadySince = ago(50 * time.Second)
@@ -303,7 +305,7 @@ func TestJudgeStart(t *testing.T) {
 		}), "running " + versionA, 0},
 		"came up after its second restart": {beginning(5, 5, onNodes, func(s *start) {
 			s.pods[0].ReadySince = ago(100 * time.Second)
-			s.pods[0].Hang = &Hang{ready: true, restarts: crashes, lastRun: time.Hour, created: ago(2 * time.Hour), begun: ago(2 * time.Hour), from: ago(100 * time.Second), upSince: ago(100 * time.Second)}
+			s.pods[0].Stuck = &Stuck{ready: true, restarts: crashes, lastRun: time.Hour, created: ago(2 * time.Hour), begun: ago(2 * time.Hour), from: ago(100 * time.Second), upSince: ago(100 * time.Second)}
 		}), "running " + versionA, 0},
 
 		"its node is lost, where it was well": {beginning(0, 1, slowFor(time.Hour, "NotReady"), func(s *start) { s.pods[0].Lost = true }), "slow", 0},
@@ -311,7 +313,7 @@ func TestJudgeStart(t *testing.T) {
 		"a node that never saw it, where each has one": {
 			beginning(0, 1, slowFor(time.Hour, reasonNotSeen), func(s *start) { s.workload.PerNode = true }), "slow", 0,
 		},
-		"a lost node, and another pod that fails": {beginning(0, 2, func(s *start) { s.pods[0].Lost, s.pods[0].Hang.Slow = true, true }), "running " + versionA, 0},
+		"a lost node, and another pod that fails": {beginning(0, 2, func(s *start) { s.pods[0].Lost, s.pods[0].Stuck.Slow = true, true }), "running " + versionA, 0},
 
 		"pods are not made": {beginning(0, 0, func(s *start) {
 			s.workload.NotMade = &NotMade{Count: 3, Since: ago(10 * time.Minute), Message: "exceeded quota"}
@@ -319,9 +321,9 @@ func TestJudgeStart(t *testing.T) {
 		"pods have not been made of late": {beginning(0, 0, func(s *start) {
 			s.workload.NotMade = &NotMade{Count: 3, Since: ago(4 * time.Minute), Message: "exceeded quota"}
 		}), "slow", 6 * time.Minute},
-		"one is not made, one may hang": {beginning(9, 0, func(s *start) {
+		"one is not made, one may be stuck": {beginning(9, 0, func(s *start) {
 			s.workload.NotMade = &NotMade{Count: 1, Since: ago(time.Hour), Message: "exceeded quota"}
-		}), "tolerated: 1 of 10 pods may hang", lookAgain},
+		}), "tolerated: 1 of 10 pods may be stuck", lookAgain},
 
 		"nothing is Ready: the history":    {beginning(0, 5, noOlds), "remembered " + versionA, 0},
 		"Recreate: the history":            {beginning(0, 10, noOlds, func(s *start) { s.workload.Rolling = false }), "remembered " + versionA, 0},
@@ -383,31 +385,31 @@ func TestJudgeStart(t *testing.T) {
 		"after the Success, merely slow":   {beginning(0, 10, succeeded(11*time.Minute), slowFor(10*time.Minute, "NotReady")), "", 0},
 		"after the Success, some are well": {beginning(3, 7, succeeded(4*time.Minute), onNodes), "refused: no pods of an older version run; pods that are Ready: 3", lookAgain},
 		"after the Success, a crash loop that was up for long": {beginning(0, 10, succeeded(6*time.Minute), func(s *start) {
-			s.eachHang(func(h *Hang) {
+			s.eachStuck(func(h *Stuck) {
 				h.Reason, h.restarts, h.lastRun, h.created, h.begun, h.from, h.downSince = reasonCrashLoop, 4, 90*time.Second, ago(time.Hour), ago(time.Hour), ago(10*time.Second), ago(10*time.Second)
 			})
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPodsUnavailable, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(ago(5 * time.Minute))}}
 		}), "remembered " + versionA, 0},
 
 		"turned off": {beginning(0, 5, func(s *start) { s.settings.Rollback = false }), "", 0},
-		"no room":    {beginning(0, 5, func(s *start) { s.limit = brakeOf(9, 8, 7, 6, 5) }), "braked", time.Minute},
+		"no room":    {beginning(0, 5, func(s *start) { s.limit = limitOf(9, 8, 7, 6, 5) }), "braked", time.Minute},
 		"no room for its namespace": {beginning(0, 5, func(s *start) {
-			s.limit = brakeOf(9, 8, 7)
+			s.limit = limitOf(9, 8, 7)
 			for i := range s.limit.taken {
 				s.limit.taken[i].Namespace = s.workload.Namespace
 			}
 		}), "braked", time.Minute},
-		"room again": {beginning(0, 5, func(s *start) { s.limit = brakeOf(30, 29, 9, 8, 7) }), "running " + versionA, 0},
+		"room again": {beginning(0, 5, func(s *start) { s.limit = limitOf(30, 29, 9, 8, 7) }), "running " + versionA, 0},
 		"room again, the release was held": {beginning(0, 5, func(s *start) {
-			s.limit = brakeOf(15, 14, 13, 12, 11)
+			s.limit = limitOf(15, 14, 13, 12, 11)
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
 		}), "braked", 2 * time.Minute},
 		"room again, the release was held of late": {beginning(0, 5, func(s *start) {
-			s.limit = brakeOf(17, 16, 15, 14, 13)
+			s.limit = limitOf(17, 16, 15, 14, 13)
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(time.Minute))}}
 		}), "braked", 6 * time.Minute},
 		"and has had its time": {beginning(0, 5, func(s *start) {
-			s.limit = brakeOf(17, 16, 15, 14, 13)
+			s.limit = limitOf(17, 16, 15, 14, 13)
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
 		}), "running " + versionA, 0},
 	} {
@@ -446,8 +448,8 @@ func summary(s *standstill) string {
 	}
 }
 
-// brakeOf is a brake that let rollbacks through so many minutes ago.
-func brakeOf(minutes ...int) RollbackLimit {
+// limitOf is a rollback limit that let rollbacks through so many minutes ago.
+func limitOf(minutes ...int) RollbackLimit {
 	var b RollbackLimit
 	for i, m := range minutes {
 		b.taken = append(b.taken, LimitEntry{Time: ago(time.Duration(m) * time.Minute).Unix(), UID: types.UID(fmt.Sprint(i)), Release: 1})
@@ -467,7 +469,7 @@ func TestRollbackLimitOfFailed(t *testing.T) {
 		w.in.History = []Revision{{Name: "b", Version: versionB}}
 		w.in.Settings.SelfHealing = healing
 		for i := 1; i < 3; i++ {
-			w.in.Pods[i].Hang = &Hang{Container: "main", Reason: "ErrImagePull", from: testNow, begun: testNow, created: testNow}
+			w.in.Pods[i].Stuck = &Stuck{Container: "main", Reason: "ErrImagePull", from: testNow, begun: testNow, created: testNow}
 		}
 		w.Step()
 		w.Check().Verdict("sleep-0", "fail").Step()
@@ -514,7 +516,7 @@ func TestRollbackLimitOfFailed(t *testing.T) {
 		w.Step()
 		w.in.Settings.SelfHealing = true // later than it failed
 		for i := range w.in.Pods {
-			w.in.Pods[i].Ready, w.in.Pods[i].Hang = true, nil
+			w.in.Pods[i].Ready, w.in.Pods[i].Stuck = true, nil
 		}
 		w.in.Workload.OldRevisions = nil
 		w.Later(time.Hour).Complete().Settle(t)
@@ -531,8 +533,8 @@ func TestQuarantineTerm(t *testing.T) {
 	var terms []time.Duration
 	for range 8 {
 		s.Now, s.Pods[0].Ready = now, false
-		s.Pods[1].Hang.from = now.Add(-time.Hour)
-		s.Pods[1].Hang.begun = s.Pods[1].Hang.from
+		s.Pods[1].Stuck.from = now.Add(-time.Hour)
+		s.Pods[1].Stuck.begun = s.Pods[1].Stuck.from
 		plan := DecideRollback(s.RollbackInput)
 		if plan.Rollback == nil {
 			t.Fatalf("not rolled back: %+v", plan)
@@ -617,7 +619,9 @@ func TestProven(t *testing.T) {
 	})
 	for name, fail := range map[string]func(*Pod){
 		"restarted": func(p *Pod) { p.RestartedAt = testNow.Add(20 * time.Second) },
-		"fails":     func(p *Pod) { p.Ready, p.Hang = false, &Hang{Reason: "OOMKilled", from: testNow.Add(20 * time.Second)} },
+		"fails": func(p *Pod) {
+			p.Ready, p.Stuck = false, &Stuck{Reason: "OOMKilled", from: testNow.Add(20 * time.Second)}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := begin(t)
@@ -629,7 +633,7 @@ func TestProven(t *testing.T) {
 			}
 			w.in.History = nil
 			w.Later(time.Hour)
-			w.in.Pods[0].Ready, w.in.Pods[0].Hang = true, nil
+			w.in.Pods[0].Ready, w.in.Pods[0].Stuck = true, nil
 			if plan := w.Step(); plan.Remember || plan.Prove != nil {
 				t.Errorf("comes back: %+v", plan)
 			}
@@ -654,7 +658,7 @@ func TestPodsUnavailable(t *testing.T) {
 	w.Settle(t)
 	w.Later(time.Hour).Settle(t)
 	w.in.Pods[0].Ready = false
-	w.in.Pods[0].Hang = &Hang{Container: "main", Reason: reasonCrashLoop, restarts: 2, from: w.in.Now, created: testNow, begun: testNow}
+	w.in.Pods[0].Stuck = &Stuck{Container: "main", Reason: reasonCrashLoop, restarts: 2, from: w.in.Now, created: testNow, begun: testNow}
 	var told []string
 	step := func() {
 		for _, e := range w.Step().Events {
@@ -666,16 +670,16 @@ func TestPodsUnavailable(t *testing.T) {
 	for range 5 { // it is Ready for a moment each time
 		w.Later(30 * time.Second)
 		w.in.Pods[0].Ready, w.in.Pods[0].RestartedAt = true, w.in.Now
-		w.in.Pods[0].Hang.ready, w.in.Pods[0].Hang.upSince = true, w.in.Now
+		w.in.Pods[0].Stuck.ready, w.in.Pods[0].Stuck.upSince = true, w.in.Now
 		step()
 		w.Later(30 * time.Second)
-		w.in.Pods[0].Ready, w.in.Pods[0].Hang.ready, w.in.Pods[0].RestartedAt = false, false, time.Time{}
+		w.in.Pods[0].Ready, w.in.Pods[0].Stuck.ready, w.in.Pods[0].RestartedAt = false, false, time.Time{}
 		step()
 	}
 	if got := conditionTime(w, v1alpha1.ConditionPodsUnavailable); !got.Equal(since) {
 		t.Errorf("unavailable since %s, want %s", got, since)
 	}
-	w.in.Pods[0].Ready, w.in.Pods[0].Hang, w.in.Pods[0].RestartedAt = true, nil, w.in.Now
+	w.in.Pods[0].Ready, w.in.Pods[0].Stuck, w.in.Pods[0].RestartedAt = true, nil, w.in.Now
 	w.Later(90 * time.Second)
 	step()
 	if conditionReason(w, v1alpha1.ConditionPodsUnavailable) != v1alpha1.ReasonPodsFailing {
@@ -700,13 +704,13 @@ func conditionTime(w *world, kind string) time.Time {
 	return time.Time{}
 }
 
-// TestExplainHang: what keeps a release from coming up is told in the order of its
+// TestExplainStuck: what keeps a release from coming up is told in the order of its
 // weight, each once, with the cause that the events of the pod give.
-func TestExplainHang(t *testing.T) {
+func TestExplainStuck(t *testing.T) {
 	w := newWorld(1).Pods(1, unready)
 	w.in.Workload.Rolling, w.in.Workload.ProgressDeadline = true, 10*time.Minute
-	hang := &Hang{Container: "main", Reason: reasonContainerCreating, Slow: true, from: testNow, begun: testNow, created: testNow}
-	w.in.Pods[0].Hang = hang
+	stuck := &Stuck{Container: "main", Reason: reasonContainerCreating, Slow: true, from: testNow, begun: testNow, created: testNow}
+	w.in.Pods[0].Stuck = stuck
 	w.Step()
 	w.Later(2 * time.Minute)
 	plan := DecideRelease(w.in)

@@ -26,10 +26,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Hang says why a pod is not Ready, from what its kubelet and the scheduler
+// Stuck says why a pod is not Ready, from what its kubelet and the scheduler
 // report, or of one that is, that a container of it was restarted.
-type Hang struct {
-	// Container is the one that hangs; empty when the pod does as a whole.
+type Stuck struct {
+	// Container is the one that is stuck; empty when the pod does as a whole.
 	Container string
 	// Reason is the one word of a Cause; Message explains it.
 	Reason, Message string
@@ -56,16 +56,16 @@ const (
 	maxBackOff   = 5 * time.Minute
 	// crashes make a loop.
 	crashes = 2
-	// maxHangMessage bounds the report of a pod that hangs, in bytes.
-	maxHangMessage = 256
+	// maxStuckMessage bounds the report of a stuck pod, in bytes.
+	maxStuckMessage = 256
 )
 
-// Fails says that a pod hangs because of something that waiting does not help.
-func (h *Hang) Fails() bool { return h != nil && !h.Slow && !h.ready }
+// Fails says that a pod is stuck because of something that waiting does not help.
+func (h *Stuck) Fails() bool { return h != nil && !h.Slow && !h.ready }
 
-// hangs says whether a pod hangs now. One that is Ready does while a container
+// isStuck says whether a pod is stuck now. One that is Ready does while a container
 // of it crashes again and again: that is Ready for a moment at each start.
-func (h *Hang) hangs(now time.Time) bool {
+func (h *Stuck) isStuck(now time.Time) bool {
 	return h != nil && (!h.ready || h.restarts >= crashes && now.Sub(believable(h.upSince, h.created, now)) < restartSettle)
 }
 
@@ -73,19 +73,19 @@ func (h *Hang) hangs(now time.Time) bool {
 // come up. One whose container was restarted fails as long as it cannot be told
 // whether the restart helped: while it crashes again and again, and is not up
 // for longer than that yet.
-func (h *Hang) slow(now time.Time, limit time.Duration) bool {
+func (h *Stuck) slow(now time.Time, limit time.Duration) bool {
 	if h.Slow || h.upSince.IsZero() || h.ready {
 		return h.Slow
 	}
 	return h.restarts < crashes || h.lastRun >= limit || now.Sub(believable(h.upSince, h.created, now)) >= limit
 }
 
-// since is from when on a pod has hung, where it has so long to come up. A
+// since is from when on a pod has been stuck, where it has so long to come up. A
 // container that crashes and restarts is Ready for moments, so since its last
-// change says little: it has hung from the beginning unless it can have been up
+// change says little: it has been stuck from the beginning unless it can have been up
 // for as long as a pod may take to come up. known is since when the release says
 // that pods fail, if it does.
-func (h *Hang) since(now time.Time, limit time.Duration, known time.Time) time.Time {
+func (h *Stuck) since(now time.Time, limit time.Duration, known time.Time) time.Time {
 	begun := believable(h.begun, h.created, now)
 	from := latest(begun, believable(h.from, h.created, now))
 	if h.restarts < crashes || h.lastRun >= limit {
@@ -108,7 +108,7 @@ func (h *Hang) since(now time.Time, limit time.Duration, known time.Time) time.T
 
 // firstCrash is when a container that was restarted first ended, at the latest: the runs
 // before the last one began no later than the pod.
-func (h *Hang) firstCrash(now time.Time) time.Time {
+func (h *Stuck) firstCrash(now time.Time) time.Time {
 	begun := believable(h.begun, h.created, now)
 	up := now.Sub(begun) - backOff(h.restarts) - h.lastRun
 	for _, change := range []time.Time{h.upSince, h.downSince} {
@@ -131,12 +131,12 @@ func backOff(restarts int32) time.Duration {
 
 // needsEvents says that the status of the pod does not say what it waits for,
 // while its events may.
-func (h *Hang) needsEvents() bool {
+func (h *Stuck) needsEvents() bool {
 	return h.Slow && h.Message == "" && h.Reason != reasonNotReady
 }
 
 // String is one line for a message.
-func (h *Hang) String() string {
+func (h *Stuck) String() string {
 	s := h.Reason
 	if h.Container != "" {
 		s = "container " + h.Container + ": " + s
@@ -147,14 +147,14 @@ func (h *Hang) String() string {
 	return s
 }
 
-// ObserveHang says why a pod is not Ready; nil when it is and no container of it
+// ReadStuck says why a pod is not Ready; nil when it is and no container of it
 // was restarted, or when it is on its way out, or has ended and is replaced.
-func ObserveHang(pod *corev1.Pod) *Hang {
+func ReadStuck(pod *corev1.Pod) *Stuck {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return nil
 	}
 	ready := podCondition(pod, corev1.PodReady)
-	h := &Hang{created: pod.CreationTimestamp.Time, begun: begun(pod)}
+	h := &Stuck{created: pod.CreationTimestamp.Time, begun: begun(pod)}
 	h.from = h.begun
 	if ready != nil && ready.Status == corev1.ConditionTrue {
 		h.ready = true
@@ -192,7 +192,7 @@ func begun(pod *corev1.Pod) time.Time {
 }
 
 // ofContainers takes the first container that fails.
-func (h *Hang) ofContainers(statuses []corev1.ContainerStatus, inits bool) bool {
+func (h *Stuck) ofContainers(statuses []corev1.ContainerStatus, inits bool) bool {
 	for i := range statuses {
 		s := &statuses[i]
 		reason, message, slow := failing(s, inits)
@@ -207,7 +207,7 @@ func (h *Hang) ofContainers(statuses []corev1.ContainerStatus, inits bool) bool 
 }
 
 // ofRestarts takes the first container that runs after an end of its own.
-func (h *Hang) ofRestarts(statuses []corev1.ContainerStatus) bool {
+func (h *Stuck) ofRestarts(statuses []corev1.ContainerStatus) bool {
 	for i := range statuses {
 		s := &statuses[i]
 		last := s.LastTerminationState.Terminated
@@ -225,7 +225,7 @@ func (h *Hang) ofRestarts(statuses []corev1.ContainerStatus) bool {
 }
 
 // runs takes how often a container was restarted, and what is known of its runs.
-func (h *Hang) runs(s *corev1.ContainerStatus) {
+func (h *Stuck) runs(s *corev1.ContainerStatus) {
 	last := s.LastTerminationState.Terminated
 	h.restarts = s.RestartCount
 	if last != nil && last.StartedAt.Unix() > 0 {
@@ -288,7 +288,7 @@ func nonEmpty(parts ...string) []string {
 }
 
 // ofPod explains a pod none of whose containers fails: it is slow.
-func (h *Hang) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
+func (h *Stuck) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 	h.Slow = true
 	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
 		h.Reason, h.Message = cmp.Or(scheduled.Reason, corev1.PodReasonUnschedulable), Brief(scheduled.Message)
@@ -315,7 +315,7 @@ func (h *Hang) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 
 // ofWaiting takes the first container that is not up yet, and what it waits for. A sidecar
 // that is only not Ready keeps no other container from starting, so it comes last.
-func (h *Hang) ofWaiting(statuses []corev1.ContainerStatus, inits bool, specs []corev1.Container) {
+func (h *Stuck) ofWaiting(statuses []corev1.ContainerStatus, inits bool, specs []corev1.Container) {
 	for i := range statuses {
 		s := &statuses[i]
 		up := s.Started == nil || *s.Started
@@ -354,8 +354,8 @@ func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCond
 // Brief makes a text one printable line that is not too long.
 func Brief(message string) string {
 	message = strings.Join(strings.Fields(Printable(message)), " ")
-	if len(message) <= maxHangMessage {
+	if len(message) <= maxStuckMessage {
 		return message
 	}
-	return cutAtRune(message, maxHangMessage-len("...")) + "..."
+	return cutAtRune(message, maxStuckMessage-len("...")) + "..."
 }

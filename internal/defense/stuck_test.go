@@ -39,7 +39,7 @@ func lacking(kind corev1.PodConditionType, reason, message string) corev1.PodCon
 	return corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: since}
 }
 
-func TestObserveHang(t *testing.T) {
+func TestReadStuck(t *testing.T) {
 	notReady := lacking(corev1.PodReady, "ContainersNotReady", "containers with unready status: [main]")
 	waiting, exited, running, restarted := wrappers.Waiting, wrappers.Exited, wrappers.Running, wrappers.Restarted
 	again := restarted(running(), 2)
@@ -52,7 +52,7 @@ func TestObserveHang(t *testing.T) {
 	long := strings.Repeat("wörd ", 200)
 	for name, test := range map[string]struct {
 		pod  *wrappers.PodWrapper
-		want string // nothing is no hang
+		want string // empty: not stuck
 		slow bool
 		from time.Duration // before now
 	}{
@@ -110,15 +110,15 @@ func TestObserveHang(t *testing.T) {
 			"container main: ErrImagePull: " + strings.Repeat("wörd ", 42) + "w...", false, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := ObserveHang(test.pod.Obj())
+			h := ReadStuck(test.pod.Obj())
 			if h == nil {
 				if test.want != "" {
-					t.Fatalf("does not hang, want %q", test.want)
+					t.Fatalf("is not stuck, want %q", test.want)
 				}
 				return
 			}
 			if got := h.String(); got != test.want {
-				t.Errorf("hangs at %q, want %q", got, test.want)
+				t.Errorf("is stuck at %q, want %q", got, test.want)
 			}
 			if h.Slow != test.slow {
 				t.Errorf("slow is %t, want %t", h.Slow, test.slow)
@@ -126,17 +126,17 @@ func TestObserveHang(t *testing.T) {
 			if got := testNow.Sub(h.from); got != test.from {
 				t.Errorf("from %s before now, want %s", got, test.from)
 			}
-			if len(h.Message) > maxHangMessage {
-				t.Errorf("a message of %d bytes, want at most %d", len(h.Message), maxHangMessage)
+			if len(h.Message) > maxStuckMessage {
+				t.Errorf("a message of %d bytes, want at most %d", len(h.Message), maxStuckMessage)
 			}
 		})
 	}
 }
 
-// TestHangSince: a container that crashes from the beginning has hung from the
+// TestStuckSince: a container that crashes from the beginning has been stuck from the
 // beginning, however often it was up for a moment; one that ran for long has
 // not, nor one that crashed once.
-func TestHangSince(t *testing.T) {
+func TestStuckSince(t *testing.T) {
 	for name, test := range map[string]struct {
 		age, changed time.Duration // before now
 		restarts     int32
@@ -152,7 +152,7 @@ func TestHangSince(t *testing.T) {
 		"crashes, but is up for long":        {5 * time.Minute, time.Second, 2, 3 * time.Minute, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &Hang{from: testNow.Add(-test.changed), created: testNow.Add(-test.age), restarts: test.restarts, lastRun: test.lastRun, downSince: testNow.Add(-test.changed)}
+			h := &Stuck{from: testNow.Add(-test.changed), created: testNow.Add(-test.age), restarts: test.restarts, lastRun: test.lastRun, downSince: testNow.Add(-test.changed)}
 			if got := testNow.Sub(h.since(testNow, 2*time.Minute, time.Time{})); got != test.want {
 				t.Errorf("since %s before now, want %s", got, test.want)
 			}
@@ -160,8 +160,8 @@ func TestHangSince(t *testing.T) {
 	}
 }
 
-// TestHangSlow: whether a restart helped cannot be told at once.
-func TestHangSlow(t *testing.T) {
+// TestStuckSlow: whether a restart helped cannot be told at once.
+func TestStuckSlow(t *testing.T) {
 	for name, test := range map[string]struct {
 		up       time.Duration // until now
 		restarts int32
@@ -174,7 +174,7 @@ func TestHangSlow(t *testing.T) {
 		"restarts after long runs":                      {10 * time.Second, 3, 3 * time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := ObserveHang(oldPod(corev1.PodRunning).Created(testNow.Add(-time.Hour)).Condition(lacking(corev1.PodReady, "", "")).Container("main", corev1.ContainerStatus{
+			h := ReadStuck(oldPod(corev1.PodRunning).Created(testNow.Add(-time.Hour)).Condition(lacking(corev1.PodReady, "", "")).Container("main", corev1.ContainerStatus{
 				State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-test.up))}},
 				RestartCount: test.restarts,
 				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{

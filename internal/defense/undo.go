@@ -43,15 +43,15 @@ func (r *AdmissionRequest) NeedsPast() bool {
 		(r.released() && r.Old.haltedBy() != "" || r.Old.suspended() && r.touches())
 }
 
-// wayBack says that a request leaves a version that failed its verification for
+// undo says that a request leaves a version that failed its verification for
 // one that succeeded before, while the operator blocks or halts the workload
 // because of it. It also says why that version was left. Only mutation asks this,
 // which sees the template before it is what would be stored.
-func (r *AdmissionRequest) wayBack() (left QuarantineReason, ok bool) {
-	return r.wayBackTo(r.leadsTo())
+func (r *AdmissionRequest) undo() (left QuarantineReason, ok bool) {
+	return r.undoTo(r.leadsTo())
 }
 
-func (r *AdmissionRequest) wayBackTo(version string) (left QuarantineReason, ok bool) {
+func (r *AdmissionRequest) undoTo(version string) (left QuarantineReason, ok bool) {
 	if !r.NeedsPast() || r.Past == nil || version == r.Old.Version || r.overrides() || r.suspendTouched() || r.blockedByUser() ||
 		ParseQuarantine(r.Old.Annotations, r.Now).Holds(version) || !remembered(r.Past.History, version) {
 		return QuarantineReason{}, false
@@ -68,17 +68,17 @@ func (r *AdmissionRequest) wayBackTo(version string) (left QuarantineReason, ok 
 	return left, true
 }
 
-// GoesBack says that a request is a way back, for mutation.
+// GoesBack says that a request is an undo, for mutation.
 func (r *AdmissionRequest) GoesBack() bool {
-	_, ok := r.wayBack()
+	_, ok := r.undo()
 	return ok
 }
 
-// wentBack says that a request is a way back, and that mutation made it one: the
+// wentBack says that a request is an undo, and that mutation made it one: the
 // version that is left is in quarantine with it. Only validation asks this: it
 // looks at what would be stored.
 func (r *AdmissionRequest) wentBack() bool {
-	if _, ok := r.wayBackTo(r.New.Version); !ok {
+	if _, ok := r.undoTo(r.New.Version); !ok {
 		return false
 	}
 	why, held := ParseQuarantine(r.New.Annotations, r.Now).Reason(r.Old.Version)

@@ -94,11 +94,11 @@ func mutated(w *admissionWrapper) AdmissionObject {
 	return o
 }
 
-func TestWayBack(t *testing.T) {
+func TestUndo(t *testing.T) {
 	for name, test := range map[string]struct {
 		request *admissionWrapper
 		// denied says what validation answers after mutation; back that the request
-		// is a way back.
+		// is an undo.
 		denied, back bool
 	}{
 		"to the last good version":         {request: makeFailed(), back: true},
@@ -174,7 +174,7 @@ func (w *admissionWrapper) unknown() *admissionWrapper { w.Past = nil; return w 
 
 // The release that is left follows from the quarantine: it is rolled back, and who
 // did it is told.
-func TestWayBackEndsTheRelease(t *testing.T) {
+func TestUndoEndsTheRelease(t *testing.T) {
 	w := newWorld(1).Pods(1).Complete().Settle(t)
 	w.Verdict("sleep-0", "unpass").Settle(t)
 	why := QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 1, To: versionB, By: "jane"}

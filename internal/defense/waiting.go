@@ -244,7 +244,7 @@ func (d *release) awaitsOrder() awaited {
 	switch {
 	case s.OrderStage == v1alpha1.OrderDenied:
 		a.reason = v1alpha1.ReasonPermissionDenied
-		a.what += "; until platform and token are repaired nothing of the release is verified, however long that takes"
+		a.what += "; until platform and token are corrected nothing of the release is verified, however long that takes"
 	case s.Status == v1alpha1.ChangeWorkloadInit:
 		a.limit = d.Settings.PreTimeout
 	default:

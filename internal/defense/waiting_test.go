@@ -47,7 +47,7 @@ func TestWaitsForServer(t *testing.T) {
 		"the order is not accepted, and silence fails": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, silence: true, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
 			says: "it has until " + until + ", and without a verdict it fails, as the setting silence says"},
 		"permission denied": {answer: map[string]AnswerKind{"Submit order": AnswerDenied}, reason: v1alpha1.ReasonPermissionDenied, stage: v1alpha1.OrderDenied,
-			says: "has not accepted the order since " + from + ": connection refused; until platform and token are repaired nothing of the release is verified, however long that takes"},
+			says: "has not accepted the order since " + from + ": connection refused; until platform and token are corrected nothing of the release is verified, however long that takes"},
 		"permission denied at the start of the order": {answer: map[string]AnswerKind{"Start order": AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPreWait,
 			says: "the PRE check of the order could not be submitted since " + from + ": connection refused; it has until " + until},
 		"no PRE verdict on the order": {verdict: map[string]string{"PRE order": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPreSubmitted, normal: true,

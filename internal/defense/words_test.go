@@ -56,10 +56,10 @@ func TestWords(t *testing.T) {
 			other, newWorld(3).Paused().Pods(1), nil,
 			"the fleet is halted (sails 7); resume it with kubectl patch fleet/sleep -p 0 -n default", "", "",
 		},
-		"a Deployment, only observed": {
+		"a Deployment, in observe mode": {
 			pause, newWorld(3).Pods(1).observed(), fail, "", v1alpha1.EventDryRun, "the rollout would have been paused",
 		},
-		"another kind, only observed": {
+		"another kind, in observe mode": {
 			other, newWorld(3).Pods(1).observed(), fail, "", v1alpha1.EventDryRun, "the rollout would have been halted (sails 7)",
 		},
 	} {

@@ -162,8 +162,8 @@ type NotMade struct {
 	Message string
 }
 
-func (n *NotMade) hang() *Hang {
-	return &Hang{Reason: reasonNotMade, Message: Brief(n.Message), Slow: true}
+func (n *NotMade) stuck() *Stuck {
+	return &Stuck{Reason: reasonNotMade, Message: Brief(n.Message), Slow: true}
 }
 
 // Rollout is how far the rollout of the current pod template has come.
@@ -171,10 +171,10 @@ type Rollout struct {
 	// Complete: all pods are of the current template and available, no old
 	// pod is left, and this was said of the current generation.
 	Complete bool
-	// Unobserved: the workload's controller has yet to see the current
+	// Stale: the workload's controller has yet to see the current
 	// generation, which each change of an annotation raises, so that nothing is
 	// known of the rollout.
-	Unobserved bool
+	Stale bool
 	// Stuck: the rollout exceeded its progress deadline, as Message says.
 	Stuck   bool
 	Message string
@@ -185,9 +185,9 @@ type Rollout struct {
 	Told string
 }
 
-// Observed takes what a hold changes, with what the annotations say of a hold: of the
+// SetPace takes what a hold changes, with what the annotations say of a hold: of the
 // user's values, which the operator goes by, and of those in force.
-func (w *Workload) Observed(pace Pace) {
+func (w *Workload) SetPace(pace Pace) {
 	w.Pace, w.Hold = pace, pace.HoldOf(w.Annotations)
 	users := pace.Users(w.Annotations)
 	if pace.ByPartition {
@@ -231,7 +231,7 @@ func (w *Workload) availableSince(pods []Pod, now time.Time) time.Time {
 // all the same, which its controller did not find again. Nothing is known of that while
 // the current one is not.
 func (w *Workload) alike() (pods int32) {
-	if w.Revision == "" || w.Rollout.Unobserved {
+	if w.Revision == "" || w.Rollout.Stale {
 		return 0
 	}
 	for i := range w.OldRevisions {
@@ -345,7 +345,7 @@ func OwnerOf(o metav1.Object) string {
 	return strings.ToLower(ref.Kind) + " " + ref.Name
 }
 
-// ObservingOwner is the owner because of which a workload is only observed; empty where
+// ObservingOwner is the owner because of which a workload is in observe mode; empty where
 // it is not: what the operator did to it, the owner would undo, or fight.
 func (w *Workload) ObservingOwner() string { return observingOwner(w.Owner, w.Labels) }
 
@@ -389,9 +389,9 @@ type Pod struct {
 	// Index is its place among the pods of a workload that numbers them, from 0; 0 of any
 	// other.
 	Index int32
-	// Hang says why the pod is not ready; nil when it is, or is not to be any
+	// Stuck says why the pod is not ready; nil when it is, or is not to be any
 	// more.
-	Hang *Hang
+	Stuck *Stuck
 	// UnreadySince is since when it is not Ready; zero while it is.
 	UnreadySince time.Time
 	// Restarts are how often its containers were started again; of init containers
@@ -422,8 +422,8 @@ type Ended struct {
 // live says whether the pod counts among the pods its workload runs.
 func (p *Pod) live() bool { return !p.Terminating && !p.Ended }
 
-// ObservePod reads what the decisions need off a pod.
-func ObservePod(pod *corev1.Pod) Pod {
+// ReadPod reads what the decisions need off a pod.
+func ReadPod(pod *corev1.Pod) Pod {
 	p := Pod{
 		Namespace:   pod.Namespace,
 		Name:        pod.Name,
@@ -436,7 +436,7 @@ func ObservePod(pod *corev1.Pod) Pod {
 		Terminating: pod.DeletionTimestamp != nil,
 		Ended:       pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
 		Labels:      pod.Labels,
-		Hang:        ObserveHang(pod),
+		Stuck:       ReadStuck(pod),
 	}
 	p.StartedAt, p.RestartedAt = lastStarts(pod)
 	if pod.Spec.Hostname != "" {
@@ -448,12 +448,12 @@ func ObservePod(pod *corev1.Pod) Pod {
 		p.UnreadySince = c.LastTransitionTime.Time
 		// The node controller says only that of a pod on a node that is lost.
 		ready := podCondition(pod, corev1.ContainersReady)
-		p.Lost = p.Hang != nil && ready != nil && ready.Status == corev1.ConditionTrue && c.Reason != readinessGatesNotReady
+		p.Lost = p.Stuck != nil && ready != nil && ready.Status == corev1.ConditionTrue && c.Reason != readinessGatesNotReady
 	}
 	if c := podCondition(pod, corev1.DisruptionTarget); c != nil {
 		p.Disrupted = c.Status == corev1.ConditionTrue
 	}
-	p.observeContainers(pod)
+	p.readContainers(pod)
 	return p
 }
 

@@ -75,7 +75,7 @@ var (
 		Name: "altershield_rollbacks_total",
 		Help: "Releases that the operator rolled back, by the kind of the workload and the cause: NeverStarted, VerificationFailed or Requested. Not the ways back of users.",
 	}, []string{"kind", "cause"})
-	repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
+	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_evictions_total",
 		Help: "Evictions of pods that were stuck after a rollback, by kind of the workload and outcome: " +
 			"evicted, blocked (by a PodDisruptionBudget), denied (by a policy or a missing right) or outdated (the pod had changed).",
@@ -153,7 +153,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, repairs, waysBack, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
+	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, evictions, waysBack, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -245,7 +245,7 @@ const (
 )
 
 // Eviction counts the eviction of a pod of a workload of a kind.
-func Eviction(kind, outcome string) { repairs.WithLabelValues(kind, outcome).Inc() }
+func Eviction(kind, outcome string) { evictions.WithLabelValues(kind, outcome).Inc() }
 
 // WentBack counts a release that a user left for a version that is good.
 func WentBack(kind string) { waysBack.WithLabelValues(kind).Inc() }

@@ -27,7 +27,7 @@ import (
 // its first event has not increased yet, as far as an alert can tell.
 func init() {
 	for _, outcome := range []string{EvictionDone, EvictionBlocked, EvictionDenied, EvictionOutdated} {
-		repairs.WithLabelValues("StatefulSet", outcome)
+		evictions.WithLabelValues("StatefulSet", outcome)
 	}
 	for _, result := range []string{"PostFinish", "Skipped", "PreFailed", "PreTimeout", "PostFailed", "PostTimeout"} {
 		batches.WithLabelValues(result)

@@ -167,7 +167,7 @@ func (a advisor) enroll() Advice {
 func (a advisor) observeFirst() Advice {
 	return Advice{
 		command("altershield", "enroll", a.namespace, "--observe") + a.clusterFlags,
-		"puts the namespace under defense, only observed; right to see first what would be blocked or rolled back",
+		"enrols the namespace in observe mode; right to see first what would be blocked or rolled back",
 	}
 }
 
@@ -175,7 +175,7 @@ func (a advisor) optIn() Advice {
 	return Advice{a.plugin("opt-out", a.target, "--undo"), "puts it under defense again"}
 }
 
-// defendFully is how a workload is defended that is only observed. Where another object
+// defendFully is how a workload is defended that is in observe mode. Where another object
 // owns it, a value of its own has an effect only once it has the label.
 func (a advisor) defendFully(s *sight) (do []Advice) {
 	if owner := s.workload.ObservingOwner(); owner != "" {

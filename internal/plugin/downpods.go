@@ -152,8 +152,8 @@ func (p *downPod) describe() string {
 		if c.Message != "" {
 			what += " (" + c.Message + ")"
 		}
-	} else if p.Hang != nil {
-		what = p.Hang.String()
+	} else if p.Stuck != nil {
+		what = p.Stuck.String()
 	}
 	if p.old {
 		return fmt.Sprintf("pod %s of an earlier version: %s", p.Name, what)
@@ -200,7 +200,7 @@ func (v *census) seePods(ctx context.Context, _ *eyes, r *reader, _ string) erro
 			kind, name := workloadOf(pod)
 			at := slices.IndexFunc(sights, func(s *sight) bool { return s.workload.GVK.Kind == kind && s.workload.Name == name })
 			if at >= 0 {
-				sights[at].down = slices.Concat(sights[at].down, crashing([]defense.Pod{defense.ObservePod(pod)}, false))
+				sights[at].down = slices.Concat(sights[at].down, crashing([]defense.Pod{defense.ReadPod(pod)}, false))
 			}
 		}
 	}

@@ -43,7 +43,7 @@ func TestDownPods(t *testing.T) {
 	)
 	pod := func(old, crashes bool, since time.Time) func(*sight) {
 		p := downPod{defense.Pod{Name: "web-2", Index: 2, Created: minutesAgo(60), UnreadySince: since}, old}
-		p.Hang = &defense.Hang{Reason: "NotReady"}
+		p.Stuck = &defense.Stuck{Reason: "NotReady"}
 		if crashes {
 			p.CrashLoop = &defense.Ended{Container: "main", Message: "last exit code 1"}
 		}

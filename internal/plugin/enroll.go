@@ -57,7 +57,7 @@ Put namespaces, or the one of -n, under defense: from then on each change of a p
 template in them is a release that is recorded and verified. What runs by then stays as it
 is, and restarts nothing: it is a baseline until its template changes.
 
-With --observe the namespace is only observed at first: nothing is blocked, paused, rolled
+With --observe the namespace is in observe mode at first: nothing is blocked, paused, rolled
 back or denied, and events tell what would have been. That is how to begin. When you trust
 it: kubectl altershield observe --namespace-wide --undo. A namespace that is under defense
 already is left as it is. Where the setting observe of the operator is locked and off, a
@@ -76,7 +76,7 @@ namespace cannot be observed, and the command refuses.`),
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&f.observe, "observe", false, "only observe the namespace at first")
+	cmd.Flags().BoolVar(&f.observe, "observe", false, "enrol the namespace in observe mode")
 	addOperatorNamespace(cmd.Flags(), &f.operator)
 	change.addTo(cmd.Flags())
 	return cmd
@@ -179,11 +179,11 @@ func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Na
 		inForce := settings.For(objects[0], objects[1], nil)
 		switch {
 		case known && inForce.Observe:
-			printf(c.Out, "it is only observed, because of %s: nothing is blocked, paused, rolled back or denied\n", inForce.ObservedBy)
+			printf(c.Out, "it is in observe mode, because of %s: nothing is blocked, paused, rolled back or denied\n", inForce.ObservedBy)
 			printf(c.Out, "to defend it in full: %s\n", c.commandIn(ns.Name, "observe", "--namespace-wide", "--off"))
 		case f.observe:
 			// Who repeats the command must not end the defense by it.
-			printf(c.Out, "whether it is only observed is left as it is; to only observe it: %s\n", c.commandIn(ns.Name, "observe", "--namespace-wide"))
+			printf(c.Out, "whether it is in observe mode is left as it is; to put it into observe mode: %s\n", c.commandIn(ns.Name, "observe", "--namespace-wide"))
 		}
 		return nil
 	}
@@ -237,7 +237,7 @@ func (c *changer) settingsOf(ctx context.Context, r client.Reader, operator, nam
 		var list v1alpha1.OpsConfigInfoList
 		switch err := r.List(ctx, &list, client.InNamespace(of)); {
 		case apierrors.IsForbidden(err):
-			printf(c.ErrOut, "warning: you have no right to list the opsconfiginfoes of %s: whether the namespace %s is only observed is not known\n", of, namespace)
+			printf(c.ErrOut, "warning: you have no right to list the opsconfiginfoes of %s: whether the namespace %s is in observe mode is not known\n", of, namespace)
 			return objects, false, nil
 		case err != nil:
 			return objects, false, fmt.Errorf("list opsconfiginfoes of %s: %w", of, err)
@@ -360,7 +360,7 @@ func named(names []string) string {
 }
 
 // takenBack is what the operator takes back of a workload that leaves the defense, or is
-// only observed from then on. halts is how people speak of a halt of its kind.
+// in observe mode from then on. halts is how people speak of a halt of its kind.
 func takenBack(labels, annotations map[string]string, halts *defense.Words) (what []string) {
 	if _, blocked := labels[v1alpha1.SuspendLabel]; blocked && annotations[v1alpha1.SuspendedByAnnotation] != "" {
 		what = append(what, "its block")

@@ -37,7 +37,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// TestEnrolObserved enrols a namespace that is to be only observed.
+// TestEnrolObserved enrols a namespace that is to be in observe mode.
 func TestEnrolObserved(t *testing.T) {
 	observe := func(namespace string, enable, locked bool) *v1alpha1.OpsConfigInfo {
 		o := newObserve(namespace, enable)
@@ -61,10 +61,10 @@ func TestEnrolObserved(t *testing.T) {
 		"there is one of the wrong type":      {stored: []client.Object{mistyped}, wantErr: "spec.type"},
 		"there is one that is off":            {stored: []client.Object{observe("shop", false, false)}, wantObserve: true, wantEnrolled: true},
 		"it is not known what the operator's": {forbidden: true, wantObserve: true, wantEnrolled: true},
-		"enrolled already":                    {enrolled: true, wantEnrolled: true, wantOut: "to only observe it: kubectl altershield observe --namespace-wide"},
-		"enrolled already, and only observed": {
+		"enrolled already":                    {enrolled: true, wantEnrolled: true, wantOut: "to put it into observe mode: kubectl altershield observe --namespace-wide"},
+		"enrolled already, and in observe mode": {
 			enrolled: true, stored: []client.Object{observe("shop", true, false)}, wantObserve: true, wantEnrolled: true,
-			wantOut: "it is only observed, because of the OpsConfigInfo \"observe\" of the namespace: nothing is blocked, paused, rolled back or denied\n" +
+			wantOut: "it is in observe mode, because of the OpsConfigInfo \"observe\" of the namespace: nothing is blocked, paused, rolled back or denied\n" +
 				"to defend it in full: kubectl altershield observe --namespace-wide --off\n",
 		},
 		"enrolled already, and trusted": {

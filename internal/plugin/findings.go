@@ -166,7 +166,7 @@ func (f *finder) observedFinding() {
 	}
 	f.add(Finding{
 		Code: "Observed", Needs: NeedsNothing, What: "observed",
-		Says:    "The workload is only observed: its releases are verified and reported. Nothing is blocked, paused, rolled back or denied.",
+		Says:    "The workload is in observe mode: its releases are verified and reported. Nothing is blocked, paused, rolled back or denied.",
 		Details: []string{message}, Do: f.defendFully(f.sight),
 	})
 }
@@ -281,8 +281,8 @@ func (f *finder) waysOut() []Advice {
 	return slices.Concat(do, f.rollbackIfAny(), f.correct(f.sight))
 }
 
-// rollbackIfAny is the way back, where there is one. Requests for a rollback of what is
-// only observed are refused.
+// rollbackIfAny is the undo, where there is one. Requests for a rollback of what is
+// in observe mode are refused.
 func (f *finder) rollbackIfAny() []Advice {
 	to := f.goodVersion()
 	if observed, _ := f.defense(); to == nil || observed == DefenseObserved {

@@ -256,7 +256,7 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, back, pass}}},
 		},
-		"failed, while it is only observed": {
+		"failed, while it is in observe mode": {
 			with: func(s *sight) {
 				failing(s)
 				s.settings.Observe = true
@@ -418,7 +418,7 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{{"PodsUnavailablePodsFailing", NeedsTime, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
 		},
-		"pods fail, and it is only observed": {
+		"pods fail, and it is in observe mode": {
 			with: func(s *sight) {
 				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
 				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning

@@ -192,9 +192,9 @@ reported, and nothing is blocked, paused, held, rolled back or denied. What the 
 had set is taken back. The value of a workload comes before that of its namespace, and that
 before the one of the cluster.
 
---off defends in full, also where what is above is only observed. --undo takes the value
+--off defends in full, also where what is above is in observe mode. --undo takes the value
 of the workload, or of the namespace, away: what is above decides again. A workload that
-another object owns is only observed, whatever its value is, unless its label defense is
+another object owns is in observe mode, whatever its value is, unless its label defense is
 enforced.`),
 		Example: `  # One workload
   kubectl altershield observe deployment/sleep
@@ -343,12 +343,12 @@ func (c *changer) observeWorkload(ctx context.Context, f leaveFlags, args []stri
 func (c *changer) observeOne(ctx context.Context, api client.WithWatch, s *situation, f leaveFlags) error {
 	t := s.target
 	if owner := s.w.ObservingOwner(); f.off && owner != "" {
-		return remedy(fmt.Errorf("%s is only observed because the %s owns it: a value of its own has no effect", t, owner),
+		return remedy(fmt.Errorf("%s is in observe mode because the %s owns it: a value of its own has no effect", t, owner),
 			"defend it all the same: "+c.kubectl(s.key.Namespace, enforce(t.String(), s.w)...)+"; right when the owner does not undo what the operator does")
 	}
 	key := v1alpha1.SettingAnnotationPrefix + settings.NameObserve
 	enabled, disabled := settings.Enabled, settings.Disabled
-	value, what := &enabled, fmt.Sprintf("%s: set the annotation %s=%s: it is only observed", t, key, enabled)
+	value, what := &enabled, fmt.Sprintf("%s: set the annotation %s=%s: it is in observe mode", t, key, enabled)
 	switch {
 	case f.undo:
 		value, what = nil, fmt.Sprintf("%s: remove the annotation %s: its namespace decides", t, key)
@@ -388,7 +388,7 @@ func (c *changer) tellObserved(ctx context.Context, api client.WithWatch, s *sit
 	case wanted && !inForce.Observe:
 		return remedy(fmt.Errorf("%s is not observed all the same: %s", s.target, strings.Join(inForce.Problems, "; ")), "see the setting observe of the operator")
 	case inForce.Observe:
-		printf(c.Out, "%s: it is only observed, because of %s\n", s.target, inForce.ObservedBy)
+		printf(c.Out, "%s: it is in observe mode, because of %s\n", s.target, inForce.ObservedBy)
 	default:
 		printf(c.Out, "%s: it is defended in full; what failed while it was observed is not blocked\n", s.target)
 	}

@@ -80,7 +80,7 @@ func TestDecideOptOut(t *testing.T) {
 }
 
 // What was there before comes back by a command that is told.
-func TestOptOutTellsTheWayBack(t *testing.T) {
+func TestOptOutAdvisesUndo(t *testing.T) {
 	c, out := testConnection(t)
 	for _, tt := range []struct{ before, want string }{
 		{"", "to let it come back: kubectl altershield opt-out deployment/sleep --undo\n"},

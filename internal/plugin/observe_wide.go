@@ -50,7 +50,7 @@ type outlook struct {
 	enrolled []string
 }
 
-// observes says whether a workload is only observed, which the operator takes back for
+// observes says whether a workload is in observe mode, which the operator takes back for
 // what it had set.
 func (o *outlook) observes(namespace string, annotations map[string]string) bool {
 	if o.enrolled != nil && !slices.Contains(o.enrolled, namespace) {
@@ -191,7 +191,7 @@ func outlookOf(ctx context.Context, api client.Client, operator []v1alpha1.OpsCo
 	return o, nil
 }
 
-// marked calls for each workload of a namespace, or of all, that is only observed, and
+// marked calls for each workload of a namespace, or of all, that is in observe mode, and
 // to which something was done. All of them are read by their metadata.
 func (o *outlook) marked(ctx context.Context, api client.Client, namespace string, do func(target, *unstructured.Unstructured)) error {
 	for _, kind := range workload.Defended().Kinds() {

@@ -77,8 +77,8 @@ func TestObserveWide(t *testing.T) {
 		objects []client.Object
 		flags   leaveFlags
 		dryRun  string
-		// hangs: the operator takes nothing back.
-		hangs bool
+		// is stuck: the operator takes nothing back.
+		isStuck bool
 		// want is said, wantNot is not; wantErr is a part of the error.
 		want, wantNot []string
 		wantErr       string
@@ -124,7 +124,7 @@ func TestObserveWide(t *testing.T) {
 					if err := stored.Get(t.Context(), key, d); err != nil {
 						t.Error(err)
 					}
-					if d.Labels = nil; !tt.hangs {
+					if d.Labels = nil; !tt.isStuck {
 						if err := stored.Update(t.Context(), d); err != nil {
 							t.Error(err)
 						}

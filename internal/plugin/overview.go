@@ -87,7 +87,7 @@ type Counts struct {
 	Baselines int `json:"baselines"`
 	// NotDefended are in namespaces that are not under defense, or are opted out.
 	NotDefended int `json:"notDefended"`
-	// Observed of all these are only observed, and of Quarantined versions are in
+	// Observed of all these are in observe mode, and of Quarantined versions are in
 	// quarantine.
 	Observed    int `json:"observed"`
 	Quarantined int `json:"quarantined"`

@@ -69,7 +69,7 @@ func inBatches(s *sight) {
 		s.pods = append(s.pods, ready(name, minutesAgo(9)))
 	}
 	s.pods = append(s.pods, ready("i", testNow.Add(-4*time.Second)),
-		defense.Pod{Name: "k", UID: "uid-k", Hang: &defense.Hang{Container: "main", Reason: "ErrImagePull", Message: "no such image"}})
+		defense.Pod{Name: "k", UID: "uid-k", Stuck: &defense.Stuck{Container: "main", Reason: "ErrImagePull", Message: "no such image"}})
 	s.pods[len(s.pods)-2].Unprobed = true
 }
 
@@ -300,7 +300,7 @@ func TestPrintOverview(t *testing.T) {
 ✖ deployment/left      rolled back    5m      ann   NeverStarted: pod sleep-a: ErrImagePull; in quarantine for 55m more
 ⏸ deployment/held      held           2m      ann   waiting for 3 verdicts
 
-8 workloads in shop: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is only observed; 1 has versions in quarantine.
+8 workloads in shop: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is in observe mode; 1 has versions in quarantine.
 What to do: EXPLAIN
 `,
 		},
@@ -317,7 +317,7 @@ What to do: EXPLAIN
 · shop        deployment/out       opted out      8m      ann   2         Success   3/3     3
 ✔ shop        deployment/seen      Success        8m      ann   2         Success   3/3     3
 
-8 workloads in all namespaces: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is only observed; 1 has versions in quarantine.
+8 workloads in all namespaces: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is in observe mode; 1 has versions in quarantine.
 What to do: EXPLAIN
 `,
 		},

@@ -248,7 +248,7 @@ func (p *overviewPrinter) counts(o *Overview) string {
 		text += ": " + strings.Join(parts, ", ")
 	}
 	if c.Observed > 0 {
-		text += "; " + countOf(c.Observed, "is", "are") + " only observed"
+		text += "; " + countOf(c.Observed, "is", "are") + " in observe mode"
 	}
 	if c.Quarantined > 0 {
 		text += "; " + countOf(c.Quarantined, "has", "have") + " versions in quarantine"

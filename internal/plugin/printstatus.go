@@ -247,7 +247,7 @@ func (p *statusPrinter) checks(checks []Check, all bool) (nodes []node) {
 			text += ": " + p.cut(c.Message)
 		}
 		if c.Observed {
-			text += " (only observed)"
+			text += " (in observe mode)"
 		}
 		if m == markWaits && c.Deadline != nil {
 			text += ", at most " + age(c.Deadline.Sub(p.now)) + " more"
@@ -400,8 +400,8 @@ func (p *statusPrinter) pod(pod *Pod) string {
 		text += "Ready for " + age(p.now.Sub(pod.ReadySince.Time))
 	case pod.Ready:
 		text += "Ready"
-	case pod.Hangs != "":
-		text += "not Ready: " + p.cut(pod.Hangs)
+	case pod.Stuck != "":
+		text += "not Ready: " + p.cut(pod.Stuck)
 		if pod.Fails {
 			m = markBad
 		}

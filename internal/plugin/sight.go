@@ -101,7 +101,7 @@ func (s *sight) defended() bool {
 	return (s.enrolled || !s.enrolledKnown) && !s.optedOut()
 }
 
-// observedByOwner says that the workload is only observed because another object owns it,
+// observedByOwner says that the workload is in observe mode because another object owns it,
 // whatever the settings say.
 func (s *sight) observedByOwner() bool {
 	var because settings.InForce

@@ -242,8 +242,8 @@ type Pod struct {
 	Gone       bool         `json:"gone,omitempty"`
 	Ready      bool         `json:"ready"`
 	ReadySince *metav1.Time `json:"readySince,omitempty"`
-	// Hangs says why it is not Ready; Fails that waiting does not help.
-	Hangs string `json:"hangs,omitempty"`
+	// Stuck says why it is not Ready; Fails that waiting does not help.
+	Stuck string `json:"stuck,omitempty"`
 	Fails bool   `json:"fails,omitempty"`
 	// FinishedAt is when it will have been Ready for long enough to be verified.
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
@@ -595,11 +595,11 @@ func podOf(p *defense.Pod, c *v1alpha1.ChangeWorkload, results map[string]Pod) P
 	of.Name, of.Node, of.Ready, of.ReadySince = p.Name, p.Node, p.Ready, timeOf(p.ReadySince)
 	switch {
 	case p.Ended:
-		of.Hangs = "it has ended, and is replaced"
+		of.Stuck = "it has ended, and is replaced"
 	case p.Terminating:
-		of.Hangs = "it is being removed"
-	case p.Hang != nil && !p.Ready:
-		of.Hangs, of.Fails = p.Hang.String(), p.Hang.Fails()
+		of.Stuck = "it is being removed"
+	case p.Stuck != nil && !p.Ready:
+		of.Stuck, of.Fails = p.Stuck.String(), p.Stuck.Fails()
 	}
 	return of
 }

@@ -285,7 +285,7 @@ func whatFollows(c *correction, done *corrected, change *v1alpha1.ChangeWorkload
 	case !c.Pass && blocking:
 		return fmt.Sprintf("release %d becomes Suspend, and releases are blocked", change.Spec.Release)
 	case !c.Pass:
-		return fmt.Sprintf("release %d becomes Suspend; releases are not blocked, as the setting blocking is off or the workload is only observed", change.Spec.Release)
+		return fmt.Sprintf("release %d becomes Suspend; releases are not blocked, as the setting blocking is off or the workload is in observe mode", change.Spec.Release)
 	case len(done.Left) > 0:
 		return fmt.Sprintf("release %d stays Suspend: %s still fails", change.Spec.Release, strings.Join(done.Left, ", "))
 	case change.Status.Status != v1alpha1.ChangeWorkloadSuspend:

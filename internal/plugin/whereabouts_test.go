@@ -186,7 +186,7 @@ func ofPrometheus(o metav1.Object) {
 	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: "p", Controller: &yes}})
 }
 
-// What another object owns is only observed, for each command, unless its label says
+// What another object owns is in observe mode, for each command, unless its label says
 // otherwise.
 func TestKnowsOwners(t *testing.T) {
 	const operator = "altershieldoperator-system"

@@ -42,7 +42,7 @@ type Clock struct {
 
 var _ clock.PassiveClock = &Clock{}
 
-// New makes a clock that follows what it is told with Observe.
+// New makes a clock that follows what it is told with Learn.
 func New(own clock.PassiveClock) *Clock { return &Clock{own: own} }
 
 // Follow makes a clock that follows all answers to requests made with this
@@ -53,7 +53,7 @@ func Follow(config *rest.Config, own clock.PassiveClock) *Clock {
 		return roundTrip(func(r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
 			if err == nil {
-				c.Observe(response.Header.Get("Date"))
+				c.Learn(response.Header.Get("Date"))
 			}
 			return response, err
 		})
@@ -66,10 +66,10 @@ type roundTrip func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// Observe takes the date of an answer, as HTTP writes it. What it says counts only
+// Learn takes the date of an answer, as HTTP writes it. What it says counts only
 // where it differs from what is known by more than the tolerance, so that the clock
 // does not jump from answer to answer.
-func (c *Clock) Observe(date string) {
+func (c *Clock) Learn(date string) {
 	at, err := http.ParseTime(date)
 	if err != nil {
 		return

@@ -83,7 +83,7 @@ func TestClockDoesNotJump(t *testing.T) {
 	clock := New(own)
 	answer := func(after time.Duration) time.Duration {
 		own.SetTime(start.Add(2500*time.Millisecond + after))
-		clock.Observe(start.Add(after).Format(http.TimeFormat))
+		clock.Learn(start.Add(after).Format(http.TimeFormat))
 		return clock.Since(start.Add(after))
 	}
 	first := answer(0)
@@ -93,7 +93,7 @@ func TestClockDoesNotJump(t *testing.T) {
 		}
 	}
 	own.SetTime(start.Add(time.Hour))
-	clock.Observe(start.Add(10 * time.Second).Format(http.TimeFormat))
+	clock.Learn(start.Add(10 * time.Second).Format(http.TimeFormat))
 	if got := clock.Since(start.Add(10 * time.Second)); got.Abs() > time.Second {
 		t.Errorf("after this machine's clock was set it tells %s after the server's time", got)
 	}

@@ -118,7 +118,7 @@ func For(operator, namespace []v1alpha1.OpsConfigInfo, annotations map[string]st
 	return l.in
 }
 
-// ObserveOwned has a workload only observed that an object of this name owns; empty for
+// ObserveOwned puts a workload into observe mode that an object of this name owns; empty for
 // none.
 func (f *InForce) ObserveOwned(owner string) {
 	if owner != "" && !f.Observe {

@@ -81,7 +81,7 @@ type Settings struct {
 	// RollbackSlow is how long a pod may be on its way without failing: waiting
 	// for a node or a volume, pulling its image, in an init container.
 	RollbackSlow time.Duration
-	// RollbackTolerate is how many pods may hang once one has finished, in
+	// RollbackTolerate is how many pods may be stuck once one has finished, in
 	// percent of the replicas, 0 to 100.
 	RollbackTolerate int
 	// RollbackProven is how long after its Success a release is rolled back because pods of it

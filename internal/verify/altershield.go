@@ -156,7 +156,7 @@ func (p *AlterShield) callOfBatch(ctx context.Context, s *Subject, call defense.
 	}
 	switch call {
 	case defense.CallStart:
-		about, err := observeReleased(ctx, p.view, s.Release, s.Workload)
+		about, err := loadReleased(ctx, p.view, s.Release, s.Workload)
 		if err != nil {
 			return defense.Answer{}, err
 		}
@@ -262,7 +262,7 @@ func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.
 	}
 	switch call {
 	case defense.CallSubmit, defense.CallStart:
-		about, err := observeReleased(ctx, p.view, change, s.Workload)
+		about, err := loadReleased(ctx, p.view, change, s.Workload)
 		if err != nil {
 			return defense.Answer{}, err
 		}
@@ -291,8 +291,8 @@ func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.
 	}
 }
 
-// observeReleased observes what an order says of a release.
-func observeReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWorkload, w *defense.Workload) (released, error) {
+// loadReleased reads what an order says of a release.
+func loadReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWorkload, w *defense.Workload) (released, error) {
 	about := released{
 		namespace: change.Namespace, workload: change.Spec.ServiceName, by: operatorUser, override: defense.OverrideOf(change, w),
 	}

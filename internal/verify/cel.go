@@ -189,11 +189,11 @@ func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadli
 	if problem != "" {
 		return &defense.RulesResult{Problem: problem}
 	}
-	observe := p.observe
+	load := p.load
 	if scope == rules.OfRequest {
-		observe = p.observeSlipped
+		load = p.loadSlipped
 	}
-	in, err := observe(ctx, s)
+	in, err := load(ctx, s)
 	if errors.Is(err, errOtherTemplate) && deadline != nil && !late {
 		return nil
 	}
@@ -225,8 +225,8 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", " 
 // behind, or the release is over soon.
 var errOtherTemplate = errors.New("the workload is gone, or has another template by now")
 
-// observe reads what rules are about.
-func (p *Cel) observe(ctx context.Context, s *Subject) (*rules.Input, error) {
+// load reads what rules are about.
+func (p *Cel) load(ctx context.Context, s *Subject) (*rules.Input, error) {
 	in, previous, err := p.templates(ctx, s)
 	if err != nil {
 		return nil, err
@@ -274,10 +274,10 @@ func (p *Cel) templates(ctx context.Context, s *Subject) (in *rules.Input, previ
 // requestUser is what rules about a request know of who made it.
 const requestUser = "userInfo"
 
-// observeSlipped reads what rules about a request know of a release that admission did
+// loadSlipped reads what rules about a request know of a release that admission did
 // not see: what is stored is what was asked for. Where the template before is not known,
 // it is as if the workload was created.
-func (p *Cel) observeSlipped(ctx context.Context, s *Subject) (*rules.Input, error) {
+func (p *Cel) loadSlipped(ctx context.Context, s *Subject) (*rules.Input, error) {
 	kind, err := p.view.KindOf(s.Workload)
 	if err != nil {
 		return nil, err

@@ -214,7 +214,7 @@ func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([
 			return nil, fmt.Errorf("get pod %s/%s: %w", batch.Namespace, info.Pod, err)
 		}
 		if err == nil && pod.UID == types.UID(info.UID) {
-			pods = append(pods, defense.ObservePod(&pod))
+			pods = append(pods, defense.ReadPod(&pod))
 		}
 	}
 	return pods, nil

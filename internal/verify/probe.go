@@ -259,7 +259,7 @@ func (p *Probe) confirm(ctx context.Context, pods []defense.Pod, failed []types.
 			return nil, err
 		}
 		if pod != nil {
-			confirmed = append(confirmed, defense.ObservePod(pod))
+			confirmed = append(confirmed, defense.ReadPod(pod))
 		}
 	}
 	return confirmed, nil

@@ -82,27 +82,27 @@ func trimDaemonSet(obj any) (any, error) {
 
 // Get implements Kind.
 func (d DaemonSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
-	w, all, mixed, err := d.glance(ctx, r, key)
+	w, all, mixed, err := d.summary(ctx, r, key)
 	if err != nil || w == nil {
 		return nil, err
 	}
-	_, err = observePods(ctx, r, w, all, mixed)
+	_, err = readPods(ctx, r, w, all, mixed)
 	return w, err
 }
 
-// Glance implements Kind.
-func (d DaemonSet) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
-	w, _, _, err := d.glance(ctx, r, key)
+// Summary implements Kind.
+func (d DaemonSet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+	w, _, _, err := d.summary(ctx, r, key)
 	return w, err
 }
 
-// glance also returns its revisions, and whether it may have pods of several of them.
-func (DaemonSet) glance(ctx context.Context, r client.Reader, key types.NamespacedName) (w *defense.Workload, all []revision, mixed bool, err error) {
+// summary also returns its revisions, and whether it may have pods of several of them.
+func (DaemonSet) summary(ctx context.Context, r client.Reader, key types.NamespacedName) (w *defense.Workload, all []revision, mixed bool, err error) {
 	obj := newUnstructured(daemonSetKind)
 	if err := r.Get(ctx, key, obj); err != nil {
 		return nil, nil, false, client.IgnoreNotFound(err)
 	}
-	w, d, err := observeDaemonSet(obj)
+	w, d, err := readDaemonSet(obj)
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -110,21 +110,21 @@ func (DaemonSet) glance(ctx context.Context, r client.Reader, key types.Namespac
 		return nil, nil, false, err
 	}
 	current := currentRevision(all, w, d)
-	if current == nil && !w.Rollout.Unobserved {
+	if current == nil && !w.Rollout.Stale {
 		if current, err = revisionByPods(ctx, r, w, all); err != nil {
 			return nil, nil, false, err
 		}
 	}
-	observeRevision(w, current)
+	readRevision(w, current)
 	if w.Revision == "" {
 		// Its status is about a revision that is not known.
-		w.Rollout = defense.Rollout{Unobserved: true}
+		w.Rollout = defense.Rollout{Stale: true}
 	}
-	if !w.Rollout.Unobserved {
+	if !w.Rollout.Stale {
 		lacks(w, d.Status.DesiredNumberScheduled-d.Status.CurrentNumberScheduled)
 	}
 	s := &d.Status
-	return w, all, w.Rollout.Unobserved || s.UpdatedNumberScheduled != s.CurrentNumberScheduled || s.NumberMisscheduled != 0, nil
+	return w, all, w.Rollout.Stale || s.UpdatedNumberScheduled != s.CurrentNumberScheduled || s.NumberMisscheduled != 0, nil
 }
 
 // markOfDaemonSet is the hash that the revision is labelled with, and its pods.
@@ -147,7 +147,7 @@ func currentRevision(all []revision, w *defense.Workload, d *appsv1.DaemonSet) *
 		return newest
 	}
 	made, of := newest.Annotations[appsv1.DeprecatedTemplateGeneration], d.Annotations[appsv1.DeprecatedTemplateGeneration]
-	if w.Rollout.Unobserved || made == "" || made != of {
+	if w.Rollout.Stale || made == "" || made != of {
 		return nil
 	}
 	return newest
@@ -179,10 +179,10 @@ func revisionByPods(ctx context.Context, r client.Reader, w *defense.Workload, a
 	return nil, nil
 }
 
-// observeDaemonSet reads a DaemonSet, trimmed or as the API server sent it.
-func observeDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.DaemonSet, error) {
+// readDaemonSet reads a DaemonSet, trimmed or as the API server sent it.
+func readDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.DaemonSet, error) {
 	var d appsv1.DaemonSet
-	w, err := observeNative(obj, &d)
+	w, err := readNative(obj, &d)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -228,7 +228,7 @@ func inFlightOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, nodes int32) (all, m
 func rolloutOfDaemonSet(d *appsv1.DaemonSet) defense.Rollout {
 	s := &d.Status
 	if s.ObservedGeneration < d.Generation {
-		return defense.Rollout{Unobserved: true}
+		return defense.Rollout{Stale: true}
 	}
 	return defense.Rollout{
 		Complete: s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled,

@@ -107,8 +107,8 @@ func (d Deployment) Transforms() map[client.Object]cache.TransformFunc {
 	}
 }
 
-// Glance implements Kind: its ReplicaSets tell all, and they are few.
-func (d Deployment) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+// Summary implements Kind: its ReplicaSets tell all, and they are few.
+func (d Deployment) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
 	return d.Get(ctx, r, key)
 }
 
@@ -118,11 +118,11 @@ func (d Deployment) Get(ctx context.Context, r client.Reader, key types.Namespac
 	if err := r.Get(ctx, key, obj); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	w, hash, err := observeDeployment(obj)
+	w, hash, err := readDeployment(obj)
 	if err != nil {
 		return nil, err
 	}
-	return w, d.observeReplicaSets(ctx, r, w, hash)
+	return w, d.readReplicaSets(ctx, r, w, hash)
 }
 
 // Pods implements Kind.
@@ -138,7 +138,7 @@ func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload
 	}
 	pods := make([]defense.Pod, len(list.Items))
 	for i := range list.Items {
-		pods[i] = defense.ObservePod(&list.Items[i])
+		pods[i] = defense.ReadPod(&list.Items[i])
 	}
 	return pods, nil
 }
@@ -382,9 +382,9 @@ func (d Deployment) ownerOfReplicaSet(rs metav1.Object) (Owner, bool) {
 	return owner, owner.Key.GroupKind == d.GroupVersionKind().GroupKind()
 }
 
-// observeReplicaSets reads which revision a workload is at, and which others
+// readReplicaSets reads which revision a workload is at, and which others
 // still have pods.
-func (d Deployment) observeReplicaSets(ctx context.Context, r client.Reader, w *defense.Workload, hash string) error {
+func (d Deployment) readReplicaSets(ctx context.Context, r client.Reader, w *defense.Workload, hash string) error {
 	list, err := d.replicaSets(ctx, r, w)
 	if err != nil {
 		return err
@@ -413,14 +413,14 @@ func (d Deployment) observeReplicaSets(ctx context.Context, r client.Reader, w *
 		w.Revision, w.RevisionNumber = string(current.GetUID()), revisionNumber(current)
 		replicas, _, _ := unstructured.NestedInt64(current.Object, "spec", "replicas")
 		w.RevisionReplicas = int32(replicas) //nolint:gosec // the API has them so
-		return observeNotMade(current, w)
+		return readNotMade(current, w)
 	}
 	return nil
 }
 
-// observeNotMade reads how many pods of a ReplicaSet are refused. That they are
+// readNotMade reads how many pods of a ReplicaSet are refused. That they are
 // fewer than asked for by itself says only that they are about to be made.
-func observeNotMade(current *unstructured.Unstructured, w *defense.Workload) error {
+func readNotMade(current *unstructured.Unstructured, w *defense.Workload) error {
 	var rs appsv1.ReplicaSet
 	replicas, _, err := unstructured.NestedInt64(current.Object, "spec", "replicas")
 	if err == nil {
@@ -475,8 +475,8 @@ func older(a, b *unstructured.Unstructured) bool {
 	return ta.Before(&tb)
 }
 
-// observeDeployment reads a Deployment, trimmed or as the API server sent it.
-func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, hash string, err error) {
+// readDeployment reads a Deployment, trimmed or as the API server sent it.
+func readDeployment(obj *unstructured.Unstructured) (w *defense.Workload, hash string, err error) {
 	version, hash, err := versionAndHash(obj, Version)
 	if err != nil {
 		return nil, "", err
@@ -506,7 +506,7 @@ func observeDeployment(obj *unstructured.Unstructured) (w *defense.Workload, has
 		Stopping:        defense.Stopping{Paused: deployment.Spec.Paused},
 		Rolling:         deployment.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType,
 	}
-	w.Observed(defense.Pace{
+	w.SetPace(defense.Pace{
 		MinReadySeconds: deployment.Spec.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(deployment.Spec.ProgressDeadlineSeconds, defaultProgressDeadline),
 	})
 	if deployment.Spec.Replicas != nil {
@@ -544,7 +544,7 @@ func inFlight(spec *appsv1.DeploymentSpec, replicas int32) int32 {
 func rolloutOf(d *appsv1.Deployment, replicas int32) defense.Rollout {
 	s := &d.Status
 	if s.ObservedGeneration < d.Generation {
-		return defense.Rollout{Unobserved: true}
+		return defense.Rollout{Stale: true}
 	}
 	r := defense.Rollout{
 		Complete: s.UpdatedReplicas == replicas && s.Replicas == replicas && s.AvailableReplicas == replicas,

@@ -39,7 +39,7 @@ func TestDeploymentRollouts(t *testing.T) {
 		inFlight int32
 	}{
 		"complete":               {func(*appsv1.Deployment) {}, defense.Rollout{Complete: true}, 3},
-		"not observed":           {func(d *appsv1.Deployment) { d.Generation = 3 }, defense.Rollout{Unobserved: true}, 3},
+		"not observed":           {func(d *appsv1.Deployment) { d.Generation = 3 }, defense.Rollout{Stale: true}, 3},
 		"an old pod is left":     {func(d *appsv1.Deployment) { d.Status.Replicas = 6 }, defense.Rollout{}, 3},
 		"a pod is not updated":   {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 4 }, defense.Rollout{}, 3},
 		"a pod is not available": {func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 4 }, defense.Rollout{}, 3},
@@ -65,7 +65,7 @@ func TestDeploymentRollouts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, _, err := observeDeployment(&unstructured.Unstructured{Object: content})
+			w, _, err := readDeployment(&unstructured.Unstructured{Object: content})
 			if err != nil {
 				t.Fatal(err)
 			}

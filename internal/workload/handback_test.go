@@ -109,7 +109,7 @@ func TestHandBack(t *testing.T) {
 			if !ok {
 				t.Fatalf("trimmed to %T", trimmed)
 			}
-			w, _, err := observeDeployment(kept)
+			w, _, err := readDeployment(kept)
 			if err != nil || w.HandBack != due {
 				t.Errorf("observed %+v, %v, want due %t", w, err, due)
 			}

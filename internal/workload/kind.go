@@ -58,9 +58,9 @@ type Kind interface {
 	Transforms() map[client.Object]cache.TransformFunc
 	// Get observes a workload; nil when there is none of that name.
 	Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error)
-	// Glance observes it, but for its OldRevisions where those take a look at all of its
+	// Summary reads it, but for its OldRevisions where those take a look at all of its
 	// pods. It is for what looks again for each pod, or for each batch.
-	Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error)
+	Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error)
 	// Pods observes the pods of the workload's current template.
 	Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error)
 	// PodLabels are the labels of pods that it reads; they stay in the cache.

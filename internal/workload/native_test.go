@@ -264,7 +264,7 @@ func TestNativeRollouts(t *testing.T) {
 		of *native
 		// revision is the current one, pods are its, old the others with pods.
 		revision, pods, old             string
-		complete, unobserved, partition bool
+		complete, stale, partition bool
 		stopping                        defense.Stopping
 		told                            string
 	}{
@@ -272,9 +272,9 @@ func TestNativeRollouts(t *testing.T) {
 		"set, an old pod is not ready": {of: makeSet().with(func(n *native) { n.unready("db-1") }), revision: "db-new", pods: "db-3 db-4", old: "db-old 2/3",
 			told: "2 of 5 pods run this version, 5 are available"},
 		"set, the generation is not observed": {of: makeSet().with(func(n *native) { n.set.Generation, n.template.Spec.Containers[0].Image = 3, "newer" }),
-			unobserved: true, old: "db-new 2/2, db-old 3/3"},
+			stale: true, old: "db-new 2/2, db-old 3/3"},
 		"set, a generation without another template is not observed": {of: makeSet().with(func(n *native) { n.set.Generation = 3 }),
-			revision: "db-new", pods: "db-3 db-4", unobserved: true, old: "db-old 3/3"},
+			revision: "db-new", pods: "db-3 db-4", stale: true, old: "db-old 3/3"},
 		"set, the revision is not seen yet": {of: makeSet().with(func(n *native) { n.revisions = n.revisions[:1] }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
 			told: "2 of 5 pods run this version, 5 are available"},
 		"set, complete": {of: makeSet().with(allNewSet), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", complete: true, told: "5 of 5 pods run this version, 5 are available"},
@@ -324,11 +324,11 @@ func TestNativeRollouts(t *testing.T) {
 			n.pods[1].Status.Conditions[1].Status = corev1.ConditionFalse
 		}), revision: "new", pods: "db-3 db-4", old: "db-old 1/3 (1 lost)", told: "2 of 5 nodes run this version, on 3 a pod is available"},
 		"daemon, the generation is not observed": {of: makeDaemon().with(func(n *native) { n.daemon.Generation, n.template.Spec.Containers[0].Image = 3, "newer" }),
-			unobserved: true, old: "db-new 2/2, db-old 3/3"},
+			stale: true, old: "db-new 2/2, db-old 3/3"},
 		"daemon, a generation without another template is not observed": {of: makeDaemon().with(func(n *native) { n.daemon.Generation = 3 }),
-			revision: "new", pods: "db-3 db-4", unobserved: true, old: "db-old 3/3"},
-		"daemon, its revision is not seen yet": {of: makeDaemon().with(func(n *native) { n.revisions = n.revisions[:1] }), unobserved: true, old: "db-old 3/3, new 2/2"},
-		"daemon, no revision is seen yet":      {of: makeDaemon().with(func(n *native) { n.revisions = nil }), unobserved: true, old: "new 2/2, old 3/3"},
+			revision: "new", pods: "db-3 db-4", stale: true, old: "db-old 3/3"},
+		"daemon, its revision is not seen yet": {of: makeDaemon().with(func(n *native) { n.revisions = n.revisions[:1] }), stale: true, old: "db-old 3/3, new 2/2"},
+		"daemon, no revision is seen yet":      {of: makeDaemon().with(func(n *native) { n.revisions = nil }), stale: true, old: "new 2/2, old 3/3"},
 		"daemon, back at an earlier revision": {of: makeDaemon().with(func(n *native) {
 			n.template.Spec.Containers[0].Image, n.revisions[0].Revision, n.meta.Annotations[appsv1.DeprecatedTemplateGeneration] = "old", 3, "3"
 			n.daemon.Status.UpdatedNumberScheduled = 3
@@ -365,7 +365,7 @@ func TestNativeRollouts(t *testing.T) {
 				if w.Revision != test.revision || names(pods) != test.pods || describeOld(w.OldRevisions) != test.old {
 					t.Errorf("revision %q with the pods %q, others %q", w.Revision, names(pods), describeOld(w.OldRevisions))
 				}
-				if r.Complete != test.complete || r.Unobserved != test.unobserved || r.Partitioned != test.partition || r.Told != test.told || w.Stopping != test.stopping {
+				if r.Complete != test.complete || r.Stale != test.stale || r.Partitioned != test.partition || r.Told != test.told || w.Stopping != test.stopping {
 					t.Errorf("%+v %+v", r, w.Stopping)
 				}
 				stopping, err := test.of.kind.Stopping(test.of.stored(t))
@@ -832,7 +832,7 @@ func TestRevisionBeforeStatus(t *testing.T) {
 		"daemon: it is not":               {makeDaemon().with(behind).with(func(n *native) { n.revisions = n.revisions[:1] }), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if w := test.of.get(t, true); w.Revision != test.want || w.RevisionCreated.IsZero() != (test.want == "") || !w.Rollout.Unobserved {
+			if w := test.of.get(t, true); w.Revision != test.want || w.RevisionCreated.IsZero() != (test.want == "") || !w.Rollout.Stale {
 				t.Errorf("revision %q, made at %s, want %q; %+v", w.Revision, w.RevisionCreated, test.want, w.Rollout)
 			}
 		})
@@ -883,7 +883,7 @@ func TestRevisionByPods(t *testing.T) {
 		}), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if w := test.of.get(t, true); w.Revision != test.want || w.Rollout.Unobserved != (test.want == "") {
+			if w := test.of.get(t, true); w.Revision != test.want || w.Rollout.Stale != (test.want == "") {
 				t.Errorf("revision %q, want %q; %+v", w.Revision, test.want, w.Rollout)
 			}
 		})

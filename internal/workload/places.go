@@ -58,7 +58,7 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 	for i := range pods {
 		pod := &pods[i]
 		place := defense.Place{
-			Pod: defense.ObservePod(pod), ResourceVersion: pod.ResourceVersion,
+			Pod: defense.ReadPod(pod), ResourceVersion: pod.ResourceVersion,
 			Version: version(pod.Labels[appsv1.ControllerRevisionHashLabelKey]), Current: isOfRevision(w, pod),
 		}
 		place.Index = indexOf(pod.Name, w)

@@ -49,14 +49,14 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 		Spec:   corev1.PodSpec{Hostname: pod.Spec.Hostname, NodeName: pod.Spec.NodeName},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, StartTime: pod.Status.StartTime},
 	}
-	observed := defense.ObservePod(pod)
+	observed := defense.ReadPod(pod)
 	if observed.Unprobed {
 		trimmed.Spec.Containers = unprobed
 	}
-	hangs := observed.Hang != nil || observed.Restarts > 0
-	trimmed.Status.Conditions = trimConditions(pod.Status.Conditions, hangs)
+	isStuck := observed.Stuck != nil || observed.Restarts > 0
+	trimmed.Status.Conditions = trimConditions(pod.Status.Conditions, isStuck)
 	switch {
-	case hangs:
+	case isStuck:
 		trimmed.Status.InitContainerStatuses = trimContainers(pod.Status.InitContainerStatuses)
 		trimmed.Status.ContainerStatuses = trimContainers(pod.Status.ContainerStatuses)
 		trimmed.Spec.InitContainers = trimSpecs(pod.Spec.InitContainers, trimmed.Status.InitContainerStatuses)
@@ -75,23 +75,23 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 var unprobed = []corev1.Container{{}}
 
 // trimConditions keeps whether a pod is Ready and since when, and of one that
-// hangs how far it came.
-func trimConditions(conditions []corev1.PodCondition, hangs bool) []corev1.PodCondition {
+// is stuck how far it came.
+func trimConditions(conditions []corev1.PodCondition, isStuck bool) []corev1.PodCondition {
 	var trimmed []corev1.PodCondition
 	for i := range conditions {
 		c := conditions[i]
 		c.LastProbeTime, c.ObservedGeneration, c.Message = metav1.Time{}, 0, defense.Brief(c.Message)
 		switch c.Type {
 		case corev1.PodReady:
-			if !hangs {
+			if !isStuck {
 				c.Reason, c.Message = "", ""
 			}
 		case corev1.PodScheduled, corev1.PodInitialized:
-			if !hangs {
+			if !isStuck {
 				continue
 			}
 		case corev1.ContainersReady:
-			if !hangs {
+			if !isStuck {
 				continue
 			}
 			c.Reason, c.Message = "", ""

@@ -176,17 +176,17 @@ func revisionsOf(ctx context.Context, r client.Reader, w *defense.Workload, mark
 	return all, nil
 }
 
-// observeRevision says of a workload which revision it is at; nil where that is not
+// readRevision says of a workload which revision it is at; nil where that is not
 // known.
-func observeRevision(w *defense.Workload, current *revision) {
+func readRevision(w *defense.Workload, current *revision) {
 	if current != nil {
 		w.Revision, w.RevisionNumber, w.RevisionCreated = current.mark, current.ControllerRevision.Revision, current.CreationTimestamp.Time
 	}
 }
 
-// observeOld says which earlier revisions of a workload still have pods. Which that are,
+// readOld says which earlier revisions of a workload still have pods. Which that are,
 // its pods tell.
-func observeOld(w *defense.Workload, pods []corev1.Pod, all []revision) {
+func readOld(w *defense.Workload, pods []corev1.Pod, all []revision) {
 	byMark := map[string]*defense.OldRevision{}
 	for i := range pods {
 		pod := &pods[i]
@@ -222,10 +222,10 @@ func lacks(w *defense.Workload, count int32) {
 	}
 }
 
-// observePods reads what only the pods of a workload tell: which earlier revisions have
+// readPods reads what only the pods of a workload tell: which earlier revisions have
 // some, where there may be such, and since when none was made, where some are lacking.
 // It returns those that it read.
-func observePods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision, mixed bool) ([]corev1.Pod, error) {
+func readPods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision, mixed bool) ([]corev1.Pod, error) {
 	if !mixed && w.Lacking == nil {
 		return nil, nil
 	}
@@ -234,7 +234,7 @@ func observePods(ctx context.Context, r client.Reader, w *defense.Workload, all 
 		return nil, err
 	}
 	if mixed {
-		observeOld(w, pods, all)
+		readOld(w, pods, all)
 	}
 	for i := range pods {
 		if made := pods[i].CreationTimestamp.Time; w.Lacking != nil && made.After(w.Lacking.Since) {
@@ -272,7 +272,7 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 func isLost(pod *corev1.Pod) bool {
-	p := defense.ObservePod(pod)
+	p := defense.ReadPod(pod)
 	return p.Lost
 }
 
@@ -299,7 +299,7 @@ func podsOfRevision(ctx context.Context, r client.Reader, w *defense.Workload) (
 	var pods []defense.Pod
 	for i := range all {
 		if isOfRevision(w, &all[i]) {
-			pods = append(pods, defense.ObservePod(&all[i]))
+			pods = append(pods, defense.ReadPod(&all[i]))
 		}
 	}
 	return pods, nil

@@ -108,17 +108,17 @@ func (StatefulSet) Get(ctx context.Context, r client.Reader, key types.Namespace
 	if err != nil || w == nil {
 		return nil, err
 	}
-	mixed := set.Status.UpdatedReplicas != set.Status.Replicas || w.Rollout.Unobserved
+	mixed := set.Status.UpdatedReplicas != set.Status.Replicas || w.Rollout.Stale
 	lacks(w, lackingOfStatefulSet(set, w))
-	pods, err := observePods(ctx, r, w, all, mixed)
+	pods, err := readPods(ctx, r, w, all, mixed)
 	if w.Lacking != nil {
 		w.Lacking = lackingAmong(pods, set, w)
 	}
 	return w, err
 }
 
-// Glance implements Kind.
-func (StatefulSet) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+// Summary implements Kind.
+func (StatefulSet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
 	w, _, _, err := getSetAt(ctx, r, r, key)
 	return w, err
 }
@@ -135,7 +135,7 @@ func getSetAt(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	observeRevision(w, updateRevision(all, w, &s.Status))
+	readRevision(w, updateRevision(all, w, &s.Status))
 	return w, s, all, nil
 }
 
@@ -147,7 +147,7 @@ func markOfStatefulSet(r *appsv1.ControllerRevision) string { return r.Name }
 // template is of the same version: its controller has made it, or what changed is
 // something else.
 func updateRevision(all []revision, w *defense.Workload, s *appsv1.StatefulSetStatus) *revision {
-	if w.Rollout.Unobserved {
+	if w.Rollout.Stale {
 		if len(all) > 0 && all[0].version == w.Version {
 			return &all[0]
 		}
@@ -169,13 +169,13 @@ func getStatefulSet(ctx context.Context, r client.Reader, key types.NamespacedNa
 	if err := r.Get(ctx, key, obj); err != nil {
 		return nil, nil, client.IgnoreNotFound(err)
 	}
-	return observeStatefulSet(obj)
+	return readStatefulSet(obj)
 }
 
-// observeStatefulSet reads a StatefulSet, trimmed or as the API server sent it.
-func observeStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.StatefulSet, error) {
+// readStatefulSet reads a StatefulSet, trimmed or as the API server sent it.
+func readStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.StatefulSet, error) {
 	var s appsv1.StatefulSet
-	w, err := observeNative(obj, &s)
+	w, err := readNative(obj, &s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -184,7 +184,7 @@ func observeStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *app
 	if s.Spec.Ordinals != nil {
 		w.FirstOrdinal = s.Spec.Ordinals.Start
 	}
-	w.Observed(paceOfStatefulSet(strategy))
+	w.SetPace(paceOfStatefulSet(strategy))
 	w.Stopping = stoppingOfStatefulSet(strategy, w.Annotations)
 	w.Rolling = !w.OnDelete && !w.Unknown
 	w.InFlight = inFlightOfStatefulSet(strategy, w.Replicas)
@@ -242,7 +242,7 @@ func inFlightOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, replicas int32) 
 func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) defense.Rollout {
 	s := &set.Status
 	if s.ObservedGeneration < set.Generation {
-		return defense.Rollout{Unobserved: true}
+		return defense.Rollout{Stale: true}
 	}
 	kept := min(w.Partition, w.Replicas)
 	all := s.Replicas == w.Replicas && s.AvailableReplicas == w.Replicas
@@ -258,7 +258,7 @@ func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) defense.
 // in their order, the next one is made when those before it are available.
 func lackingOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) int32 {
 	s := &set.Status
-	if w.Rollout.Unobserved || inOrder(set) && s.AvailableReplicas < s.Replicas {
+	if w.Rollout.Stale || inOrder(set) && s.AvailableReplicas < s.Replicas {
 		return 0
 	}
 	return w.Replicas - s.Replicas
@@ -456,9 +456,9 @@ func (StatefulSet) OwnerOfPod(_ context.Context, _ client.Reader, pod metav1.Obj
 	return owner, ok, nil
 }
 
-// observeNative reads what StatefulSets and DaemonSets have in common, and the rest of
+// readNative reads what StatefulSets and DaemonSets have in common, and the rest of
 // one, but for its template, into an object of its type.
-func observeNative(obj *unstructured.Unstructured, typed client.Object) (*defense.Workload, error) {
+func readNative(obj *unstructured.Unstructured, typed client.Object) (*defense.Workload, error) {
 	version, _, err := versionAndHash(obj, Version)
 	if err != nil {
 		return nil, err

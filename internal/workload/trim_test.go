@@ -93,7 +93,7 @@ func TestTrimPod(t *testing.T) {
 					if !ok {
 						t.Fatalf("trimmed to a %T", trimmed)
 					}
-					full, kept := defense.ObservePod(pod), defense.ObservePod(cached)
+					full, kept := defense.ReadPod(pod), defense.ReadPod(cached)
 					for _, minReady := range []time.Duration{0, 15 * time.Second} {
 						finish := defense.Finish{MinReady: minReady, Settle: 32 * time.Second}
 						finished, wait := full.Finished(finish, now)
@@ -103,7 +103,7 @@ func TestTrimPod(t *testing.T) {
 					}
 					// Where it is about the same as ReadySince, or has no use, it is left out.
 					full.StartedAt, kept.StartedAt = time.Time{}, time.Time{}
-					if diff := cmp.Diff(full, kept, cmp.AllowUnexported(defense.Hang{})); diff != "" {
+					if diff := cmp.Diff(full, kept, cmp.AllowUnexported(defense.Stuck{})); diff != "" {
 						t.Errorf("in the cache -want +got:\n%s", diff)
 					}
 				})
@@ -225,7 +225,7 @@ func TestTrimLarge(t *testing.T) {
 		if _, err := trimDeployment(u); err != nil {
 			t.Fatal(err)
 		}
-		w, _, err := observeDeployment(u)
+		w, _, err := readDeployment(u)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -211,7 +211,7 @@ func (r *rollout) stopFirst() {
 	Expect(m.Stop()).To(Succeed())
 }
 
-// goBack begins the way back to an older version. Until it ends, the newer version runs under roles of the older one, which give
+// goBack begins the undo to an older version. Until it ends, the newer version runs under roles of the older one, which give
 // fewer rights, and may log errors.
 func (r *rollout) goBack(ctx context.Context) {
 	GinkgoHelper()

@@ -161,7 +161,7 @@ var _ = Describe("a policy of somebody else's", func() {
 	)
 })
 
-// wentBack waits until a Deployment is back at a version by a way back from
+// wentBack waits until a Deployment is back at a version by an undo from
 // another one, and free again.
 func (w *world) wentBack(ctx context.Context, ns, name, from, to string) {
 	GinkgoHelper()

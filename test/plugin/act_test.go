@@ -296,8 +296,8 @@ func TestRollbackIsRefused(t *testing.T) {
 	p.ends(0, "sleep")
 	p.release("sleep", "busybox:2")
 	p.ends(0, "sleep")
-	p.acts([]string{"observe", "sleep"}, "observe=enabled: it is only observed", `it is only observed, because of the annotation`)
-	p.denied([]string{"rollback", "sleep"}, "the workload is only observed (setting observe)", "observe deployment/sleep --off -n "+p.namespace)
+	p.acts([]string{"observe", "sleep"}, "observe=enabled: it is in observe mode", `it is in observe mode, because of the annotation`)
+	p.denied([]string{"rollback", "sleep"}, "the workload is in observe mode (setting observe)", "observe deployment/sleep --off -n "+p.namespace)
 	p.acts([]string{"observe", "sleep", "--undo"}, "its namespace decides", "it is defended in full")
 	p.acts([]string{"observe", "sleep", "--undo"}, "it has no value of its own")
 	// What only the operator knows, it says by an event: nobody who may not read its
@@ -306,7 +306,7 @@ func TestRollbackIsRefused(t *testing.T) {
 	p.kubectl("create", "serviceaccount", "dev")
 	p.kubectl("create", "rolebinding", "dev", "--clusterrole=edit", "--serviceaccount="+p.namespace+":dev")
 	as := "--as=system:serviceaccount:" + p.namespace + ":dev"
-	p.denied([]string{"rollback", "sleep", as}, "the operator refused: A rollback is refused or waits: the rollback to", "the workload is only observed")
+	p.denied([]string{"rollback", "sleep", as}, "the operator refused: A rollback is refused or waits: the rollback to", "the workload is in observe mode")
 }
 
 // number is that of the release a Deployment is at.
@@ -427,7 +427,7 @@ func TestEnrollAndUnenroll(t *testing.T) {
 	warnings := []string{"1 workload without a release under defense: baselines", "without a readiness probe", "deployment/sleep", "without minReadySeconds", "deployment/sleep"}
 	p.acts([]string{"enroll", "--observe", "--dry-run=server"}, append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
 	p.acts([]string{"enroll", "--observe"}, append(warnings, "observe created", "namespace/"+p.namespace+" labeled")...)
-	p.acts([]string{"enroll"}, "is under defense already", "it is only observed", "kubectl altershield observe --namespace-wide --off -n "+p.namespace)
+	p.acts([]string{"enroll"}, "is under defense already", "it is in observe mode", "kubectl altershield observe --namespace-wide --off -n "+p.namespace)
 	p.until("it is observed", func() error {
 		if out := p.kubectl("get", "oci", "observe", "-o", "jsonpath={.status.conditions[?(@.type=='Accepted')].status}"); out != "True" {
 			return fmt.Errorf("accepted: %q", out)
@@ -438,7 +438,7 @@ func TestEnrollAndUnenroll(t *testing.T) {
 	p.ends(0, "sleep")
 	p.fails("sleep")
 	if _, blocked := p.workload("sleep").Labels[v1alpha1.SuspendLabel]; blocked {
-		t.Error("it is blocked, and only observed")
+		t.Error("it is blocked, and in observe mode")
 	}
 	p.acts([]string{"observe", "--namespace-wide", "--undo"}, "observe deleted")
 	p.release("sleep", "busybox:3")

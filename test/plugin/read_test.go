@@ -158,9 +158,9 @@ func TestObserved(t *testing.T) {
 	p.reaches("sleep", v1alpha1.ChangeWorkloadSuccess)
 	p.says([]string{"status", "sleep"}, "defense     observed")
 	p.fail("sleep", "find error")
-	p.says([]string{"explain", "sleep"}, "failed, not blocked", "only observed", "kubectl set image deployment/sleep main=IMAGE -n "+p.namespace)
+	p.says([]string{"explain", "sleep"}, "failed, not blocked", "in observe mode", "kubectl set image deployment/sleep main=IMAGE -n "+p.namespace)
 	p.says([]string{"explain", "sleep", "-o", "wide"}, "kubectl altershield observe deployment/sleep --off -n "+p.namespace)
-	p.says([]string{"status"}, "✖ deployment/sleep   failed, not blocked", "1 is only observed.")
+	p.says([]string{"status"}, "✖ deployment/sleep   failed, not blocked", "1 is in observe mode.")
 }
 
 // What is watched goes on when watches expire, and ends when it is interrupted.

@@ -100,7 +100,7 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a check of no type", "p", checkOf("wait: true"), "spec.checks[0]", "a check has a type"),
 	Entry("a check of a later release, with its name", "p", checkOf("prometheus: {query: up, failWhen: value > 1}"), "spec.checks[0].prometheus", "the check type prometheus belongs to a later release"),
 	Entry("another one", "p", checkOf("service: {endpointRef: {name: gate}}"), "spec.checks[0].service"),
-	Entry("the server, only observed", "p", checkOf("mode: Observe\naltershield: {}"), "spec.checks[0].altershield", "OpsConfigInfo observe"),
+	Entry("the server, in observe mode", "p", checkOf("mode: Observe\naltershield: {}"), "spec.checks[0].altershield", "OpsConfigInfo observe"),
 	Entry("the server, not waited for", "p", checkOf("wait: false\naltershield: {}"), "spec.checks[0].altershield", "only name and onError"),
 	Entry("the server twice", "p", "checks: [{name: a, altershield: {}}, {name: b, altershield: {}}]", "spec.checks", "at most one check of type altershield"),
 	Entry("the health of pods at the end", "p", checkOf("stage: ReleasePost\npodHealth: {}"), "spec.checks[0].stage", "set it to BatchPost"),

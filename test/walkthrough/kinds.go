@@ -38,7 +38,7 @@ import (
 type Workload struct {
 	kind string
 	// pods are all of it; a release that does not come up leaves kept of them alone, and
-	// hanging of its own do not come up.
+	// stuck of its own do not come up.
 	pods, kept, hanging int
 	// first and repair are the versions of the samples.
 	first, repair string

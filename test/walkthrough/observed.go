@@ -27,7 +27,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Observed is the story of a namespace that is only observed: the same is typed, and
+// Observed is the story of a namespace that is in observe mode: the same is typed, and
 // fails in the same ways. All is recorded and told, nothing is denied, blocked or
 // rolled back.
 func Observed() []Step {

@@ -181,7 +181,7 @@ func stripped(o client.Object) client.Object {
 
 // blocked says what the match conditions of the block's webhook do: a blocked
 // workload would be released, or its block taken off, by nobody who may. What is opted out, or
-// only observed because of its owner, before and afterwards is left out.
+// in observe mode because of its owner, before and afterwards is left out.
 func blocked(before, after client.Object) bool {
 	if before == nil {
 		return false

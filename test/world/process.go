@@ -118,7 +118,7 @@ func (c machineClock) Now() time.Time                  { return time.Now().Add(c
 func (c machineClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
 // hearDate is what an answer of the API server says of the time.
-func (p *Process) hearDate() { p.clock.Observe(time.Now().UTC().Format(http.TimeFormat)) }
+func (p *Process) hearDate() { p.clock.Learn(time.Now().UTC().Format(http.TimeFormat)) }
 
 // setUp is what main does, but for what belongs to a machine: sockets, files,
 // certificates and the lease.

@@ -539,7 +539,7 @@ func eventEntries() []Entry {
 		event(EventDryRun,
 			"Observe mode only reports.", NeedsNotice, "", StepEnforce),
 		event(EventOptedOut,
-			"The workload left the defense, or is only observed, while the defense had an effect.", NeedsNotice, "", StepReview),
+			"The workload left the defense, or is in observe mode, while the defense had an effect.", NeedsNotice, "", StepReview),
 		event(EventDeletedWhileBlocked,
 			"A blocked or quarantined workload was deleted or created again.", NeedsNotice, "", StepReview),
 		event(EventDefenseChanged,

@@ -60,7 +60,7 @@ const (
 	// OrderSubmitting means that the server has not accepted the order yet.
 	OrderSubmitting OrderStage = "Submitting"
 	// OrderDenied means that the server does not know the platform or its
-	// token; a human has to repair that; submission is tried each minute.
+	// token; a user has to correct that; submission is tried each minute.
 	OrderDenied OrderStage = "Denied"
 	// OrderRefused means that the server refused the order.
 	OrderRefused OrderStage = "Refused"
@@ -352,7 +352,7 @@ type ReleaseEvidence struct {
 }
 
 // OptOut is one time that a user opted a workload out of the defense, or gave it an owner
-// because of which it is only observed.
+// because of which it is in observe mode.
 type OptOut struct {
 	// User who did, as admission saw it.
 	// +optional

@@ -38,7 +38,7 @@ const (
 	// DefenseDisabled is the value of DefenseLabel that opts a workload out.
 	DefenseDisabled = "disabled"
 	// DefenseEnforced is the value of DefenseLabel that defends a workload in full
-	// although another object owns it. Without it such a workload is only observed:
+	// although another object owns it. Without it such a workload is in observe mode:
 	// its owner would undo what the operator does.
 	DefenseEnforced = "enforced"
 )

@@ -464,7 +464,7 @@ var judgements = map[string]map[string]judgement{
 			"rollback is off: releases whose pods do not come up stay; halting is off: a rollout that fails goes on to all pods; quarantine is off: versions that never started are denied without an end"}},
 		"an uninstall did not end": {func(_ *testing.T, f *Facts) {
 			own(f, settings.NameObserve).Spec = settings.Leave(own(f, settings.NameObserve).Spec)
-		}, map[string]string{"settings.defense": "failed: the operator was told to leave by an uninstall that did not end: everything is only observed"}},
+		}, map[string]string{"settings.defense": "failed: the operator was told to leave by an uninstall that did not end: everything is in observe mode"}},
 		"a namespace observes": {func(_ *testing.T, f *Facts) {
 			f.Settings.Value = append(f.Settings.Value, *setting(v1alpha1.OpsConfigInfo{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: settings.NameObserve}, Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true},

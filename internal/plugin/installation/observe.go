@@ -50,7 +50,7 @@ import (
 )
 
 const (
-	// readTimeout bounds each read, so that one that hangs does not hide the others.
+	// readTimeout bounds each read, so that one that is stuck does not hide the others.
 	readTimeout = 10 * time.Second
 	// atOnce is how many reads are under way at a time.
 	atOnce = 8
@@ -116,7 +116,7 @@ func newObserver(o Options) (*observer, error) {
 		return roundTrip(func(r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
 			if err == nil && response.Header.Get("Date") != "" {
-				ob.clock.Observe(response.Header.Get("Date"))
+				ob.clock.Learn(response.Header.Get("Date"))
 				ob.dated.Store(true)
 			}
 			return response, err

@@ -124,7 +124,7 @@ func lowered(f *Facts) Check {
 	}
 	for _, o := range f.settingsOf(true) {
 		if _, leaving := settings.BeforeLeaving(o.Spec); leaving && o.Name == settings.NameObserve && f.deployment() != nil {
-			return c.fail("the operator was told to leave by an uninstall that did not end: everything is only observed",
+			return c.fail("the operator was told to leave by an uninstall that did not end: everything is in observe mode",
 				"uninstall it, or let it defend again: kubectl altershield observe --cluster --off", "operations.md#uninstall")
 		}
 	}

@@ -76,8 +76,8 @@ func (Fleet) Secondary() []workload.Secondary { return nil }
 // Transforms implements workload.Kind.
 func (Fleet) Transforms() map[client.Object]cache.TransformFunc { return nil }
 
-// Glance implements workload.Kind.
-func (f Fleet) Glance(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+// Summary implements workload.Kind.
+func (f Fleet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
 	return f.Get(ctx, r, key)
 }
 
@@ -102,7 +102,7 @@ func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedNam
 		Version: workload.Version(template), Unstamped: true, Replicas: fleet.Spec.Ships, Stopping: defense.Stopping{Paused: fleet.Spec.Anchored},
 	}
 	if s := &fleet.Status; s.ObservedGeneration < fleet.Generation {
-		w.Rollout.Unobserved = true
+		w.Rollout.Stale = true
 	} else {
 		w.Revision = s.Revision
 		w.Rollout.Complete = s.Manned == w.Replicas && s.Ready == w.Replicas && s.Total == w.Replicas
@@ -119,7 +119,7 @@ func (f Fleet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) (
 	var pods []defense.Pod
 	for i := range list.Items {
 		if f.IsCurrent(w, &list.Items[i]) {
-			pods = append(pods, defense.ObservePod(&list.Items[i]))
+			pods = append(pods, defense.ReadPod(&list.Items[i]))
 		}
 	}
 	return pods, nil
