@@ -554,7 +554,7 @@ func count(kind string, e defense.Event) {
 	case v1alpha1.EventWaitingForServer:
 		metrics.WaitsForServer()
 	case v1alpha1.EventOptedOut:
-		metrics.LeftWhileHeld(kind, metrics.LeftByOptingOut)
+		metrics.LeftWhileBlocked(kind, metrics.LeftByOptingOut)
 	case v1alpha1.EventVerdictCorrected:
 		metrics.VerdictsCorrected(kind)
 	case v1alpha1.EventReleaseUndone:

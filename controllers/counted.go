@@ -55,7 +55,7 @@ func heldWorkloads(ctx context.Context, v cluster.View) (map[metrics.Of]int, err
 }
 
 // countWorkloads counts in the cache, by kind and namespace, the workloads that are listed
-// and count. Each kind has a number in each namespace under defense; elsewhere none counts.
+// and count. Each kind has a number in each enrolled namespace; elsewhere none counts.
 func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Object) bool, opts ...client.ListOption) (map[metrics.Of]int, error) {
 	ctx, cancel := countContext(ctx)
 	defer cancel()

@@ -38,7 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestCountWorkloads: each namespace under defense has a number, also if it is 0. A
+// TestCountWorkloads: each enrolled namespace has a number, also if it is 0. A
 // label that blocks nothing does not count; what a hold changed does until it is given
 // back.
 func TestCountWorkloads(t *testing.T) {

@@ -101,7 +101,7 @@ func namespaceRequest(name string) reconcile.Request {
 }
 
 // Reconcile judges the policies of a namespace. Nothing is said of those in a
-// namespace that is neither the operator's nor under defense.
+// namespace that is neither the operator's nor defended.
 func (r *DefensePolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if req.Name != r.Operator {
 		ns, err := r.Namespace(ctx, req.Name)

@@ -148,7 +148,7 @@ func (r *OpsConfigInfoReconciler) noteInstalled(setting *v1alpha1.OpsConfigInfo,
 }
 
 // assess judges a setting. Nothing is said of objects that are neither the
-// operator's nor of a namespace under defense.
+// operator's nor of an enrolled namespace.
 func (r *OpsConfigInfoReconciler) assess(
 	ctx context.Context, object *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo,
 ) (a settings.Assessment, ours bool, err error) {

@@ -57,11 +57,11 @@ type WorkloadReconciler struct {
 	// seen with. It only spares baselines a doubt that their times leave, so
 	// that it is gone after a restart does no harm.
 	unenrolled sync.Map // workload.Key -> seenVersion
-	// held are the workloads whose releases were kept back when they were seen last,
+	// blocked are the workloads whose releases were denied when they were seen last,
 	// and deleted those of them that are gone, for a day. Both are in memory only: of
 	// what is deleted while no leader is there, only the audit log of the API server
 	// tells.
-	held    sync.Map // workload.Key -> *defense.HeldWorkload
+	blocked sync.Map // workload.Key -> *defense.DeniedWorkload
 	deleted *lru.LRUExpireCache
 	// tooLarge are the workloads whose event EventDefenseChanged was sent, until they fit again.
 	tooLarge sync.Map // workload.Key -> true
@@ -145,7 +145,7 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	if err := r.tellDeleted(ctx, key, w); err != nil {
 		return ctrl.Result{}, err
 	}
-	r.seeHeld(ns, key, w)
+	r.rememberDenied(ns, key, w)
 	r.reportTooLarge(ns, key, w)
 	r.reportUnknown(ctx, ns, key, w)
 	in, err := r.load(ctx, ns, w)
@@ -159,15 +159,15 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	return cluster.Settle(ctx, again, r.denied(ctx, in, r.apply(ctx, in, plan)))
 }
 
-// seeHeld remembers a workload while its releases are kept back.
-func (r *WorkloadReconciler) seeHeld(ns cluster.Namespace, key workload.Key, w *defense.Workload) {
-	by := defense.HeldBy(w.Labels, w.Annotations, r.Clock.Now())
+// rememberDenied remembers a workload while its releases are denied.
+func (r *WorkloadReconciler) rememberDenied(ns cluster.Namespace, key workload.Key, w *defense.Workload) {
+	by := defense.DeniedBy(w.Labels, w.Annotations, r.Clock.Now())
 	if !ns.Enrolled || defense.OptedOut(w.Labels) || !by.Any() {
-		r.held.Delete(key)
+		r.blocked.Delete(key)
 		return
 	}
 	of := defense.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
-	r.held.Store(key, &defense.HeldWorkload{Workload: of, By: by})
+	r.blocked.Store(key, &defense.DeniedWorkload{Workload: of, By: by})
 }
 
 // reportTooLarge sends one event when a workload leaves the defense because the cache has
@@ -235,12 +235,12 @@ func (r *WorkloadReconciler) workloadsOf(ctx context.Context, ns client.Object) 
 	return r.WorkloadsOf(ctx, ns)
 }
 
-// tellDeleted tells of a workload that is gone while its releases were kept back, and
+// tellDeleted tells of a workload that is gone while its releases were denied, and
 // of the next one of its name.
 func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, now *defense.Workload) error {
 	in := defense.DeletionInput{Now: now}
-	if last, ok := r.held.Load(key); ok {
-		in.Held = last.(*defense.HeldWorkload) //nolint:errcheck // the map holds nothing else
+	if last, ok := r.blocked.Load(key); ok {
+		in.Denied = last.(*defense.DeniedWorkload) //nolint:errcheck // the map holds nothing else
 		ns, err := r.Namespace(ctx, key.Namespace)
 		if err != nil {
 			return err
@@ -248,23 +248,23 @@ func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, 
 		in.NamespaceEnding = ns.Ending()
 	}
 	if last, ok := r.deleted.Get(key); ok {
-		in.Deleted = last.(*defense.HeldWorkload) //nolint:errcheck // the cache holds nothing else
+		in.Deleted = last.(*defense.DeniedWorkload) //nolint:errcheck // the cache holds nothing else
 	}
 	plan := defense.DecideDeletion(in)
-	if plan.ForgetHeld {
-		r.held.Delete(key)
+	if plan.ForgetDenied {
+		r.blocked.Delete(key)
 	}
 	if plan.Deleted != nil {
-		r.deleted.Add(key, in.Held, deletedFor)
-		metrics.LeftWhileHeld(in.Held.Workload.GVK.Kind, metrics.LeftByDeletion)
-		log.FromContext(ctx).Info("somebody deleted a workload while releases of it were kept back", "workload", key, "while", in.Held.By.String())
-		r.Event(&in.Held.Workload, nil, *plan.Deleted, "Delete")
+		r.deleted.Add(key, in.Denied, deletedFor)
+		metrics.LeftWhileBlocked(in.Denied.Workload.GVK.Kind, metrics.LeftByDeletion)
+		log.FromContext(ctx).Info("somebody deleted a workload while releases of it were denied", "workload", key, "while", in.Denied.By.String())
+		r.Event(&in.Denied.Workload, nil, *plan.Deleted, "Delete")
 	}
 	if plan.ForgetDeleted {
 		r.deleted.Remove(key)
 	}
 	if plan.CreatedAgain != nil {
-		log.FromContext(ctx).Info("somebody created a workload again that was deleted while releases of it were kept back", "workload", key, "user", now.ReleasedBy())
+		log.FromContext(ctx).Info("somebody created a workload again that was deleted while releases of it were denied", "workload", key, "user", now.ReleasedBy())
 		r.Event(now, nil, *plan.CreatedAgain, "Create")
 	}
 	return nil
@@ -457,7 +457,7 @@ func (r *WorkloadReconciler) letGo(ctx context.Context, w *defense.Workload) err
 // left emits the event of a workload that left the defense while it had an effect, past admission.
 func (r *WorkloadReconciler) left(w *defense.Workload, o defense.OptOut) {
 	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: o.Describe()}, "OptOut")
-	metrics.LeftWhileHeld(w.GVK.Kind, metrics.LeftByOptingOut)
+	metrics.LeftWhileBlocked(w.GVK.Kind, metrics.LeftByOptingOut)
 }
 
 func (r *WorkloadReconciler) defenseOf(w *defense.Workload) v1alpha1.OptOutWhile {

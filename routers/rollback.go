@@ -175,7 +175,7 @@ func (s *Server) takeRollback(w http.ResponseWriter, r *http.Request, body []byt
 	case err == nil:
 		writeJSON(w, http.StatusAccepted, codeAnswer{http.StatusAccepted, fmt.Sprintf("%s is rolled back to version %s", name, to)})
 	case errors.Is(err, cluster.ErrNoWorkload):
-		writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "no " + name + " is under defense"})
+		writeJSON(w, http.StatusNotFound, codeAnswer{http.StatusNotFound, "no " + name + " is defended"})
 	case errors.Is(err, cluster.ErrRepeated):
 		writeJSON(w, http.StatusConflict, codeAnswer{http.StatusConflict, err.Error()})
 	case errors.As(err, &tooMany):

@@ -281,8 +281,8 @@ func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWor
 	})
 }
 
-// settingsOf are those in force for a release under defense; nil when it is not
-// under defense: nothing is written about it then.
+// settingsOf are those in force for a defended release; nil when it is not
+// defended: nothing is written about it then.
 func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*settings.Settings, error) {
 	w, err := v.DefendedOwner(ctx, change)
 	if err != nil || w == nil {

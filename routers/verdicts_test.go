@@ -301,7 +301,7 @@ func TestVerdictsDecideWithPolicies(t *testing.T) {
 	}
 }
 
-// TestVerdictsOfTheOperator: its own namespace is never under defense, whatever
+// TestVerdictsOfTheOperator: its own namespace is never enrolled, whatever
 // its labels say.
 func TestVerdictsOfTheOperator(t *testing.T) {
 	c := newClient(t, interceptor.Funcs{}, verdictObjects(nil)...)

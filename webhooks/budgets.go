@@ -41,12 +41,12 @@ type Known int
 const (
 	// Unknown may be new, or made up.
 	Unknown Known = iota
-	// Stored is in a namespace under defense, and has the UID that the request names.
+	// Stored is in an enrolled namespace, and has the UID that the request names.
 	Stored
 )
 
 // KnownBy reads what is known from a cache. That may be behind the API server, whose
-// selector matched the namespace: one that is not there, or not under defense, is no
+// selector matched the namespace: one that is not there, or not enrolled, is no
 // reason not to ask. A made-up request gains nothing by it but the budget of the unknown.
 func KnownBy(v cluster.View) func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error) {
 	return func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error) {

@@ -57,7 +57,7 @@ const (
 )
 
 // mustAsk says whether a request is one the admission check is for: a release
-// of a workload under defense, by somebody else than the operator, that is more
+// of a defended workload, by somebody else than the operator, that is more
 // than a try. Namespaces that are not enrolled do not call the webhook.
 //
 // A release that needs an override is never asked about. Without a valid one it

@@ -145,7 +145,7 @@ func TestRequestRollback(t *testing.T) {
 	}{
 		"taken":                       {objects: []client.Object{enrolled, web().Obj(), history}},
 		"no workload":                 {objects: []client.Object{enrolled}, is: ErrNoWorkload},
-		"not under defense":           {objects: []client.Object{wrappers.MakeNamespace("prod").Obj(), web().Obj(), history}, is: ErrNoWorkload},
+		"not defended":                {objects: []client.Object{wrappers.MakeNamespace("prod").Obj(), web().Obj(), history}, is: ErrNoWorkload},
 		"opted out":                   {objects: []client.Object{enrolled, web().Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj()}, is: ErrNoWorkload},
 		"not newer than one taken":    {objects: []client.Object{enrolled, web().Annotation(v1alpha1.RollbackRequestedAnnotation, "1700000000000").Obj(), history}, is: ErrRepeated},
 		"nothing to go back to":       {objects: []client.Object{enrolled, web().Obj()}, refused: "-"},

@@ -36,7 +36,7 @@ import (
 type Namespace struct {
 	// Meta is nil when it is gone.
 	Meta *metav1.PartialObjectMetadata
-	// Enrolled says that it is under defense, which one that is going never is, nor
+	// Enrolled reports whether it is enrolled. A namespace that is going never is, nor
 	// the operator's own: its webhooks must not stand in the way of its own pods.
 	Enrolled bool
 }
@@ -83,7 +83,7 @@ func (v View) Namespace(ctx context.Context, name string) (Namespace, error) {
 	return v.namespaceOf(ns), nil
 }
 
-// EnrolledNamespaces are the names of the namespaces under defense.
+// EnrolledNamespaces are the names of the enrolled namespaces.
 func (v View) EnrolledNamespaces(ctx context.Context) ([]string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))

@@ -43,14 +43,14 @@ func (v View) OwnerOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*de
 	return w, nil
 }
 
-// Defended says that a release is under defense now: nothing is written about a
+// Defended says that a release is defended now: nothing is written about a
 // release that left it, not even the result of something that took long.
 func (v View) Defended(ctx context.Context, change *v1alpha1.ChangeWorkload) (bool, error) {
 	w, err := v.DefendedOwner(ctx, change)
 	return w != nil, err
 }
 
-// DefendedOwner glances at the workload of a release that is under defense now; nil
+// DefendedOwner glances at the workload of a release that is defended now; nil
 // when it is not.
 func (v View) DefendedOwner(ctx context.Context, change *v1alpha1.ChangeWorkload) (*defense.Workload, error) {
 	ns, err := v.Namespace(ctx, change.Namespace)

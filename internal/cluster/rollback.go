@@ -34,7 +34,7 @@ import (
 )
 
 // LoadRollback reads all that a decision about a rollback needs; found is false when there is no such
-// workload under defense.
+// defended workload.
 func (c *Cluster) LoadRollback(ctx context.Context, key workload.Key) (in defense.RollbackInput, found bool, err error) {
 	ns, err := c.Namespace(ctx, key.Namespace)
 	if err != nil || !ns.Enrolled {
@@ -69,8 +69,8 @@ func (c *Cluster) LoadRollback(ctx context.Context, key workload.Key) (in defens
 
 // Errors of a request for a rollback.
 var (
-	// ErrNoWorkload means that there is no such workload under defense.
-	ErrNoWorkload = errors.New("no such workload is under defense")
+	// ErrNoWorkload means that there is no such defended workload.
+	ErrNoWorkload = errors.New("no such workload is defended")
 	// ErrRepeated means that the request is not newer than one that was taken.
 	ErrRepeated = errors.New("a request of this time or a later one was accepted already")
 )

@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Package cluster holds, once, what several parts of the operator read and write
-// of the cluster: which namespaces are under defense, the settings in force, the
+// of the cluster: which namespaces are enrolled, the settings in force, the
 // releases and the history of a workload, guarded patches, and what a failed write
 // leads to.
 //

@@ -81,7 +81,7 @@ func TestAdmissionChecks(t *testing.T) {
 		"refused":          {checks: []AdmissionCheck{passed, advised}, denial: "deployment sleep is refused by the check shop/p/a: no limits; see the handbook"},
 		"refused by a false rule beside an error": {checks: []AdmissionCheck{both}, denial: "deployment sleep is refused by the check shop/p/d: no owner"},
 		"refused by two":    {checks: []AdmissionCheck{advised, both}, denial: "deployment sleep is refused by 2 checks: shop/p/a: no limits; see the handbook | shop/p/d: no owner"},
-		"in observe mode":     {checks: []AdmissionCheck{observed}, warnings: []string{"deployment sleep would be refused, in enforce mode, by the check shop/p/b: no limits"}},
+		"in observe mode":   {checks: []AdmissionCheck{observed}, warnings: []string{"deployment sleep would be refused, in enforce mode, by the check shop/p/b: no limits"}},
 		"could not be made": {checks: []AdmissionCheck{unmade}, warnings: []string{"deployment sleep passed the check shop/p/c unseen, which could not be made: it took longer than 2s"}},
 		"all of it": {checks: []AdmissionCheck{observed, unmade, advised}, denial: "deployment sleep is refused by the check shop/p/a: no limits; see the handbook",
 			warnings: []string{"deployment sleep would be refused, in enforce mode, by the check shop/p/b: no limits",

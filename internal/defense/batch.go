@@ -197,7 +197,7 @@ func (b *batch) counts(v *v1alpha1.CheckVerdict) bool {
 }
 
 // awaitOrder handles a batch whose order the server has not accepted. A release
-// that runs undefended does not wait; pods that come after its success hold
+// that runs without checks does not wait; pods that come after its success hold
 // nothing up, so theirs waits for the order to be submitted again.
 func (b *batch) awaitOrder() {
 	message := "AlterShield Server has not accepted the order of the release: " + stepMessage(&b.Change.Status, v1alpha1.StepAccepted)

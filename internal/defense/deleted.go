@@ -24,20 +24,20 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// HeldWorkload is a workload whose releases are kept back, by its identity.
-type HeldWorkload struct {
+// DeniedWorkload is a workload whose releases are denied, by its identity.
+type DeniedWorkload struct {
 	Workload Workload
-	By       Held
+	By       Denied
 }
 
 // DeletionInput is what is known of a workload that may have been deleted, or created
 // again.
 type DeletionInput struct {
-	// Held is the workload of this name whose releases were kept back when it was seen
+	// Denied is the workload of this name whose releases were denied when it was seen
 	// last; nil when there was none.
-	Held *HeldWorkload
+	Denied *DeniedWorkload
 	// Deleted is the one that was deleted before; nil when none is known.
-	Deleted *HeldWorkload
+	Deleted *DeniedWorkload
 	// Now is the workload of this name; nil when there is none.
 	Now *Workload
 	// NamespaceEnding: its namespace is gone, or going.
@@ -46,9 +46,9 @@ type DeletionInput struct {
 
 // DeletionPlan is what to remember, and to tell.
 type DeletionPlan struct {
-	// ForgetHeld: the workload that was held is not there any more.
-	ForgetHeld bool
-	// Deleted, told of the workload that was held, says that somebody deleted it: it is
+	// ForgetDenied: the workload that was denied is not there any more.
+	ForgetDenied bool
+	// Deleted, told of the workload that was denied, says that somebody deleted it: it is
 	// to be remembered. Nil when nobody did.
 	Deleted *Event
 	// ForgetDeleted: what was deleted before is over; the name is taken again.
@@ -58,16 +58,16 @@ type DeletionPlan struct {
 	CreatedAgain *Event
 }
 
-// DecideDeletion says whether a workload was deleted while its releases were kept back,
+// DecideDeletion says whether a workload was deleted while its releases were denied,
 // and whether one of its name was created after that: neither the block nor the
 // quarantine survives it. What goes with its namespace is not told.
 func DecideDeletion(in DeletionInput) (plan DeletionPlan) {
 	deleted := in.Deleted
-	if was := in.Held; was != nil {
+	if was := in.Denied; was != nil {
 		if in.Now != nil && in.Now.UID == was.Workload.UID {
 			return plan
 		}
-		plan.ForgetHeld = true
+		plan.ForgetDenied = true
 		if in.NamespaceEnding {
 			return plan
 		}

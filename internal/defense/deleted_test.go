@@ -31,8 +31,8 @@ func TestDecideDeletion(t *testing.T) {
 		return &Workload{GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "default", Name: "web", UID: uid,
 			Annotations: map[string]string{v1alpha1.ReleasedByAnnotation: "jane"}}
 	}
-	held := func(uid types.UID, by Held) *HeldWorkload { return &HeldWorkload{Workload: *of(uid), By: by} }
-	blocked, quarantined := Held{Blocked: true}, Held{Quarantine: []string{"bad"}}
+	denied := func(uid types.UID, by Denied) *DeniedWorkload { return &DeniedWorkload{Workload: *of(uid), By: by} }
+	blocked, quarantined := Denied{Blocked: true}, Denied{Quarantine: []string{"bad"}}
 	const (
 		whileBlocked     = "its releases were blocked"
 		whileQuarantined = "versions of it were in quarantine (bad)"
@@ -41,31 +41,31 @@ func TestDecideDeletion(t *testing.T) {
 		lost             = ": neither block nor quarantine survives that"
 	)
 	for name, test := range map[string]struct {
-		in                        DeletionInput
-		forgetHeld, forgetDeleted bool
-		deleted, again            string
+		in                          DeletionInput
+		forgetDenied, forgetDeleted bool
+		deleted, again              string
 	}{
 		"nothing is known":                         {},
 		"one that was free is there":               {in: DeletionInput{Now: of("a")}},
-		"it is there":                              {in: DeletionInput{Held: held("a", blocked), Now: of("a")}},
-		"it is there, its namespace is going":      {in: DeletionInput{Held: held("a", blocked), Now: of("a"), NamespaceEnding: true}},
-		"it is there, another one was deleted":     {in: DeletionInput{Held: held("b", blocked), Deleted: held("a", blocked), Now: of("b")}},
-		"gone":                                     {in: DeletionInput{Held: held("a", blocked)}, forgetHeld: true, deleted: gone + whileBlocked},
-		"gone, from quarantine":                    {in: DeletionInput{Held: held("a", quarantined)}, forgetHeld: true, deleted: gone + whileQuarantined},
-		"gone with its namespace":                  {in: DeletionInput{Held: held("a", blocked), NamespaceEnding: true}, forgetHeld: true},
-		"gone with its namespace, like one before": {in: DeletionInput{Held: held("b", blocked), Deleted: held("a", blocked), NamespaceEnding: true}, forgetHeld: true},
-		"gone, like one before":                    {in: DeletionInput{Held: held("b", quarantined), Deleted: held("a", blocked)}, forgetHeld: true, deleted: gone + whileQuarantined},
-		"seen only when it is there again": {in: DeletionInput{Held: held("a", blocked), Now: of("b")}, forgetHeld: true, forgetDeleted: true,
+		"it is there":                              {in: DeletionInput{Denied: denied("a", blocked), Now: of("a")}},
+		"it is there, its namespace is going":      {in: DeletionInput{Denied: denied("a", blocked), Now: of("a"), NamespaceEnding: true}},
+		"it is there, another one was deleted":     {in: DeletionInput{Denied: denied("b", blocked), Deleted: denied("a", blocked), Now: of("b")}},
+		"gone":                                     {in: DeletionInput{Denied: denied("a", blocked)}, forgetDenied: true, deleted: gone + whileBlocked},
+		"gone, from quarantine":                    {in: DeletionInput{Denied: denied("a", quarantined)}, forgetDenied: true, deleted: gone + whileQuarantined},
+		"gone with its namespace":                  {in: DeletionInput{Denied: denied("a", blocked), NamespaceEnding: true}, forgetDenied: true},
+		"gone with its namespace, like one before": {in: DeletionInput{Denied: denied("b", blocked), Deleted: denied("a", blocked), NamespaceEnding: true}, forgetDenied: true},
+		"gone, like one before":                    {in: DeletionInput{Denied: denied("b", quarantined), Deleted: denied("a", blocked)}, forgetDenied: true, deleted: gone + whileQuarantined},
+		"seen only when it is there again": {in: DeletionInput{Denied: denied("a", blocked), Now: of("b")}, forgetDenied: true, forgetDeleted: true,
 			deleted: gone + whileBlocked, again: again + whileBlocked + lost},
-		"seen only when it is there again, after another one": {in: DeletionInput{Held: held("b", quarantined), Deleted: held("a", blocked), Now: of("c")}, forgetHeld: true, forgetDeleted: true,
+		"seen only when it is there again, after another one": {in: DeletionInput{Denied: denied("b", quarantined), Deleted: denied("a", blocked), Now: of("c")}, forgetDenied: true, forgetDeleted: true,
 			deleted: gone + whileQuarantined, again: again + whileQuarantined + lost},
-		"still gone":          {in: DeletionInput{Deleted: held("a", blocked)}},
-		"created again":       {in: DeletionInput{Deleted: held("a", blocked), Now: of("b")}, forgetDeleted: true, again: again + whileBlocked + lost},
-		"it was there always": {in: DeletionInput{Deleted: held("a", blocked), Now: of("a")}, forgetDeleted: true},
+		"still gone":          {in: DeletionInput{Deleted: denied("a", blocked)}},
+		"created again":       {in: DeletionInput{Deleted: denied("a", blocked), Now: of("b")}, forgetDeleted: true, again: again + whileBlocked + lost},
+		"it was there always": {in: DeletionInput{Deleted: denied("a", blocked), Now: of("a")}, forgetDeleted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var want DeletionPlan
-			want.ForgetHeld, want.ForgetDeleted = test.forgetHeld, test.forgetDeleted
+			want.ForgetDenied, want.ForgetDeleted = test.forgetDenied, test.forgetDeleted
 			if test.deleted != "" {
 				want.Deleted = &Event{Type: "Warning", Reason: v1alpha1.EventDeletedWhileBlocked, Message: test.deleted}
 			}
@@ -80,7 +80,7 @@ func TestDecideDeletion(t *testing.T) {
 	t.Run("by somebody unknown", func(t *testing.T) {
 		now := of("b")
 		now.Annotations = nil
-		plan := DecideDeletion(DeletionInput{Deleted: held("a", blocked), Now: now})
+		plan := DecideDeletion(DeletionInput{Deleted: denied("a", blocked), Now: now})
 		if plan.CreatedAgain == nil || plan.CreatedAgain.Message != UnknownUser+" created the deployment again, which was deleted while "+whileBlocked+lost {
 			t.Errorf("told %+v", plan.CreatedAgain)
 		}

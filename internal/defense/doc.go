@@ -30,7 +30,7 @@ limitations under the License.
 //   - Workload: the object whose pods are defended, such as a Deployment.
 //   - Under defense: the namespace is enrolled, and the workload has not opted
 //     out. Only such workloads are written to.
-//   - Observed: under defense, but nothing is blocked, halted, held, rolled back
+//   - Observed: defended, but nothing is blocked, halted, held, rolled back
 //     or quarantined. What would have been done is reported.
 //   - Template: the pod template of a workload.
 //   - Version: the name of a template, a hash of its content (spec.reversion).

@@ -35,7 +35,7 @@ import (
 type WorkloadInput struct {
 	Now      time.Time
 	Workload *Workload
-	// Enrolled says that the namespace is under defense.
+	// Enrolled says that the namespace is enrolled.
 	Enrolled bool
 	// Observe: the workload is in observe mode.
 	Observe bool
@@ -53,7 +53,7 @@ type WorkloadInput struct {
 	History     []Revision
 	KeepHistory int
 	// SeenBefore is the version of the template the workload was seen with
-	// before it came under defense; empty when it was not.
+	// before it was enrolled; empty when it was not.
 	SeenBefore string
 }
 
@@ -189,7 +189,7 @@ func (in *WorkloadInput) wantsBaseline() bool {
 
 // Baseline is the revision that a workload was at before its first release under
 // defense, of its other revisions, the newest first; nil when it is gone. A revision that was
-// made under defense is a release that nobody recorded. After
+// made while defended is a release that nobody recorded. After
 // the second release it is the newest one that is not known to be a release. One that
 // is newer than the workload's is of a release of which the workload is not seen yet:
 // caches of two kinds do not keep step.
@@ -320,7 +320,7 @@ func (in *WorkloadInput) knownRelease(newest int64) int64 {
 }
 
 // missedByAdmission says that a workload without any record has nevertheless
-// released under defense: its current revision is not older than that. Workloads
+// released while defended: its current revision is not older than that. Workloads
 // that were there before are baselines. Times are in seconds, so within one
 // second it cannot be told: the release is verified then, which restarts
 // nothing, rather than missed; unless the workload was seen before.
@@ -328,7 +328,7 @@ func (in *WorkloadInput) missedByAdmission() bool {
 	return in.defended(in.Workload.Version, in.Workload.RevisionCreated)
 }
 
-// defended reports whether a revision of the workload was made under defense.
+// defended reports whether a revision of the workload was made while defended.
 func (in *WorkloadInput) defended(version string, created time.Time) bool {
 	return in.SeenBefore != version && !in.DefendedSince.IsZero() && !created.IsZero() && !created.Before(in.DefendedSince)
 }

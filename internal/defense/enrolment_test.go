@@ -66,7 +66,7 @@ func TestDecideWorkload(t *testing.T) {
 			since:    testNow,
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Slipped: true}},
 		},
-		"released under defense, past admission": {
+		"released while defended, past admission": {
 			workload: Workload{Version: versionA, RevisionCreated: testNow},
 			since:    testNow.Add(-time.Second),
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Slipped: true}},

@@ -73,7 +73,7 @@ type EvictionInput struct {
 	After    time.Duration
 	Settings settings.Settings
 	Workload *Workload
-	// Enrolled says that the namespace is under defense.
+	// Enrolled says that the namespace is enrolled.
 	Enrolled bool
 	Places   Places
 	// Past may be behind.

@@ -221,11 +221,11 @@ func TestDecideEviction(t *testing.T) {
 		"pods made all at once":     {func(in *EvictionInput) { in.Places.Ordered = false }, "evict web-2", lookAgain},
 		"with another kind's names": {func(in *EvictionInput) { in.Workload.GVK.Kind = "CloneSet" }, "evict web-2", lookAgain},
 
-		"not enrolled":  {func(in *EvictionInput) { in.Enrolled = false }, idle, 0},
-		"deleting":      {func(in *EvictionInput) { in.Workload.Deleting = true }, idle, 0},
-		"opted out":     {func(in *EvictionInput) { in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled }, idle, 0},
+		"not enrolled":    {func(in *EvictionInput) { in.Enrolled = false }, idle, 0},
+		"deleting":        {func(in *EvictionInput) { in.Workload.Deleting = true }, idle, 0},
+		"opted out":       {func(in *EvictionInput) { in.Workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled }, idle, 0},
 		"in observe mode": {func(in *EvictionInput) { in.Settings.Observe = true }, idle, 0},
-		"owned":         {func(in *EvictionInput) { in.Workload.Owner = "prometheus k8s" }, idle, 0},
+		"owned":           {func(in *EvictionInput) { in.Workload.Owner = "prometheus k8s" }, idle, 0},
 		"owned, and enforced": {func(in *EvictionInput) {
 			in.Workload.Owner, in.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
 		}, "evict web-2", lookAgain},

@@ -39,7 +39,7 @@ type Revision struct {
 }
 
 // BaselineRelease is the number of the release, in the history, that a workload
-// was at before its first one under defense.
+// was at before its first defended one.
 const BaselineRelease int64 = 0
 
 // decideHistory says what of a workload's history changes when this release has

@@ -63,26 +63,26 @@ func ParseOptOut(value string) (OptOut, bool) {
 	return o, err == nil && describeWhile(o.While) != ""
 }
 
-// Held is what keeps releases of a workload back.
-type Held struct {
+// Denied is what keeps releases of a workload back.
+type Denied struct {
 	Blocked    bool
 	Quarantine []string
 }
 
-// HeldBy says what keeps releases of a workload with these labels and annotations
+// DeniedBy says what keeps releases of a workload with these labels and annotations
 // back.
-func HeldBy(labels, annotations map[string]string, now time.Time) Held {
+func DeniedBy(labels, annotations map[string]string, now time.Time) Denied {
 	_, blocked := labels[v1alpha1.SuspendLabel]
-	return Held{Blocked: blocked, Quarantine: ParseQuarantine(annotations, now).versions}
+	return Denied{Blocked: blocked, Quarantine: ParseQuarantine(annotations, now).versions}
 }
 
 // Any says that something does.
-func (h Held) Any() bool { return h.Blocked || len(h.Quarantine) > 0 }
+func (h Denied) Any() bool { return h.Blocked || len(h.Quarantine) > 0 }
 
 // DefenseOf returns what the operator does to a workload with these labels and annotations
 // that ends, or has no effect, when the workload is opted out or gets an owner; empty for nothing.
 func DefenseOf(labels, annotations map[string]string, now time.Time) v1alpha1.OptOutWhile {
-	held := HeldBy(labels, annotations, now)
+	held := DeniedBy(labels, annotations, now)
 	switch {
 	case held.Blocked:
 		return v1alpha1.WhileBlocked
@@ -98,7 +98,7 @@ func DefenseOf(labels, annotations map[string]string, now time.Time) v1alpha1.Op
 }
 
 // String is h as it follows the word "while".
-func (h Held) String() string {
+func (h Denied) String() string {
 	var parts []string
 	if h.Blocked {
 		parts = append(parts, "its releases were blocked")

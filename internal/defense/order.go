@@ -285,7 +285,7 @@ type OrderInput struct {
 	Settings settings.Settings
 	// Change is the release.
 	Change *v1alpha1.ChangeWorkload
-	// Defended says that the workload is there and under defense. The order of
+	// Defended says that the workload is there and defended. The order of
 	// one that is not is only ended, and nothing is written about it.
 	Defended bool
 	// Calls is what this process knows of its calls about the order.
@@ -465,7 +465,7 @@ func (o *order) take(t turn, a Answer) {
 }
 
 // submit submits the order, while the release needs it: also one that runs
-// undefended, so that what is left of it is checked when the server comes back,
+// not defended, so that what is left of it is checked when the server comes back,
 // and one that succeeded so, for some time and when pods come later.
 func (o *order) submit() {
 	s := o.status

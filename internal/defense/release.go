@@ -47,7 +47,7 @@ type ReleaseInput struct {
 	Change *v1alpha1.ChangeWorkload
 	// Workload is the workload that owns it; nil when it is gone.
 	Workload *Workload
-	// Enrolled says that the namespace is under defense.
+	// Enrolled says that the namespace is enrolled.
 	Enrolled bool
 	// Pods are the pods of the workload's current revision.
 	Pods []Pod

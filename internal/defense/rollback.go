@@ -35,7 +35,7 @@ type RollbackInput struct {
 	// Settings in force for the workload.
 	Settings settings.Settings
 	Workload *Workload
-	// Enrolled says that the namespace is under defense.
+	// Enrolled says that the namespace is enrolled.
 	Enrolled bool
 	// Changes are the ChangeWorkloads of the workload.
 	Changes []v1alpha1.ChangeWorkload

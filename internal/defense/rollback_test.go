@@ -168,7 +168,7 @@ func TestDecideRollback(t *testing.T) {
 		"not recorded yet":          {makeScene().with(func(s *scene) { s.Workload.Version = other }), "", "", false, "", 0},
 		"turned off":                {makeScene().with(func(s *scene) { s.Settings.Rollback = false }), "", "", false, "", 0},
 		"opted out":                 {makeScene().with(func(s *scene) { s.Workload.Labels[v1alpha1.DefenseLabel] = "disabled" }), "", "", false, "", 0},
-		"in observe mode":             {makeScene().with(func(s *scene) { s.Settings.Observe = true }), "", "", false, "", 0},
+		"in observe mode":           {makeScene().with(func(s *scene) { s.Settings.Observe = true }), "", "", false, "", 0},
 		"not enrolled":              {makeScene().with(func(s *scene) { s.Enrolled = false }), "", "", false, "", 0},
 		"being deleted":             {makeScene().with(func(s *scene) { s.Workload.Deleting = true }), "", "", false, "", 0},
 		"Recreate":                  {makeScene().with(func(s *scene) { s.Workload.Rolling = false }), "", "", false, "", lookAgain},
@@ -195,7 +195,7 @@ func TestDecideRollback(t *testing.T) {
 		"self-healing, corrected since":  {makeScene().dueForHealing().state(v1alpha1.ChangeWorkloadRunning), "", "", false, "", 0},
 		"pods that only a user replaces": {makeScene().with(func(s *scene) { s.Workload.OnDelete = true }), "", "", false, "", lookAgain},
 		"self-healing, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).dueForHealing(), "", "", false, "", 0},
-		"self-healing, in observe mode":    {makeScene().with(func(s *scene) { s.Settings.Observe = true }).dueForHealing(), "", "", false, "", 0},
+		"self-healing, in observe mode":  {makeScene().with(func(s *scene) { s.Settings.Observe = true }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, itself restored":  {restoring().dueForHealing(), "", "", false, "", 0},
 		"self-healing without a history": {makeScene().with(func(s *scene) { s.History = nil }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, to one that was rolled back": {makeScene().quarantined(versionA).dueForHealing(),
@@ -210,7 +210,7 @@ func TestDecideRollback(t *testing.T) {
 		"requested, owned by another object and defended": {makeScene().with(func(s *scene) {
 			s.Workload.Owner, s.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
 		}).annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested, in observe mode":    {makeScene().with(func(s *scene) { s.Settings.Observe = true }).annotation(to, versionA), "", "", false, "in observe mode (setting observe)", 0},
+		"requested, in observe mode":  {makeScene().with(func(s *scene) { s.Settings.Observe = true }).annotation(to, versionA), "", "", false, "in observe mode (setting observe)", 0},
 		"requested, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(to, versionA), versionA, "Requested", false, "", 0},
 		"requested, from one that was rolled back": {makeScene().quarantined(versionB).annotation(to, versionA),
 			versionA, "Requested", false, "", 0},

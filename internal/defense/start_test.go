@@ -293,12 +293,12 @@ func TestJudgeStart(t *testing.T) {
 				}
 			}
 		}), "running " + versionA, 0},
-		"the only node that others run on":        {beginning(1, 5, func(s *start) { s.pods[0].Node = "bad-node" }), "running " + versionA, 0},
+		"the only node that others run on":             {beginning(1, 5, func(s *start) { s.pods[0].Node = "bad-node" }), "running " + versionA, 0},
 		"the only node that any is on is unreachable":  {beginning(0, 5, onUnreachable("bad-node")), "slow", 0},
 		"each on its node, one of them is unreachable": {beginning(0, 2, onNodes, onUnreachable("n0")), "running " + versionA, 0},
 		"each on its node, and all are unreachable":    {beginning(0, 2, onNodes, onUnreachable("n0", "n1")), "slow", 0},
 		"well on a node that is unreachable":           {beginning(5, 0, onNodes, onUnreachable("n0")), "", 0},
-		"pods come up":                            {beginning(5, 5, onNodes, func(s *start) { s.pods[0].ReadySince = ago(50 * time.Second) }), "moves", 70 * time.Second},
+		"pods come up":                                 {beginning(5, 5, onNodes, func(s *start) { s.pods[0].ReadySince = ago(50 * time.Second) }), "moves", 70 * time.Second},
 		"came up in a crash loop": {beginning(5, 5, onNodes, func(s *start) {
 			s.pods[0].ReadySince = ago(50 * time.Second)
 			s.pods[0].RestartedAt = ago(50 * time.Second)

@@ -363,7 +363,7 @@ func TestBaseline(t *testing.T) {
 		"third release, of several":          {"3", 4, []OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
 		"second release, undone to the same": {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
 		"second release, a third slips":      {"2", 3, []OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		// What came up under defense is a release, whether it has a record or not.
+		// What came up while defended is a release, whether it has a record or not.
 		"first release, another slipped":           {"1", 3, []OldRevision{after("rs-2", "slipped"), old("rs-1", "first")}, "rs-1"},
 		"first release, only another slipped":      {"1", 2, []OldRevision{after("rs-1", "slipped")}, ""},
 		"first release, not seen, nor the second":  {"1", 0, []OldRevision{after("rs-1", "second")}, ""},

@@ -246,7 +246,7 @@ func (w *Workload) alike() (pods int32) {
 func (w *Workload) Kind() string { return strings.ToLower(w.GVK.Kind) }
 
 // RecordedVersion is the version the workload's label names; empty for a
-// baseline, a workload that has not released since it came under defense.
+// baseline, a workload that has not released since it was enrolled.
 func (w *Workload) RecordedVersion() string { return w.Labels[v1alpha1.VersionLabel] }
 
 // Release is the number of the workload's current release, 0 when there is
@@ -331,7 +331,7 @@ func SystemNamespaces() []string {
 }
 
 // NamespaceEnrolled says whether a namespace of this name, with these labels, is
-// under defense.
+// defended.
 func NamespaceEnrolled(name string, labels map[string]string) bool {
 	return labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue && !slices.Contains(SystemNamespaces(), name)
 }

@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Package metrics has the operator's own metrics. Their labels are bounded: none
-// of them names a workload or a pod. Namespaces under defense may be turned off.
+// of them names a workload or a pod. Enrolled namespaces may be turned off.
 package metrics
 
 import (
@@ -63,7 +63,7 @@ var (
 		Name: "altershield_overrides_total",
 		Help: "Releases that passed a block by the label ignored-suspend, by the kind of the workload.",
 	}, []string{"kind"})
-	leftWhileHeld = prometheus.NewCounterVec(prometheus.CounterOpts{
+	leftWhileBlocked = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_left_while_blocked_total",
 		Help: "Workloads that left the defense while their releases were blocked or versions of them were in quarantine, by kind and how: opted-out or deleted.",
 	}, []string{"kind", "how"})
@@ -153,7 +153,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileHeld, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, evictions, waysBack, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
+	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileBlocked, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, evictions, waysBack, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
 }
 
 // How a workload left the defense while its releases were kept back.
@@ -162,9 +162,9 @@ const (
 	LeftByDeletion  = "deleted"
 )
 
-// LeftWhileHeld counts a workload of a kind that left the defense while its releases were
+// LeftWhileBlocked counts a workload of a kind that left the defense while its releases were
 // kept back.
-func LeftWhileHeld(kind, how string) { leftWhileHeld.WithLabelValues(kind, how).Inc() }
+func LeftWhileBlocked(kind, how string) { leftWhileBlocked.WithLabelValues(kind, how).Inc() }
 
 // VerdictsCorrected counts failing verdicts that were corrected.
 func VerdictsCorrected(kind string) { verdictsCorrected.WithLabelValues(kind).Inc() }

@@ -53,7 +53,7 @@ func newWorkloads(name, which string, kinds []string, count CountWorkloads, byNa
 		labels = append(labels, NamespaceLabel)
 	}
 	w := &workloads{byNamespace: byNamespace, kinds: kinds, desc: prometheus.NewDesc(
-		name, "Workloads "+which+" now, by kind and, unless --metrics-by-namespace=false, by namespace under defense.", labels, nil,
+		name, "Workloads "+which+" now, by kind and, unless --metrics-by-namespace=false, by enrolled namespace.", labels, nil,
 	)}
 	w.count.Store(&count)
 	return w

@@ -62,7 +62,7 @@ func Begin(kind string) {
 		holdEnds.WithLabelValues(kind, reason)
 	}
 	for _, how := range []string{LeftByOptingOut, LeftByDeletion} {
-		leftWhileHeld.WithLabelValues(kind, how)
+		leftWhileBlocked.WithLabelValues(kind, how)
 	}
 	for _, webhook := range []string{"mutate", "validate", "quarantine", "policy"} {
 		for _, decision := range []string{"unchanged", "changed", "denied", "failed"} {

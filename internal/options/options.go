@@ -70,7 +70,7 @@ type Options struct {
 	// MetricsAddress and HealthAddress are where metrics and probes are
 	// served; "0" turns either off.
 	MetricsAddress, HealthAddress string
-	// MetricsByNamespace gives gauges about workloads for each namespace under defense.
+	// MetricsByNamespace gives gauges about workloads for each enrolled namespace.
 	MetricsByNamespace bool
 	// WebhookPort is where the webhooks are served.
 	WebhookPort int
@@ -151,7 +151,7 @@ func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", "0",
 		"`address` metrics are served on over TLS, to authorized clients, as in :8443; 0 turns them off")
 	fs.BoolVar(&o.MetricsByNamespace, "metrics-by-namespace", true,
-		"count blocked workloads for each namespace under defense; false gives one number for all, where there are very many namespaces")
+		"count blocked workloads for each enrolled namespace; false gives one number for all, where there are very many namespaces")
 	fs.Func("deny-cidrs", "`networks` that no probe of a policy calls, separated by commas, as in 10.96.0.0/12,fd00:10::/32: those of nodes, for one", o.denyCIDRs)
 	fs.DurationVar(&o.HoldStep, "hold-step", defaultHoldStep,
 		"`duration` for which new pods of a rollout that waits for its verdicts do not count as available at first, and for which it goes on waiting by itself "+

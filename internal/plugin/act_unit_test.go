@@ -161,16 +161,16 @@ func TestUndefended(t *testing.T) {
 		change func(s *situation)
 		want   string
 	}{
-		"under defense":              {func(*situation) {}, ""},
+		"defended":                   {func(*situation) {}, ""},
 		"opted out":                  {func(s *situation) { s.w.Labels = map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseDisabled} }, "opted out"},
-		"not enrolled":               {func(s *situation) { s.namespace.Labels = nil }, "the namespace shop is not under defense"},
-		"of the cluster":             {func(s *situation) { s.namespace.Name = metav1.NamespaceSystem }, "never under defense"},
+		"not enrolled":               {func(s *situation) { s.namespace.Labels = nil }, "the namespace shop is not defended"},
+		"of the cluster":             {func(s *situation) { s.namespace.Name = metav1.NamespaceSystem }, "never enrolled"},
 		"going":                      {func(s *situation) { s.namespace.DeletionTimestamp = &metav1.Time{} }, "is being deleted"},
 		"its namespace is not known": {func(s *situation) { s.namespace = nil }, ""},
 	} {
 		s := situationOf(t, nil)
 		tt.change(s)
-		if got := s.undefended(); (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+		if got := s.notDefended(); (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}

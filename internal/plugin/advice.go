@@ -161,7 +161,7 @@ func (a advisor) check() Advice {
 }
 
 func (a advisor) enroll() Advice {
-	return Advice{command("altershield", "enroll", a.namespace) + a.clusterFlags, "puts the namespace under defense in full; right when its workloads have readiness probes"}
+	return Advice{command("altershield", "enroll", a.namespace) + a.clusterFlags, "enrols the namespace in enforce mode; right when its workloads have readiness probes"}
 }
 
 func (a advisor) observeFirst() Advice {
@@ -172,7 +172,7 @@ func (a advisor) observeFirst() Advice {
 }
 
 func (a advisor) optIn() Advice {
-	return Advice{a.plugin("opt-out", a.target, "--undo"), "puts it under defense again"}
+	return Advice{a.plugin("opt-out", a.target, "--undo"), "puts it back into the defense"}
 }
 
 // defendFully is how a workload is defended that is in observe mode. Where another object

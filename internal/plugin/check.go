@@ -48,13 +48,13 @@ func newCheckCommand(c *connection) *cobra.Command {
 		Short: "See whether the operator's installation is healthy",
 		Long: strings.TrimSpace(`
 See whether the operator's installation is healthy: kinds, manager, webhooks and their
-certificates, rights, settings, policies, AlterShield Server, namespaces under defense.
+certificates, rights, settings, policies, AlterShield Server, enrolled namespaces.
 
 Each check that does not pass says what it means, and what to do. What your user may not
 read is skipped, and told so: an administrator of the cluster sees all.
 
 Nothing is written. One check creates a Deployment in a dry run, which is not stored, in
-a namespace under defense: whether the API server reaches the webhooks shows in nothing
+an enrolled namespace: whether the API server reaches the webhooks shows in nothing
 else.
 
 Exit codes: 0 when no check failed, warnings or not; 1 when one did, or the command could

@@ -116,7 +116,7 @@ func (f *finder) downPods() {
 		orStuck = ", or not Ready and of an earlier version that the StatefulSet waits for"
 	}
 	found := Finding{
-		Code: "PodsDown", Needs: NeedsSomebody, What: "pods down",
+		Code: "PodsDown", Needs: NeedsAttention, What: "pods down",
 		Says: capital(countOf(len(down), "pod is", "pods are")) + " in CrashLoopBackOff" + orStuck + ".",
 	}
 	waits := true

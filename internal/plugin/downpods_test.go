@@ -63,34 +63,34 @@ func TestDownPods(t *testing.T) {
 			with: []func(*sight){set, runs, pod(true, true, minutesAgo(1))}, needs: NeedsTime, do: []string{remove, logs},
 		},
 		"an old pod, and nothing moved": {
-			with: []func(*sight){set, runs, pod(true, true, minutesAgo(8))}, needs: NeedsSomebody, do: []string{remove, logs},
+			with: []func(*sight){set, runs, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{remove, logs},
 			says: "pod web-2 of an earlier version: container main is in CrashLoopBackOff (last exit code 1)",
 		},
 		"an old pod, after the release succeeded": {
-			with: []func(*sight){set, pod(true, true, minutesAgo(8))}, needs: NeedsSomebody, do: []string{remove, logs},
+			with: []func(*sight){set, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{remove, logs},
 		},
 		"an old pod that is only not ready": {
 			with:  []func(*sight){set, runs, pod(true, false, minutesAgo(8))},
-			needs: NeedsSomebody, do: []string{remove}, says: "pod web-2 of an earlier version: NotReady",
+			needs: NeedsAttention, do: []string{remove}, says: "pod web-2 of an earlier version: NotReady",
 		},
 		"an old pod that is not ready for a moment": {with: []func(*sight){set, runs, pod(true, false, testNow.Add(-29*time.Second))}},
 		"an old pod, and the setting is off": {
 			with:  []func(*sight){set, runs, pod(true, true, minutesAgo(1)), func(s *sight) { s.settings.Eviction = false }},
-			needs: NeedsSomebody, do: []string{remove, logs},
+			needs: NeedsAttention, do: []string{remove, logs},
 		},
 		"an old pod, and the eviction is refused": {
 			with: []func(*sight){set, runs, pod(true, true, minutesAgo(1)), func(s *sight) {
 				s.say(v1alpha1.ConditionEvictionBlocked, metav1.ConditionTrue, v1alpha1.ReasonDisruptionBudget, "no")
-			}}, needs: NeedsSomebody, do: []string{remove, logs},
+			}}, needs: NeedsAttention, do: []string{remove, logs},
 		},
 		"an old pod below a partition": {
 			with:  []func(*sight){set, runs, pod(true, true, minutesAgo(8)), func(s *sight) { s.workload.Pace.Partition = 3 }},
-			needs: NeedsSomebody, do: []string{logs},
+			needs: NeedsAttention, do: []string{logs},
 		},
-		"an old pod of a Deployment": {with: []func(*sight){runs, pod(true, true, minutesAgo(8))}, needs: NeedsSomebody, do: []string{logs}},
+		"an old pod of a Deployment": {with: []func(*sight){runs, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{logs}},
 		"a pod of the version, after its success": {
 			with:  []func(*sight){pod(false, true, minutesAgo(1))},
-			needs: NeedsSomebody, do: []string{logs}, says: "pod web-2: container main is in CrashLoopBackOff",
+			needs: NeedsAttention, do: []string{logs}, says: "pod web-2: container main is in CrashLoopBackOff",
 		},
 		"a pod of the version, which will be rolled back": {
 			with: []func(*sight){runs, pod(false, true, minutesAgo(1)), func(s *sight) {
@@ -165,7 +165,7 @@ func TestSeesDownPods(t *testing.T) {
 	}
 	var out bytes.Buffer
 	(&overviewPrinter{now: testNow}).print(&out, overviewOf(v, "shop", false, testNow))
-	if strings.Contains(out.String(), "Nothing needs anybody") {
+	if strings.Contains(out.String(), "Nothing needs attention") {
 		t.Errorf("pods crash, and it says:\n%s", out.String())
 	}
 }

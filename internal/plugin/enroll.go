@@ -51,15 +51,15 @@ func enrollCommand(c *connection) *cobra.Command {
 	f, change := enrolFlags{}, &changer{connection: c}
 	cmd := &cobra.Command{
 		Use:   "enroll [NAMESPACE...]",
-		Short: "Put namespaces under defense",
+		Short: "Enrol namespaces",
 		Long: strings.TrimSpace(`
-Put namespaces, or the one of -n, under defense: from then on each change of a pod
+Enrol namespaces, or the one of -n: from then on each change of a pod
 template in them is a release that is recorded and verified. What runs by then stays as it
 is, and restarts nothing: it is a baseline until its template changes.
 
 With --observe the namespace is in observe mode at first: nothing is blocked, paused, rolled
 back or denied, and events tell what would have been. That is how to begin. When you trust
-it: kubectl altershield observe --namespace-wide --undo. A namespace that is under defense
+it: kubectl altershield observe --namespace-wide --undo. A namespace that is enrolled
 already is left as it is. Where the setting observe of the operator is locked and off, a
 namespace cannot be observed, and the command refuses.`),
 		Example: `  # The way to begin: record and verify, block nothing
@@ -141,7 +141,7 @@ func noNamespace(name string) error {
 	return remedy(fmt.Errorf("there is no namespace %s", name), "see kubectl get namespaces")
 }
 
-// mayEnrol says why a namespace is never under defense.
+// mayEnrol says why a namespace is never enrolled.
 func mayEnrol(ns *corev1.Namespace, operator string) error {
 	switch {
 	case slices.Contains(defense.SystemNamespaces(), ns.Name):
@@ -171,7 +171,7 @@ func (c *changer) enrol(ctx context.Context, api client.WithWatch, ns *corev1.Na
 		printf(c.Out, "%s\n", line)
 	}
 	if defense.NamespaceEnrolled(ns.Name, ns.Labels) {
-		printf(c.Out, "namespace/%s is under defense already\n", ns.Name)
+		printf(c.Out, "namespace/%s is enrolled already\n", ns.Name)
 		objects, known, err := c.settingsOf(ctx, api, operator, ns.Name)
 		if err != nil {
 			return err
@@ -334,9 +334,9 @@ const maxNamed = 20
 
 // describe says what enrolling the namespace means, and what protects too little.
 func (v *inventory) describe(namespace string) []string {
-	lines := []string{fmt.Sprintf("namespace/%s: %s without a release under defense: baselines, until their template changes", namespace, count(v.Baselines, "workload"))}
+	lines := []string{fmt.Sprintf("namespace/%s: %s without a defended release: baselines, until their template changes", namespace, count(v.Baselines, "workload"))}
 	if v.Released > 0 {
-		lines = append(lines, fmt.Sprintf("  %s released under defense before", count(v.Released, "workload")))
+		lines = append(lines, fmt.Sprintf("  %s released while defended before", count(v.Released, "workload")))
 	}
 	if v.OptedOut > 0 {
 		lines = append(lines, fmt.Sprintf("  %s opted out (label %s=%s), and stay out", count(v.OptedOut, "workload"), v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled))
@@ -393,7 +393,7 @@ func describeTakenBack(t target, stored *unstructured.Unstructured) (lines []str
 
 func (c *changer) unenrol(ctx context.Context, api client.WithWatch, ns *corev1.Namespace, f enrolFlags) error {
 	if _, there := ns.Labels[v1alpha1.EnrolledLabel]; !there {
-		printf(c.Out, "namespace/%s is not under defense\n", ns.Name)
+		printf(c.Out, "namespace/%s is not defended\n", ns.Name)
 		return nil
 	}
 	if err := c.tellLeaving(ctx, api, ns.Name); err != nil {

@@ -37,7 +37,7 @@ type Explanation struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// Explanations are those of all workloads that need somebody, or wait: the output of
+// Explanations are those of all workloads that need attention, or wait: the output of
 // explain -o json without a name.
 type Explanations struct {
 	Items []*Explanation `json:"items"`
@@ -52,7 +52,7 @@ Explain why a workload is as it is, and what may be done: why it is blocked, hel
 rolled back, not verified, or waits, since when, and who released it. Each command is
 one that may be typed.
 
-Without a name: all workloads of the namespace that need somebody, or, with -A, of all
+Without a name: all workloads of the namespace that need attention, or, with -A, of all
 namespaces.`
 
 const explainExamples = `
@@ -114,7 +114,7 @@ func (p *explainPrinter) print(w io.Writer, e *Explanation, summary string) {
 	pressing := 0
 	for i := range e.Findings {
 		f := &e.Findings[i]
-		if f.Needs == NeedsSomebody || f.Needs == NeedsTime {
+		if f.Needs == NeedsAttention || f.Needs == NeedsTime {
 			pressing++
 		}
 	}
@@ -123,7 +123,7 @@ func (p *explainPrinter) print(w io.Writer, e *Explanation, summary string) {
 		switch {
 		case f.Needs == NeedsNoWord && !p.wide && (pressing > 0 || len(e.Findings) > 1 && f.Code != "VerifiedAllPassed"):
 		default:
-			p.finding(w, f, f.Needs == NeedsSomebody || f.Needs == NeedsTime || pressing == 0)
+			p.finding(w, f, f.Needs == NeedsAttention || f.Needs == NeedsTime || pressing == 0)
 		}
 	}
 	for _, missing := range e.Missing {

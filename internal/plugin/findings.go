@@ -35,8 +35,8 @@ type Needs string
 
 // Values of Needs, the most pressing first.
 const (
-	// NeedsSomebody: it stays so until somebody does something.
-	NeedsSomebody Needs = "Somebody"
+	// NeedsAttention: it stays so until somebody does something.
+	NeedsAttention Needs = "Attention"
 	// NeedsTime: something is waited for, and it goes on by itself.
 	NeedsTime Needs = "Time"
 	// NeedsNothing: it is told so that nobody wonders.
@@ -49,7 +49,7 @@ const (
 type Finding struct {
 	// Code is one word, for programs.
 	Code string `json:"code"`
-	// Needs says who has to do something about it: Somebody, Time or Nothing; Fine is
+	// Needs says who has to do something about it: Attention, Time or Nothing; Fine is
 	// what is as it should be.
 	Needs Needs `json:"needs"`
 	// What is the word for it in a list.
@@ -90,7 +90,7 @@ func Findings(s *sight, a advisor, now time.Time) []Finding {
 	f.leftVersions()
 	f.conditions()
 	f.downPods()
-	f.undefended()
+	f.notDefended()
 	f.overrideLabel()
 	f.unusableSettings()
 	slices.SortStableFunc(f.all, func(a, b Finding) int { return cmp.Compare(a.Needs.rank(), b.Needs.rank()) })
@@ -115,7 +115,7 @@ func (f *finder) adviseOnce() {
 }
 
 func (n Needs) rank() int {
-	return slices.Index([]Needs{NeedsSomebody, NeedsTime, NeedsNothing, NeedsNoWord}, n)
+	return slices.Index([]Needs{NeedsAttention, NeedsTime, NeedsNothing, NeedsNoWord}, n)
 }
 
 // finder finds them for one workload.
@@ -132,19 +132,19 @@ func (f *finder) add(found Finding) { f.all = append(f.all, found) }
 
 func (f *finder) notEnrolled() {
 	found := Finding{
-		Code: "NotEnrolled", Needs: NeedsNothing, What: "not under defense",
-		Says: fmt.Sprintf("The namespace %s is not under defense: releases of this workload are not verified, and nothing stops them.", f.workload.Namespace),
+		Code: "NotEnrolled", Needs: NeedsNothing, What: "not defended",
+		Says: fmt.Sprintf("The namespace %s is not defended: releases of this workload are not verified, and nothing stops them.", f.workload.Namespace),
 		Do:   []Advice{f.observeFirst(), f.enroll()},
 	}
 	if f.mistyped != "" {
-		found.Needs, found.Details = NeedsSomebody, []string{"A label of the namespace has no effect: " + f.mistyped + "."}
+		found.Needs, found.Details = NeedsAttention, []string{"A label of the namespace has no effect: " + f.mistyped + "."}
 	}
 	f.add(found)
 }
 
 func (f *finder) optedOutFinding() {
 	_, message := f.defense()
-	held := defense.HeldBy(f.workload.Labels, f.workload.Annotations, f.now)
+	held := defense.DeniedBy(f.workload.Labels, f.workload.Annotations, f.now)
 	found := Finding{
 		Code: "OptedOut", Needs: NeedsNothing, What: "opted out",
 		Says:    "The workload is taken out of the defense: its releases are not verified, and nothing stops them.",
@@ -202,7 +202,7 @@ func (f *finder) failed() {
 
 func (f *finder) blockedByUser(b *Blocked) {
 	f.add(Finding{
-		Code: "BlockedByUser", Needs: NeedsSomebody, What: "blocked by hand", Since: b.Since,
+		Code: "BlockedByUser", Needs: NeedsAttention, What: "blocked by hand", Since: b.Since,
 		Says: "Somebody blocked releases by hand: each change of the pod template is denied.",
 		Do: []Advice{f.repair(f.sight), {
 			f.kubectl("label", f.target, v1alpha1.SuspendLabel+"-", v1alpha1.IgnoredSuspendLabel+"="+v1alpha1.IgnoredSuspendValue),
@@ -213,8 +213,8 @@ func (f *finder) blockedByUser(b *Blocked) {
 
 func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
 	found := Finding{
-		Code: "Blocked", Needs: NeedsSomebody, What: "blocked", Since: b.Since,
-		Says: fmt.Sprintf("Releases are blocked, because %s failed its verification: each change of the pod template is denied, except a repair and a way back.",
+		Code: "Blocked", Needs: NeedsAttention, What: "blocked", Since: b.Since,
+		Says: fmt.Sprintf("Releases are blocked, because %s failed its verification: each change of the pod template is denied, except an override release and an undo.",
 			releaseName(b.Release, b.Version)),
 		ReleasedBy: f.releaserOf(b.Release, b.Version),
 	}
@@ -254,7 +254,7 @@ func (f *finder) tellServer() {
 // suspended tells of a release that failed, while the workload is not blocked.
 func (f *finder) suspended(c *v1alpha1.ChangeWorkload) {
 	found := Finding{
-		Code: "Failed", Needs: NeedsSomebody, What: "failed, not blocked", Since: unixTime(c.Status.UpdateTimeUnix),
+		Code: "Failed", Needs: NeedsAttention, What: "failed, not blocked", Since: unixTime(c.Status.UpdateTimeUnix),
 		Says:       fmt.Sprintf("%s failed its verification. The workload is not blocked: the next release passes.", capital(releaseName(c.Spec.Release, c.Spec.Reversion))),
 		ReleasedBy: f.releaserOf(c.Spec.Release, c.Spec.Reversion),
 	}
@@ -352,7 +352,7 @@ func (f *finder) slipped() bool {
 }
 
 // releasedSince says whether a workload without any record may have been released while
-// it was under defense: its revision is newer than that, or not there yet. Within the
+// it was defended: its revision is newer than that, or not there yet. Within the
 // second in which that began it was there before, as a rule: times are in seconds. Zero
 // where it is not known when that was.
 func releasedSince(revision, defended time.Time) bool {
@@ -370,7 +370,7 @@ func (f *finder) records() {
 		w.RecordedVersion() != "" && c == nil && f.enrolledKnown,
 		f.slipped():
 		found := Finding{
-			Code: "NotRecorded", Needs: NeedsSomebody, What: "not recorded", Since: timeOf(f.written),
+			Code: "NotRecorded", Needs: NeedsAttention, What: "not recorded", Since: timeOf(f.written),
 			Says: "What the workload runs has no record: admission did not see its release, or the operator has not come to it. It is not verified until the operator has recorded it.",
 			Do:   []Advice{f.check(), f.watch()},
 		}
@@ -382,7 +382,7 @@ func (f *finder) records() {
 	case w.RecordedVersion() == "" && f.enrolledKnown:
 		f.add(Finding{
 			Code: "Baseline", Needs: NeedsNothing, What: "baseline",
-			Says: "The workload has had no release under defense. What it runs is its baseline, which is not verified; the next change of its pod template is.",
+			Says: "The workload has had no defended release. What it runs is its baseline, which is not verified; the next change of its pod template is.",
 		})
 	}
 }
@@ -413,7 +413,7 @@ func (f *finder) leftVersions() {
 	}
 	found.Do = append(found.Do, f.unquarantine(newest))
 	if f.workload.RecordedVersion() != "" && slices.ContainsFunc(all, func(q Quarantined) bool { return q.Version == f.workload.RecordedVersion() }) {
-		found.Code, found.Needs, found.What = "QuarantineBypassed", NeedsSomebody, "runs a version in quarantine"
+		found.Code, found.Needs, found.What = "QuarantineBypassed", NeedsAttention, "runs a version in quarantine"
 		found.Says = "The workload runs a version that is in quarantine: it got past admission, and is not rolled back again."
 		found.Do = append([]Advice{f.check()}, found.Do...)
 	}
@@ -423,7 +423,7 @@ func (f *finder) leftVersions() {
 // restoredBy tells of a workload that is at the version that was restored, whose fix is
 // still to come. Who went back, or asked for it, knows.
 func (f *finder) restoredBy(left *Quarantined, found *Finding) {
-	found.Code, found.Needs, found.What = "RolledBack", NeedsSomebody, "rolled back"
+	found.Code, found.Needs, found.What = "RolledBack", NeedsAttention, "rolled back"
 	who := "the operator"
 	if left.By != "" {
 		found.Code, found.Needs, found.What, who = "WentBack", NeedsNothing, "went back", left.By
@@ -469,7 +469,7 @@ func (f *finder) conditions() {
 			found.Details = []string{detail}
 		}
 		f.willBeRolledBack(cond, &found)
-		if t.needs == NeedsSomebody || t.needs == NeedsTime {
+		if t.needs == NeedsAttention || t.needs == NeedsTime {
 			found.ReleasedBy = f.releaserOf(c.Spec.Release, c.Spec.Reversion)
 		}
 		if t.do != nil {
@@ -497,14 +497,14 @@ func (f *finder) willRollBack() bool {
 		f.condition(v1alpha1.ConditionRolledBack) == nil
 }
 
-// undefended tells of a release that goes on without the server.
-func (f *finder) undefended() {
+// notDefended tells of a release that goes on without the server.
+func (f *finder) notDefended() {
 	c := f.current()
 	if c == nil || c.Status.OrderStage != v1alpha1.OrderSubmitting || c.Status.Status == v1alpha1.ChangeWorkloadInit || !defense.IsVerified(c.Status.Status) {
 		return
 	}
 	f.add(Finding{
-		Code: "Undefended", Needs: NeedsTime, What: "without the server",
+		Code: "NotDefended", Needs: NeedsTime, What: "without the server",
 		Says: "AlterShield Server has not accepted the order in time: the release goes on without its checks, which are made up for when it answers.",
 		Do:   []Advice{f.check()},
 	})
@@ -517,7 +517,7 @@ func (f *finder) overrideLabel() {
 		return
 	}
 	f.add(Finding{
-		Code: "StaleOverride", Needs: NeedsSomebody, What: "stale override",
+		Code: "StaleOverride", Needs: NeedsAttention, What: "stale override",
 		Says: "The label " + v1alpha1.IgnoredSuspendLabel + " was there before the block, and does not count.",
 		Do: []Advice{{
 			f.kubectl("label", f.target, v1alpha1.IgnoredSuspendLabel+"-"),
@@ -534,7 +534,7 @@ func (f *finder) unusableSettings() {
 	}
 	if len(problems) > 0 {
 		f.add(Finding{
-			Code: "SettingNotAccepted", Needs: NeedsSomebody, What: "setting not accepted",
+			Code: "SettingNotAccepted", Needs: NeedsAttention, What: "setting not accepted",
 			Says: "A setting of the workload's own cannot be used.", Details: problems, Do: []Advice{f.overrides()},
 		})
 	}

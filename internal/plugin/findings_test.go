@@ -129,7 +129,7 @@ func (s *sight) leftBecause(cause, by string) {
 	q.With(versionTwo, reason).Annotate(s.workload.Annotations)
 }
 
-// unrecorded lets it have no release under defense, and a revision of this time, while
+// unrecorded lets it have no defended release, and a revision of this time, while
 // its namespace was enrolled an hour ago.
 func (s *sight) unrecorded(revision time.Time) {
 	s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil
@@ -177,7 +177,7 @@ func TestFindings(t *testing.T) {
 		"nothing": {want: nil},
 		"blocked": {
 			with: blockedBySecond,
-			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, pass}}},
 		},
 		"blocked, and its pods fail": { // what is told of the block is not told again, and an ordinary release would be denied
 			with: func(s *sight) {
@@ -185,8 +185,8 @@ func TestFindings(t *testing.T) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "1 of 3 pods")
 			},
 			want: []want{
-				{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}},
-				{"PodsUnavailablePodsFailing", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
+				{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, pass}},
+				{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
 			},
 		},
 		"blocked and halted": {
@@ -196,11 +196,11 @@ func TestFindings(t *testing.T) {
 				s.workload.Annotations[v1alpha1.HaltedAnnotation] = versionTwo
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted, "the operator paused it")
 			},
-			want: []want{{"Blocked", NeedsSomebody, "blocked, halted", "ann", []string{repair, back, pass, resume}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked, halted", "ann", []string{repair, back, pass, resume}}},
 		},
 		"blocked, without anything to go back to": {
 			with: func(s *sight) { blockedBySecond(s); s.history = s.history[:1] },
-			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, pass}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, pass}}},
 		},
 		"blocked, many pods failed": {
 			with: func(s *sight) {
@@ -209,21 +209,21 @@ func TestFindings(t *testing.T) {
 					s.changes[0].Status.DefenseCheckFailPods = append(s.changes[0].Status.DefenseCheckFailPods, v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: fmt.Sprint("sleep-", i)}})
 				}
 			},
-			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, "kubectl altershield verdict pass deployment/sleep -n shop"}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, "kubectl altershield verdict pass deployment/sleep -n shop"}}},
 		},
 		"blocked because of the order": {
 			with: func(s *sight) {
 				blockedBySecond(s)
 				s.changes[0].Status.Conditions[0].Reason = v1alpha1.ReasonOrderCheckFailed
 			},
-			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, "kubectl altershield verdict pass deployment/sleep --order -n shop"}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, "kubectl altershield verdict pass deployment/sleep --order -n shop"}}},
 		},
 		"blocked, by an earlier build": {
 			with: func(s *sight) {
 				blockedBySecond(s)
 				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2"
 			},
-			want: []want{{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, pass}}},
 		},
 		"a repair is under way": {
 			with: func(s *sight) {
@@ -235,7 +235,7 @@ func TestFindings(t *testing.T) {
 		},
 		"blocked by hand": {
 			with: func(s *sight) { s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
-			want: []want{{"BlockedByUser", NeedsSomebody, "blocked by hand", "", []string{
+			want: []want{{"BlockedByUser", NeedsAttention, "blocked by hand", "", []string{
 				repair, "kubectl label deployment/sleep " + v1alpha1.SuspendLabel + "- " + v1alpha1.IgnoredSuspendLabel + "=true -n shop",
 			}}},
 		},
@@ -245,8 +245,8 @@ func TestFindings(t *testing.T) {
 				s.workload.Annotations[v1alpha1.OverrideStaleAnnotation] = "true"
 			},
 			want: []want{
-				{"Blocked", NeedsSomebody, "blocked", "ann", []string{repair, back, pass}},
-				{"StaleOverride", NeedsSomebody, "stale override", "", []string{"kubectl label deployment/sleep " + v1alpha1.IgnoredSuspendLabel + "- -n shop"}},
+				{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, pass}},
+				{"StaleOverride", NeedsAttention, "stale override", "", []string{"kubectl label deployment/sleep " + v1alpha1.IgnoredSuspendLabel + "- -n shop"}},
 			},
 		},
 		"failed, and not blocked": {
@@ -254,7 +254,7 @@ func TestFindings(t *testing.T) {
 				failing(s)
 				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled, "blocking is off")
 			},
-			want: []want{{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, back, pass}}},
+			want: []want{{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, back, pass}}},
 		},
 		"failed, while it is in observe mode": {
 			with: func(s *sight) {
@@ -262,13 +262,13 @@ func TestFindings(t *testing.T) {
 				s.settings.Observe = true
 			},
 			want: []want{
-				{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, pass}},
+				{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, pass}},
 				{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}},
 			},
 		},
 		"rolled back": {
 			with: leftByRollback,
-			want: []want{{"RolledBack", NeedsSomebody, "rolled back", "ann", []string{set, free}}},
+			want: []want{{"RolledBack", NeedsAttention, "rolled back", "ann", []string{set, free}}},
 		},
 		"rolled back on request": {
 			with: func(s *sight) { leftByRollback(s); s.leftBecause(v1alpha1.ReasonRollbackRequested, "") },
@@ -303,17 +303,17 @@ func TestFindings(t *testing.T) {
 				maps.Copy(s.workload.Annotations, q)
 				s.workload.Annotations[v1alpha1.ReleaseAnnotation] = annotations[v1alpha1.ReleaseAnnotation]
 			},
-			want: []want{{"QuarantineBypassed", NeedsSomebody, "runs a version in quarantine", "", []string{check, free}}},
+			want: []want{{"QuarantineBypassed", NeedsAttention, "runs a version in quarantine", "", []string{check, free}}},
 		},
 		"not enrolled": {
 			with: func(s *sight) { s.enrolled = false },
-			want: []want{{"NotEnrolled", NeedsNothing, "not under defense", "", []string{
+			want: []want{{"NotEnrolled", NeedsNothing, "not defended", "", []string{
 				"kubectl altershield enroll shop --observe", "kubectl altershield enroll shop",
 			}}},
 		},
 		"not enrolled, by a label with a typo": {
 			with: func(s *sight) { s.enrolled, s.mistyped = false, "altershield.defense.antgroup.com/enroled=true" },
-			want: []want{{"NotEnrolled", NeedsSomebody, "not under defense", "", []string{
+			want: []want{{"NotEnrolled", NeedsAttention, "not defended", "", []string{
 				"kubectl altershield enroll shop --observe", "kubectl altershield enroll shop",
 			}}},
 		},
@@ -334,7 +334,7 @@ func TestFindings(t *testing.T) {
 		"observed, because another object owns it": {
 			with: func(s *sight) { failing(s); s.ownedBy("prometheus k8s") },
 			want: []want{
-				{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, pass}},
+				{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, pass}},
 				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
@@ -348,7 +348,7 @@ func TestFindings(t *testing.T) {
 		"owned, where the settings are not known": {
 			with: func(s *sight) { failing(s); s.ownedBy("prometheus k8s"); s.settings = nil },
 			want: []want{
-				{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, pass}},
+				{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, pass}},
 				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
@@ -358,7 +358,7 @@ func TestFindings(t *testing.T) {
 				s.workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseEnforced
 				s.ownedBy("prometheus k8s")
 			},
-			want: []want{{"Failed", NeedsSomebody, "failed, not blocked", "ann", []string{set, back, pass}}},
+			want: []want{{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, back, pass}}},
 		},
 		"baseline": {
 			with: func(s *sight) { s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil },
@@ -385,7 +385,7 @@ func TestFindings(t *testing.T) {
 		},
 		"admission missed the first release": {
 			with: func(s *sight) { s.unrecorded(minutesAgo(5)) },
-			want: []want{{"NotRecorded", NeedsSomebody, "not recorded", "", []string{check, watch}}},
+			want: []want{{"NotRecorded", NeedsAttention, "not recorded", "", []string{check, watch}}},
 		},
 		"admission missed the first release a moment ago": {
 			with: func(s *sight) { s.unrecorded(testNow.Add(-time.Second)); s.written = testNow.Add(-time.Second) },
@@ -401,7 +401,7 @@ func TestFindings(t *testing.T) {
 		},
 		"admission missed a release": {
 			with: func(s *sight) { s.workload.Version = versionOne },
-			want: []want{{"NotRecorded", NeedsSomebody, "not recorded", "", []string{check, watch}}},
+			want: []want{{"NotRecorded", NeedsAttention, "not recorded", "", []string{check, watch}}},
 		},
 		"the record is not there yet": {
 			with: func(s *sight) { s.changes, s.written = nil, testNow.Add(-time.Second) },
@@ -409,7 +409,7 @@ func TestFindings(t *testing.T) {
 		},
 		"the record is not there": {
 			with: func(s *sight) { s.changes = nil },
-			want: []want{{"NotRecorded", NeedsSomebody, "not recorded", "", []string{check, watch}}},
+			want: []want{{"NotRecorded", NeedsAttention, "not recorded", "", []string{check, watch}}},
 		},
 		"pods fail, and it will be rolled back": {
 			with: func(s *sight) {
@@ -425,7 +425,7 @@ func TestFindings(t *testing.T) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
 			want: []want{
-				{"PodsUnavailablePodsFailing", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set}},
+				{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set}},
 				{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}},
 			},
 		},
@@ -433,11 +433,11 @@ func TestFindings(t *testing.T) {
 			with: func(s *sight) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
-			want: []want{{"PodsUnavailablePodsFailing", NeedsSomebody, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
+			want: []want{{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
 		},
 		"without the server": {
 			with: func(s *sight) { s.changes[0].Status.OrderStage = v1alpha1.OrderSubmitting },
-			want: []want{{"Undefended", NeedsTime, "without the server", "", []string{check}}},
+			want: []want{{"NotDefended", NeedsTime, "without the server", "", []string{check}}},
 		},
 	}
 	for name, tt := range tests {

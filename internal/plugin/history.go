@@ -72,7 +72,7 @@ type PastRelease struct {
 }
 
 // PastVersion is a version that succeeded, or that was there before the first release
-// under defense.
+// defended.
 type PastVersion struct {
 	Version string   `json:"version"`
 	Images  []string `json:"images,omitempty"`
@@ -213,7 +213,7 @@ type historyPrinter struct {
 func (p *historyPrinter) print(w io.Writer, h *History) {
 	printf(w, "%s in %s\n\n", p.bold(strings.ToLower(h.Kind)+"/"+h.Name), h.Namespace)
 	if len(h.Releases) == 0 {
-		printf(w, "There has been no release under defense.\n")
+		printf(w, "There has been no defended release.\n")
 	} else {
 		p.releases(w, h)
 	}

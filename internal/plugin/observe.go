@@ -166,14 +166,14 @@ func (o *optOut) ops(stored client.Object) []workload.Op {
 	return ops
 }
 
-// tellBack says whether a workload that opts in again is under defense.
+// tellBack says whether a workload that opts in again is defended.
 func (c *changer) tellBack(ctx context.Context, api client.Client, t target) error {
 	s, err := c.observeTarget(ctx, api, t)
 	if err != nil {
 		return err
 	}
-	if why := s.undefended(); why != "" {
-		printf(c.Out, "%s: it is not under defense all the same: %s\n", t, why)
+	if why := s.notDefended(); why != "" {
+		printf(c.Out, "%s: it is not defended all the same: %s\n", t, why)
 		return nil
 	}
 	printf(c.Out, "%s: what was released meanwhile is recorded and verified now\n", t)
@@ -339,7 +339,7 @@ func (c *changer) observeWorkload(ctx context.Context, f leaveFlags, args []stri
 	return c.observeOne(ctx, api, s, f)
 }
 
-// observeOne does so for a workload that is under defense.
+// observeOne does so for a workload that is defended.
 func (c *changer) observeOne(ctx context.Context, api client.WithWatch, s *situation, f leaveFlags) error {
 	t := s.target
 	if owner := s.w.ObservingOwner(); f.off && owner != "" {

@@ -46,7 +46,7 @@ type outlook struct {
 	// operator and own are the settings, own by namespace.
 	operator []v1alpha1.OpsConfigInfo
 	own      map[string][]v1alpha1.OpsConfigInfo
-	// enrolled are the namespaces under defense; nil where that is not known.
+	// enrolled are the enrolled namespaces; nil where that is not known.
 	enrolled []string
 }
 

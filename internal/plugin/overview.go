@@ -39,13 +39,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Overview is what needs somebody: the output of status -o json.
+// Overview is what needs attention: the output of status -o json.
 type Overview struct {
 	// Namespace that it is of; empty for all.
 	Namespace string `json:"namespace,omitempty"`
-	// NotEnrolled: that namespace is not under defense.
+	// NotEnrolled: that namespace is not defended.
 	NotEnrolled bool `json:"notEnrolled,omitempty"`
-	// Items are what needs somebody, or waits, the most pressing first. With --all they
+	// Items are what needs attention, or waits, the most pressing first. With --all they
 	// are all workloads.
 	Items []Item `json:"items"`
 	// Counts of the workloads.
@@ -59,7 +59,7 @@ type Item struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Needs says who has to do something: Somebody, Time or Nothing.
+	// Needs says who has to do something: Attention, Time or Nothing.
 	Needs Needs `json:"needs"`
 	// What is the matter, since when, and why.
 	What  string       `json:"what"`
@@ -77,15 +77,15 @@ type Item struct {
 // Counts count workloads, each once.
 type Counts struct {
 	Workloads int `json:"workloads"`
-	// NeedSomebody and Wait are those of Items.
-	NeedSomebody int `json:"needSomebody"`
-	Wait         int `json:"wait"`
+	// NeedAttention and Wait are those of Items.
+	NeedAttention int `json:"needAttention"`
+	Wait          int `json:"wait"`
 	// UnderWay are being released, Fine succeeded, Baselines have had no release under
 	// defense.
 	UnderWay  int `json:"underWay"`
 	Fine      int `json:"fine"`
 	Baselines int `json:"baselines"`
-	// NotDefended are in namespaces that are not under defense, or are opted out.
+	// NotDefended are in namespaces that are not defended, or are opted out.
 	NotDefended int `json:"notDefended"`
 	// Observed of all these are in observe mode, and of Quarantined versions are in
 	// quarantine.
@@ -121,7 +121,7 @@ func (e *eyes) census(ctx context.Context, r *reader, namespace string, past boo
 		what string
 		see  func(context.Context, *eyes, *reader, string) error
 	}{
-		{"which namespaces are under defense is", v.seeNamespaces},
+		{"which namespaces are enrolled is", v.seeNamespaces},
 		{"which settings are in force is", v.seeSettings},
 		{"which policies are accepted is", v.seePolicies},
 		{"which pods are in CrashLoopBackOff is", v.seePods},
@@ -289,14 +289,14 @@ func (v *census) seePast(ctx context.Context, r *reader, in client.ListOption) e
 	return nil
 }
 
-// overviewOf tells what needs somebody, or, of all workloads, all.
+// overviewOf tells what needs attention, or, of all workloads, all.
 func overviewOf(v *census, namespace string, all bool, now time.Time) *Overview {
 	o := &Overview{Namespace: namespace, Items: []Item{}, Missing: v.missing}
 	for _, s := range v.sights {
 		o.NotEnrolled = namespace != "" && s.enrolledKnown && !s.enrolled
 		item := itemOf(s, now)
 		o.Counts.count(s, item.Needs, now)
-		if all || item.Needs == NeedsSomebody || item.Needs == NeedsTime {
+		if all || item.Needs == NeedsAttention || item.Needs == NeedsTime {
 			if all {
 				counts := s.counts
 				item.Pods = &counts
@@ -314,7 +314,7 @@ func overviewOf(v *census, namespace string, all bool, now time.Time) *Overview 
 // count counts a workload.
 func (c *Counts) count(s *sight, needs Needs, now time.Time) {
 	c.Workloads++
-	if len(defense.HeldBy(s.workload.Labels, s.workload.Annotations, now).Quarantine) > 0 {
+	if len(defense.DeniedBy(s.workload.Labels, s.workload.Annotations, now).Quarantine) > 0 {
 		c.Quarantined++
 	}
 	if level, _ := s.defense(); level == DefenseObserved {
@@ -325,8 +325,8 @@ func (c *Counts) count(s *sight, needs Needs, now time.Time) {
 	}
 	current := s.current()
 	switch {
-	case needs == NeedsSomebody:
-		c.NeedSomebody++
+	case needs == NeedsAttention:
+		c.NeedAttention++
 	case needs == NeedsTime:
 		c.Wait++
 	case !s.defended():
@@ -352,7 +352,7 @@ func itemOf(s *sight, now time.Time) Item {
 	if item.Release > 0 {
 		item.ReleasedBy = w.ReleasedBy()
 	}
-	if item.Needs == NeedsSomebody || item.Needs == NeedsTime {
+	if item.Needs == NeedsAttention || item.Needs == NeedsTime {
 		f := &findings[0]
 		item.Since, item.Why = f.Since, f.Says
 		if len(f.Details) > 0 {
@@ -369,7 +369,7 @@ func (v *census) notAccepted() (items []Item) {
 	add := func(kind string, o client.Object, conditions []metav1.Condition, name, what string) {
 		if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionFalse {
 			items = append(items, Item{
-				Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Needs: NeedsSomebody,
+				Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Needs: NeedsAttention,
 				What: what, Since: timeOf(c.LastTransitionTime.Time), Why: strings.Trim(c.Reason+": "+c.Message, ": "),
 			})
 		}

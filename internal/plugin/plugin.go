@@ -98,9 +98,9 @@ func NewCommand(o Options) *cobra.Command {
 	c := &connection{Options: o, flags: genericclioptions.NewConfigFlags(true)}
 	root := &cobra.Command{
 		Use:   "kubectl-altershield",
-		Short: "See and handle releases under the defense of the AlterShield Operator",
+		Short: "See and handle releases that the AlterShield Operator defends",
 		Long: strings.TrimSpace(`
-See and handle releases under the defense of the AlterShield Operator.
+See and handle releases that the AlterShield Operator defends.
 
 The commands have your own rights in the cluster, and keep nothing there. Those that
 change something say what they do, and take --dry-run.`),

@@ -127,8 +127,8 @@ func TestPrintStatus(t *testing.T) {
 		},
 		"with colours": {
 			with: func(s *sight) { s.enrolled = false; s.changes = nil }, style: style{color: true},
-			want: "· \x1b[1mdeployment/sleep\x1b[0m in shop: not under defense\n" +
-				"  defense     the namespace shop is not under defense\n  pods        3 desired, 3 updated, 3 ready\n" +
+			want: "· \x1b[1mdeployment/sleep\x1b[0m in shop: not defended\n" +
+				"  defense     the namespace shop is not defended\n  pods        3 desired, 3 updated, 3 ready\n" +
 				"  runs        busybox:2 (version 222222222222)\n  release     2, by ann\n",
 		},
 	}
@@ -179,7 +179,7 @@ func TestPrintExplanation(t *testing.T) {
 			with: blockedBySecond,
 			want: `deployment/sleep in shop: blocked
 
-✖ Releases are blocked, because release 2 (version 222222222222) failed its verification: each change of the pod template is denied, except a repair and a way back.
+✖ Releases are blocked, because release 2 (version 222222222222) failed its verification: each change of the pod template is denied, except an override release and an undo.
   pod sleep-a: fail: find error
   Since 2026-11-23 11:58:00Z (2m ago). Released by ann.
   What you may do:
@@ -300,7 +300,7 @@ func TestPrintOverview(t *testing.T) {
 ✖ deployment/left      rolled back    5m      ann   NeverStarted: pod sleep-a: ErrImagePull; in quarantine for 55m more
 ⏸ deployment/held      held           2m      ann   waiting for 3 verdicts
 
-8 workloads in shop: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is in observe mode; 1 has versions in quarantine.
+8 workloads in shop: 2 need attention, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not defended; 1 is in observe mode; 1 has versions in quarantine.
 What to do: EXPLAIN
 `,
 		},
@@ -317,7 +317,7 @@ What to do: EXPLAIN
 · shop        deployment/out       opted out      8m      ann   2         Success   3/3     3
 ✔ shop        deployment/seen      Success        8m      ann   2         Success   3/3     3
 
-8 workloads in all namespaces: 2 need somebody, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not under defense; 1 is in observe mode; 1 has versions in quarantine.
+8 workloads in all namespaces: 2 need attention, 1 waits, 1 is under way, 2 are fine, 1 has no release yet, 1 is not defended; 1 is in observe mode; 1 has versions in quarantine.
 What to do: EXPLAIN
 `,
 		},

@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// many shows what needs somebody, or all workloads.
+// many shows what needs attention, or all workloads.
 func (a *asked) many(ctx context.Context, everywhere, all bool) error {
 	live, e, err := a.begin(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func (a *asked) scope(everywhere bool) (string, error) {
 	return a.c.namespace()
 }
 
-// explainAll explains all workloads that need somebody.
+// explainAll explains all workloads that need attention.
 func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 	live, e, err := a.begin(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 		}
 		t := target{kind: kind, key: types.NamespacedName{Namespace: s.workload.Namespace, Name: s.workload.Name}}
 		explained := a.explanation(s, t, now)
-		if len(explained.Findings) == 0 || explained.Findings[0].Needs != NeedsSomebody && explained.Findings[0].Needs != NeedsTime {
+		if len(explained.Findings) == 0 || explained.Findings[0].Needs != NeedsAttention && explained.Findings[0].Needs != NeedsTime {
 			continue
 		}
 		all.Items = append(all.Items, explained)
@@ -106,7 +106,7 @@ func (a *asked) explainAll(ctx context.Context, everywhere bool) error {
 	a.printNotAccepted(p, all.NotAccepted)
 	down := slices.ContainsFunc(v.sights, func(s *sight) bool { return len(s.down) > 0 })
 	if len(all.Items)+len(all.NotAccepted)+len(all.Missing) == 0 && !down {
-		printf(a.c.Out, "%s\n", markGood.of(a.style, "Nothing needs anybody."))
+		printf(a.c.Out, "%s\n", markGood.of(a.style, "Nothing needs attention."))
 	}
 	for _, missing := range all.Missing {
 		printf(a.c.Out, "%s\n", markPlain.of(a.style, missing))
@@ -150,7 +150,7 @@ type overviewPrinter struct {
 	wide, all bool
 	// explain is the command that says more.
 	explain string
-	// enroll is the command that puts the namespace under defense.
+	// enroll is the command that enrols the namespace.
 	enroll string
 }
 
@@ -178,11 +178,11 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 		printf(w, "\n")
 	}
 	printf(w, "%s\n", p.counts(o))
-	if o.Counts.NeedSomebody+o.Counts.Wait > 0 {
+	if o.Counts.NeedAttention+o.Counts.Wait > 0 {
 		printf(w, "What to do: %s\n", p.explain)
 	}
 	if o.NotEnrolled {
-		printf(w, "The namespace is not under defense. To begin: %s\n", p.enroll)
+		printf(w, "The namespace is not defended. To begin: %s\n", p.enroll)
 	}
 	for _, missing := range o.Missing {
 		printf(w, "%s\n", markPlain.of(p.style, missing))
@@ -235,9 +235,9 @@ func (p *overviewPrinter) counts(o *Overview) string {
 		n         int
 		one, many string
 	}{
-		{c.NeedSomebody, "needs somebody", "need somebody"}, {c.Wait, "waits", "wait"}, {c.UnderWay, "is under way", "are under way"},
+		{c.NeedAttention, "needs attention", "need attention"}, {c.Wait, "waits", "wait"}, {c.UnderWay, "is under way", "are under way"},
 		{c.Fine, "is fine", "are fine"}, {c.Baselines, "has no release yet", "have no release yet"},
-		{c.NotDefended, "is not under defense", "are not under defense"},
+		{c.NotDefended, "is not defended", "are not defended"},
 	} {
 		if part.n > 0 {
 			parts = append(parts, countOf(part.n, part.one, part.many))
@@ -254,8 +254,8 @@ func (p *overviewPrinter) counts(o *Overview) string {
 		text += "; " + countOf(c.Quarantined, "has", "have") + " versions in quarantine"
 	}
 	text += "."
-	if c.NeedSomebody+c.Wait+c.Crashing == 0 && c.Workloads > 0 && len(o.Items)+len(o.Missing) == 0 {
-		return markGood.of(p.style, "Nothing needs anybody. ") + text
+	if c.NeedAttention+c.Wait+c.Crashing == 0 && c.Workloads > 0 && len(o.Items)+len(o.Missing) == 0 {
+		return markGood.of(p.style, "Nothing needs attention. ") + text
 	}
 	return text
 }

@@ -210,7 +210,7 @@ func (p *statusPrinter) conditions(r *Release, full bool) (nodes []node) {
 	for i := range r.Conditions {
 		c := &r.Conditions[i]
 		t := c.telling()
-		said := full && (t.needs != NeedsNoWord || p.wide) || t.needs == NeedsSomebody && c.Type != v1alpha1.ConditionBlocked ||
+		said := full && (t.needs != NeedsNoWord || p.wide) || t.needs == NeedsAttention && c.Type != v1alpha1.ConditionBlocked ||
 			c.Type == v1alpha1.ConditionRolledBack && c.Status == "True"
 		// Something else says it already.
 		twice := !p.wide && (c.Type == v1alpha1.ConditionBlocked && c.Status == "True" || c.Type == v1alpha1.ConditionHeld && c.Status == "True" ||

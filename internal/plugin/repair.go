@@ -119,7 +119,7 @@ func (c *connection) mayRepair(s *situation) error {
 	if err := c.mustBeDefended(s); err != nil {
 		return err
 	}
-	if !defense.HeldBy(s.w.Labels, s.w.Annotations, s.now).Any() {
+	if !defense.DeniedBy(s.w.Labels, s.w.Annotations, s.now).Any() {
 		return remedy(fmt.Errorf("%s is not blocked, and no version of it is in quarantine: releases pass", s.target),
 			"release as always, with kubectl apply or kubectl set image; a label that was set now would be of no use later")
 	}
@@ -128,7 +128,7 @@ func (c *connection) mayRepair(s *situation) error {
 
 // describeHeld tells what keeps releases of a workload back.
 func describeHeld(s *situation) string {
-	held := defense.HeldBy(s.w.Labels, s.w.Annotations, s.now)
+	held := defense.DeniedBy(s.w.Labels, s.w.Annotations, s.now)
 	var parts []string
 	if held.Blocked {
 		by := ""
@@ -292,7 +292,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situa
 	if err := c.isRepair(s, would); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("%s: release %s in place of %s, past what keeps it back", s.target,
+	what := fmt.Sprintf("%s: release %s in place of %s, past the block", s.target,
 		describeVersion(would.Version, would.Images), describeVersion(s.w.Version, s.w.Images))
 	var released *defense.Workload
 	err = c.change(what, s.target.String()+" released", func(dryRun []string) error {
@@ -307,7 +307,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situa
 		return err
 	}
 	follows := "its quarantine is over"
-	if defense.HeldBy(s.w.Labels, s.w.Annotations, s.now).Blocked {
+	if defense.DeniedBy(s.w.Labels, s.w.Annotations, s.now).Blocked {
 		follows = "its Success lifts the block"
 	}
 	printf(c.Out, "%s: release %d (version %s); %s\n", s.target, released.Release(), released.Version, follows)

@@ -98,7 +98,7 @@ func (g *guardedCluster) patch(ctx context.Context, c client.WithWatch, o client
 		if g.refuses {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, o.GetName(), errors.New("a policy denies it"))
 		}
-		if defense.HeldBy(before.Labels, before.Annotations, time.Now()).Any() {
+		if defense.DeniedBy(before.Labels, before.Annotations, time.Now()).Any() {
 			delete(after.Labels, v1alpha1.IgnoredSuspendLabel)
 		}
 	}

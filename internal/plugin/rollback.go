@@ -119,7 +119,7 @@ func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) 
 // sinceRelease says which release made a version one of the history.
 func sinceRelease(release int64) string {
 	if release == defense.BaselineRelease {
-		return "which was there before the first release under defense"
+		return "which was there before the first defended release"
 	}
 	return fmt.Sprintf("which succeeded as release %d", release)
 }
@@ -186,7 +186,7 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered
 // historyHas tells of the versions that are remembered.
 func historyHas(history []remembered, w *defense.Workload, now time.Time) string {
 	if len(history) == 0 {
-		return "its history is empty: no version has succeeded under defense; release a fix"
+		return "its history is empty: no version has succeeded while defended; release a fix"
 	}
 	lines, quarantine := make([]string, len(history)), defense.ParseQuarantine(w.Annotations, now)
 	for i := range history {
@@ -377,7 +377,7 @@ func (c *changer) unquarantine(ctx context.Context, args []string, version strin
 
 // toUnquarantine is what to ask for, and whose quarantine that ends.
 func toUnquarantine(s *situation, version, history string) (asked string, ended []string, err error) {
-	held := defense.HeldBy(s.w.Labels, s.w.Annotations, s.now).Quarantine
+	held := defense.DeniedBy(s.w.Labels, s.w.Annotations, s.now).Quarantine
 	switch {
 	case len(held) == 0:
 		return "", nil, remedy(fmt.Errorf("no version of %s is in quarantine", s.target), "every version may be released; see "+history)
@@ -401,7 +401,7 @@ func (c *changer) tellUnquarantined(s *situation, after *unstructured.Unstructur
 	if !ok || len(done.Ended) == 0 {
 		return remedy(fmt.Errorf("nothing was ended: the quarantine of %s has changed at this moment", s.target), "see "+c.command(s.target, "status"))
 	}
-	left := defense.HeldBy(after.GetLabels(), after.GetAnnotations(), s.now).Quarantine
+	left := defense.DeniedBy(after.GetLabels(), after.GetAnnotations(), s.now).Quarantine
 	printf(c.Out, "%s: %s; still in quarantine: %s\n", s.target, done.Describe(), cmp.Or(strings.Join(left, ", "), "none"))
 	c.next(c.command(s.target, "history"))
 	return nil

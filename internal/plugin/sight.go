@@ -55,7 +55,7 @@ type sight struct {
 	containers []string
 	// written is when its spec or metadata were last written, as its managed fields say.
 	written time.Time
-	// enrolled: its namespace is under defense; known says whether that is known.
+	// enrolled: its namespace is defended; known says whether that is known.
 	enrolled, enrolledKnown bool
 	// mistyped is the label of the namespace that was meant to enrol it; empty for none.
 	mistyped string
@@ -96,7 +96,7 @@ func (s *sight) current() *v1alpha1.ChangeWorkload {
 // optedOut says that the workload is out of the defense by its label.
 func (s *sight) optedOut() bool { return defense.OptedOut(s.workload.Labels) }
 
-// defended says that the workload is under defense, as far as is known.
+// defended says that the workload is defended, as far as is known.
 func (s *sight) defended() bool {
 	return (s.enrolled || !s.enrolledKnown) && !s.optedOut()
 }
@@ -152,7 +152,7 @@ func (e *eyes) look(ctx context.Context, r *reader, t target) (*sight, error) {
 		see  func(context.Context, cluster.View) error
 	}{
 		{"batches, and so the checks of pods, are", s.seeBatches},
-		{"whether its namespace is under defense is", s.seeNamespace},
+		{"whether its namespace is enrolled is", s.seeNamespace},
 		{"the versions that it can be rolled back to are", s.seeHistory},
 		{"its pods are", s.seePods},
 		{"pods of earlier versions are", s.seeOldPods},

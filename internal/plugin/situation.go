@@ -104,9 +104,9 @@ func observeStored(kind workload.Kind, stored *unstructured.Unstructured) (*defe
 	return w, err
 }
 
-// undefended says why a workload is not under defense; empty where it is, as far as
+// notDefended says why a workload is not defended; empty where it is, as far as
 // the user may know.
-func (s *situation) undefended() (why string) {
+func (s *situation) notDefended() (why string) {
 	ns := s.namespace
 	switch {
 	case defense.OptedOut(s.w.Labels):
@@ -114,9 +114,9 @@ func (s *situation) undefended() (why string) {
 	case ns == nil:
 		return ""
 	case slices.Contains(defense.SystemNamespaces(), ns.Name):
-		return fmt.Sprintf("the namespace %s is one of the cluster itself, which is never under defense", ns.Name)
+		return fmt.Sprintf("the namespace %s is one of the cluster itself, which is never enrolled", ns.Name)
 	case !defense.NamespaceEnrolled(ns.Name, ns.Labels):
-		return fmt.Sprintf("the namespace %s is not under defense", ns.Name)
+		return fmt.Sprintf("the namespace %s is not defended", ns.Name)
 	case ns.DeletionTimestamp != nil:
 		return fmt.Sprintf("the namespace %s is being deleted", ns.Name)
 	default:
@@ -126,7 +126,7 @@ func (s *situation) undefended() (why string) {
 
 // mustBeDefended is the error for a workload that is not.
 func (c *connection) mustBeDefended(s *situation) error {
-	why := s.undefended()
+	why := s.notDefended()
 	if why == "" {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (c *connection) mustBeDefended(s *situation) error {
 	return remedy(fmt.Errorf("nothing can be done about releases here: %s", why), do)
 }
 
-// reachDefended reads the workload that arguments name, which must be under defense.
+// reachDefended reads the workload that arguments name, which must be defended.
 func (c *changer) reachDefended(ctx context.Context, args []string) (client.WithWatch, *situation, error) {
 	api, t, err := c.reach(ctx, args)
 	if err != nil {

@@ -84,14 +84,14 @@ func (a *asked) namespaceFlag(namespace string) string {
 const statusLong = `
 Show one workload with its releases, their batches, checks and pods.
 
-Without a name: what needs somebody in the namespace, or, with -A, anywhere: what is
+Without a name: what needs attention in the namespace, or, with -A, anywhere: what is
 blocked, held, failing, rolled back, waiting for AlterShield Server, or denied, and
 policies and settings that are not accepted. --all lists all workloads.
 
-The exit code is 0, also where something needs somebody; see wait for a pipeline.`
+The exit code is 0, also where something needs attention; see wait for a pipeline.`
 
 const statusExamples = `
-  # What needs somebody, in this namespace, and everywhere
+  # What needs attention, in this namespace, and everywhere
   kubectl altershield status
   kubectl altershield status -A
 
@@ -107,7 +107,7 @@ func newStatusCommand(c *connection) *cobra.Command {
 	var everywhere, all bool
 	cmd := &cobra.Command{
 		Use:     "status [" + usageOfTarget + "]",
-		Short:   "Show a workload with its releases, or what needs somebody",
+		Short:   "Show a workload with its releases, or what needs attention",
 		Long:    strings.TrimSpace(statusLong),
 		Example: strings.Trim(statusExamples, "\n"),
 		Args:    cobra.MaximumNArgs(2),

@@ -102,7 +102,7 @@ func (st style) dots() string {
 // markOf is the mark of what somebody, or time, has to do.
 func markOf(n Needs) mark {
 	switch n {
-	case NeedsSomebody:
+	case NeedsAttention:
 		return markBad
 	case NeedsTime:
 		return markWaits

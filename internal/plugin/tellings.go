@@ -61,7 +61,7 @@ func tellingOf(c *metav1.Condition) telling {
 func needsOf(n v1alpha1.Needs) Needs {
 	switch n {
 	case v1alpha1.NeedsAction:
-		return NeedsSomebody
+		return NeedsAttention
 	case v1alpha1.NeedsTime:
 		return NeedsTime
 	case v1alpha1.NeedsNotice:

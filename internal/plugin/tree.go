@@ -37,7 +37,7 @@ type Status struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Needs says whether somebody has to do something: Somebody, Time (it goes on by
+	// Needs says whether somebody has to do something: Attention, Time (it goes on by
 	// itself) or Nothing. Summary says what is the matter, in words.
 	Needs   Needs  `json:"needs"`
 	Summary string `json:"summary"`
@@ -79,7 +79,7 @@ const (
 	DefenseObserved Defense = "Observed"
 	// DefenseOptedOut: its label takes it out of the defense.
 	DefenseOptedOut Defense = "OptedOut"
-	// DefenseNotEnrolled: its namespace is not under defense.
+	// DefenseNotEnrolled: its namespace is not defended.
 	DefenseNotEnrolled Defense = "NotEnrolled"
 	// DefenseUnknown: the user must not read what says so.
 	DefenseUnknown Defense = "Unknown"
@@ -348,7 +348,7 @@ func summaryOf(s *sight, findings []Finding) (Needs, string) {
 func (s *sight) defense() (Defense, string) {
 	switch {
 	case s.enrolledKnown && !s.enrolled:
-		return DefenseNotEnrolled, "the namespace " + s.workload.Namespace + " is not under defense"
+		return DefenseNotEnrolled, "the namespace " + s.workload.Namespace + " is not defended"
 	case s.optedOut():
 		message := "its label " + v1alpha1.DefenseLabel + "=" + v1alpha1.DefenseDisabled + " takes it out of the defense"
 		if o, ok := defense.ParseOptOut(s.workload.Annotations[v1alpha1.OptedOutAnnotation]); ok {
@@ -362,7 +362,7 @@ func (s *sight) defense() (Defense, string) {
 	case s.saysObserving() && s.settings == nil:
 		return DefenseObserved, "observed, as its release says"
 	case !s.enrolledKnown:
-		return DefenseUnknown, "whether its namespace is under defense is not known"
+		return DefenseUnknown, "whether its namespace is enrolled is not known"
 	default:
 		return DefenseFull, ""
 	}
@@ -445,7 +445,7 @@ func (s *sight) held() *Held {
 
 func (s *sight) quarantined(now time.Time) (all []Quarantined) {
 	q := defense.ParseQuarantine(s.workload.Annotations, now)
-	for _, version := range defense.HeldBy(s.workload.Labels, s.workload.Annotations, now).Quarantine {
+	for _, version := range defense.DeniedBy(s.workload.Labels, s.workload.Annotations, now).Quarantine {
 		of := Quarantined{Version: version}
 		if r, ok := q.Reason(version); ok {
 			of.Time, of.Until, of.Cause, of.Because = parsedTime(r.Time), parsedTime(r.Until), r.Cause, r.String()

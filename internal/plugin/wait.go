@@ -54,7 +54,7 @@ type WaitResult struct {
 	// where there is none.
 	Version string `json:"version"`
 	Release int64  `json:"release"`
-	// Ending is Success, NoRelease, Suspend, NotProven, Rollback, Canceled, Failed, Undefended or
+	// Ending is Success, NoRelease, Suspend, NotProven, Rollback, Canceled, Failed, NotDefended or
 	// Timeout.
 	Ending string `json:"ending"`
 	// Message explains it.
@@ -65,9 +65,9 @@ type WaitResult struct {
 
 // waitFlags are the flags of wait.
 type waitFlags struct {
-	until, version, undefended, output string
-	release                            int64
-	timeout                            time.Duration
+	until, version, notDefended, output string
+	release                             int64
+	timeout                             time.Duration
 }
 
 const waitLong = `
@@ -79,14 +79,14 @@ name the one that it restored by --release, or its version by --version.
 
 Exit codes:
     0  the release succeeded; or there is none: the template has not changed since the
-       workload came under defense
+       workload was enrolled
     1  an error: no such workload, no right to read it, a wrong flag
     2  the release failed its verification (Suspend); with --for=proven also where too many
        of its pods failed or were restarted soon after its success
     3  the release was rolled back
     4  a newer release replaced it before it ended, or the workload was deleted
     5  AlterShield Server refused the release
-    6  the workload is not under defense, or left it
+    6  the workload is not defended, or left it
   124  the release did not end in time
   130  somebody interrupted the command`
 
@@ -103,8 +103,8 @@ func waitCommand(c *connection) *cobra.Command {
   # Until it ended in any way, with the result as JSON
   kubectl altershield wait deployment/sleep --for=done -o json
 
-  # The same pipeline for namespaces that are not under defense yet
-  kubectl altershield wait deployment/sleep --undefended=rollout`,
+  # The same pipeline for namespaces that are not defended yet
+  kubectl altershield wait deployment/sleep --notDefended=rollout`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeWorkloads,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -117,7 +117,7 @@ func waitCommand(c *connection) *cobra.Command {
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait; 0 is without end")
 	flags.StringVar(&f.version, "version", "", "wait for the last release of this version, in place of the current one")
 	flags.Int64Var(&f.release, "release", 0, "wait for the release of this number, in place of the current one; it may be yet to come")
-	flags.StringVar(&f.undefended, "undefended", "fail", "what to do where the workload is not under defense. fail: exit code 6. rollout: wait for the rollout, as kubectl rollout status does")
+	flags.StringVar(&f.notDefended, "undefended", "fail", "what to do where the workload is not defended. fail: exit code 6. rollout: wait for the rollout, as kubectl rollout status does")
 	flags.StringVarP(&f.output, "output", "o", "", "json or yaml: print the result so, and the progress on the error stream")
 	completeFlag(cmd, "version", c.completeVersions)
 	completeFlag(cmd, "for", fixed("success", "proven", "done"))
@@ -130,8 +130,8 @@ func (f *waitFlags) check() error {
 	switch {
 	case !slices.Contains([]string{"success", "proven", "done"}, f.until):
 		return remedy(fmt.Errorf("--for=%s is not known", f.until), "give success, proven or done")
-	case !slices.Contains([]string{"fail", "rollout"}, f.undefended):
-		return remedy(fmt.Errorf("--undefended=%s is not known", f.undefended), "give fail or rollout")
+	case !slices.Contains([]string{"fail", "rollout"}, f.notDefended):
+		return remedy(fmt.Errorf("--undefended=%s is not known", f.notDefended), "give fail or rollout")
 	case !slices.Contains([]string{"", "json", "yaml"}, f.output):
 		return remedy(fmt.Errorf("--output=%s is not known", f.output), "give json or yaml")
 	case f.version != "" && f.release != 0:
@@ -174,11 +174,11 @@ func (c *connection) wait(ctx context.Context, f waitFlags, args []string) error
 	if f.output != "" {
 		w.progress = c.ErrOut
 	}
-	if why := s.undefended(); why != "" && f.release == 0 && f.version == "" {
-		if f.undefended == "rollout" {
+	if why := s.notDefended(); why != "" && f.release == 0 && f.version == "" {
+		if f.notDefended == "rollout" {
 			return w.rollout(ctx, why)
 		}
-		w.awaited.Version, w.last = s.w.Version, verdictOfWait{Ending: endedUndefended, Message: "nothing is verified here: " + why}
+		w.awaited.Version, w.last = s.w.Version, verdictOfWait{Ending: endedNotDefended, Message: "nothing is verified here: " + why}
 		return w.end(nil)
 	}
 	if err := w.choose(ctx, s); err != nil {
@@ -267,9 +267,9 @@ func (w *waiter) run(ctx context.Context) error {
 		w.last, w.awaited = decideWait(w.awaited, view)
 		if w.Now().Sub(w.since) >= slippedGrace {
 			switch w.last.Meanwhile {
-			case endedUndefended:
-				w.last.Ending = endedUndefended
-				w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: it takes the workload for one that has not released under defense, or it does not run", slippedGrace)
+			case endedNotDefended:
+				w.last.Ending = endedNotDefended
+				w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: it takes the workload for one that has had no defended release, or it does not run", slippedGrace)
 			case endedUnknown:
 				return false, w.unknown(w.last.Message)
 			default: // it goes on
@@ -335,8 +335,8 @@ func (w *waiter) look(ctx context.Context) (v releaseView, err error) {
 	if s.namespace, err = readNamespace(ctx, w.api, w.key.Namespace); err != nil {
 		return v, err
 	}
-	v.Workload, v.Undefended = s.w, s.undefended()
-	if s.w.RecordedVersion() == "" && v.Undefended == "" && len(v.Changes) == 0 {
+	v.Workload, v.NotDefended = s.w, s.notDefended()
+	if s.w.RecordedVersion() == "" && v.NotDefended == "" && len(v.Changes) == 0 {
 		v.Slipped, v.Unknown, err = mayHaveSlipped(ctx, w.api, s)
 	}
 	return v, err
@@ -381,9 +381,9 @@ func mayHaveSlipped(ctx context.Context, r client.Reader, s *situation) (slipped
 	return observed.RevisionCreated.IsZero() || !observed.RevisionCreated.Before(since), "", nil
 }
 
-// rollout waits for the rollout of a workload that is not under defense.
+// rollout waits for the rollout of a workload that is not defended.
 func (w *waiter) rollout(ctx context.Context, why string) error {
-	printf(w.progress, "%s: not under defense: %s; waiting for its rollout\n", w.target, why)
+	printf(w.progress, "%s: not defended: %s; waiting for its rollout\n", w.target, why)
 	watch := &watcher{
 		api: w.api, timeout: w.timeout, trouble: w.tellTrouble,
 		what: []watched{{w.kind.ObjectList(), []client.ListOption{client.InNamespace(w.key.Namespace), client.MatchingFields{"metadata.name": w.key.Name}}}},
@@ -465,7 +465,7 @@ func (w *waiter) lookNext() string {
 		return w.command(w.target, "explain")
 	case endedCanceled, endedTimeout:
 		return w.command(w.target, "status")
-	case endedUndefended:
+	case endedNotDefended:
 		return w.commandIn("", "check")
 	default:
 		return ""

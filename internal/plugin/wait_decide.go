@@ -50,8 +50,8 @@ const (
 	endedCanceled ending = "Canceled"
 	// endedFailed: AlterShield Server refused it.
 	endedFailed ending = "Failed"
-	// endedUndefended: the workload is not under defense, or left it.
-	endedUndefended ending = "Undefended"
+	// endedNotDefended: the workload is not defended, or left it.
+	endedNotDefended ending = "NotDefended"
 	// endedUnknown: the user may not read what tells whether there is a release. It is an
 	// error, and not a result.
 	endedUnknown ending = "Unknown"
@@ -72,7 +72,7 @@ func (e ending) code() int {
 		return 4
 	case endedFailed:
 		return 5
-	case endedUndefended:
+	case endedNotDefended:
 		return 6
 	case endedTimeout:
 		return 124
@@ -112,8 +112,8 @@ type releaseView struct {
 	Workload *defense.Workload
 	// Changes are its releases.
 	Changes []v1alpha1.ChangeWorkload
-	// Undefended says why it is not under defense; empty where it is.
-	Undefended string
+	// NotDefended says why it is not defended; empty where it is.
+	NotDefended string
 	// Slipped: it may have been released past admission, so that a release may be
 	// recorded yet. It is looked at where it has no version of its own.
 	Slipped bool
@@ -159,7 +159,7 @@ func defaultAwaited(w *defense.Workload) awaited {
 func healedFrom(w *defense.Workload) (version string, reason defense.QuarantineReason, ok bool) {
 	// Also of a quarantine that is over.
 	q := defense.ParseQuarantine(w.Annotations, time.Time{})
-	for _, version := range defense.HeldBy(nil, w.Annotations, time.Time{}).Quarantine {
+	for _, version := range defense.DeniedBy(nil, w.Annotations, time.Time{}).Quarantine {
 		reason, known := q.Reason(version)
 		healed := reason.Cause == v1alpha1.ReasonNeverStarted || reason.Cause == v1alpha1.ReasonVerificationFailed
 		if known && healed && reason.By == "" && reason.To == w.Version && reason.Release > 0 && reason.Release+1 == w.Release() {
@@ -252,8 +252,8 @@ func (v releaseView) ofSuccess(a awaited, s *v1alpha1.ChangeWorkloadStatus) verd
 		return verdictOfWait{Ending: endedNotProven, Message: fmt.Sprintf("%s is not proven: %s", a, cmp.Or(defense.Detail(proven), proven.Message))}
 	case v.Workload == nil || v.Workload.Deleting || !v.at(a):
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("%s succeeded, and was replaced before it was proven", a)}
-	case v.Undefended != "":
-		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s succeeded, and nothing proves it: %s", a, v.Undefended)}
+	case v.NotDefended != "":
+		return verdictOfWait{Ending: endedNotDefended, Message: fmt.Sprintf("%s succeeded, and nothing proves it: %s", a, v.NotDefended)}
 	default:
 		const unknown = "it is proven once a pod has run well, while versions are kept (setting history)"
 		return verdictOfWait{Message: succeeded(a, s) + "; " + conditionText(s, v1alpha1.ConditionProven, unknown)}
@@ -267,9 +267,9 @@ func (v releaseView) open(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOf
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("the workload was deleted before %s ended", a)}
 	case v.rolledBack(a) != "":
 		return v.unlessRolledBack(a, verdictOfWait{})
-	case v.Undefended != "":
+	case v.NotDefended != "":
 		// The record will say so, too, if the operator is there to write it.
-		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s is not verified any more: %s", a, v.Undefended)}
+		return verdictOfWait{Ending: endedNotDefended, Message: fmt.Sprintf("%s is not verified any more: %s", a, v.NotDefended)}
 	case !v.at(a):
 		// It may have ended before it was replaced: its record will say.
 		return verdictOfWait{Message: fmt.Sprintf("%s is being replaced by release %d", a, v.Workload.Release()), Meanwhile: endedCanceled}
@@ -315,8 +315,8 @@ func (v releaseView) unrecorded(a awaited, c *v1alpha1.ChangeWorkload) verdictOf
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("the workload was deleted before %s ended", a)}
 	case a.Release > 0 && v.rolledBack(a) != "":
 		return v.unlessRolledBack(a, verdictOfWait{})
-	case v.Undefended != "":
-		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s is not verified: %s", a, v.Undefended)}
+	case v.NotDefended != "":
+		return verdictOfWait{Ending: endedNotDefended, Message: fmt.Sprintf("%s is not verified: %s", a, v.NotDefended)}
 	case w.RecordedVersion() == "" && v.newestRelease() < max(w.Release(), 1) && w.Version == a.Version:
 		return v.baseline(a)
 	case a.Release > w.Release():
@@ -341,15 +341,15 @@ func (v releaseView) newestRelease() (newest int64) {
 	return newest
 }
 
-// baseline is the look at a workload that has not released under defense.
+// baseline is the look at a workload that has had no defended release.
 func (v releaseView) baseline(awaited) verdictOfWait {
 	switch {
 	case v.Unknown != "":
 		return verdictOfWait{Message: "the operator has not recorded a release, and whether there is one cannot be told: " + v.Unknown, Meanwhile: endedUnknown}
 	case v.Slipped:
-		return verdictOfWait{Message: "the operator has not recorded the release yet, which admission did not see", Meanwhile: endedUndefended}
+		return verdictOfWait{Message: "the operator has not recorded the release yet, which admission did not see", Meanwhile: endedNotDefended}
 	}
-	return verdictOfWait{Ending: endedNothing, Message: "nothing to wait for: its template has not changed since it came under defense (a baseline)"}
+	return verdictOfWait{Ending: endedNothing, Message: "nothing to wait for: its template has not changed since it was enrolled (a baseline)"}
 }
 
 // newerBegan says that the operator has begun with the release the workload is at, so
@@ -408,7 +408,7 @@ func canceled(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 	}
 	switch reason {
 	case v1alpha1.ReasonNotDefended:
-		return verdictOfWait{Ending: endedUndefended, Message: fmt.Sprintf("%s was canceled: the workload left the defense", a)}
+		return verdictOfWait{Ending: endedNotDefended, Message: fmt.Sprintf("%s was canceled: the workload left the defense", a)}
 	case v1alpha1.ReasonWorkloadDeleted:
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("%s was canceled: the workload was deleted", a)}
 	default:

@@ -215,7 +215,7 @@ func TestDecideWait(t *testing.T) {
 		},
 		"canceled, because it left": {
 			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled, leftDefense)}},
-			endedUndefended, "", "left the defense", 2,
+			endedNotDefended, "", "left the defense", 2,
 		},
 		"canceled, because it was deleted": {
 			b2, releaseView{Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled, deletedAs)}},
@@ -226,8 +226,8 @@ func TestDecideWait(t *testing.T) {
 			endedFailed, "", "AlterShield Server refused release 2 (version " + versionB + "): unknown scene", 2,
 		},
 		"leaves the defense, and the operator is down": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Undefended: "opted out", Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
-			endedUndefended, "", "is not verified any more: opted out", 2,
+			b2, releaseView{Workload: atRelease(versionB, 2), NotDefended: "opted out", Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			endedNotDefended, "", "is not verified any more: opted out", 2,
 		},
 		"deleted, and its records with it": {b2, releaseView{}, endedCanceled, "", "was deleted before", 2},
 		"being deleted": {
@@ -318,14 +318,14 @@ func TestDecideWait(t *testing.T) {
 			awaited{Version: versionA}, releaseView{Workload: baseline}, endedNothing, "", "nothing to wait for", 0,
 		},
 		"a baseline that may have been released past admission": {
-			awaited{Version: versionA}, releaseView{Workload: baseline, Slipped: true}, goesOn, endedUndefended, "which admission did not see", 0,
+			awaited{Version: versionA}, releaseView{Workload: baseline, Slipped: true}, goesOn, endedNotDefended, "which admission did not see", 0,
 		},
 		"a baseline, as far as the user may know": {
 			awaited{Version: versionA}, releaseView{Workload: baseline, Unknown: "you have no right to get the namespace shop"},
 			goesOn, endedUnknown, "cannot be told: you have no right", 0,
 		},
-		"not under defense": {
-			awaited{Version: versionA}, releaseView{Workload: baseline, Undefended: "the namespace shop is not under defense"}, endedUndefended, "", "is not verified: the namespace shop", 0,
+		"not defended": {
+			awaited{Version: versionA}, releaseView{Workload: baseline, NotDefended: "the namespace shop is not defended"}, endedNotDefended, "", "is not verified: the namespace shop", 0,
 		},
 		"a number that is yet to come": {
 			awaited{Release: 3}, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}},
@@ -501,10 +501,10 @@ func TestWaitAtAnyMoment(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	got := map[ending]int{}
-	for _, e := range []ending{endedSuccess, endedNothing, endedSuspend, endedRollback, endedCanceled, endedFailed, endedUndefended, endedUnknown, endedTimeout} {
+	for _, e := range []ending{endedSuccess, endedNothing, endedSuspend, endedRollback, endedCanceled, endedFailed, endedNotDefended, endedUnknown, endedTimeout} {
 		got[e] = e.code()
 	}
-	want := map[ending]int{"Success": 0, "NoRelease": 0, "Suspend": 2, "Rollback": 3, "Canceled": 4, "Failed": 5, "Undefended": 6, "Unknown": 1, "Timeout": 124}
+	want := map[ending]int{"Success": 0, "NoRelease": 0, "Suspend": 2, "Rollback": 3, "Canceled": 4, "Failed": 5, "NotDefended": 6, "Unknown": 1, "Timeout": 124}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("these are documented, pipelines depend on them (-want +got):\n%s", diff)
 	}

@@ -60,9 +60,9 @@ func TestWaitForWhatHasNoVersion(t *testing.T) {
 		wantErr string
 	}{
 		"there before":                          {-time.Second, "", time.Minute, 0, endedNothing, ""},
-		"there in the same second":              {0, "", time.Minute, slippedGrace, endedUndefended, ""},
-		"made later":                            {time.Second, "", time.Minute, slippedGrace, endedUndefended, ""},
-		"made later, and little time":           {time.Second, "", 50 * time.Millisecond, 0, endedUndefended, ""},
+		"there in the same second":              {0, "", time.Minute, slippedGrace, endedNotDefended, ""},
+		"made later":                            {time.Second, "", time.Minute, slippedGrace, endedNotDefended, ""},
+		"made later, and little time":           {time.Second, "", 50 * time.Millisecond, 0, endedNotDefended, ""},
 		"the namespace is not to be read":       {-time.Second, "namespaces", time.Minute, slippedGrace, goesOn, "no right to get the namespace shop"},
 		"nor is there time":                     {-time.Second, "namespaces", 50 * time.Millisecond, 0, goesOn, "no right to get the namespace shop"},
 		"the replica sets are not to be listed": {time.Second, "replicasets", time.Minute, slippedGrace, goesOn, "replicasets.apps is forbidden"},

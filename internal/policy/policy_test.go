@@ -366,7 +366,7 @@ func TestServerSilence(t *testing.T) {
 		"fails":                  {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceDefault, v1alpha1.SilenceFails), by: "shop/p/server"},
 		"as the policy says":     {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceFails, ""), by: "shop/p/server"},
 		"the check knows better": {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceFails, v1alpha1.SilencePasses)},
-		"in observe mode":          {spec: server(v1alpha1.ModeObserve, v1alpha1.SilenceFails, "")},
+		"in observe mode":        {spec: server(v1alpha1.ModeObserve, v1alpha1.SilenceFails, "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p"}, Spec: tt.spec}

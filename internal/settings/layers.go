@@ -165,7 +165,7 @@ type Assessment struct {
 // Assess judges one object of the operator's namespace.
 func Assess(o *v1alpha1.OpsConfigInfo) Assessment { return assess(underNewName(o), "the default") }
 
-// AssessOwn judges one object of a namespace under defense, which has objects of
+// AssessOwn judges one object of an enrolled namespace, which has objects of
 // the operator's above it.
 func AssessOwn(o *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo) Assessment {
 	o, operator = underNewName(o), renamed(operator)

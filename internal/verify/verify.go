@@ -55,7 +55,7 @@ type Subject struct {
 	Release *v1alpha1.ChangeWorkload
 	// Batch is nil for the release as a whole.
 	Batch *v1alpha1.ChangePod
-	// Defended says that the workload is there and under defense. Nothing is
+	// Defended says that the workload is there and defended. Nothing is
 	// written about one that is not.
 	Defended bool
 	// Policies of the workload's namespace and of the operator's, in the order in

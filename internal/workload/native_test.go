@@ -263,10 +263,10 @@ func TestNativeRollouts(t *testing.T) {
 	for name, test := range map[string]struct {
 		of *native
 		// revision is the current one, pods are its, old the others with pods.
-		revision, pods, old             string
+		revision, pods, old        string
 		complete, stale, partition bool
-		stopping                        defense.Stopping
-		told                            string
+		stopping                   defense.Stopping
+		told                       string
 	}{
 		"set, rolling out": {of: makeSet(), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 pods run this version, 5 are available"},
 		"set, an old pod is not ready": {of: makeSet().with(func(n *native) { n.unready("db-1") }), revision: "db-new", pods: "db-3 db-4", old: "db-old 2/3",

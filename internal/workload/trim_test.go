@@ -127,7 +127,7 @@ func TestTrimNamespace(t *testing.T) {
 }
 
 // TestRevisions: the other revisions come the newest first, and the cache still
-// tells which of them were released under defense.
+// tells which of them were released while defended.
 func TestRevisions(t *testing.T) {
 	template := func(image string, labels map[string]any) map[string]any {
 		return map[string]any{

@@ -272,7 +272,7 @@ func BenchmarkRelease(b *testing.B) {
 		defended, server bool
 		batch            string
 	}{
-		{"undefended", false, false, ""},
+		{"not defended", false, false, ""},
 		{"defended, batches of 1", true, false, ""},
 		{"defended, batches of 10", true, false, "10"},
 		{"with server, batches of 1", true, true, ""},

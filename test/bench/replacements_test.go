@@ -84,7 +84,7 @@ func BenchmarkReplacements(b *testing.B) {
 	}
 }
 
-// enrol makes workloads under defense, and waits until their release succeeded.
+// enrol makes defended workloads, and waits until their release succeeded.
 func enrol(w *world.World, workloads int) {
 	for i := range workloads {
 		d := wrappers.MakeDeployment(world.Namespace, fmt.Sprintf("web%03d", i)).Replicas(podsReplaced).Image("good").

@@ -93,7 +93,7 @@ func (t *bed) failOne(ctx context.Context, b *testing.B, namespace string) {
 	}))
 }
 
-// BenchmarkStatus runs the plugin in a cluster of 500 workloads under defense, of two
+// BenchmarkStatus runs the plugin in a cluster of 500 defended workloads, of two
 // pods each, ten of which are blocked: the time, the requests, and what is sent.
 func BenchmarkStatus(b *testing.B) {
 	t := newBed(b, false)
@@ -113,10 +113,10 @@ func BenchmarkStatus(b *testing.B) {
 		args string
 		want string
 	}{
-		{"status -A", fmt.Sprintf("%d workloads in all namespaces: %d need somebody, %d are fine.", all, blocked, all-blocked)},
+		{"status -A", fmt.Sprintf("%d workloads in all namespaces: %d need attention, %d are fine.", all, blocked, all-blocked)},
 		{"status -A --all", fmt.Sprintf("%d workloads in all namespaces", all)},
 		{"explain -A", "blocked"},
-		{"status -n " + namespaces[0], fmt.Sprintf("%d workloads in %s: %d needs somebody", workloadsPerStatus, namespaces[0], blockedPerNamespace)},
+		{"status -n " + namespaces[0], fmt.Sprintf("%d workloads in %s: %d needs attention", workloadsPerStatus, namespaces[0], blockedPerNamespace)},
 		{"status deployment/d07 -n " + namespaces[0], "deployment/d07"},
 		{"explain deployment/d07 -n " + namespaces[0], "deployment/d07"},
 		{"history deployment/d07 -n " + namespaces[0], "deployment/d07"},

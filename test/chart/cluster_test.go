@@ -627,7 +627,7 @@ func (c *cluster) testUninstallBlocked(t *testing.T) {
 	if err := os.WriteFile(file, []byte(sleep), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the namespace is under defense", quick, func() bool {
+	eventually(t, "the namespace is enrolled", quick, func() bool {
 		c.kubectl(t, "apply", "-f", file)
 		if strings.Contains(c.kubectl(t, "-n", "shop", "get", "deployment", "sleep", "-o", "jsonpath={.metadata.labels}"), v1alpha1.VersionLabel) {
 			return true

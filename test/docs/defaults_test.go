@@ -50,8 +50,8 @@ func defaultsOf(t *testing.T, path string) (rows [][]string) {
 			rows = append(rows, cells)
 		}
 	}
-	if len(rows) != 8 {
-		t.Fatalf("%s: %d rows, want 8 with the header", path, len(rows))
+	if len(rows) != 9 {
+		t.Fatalf("%s: %d rows, want 9 with the header", path, len(rows))
 	}
 	return rows[1:]
 }
@@ -68,6 +68,11 @@ func TestDefaults(t *testing.T) {
 	rows := defaultsOf(t, "README.md")
 	if guide := defaultsOf(t, "docs/user-guide.md"); !slices.EqualFunc(rows, guide, slices.Equal[[]string]) {
 		t.Error("the tables of README.md and docs/user-guide.md differ")
+	}
+	for i, row := range defaultsOf(t, "README.zh-CN.md") {
+		if zh, en := codeShown.FindAllString(strings.Join(row, " "), -1), codeShown.FindAllString(strings.Join(rows[i], " "), -1); !slices.Equal(zh, en) {
+			t.Errorf("README.zh-CN.md: row %d names %v, and README.md %v", i+1, zh, en)
+		}
 	}
 	entry := func(condition, status, reason string) bool {
 		return slices.ContainsFunc(v1alpha1.Catalog(), func(e v1alpha1.Entry) bool {
@@ -107,7 +112,7 @@ func TestDefaults(t *testing.T) {
 		rows[1][2]: stays.Duration.Duration == 5*time.Minute && s.RollbackProven == 5*time.Minute && strings.Contains(rows[1][2], "within 5 min"),
 		rows[2][2]: s.RollbackSlow == 10*time.Minute && strings.HasPrefix(rows[2][2], "10 min"),
 		rows[5][1]: !s.SilenceFails && strings.HasPrefix(rows[5][1], "passes"),
-		rows[5][2]: s.Settle == 10*time.Second && strings.Contains(rows[5][2], "for 10 s"),
+		rows[6][2]: s.Settle == 10*time.Second && strings.Contains(rows[6][2], "for 10 s"),
 	} {
 		if !want {
 			t.Errorf("%q is not what the settings are by default", cell)

@@ -225,7 +225,7 @@ var _ = Describe("settings of a namespace", func() {
 		}
 		w.eventuallyState(ctx, other, "web", v1alpha1.ChangeWorkloadSuccess)
 		Expect(w.api.Get(ctx, client.ObjectKeyFromObject(branch), branch)).To(Succeed())
-		Expect(branch.Status).To(Equal(v1alpha1.OpsConfigInfoStatus{}), "nothing is said where nothing is under defense")
+		Expect(branch.Status).To(Equal(v1alpha1.OpsConfigInfoStatus{}), "nothing is said where nothing is defended")
 
 		w.enrolNamespace(ctx, ns)
 		w.accepted(ctx, branch, v1alpha1.ReasonInForce)

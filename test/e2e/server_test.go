@@ -305,7 +305,7 @@ var _ = Describe("with AlterShield Server", Ordered, SpecPriority(longest), func
 			want int
 			why  string
 		}{
-			{of("none", ""), http.StatusNotFound, "no deployment " + ns + "/none is under defense"},
+			{of("none", ""), http.StatusNotFound, "no deployment " + ns + "/none is defended"},
 			{of("web", versions[2]), http.StatusConflict, "is the current one"},
 			{of("web", "nonsense"), http.StatusConflict, "the history has no successful version nonsense"},
 		} {

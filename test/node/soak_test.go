@@ -241,8 +241,8 @@ func soak() {
 		AddReportEntry("removed after", time.Since(began).Round(time.Second).String())
 		By("leaving Deployments as they are, and free")
 		rolledOut(ctx, ns, "free")
-		Expect(patchTemplate(ctx, ns, "free", "undefended")).To(Succeed())
-		Expect(patchTemplate(ctx, ns, "stopped", "undefended")).To(Succeed())
+		Expect(patchTemplate(ctx, ns, "free", "not-defended")).To(Succeed())
+		Expect(patchTemplate(ctx, ns, "stopped", "not-defended")).To(Succeed())
 		rolledOut(ctx, ns, "free")
 		rolledOut(ctx, ns, "stopped")
 

@@ -31,7 +31,7 @@ const (
 	// BlockHolds (S3): while blocked, a template changes only by the operator or
 	// an override.
 	BlockHolds Invariant = "S3"
-	// OnlyManaged (S4): nothing is written about what is not under defense.
+	// OnlyManaged (S4): nothing is written about what is not defended.
 	OnlyManaged Invariant = "S4"
 	// OwnPause (S5): the operator un-pauses only what it paused.
 	OwnPause Invariant = "S5"

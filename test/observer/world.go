@@ -638,7 +638,7 @@ func (w *world) rememberVerdict(order string, v *v1alpha1.CheckVerdict, stage v1
 	}
 }
 
-// leftSince says that a workload is not under defense, and since when.
+// leftSince says that a workload is not defended, and since when.
 func (w *world) leftSince(d *workload) (why string, since time.Time) {
 	if !d.out.IsZero() {
 		why, since = "was opted out", d.out

@@ -424,10 +424,10 @@ func TestEnrollAndUnenroll(t *testing.T) {
 	p.denied([]string{"enroll", "kube-system"}, "kube-system is a namespace of the cluster itself")
 	p.denied([]string{"enroll", "altershieldoperator-system"}, "is the namespace of the operator")
 	p.denied([]string{"enroll", "no-such-namespace"}, "there is no namespace no-such-namespace")
-	warnings := []string{"1 workload without a release under defense: baselines", "without a readiness probe", "deployment/sleep", "without minReadySeconds", "deployment/sleep"}
+	warnings := []string{"1 workload without a defended release: baselines", "without a readiness probe", "deployment/sleep", "without minReadySeconds", "deployment/sleep"}
 	p.acts([]string{"enroll", "--observe", "--dry-run=server"}, append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
 	p.acts([]string{"enroll", "--observe"}, append(warnings, "observe created", "namespace/"+p.namespace+" labeled")...)
-	p.acts([]string{"enroll"}, "is under defense already", "it is in observe mode", "kubectl altershield observe --namespace-wide --off -n "+p.namespace)
+	p.acts([]string{"enroll"}, "is enrolled already", "it is in observe mode", "kubectl altershield observe --namespace-wide --off -n "+p.namespace)
 	p.until("it is observed", func() error {
 		if out := p.kubectl("get", "oci", "observe", "-o", "jsonpath={.status.conditions[?(@.type=='Accepted')].status}"); out != "True" {
 			return fmt.Errorf("accepted: %q", out)
@@ -453,7 +453,7 @@ func TestEnrollAndUnenroll(t *testing.T) {
 	p.acts([]string{"unenroll", "--dry-run"}, "deployment/sleep: the operator takes back its block", "label removed (dry run)")
 	p.acts([]string{"unenroll"}, "takes back its block", "label removed", "nothing of the operator is left to take back")
 	p.isFree("sleep")
-	p.acts([]string{"unenroll"}, "is not under defense")
+	p.acts([]string{"unenroll"}, "is not defended")
 }
 
 func TestVersionAndCompletion(t *testing.T) {

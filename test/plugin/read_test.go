@@ -51,7 +51,7 @@ func (p *place) explained(name string) (codes, commands []string) {
 		p.Fatal(err)
 	}
 	for _, f := range e.Findings {
-		if f.Needs != plugin.NeedsSomebody && f.Needs != plugin.NeedsTime {
+		if f.Needs != plugin.NeedsAttention && f.Needs != plugin.NeedsTime {
 			continue
 		}
 		codes = append(codes, f.Code)
@@ -69,7 +69,7 @@ func TestBlocked(t *testing.T) {
 		"✖ deployment/sleep in "+p.namespace+": blocked", "pods        3 desired, 3 updated, 3 ready", "because release 2 failed: pod "+pod+": fail: find error",
 		"├─ ✖ Verified PodFailed", "├─ ✖ batch", "1 of 1 pod failed", "✔ 2 batches passed, with 2 pods", "✖ pod "+pod)
 	st := p.status("sleep")
-	if st.Blocked == nil || st.Blocked.Release != 2 || st.Needs != plugin.NeedsSomebody || st.Releases[0].State != "Suspend" || st.ReleasedBy != "admin" {
+	if st.Blocked == nil || st.Blocked.Release != 2 || st.Needs != plugin.NeedsAttention || st.Releases[0].State != "Suspend" || st.ReleasedBy != "admin" {
 		t.Errorf("for programs it is %+v", st)
 	}
 	codes, commands := p.explained("sleep")
@@ -85,7 +85,7 @@ func TestBlocked(t *testing.T) {
 	if diff := cmp.Diff(want, commands); diff != "" {
 		t.Errorf("advised (-want +got):\n%s", diff)
 	}
-	p.says([]string{"status"}, "✖ deployment/sleep   blocked", "admin", "find error", "1 workload in "+p.namespace+": 1 needs somebody.")
+	p.says([]string{"status"}, "✖ deployment/sleep   blocked", "admin", "find error", "1 workload in "+p.namespace+": 1 needs attention.")
 	p.says([]string{"explain"}, "deployment/sleep in "+p.namespace+": blocked", "the newest version that succeeded")
 	p.says([]string{"history", "sleep"}, "✖ 2 (now)", "✔ 1 ", "busybox:1", "goes there: kubectl altershield rollback deployment/sleep"+in)
 }
@@ -140,8 +140,8 @@ func TestRolledBack(t *testing.T) {
 func TestNotDefended(t *testing.T) {
 	p := begin(t, false)
 	p.deploy("sleep", 1, "busybox:1")
-	p.says([]string{"explain", "sleep"}, "is not under defense", "kubectl altershield enroll "+p.namespace)
-	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not under defense.", "To begin: kubectl altershield enroll "+p.namespace+" --observe")
+	p.says([]string{"explain", "sleep"}, "is not defended", "kubectl altershield enroll "+p.namespace)
+	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not defended.", "To begin: kubectl altershield enroll "+p.namespace+" --observe")
 	p.enroll()
 	p.says([]string{"explain", "sleep"}, "baseline")
 	p.kubectl("label", "deployment", "sleep", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
@@ -273,7 +273,7 @@ func TestRights(t *testing.T) {
 		}
 		return nil
 	})
-	for _, want := range []string{": blocked", "its pods are not told", "the settings in force are not told", "whether its namespace is under defense is not told"} {
+	for _, want := range []string{": blocked", "its pods are not told", "the settings in force are not told", "whether its namespace is enrolled is not told"} {
 		if err := contains(out, want); err != nil {
 			t.Error(err)
 		}

@@ -141,7 +141,7 @@ type place struct {
 	requests atomic.Int64
 }
 
-// begin gives a test a namespace of its own, under defense or not, and lets it run
+// begin gives a test a namespace of its own, enrolled or not, and lets it run
 // beside others.
 func begin(t *testing.T, enrolled bool) *place {
 	t.Helper()

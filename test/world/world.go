@@ -388,7 +388,7 @@ func (w *World) Uninstall() {
 	}
 }
 
-// Enrol puts the namespace under defense, or takes it out.
+// Enrol puts the enrolled namespace, or takes it out.
 func (w *World) Enrol(enrol bool) {
 	ns := w.api.objects[key{"Namespace", "", Namespace}].DeepCopyObject().(*corev1.Namespace) //nolint:errcheck // the kind says so
 	delete(ns.Labels, v1alpha1.EnrolledLabel)
@@ -403,7 +403,7 @@ func (w *World) Enrol(enrol bool) {
 	must(w.api.client.Update(as(context.Background(), writer{user: "admin"}), ns))
 }
 
-// Enrolled reports whether the namespace is under defense.
+// Enrolled reports whether the namespace is enrolled.
 func (w *World) Enrolled() bool {
 	return w.api.objects[key{"Namespace", "", Namespace}].GetLabels()[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue
 }

@@ -35,7 +35,7 @@ type NamespaceWrapper struct {
 	builder[corev1.Namespace, *NamespaceWrapper]
 }
 
-// MakeNamespace begins a Namespace, not under defense.
+// MakeNamespace begins a Namespace, not enrolled.
 func MakeNamespace(name string) *NamespaceWrapper {
 	o := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	w := &NamespaceWrapper{}
@@ -43,7 +43,7 @@ func MakeNamespace(name string) *NamespaceWrapper {
 	return w
 }
 
-// Enrolled puts the workloads of the namespace under defense.
+// Enrolled puts the workloads of the enrolled namespace.
 func (w *NamespaceWrapper) Enrolled() *NamespaceWrapper {
 	return w.Label(v1alpha1.EnrolledLabel, v1alpha1.EnrolledValue)
 }

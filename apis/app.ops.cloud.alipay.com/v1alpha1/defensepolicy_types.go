@@ -105,7 +105,7 @@ type DefensePolicySpec struct {
 	// +optional
 	WorkloadSelector *metav1.LabelSelector `json:"workloadSelector,omitempty"`
 	// NamespaceSelector selects the namespaces by their labels; all that are
-	// under defense when empty. Only in the operator's namespace: a policy of
+	// defended when empty. Only in the operator's namespace: a policy of
 	// another one is of that namespace.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`

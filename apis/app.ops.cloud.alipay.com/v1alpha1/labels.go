@@ -28,7 +28,7 @@ const CallbackFieldManager = "altershield-operator-callback"
 // Enrolment of namespaces and workloads.
 const (
 	// EnrolledLabel on a namespace, with EnrolledValue, puts its workloads
-	// under defense. Nothing in other namespaces is ever written to.
+	// defended. Nothing in other namespaces is ever written to.
 	EnrolledLabel = "admission-webhook-altershield"
 	// EnrolledValue is the value of EnrolledLabel that enrols a namespace.
 	EnrolledValue = "enabled"

@@ -160,7 +160,7 @@ type OpsConfigInfoStatus struct {
 // halting, silence, timeouts, history, admission, observe, quarantine, limit,
 // holding, eviction.
 // Objects of the operator's own namespace are in force everywhere. One in a
-// namespace under defense is in force there, unless the operator's is locked;
+// enrolled namespace is in force there, unless the operator's is locked;
 // admission and limit are of the whole cluster only. In other namespaces they
 // are ignored and have no status.
 //

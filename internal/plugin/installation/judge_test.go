@@ -337,7 +337,7 @@ var judgements = map[string]map[string]judgement{
 	},
 	"answers": {
 		"nowhere to try": {func(_ *testing.T, f *Facts) { f.Answer.Value = DryRun{} }, map[string]string{
-			"webhooks.answer": "skipped: no namespace under defense is known in which to try it"}},
+			"webhooks.answer": "skipped: no enrolled namespace is known in which to try it"}},
 		"forbidden": {func(_ *testing.T, f *Facts) { f.Answer = forbidden[DryRun]("create deployments") }, map[string]string{
 			"webhooks.answer": "skipped: your user may not create deployments"}},
 		"not stamped": {func(_ *testing.T, f *Facts) { f.Answer.Value.Stamped = false }, map[string]string{
@@ -475,7 +475,7 @@ var judgements = map[string]map[string]judgement{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: settings.NameBlocking}, Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve},
 			}))
 		}, map[string]string{"settings.accepted": `warning: shop/blocking: spec.type: the setting "blocking" is of type isBlockingUp, not isObserve; spec is ignored; the value in force is the default`}},
-		"a namespace's that is not under defense": {func(_ *testing.T, f *Facts) {
+		"a namespace's that is not defended": {func(_ *testing.T, f *Facts) {
 			f.Settings.Value = append(f.Settings.Value, v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "blocking"}})
 		}, nil},
 	},

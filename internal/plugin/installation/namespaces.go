@@ -90,7 +90,7 @@ func (f *Facts) seen(ns *metav1.PartialObjectMetadata) bool {
 }
 
 func enrolled(f *Facts) Check {
-	c := newCheck("namespaces.enrolled", "namespaces are under defense")
+	c := newCheck("namespaces.enrolled", "namespaces are enrolled")
 	if c, unread := f.Namespaces.unread(c); unread {
 		return c
 	}
@@ -142,10 +142,10 @@ func excluded(f *Facts) Check {
 	return c.ok("")
 }
 
-// attention counts the workloads that need somebody. They are no fault of the
+// attention counts the workloads that need attention. They are no fault of the
 // installation.
 func attention(f *Facts) Check {
-	c := newCheck("namespaces.workloads", "workloads that need somebody are known")
+	c := newCheck("namespaces.workloads", "workloads that need attention are known")
 	if c, unread := f.Blocked.unread(c); unread {
 		return c
 	}

@@ -324,7 +324,7 @@ func (ob *observer) objects(ctx context.Context, f *Facts, o Options) {
 		return all, nil
 	})
 	read(ctx, r, &f.Releases, "list changeworkloads of all namespaces", ob.releases)
-	read(ctx, r, &f.Answer, "create deployments in a namespace under defense", func(ctx context.Context) (DryRun, error) {
+	read(ctx, r, &f.Answer, "create deployments in an enrolled namespace", func(ctx context.Context) (DryRun, error) {
 		return ob.dryRun(ctx, f.seenNamespaces(), o.UserNamespace)
 	})
 	access(ctx, r, f, o.UserNamespace)

@@ -129,7 +129,7 @@ func available(f *Facts) Check {
 			d.Status.AvailableReplicas, count(int(wanted), "replica"), d.Name, d.Status.UpdatedReplicas, because(d)),
 			in+"rollout status deployment/"+d.Name+"; "+in+"describe pods", "operations.md#altershieldreplicadown")
 	case wanted == 1:
-		return c.ok("1 replica; with two, a crash or a drain leaves nothing undefended")
+		return c.ok("1 replica; with two, a crash or a drain leaves no time without the operator")
 	}
 	return c.ok("%s of %s", count(int(wanted), "replica"), d.Name)
 }

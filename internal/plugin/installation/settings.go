@@ -91,7 +91,7 @@ func (a *acceptance) add(o *metav1.ObjectMeta, conditions []metav1.Condition) {
 	said := meta.FindStatusCondition(conditions, v1alpha1.ConditionAccepted)
 	switch {
 	case said == nil && o.Namespace != a.operator:
-		// Those of namespaces that are not under defense are not looked at.
+		// Those of namespaces that are not defended are not looked at.
 	case said == nil || said.ObservedGeneration < o.Generation:
 		a.waiting = append(a.waiting, name)
 	case said.Status != metav1.ConditionFalse:
@@ -164,7 +164,7 @@ func namespacesSettings(f *Facts) Check {
 	others := f.settingsOf(false)
 	for i := range others {
 		o := &others[i]
-		// Those of namespaces that are not under defense have no status, and count nowhere.
+		// Those of namespaces that are not defended have no status, and count nowhere.
 		if settings.Lowers(o.Name, o.Status.InForce, &above) {
 			lower = append(lower, fmt.Sprintf("%s (%s, enable=%t)", o.Namespace, o.Name, o.Status.InForce.Enable))
 		}

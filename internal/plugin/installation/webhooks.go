@@ -414,7 +414,7 @@ func answers(f *Facts) Check {
 	tried := f.Answer.Value
 	switch {
 	case tried.Namespace == "":
-		return c.skip("no namespace under defense is known in which to try it")
+		return c.skip("no enrolled namespace is known in which to try it")
 	case tried.Stamped:
 		return c.ok("in %s", tried.Namespace)
 	case f.ours(tried.Denied, "denied the request"):
