@@ -642,7 +642,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 	r.processed.Add(w.UID, w.Release(), processedFor)
 	r.emitUnquarantined(ctx, w, ended)
 	if plan.Resumed {
-		message := fmt.Sprintf("the %s because of version %s is over: a write that admission did not see took it back",
+		message := fmt.Sprintf("the %s because of version %s, by a write that admission did not see",
 			w.Words.Halt(), w.Annotations[v1alpha1.HaltedAnnotation])
 		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRolloutResumed, Message: message}, "Resume")
 	}
@@ -653,7 +653,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 		metrics.Overridden(w.GVK.Kind)
 		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
 		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBlockOverridden,
-			Message: fmt.Sprintf("version %s: %s passed the block, the quarantine, the halt or the hold with the label %s",
+			Message: fmt.Sprintf("version %s, by %s with the label %s",
 				o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
 	}
 	return nil

@@ -29,7 +29,7 @@ func TestFill(t *testing.T) {
 	}
 	for _, want := range []string{
 		"a\n<!-- catalog DefensePolicy -->\n\n| condition |", "| `SetAside` | True `RulesDoNotEnd` |", "\n<!-- end of catalog -->\nb\n",
-		"| `ReleaseSuspended` | The release failed its verification. | Owner of the workload: Override the block",
+		"| `ReleaseSuspended` | The release failed its verification. | Owner of the workload: Release a fixed version",
 		"| `Held` False `RanOut` |", "| `Proven` False `PodsFailing` |", "<!-- catalog runbook Held=False/RanOut HoldEnded Proven=False -->\n\n| condition or event |",
 	} {
 		if !strings.Contains(got, want) {

@@ -68,19 +68,19 @@ func TestEndWithoutSuccess(t *testing.T) {
 		"rolled back": {verdict: map[string]string{"POST 1": ""}, then: rolledBack, end: v1alpha1.FinishRollback,
 			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was rolled back to version " + versionB + ": NeverStarted: pod sleep-0"},
 		"replaced": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: A newer release or a rollback replaced this release before it ended"},
+			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: A newer release or a rollback replaced this release"},
 		"deleted": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.in.Workload.Deleting = true }, end: v1alpha1.FinishCancel,
 			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: The workload was deleted"},
 		"stuck, then replaced": {world: func(d *defended) {
 			d.in.Workload.Rollout.Complete, d.in.Workload.Rollout.Stuck, d.in.Workload.Rollout.Message = false, true, "progress deadline exceeded"
 		}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel, want: []string{"Finish 1", "Finish order without success", "End order"},
-			why: "the release was canceled: A newer release or a rollback replaced this release before it ended: the rollout was stuck: progress deadline exceeded"},
+			why: "the release was canceled: A newer release or a rollback replaced this release: the rollout was stuck: progress deadline exceeded"},
 		"stuck, and not ended yet": {world: func(d *defended) {
 			d.in.Workload.Rollout.Complete, d.in.Workload.Rollout.Stuck, d.in.Workload.Rollout.Message = false, true, "progress deadline exceeded"
 		}, want: []string{"Finish 1"}, why: "the release did not end: progress deadline exceeded"},
 		"a batch fails its PRE check": {verdict: map[string]string{"PRE 1": "fail"}, want: []string{"Finish 1 without success"}, why: "the release failed: pod sleep-0: fail: the server says fail"},
 		"replaced while a batch is in its PRE check": {verdict: map[string]string{"PRE 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish order without success", "End order", "Finish 1 without success"}, why: "the release was canceled: A newer release or a rollback replaced this release before it ended"},
+			want: []string{"Finish order without success", "End order", "Finish 1 without success"}, why: "the release was canceled: A newer release or a rollback replaced this release"},
 		"its PRE check goes on": {verdict: map[string]string{"PRE order": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
 			answer: map[string]AnswerKind{"Finish order": AnswerUnsupported}, want: []string{"Finish order without success", "End order"}, within: 31 * time.Second},
 		"the node cannot be ended": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,

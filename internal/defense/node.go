@@ -78,7 +78,7 @@ func deliveredAsPass(v *v1alpha1.CheckVerdict) bool {
 }
 
 // nothingToCheck explains a check that the server skips.
-const nothingToCheck = "the server said that there is nothing to check"
+const nothingToCheck = "AlterShield Server said so"
 
 // node is a check with a beginning, a deadline and a verdict, twice: its PRE
 // check begins with its start, and its POST check with its end. Batches are

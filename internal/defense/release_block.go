@@ -109,7 +109,7 @@ func (d *release) halt() {
 		return
 	}
 	d.plan.Halt = true
-	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventRolloutHalted, "the rollout is "+d.Workload.Words.Halted()+d.Workload.Words.Means()+", because this version failed")
+	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventRolloutHalted, "the rollout is "+d.Workload.Words.Halted()+d.Workload.Words.Means())
 }
 
 func (d *release) halts() bool {
@@ -138,7 +138,7 @@ func (d *release) resume() {
 	}
 	d.plan.NeedsLive = !d.Live
 	d.plan.Action, d.plan.Resume = ResumeWorkload, true
-	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventRolloutResumed, "the "+w.Words.Halt()+" because of version "+halted+" has ended")
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventRolloutResumed, "the "+w.Words.Halt()+" because of version "+halted)
 }
 
 // blockedAtStart says that the workload has the block that it had when the attempt

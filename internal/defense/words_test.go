@@ -42,12 +42,12 @@ func TestWords(t *testing.T) {
 		"a Deployment is paused": {
 			pause, newWorld(3).Pods(1), fail,
 			"the deployment is paused",
-			"RolloutHalted", "the rollout is paused, because this version failed",
+			"RolloutHalted", "the rollout is paused",
 		},
 		"another kind is halted": {
 			other, newWorld(3).Pods(1), fail,
 			"the fleet is halted (sails 7); resume it with kubectl patch fleet/sleep -p 3 -n default",
-			"RolloutHalted", "the rollout is halted (sails 7), because this version failed",
+			"RolloutHalted", "the rollout is halted (sails 7)",
 		},
 		"a Deployment that a user paused": {
 			pause, newWorld(3).Paused().Pods(1), nil, "the deployment is paused", "", "",

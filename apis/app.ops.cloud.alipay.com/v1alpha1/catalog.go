@@ -79,7 +79,7 @@ type NextStep string
 // Next steps.
 const (
 	StepWatch       NextStep = "Watch the release: `kubectl altershield status NAME -w`." //nolint:gosec // a sentence, no credentials
-	StepFix         NextStep = "Override the block with a fixed version, undo the release, or correct the verdict."
+	StepFix         NextStep = "Release a fixed version (override a block), undo the release, or correct the verdict."
 	StepRelease     NextStep = "Release another version."
 	StepPods        NextStep = "Look at the pods, then release another version or roll back."
 	StepSlow        NextStep = "Look at the pods. If they are slow and not broken, give them more time with the annotation `rollback`."
@@ -255,7 +255,7 @@ func rolloutEntries() []Entry {
 		condition(ConditionProgressing, isFalse, ReasonRolloutStuck, "stuck",
 			"The rollout makes no progress.", NeedsAction, ActorOwner, StepCluster),
 		condition(ConditionProgressing, isFalse, ReasonReleaseEnded, "replaced",
-			"A newer release or a rollback replaced this release before it ended.", NeedsNotice, "", ""),
+			"A newer release or a rollback replaced this release.", NeedsNotice, "", ""),
 		condition(ConditionProgressing, isFalse, ReasonWorkloadDeleted, "deleted", "The workload was deleted.", NeedsNotice, "", ""),
 		condition(ConditionProgressing, isFalse, ReasonNotDefended, "not defended",
 			"The workload opted out, or its namespace is no longer enrolled.", NeedsNotice, "", ""),
