@@ -142,6 +142,10 @@ func (h *Heartbeat) tell(ctx context.Context) error {
 	if h.health.Healthy() {
 		wanted.Status = corev1.ConditionTrue
 	}
+	explained, _ := v1alpha1.Explain("Pod", &metav1.Condition{
+		Type: string(wanted.Type), Status: metav1.ConditionStatus(wanted.Status), Reason: wanted.Reason,
+	})
+	wanted.Message = explained.Message(wanted.Message)
 	was := corev1.ConditionUnknown
 	if i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == wanted.Type }); i < 0 {
 		pod.Status.Conditions = append(pod.Status.Conditions, wanted)

@@ -191,7 +191,7 @@ var _ = Describe("the heartbeat", func() {
 		clock.Step(time.Minute)
 		down := clock.Now()
 		h.beat(ctx)
-		Expect(condition()).To(And(is(corev1.ConditionFalse, v1alpha1.ReasonUnreachable, down), HaveField("Message", ContainSubstring("connection refused"))))
+		Expect(condition()).To(And(is(corev1.ConditionFalse, v1alpha1.ReasonUnreachable, down), HaveField("Message", And(HavePrefix("AlterShield Server did not answer two heartbeats in a row: "), ContainSubstring("connection refused")))))
 		Expect(said()).To(And(HavePrefix("Warning "+v1alpha1.EventServerHealthChanged), ContainSubstring("connection refused")))
 
 		By("writing nothing while it stays so, in another container of the pod, too")
