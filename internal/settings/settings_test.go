@@ -282,3 +282,12 @@ func TestAlsoHold(t *testing.T) {
 		})
 	}
 }
+
+// TestCounts bounds the annotations that users write on workloads: settings, and two requests.
+func TestCounts(t *testing.T) {
+	const requests, most = 2, 16
+	n := len(Annotations()) + requests
+	if t.Logf("annotations that users write on workloads: %d of at most %d", n, most); n > most {
+		t.Errorf("%d annotations, want at most %d", n, most)
+	}
+}

@@ -359,7 +359,7 @@ func podEntries() []Entry {
 		condition(ConditionEvictionBlocked, isTrue, ReasonNotEvicted, "pod stuck",
 			"A pod of another version blocks the rollout, and the operator does not evict it.", NeedsAction, ActorOwner, StepDeletePod),
 		condition(ConditionEvictionBlocked, isTrue, ReasonRecreated, "pod stuck",
-			"A pod of the rolled-back version blocks the rollout, and the StatefulSet recreates it from that version if it is deleted.",
+			"A pod of the rolled-back version blocks the rollout. If it is deleted, the StatefulSet recreates it from that version.",
 			NeedsAction, ActorOwner, StepRecreated),
 		condition(ConditionEvictionBlocked, isFalse, ReasonRecovered, "not stuck",
 			"No pod is stuck, or the operator may evict it.", NeedsNothing, "", ""),

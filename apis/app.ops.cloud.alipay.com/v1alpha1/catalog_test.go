@@ -69,3 +69,31 @@ func TestEventMessage(t *testing.T) {
 		}
 	}
 }
+
+// TestCounts logs and bounds how much a person on call has to know. Each sentence and each next step has at most 20 words.
+func TestCounts(t *testing.T) {
+	conditions, reasons, events := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, e := range Catalog() {
+		switch e.Kind {
+		case "ChangeWorkload":
+			conditions[e.Condition], reasons[e.Reason] = true, true
+		case "":
+			events[e.Reason] = true
+		}
+		for _, sentence := range append(strings.Split(e.Sentence, ". "), strings.Split(string(e.Next), ". ")...) {
+			if n := len(strings.Fields(sentence)); n > 20 {
+				t.Errorf("%s %s %s: %q has %d words", e.Kind, e.Condition, e.Reason, sentence, n)
+			}
+		}
+	}
+	for name, c := range map[string]struct{ is, most int }{
+		"condition types of ChangeWorkload": {len(conditions), 10},
+		"reasons of ChangeWorkload":         {len(reasons), 50},
+		"reasons of events":                 {len(events), 35},
+	} {
+		t.Logf("%s: %d of at most %d", name, c.is, c.most)
+		if c.is > c.most {
+			t.Errorf("%s: %d, want at most %d", name, c.is, c.most)
+		}
+	}
+}
