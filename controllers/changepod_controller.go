@@ -137,7 +137,7 @@ func (r *ChangePodReconciler) emit(ctx context.Context, was, is verify.Subject, 
 	before, after := was.Batch, is.Batch
 	if before.Status.Status != after.Status.Status {
 		log.FromContext(ctx).Info("batch changed state", "from", before.Status.Status, "to", after.Status.Status,
-			"message", after.Status.Message, "pods", len(after.Spec.PodInfos), "node", after.Status.ChangePodID)
+			"message", after.Status.Message, "pods", len(after.Spec.PodInfos), "orderEntry", after.Status.ChangePodID)
 	}
 	if before.Status.Status != after.Status.Status && after.Status.Status == v1alpha1.ChangePodExecuteDone {
 		metrics.BatchDone(after.Status.Message)

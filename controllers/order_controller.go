@@ -136,7 +136,7 @@ type orderEnd struct {
 	types.NamespacedName
 	uid                     types.UID
 	orderID, tenant         string
-	node, why               string
+	entry, why              string
 	stage                   v1alpha1.OrderStage
 	state                   v1alpha1.FinishState
 	status                  v1alpha1.ChangeWorkloadStatusType
@@ -196,7 +196,7 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 	since := cmp.Or(s.OrderEndDueTimeUnix, r.Clock.Now().Unix())
 	return orderEnd{
 		NamespacedName: client.ObjectKeyFromObject(change), uid: change.UID,
-		orderID: s.OrderID, tenant: s.OrderTenant, node: s.OrderNodeID, stage: s.OrderStage, why: whyGone(s), state: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), status: s.Status,
+		orderID: s.OrderID, tenant: s.OrderTenant, entry: s.OrderNodeID, stage: s.OrderStage, why: whyGone(s), state: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), status: s.Status,
 		passed: s.PassCount, failed: s.FailCount, checked: s.CheckingCount, accepted: s.OrderSubmitTimeUnix,
 		deadline: since + int64(set.PostTimeout.Seconds()),
 	}, true
@@ -220,7 +220,7 @@ func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.
 	gone.Status = v1alpha1.ChangeWorkloadStatus{
 		Status: end.status, PassCount: end.passed, FailCount: end.failed, CheckingCount: end.checked,
 		OrderStatus: v1alpha1.OrderStatus{
-			OrderID: end.orderID, OrderTenant: end.tenant, OrderNodeID: end.node, OrderStage: end.stage, OrderEnd: end.state, OrderSubmitTimeUnix: end.accepted,
+			OrderID: end.orderID, OrderTenant: end.tenant, OrderNodeID: end.entry, OrderStage: end.stage, OrderEnd: end.state, OrderSubmitTimeUnix: end.accepted,
 		},
 	}
 	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, gone, end.why)}, nil

@@ -206,9 +206,9 @@ func TestServerOutage(t *testing.T) {
 	}
 }
 
-// TestLostNodes: AlterShield Server loses the node of an order and that of a batch. Each is
+// TestLostEntries: AlterShield Server loses the node of an order and that of a batch. Each is
 // started again, and has its verdicts.
-func TestLostNodes(t *testing.T) {
+func TestLostEntries(t *testing.T) {
 	e := world.Play(t, world.Story{Name: "lost nodes", Run: func(w *world.World) {
 		// Not at the moment at which the answer to the start is written.
 		w.Server().Script(simulator.Script{CallbackDelay: time.Second})

@@ -93,7 +93,7 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 	case defense.PlacementLate, defense.PlacementGone:
 		return OutcomeIgnored, err
 	case defense.PlacementFull:
-		return "", errors.Join(err, errors.New("too many verdicts wait for their nodes to be known"))
+		return "", errors.Join(err, errors.New("too many verdicts wait for their order entries to be known"))
 	default:
 		return OutcomeUnknown, err
 	}
@@ -122,7 +122,7 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 		if placement, err := v.placeOnBatch(ctx, batch, d); placement != defense.PlacementGone {
 			return placement, err
 		}
-		// It was folded: its release knows its node.
+		// It was folded: its release knows its entry.
 	}
 	if change == nil {
 		// This replica's cache may be behind.
@@ -134,7 +134,7 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 	return v.placeOnChange(ctx, change, d)
 }
 
-// batchOf finds the batch that is a node of the server; nil when none is, yet.
+// batchOf finds the batch that is a entry of the server; nil when none is, yet.
 func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered, not foreign) (*v1alpha1.ChangePod, error) {
 	if d.OfOrder {
 		return nil, nil
@@ -142,7 +142,7 @@ func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered, not foreign
 	var list v1alpha1.ChangePodList
 	by := client.MatchingFields{workload.IndexByNode: d.NodeID}
 	if err := v.Cached.List(ctx, &list, by); err != nil {
-		return nil, fmt.Errorf("find the changepod of node %s: %w", d.NodeID, err)
+		return nil, fmt.Errorf("find the changepod of order entry %s: %w", d.NodeID, err)
 	}
 	var found *v1alpha1.ChangePod
 	for i := range list.Items {
@@ -154,11 +154,11 @@ func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered, not foreign
 		switch {
 		case err != nil:
 			return nil, err
-		case change == nil || !defense.OwnsNode(change, batch):
+		case change == nil || !defense.OwnsEntry(change, batch):
 			not.note(ctx, "node", batch)
 		case found != nil:
 			not.note(ctx, "node", batch)
-			return nil, fmt.Errorf("%w name node %s", errSeveral, d.NodeID)
+			return nil, fmt.Errorf("%w name order entry %s", errSeveral, d.NodeID)
 		default:
 			found = batch
 		}

@@ -63,16 +63,16 @@ func verdictObjects(change func(*verdictWorld)) []client.Object {
 	return []client.Object{w.namespace.Obj(), w.workload.Obj(), w.release.Obj(), w.batch.Obj()}
 }
 
-func verdictCallback(node string, stage altershield.Stage, verdict altershield.VerdictValue) *altershield.Callback {
+func verdictCallback(entry string, stage altershield.Stage, verdict altershield.VerdictValue) *altershield.Callback {
 	return &altershield.Callback{CheckType: altershield.CheckBatch, Request: altershield.CallbackRequest{
-		NodeID: node, BizExecOrderID: verdictOrder, Stage: stage,
+		NodeID: entry, BizExecOrderID: verdictOrder, Stage: stage,
 		Verdict: altershield.Verdict{Verdict: verdict, Rules: []altershield.Rule{{Name: "error rate", Msg: "too high", Verdict: verdict}}},
 	}}
 }
 
-// ofOrder is a failing callback on a node of a batch, with the id of this order.
-func ofOrder(id, node string) *altershield.Callback {
-	callback := verdictCallback(node, altershield.StagePost, altershield.VerdictFail)
+// ofOrder is a failing callback on a entry of a batch, with the id of this order.
+func ofOrder(id, entry string) *altershield.Callback {
+	callback := verdictCallback(entry, altershield.StagePost, altershield.VerdictFail)
 	callback.Request.BizExecOrderID = id
 	return callback
 }
@@ -388,7 +388,7 @@ func TestVerdictsRecordAtOnce(t *testing.T) {
 }
 
 // TestVerdictsBurst: 48 verdicts that fail come at once on one release, to two
-// replicas, on nodes that are not known yet, and the API server takes its time. All
+// replicas, on entries that are not known yet, and the API server takes its time. All
 // are stored within the time that the server waits.
 func TestVerdictsBurst(t *testing.T) {
 	slow := func() { <-time.After(5 * time.Millisecond) } // as a round trip takes

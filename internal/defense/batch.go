@@ -80,10 +80,10 @@ func DecideBatch(in BatchInput) BatchPlan {
 func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	b := newBatch(in)
 	switch {
-	case call == CallStart && a.Kind == AnswerDone && b.preOver() && b.node().mayStartAgain(in.Now):
-		b.started(a) // a second node, and the verdict on the first one came before this answer
+	case call == CallStart && a.Kind == AnswerDone && b.preOver() && b.entry().mayStartAgain(in.Now):
+		b.started(a) // a second entry, and the verdict on the first one came before this answer
 	case b.status.Status != v1alpha1.ChangePodExecuteDone:
-		b.take(b.node().said(call, a, in.Now), a)
+		b.take(b.entry().said(call, a, in.Now), a)
 	case call == CallFinish:
 		b.endTold(a)
 	default: // it was done before the answer came
@@ -223,17 +223,17 @@ func (b *batch) check() {
 		}
 		s.Status = v1alpha1.ChangePodExecuteDone
 	default:
-		n := b.node()
+		n := b.entry()
 		t, call, wait := n.next(b.Now, b.Calls)
 		b.plan.Call, b.plan.RequeueAfter, b.plan.Last = call, wait, n.isLast(call, b.Now)
 		b.take(t, Answer{})
 	}
 }
 
-// node is the batch as one of the server's nodes.
-func (b *batch) node() *node {
+// entry is the batch as one of the server's entries.
+func (b *batch) entry() *entry {
 	s := b.status
-	n := &node{
+	n := &entry{
 		id: s.ChangePodID, seed: s.ChangePodID,
 		pre:         check{since: unixOrZero(s.PreSubmitTimeUnix), limit: time.Duration(s.PreTimeoutThreshold) * time.Second, verdict: s.PreVerdict},
 		post:        check{since: unixOrZero(s.PostSubmitTimeUnix), limit: b.Settings.PostTimeout, verdict: s.PostVerdict},
@@ -246,20 +246,20 @@ func (b *batch) node() *node {
 	}
 	switch s.Status {
 	case v1alpha1.ChangePodInit, v1alpha1.ChangePodPreWait:
-		n.stage, n.pre.limit = nodeToStart, b.Settings.PreTimeout
+		n.stage, n.pre.limit = entryToStart, b.Settings.PreTimeout
 	case v1alpha1.ChangePodPreSubmitted:
-		n.stage = nodePre
+		n.stage = entryPre
 	case v1alpha1.ChangePodPostWait:
-		n.stage = nodeToFinish
+		n.stage = entryToFinish
 	case v1alpha1.ChangePodPostSubmitted:
-		n.stage, n.post.limit = nodePost, time.Duration(s.PostTimeOutThreshold)*time.Second
+		n.stage, n.post.limit = entryPost, time.Duration(s.PostTimeOutThreshold)*time.Second
 	default:
-		n.stage = nodeIdle
+		n.stage = entryIdle
 	}
 	return n
 }
 
-// take writes down what becomes of the batch's node.
+// take writes down what becomes of the batch's entry.
 func (b *batch) take(t turn, a Answer) {
 	s := b.status
 	switch t.to {
@@ -307,7 +307,7 @@ func (b *batch) take(t turn, a Answer) {
 	}
 }
 
-// claim takes a verdict that arrived before the node of the batch was known.
+// claim takes a verdict that arrived before the entry of the batch was known.
 func (b *batch) claim(stage v1alpha1.CheckStage, into **v1alpha1.CheckVerdict) {
 	if b.status.ChangePodID == "" {
 		return
@@ -513,7 +513,7 @@ func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, me
 func (b *batch) started(a Answer) {
 	s, preOver := b.status, b.preOver()
 	if preOver || s.Status == v1alpha1.ChangePodPreSubmitted {
-		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonStartedAgain, lostNode(s.ChangePodID, a.NodeID))
+		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonStartedAgain, lostEntry(s.ChangePodID, a.NodeID))
 	} else {
 		s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
 		s.PreTimeoutThreshold, s.PostTimeOutThreshold = int64(b.Settings.PreTimeout/time.Second), int64(b.Settings.PostTimeout/time.Second)

@@ -44,7 +44,7 @@ func TestBatchOfAnotherRelease(t *testing.T) {
 	}
 }
 
-// TestClaimHidesNoFailure: a pass that waited for its node does not replace a failure.
+// TestClaimHidesNoFailure: a pass that waited for its entry does not replace a failure.
 func TestClaimHidesNoFailure(t *testing.T) {
 	change, batch := records()
 	of := func(verdict string) v1alpha1.CheckVerdict {

@@ -33,9 +33,9 @@ const (
 	CallNone Call = ""
 	// CallSubmit submits an order.
 	CallSubmit Call = "Submit"
-	// CallStart starts a node, a batch's or the order's own, and its PRE check.
+	// CallStart starts a entry, a batch's or the order's own, and its PRE check.
 	CallStart Call = "Start"
-	// CallFinish ends a node and starts its POST check.
+	// CallFinish ends a entry and starts its POST check.
 	CallFinish Call = "Finish"
 	// CallPollPre and CallPollPost ask whether a check has passed.
 	CallPollPre  Call = "PollPre"
@@ -66,7 +66,7 @@ const (
 	// or found the call wrong.
 	AnswerIllegal AnswerKind = "Illegal"
 	// AnswerUnsupported means that the server does not do that in the state the
-	// node is in.
+	// entry is in.
 	AnswerUnsupported AnswerKind = "Unsupported"
 	// AnswerNoCheck means that there is nothing to check.
 	AnswerNoCheck AnswerKind = "NoCheck"
@@ -80,7 +80,7 @@ const (
 // Answer is the server's answer to a call.
 type Answer struct {
 	Kind AnswerKind
-	// NodeID, SkipCheck and URL are of the node that was started.
+	// NodeID, SkipCheck and URL are of the entry that was started.
 	NodeID, URL string
 	SkipCheck   bool
 	// Unconfirmed: the server may have done it all the same.
@@ -101,7 +101,7 @@ const (
 	// maxSpread bounds how much later than it may be a call is made that was not sent,
 	// so that not all of them are made at once.
 	maxSpread = 2 * time.Second
-	// finishRetry is between tries to end a node whose PRE check the server
+	// finishRetry is between tries to end a entry whose PRE check the server
 	// may not have ended yet.
 	finishRetry = time.Second
 	// finishDoubt is how long a refused end may mean that the PRE check has not
@@ -109,7 +109,7 @@ const (
 	finishDoubt = 3 * time.Second
 )
 
-// Calls is what a process knows of its calls about one node. It is memory only:
+// Calls is what a process knows of its calls about one entry. It is memory only:
 // after a restart the server is asked anew, which every call here allows.
 type Calls struct {
 	// Started is when the process began.
@@ -124,7 +124,7 @@ type Calls struct {
 	Last  AnswerKind
 	// Failures in a row.
 	Failures int
-	// Ended: the server has the end of the node.
+	// Ended: the server has the end of the entry.
 	Ended bool
 }
 
@@ -135,7 +135,7 @@ func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
 		c = Calls{Started: c.Started, Ended: c.Ended, Call: call}
 	}
 	if call == CallStart {
-		c.Ended = false // it is another node
+		c.Ended = false // it is another entry
 	}
 	c.Asked = now
 	if a.Kind == AnswerThrottled || a.Unsent {

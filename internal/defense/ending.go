@@ -29,16 +29,16 @@ import (
 )
 
 // What the server is told of releases and batches that end without success. Its
-// nodes take one end, which says whether the change worked and starts the POST
+// entries take one end, which says whether the change worked and starts the POST
 // check. So a release that is stuck or is suspended is not told to have failed: it may
-// go on. When it ends without success, the node of its order and those of its
+// go on. When it ends without success, the entry of its order and those of its
 // batches that have no end yet get one that says so.
 
 const (
-	// nodeEndTime bounds how long the end of an order waits for that of its node.
-	nodeEndTime = 30 * time.Second
-	// nodeEndTimeBefore bounds it where the next attempt waits for the end of the order.
-	nodeEndTimeBefore = 5 * time.Second
+	// entryEndTime bounds how long the end of an order waits for that of its entry.
+	entryEndTime = 30 * time.Second
+	// entryEndTimeBefore bounds it where the next attempt waits for the end of the order.
+	entryEndTimeBefore = 5 * time.Second
 	// askLater is for how long the server is asked for a POST check that had no turn when
 	// the server did not answer, and askEvery how often.
 	askLater = time.Hour
@@ -108,25 +108,25 @@ func HowBatchEnded(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) s
 	}
 }
 
-// NodeIsOpen says that the server has the node of an order that ends without
-// success, and does not have the node's end.
-func NodeIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
+// EntryIsOpen says that the server has the entry of an order that ends without
+// success, and does not have the entry's end.
+func EntryIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
 	return s.OrderNodeID != "" && s.OrderEnd != v1alpha1.FinishSuccess &&
 		(s.OrderStage == v1alpha1.OrderPreSubmitted || s.OrderStage == v1alpha1.OrderPostWait)
 }
 
-// nodeEndsUntil is how long the end of the order waits for that of its node.
-func (o *order) nodeEndsUntil() time.Time {
-	limit := min(nodeEndTime, o.Settings.PostTimeout/2)
+// entryEndsUntil is how long the end of the order waits for that of its entry.
+func (o *order) entryEndsUntil() time.Time {
+	limit := min(entryEndTime, o.Settings.PostTimeout/2)
 	if o.Change.Spec.Release > o.status.ObservedRelease {
-		limit = min(limit, nodeEndTimeBefore)
+		limit = min(limit, entryEndTimeBefore)
 	}
 	return time.Unix(o.status.OrderEndDueTimeUnix, 0).Add(limit)
 }
 
-// endsNode says that the end of the node comes before that of the order.
-func (o *order) endsNode(until time.Time) bool {
-	if !NodeIsOpen(o.status) || !o.Now.Before(until) {
+// endsEntry says that the end of the entry comes before that of the order.
+func (o *order) endsEntry(until time.Time) bool {
+	if !EntryIsOpen(o.status) || !o.Now.Before(until) {
 		return false
 	}
 	switch c := o.Calls; {
@@ -140,7 +140,7 @@ func (o *order) endsNode(until time.Time) bool {
 	}
 }
 
-// takesEnd says that the server has the end of a node, or will never take it. It
+// takesEnd says that the server has the end of a entry, or will never take it. It
 // refuses an end while the PRE check goes on, and one that it has received.
 func takesEnd(answer AnswerKind, c Calls, preEnded bool) bool {
 	switch answer {
@@ -153,9 +153,9 @@ func takesEnd(answer AnswerKind, c Calls, preEnded bool) bool {
 	}
 }
 
-// nodeEnded puts the answer to the end of a node whose order ends into the status.
-func (o *order) nodeEnded(a Answer) {
-	if !NodeIsOpen(o.status) || !takesEnd(a.Kind, o.Calls, o.preAnswered()) {
+// entryEnded puts the answer to the end of a entry whose order ends into the status.
+func (o *order) entryEnded(a Answer) {
+	if !EntryIsOpen(o.status) || !takesEnd(a.Kind, o.Calls, o.preAnswered()) {
 		return
 	}
 	s := o.status
@@ -165,14 +165,14 @@ func (o *order) nodeEnded(a Answer) {
 		"AlterShield Server was notified that the release did not succeed; what its POST check says does not count")
 }
 
-// EndsWithSuccess reports whether the end of a batch's node says that the change worked:
+// EndsWithSuccess reports whether the end of a batch's entry says that the change worked:
 // also the end that is notified when the batch is done, because its PRE check had no
 // verdict in time. That end starts the POST check.
 func EndsWithSuccess(b *v1alpha1.ChangePod) bool {
 	return b.Status.EndDueTimeUnix == 0 || b.Status.Message == string(v1alpha1.ChangePodPreTimeout) && !BatchFails(b)
 }
 
-// owesEnd says that a batch is done and the server is to be told of it: its node
+// owesEnd says that a batch is done and the server is to be told of it: its entry
 // has no end, or is not known to have one, and its pods failed, its POST check had no
 // turn, or the release ended.
 func (b *batch) owesEnd() bool {
@@ -226,7 +226,7 @@ func (b *batch) tellEnd() {
 
 // endTold puts the answer into the status.
 func (b *batch) endTold(a Answer) {
-	// A node whose PRE check still goes on after all this time was lost.
+	// A entry whose PRE check still goes on after all this time was lost.
 	lost := b.Now.Sub(time.Unix(b.status.EndDueTimeUnix, 0)) > b.Settings.PreTimeout+b.Settings.PostTimeout
 	preEnded := b.status.PreVerdict != nil || b.status.PostSubmitTimeUnix != 0 || lost
 	if takesEnd(a.Kind, b.Calls, preEnded) {

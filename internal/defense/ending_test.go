@@ -39,7 +39,7 @@ func endCalls(journal []string) (calls []string) {
 	return calls
 }
 
-// TestEndWithoutSuccess: the nodes of a release that ends without success get an end
+// TestEndWithoutSuccess: the entries of a release that ends without success get an end
 // that says so, once, before the order's, and a release that is only suspended or
 // is stuck gets none yet.
 func TestEndWithoutSuccess(t *testing.T) {
@@ -135,7 +135,7 @@ func TestEndWithoutSuccess(t *testing.T) {
 }
 
 // TestLeftRelease: nothing is written about a release that left the defense, and its
-// node is ended once all the same.
+// entry is ended once all the same.
 func TestLeftRelease(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"POST 1": ""})
@@ -206,7 +206,7 @@ func TestNoSecondEndOfABatch(t *testing.T) {
 }
 
 // TestNextAttemptWaitsShortly: a version that comes again waits but shortly for the end
-// of its order before, whose node takes none while its PRE check goes on.
+// of its order before, whose entry takes none while its PRE check goes on.
 func TestNextAttemptWaitsShortly(t *testing.T) {
 	for name, between := range map[string]time.Duration{"at once": 0, "while the end is tried": 20 * time.Second} {
 		t.Run(name, func(t *testing.T) {

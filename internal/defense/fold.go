@@ -40,9 +40,9 @@ import (
 const (
 	// maxFoldedAtOnce bounds what is read from the API server in one turn.
 	maxFoldedAtOnce = 20
-	// maxRemoving and maxFoldedNodes are the limits of the API.
-	maxRemoving    = 100
-	maxFoldedNodes = 200
+	// maxRemoving and maxFoldedEntries are the limits of the API.
+	maxRemoving      = 100
+	maxFoldedEntries = 200
 	// maxFailedBatches bounds the failed batches of an attempt that stay without their pods.
 	maxFailedBatches = 100
 	// maxEnded bounds the records of earlier releases of a workload that ended.
@@ -156,8 +156,8 @@ func removingIndex(f *v1alpha1.FoldedBatches, b *v1alpha1.ChangePod) int {
 	return slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
 }
 
-// foldedNode finds the node of a batch that was folded; nil when it is none.
-func foldedNode(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedNode {
+// foldedEntry finds the entry of a batch that was folded; nil when it is none.
+func foldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEntry {
 	if s.Folded == nil || id == "" {
 		return nil
 	}
@@ -364,8 +364,8 @@ func (d *release) foldBatch(b *v1alpha1.ChangePod) {
 	f.UnverifiedCount += unverified
 	f.Removing = append(f.Removing, v1alpha1.FoldedBatch{Number: number, UID: string(b.UID), UnverifiedCount: unverified, Failed: len(failed) > 0})
 	if id := b.Status.ChangePodID; id != "" {
-		f.Nodes = append(f.Nodes, v1alpha1.FoldedNode{ID: id})
-		f.Nodes = slices.Delete(f.Nodes, 0, max(len(f.Nodes)-maxFoldedNodes, 0))
+		f.Nodes = append(f.Nodes, v1alpha1.FoldedEntry{ID: id})
+		f.Nodes = slices.Delete(f.Nodes, 0, max(len(f.Nodes)-maxFoldedEntries, 0))
 	}
 	d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
 	isOf := func(r v1alpha1.PodResult) bool {

@@ -30,7 +30,7 @@ import (
 // The ids in a status are input: whoever may write the status of one record can
 // copy the ids of another one into it. The id of an order is recomputed from what
 // it is made of before anything is done with it; the record's UID is part of it,
-// which nobody chooses. The id of a node is the server's: it counts for a batch
+// which nobody chooses. The id of a entry is the server's: it counts for a batch
 // only together with the order that the batch was started under.
 
 // ownOrderID is the id of the order of one attempt of a release; empty where the
@@ -56,9 +56,9 @@ func OwnsOrder(change *v1alpha1.ChangeWorkload) bool {
 	return s.OrderID != "" && s.OrderID == ownOrderID(clusterOf(s.OrderID), change, s.ObservedRelease, s.Attempt)
 }
 
-// OwnsNode says that the node in the status of a batch was started under the order
+// OwnsEntry says that the entry in the status of a batch was started under the order
 // of the attempt that the batch is of.
-func OwnsNode(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
+func OwnsEntry(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
 	s := &batch.Status
 	return change.Namespace == batch.Namespace && metav1.IsControlledBy(batch, change) && s.ChangePodID != "" && s.OrderID != "" &&
 		s.OrderID == ownOrderID(clusterOf(s.OrderID), change, batch.Spec.Release, batch.Spec.Attempt)
@@ -86,15 +86,15 @@ func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	return o.finishPlan()
 }
 
-// ResetBatch has a batch begin again whose status names a node that was not
+// ResetBatch has a batch begin again whose status names a entry that was not
 // started for it. There is no status where nothing is wrong.
 func ResetBatch(in BatchInput) BatchPlan {
 	s := &in.Batch.Status
-	if s.ChangePodID == "" || s.Status == v1alpha1.ChangePodExecuteDone || in.Change == nil || OwnsNode(in.Change, in.Batch) {
+	if s.ChangePodID == "" || s.Status == v1alpha1.ChangePodExecuteDone || in.Change == nil || OwnsEntry(in.Change, in.Batch) {
 		return BatchPlan{}
 	}
 	b := newBatch(in)
-	message := fmt.Sprintf("the status named node %s of order %s, which is not that of this batch: it is checked anew", cut(s.ChangePodID), cut(s.OrderID))
+	message := fmt.Sprintf("the status named order entry %s of order %s, which is not that of this batch: it is checked anew", cut(s.ChangePodID), cut(s.OrderID))
 	b.status.ChangePodID, b.status.OrderID, b.status.URL = "", "", ""
 	b.status.PreSubmitTime, b.status.PreSubmitTimeUnix, b.status.PostSubmitTime, b.status.PostSubmitTimeUnix = "", 0, "", 0
 	b.preWait(v1alpha1.EventForeignID, message)

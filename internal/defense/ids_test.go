@@ -24,7 +24,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// records are a release with its own order, and a batch with its own node.
+// records are a release with its own order, and a batch with its own entry.
 func records() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 	id := OrderID("some-cluster", "web-uid", versionA, 3, 2, "change-uid")
 	change := wrappers.MakeChangeWorkload("ns", "change").UID("change-uid").Of(wrappers.MakeDeployment("ns", "web").UID("web-uid").Obj()).
@@ -37,8 +37,8 @@ func records() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 func TestForeignIDs(t *testing.T) {
 	other := OrderID("some-cluster", "other-uid", versionA, 3, 2, "other-change")
 	for name, test := range map[string]struct {
-		change      func(*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod)
-		order, node bool
+		change       func(*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod)
+		order, entry bool
 		// repaired are the states after the repair, empty where there is none.
 		repairedOrder v1alpha1.OrderStage
 		repairedBatch v1alpha1.ChangePodStatusType
@@ -77,7 +77,7 @@ func TestForeignIDs(t *testing.T) {
 			if got := OwnsOrder(change); got != test.order {
 				t.Errorf("owns the order: %t", got)
 			}
-			if got := OwnsNode(change, batch); got != test.node {
+			if got := OwnsEntry(change, batch); got != test.entry {
 				t.Errorf("owns the node: %t", got)
 			}
 			order := ResetOrder(OrderInput{Now: testNow, Settings: settings.Default(), Change: change, Defended: true}, "some-cluster")
@@ -119,9 +119,9 @@ func TestVerdictOfAnotherOrder(t *testing.T) {
 	}
 }
 
-// TestCallsOfAnotherNode: what was known of the end of one node says nothing of the
+// TestCallsOfAnotherEntry: what was known of the end of one entry says nothing of the
 // next one that is started for the same batch.
-func TestCallsOfAnotherNode(t *testing.T) {
+func TestCallsOfAnotherEntry(t *testing.T) {
 	ended := Calls{Ended: true}
 	if got := ended.After(CallPollPost, Answer{Kind: AnswerNotPassed}, testNow, 0.5); !got.Ended {
 		t.Error("a poll makes it forget that the node has ended")

@@ -180,7 +180,7 @@ func (d *release) failedOrderCheck() *v1alpha1.CheckVerdict {
 	return nil
 }
 
-// failedOrder is the failing verdict on the order itself, or on a node of it
+// failedOrder is the failing verdict on the order itself, or on a entry of it
 // that no batch is known by; nil when there is none.
 func (d *release) failedOrder() *v1alpha1.CheckVerdict {
 	if v := d.failedOrderCheck(); v != nil {
@@ -194,14 +194,14 @@ func (d *release) failedOrder() *v1alpha1.CheckVerdict {
 	return nil
 }
 
-// orphaned says that nothing will claim a verdict: its node is no batch's.
+// orphaned says that nothing will claim a verdict: its entry is no batch's.
 func (d *release) orphaned(u *v1alpha1.UnclaimedVerdict) bool {
-	return u.Orphaned && foldedNode(d.status, u.NodeID) == nil &&
+	return u.Orphaned && foldedEntry(d.status, u.NodeID) == nil &&
 		!slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool { return b.Status.ChangePodID == u.NodeID })
 }
 
 // markOrphans marks the failing verdicts that came while no start was under way that made
-// their node: the process died, or the answer was lost, when it was made. A batch that is
+// their entry: the process died, or the answer was lost, when it was made. A batch that is
 // made later changes nothing of that.
 func (d *release) markOrphans() {
 	if d.mayKnowMore() {
@@ -215,7 +215,7 @@ func (d *release) markOrphans() {
 }
 
 // mayKnowMore says that a start is under way, of the order or of a batch, whose answer
-// names a node.
+// names a entry.
 func (d *release) mayKnowMore() bool {
 	if d.status.OrderNodeID == "" && (d.status.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(d.status.OrderStage)) && d.status.OrderStage != v1alpha1.OrderEnded {
 		return true
@@ -240,7 +240,7 @@ func (d *release) describeOrder() string {
 		}
 		s = "the POST check of the order failed: " + v.Verdict
 	default:
-		s = fmt.Sprintf("a check of node %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
+		s = fmt.Sprintf("a check of order entry %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
 	}
 	if v.Message != "" {
 		s += ": " + cut(v.Message)
@@ -389,19 +389,19 @@ func (o *order) follow() {
 		o.submit()
 	default:
 		o.claim()
-		n := o.node()
+		n := o.entry()
 		t, call, wait := n.next(o.Now, o.Calls)
 		o.plan.Call, o.plan.RequeueAfter, o.plan.Last = call, wait, n.isLast(call, o.Now)
 		o.take(t, Answer{})
 	}
 }
 
-// node is the order as one of the server's nodes.
-func (o *order) node() *node {
+// entry is the order as one of the server's entries.
+func (o *order) entry() *entry {
 	s := o.status
 	const kind = v1alpha1.StepPostChecked
 	fails, _ := o.Settings.ServerSilence()
-	n := &node{
+	n := &entry{
 		id: s.OrderNodeID, seed: s.OrderID + string(v1alpha1.StagePre),
 		pre:         check{since: unixOrZero(s.OrderPreSubmitTimeUnix), limit: o.Settings.PreTimeout, verdict: s.OrderPreVerdict},
 		post:        check{since: unixOrZero(s.OrderPostSubmitTimeUnix), limit: o.Settings.PostTimeout, verdict: s.OrderPostVerdict},
@@ -414,20 +414,20 @@ func (o *order) node() *node {
 	}
 	switch s.OrderStage {
 	case v1alpha1.OrderPreWait:
-		n.stage, n.pre.since = nodeToStart, unixOrZero(s.OrderSubmitTimeUnix)
+		n.stage, n.pre.since = entryToStart, unixOrZero(s.OrderSubmitTimeUnix)
 	case v1alpha1.OrderPreSubmitted:
-		n.stage = nodePre
+		n.stage = entryPre
 	case v1alpha1.OrderPostWait:
-		n.stage, n.post.since = nodeToFinish, unixOrZero(s.OrderPostDueTimeUnix)
+		n.stage, n.post.since = entryToFinish, unixOrZero(s.OrderPostDueTimeUnix)
 	case v1alpha1.OrderPostSubmitted:
-		n.stage, n.seed = nodePost, s.OrderID+string(v1alpha1.StagePost)
+		n.stage, n.seed = entryPost, s.OrderID+string(v1alpha1.StagePost)
 	default:
-		n.stage = nodeIdle
+		n.stage = entryIdle
 	}
 	return n
 }
 
-// take writes down what becomes of the order's node.
+// take writes down what becomes of the order's entry.
 func (o *order) take(t turn, a Answer) {
 	s := o.status
 	if t.reason == v1alpha1.ReasonRefused {
@@ -437,7 +437,7 @@ func (o *order) take(t turn, a Answer) {
 	case turnNone:
 	case turnStarted:
 		if s.OrderStage == v1alpha1.OrderPreSubmitted {
-			o.step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonStartedAgain, lostNode(s.OrderNodeID, a.NodeID))
+			o.step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonStartedAgain, lostEntry(s.OrderNodeID, a.NodeID))
 		} else {
 			s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
 			o.step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
@@ -527,8 +527,8 @@ func notAccepted(s *v1alpha1.ChangeWorkloadStatus, limit time.Duration) string {
 	return said
 }
 
-// claim takes the verdicts that arrived before their node was known: those on
-// the order's node, and those on another node of the order, whose start was
+// claim takes the verdicts that arrived before their entry was known: those on
+// the order's entry, and those on another entry of the order, whose start was
 // repeated when nobody knew that it had been received.
 func (o *order) claim() {
 	s := o.status
@@ -607,7 +607,7 @@ func (o *order) end() {
 	deadline := time.Unix(s.OrderEndDueTimeUnix, 0).Add(o.Settings.PostTimeout)
 	if o.Now.Before(deadline) {
 		call := CallEnd
-		if until := o.nodeEndsUntil(); o.endsNode(until) {
+		if until := o.entryEndsUntil(); o.endsEntry(until) {
 			call, deadline = CallFinish, until
 		}
 		o.plan.Call, o.plan.RequeueAfter = o.Calls.next(call, o.Now, deadline)
@@ -637,21 +637,21 @@ func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
 			o.submitted(a)
 		}
 	case CallStart:
-		if s := o.status; a.Kind == AnswerDone && s.OrderStage == v1alpha1.OrderPostWait && o.node().mayStartAgain(in.Now) {
-			s.OrderNodeID = a.NodeID // a second node, whose verdict came before this answer
+		if s := o.status; a.Kind == AnswerDone && s.OrderStage == v1alpha1.OrderPostWait && o.entry().mayStartAgain(in.Now) {
+			s.OrderNodeID = a.NodeID // a second entry, whose verdict came before this answer
 			break
 		}
-		o.take(o.node().said(call, a, in.Now), a)
+		o.take(o.entry().said(call, a, in.Now), a)
 	case CallEnd:
 		o.ended(a)
 	case CallFinish:
 		if o.status.OrderEnd != "" {
-			o.nodeEnded(a)
+			o.entryEnded(a)
 			break
 		}
-		o.take(o.node().said(call, a, in.Now), a)
+		o.take(o.entry().said(call, a, in.Now), a)
 	default:
-		o.take(o.node().said(call, a, in.Now), a)
+		o.take(o.entry().said(call, a, in.Now), a)
 	}
 	return o.finishPlan()
 }
@@ -716,8 +716,8 @@ func (o *order) ended(a Answer) {
 	case AnswerThrottled:
 	case AnswerDone, AnswerDuplicate:
 		message := "AlterShield Server was notified that the order ended as " + string(o.status.OrderEnd)
-		if NodeIsOpen(o.status) {
-			message += "; it did not take the end of the order's node, which stays open there"
+		if EntryIsOpen(o.status) {
+			message += "; it did not take the end of the entry of the order, which stays open there"
 		}
 		o.status.OrderStage = v1alpha1.OrderEnded
 		o.step(v1alpha1.StepEnded, metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)

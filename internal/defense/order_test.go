@@ -1036,10 +1036,10 @@ func byCheck(given map[string]string) func(string) string {
 	}
 }
 
-// TestVerdictOnANodeNobodyKnows: the process dies after the server made a node
+// TestVerdictOnAnEntryNobodyKnows: the process dies after the server made a node
 // and delivered a verdict on it. The start is repeated, and what was
 // acknowledged still counts.
-func TestVerdictOnANodeNobodyKnows(t *testing.T) {
+func TestVerdictOnAnEntryNobodyKnows(t *testing.T) {
 	for _, check := range []string{"order", "1"} {
 		t.Run(check, func(t *testing.T) {
 			d := newDefended(1)

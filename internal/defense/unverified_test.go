@@ -227,12 +227,12 @@ func TestNotFoldedWhilePostIsDue(t *testing.T) {
 	}
 }
 
-// TestLostNode: a node that the server does not know when half of the time is over is
+// TestLostEntry: a entry that the server does not know when half of the time is over is
 // started again, once, and has the time that is left.
-func TestLostNode(t *testing.T) {
+func TestLostEntry(t *testing.T) {
 	for _, about := range []string{"order", "1"} {
 		for name, test := range map[string]struct {
-			lost   int // nodes of it
+			lost   int // entries of it
 			early  bool
 			answer AnswerKind
 			want   v1alpha1.ChangeWorkloadStatusType
@@ -273,7 +273,7 @@ func TestLostNode(t *testing.T) {
 				if n := count(d.server.journal, start); s.Status != test.want || n < 2 || n > test.starts {
 					t.Errorf("status %s after %d starts, want %s and %d\n%v", s.Status, n, test.want, test.starts, d.server.journal)
 				}
-				// The node that goes on is the one that the server knows.
+				// The entry that goes on is the one that the server knows.
 				known := map[string]string{"order": s.OrderNodeID, "1": d.in.Batches[0].Status.ChangePodID}[about]
 				if last := slices.Index(d.server.nodes, about) + 1; test.lost == 1 && test.answer == AnswerDone && known != fmt.Sprintf("node-%d", last) {
 					t.Errorf("it goes on at %s, want node-%d of %v", known, last, d.server.nodes)
@@ -286,9 +286,9 @@ func TestLostNode(t *testing.T) {
 	}
 }
 
-// TestLostNodeOfANewProcess: a process that begins while a check runs asks for it at once. Where the
-// server does not know the node, it is started again at half of the time, and not before.
-func TestLostNodeOfANewProcess(t *testing.T) {
+// TestLostEntryOfANewProcess: a process that begins while a check runs asks for it at once. Where the
+// server does not know the entry, it is started again at half of the time, and not before.
+func TestLostEntryOfANewProcess(t *testing.T) {
 	for _, about := range []string{"order", "1"} {
 		for name, second := range map[string]AnswerKind{"started again": AnswerDone, "and the server does not answer": AnswerRetry} {
 			t.Run(about+" "+name, func(t *testing.T) {
@@ -322,13 +322,13 @@ func TestLostNodeOfANewProcess(t *testing.T) {
 	}
 }
 
-// TestSecondStartAnsweredLate: the PRE verdict on the first node of a batch arrives while the
-// second start is under way. The batch goes on at the second node, whose PRE check began just now.
+// TestSecondStartAnsweredLate: the PRE verdict on the first entry of a batch arrives while the
+// second start is under way. The batch goes on at the second entry, whose PRE check began just now.
 func TestSecondStartAnsweredLate(t *testing.T) {
 	for _, status := range []v1alpha1.ChangePodStatusType{v1alpha1.ChangePodPostSubmitted, v1alpha1.ChangePodPostWait} {
 		for name, test := range map[string]struct {
 			answer Answer
-			node   string
+			entry  string
 			status v1alpha1.ChangePodStatusType
 		}{
 			"another node":     {Answer{Kind: AnswerDone, NodeID: "second"}, "second", v1alpha1.ChangePodPostSubmitted},
@@ -352,11 +352,11 @@ func TestSecondStartAnsweredLate(t *testing.T) {
 				if plan := AnswerBatch(d.batchInput(0), CallStart, test.answer); plan.Status != nil {
 					*s = *plan.Status
 				}
-				if s.ChangePodID != test.node || s.Status != test.status || s.PreSubmitTimeUnix != submitted {
+				if s.ChangePodID != test.entry || s.Status != test.status || s.PreSubmitTimeUnix != submitted {
 					t.Errorf("%s at node %q, PRE submitted at %d; want %s at %q, %d",
-						s.Status, s.ChangePodID, s.PreSubmitTimeUnix, test.status, test.node, submitted)
+						s.Status, s.ChangePodID, s.PreSubmitTimeUnix, test.status, test.entry, submitted)
 				}
-				if test.node == "second" && s.PostSubmitTimeUnix != d.in.Now.Unix() {
+				if test.entry == "second" && s.PostSubmitTimeUnix != d.in.Now.Unix() {
 					t.Error("its POST check counts from before its start")
 				}
 			})
@@ -365,7 +365,7 @@ func TestSecondStartAnsweredLate(t *testing.T) {
 }
 
 // TestOtherReplicaStarts: two replicas start a batch and an order. The answer that is stored first
-// stands: its node may have had a verdict.
+// stands: its entry may have had a verdict.
 func TestOtherReplicaStarts(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
@@ -384,7 +384,7 @@ func TestOtherReplicaStarts(t *testing.T) {
 	}
 }
 
-// TestVerdictBeforeSecondStart: a failing verdict on a node that no batch has yet does not
+// TestVerdictBeforeSecondStart: a failing verdict on a entry that no batch has yet does not
 // suspend the release while the second start of a batch may be under way.
 func TestVerdictBeforeSecondStart(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -414,9 +414,9 @@ func TestVerdictBeforeSecondStart(t *testing.T) {
 	}
 }
 
-// TestEndOfALostNode: the server no longer knows the node of a batch whose PRE check had no
+// TestEndOfALostEntry: the server no longer knows the entry of a batch whose PRE check had no
 // verdict. Its end is given up, and the batch is folded.
-func TestEndOfALostNode(t *testing.T) {
+func TestEndOfALostEntry(t *testing.T) {
 	d := newDefended(2)
 	d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
 	d.server.answer = func(call string) *Answer {

@@ -25,7 +25,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// maxUnclaimed bounds the verdicts that wait for their nodes to be known.
+// maxUnclaimed bounds the verdicts that wait for their entries to be known.
 const maxUnclaimed = 50
 
 // Delivered is a verdict the server delivered.
@@ -84,8 +84,8 @@ const (
 	PlacementFull Placement = "Full"
 )
 
-// PlaceOnBatch puts a verdict on a node of the server into the status of the
-// batch that node is.
+// PlaceOnBatch puts a verdict on a entry of the server into the status of the
+// batch that entry is.
 func PlaceOnBatch(s *v1alpha1.ChangePodStatus, d Delivered, now time.Time) Placement {
 	switch {
 	case s.ChangePodID == "" || s.ChangePodID != d.NodeID || s.OrderID != d.OrderID:
@@ -167,14 +167,14 @@ func AwaitsOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered) bool {
 	}
 }
 
-// PlaceOnRelease puts a verdict on a node of the server into the status of the
+// PlaceOnRelease puts a verdict on a entry of the server into the status of the
 // release whose order has it: on the order itself, or among those that wait for
-// their node to be known.
+// their entry to be known.
 func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time) Placement {
 	if s.OrderID != d.OrderID {
 		return PlacementElsewhere
 	}
-	// Also one on another node of the order: its start was repeated when nobody
+	// Also one on another entry of the order: its start was repeated when nobody
 	// knew that it had been received.
 	if s.OrderNodeID != "" && (s.OrderNodeID == d.NodeID || d.OfOrder) {
 		switch {
@@ -186,7 +186,7 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 			return place(&s.OrderPostVerdict, d, now)
 		}
 	}
-	if n := foldedNode(s, d.NodeID); n != nil {
+	if n := foldedEntry(s, d.NodeID); n != nil {
 		if !VerdictFails(d.Verdict) || n.Verdict != "" {
 			return PlacementKnown
 		}

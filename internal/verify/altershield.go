@@ -35,7 +35,7 @@ import (
 )
 
 // AlterShield verifies by AlterShield Server: a release is an order there, and a
-// batch one of its nodes. How far they have come is in fields of the status that
+// batch one of its entries. How far they have come is in fields of the status that
 // are older than status.checks. Without a server it says that nobody was asked.
 type AlterShield struct {
 	view   cluster.View
@@ -46,7 +46,7 @@ type AlterShield struct {
 	// ChangeWorkload.
 	batches *callMemory
 	ended   *endedOrders
-	nodes   *nodes
+	entries *entries
 }
 
 var _ Provider = &AlterShield{}
@@ -57,7 +57,7 @@ func NewAlterShield(c *cluster.Cluster, server *Server, spread func() float64) *
 	return &AlterShield{
 		view: c.View, clock: c.Clock, server: server,
 		orders: newCallMemory(c.Clock, spread), batches: newCallMemory(c.Clock, spread), ended: newEndedOrders(),
-		nodes: newNodes(c.View),
+		entries: newEntries(c.View),
 	}
 }
 
@@ -151,7 +151,7 @@ func (p *AlterShield) answeredOfBatch(s Subject, a answered) Step {
 // callOfBatch makes a call about a batch. Its error is of reading, never of the
 // call.
 func (p *AlterShield) callOfBatch(ctx context.Context, s *Subject, call defense.Call) (defense.Answer, error) {
-	if refusal, err := p.nodes.refuse(ctx, call, s.Batch, s.Batch.Status.ChangePodID); refusal != nil || err != nil {
+	if refusal, err := p.entries.refuse(ctx, call, s.Batch, s.Batch.Status.ChangePodID); refusal != nil || err != nil {
 		return ptr.Deref(refusal, defense.Answer{}), err
 	}
 	switch call {
@@ -164,12 +164,12 @@ func (p *AlterShield) callOfBatch(ctx context.Context, s *Subject, call defense.
 		a := p.server.startKnown(ctx, s.Release, about, known, func() defense.Answer {
 			return p.server.startBatch(ctx, s.Release, s.Batch, p.clock.Now())
 		})
-		p.nodes.started(s.Batch, a.NodeID)
+		p.entries.started(s.Batch, a.NodeID)
 		return a, nil
 	case defense.CallFinish:
-		if s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && !defense.OwnsNode(s.Release, s.Batch) {
+		if s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && !defense.OwnsEntry(s.Release, s.Batch) {
 			metrics.ForeignID("node")
-			return defense.Answer{Kind: defense.AnswerRefused, Message: "the node was not started for this batch"}, nil
+			return defense.Answer{Kind: defense.AnswerRefused, Message: "the order entry was not started for this batch"}, nil
 		}
 		return p.server.finishBatch(ctx, s.Release, s.Batch, p.clock.Now()), nil
 	case defense.CallPollPre:
@@ -257,7 +257,7 @@ func (p *AlterShield) answeredOfOrder(s Subject, a answered) Step {
 // call.
 func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.Call) (defense.Answer, error) {
 	change := s.Release
-	if refusal, err := p.nodes.refuse(ctx, call, change, change.Status.OrderNodeID); refusal != nil || err != nil {
+	if refusal, err := p.entries.refuse(ctx, call, change, change.Status.OrderNodeID); refusal != nil || err != nil {
 		return ptr.Deref(refusal, defense.Answer{}), err
 	}
 	switch call {
@@ -272,10 +272,10 @@ func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.
 		a := p.server.startKnown(ctx, change, about, p.orderInput(s).Calls, func() defense.Answer {
 			return p.server.startOrder(ctx, change, about, p.clock.Now())
 		})
-		p.nodes.started(change, a.NodeID)
+		p.entries.started(change, a.NodeID)
 		return a, nil
 	case defense.CallFinish:
-		return p.ended.endNode(change.Status.OrderNodeID, func() defense.Answer {
+		return p.ended.endEntry(change.Status.OrderNodeID, func() defense.Answer {
 			return p.server.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), p.clock.Now())
 		}), nil
 	case defense.CallPollPre:
@@ -318,7 +318,7 @@ func kindOf(change *v1alpha1.ChangeWorkload) (apiVersion, kind string) {
 }
 
 // EndGone ends the order of a release whose record is gone, of which there is only
-// what its last status said, and why it ended. Its node is ended with it, where it is
+// what its last status said, and why it ended. Its entry is ended with it, where it is
 // open and this process has not ended it, in one try. It is called again after the time it returns, if any.
 func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload, why string) time.Duration {
 	s := &gone.Status
@@ -327,8 +327,8 @@ func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload
 		return wait
 	}
 	answer := p.ended.end(s.OrderID, func() defense.Answer {
-		if defense.NodeIsOpen(s) && !p.ended.hasNode(s.OrderNodeID) {
-			refusal, err := p.nodes.refuse(ctx, defense.CallFinish, gone, s.OrderNodeID)
+		if defense.EntryIsOpen(s) && !p.ended.hasEntry(s.OrderNodeID) {
+			refusal, err := p.entries.refuse(ctx, defense.CallFinish, gone, s.OrderNodeID)
 			if refusal == nil && err == nil {
 				logCall(ctx, defense.CallFinish, p.server.finishOrder(ctx, gone, why, now), s.OrderID)
 			}
@@ -356,7 +356,7 @@ func logCall(ctx context.Context, call defense.Call, a defense.Answer, order str
 	case defense.AnswerThrottled, defense.AnswerNotPassed:
 		l.V(1).Info("called AlterShield Server")
 	case defense.AnswerDone, defense.AnswerDuplicate:
-		l.Info("called AlterShield Server", "node", a.NodeID)
+		l.Info("called AlterShield Server", "orderEntry", a.NodeID)
 	case defense.AnswerRetry, defense.AnswerDenied, defense.AnswerIllegal, defense.AnswerUnsupported, defense.AnswerNoCheck, defense.AnswerUnprocessable, defense.AnswerRefused:
 		l.Info("AlterShield Server did not do as it was asked", "message", a.Message)
 	}

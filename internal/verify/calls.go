@@ -27,7 +27,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// callMemory is what this process knows of its calls about the nodes of one
+// callMemory is what this process knows of its calls about the entries of one
 // kind of object: when the next try is due, and when it last asked. It may be
 // lost at any time.
 type callMemory struct {

@@ -25,36 +25,36 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// endedOrders remembers the orders that this process has ended, and their nodes: the
+// endedOrders remembers the orders that this process has ended, and their entries: the
 // record of a release may go before that is written into it.
 type endedOrders struct {
 	mu    sync.Mutex
 	cache *lru.Cache
-	// nodes are those of orders whose ends were sent and not refused since, also
+	// entries are those of orders whose ends were sent and not refused since, also
 	// while the answer is awaited.
-	nodes *lru.Cache
+	entries *lru.Cache
 }
 
 const maxEndedOrders = 10_000
 
 func newEndedOrders() *endedOrders {
-	return &endedOrders{cache: lru.New(maxEndedOrders), nodes: lru.New(maxEndedOrders)}
+	return &endedOrders{cache: lru.New(maxEndedOrders), entries: lru.New(maxEndedOrders)}
 }
 
-// endNode makes the call that ends the node of an order, and remembers it where the
+// endEntry makes the call that ends the entry of an order, and remembers it where the
 // server took the end.
-func (e *endedOrders) endNode(node string, call func() defense.Answer) defense.Answer {
-	e.nodes.Add(node, nil)
+func (e *endedOrders) endEntry(entry string, call func() defense.Answer) defense.Answer {
+	e.entries.Add(entry, nil)
 	a := call()
 	if a.Kind != defense.AnswerDone && a.Kind != defense.AnswerDuplicate {
-		e.nodes.Remove(node)
+		e.entries.Remove(entry)
 	}
 	return a
 }
 
-// hasNode says that this process has ended a node, or does so at this moment.
-func (e *endedOrders) hasNode(node string) bool {
-	_, ended := e.nodes.Get(node)
+// hasEntry says that this process has ended a entry, or does so at this moment.
+func (e *endedOrders) hasEntry(entry string) bool {
+	_, ended := e.entries.Get(entry)
 	return ended
 }
 

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// TestEndGone: the node of an order whose record is gone is ended with it, unless that
+// TestEndGone: the entry of an order whose record is gone is ended with it, unless that
 // was done before the record went: the last status does not say so where the release
 // had left the defense, as it has when its workload is deleted.
 func TestEndGone(t *testing.T) {
@@ -71,7 +71,7 @@ func TestEndGone(t *testing.T) {
 					t.Errorf("waits for %s", wait)
 				}
 			}
-			if nodes, orders := sim.Journal().Requests(altershield.ActionFinishNode), sim.Journal().Ends(change.Status.OrderID); len(nodes) != 1 || len(orders) != 1 {
+			if entries, orders := sim.Journal().Requests(altershield.ActionFinishNode), sim.Journal().Ends(change.Status.OrderID); len(entries) != 1 || len(orders) != 1 {
 				t.Errorf("want one end of the node and one of the order:\n%s", sim.Journal())
 			}
 		})

@@ -204,7 +204,7 @@ func (s *Server) startOrder(ctx context.Context, change *v1alpha1.ChangeWorkload
 	}))
 }
 
-// startKnown starts a node of an order the server should know. When it says
+// startKnown starts a entry of an order the server should know. When it says
 // that it does not, it may have forgotten the order: that is submitted once
 // more, and only then it is the step that is not configured.
 func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload, about released, known defense.Calls, start func() defense.Answer) defense.Answer {
@@ -299,7 +299,7 @@ func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkloa
 	return answerOf(err)
 }
 
-// finishOrder notifies the end of the order's node: its pods are released and passed,
+// finishOrder notifies the end of the order's entry: its pods are released and passed,
 // or, when the order ends without that, why.
 func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, why string, now time.Time) defense.Answer {
 	success, msg := change.Status.OrderEnd == "", fmt.Sprintf("pods released and verified: %d", change.Status.PassCount)

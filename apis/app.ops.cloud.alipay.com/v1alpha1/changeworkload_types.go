@@ -460,7 +460,7 @@ type FoldedBatches struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=200
 	// +listType=atomic
-	Nodes []FoldedNode `json:"nodes,omitempty"`
+	Nodes []FoldedEntry `json:"nodes,omitempty"`
 }
 
 // FoldedBatch is a batch whose counts are kept already, and that is removed.
@@ -479,8 +479,8 @@ type FoldedBatch struct {
 	Failed bool `json:"failed,omitempty"`
 }
 
-// FoldedNode is the node of a batch that was removed.
-type FoldedNode struct {
+// FoldedEntry is the node of a batch that was removed.
+type FoldedEntry struct {
 	// ID is the server's id of the node.
 	// +kubebuilder:validation:MaxLength=256
 	ID string `json:"id"`

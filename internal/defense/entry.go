@@ -26,23 +26,23 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// nodeStage is how far a node has come on AlterShield Server.
-type nodeStage int
+// entryStage is how far a entry has come on AlterShield Server.
+type entryStage int
 
 const (
-	// nodeIdle: nothing is to be done about it.
-	nodeIdle nodeStage = iota
-	// nodeToStart: its start is to be notified.
-	nodeToStart
-	// nodePre: its PRE check runs.
-	nodePre
-	// nodeToFinish: its PRE check is over, and its end is to be notified.
-	nodeToFinish
-	// nodePost: its POST check runs.
-	nodePost
+	// entryIdle: nothing is to be done about it.
+	entryIdle entryStage = iota
+	// entryToStart: its start is to be notified.
+	entryToStart
+	// entryPre: its PRE check runs.
+	entryPre
+	// entryToFinish: its PRE check is over, and its end is to be notified.
+	entryToFinish
+	// entryPost: its POST check runs.
+	entryPost
 )
 
-// check is the PRE or the POST check of a node.
+// check is the PRE or the POST check of a entry.
 type check struct {
 	// since is when it was submitted or, before that, first tried to be; zero
 	// when it was not tried.
@@ -80,13 +80,13 @@ func deliveredAsPass(v *v1alpha1.CheckVerdict) bool {
 // nothingToCheck explains a check that the server skips.
 const nothingToCheck = "AlterShield Server said so"
 
-// node is a check with a beginning, a deadline and a verdict, twice: its PRE
+// entry is a check with a beginning, a deadline and a verdict, twice: its PRE
 // check begins with its start, and its POST check with its end. Batches are
-// nodes, and so are orders. The machine says what comes next; whose node it is
+// entries, and so are orders. The machine says what comes next; whose entry it is
 // writes it down in words of its own.
-type node struct {
-	stage nodeStage
-	// id is the server's id of the node; empty while it has none. seed spreads
+type entry struct {
+	stage entryStage
+	// id is the server's id of the entry; empty while it has none. seed spreads
 	// the polls of many.
 	id, seed  string
 	pre, post check
@@ -96,11 +96,11 @@ type node struct {
 	// delivers a pass also when its check ran into its own timeout, and only a poll
 	// tells the one from the other.
 	confirm bool
-	// again: it is the second node, because the server lost the first one.
+	// again: it is the second entry, because the server lost the first one.
 	again bool
 	// held: its end must not be notified yet.
 	held bool
-	// early: nodePost is written before the end is notified, so that one write
+	// early: entryPost is written before the end is notified, so that one write
 	// says both that the PRE check passed and that the POST check runs. Whether
 	// the end was notified is in the memory of the process; another one notifies
 	// it again, which the server refuses as done before.
@@ -111,7 +111,7 @@ type node struct {
 	doubted bool
 }
 
-// turn is what becomes of a node.
+// turn is what becomes of a entry.
 type turn struct {
 	to              turnKind
 	reason, message string
@@ -119,7 +119,7 @@ type turn struct {
 	answered bool
 }
 
-// turnKind is a way in which a node goes on.
+// turnKind is a way in which a entry goes on.
 type turnKind int
 
 const (
@@ -143,19 +143,19 @@ func (t turn) passed() bool {
 	return t.reason == v1alpha1.ReasonPassed || t.reason == v1alpha1.ReasonSkipped
 }
 
-// next says what becomes of a node by what is known now; where nothing does,
+// next says what becomes of a entry by what is known now; where nothing does,
 // which call to make, or how long to wait.
-func (n *node) next(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
+func (n *entry) next(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
 	switch n.stage {
-	case nodeIdle:
-	case nodeToStart:
+	case entryIdle:
+	case entryToStart:
 		if n.pre.overdue(now) && calls.triedSince(CallStart, n.pre.deadline(now)) {
 			return turn{to: turnPreOver, reason: v1alpha1.ReasonNotSubmitted, message: "the PRE check could not be submitted within " + n.pre.limit.String()}, CallNone, 0
 		}
 		call, wait = calls.next(CallStart, now, n.pre.deadline(now))
-	case nodePre:
+	case entryPre:
 		return n.await(now, calls, v1alpha1.StagePre)
-	case nodeToFinish:
+	case entryToFinish:
 		switch {
 		case n.post.verdict != nil:
 			// The end was received, and the process died before it could store
@@ -167,10 +167,10 @@ func (n *node) next(now time.Time, calls Calls) (t turn, call Call, wait time.Du
 			return turn{to: turnPostOver, reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true}, CallNone, 0
 		case n.id == "":
 			// Its start was refused: there is nothing to end, as was told then.
-			return turn{to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the server has no node of it", answered: true}, CallNone, 0
+			return turn{to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the server has no order entry of it", answered: true}, CallNone, 0
 		}
 		return n.finish(now, calls)
-	case nodePost:
+	case entryPost:
 		if n.post.verdict == nil && n.early && !calls.Ended {
 			return n.finish(now, calls)
 		}
@@ -180,7 +180,7 @@ func (n *node) next(now time.Time, calls Calls) (t turn, call Call, wait time.Du
 }
 
 // isLast reports whether a call is made when the time for it is over.
-func (n *node) isLast(call Call, now time.Time) bool {
+func (n *entry) isLast(call Call, now time.Time) bool {
 	switch call {
 	case CallStart, CallPollPre:
 		return n.pre.overdue(now)
@@ -191,8 +191,8 @@ func (n *node) isLast(call Call, now time.Time) bool {
 	}
 }
 
-// finish notifies the end of a node.
-func (n *node) finish(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
+// finish notifies the end of a entry.
+func (n *entry) finish(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
 	if n.post.overdue(now) && calls.triedSince(CallFinish, n.post.deadline(now)) {
 		return turn{to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the POST check could not be submitted within " + n.post.limit.String()}, CallNone, 0
 	}
@@ -203,14 +203,14 @@ func (n *node) finish(now time.Time, calls Calls) (t turn, call Call, wait time.
 // mayBeFinished says that a refused end means that it was received before. The
 // server refuses so, too, for as long as it has not ended the PRE check itself;
 // the time distinguishes them.
-func (n *node) mayBeFinished(now time.Time) bool {
-	return n.unconfirmed || n.doubted || n.stage == nodePost && now.Sub(n.post.since) >= finishDoubt
+func (n *entry) mayBeFinished(now time.Time) bool {
+	return n.unconfirmed || n.doubted || n.stage == entryPost && now.Sub(n.post.since) >= finishDoubt
 }
 
 // await waits for the verdict on a check that runs, asks for it from half of its
 // time on, and gives up when the time is over. A pass that is to be confirmed is
 // asked for from when it comes.
-func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (turn, Call, time.Duration) {
+func (n *entry) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (turn, Call, time.Duration) {
 	c, over, poll := &n.pre, turnPreOver, CallPollPre
 	if stage == v1alpha1.StagePost {
 		c, over, poll = &n.post, turnPostOver, CallPollPost
@@ -233,7 +233,7 @@ func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (tur
 		return turn{}, call, wait
 	}
 	call, wait, timedOut := calls.await(poll, now, c.since, c.limit, n.seed, unconfirmed)
-	if timedOut || lost { // a poll after the last start would only find the node lost, and start it again
+	if timedOut || lost { // a poll after the last start would only find the entry lost, and start it again
 		reason, message := timeoutOf(calls, stage, c.limit, unconfirmed)
 		return turn{to: over, reason: reason, message: message}, CallNone, 0
 	}
@@ -241,18 +241,18 @@ func (n *node) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (tur
 }
 
 // mayStartAgain reports whether an answer to a start may be to a second one, which is made from half
-// of the time for the PRE check on. An earlier one is of another replica that started the node, too.
-func (n *node) mayStartAgain(now time.Time) bool {
+// of the time for the PRE check on. An earlier one is of another replica that started the entry, too.
+func (n *entry) mayStartAgain(now time.Time) bool {
 	return !n.again && !now.Before(n.secondStart())
 }
 
-func (n *node) secondStart() time.Time { return n.pre.since.Add(n.pre.limit / 2) }
+func (n *entry) secondStart() time.Time { return n.pre.since.Add(n.pre.limit / 2) }
 
-// isLost reports whether the server did not know a node whose PRE check was to go on,
+// isLost reports whether the server did not know a entry whose PRE check was to go on,
 // and no other one was started for it. A server loses one now and then, and polls tell.
-func (n *node) isLost(calls Calls) bool {
+func (n *entry) isLost(calls Calls) bool {
 	switch {
-	case n.stage != nodePre || n.again:
+	case n.stage != entryPre || n.again:
 		return false
 	case calls.Call == CallStart:
 		// The second start was tried; what the first one had as its answer is known.
@@ -262,21 +262,21 @@ func (n *node) isLost(calls Calls) bool {
 	}
 }
 
-// said is what an answer of the server makes of a node.
-func (n *node) said(call Call, a Answer, now time.Time) turn {
+// said is what an answer of the server makes of a entry.
+func (n *entry) said(call Call, a Answer, now time.Time) turn {
 	switch {
-	case call == CallStart && n.stage == nodeToStart:
+	case call == CallStart && n.stage == entryToStart:
 		return afterStart(a)
-	case call == CallStart && n.stage == nodePre && n.mayStartAgain(now):
+	case call == CallStart && n.stage == entryPre && n.mayStartAgain(now):
 		if t := afterStart(a); t.to != turnNotStarted {
 			return t
 		}
 		return turn{}
-	case call == CallFinish && (n.stage == nodeToFinish || n.stage == nodePost && n.early):
+	case call == CallFinish && (n.stage == entryToFinish || n.stage == entryPost && n.early):
 		return n.afterFinish(a, now)
-	case call == CallPollPre && n.stage == nodePre && a.Kind == AnswerDone:
+	case call == CallPollPre && n.stage == entryPre && a.Kind == AnswerDone:
 		return turn{to: turnPreOver, reason: v1alpha1.ReasonPassed, message: n.pre.polled(), answered: true}
-	case call == CallPollPost && n.stage == nodePost && a.Kind == AnswerDone:
+	case call == CallPollPost && n.stage == entryPost && a.Kind == AnswerDone:
 		return turn{to: turnPostOver, reason: v1alpha1.ReasonPassed, message: n.post.polled(), answered: true}
 	default:
 		return turn{}
@@ -302,7 +302,7 @@ func afterStart(a Answer) turn {
 	}
 }
 
-func (n *node) afterFinish(a Answer, now time.Time) turn {
+func (n *entry) afterFinish(a Answer, now time.Time) turn {
 	switch a.Kind {
 	case AnswerDone, AnswerDuplicate:
 		return turn{to: turnFinished, answered: true}
@@ -343,15 +343,15 @@ func doubted(conditions []metav1.Condition, kind string, now time.Time) bool {
 	return c != nil && c.Reason == v1alpha1.ReasonNotYetAccepted && now.Sub(c.LastTransitionTime.Time) >= finishDoubt
 }
 
-// startedAgain says that the node is the second one.
+// startedAgain says that the entry is the second one.
 func startedAgain(conditions []metav1.Condition, kind string) bool {
 	c := meta.FindStatusCondition(conditions, kind)
 	return c != nil && c.Reason == v1alpha1.ReasonStartedAgain
 }
 
-// lostNode explains a second node.
-func lostNode(first, second string) string {
-	return fmt.Sprintf("the server no longer knows node %s; the check goes on at node %s, in the time that is left",
+// lostEntry explains a second entry.
+func lostEntry(first, second string) string {
+	return fmt.Sprintf("the server no longer knows order entry %s; the check continues at order entry %s, in the time that is left",
 		cut(first), cut(second))
 }
 

@@ -32,61 +32,61 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// nodes says whose a node of the server is. The server carries out whatever is
-// asked for a node, whoever's order the request names, so a node that two records
+// entries says whose a entry of the server is. The server carries out whatever is
+// asked for a entry, whoever's order the request names, so a entry that two records
 // name is neither's, unless this process started it and knows.
-type nodes struct {
+type entries struct {
 	view cluster.View
-	// of are the UIDs of the records that nodes were started for.
+	// of are the UIDs of the records that entries were started for.
 	of *lru.Cache
 }
 
-const maxStartedNodes = 10_000
+const maxStartedEntries = 10_000
 
-func newNodes(v cluster.View) *nodes { return &nodes{view: v, of: lru.New(maxStartedNodes)} }
+func newEntries(v cluster.View) *entries { return &entries{view: v, of: lru.New(maxStartedEntries)} }
 
-// started notes that a node was started for a record.
-func (n *nodes) started(record client.Object, node string) {
-	if node != "" {
-		n.of.Add(node, record.GetUID())
+// started notes that a entry was started for a record.
+func (n *entries) started(record client.Object, entry string) {
+	if entry != "" {
+		n.of.Add(entry, record.GetUID())
 	}
 }
 
-// refuse is the answer to a call that ends or asks for a node that is not the record's, or not
+// refuse is the answer to a call that ends or asks for a entry that is not the record's, or not
 // known to be; nil when it is. The call is tried again: whoever copied the id may
 // take it back.
-func (n *nodes) refuse(ctx context.Context, call defense.Call, record client.Object, node string) (*defense.Answer, error) {
+func (n *entries) refuse(ctx context.Context, call defense.Call, record client.Object, entry string) (*defense.Answer, error) {
 	if call != defense.CallFinish && call != defense.CallPollPre && call != defense.CallPollPost {
 		return nil, nil
 	}
-	refused := &defense.Answer{Kind: defense.AnswerRetry, Message: fmt.Sprintf("node %s is in the status of another record, too", node)}
-	if uid, known := n.of.Get(node); known {
+	refused := &defense.Answer{Kind: defense.AnswerRetry, Message: fmt.Sprintf("order entry %s is in the status of another record, too", entry)}
+	if uid, known := n.of.Get(entry); known {
 		if uid == record.GetUID() {
 			return nil, nil
 		}
 		metrics.ForeignID("node")
-		log.FromContext(ctx).Info("the status of a record names a node that was started for another one", "node", node, "startedFor", uid)
+		log.FromContext(ctx).Info("the status of a record names an order entry that was started for another one", "orderEntry", entry, "startedFor", uid)
 		return refused, nil
 	}
-	others, err := n.others(ctx, record.GetUID(), node)
+	others, err := n.others(ctx, record.GetUID(), entry)
 	if err != nil || len(others) == 0 {
 		return nil, err
 	}
 	metrics.ForeignID("node")
-	log.FromContext(ctx).Info("several records name one node of the server, and none of them gets it", "node", node, "others", others)
+	log.FromContext(ctx).Info("several records name one order entry, and none of them gets it", "orderEntry", entry, "others", others)
 	return refused, nil
 }
 
-// others are the other records that name a node.
-func (n *nodes) others(ctx context.Context, uid types.UID, node string) (others []string, err error) {
-	by := client.MatchingFields{workload.IndexByNode: node}
+// others are the other records that name a entry.
+func (n *entries) others(ctx context.Context, uid types.UID, entry string) (others []string, err error) {
+	by := client.MatchingFields{workload.IndexByNode: entry}
 	var batches v1alpha1.ChangePodList
 	var releases v1alpha1.ChangeWorkloadList
 	if err := n.view.Cached.List(ctx, &batches, by, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("find the changepods of node %s: %w", node, err)
+		return nil, fmt.Errorf("find the changepods of order entry %s: %w", entry, err)
 	}
 	if err := n.view.Cached.List(ctx, &releases, by, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("find the changeworkloads of node %s: %w", node, err)
+		return nil, fmt.Errorf("find the changeworkloads of order entry %s: %w", entry, err)
 	}
 	for i := range batches.Items {
 		if batches.Items[i].UID != uid {
