@@ -167,7 +167,7 @@ func (r *DefensePolicyReconciler) tooMany(ctx context.Context, namespace string,
 				continue
 			}
 			is, known := w.GetNamespace()+"/"+w.GetName(), over[name]
-			if p := byName[name]; known == "" || !policy.ToldFor(p, known) && (is < known || policy.ToldFor(p, is)) {
+			if p := byName[name]; known == "" || !policy.ReportedFor(p, known) && (is < known || policy.ReportedFor(p, is)) {
 				over[name] = is
 			}
 		}

@@ -291,7 +291,7 @@ func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *
 	in = defense.WorkloadInput{Now: r.Clock.Now(), Workload: w, Enrolled: ns.Enrolled}
 	key := workload.Key{GroupKind: w.GVK.GroupKind(), NamespacedName: types.NamespacedName{Namespace: w.Namespace, Name: w.Name}}
 	if !in.Enrolled {
-		if err := r.sight(ctx, key, w); err != nil {
+		if err := r.seeOutside(ctx, key, w); err != nil {
 			return in, err
 		}
 	} else {
@@ -314,11 +314,11 @@ func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *
 	return in, err
 }
 
-// sight remembers with which version a workload outside of the defense was seen. The
+// seeOutside remembers the version of a workload that is not defended. The
 // cache of namespaces may be behind that of workloads: that its namespace is not
 // enrolled is believed of a young revision only from the API server. What is older than
 // the enrolment its times tell.
-func (r *WorkloadReconciler) sight(ctx context.Context, key workload.Key, w *defense.Workload) error {
+func (r *WorkloadReconciler) seeOutside(ctx context.Context, key workload.Key, w *defense.Workload) error {
 	now := seenVersion{uid: w.UID, version: w.Version}
 	if seen, ok := r.unenrolled.Load(key); ok && seen == now {
 		return nil

@@ -111,7 +111,7 @@ func (a AdmissionChecks) Decide() (answer AdmissionAnswer) {
 	warned := 0
 	warn := func(format string, c *AdmissionCheck) {
 		if warned++; warned <= maxWarnings {
-			answer.Warnings = append(answer.Warnings, fmt.Sprintf(format, a.Kind, a.Name, c.Name, brieflyTold(c.describe(), maxWarned)))
+			answer.Warnings = append(answer.Warnings, fmt.Sprintf(format, a.Kind, a.Name, c.Name, briefly(c.describe(), maxWarned)))
 		}
 	}
 	for i := range a.Checks {
@@ -142,7 +142,7 @@ func (a AdmissionChecks) Decide() (answer AdmissionAnswer) {
 func (a AdmissionChecks) refusal(by []*AdmissionCheck) string {
 	told := make([]string, len(by))
 	for i, c := range by {
-		told[i] = c.Name + ": " + brieflyTold(c.describe(), maxTold/len(by))
+		told[i] = c.Name + ": " + briefly(c.describe(), maxTold/len(by))
 	}
 	switch len(by) {
 	case 0:
@@ -154,8 +154,8 @@ func (a AdmissionChecks) refusal(by []*AdmissionCheck) string {
 	}
 }
 
-// brieflyTold is a text in one line of at most so many bytes.
-func brieflyTold(text string, limit int) string {
+// briefly is a text in one line of at most so many bytes.
+func briefly(text string, limit int) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) <= limit {
 		return text

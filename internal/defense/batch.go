@@ -85,7 +85,7 @@ func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	case b.status.Status != v1alpha1.ChangePodExecuteDone:
 		b.take(b.entry().said(call, a, in.Now), a)
 	case call == CallFinish:
-		b.endTold(a)
+		b.endAnswered(a)
 	default: // it was done before the answer came
 	}
 	return b.finish()

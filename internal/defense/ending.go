@@ -224,8 +224,8 @@ func (b *batch) tellEnd() {
 	b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallFinish, b.Now, deadline)
 }
 
-// endTold puts the answer into the status.
-func (b *batch) endTold(a Answer) {
+// endAnswered puts the answer into the status.
+func (b *batch) endAnswered(a Answer) {
 	// A entry whose PRE check still goes on after all this time was lost.
 	lost := b.Now.Sub(time.Unix(b.status.EndDueTimeUnix, 0)) > b.Settings.PreTimeout+b.Settings.PostTimeout
 	preEnded := b.status.PreVerdict != nil || b.status.PostSubmitTimeUnix != 0 || lost

@@ -149,7 +149,7 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	case w.ObservingOwner() != "" && stopped:
 		return WorkloadPlan{LetGo: true}
 	}
-	if first, unknown := in.firstSight(); first || unknown {
+	if first, unknown := in.ofEarlierInstallation(); first || unknown {
 		return WorkloadPlan{Baselined: first} // decided again once it is known
 	}
 	if r := decideRecord(in); r != nil {
@@ -211,11 +211,11 @@ func (in *WorkloadInput) Baseline(others []OldRevision) *OldRevision {
 	return &others[i]
 }
 
-// firstSight reports whether a record on the workload was made by an earlier installation, and
+// ofEarlierInstallation reports whether a record on the workload was made by an earlier installation, and
 // its template is older than the defense by this one. It is unknown while nothing says when
 // this installation began. A record that the operator has not processed yet is new, and so is one
 // with a ChangeWorkload that this installation began.
-func (in *WorkloadInput) firstSight() (first, unknown bool) {
+func (in *WorkloadInput) ofEarlierInstallation() (first, unknown bool) {
 	w := in.Workload
 	if w.RecordedVersion() == "" || w.Labels[v1alpha1.DefenseStatusLabel] != v1alpha1.DefenseStatusProcessed {
 		return false, false

@@ -68,7 +68,7 @@ func (d *release) explainProgress() {
 	case (w.Paused || w.OnDelete) && wasComplete:
 		d.explainComplete()
 	case w.OnDelete:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "%s", w.Rollout.Told)
+		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "%s", w.Rollout.Progress)
 	case w.Paused && !d.plan.Resume:
 		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is %s%s%s",
 			w.Kind(), w.Words.Halted(), w.Words.Means(), w.by(w.Words.GoOn))
@@ -129,7 +129,7 @@ func (d *release) explainRollingOut() {
 			d.event(corev1.EventTypeWarning, v1alpha1.EventRevisionNotFound, fmt.Sprintf("%d %s", n, alikeReplaced))
 		}
 	}
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "%s", strings.Join(nonEmpty(w.Rollout.Told, again), "; "))
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "%s", strings.Join(nonEmpty(w.Rollout.Progress, again), "; "))
 }
 
 // explainVerification says what the verification of the release came to. Pods that

@@ -181,8 +181,8 @@ type Rollout struct {
 	// Partitioned: all pods but those that a user's partition keeps are of the current
 	// template and available.
 	Partitioned bool
-	// Told is how far it has come in words; empty where they tell nothing.
-	Told string
+	// Progress is how far it has come, in words; empty for nothing to add.
+	Progress string
 }
 
 // SetPace takes what a hold changes, with what the annotations say of a hold: of the

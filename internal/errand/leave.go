@@ -43,8 +43,8 @@ import (
 const (
 	// pageSize of lists: a cluster has many workloads.
 	pageSize = 500
-	// maxTold bounds the list of what is left.
-	maxTold = 50
+	// maxListed bounds the list of what is left.
+	maxListed = 50
 	// A look that finds nothing is repeated: what was decided before observing was in
 	// force may still be written.
 	cleanLooks = 2
@@ -432,8 +432,8 @@ func (l *leaving) tell(left []marked, known bool) {
 	}
 	l.say("left: %d workloads that the operator did not take back", len(left))
 	for i, w := range left {
-		if i == maxTold {
-			l.say("  and %d more", len(left)-maxTold)
+		if i == maxListed {
+			l.say("  and %d more", len(left)-maxListed)
 			break
 		}
 		l.say("  %s %s: %v%s", w.kind, w.NamespacedName, w.marks, w.resume)

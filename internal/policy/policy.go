@@ -515,8 +515,8 @@ func StaysAside(s *v1alpha1.DefensePolicyStatus, now time.Time) time.Duration {
 
 func forWorkload(name string) string { return "for " + name + ": " }
 
-// ToldFor says that a policy is told to be one too many for this workload.
-func ToldFor(p *v1alpha1.DefensePolicy, name string) bool {
+// ReportedFor says that a policy is told to be one too many for this workload.
+func ReportedFor(p *v1alpha1.DefensePolicy, name string) bool {
 	c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAccepted)
 	return c != nil && c.Reason == v1alpha1.ReasonTooMany && strings.Contains(c.Message, forWorkload(name))
 }

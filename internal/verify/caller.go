@@ -222,10 +222,10 @@ func callGRPC(ctx context.Context, conn net.Conn, address string, p *v1alpha1.GR
 	}
 	defer client.Close()
 	// The server is not told of the deadline: what it makes of it is no answer.
-	untold, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	withoutDeadline, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	answer, err := grpc_health_v1.NewHealthClient(client).Check(untold, &grpc_health_v1.HealthCheckRequest{Service: p.Service})
+	answer, err := grpc_health_v1.NewHealthClient(client).Check(withoutDeadline, &grpc_health_v1.HealthCheckRequest{Service: p.Service})
 	switch code := status.Code(err); {
 	case code == codes.Canceled, code == codes.Unavailable, code == codes.ResourceExhausted:
 		return notAnswered(ctx, what, err)

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,8 +57,9 @@ type ruled struct {
 	events []defense.Event
 	writes int
 	// gets fail for the objects of these names; read are those that were got.
-	gets map[string]error
-	read []string
+	gets    map[string]error
+	reading sync.Mutex // pods are got side by side
+	read    []string
 }
 
 func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *ruled {
@@ -73,7 +75,9 @@ func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *r
 		WithIndex(&appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf).
 		WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
 			if _, ok := into.(*unstructured.Unstructured); ok {
+				r.reading.Lock()
 				r.read = append(r.read, key.Name)
+				r.reading.Unlock()
 			}
 			if err := r.gets[key.Name]; err != nil {
 				return err

@@ -365,7 +365,7 @@ func TestNativeRollouts(t *testing.T) {
 				if w.Revision != test.revision || names(pods) != test.pods || describeOld(w.OldRevisions) != test.old {
 					t.Errorf("revision %q with the pods %q, others %q", w.Revision, names(pods), describeOld(w.OldRevisions))
 				}
-				if r.Complete != test.complete || r.Stale != test.stale || r.Partitioned != test.partition || r.Told != test.told || w.Stopping != test.stopping {
+				if r.Complete != test.complete || r.Stale != test.stale || r.Partitioned != test.partition || r.Progress != test.told || w.Stopping != test.stopping {
 					t.Errorf("%+v %+v", r, w.Stopping)
 				}
 				stopping, err := test.of.kind.Stopping(test.of.stored(t))

@@ -479,7 +479,7 @@ type FoldedBatch struct {
 	Failed bool `json:"failed,omitempty"`
 }
 
-// FoldedEntry is the node of a batch that was removed.
+// FoldedEntry is the order entry of a batch that was removed.
 type FoldedEntry struct {
 	// ID is the server's id of the node.
 	// +kubebuilder:validation:MaxLength=256
