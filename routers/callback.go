@@ -88,7 +88,7 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 		ctx, cancel := context.WithDeadline(lifetime, arrived(r).Add(s.limits.record))
 		defer cancel()
 		outcome, err := s.opts.Recorder.Record(ctx, c)
-		log := s.opts.Log.WithValues("order", c.Request.BizExecOrderID, "node", c.Request.NodeID,
+		log := s.opts.Log.WithValues("order", c.Request.BizExecOrderID, "orderEntry", c.Request.NodeID,
 			"type", c.CheckType, "stage", c.Request.Stage, "verdict", c.Request.Verdict.Verdict)
 		if err == nil && !outcome.known() {
 			err = fmt.Errorf("the outcome is %q", outcome)
