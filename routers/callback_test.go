@@ -64,7 +64,7 @@ func TestCallback(t *testing.T) {
 		"duplicate": {outcome: OutcomeDuplicate, wantCode: 200, wantBody: `{"success":true,"retry":false,"msg":"duplicate"}`, wantResult: "duplicate", wantRecorded: true},
 		"ignored":   {outcome: OutcomeIgnored, wantCode: 200, wantBody: `{"success":true,"retry":false,"msg":"ignored"}`, wantResult: "ignored", wantRecorded: true},
 		"unknown": {outcome: OutcomeUnknown, wantCode: 200, wantBody: `{"success":false,"retry":true,"msg":"order unknown"}`, wantResult: "unknown",
-			wantLog: `"order"="order-1" "node"="node-1"`, wantRecorded: true},
+			wantLog: `"order"="order-1" "orderEntry"="node-1"`, wantRecorded: true},
 		"not stored": {err: errors.New("etcd is away"), wantCode: 503, wantBody: `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`,
 			wantResult: "failed", wantLog: "etcd is away", wantRecorded: true},
 		"an outcome of no meaning": {outcome: "whatever", wantCode: 503, wantBody: `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`,
