@@ -313,7 +313,7 @@ func partitionStories() []world.Story {
 			five.patch(w, templatePatch("first"))
 			five.patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
 			if is := five.partition(w); is != 0 {
-				w.Failf("the way back begins at partition %d", is)
+				w.Failf("the undo begins at partition %d", is)
 			}
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},

@@ -279,7 +279,7 @@ var policyStories = []world.Story{
 			w.Failf("the check is %+v", c)
 		}
 	}},
-	{Name: "in observe mode by a policy", Options: withPolicies(
+	{Name: "a policy in observe mode", Options: withPolicies(
 		podHealth("policy", func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = v1alpha1.ModeObserve }),
 		noDefault(),
 	), Run: func(w *world.World) {
@@ -338,7 +338,7 @@ var ruleStories = []world.Story{
 			w.Failf("the check is %+v", c)
 		}
 	}},
-	{Name: "a rule that is false, and in observe mode", Options: withPolicies(
+	{Name: "a false rule of a check in observe mode", Options: withPolicies(
 		byRule("false", func(p *v1alpha1.DefensePolicy) { p.Spec.Checks[0].Mode = v1alpha1.ModeObserve }), noDefault(),
 	), Run: func(w *world.World) {
 		create(w, web(2))

@@ -287,7 +287,7 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		backToFirst(w)
 	}},
-	{Name: "roll a release back that hangs", Run: func(w *world.World) {
+	{Name: "roll a stuck release back", Run: func(w *world.World) {
 		releaseStuck(w)
 		if err := w.Patch("web", imagePatch("bad")); err == nil {
 			w.Failf("a version was released that was rolled back")

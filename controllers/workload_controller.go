@@ -314,7 +314,7 @@ func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *
 	return in, err
 }
 
-// seeOutside remembers the version of a workload that is not defended. The
+// seeOutside remembers the version of a workload whose namespace is not enrolled. The
 // cache of namespaces may be behind that of workloads: that its namespace is not
 // enrolled is believed of a young revision only from the API server. What is older than
 // the enrolment its times tell.

@@ -160,7 +160,7 @@ func (s *Server) findSuspended(w http.ResponseWriter, r *http.Request, namespace
 	return found, true
 }
 
-// listSuspended lists the workloads of a kind defended that are blocked. The
+// listSuspended lists the defended workloads of a kind that are blocked. The
 // lists share their objects with the cache and are only
 // read.
 func listSuspended(ctx context.Context, view cluster.View, kind workload.Kind, namespace string, now time.Time) ([]suspendedWorkload, error) {

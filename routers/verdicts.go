@@ -134,7 +134,7 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 	return v.placeOnChange(ctx, change, d)
 }
 
-// batchOf finds the batch that is a entry of the server; nil when none is, yet.
+// batchOf finds the batch that is an entry of the server; nil when none is, yet.
 func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered, not foreign) (*v1alpha1.ChangePod, error) {
 	if d.OfOrder {
 		return nil, nil

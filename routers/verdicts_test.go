@@ -70,7 +70,7 @@ func verdictCallback(entry string, stage altershield.Stage, verdict altershield.
 	}}
 }
 
-// ofOrder is a failing callback on a entry of a batch, with the id of this order.
+// ofOrder is a failing callback on an entry of a batch, with the id of this order.
 func ofOrder(id, entry string) *altershield.Callback {
 	callback := verdictCallback(entry, altershield.StagePost, altershield.VerdictFail)
 	callback.Request.BizExecOrderID = id

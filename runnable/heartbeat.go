@@ -145,6 +145,9 @@ func (h *Heartbeat) tell(ctx context.Context) error {
 	explained, _ := v1alpha1.Explain("Pod", &metav1.Condition{
 		Type: string(wanted.Type), Status: metav1.ConditionStatus(wanted.Status), Reason: wanted.Reason,
 	})
+	if h.health.Healthy() {
+		wanted.Message = ""
+	}
 	wanted.Message = explained.Message(wanted.Message)
 	was := corev1.ConditionUnknown
 	if i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == wanted.Type }); i < 0 {

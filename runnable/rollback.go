@@ -66,7 +66,7 @@ func (s *RollbackScanner) SetupWithManager(mgr ctrl.Manager) error {
 		// A release is suspended, which self-healing rolls back.
 		Watches(&v1alpha1.ChangeWorkload{}, to(s.WorkloadOf)).
 		// A pod is stuck, at something else than before.
-		Watches(&corev1.Pod{}, to(s.workloadOfPod), builder.WithPredicates(isStuck())).
+		Watches(&corev1.Pod{}, to(s.workloadOfPod), builder.WithPredicates(stuckAnew())).
 		// The namespace is enrolled.
 		Watches(cluster.NamespaceObject(), to(s.WorkloadsOf),
 			builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -147,9 +147,9 @@ func (s *RollbackScanner) releasing(ctx context.Context, setting client.Object) 
 	return cluster.RequestsBy(ctx, s.View, &v1alpha1.ChangeWorkloadList{}, keyOf, s.WhereInForce(setting)...)
 }
 
-// isStuck lets through stuck pods at something else than before. That pods
+// stuckAnew lets through stuck pods at something else than before. That pods
 // come and go, and become ready, the workload's own status tells.
-func isStuck() predicate.Predicate {
+func stuckAnew() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {

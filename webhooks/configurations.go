@@ -174,7 +174,7 @@ func templateChanged(kind workload.Kind) string {
 }
 
 // blockConditions say the same as defense.ValidateAdmission, except that they
-// cannot recognize the operator's own requests, or ways back; and what another object
+// cannot recognize the operator's own requests, or undos; and what another object
 // owns before and after a request they leave out, because it is denied nothing, also while the
 // operator is down. Its owner could not override. A request that opts out while blocked is asked
 // about, although it is allowed.
@@ -211,7 +211,7 @@ func quarantineConditions(kind workload.Kind) []admissionregistrationv1.MatchCon
 	}
 }
 
-// policyConditions pick what releases. Only the webhook knows policies, and ways back.
+// policyConditions pick what releases. Only the webhook knows policies, and undos.
 func policyConditions(kind workload.Kind) []admissionregistrationv1.MatchCondition {
 	return []admissionregistrationv1.MatchCondition{
 		{Name: "released", Expression: "oldObject == null || " + templateChanged(kind)},

@@ -36,7 +36,7 @@ func (o *Options) loadPast(ctx context.Context, r *defense.AdmissionRequest, sto
 	defer cancel()
 	past, err := o.Past(ctx, r.Namespace, stored.uid)
 	if err != nil {
-		o.Log.Error(err, "a way back cannot be recognized, because the releases of a workload are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+		o.Log.Error(err, "an undo cannot be recognized, because the releases of a workload are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
 		return
 	}
 	r.Past = &past

@@ -190,7 +190,7 @@ func TestPolicyLetsWaysBackPass(t *testing.T) {
 		}},
 		History: []defense.Revision{{Name: "r", Version: repairVersion}},
 	}
-	for name, back := range map[string]bool{"a way back": true, "a version that is not known": false} {
+	for name, back := range map[string]bool{"an undo": true, "a version that is not known": false} {
 		t.Run(name, func(t *testing.T) {
 			o.Past = func(context.Context, string, types.UID) (defense.Past, error) {
 				if back {

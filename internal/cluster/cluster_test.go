@@ -278,7 +278,7 @@ func TestReportDenied(t *testing.T) {
 	}
 }
 
-func TestTakeRollback(t *testing.T) {
+func TestTakeLimit(t *testing.T) {
 	at := func(uid types.UID, release int64) *defense.Workload {
 		w := webWorkload()
 		w.UID, w.Annotations = uid, web().Recorded(newVersion, release).Obj().Annotations

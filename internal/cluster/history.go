@@ -72,7 +72,7 @@ func (c *Cluster) leftTemplate(ctx context.Context, w *defense.Workload, want st
 }
 
 // RememberBaseline keeps the template that the workload had before its first
-// release defended, for as long as its revision is there.
+// defended release, for as long as its revision is there.
 func (c *Cluster) RememberBaseline(ctx context.Context, in *defense.WorkloadInput) error {
 	w := in.Workload
 	kind, err := c.KindOf(w)

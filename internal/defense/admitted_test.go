@@ -174,7 +174,7 @@ func TestUndoToAdmitted(t *testing.T) {
 			w := makeFailed().halted("v1").bothAnnotations(v1alpha1.AdmittedAnnotation, test.admitted)
 			w.New.Version = "seen"
 			if w.GoesBack() != test.back {
-				t.Errorf("way back %t, want %t", w.GoesBack(), test.back)
+				t.Errorf("undo %t, want %t", w.GoesBack(), test.back)
 			}
 			request := w.AdmissionRequest
 			request.New = mutated(w)

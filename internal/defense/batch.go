@@ -161,11 +161,11 @@ func (b *batch) decide() {
 	case b.serverOver():
 		b.conclude()
 	case !b.current() || !IsVerified(b.Change.Status.Status):
-		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "the release ended before the batch was checked: its pods pass without a check")
+		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "its pods pass without a check")
 	case !b.Server:
 		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonNoServer, "the pods pass without a check")
 	case order == v1alpha1.OrderNone:
-		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonNoServer, "none was when the release began, and the pods pass without a check")
+		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonNoServer, "the pods pass without a check")
 	case order == v1alpha1.OrderSubmitting, order == v1alpha1.OrderDenied, order == v1alpha1.OrderRefused:
 		b.awaitOrder()
 	default:

@@ -33,9 +33,9 @@ const (
 	CallNone Call = ""
 	// CallSubmit submits an order.
 	CallSubmit Call = "Submit"
-	// CallStart starts a entry, a batch's or the order's own, and its PRE check.
+	// CallStart starts an entry, a batch's or the order's own, and its PRE check.
 	CallStart Call = "Start"
-	// CallFinish ends a entry and starts its POST check.
+	// CallFinish ends an entry and starts its POST check.
 	CallFinish Call = "Finish"
 	// CallPollPre and CallPollPost ask whether a check has passed.
 	CallPollPre  Call = "PollPre"
@@ -101,7 +101,7 @@ const (
 	// maxSpread bounds how much later than it may be a call is made that was not sent,
 	// so that not all of them are made at once.
 	maxSpread = 2 * time.Second
-	// finishRetry is between tries to end a entry whose PRE check the server
+	// finishRetry is between tries to end an entry whose PRE check the server
 	// may not have ended yet.
 	finishRetry = time.Second
 	// finishDoubt is how long a refused end may mean that the PRE check has not

@@ -46,9 +46,9 @@ type DeletionInput struct {
 
 // DeletionPlan is what to remember, and to tell.
 type DeletionPlan struct {
-	// ForgetDenied: the workload that was denied is not there any more.
+	// ForgetDenied: the workload whose releases were denied is not there any more.
 	ForgetDenied bool
-	// Deleted, told of the workload that was denied, says that somebody deleted it: it is
+	// Deleted, told of the workload whose releases were denied, says that somebody deleted it: it is
 	// to be remembered. Nil when nobody did.
 	Deleted *Event
 	// ForgetDeleted: what was deleted before is over; the name is taken again.

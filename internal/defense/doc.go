@@ -17,7 +17,7 @@ limitations under the License.
 // Package defense decides. What a release, a batch, a verdict or a deadline
 // leads to is computed here, by pure functions of what was observed and of the
 // time. Nothing in this package talks to an API server, reads a clock, logs or
-// keeps state. The controllers observe, call these functions, and apply what
+// keeps state. The controllers load, call these functions, and apply what
 // they return.
 //
 // # Glossary
@@ -28,9 +28,9 @@ limitations under the License.
 // What is defended:
 //
 //   - Workload: the object whose pods are defended, such as a Deployment.
-//   - Under defense: the namespace is enrolled, and the workload has not opted
+//   - Defended: the namespace is enrolled, and the workload has not opted
 //     out. Only such workloads are written to.
-//   - Observed: defended, but nothing is blocked, halted, held, rolled back
+//   - Observe mode: nothing is blocked, halted, held, rolled back
 //     or quarantined. What would have been done is reported.
 //   - Template: the pod template of a workload.
 //   - Version: the name of a template, a hash of its content (spec.reversion).
@@ -38,8 +38,8 @@ limitations under the License.
 //     grows. Its record is a ChangeWorkload.
 //   - Attempt: one of several releases of the same version. Each one is verified
 //     anew, in the same ChangeWorkload.
-//   - Baseline: the template that a workload had before its first release under
-//     defense. It is not verified.
+//   - Baseline: the template that a workload had before its first defended
+//     release. It is not verified.
 //   - Slipped release: a release that admission did not see. The controller
 //     records it later.
 //
@@ -50,16 +50,16 @@ limitations under the License.
 //   - Finished: a pod that was ready for long enough to be verified.
 //   - Batch: some finished pods that are verified together (ChangePod).
 //   - Order: the release, as AlterShield Server calls it.
-//   - Node: a step of an order on the server: the order itself, or one batch.
+//   - Order entry: a step of an order on the server: the order itself, or one batch.
 //   - Check: one question about a release or a batch. It has a beginning, a
-//     deadline and a verdict. A node has two: PRE before the step, POST after it.
+//     deadline and a verdict. An entry has two: PRE before the step, POST after it.
 //   - Verdict: the answer to a check. It passes, or it fails.
 //   - Verifier: what answers checks: AlterShield Server, or another provider of
 //     package verify.
 //   - Silence: there was no verdict by the deadline. It passes, or fails where
 //     the setting silence is on.
 //   - Correction: a verdict that somebody replaced by hand.
-//   - Not defended: a release that goes on without checks, because the server did
+//   - Without checks: a release that goes on without checks, because the server did
 //     not take its order in time.
 //
 // What happens when a release fails:
@@ -78,7 +78,7 @@ limitations under the License.
 //     help, else it is slow. Its cause says why.
 //   - Rollback: the operator sets the template back to an earlier version.
 //     It is spontaneous when nobody asked for it.
-//   - undo: a user releases a good version while the current one is blocked
+//   - Undo: a user releases a good version while the current one is blocked
 //     or halted because it failed. It passes the block.
 //   - Quarantine: versions that were rolled back or left by an undo. Admission
 //     denies to release them again.
@@ -90,7 +90,7 @@ limitations under the License.
 //
 // And one verb for each act:
 //
-//   - Observe: read all that a decision needs.
+//   - Load: read all that a decision needs.
 //   - Decide: compute what to do, without reading or writing.
 //   - Apply: write what was decided.
 //   - Emit: write an event, after the write that it is about.

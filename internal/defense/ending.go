@@ -140,7 +140,7 @@ func (o *order) endsEntry(until time.Time) bool {
 	}
 }
 
-// takesEnd says that the server has the end of a entry, or will never take it. It
+// takesEnd says that the server has the end of an entry, or will never take it. It
 // refuses an end while the PRE check goes on, and one that it has received.
 func takesEnd(answer AnswerKind, c Calls, preEnded bool) bool {
 	switch answer {
@@ -153,7 +153,7 @@ func takesEnd(answer AnswerKind, c Calls, preEnded bool) bool {
 	}
 }
 
-// entryEnded puts the answer to the end of a entry whose order ends into the status.
+// entryEnded puts the answer to the end of an entry whose order ends into the status.
 func (o *order) entryEnded(a Answer) {
 	if !EntryIsOpen(o.status) || !takesEnd(a.Kind, o.Calls, o.preAnswered()) {
 		return
@@ -226,7 +226,7 @@ func (b *batch) tellEnd() {
 
 // endAnswered puts the answer into the status.
 func (b *batch) endAnswered(a Answer) {
-	// A entry whose PRE check still goes on after all this time was lost.
+	// An entry whose PRE check still goes on after all this time was lost.
 	lost := b.Now.Sub(time.Unix(b.status.EndDueTimeUnix, 0)) > b.Settings.PreTimeout+b.Settings.PostTimeout
 	preEnded := b.status.PreVerdict != nil || b.status.PostSubmitTimeUnix != 0 || lost
 	if takesEnd(a.Kind, b.Calls, preEnded) {

@@ -26,7 +26,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// entryStage is how far a entry has come on AlterShield Server.
+// entryStage is how far an entry has come on AlterShield Server.
 type entryStage int
 
 const (
@@ -42,7 +42,7 @@ const (
 	entryPost
 )
 
-// check is the PRE or the POST check of a entry.
+// check is the PRE or the POST check of an entry.
 type check struct {
 	// since is when it was submitted or, before that, first tried to be; zero
 	// when it was not tried.
@@ -78,7 +78,7 @@ func deliveredAsPass(v *v1alpha1.CheckVerdict) bool {
 }
 
 // nothingToCheck explains a check that the server skips.
-const nothingToCheck = "AlterShield Server said so"
+const nothingToCheck = "AlterShield Server skips the check"
 
 // entry is a check with a beginning, a deadline and a verdict, twice: its PRE
 // check begins with its start, and its POST check with its end. Batches are
@@ -111,7 +111,7 @@ type entry struct {
 	doubted bool
 }
 
-// turn is what becomes of a entry.
+// turn is what becomes of an entry.
 type turn struct {
 	to              turnKind
 	reason, message string
@@ -119,7 +119,7 @@ type turn struct {
 	answered bool
 }
 
-// turnKind is a way in which a entry goes on.
+// turnKind is a way in which an entry goes on.
 type turnKind int
 
 const (
@@ -143,7 +143,7 @@ func (t turn) passed() bool {
 	return t.reason == v1alpha1.ReasonPassed || t.reason == v1alpha1.ReasonSkipped
 }
 
-// next says what becomes of a entry by what is known now; where nothing does,
+// next says what becomes of an entry by what is known now; where nothing does,
 // which call to make, or how long to wait.
 func (n *entry) next(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
 	switch n.stage {
@@ -191,7 +191,7 @@ func (n *entry) isLast(call Call, now time.Time) bool {
 	}
 }
 
-// finish notifies the end of a entry.
+// finish notifies the end of an entry.
 func (n *entry) finish(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
 	if n.post.overdue(now) && calls.triedSince(CallFinish, n.post.deadline(now)) {
 		return turn{to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the POST check could not be submitted within " + n.post.limit.String()}, CallNone, 0
@@ -248,7 +248,7 @@ func (n *entry) mayStartAgain(now time.Time) bool {
 
 func (n *entry) secondStart() time.Time { return n.pre.since.Add(n.pre.limit / 2) }
 
-// isLost reports whether the server did not know a entry whose PRE check was to go on,
+// isLost reports whether the server did not know an entry whose PRE check was to go on,
 // and no other one was started for it. A server loses one now and then, and polls tell.
 func (n *entry) isLost(calls Calls) bool {
 	switch {
@@ -262,7 +262,7 @@ func (n *entry) isLost(calls Calls) bool {
 	}
 }
 
-// said is what an answer of the server makes of a entry.
+// said is what an answer of the server makes of an entry.
 func (n *entry) said(call Call, a Answer, now time.Time) turn {
 	switch {
 	case call == CallStart && n.stage == entryToStart:

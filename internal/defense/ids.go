@@ -30,7 +30,7 @@ import (
 // The ids in a status are input: whoever may write the status of one record can
 // copy the ids of another one into it. The id of an order is recomputed from what
 // it is made of before anything is done with it; the record's UID is part of it,
-// which nobody chooses. The id of a entry is the server's: it counts for a batch
+// which nobody chooses. The id of an entry is the server's: it counts for a batch
 // only together with the order that the batch was started under.
 
 // ownOrderID is the id of the order of one attempt of a release; empty where the
@@ -86,7 +86,7 @@ func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	return o.finishPlan()
 }
 
-// ResetBatch has a batch begin again whose status names a entry that was not
+// ResetBatch has a batch begin again whose status names an entry that was not
 // started for it. There is no status where nothing is wrong.
 func ResetBatch(in BatchInput) BatchPlan {
 	s := &in.Batch.Status

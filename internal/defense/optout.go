@@ -63,14 +63,14 @@ func ParseOptOut(value string) (OptOut, bool) {
 	return o, err == nil && describeWhile(o.While) != ""
 }
 
-// Denied is what keeps releases of a workload back.
+// Denied is what denies releases of a workload.
 type Denied struct {
 	Blocked    bool
 	Quarantine []string
 }
 
-// DeniedBy says what keeps releases of a workload with these labels and annotations
-// back.
+// DeniedBy says what denies releases of a workload with these labels and
+// annotations.
 func DeniedBy(labels, annotations map[string]string, now time.Time) Denied {
 	_, blocked := labels[v1alpha1.SuspendLabel]
 	return Denied{Blocked: blocked, Quarantine: ParseQuarantine(annotations, now).versions}

@@ -180,7 +180,7 @@ func (d *release) failedOrderCheck() *v1alpha1.CheckVerdict {
 	return nil
 }
 
-// failedOrder is the failing verdict on the order itself, or on a entry of it
+// failedOrder is the failing verdict on the order itself, or on an entry of it
 // that no batch is known by; nil when there is none.
 func (d *release) failedOrder() *v1alpha1.CheckVerdict {
 	if v := d.failedOrderCheck(); v != nil {
@@ -215,7 +215,7 @@ func (d *release) markOrphans() {
 }
 
 // mayKnowMore says that a start is under way, of the order or of a batch, whose answer
-// names a entry.
+// names an entry.
 func (d *release) mayKnowMore() bool {
 	if d.status.OrderNodeID == "" && (d.status.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(d.status.OrderStage)) && d.status.OrderStage != v1alpha1.OrderEnded {
 		return true
@@ -465,7 +465,7 @@ func (o *order) take(t turn, a Answer) {
 }
 
 // submit submits the order, while the release needs it: also one that runs
-// not defended, so that what is left of it is checked when the server comes back,
+// without checks, so that what is left of it is checked when the server comes back,
 // and one that succeeded so, for some time and when pods come later.
 func (o *order) submit() {
 	s := o.status
@@ -717,7 +717,7 @@ func (o *order) ended(a Answer) {
 	case AnswerDone, AnswerDuplicate:
 		message := "AlterShield Server was notified that the order ended as " + string(o.status.OrderEnd)
 		if EntryIsOpen(o.status) {
-			message += "; it did not take the end of the entry of the order, which stays open there"
+			message += "; it did not take the end of the order entry, which stays open there"
 		}
 		o.status.OrderStage = v1alpha1.OrderEnded
 		o.step(v1alpha1.StepEnded, metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)

@@ -308,12 +308,12 @@ func TestUnprocessableOrder(t *testing.T) {
 		wantCall     Call
 		wantVerdict  bool
 	}{
-		"while there is time":                   {v1alpha1.ChangeWorkloadInit, time.Second, false, CallSubmit, false},
-		"while there is time, silence fails":    {v1alpha1.ChangeWorkloadInit, time.Second, true, CallSubmit, false},
-		"the time is over, silence fails":       {v1alpha1.ChangeWorkloadInit, time.Hour, true, CallNone, true},
-		"not defended":                          {v1alpha1.ChangeWorkloadRunning, time.Hour, false, CallNone, false},
-		"not defended, within the time it took": {v1alpha1.ChangeWorkloadRunning, time.Second, false, CallNone, false},
-		"done, with pods that came later":       {v1alpha1.ChangeWorkloadSuccess, time.Hour, false, CallNone, false},
+		"while there is time":                     {v1alpha1.ChangeWorkloadInit, time.Second, false, CallSubmit, false},
+		"while there is time, silence fails":      {v1alpha1.ChangeWorkloadInit, time.Second, true, CallSubmit, false},
+		"the time is over, silence fails":         {v1alpha1.ChangeWorkloadInit, time.Hour, true, CallNone, true},
+		"without checks":                          {v1alpha1.ChangeWorkloadRunning, time.Hour, false, CallNone, false},
+		"without checks, within the time it took": {v1alpha1.ChangeWorkloadRunning, time.Second, false, CallNone, false},
+		"done, with pods that came later":         {v1alpha1.ChangeWorkloadSuccess, time.Hour, false, CallNone, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(2)
@@ -432,7 +432,7 @@ func TestOrderOfARelease(t *testing.T) {
 			limit: time.Hour,
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}},
 		},
-		"the server is down: not defended, and tried on": {
+		"the server is down: without checks, and tried on": {
 			server: server{answer: func(call string) *Answer { return retryAnswer() }},
 			limit:  10 * time.Minute,
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderSubmitting, messages: []string{"PreFailed", "PreFailed"},
@@ -445,7 +445,7 @@ func TestOrderOfARelease(t *testing.T) {
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true, messages: []string{"PreFailed", "PreFailed"}, failed: 2,
 				calls: map[string]int{"Submit order": 30}},
 		},
-		"the server can never process the order: not defended, and left alone": {
+		"the server can never process the order: without checks, and left alone": {
 			server: server{answer: func(call string) *Answer { return unprocessableAnswer() }},
 			limit:  time.Hour,
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderSubmitting, messages: []string{"PreFailed", "PreFailed"},
@@ -1238,9 +1238,9 @@ func TestNothingToCheckIsNoSilence(t *testing.T) {
 	}
 }
 
-// TestPodsAfterAnUndefendedSuccess: the server is back by then, so the order is
+// TestPodsAfterAnUnverifiedSuccess: the server is back by then, so the order is
 // submitted after all, and ended.
-func TestPodsAfterAnUndefendedSuccess(t *testing.T) {
+func TestPodsAfterAnUnverifiedSuccess(t *testing.T) {
 	d := newDefended(1)
 	down := true
 	d.server.answer = func(string) *Answer {
@@ -1252,7 +1252,7 @@ func TestPodsAfterAnUndefendedSuccess(t *testing.T) {
 	d.Pods(1).Complete()
 	d.Run(t, time.Hour)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.OrderStage != v1alpha1.OrderSubmitting {
-		t.Fatalf("status %s, order %s; want a Success that is not defended", s.Status, s.OrderStage)
+		t.Fatalf("status %s, order %s; want an unverified Success", s.Status, s.OrderStage)
 	}
 	calls := len(d.server.journal)
 	d.Later(24 * time.Hour).Pods(1)

@@ -177,7 +177,7 @@ func (d *release) beginHold() {
 	case ended && end.Release == d.Change.Spec.Release:
 		d.noteHoldGone()
 	case d.isUndo():
-		d.notHeld("the version succeeded before, and a way back is not to wait")
+		d.notHeld("the version succeeded before, and an undo is not held")
 	case d.Settings.Observe:
 		d.notHeld("the workload is in observe mode")
 		if d.replaces() {

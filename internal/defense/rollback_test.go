@@ -154,7 +154,7 @@ func TestDecideRollback(t *testing.T) {
 		"not ready, without a progress deadline": {makeScene().with(func(s *scene) {
 			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.from, s.Workload.ProgressDeadline = true, testNow.Add(-time.Hour), 0
 		}), "", "", false, "", 0},
-		"the pod that has hung for longest": {makeScene().with(func(s *scene) {
+		"the pod that is stuck for longest": {makeScene().with(func(s *scene) {
 			s.Pods = append(s.Pods, Pod{Name: "sleep-3", Stuck: &Stuck{Reason: "Unschedulable", from: testNow.Add(-time.Hour)}})
 		}), versionA, "NeverStarted: pod sleep-3: Unschedulable", true, "", 0},
 		"every pod came up":        {makeScene().with(func(s *scene) { s.Pods[1].Stuck = nil }), "", "", false, "", 0},

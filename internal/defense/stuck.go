@@ -29,7 +29,7 @@ import (
 // Stuck says why a pod is not Ready, from what its kubelet and the scheduler
 // report, or of one that is, that a container of it was restarted.
 type Stuck struct {
-	// Container is the one that is stuck; empty when the pod does as a whole.
+	// Container is the one that is stuck; empty when the pod is as a whole.
 	Container string
 	// Reason is the one word of a Cause; Message explains it.
 	Reason, Message string
@@ -63,7 +63,7 @@ const (
 // Fails says that a pod is stuck because of something that waiting does not help.
 func (h *Stuck) Fails() bool { return h != nil && !h.Slow && !h.ready }
 
-// isStuck says whether a pod is stuck now. One that is Ready does while a container
+// isStuck says whether a pod is stuck now. One that is Ready is, while a container
 // of it crashes again and again: that is Ready for a moment at each start.
 func (h *Stuck) isStuck(now time.Time) bool {
 	return h != nil && (!h.ready || h.restarts >= crashes && now.Sub(believable(h.upSince, h.created, now)) < restartSettle)

@@ -137,10 +137,10 @@ func TestUndo(t *testing.T) {
 				t.Errorf("mutated again: %+v", again)
 			}
 			if test.back && after.IsChecked() {
-				t.Error("policies are asked about a way back")
+				t.Error("policies are asked about an undo")
 			}
 			if got := test.request.GoesBack(); got != test.back {
-				t.Errorf("way back %t, want %t", got, test.back)
+				t.Errorf("undo %t, want %t", got, test.back)
 			}
 			why, held := ParseQuarantine(after.New.Annotations, testNow).Reason("v1")
 			if held != test.back {

@@ -227,7 +227,7 @@ func TestNotFoldedWhilePostIsDue(t *testing.T) {
 	}
 }
 
-// TestLostEntry: a entry that the server does not know when half of the time is over is
+// TestLostEntry: an entry that the server does not know when half of the time is over is
 // started again, once, and has the time that is left.
 func TestLostEntry(t *testing.T) {
 	for _, about := range []string{"order", "1"} {
@@ -384,7 +384,7 @@ func TestOtherReplicaStarts(t *testing.T) {
 	}
 }
 
-// TestVerdictBeforeSecondStart: a failing verdict on a entry that no batch has yet does not
+// TestVerdictBeforeSecondStart: a failing verdict on an entry that no batch has yet does not
 // suspend the release while the second start of a batch may be under way.
 func TestVerdictBeforeSecondStart(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -84,7 +84,7 @@ const (
 	PlacementFull Placement = "Full"
 )
 
-// PlaceOnBatch puts a verdict on a entry of the server into the status of the
+// PlaceOnBatch puts a verdict on an entry of the server into the status of the
 // batch that entry is.
 func PlaceOnBatch(s *v1alpha1.ChangePodStatus, d Delivered, now time.Time) Placement {
 	switch {
@@ -167,7 +167,7 @@ func AwaitsOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered) bool {
 	}
 }
 
-// PlaceOnRelease puts a verdict on a entry of the server into the status of the
+// PlaceOnRelease puts a verdict on an entry of the server into the status of the
 // release whose order has it: on the order itself, or among those that wait for
 // their entry to be known.
 func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time) Placement {

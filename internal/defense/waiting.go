@@ -95,7 +95,7 @@ func (c conditions) setServer(s *v1alpha1.ChangeWorkloadStatus) {
 	waited, says := waitsForServer(s), serverSays(s)
 	switch {
 	case says.Type == "" && waited:
-		c.set(v1alpha1.ConditionServer, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "the release no longer waits for AlterShield Server")
+		c.set(v1alpha1.ConditionServer, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "")
 	case says.Type == "":
 	case waited:
 		c.set(says.Type, says.Status, says.Reason, "%s", says.Message)

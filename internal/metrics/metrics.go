@@ -73,7 +73,7 @@ var (
 	}, []string{"kind"})
 	rollbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_rollbacks_total",
-		Help: "Releases that the operator rolled back, by the kind of the workload and the cause: NeverStarted, VerificationFailed or Requested. Not the ways back of users.",
+		Help: "Releases that the operator rolled back, by the kind of the workload and the cause: NeverStarted, VerificationFailed or Requested. Not the undos of users.",
 	}, []string{"kind", "cause"})
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_evictions_total",
@@ -156,14 +156,14 @@ func init() {
 	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileBlocked, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, evictions, waysBack, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
 }
 
-// How a workload left the defense while its releases were kept back.
+// How a workload left the defense while its releases were denied.
 const (
 	LeftByOptingOut = "opted-out"
 	LeftByDeletion  = "deleted"
 )
 
 // LeftWhileBlocked counts a workload of a kind that left the defense while its releases were
-// kept back.
+// denied.
 func LeftWhileBlocked(kind, how string) { leftWhileBlocked.WithLabelValues(kind, how).Inc() }
 
 // VerdictsCorrected counts failing verdicts that were corrected.

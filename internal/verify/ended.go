@@ -52,7 +52,7 @@ func (e *endedOrders) endEntry(entry string, call func() defense.Answer) defense
 	return a
 }
 
-// hasEntry says that this process has ended a entry, or does so at this moment.
+// hasEntry says that this process has ended an entry, or does so at this moment.
 func (e *endedOrders) hasEntry(entry string) bool {
 	_, ended := e.entries.Get(entry)
 	return ended

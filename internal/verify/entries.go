@@ -32,8 +32,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// entries says whose a entry of the server is. The server carries out whatever is
-// asked for a entry, whoever's order the request names, so a entry that two records
+// entries says whose an entry of the server is. The server carries out whatever is
+// asked for an entry, whoever's order the request names, so an entry that two records
 // name is neither's, unless this process started it and knows.
 type entries struct {
 	view cluster.View
@@ -45,14 +45,14 @@ const maxStartedEntries = 10_000
 
 func newEntries(v cluster.View) *entries { return &entries{view: v, of: lru.New(maxStartedEntries)} }
 
-// started notes that a entry was started for a record.
+// started notes that an entry was started for a record.
 func (n *entries) started(record client.Object, entry string) {
 	if entry != "" {
 		n.of.Add(entry, record.GetUID())
 	}
 }
 
-// refuse is the answer to a call that ends or asks for a entry that is not the record's, or not
+// refuse is the answer to a call that ends or asks for an entry that is not the record's, or not
 // known to be; nil when it is. The call is tried again: whoever copied the id may
 // take it back.
 func (n *entries) refuse(ctx context.Context, call defense.Call, record client.Object, entry string) (*defense.Answer, error) {
@@ -77,7 +77,7 @@ func (n *entries) refuse(ctx context.Context, call defense.Call, record client.O
 	return refused, nil
 }
 
-// others are the other records that name a entry.
+// others are the other records that name an entry.
 func (n *entries) others(ctx context.Context, uid types.UID, entry string) (others []string, err error) {
 	by := client.MatchingFields{workload.IndexByNode: entry}
 	var batches v1alpha1.ChangePodList

@@ -204,7 +204,7 @@ func (s *Server) startOrder(ctx context.Context, change *v1alpha1.ChangeWorkload
 	}))
 }
 
-// startKnown starts a entry of an order the server should know. When it says
+// startKnown starts an entry of an order the server should know. When it says
 // that it does not, it may have forgotten the order: that is submitted once
 // more, and only then it is the step that is not configured.
 func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload, about released, known defense.Calls, start func() defense.Answer) defense.Answer {

@@ -232,7 +232,7 @@ func rolloutOfDaemonSet(d *appsv1.DaemonSet) defense.Rollout {
 	}
 	return defense.Rollout{
 		Complete: s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled,
-		Progress:     fmt.Sprintf("%d of %d nodes run this version, on %d a pod is available", s.UpdatedNumberScheduled, s.DesiredNumberScheduled, s.NumberAvailable),
+		Progress: fmt.Sprintf("%d of %d nodes run this version, on %d a pod is available", s.UpdatedNumberScheduled, s.DesiredNumberScheduled, s.NumberAvailable),
 	}
 }
 

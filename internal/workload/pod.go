@@ -53,10 +53,10 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 	if observed.Unprobed {
 		trimmed.Spec.Containers = unprobed
 	}
-	isStuck := observed.Stuck != nil || observed.Restarts > 0
-	trimmed.Status.Conditions = trimConditions(pod.Status.Conditions, isStuck)
+	keepsReasons := observed.Stuck != nil || observed.Restarts > 0
+	trimmed.Status.Conditions = trimConditions(pod.Status.Conditions, keepsReasons)
 	switch {
-	case isStuck:
+	case keepsReasons:
 		trimmed.Status.InitContainerStatuses = trimContainers(pod.Status.InitContainerStatuses)
 		trimmed.Status.ContainerStatuses = trimContainers(pod.Status.ContainerStatuses)
 		trimmed.Spec.InitContainers = trimSpecs(pod.Spec.InitContainers, trimmed.Status.InitContainerStatuses)
@@ -76,22 +76,22 @@ var unprobed = []corev1.Container{{}}
 
 // trimConditions keeps whether a pod is Ready and since when, and of one that
 // is stuck how far it came.
-func trimConditions(conditions []corev1.PodCondition, isStuck bool) []corev1.PodCondition {
+func trimConditions(conditions []corev1.PodCondition, keepsReasons bool) []corev1.PodCondition {
 	var trimmed []corev1.PodCondition
 	for i := range conditions {
 		c := conditions[i]
 		c.LastProbeTime, c.ObservedGeneration, c.Message = metav1.Time{}, 0, defense.Brief(c.Message)
 		switch c.Type {
 		case corev1.PodReady:
-			if !isStuck {
+			if !keepsReasons {
 				c.Reason, c.Message = "", ""
 			}
 		case corev1.PodScheduled, corev1.PodInitialized:
-			if !isStuck {
+			if !keepsReasons {
 				continue
 			}
 		case corev1.ContainersReady:
-			if !isStuck {
+			if !keepsReasons {
 				continue
 			}
 			c.Reason, c.Message = "", ""

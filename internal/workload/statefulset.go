@@ -248,7 +248,7 @@ func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) defense.
 	all := s.Replicas == w.Replicas && s.AvailableReplicas == w.Replicas
 	r := defense.Rollout{
 		Complete: all && s.UpdatedReplicas == w.Replicas,
-		Progress:     fmt.Sprintf("%d of %d pods run this version, %d are available", s.UpdatedReplicas, w.Replicas, s.AvailableReplicas),
+		Progress: fmt.Sprintf("%d of %d pods run this version, %d are available", s.UpdatedReplicas, w.Replicas, s.AvailableReplicas),
 	}
 	r.Partitioned = !r.Complete && !w.OnDelete && kept > 0 && all && s.UpdatedReplicas >= w.Replicas-kept
 	return r

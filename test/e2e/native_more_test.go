@@ -391,7 +391,7 @@ var _ = Describe("a StatefulSet", func() {
 	})
 })
 
-var _ = Describe("ways back of other kinds than Deployments", func() {
+var _ = Describe("undos of other kinds than Deployments", func() {
 	w := inSharedWorld()
 
 	It("are kubectl rollout undo and a revert, and what was gone back from comes again when its quarantine is ended", func(ctx SpecContext) {

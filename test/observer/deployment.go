@@ -152,7 +152,7 @@ func checkBlock(before, after *appsv1.Deployment) []finding {
 	return findings
 }
 
-// wentBack says that the later version is the way back from the earlier one, whose
+// wentBack says that the later version is an undo of the earlier one, whose
 // failure the operator blocked: admission put that into quarantine, with who went
 // back. That it did so rightly is checked where the releases are known.
 func wentBack(before, after *appsv1.Deployment) bool {

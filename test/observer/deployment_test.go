@@ -78,7 +78,7 @@ func back(d *appsv1.Deployment) {
 	annotation(v1alpha1.ChangeCauseAnnotation, "rolled back")(d)
 }
 
-// byUs marks a block as the operator's, and byJane a way back from release 7.
+// byUs marks a block as the operator's, and byJane an undo of release 7.
 func byUs(d *appsv1.Deployment) { annotation(v1alpha1.SuspendedByAnnotation, "v2 7")(d) }
 
 func byJane(d *appsv1.Deployment) {
@@ -121,10 +121,10 @@ func TestCheckDeployment(t *testing.T) {
 		"a block is altered":                       {before: changes{suspended}, after: changes{label(v1alpha1.SuspendLabel, "1")}, by: Other, want: []Invariant{BlockHolds}},
 		"the operator lifts a block":               {before: changes{suspended}, by: Operator},
 		"overridden, as admission recorded":        {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v2 10 jane doe")}, by: Other},
-		"a way back, as admission recorded":        {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane}, by: Other},
-		"a way back past a user's block":           {before: changes{left, suspended}, after: changes{back, suspended, byJane}, by: Other, want: []Invariant{BlockHolds}},
-		"a way back to what is in quarantine":      {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane, annotation(v1alpha1.QuarantinedAnnotation, "v1,v2")}, by: Other, want: []Invariant{BlockHolds}},
-		"a way back that lifts the block":          {before: changes{left, suspended, byUs}, after: changes{back, byJane}, by: Other, want: []Invariant{BlockHolds, BlockHolds}},
+		"an undo, as admission recorded":           {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane}, by: Other},
+		"an undo past a user's block":              {before: changes{left, suspended}, after: changes{back, suspended, byJane}, by: Other, want: []Invariant{BlockHolds}},
+		"an undo to what is in quarantine":         {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane, annotation(v1alpha1.QuarantinedAnnotation, "v1,v2")}, by: Other, want: []Invariant{BlockHolds}},
+		"an undo that lifts the block":             {before: changes{left, suspended, byUs}, after: changes{back, byJane}, by: Other, want: []Invariant{BlockHolds, BlockHolds}},
 		"an override of an earlier request":        {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v2 9 jane")}, by: Other, want: []Invariant{BlockHolds}},
 		"an override of another version":           {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v3 10 jane")}, by: Other, want: []Invariant{BlockHolds}},
 		"overridden while admission was down":      {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "true")}, by: Other},

@@ -388,7 +388,7 @@ func (w *World) Uninstall() {
 	}
 }
 
-// Enrol puts the enrolled namespace, or takes it out.
+// Enrol enrols the namespace, or ends that.
 func (w *World) Enrol(enrol bool) {
 	ns := w.api.objects[key{"Namespace", "", Namespace}].DeepCopyObject().(*corev1.Namespace) //nolint:errcheck // the kind says so
 	delete(ns.Labels, v1alpha1.EnrolledLabel)

@@ -43,7 +43,7 @@ func MakeNamespace(name string) *NamespaceWrapper {
 	return w
 }
 
-// Enrolled puts the workloads of the enrolled namespace.
+// Enrolled enrols the namespace.
 func (w *NamespaceWrapper) Enrolled() *NamespaceWrapper {
 	return w.Label(v1alpha1.EnrolledLabel, v1alpha1.EnrolledValue)
 }

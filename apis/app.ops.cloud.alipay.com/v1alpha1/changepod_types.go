@@ -135,7 +135,7 @@ type ChangePodStatus struct {
 	// +kubebuilder:validation:MaxItems=200
 	// +listType=atomic
 	PodResults []PodResult `json:"podResults,omitempty"`
-	// ChangePodID is the server's node id of the batch.
+	// ChangePodID is the server's id of the order entry of the batch.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	ChangePodID string `json:"changePodId,omitempty"`

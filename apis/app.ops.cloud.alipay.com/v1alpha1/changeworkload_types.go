@@ -239,7 +239,7 @@ type OrderStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	OrderURL string `json:"orderUrl,omitempty"`
-	// OrderNodeID is the server's node id of the order.
+	// OrderNodeID is the server's id of the order entry of the order.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	OrderNodeID string `json:"orderNodeId,omitempty"`
@@ -455,7 +455,7 @@ type FoldedBatches struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
 	Removing []FoldedBatch `json:"removing,omitempty"`
-	// Nodes are the last 200 of their nodes on the server. Verdicts on them are
+	// Nodes are the last 200 of their order entries. Verdicts on them are
 	// recorded only.
 	// +optional
 	// +kubebuilder:validation:MaxItems=200
@@ -481,7 +481,7 @@ type FoldedBatch struct {
 
 // FoldedEntry is the order entry of a batch that was removed.
 type FoldedEntry struct {
-	// ID is the server's id of the node.
+	// ID is the server's id of the order entry.
 	// +kubebuilder:validation:MaxLength=256
 	ID string `json:"id"`
 	// Verdict is one that came later and did not pass; nothing depends on it.
@@ -600,9 +600,9 @@ type ChangeWorkloadStatus struct {
 	PreviousReleases []PreviousRelease `json:"previousReleases,omitempty"`
 	// What is known of the order on AlterShield Server.
 	OrderStatus `json:",inline"`
-	// UnclaimedVerdicts are verdicts on nodes of this order that are not known,
+	// UnclaimedVerdicts are verdicts on entries of this order that are not known,
 	// or not yet, at most 50; those that pass make room for others. One that
-	// fails suspends the release when its node never becomes known.
+	// fails suspends the release when its entry never becomes known.
 	// +optional
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic

@@ -104,8 +104,8 @@ type DefensePolicySpec struct {
 	// WorkloadSelector selects the workloads by their labels; all when empty.
 	// +optional
 	WorkloadSelector *metav1.LabelSelector `json:"workloadSelector,omitempty"`
-	// NamespaceSelector selects the namespaces by their labels; all that are
-	// defended when empty. Only in the operator's namespace: a policy of
+	// NamespaceSelector selects the namespaces by their labels; all
+	// enrolled ones when empty. Only in the operator's namespace: a policy of
 	// another one is of that namespace.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
@@ -174,7 +174,7 @@ type PolicyHold struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="of a check of type altershield only name and onError are given: the server has stages of its own, its time is in the OpsConfigInfo timeouts, and to only observe its verdicts is the OpsConfigInfo observe",fieldPath=".altershield",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="of a check of type altershield only name and onError are given: the server has stages of its own, its time is in the OpsConfigInfo timeouts, and observe mode is in the OpsConfigInfo observe",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth looks at the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe or altershield"

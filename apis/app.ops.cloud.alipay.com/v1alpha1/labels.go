@@ -27,7 +27,7 @@ const CallbackFieldManager = "altershield-operator-callback"
 
 // Enrolment of namespaces and workloads.
 const (
-	// EnrolledLabel on a namespace, with EnrolledValue, puts its workloads
+	// EnrolledLabel on a namespace, with EnrolledValue, has its workloads
 	// defended. Nothing in other namespaces is ever written to.
 	EnrolledLabel = "admission-webhook-altershield"
 	// EnrolledValue is the value of EnrolledLabel that enrols a namespace.

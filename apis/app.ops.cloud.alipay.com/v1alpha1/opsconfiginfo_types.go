@@ -159,7 +159,7 @@ type OpsConfigInfoStatus struct {
 // restart. Its name says which: blocking, branch, rollback, selfhealing,
 // halting, silence, timeouts, history, admission, observe, quarantine, limit,
 // holding, eviction.
-// Objects of the operator's own namespace are in force everywhere. One in a
+// Objects of the operator's own namespace are in force everywhere. One in an
 // enrolled namespace is in force there, unless the operator's is locked;
 // admission and limit are of the whole cluster only. In other namespaces they
 // are ignored and have no status.

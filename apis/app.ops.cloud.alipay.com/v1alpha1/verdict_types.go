@@ -16,21 +16,21 @@ limitations under the License.
 
 package v1alpha1
 
-// CheckStage is one of the two checks of a node of AlterShield Server.
+// CheckStage is one of the two checks of an order entry of AlterShield Server.
 // +kubebuilder:validation:Enum=PRE;POST
 type CheckStage string
 
 const (
-	// StagePre is the check before a node's change counts.
+	// StagePre is the check before an entry's change counts.
 	StagePre CheckStage = "PRE"
 	// StagePost is the check after it.
 	StagePost CheckStage = "POST"
 )
 
-// CheckVerdict is the verdict on one check of one node, as AlterShield Server
+// CheckVerdict is the verdict on one check of one order entry, as AlterShield Server
 // delivered it.
 type CheckVerdict struct {
-	// NodeID is the server's id of the node.
+	// NodeID is the server's id of the order entry.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	NodeID string `json:"nodeId,omitempty"`
@@ -63,16 +63,16 @@ type CheckVerdict struct {
 	TimeUnix int64 `json:"timeUnix,omitempty"`
 }
 
-// UnclaimedVerdict is a verdict on a node that is not known yet: its callback
+// UnclaimedVerdict is a verdict on an order entry that is not known yet: its callback
 // was faster than the answer to the submission that caused it.
 type UnclaimedVerdict struct {
 	CheckVerdict `json:",inline"`
 	// Stage is the check the verdict is on.
 	Stage CheckStage `json:"stage"`
-	// OfOrder: the node is one of the order itself, not of a batch.
+	// OfOrder: the entry is one of the order itself, not of a batch.
 	// +optional
 	OfOrder bool `json:"ofOrder,omitempty"`
-	// Orphaned: no start was under way that made the node, so it is no batch's. The verdict
+	// Orphaned: no start was under way that made the entry, so it is no batch's. The verdict
 	// fails the release.
 	// +optional
 	Orphaned bool `json:"orphaned,omitempty"`

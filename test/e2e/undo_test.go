@@ -178,7 +178,7 @@ func (w *world) wentBack(ctx context.Context, ns, name, from, to string) {
 	Expect([]string{why.Cause, why.Reason}).To(Equal([]string{v1alpha1.ReasonVerificationFailed, "unpass"}))
 }
 
-var _ = Describe("a way back", func() {
+var _ = Describe("an undo", func() {
 	w := inSharedWorld()
 
 	It("passes the block of a rollout that is halted, which kubectl rollout undo cannot", func(ctx SpecContext) {
