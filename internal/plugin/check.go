@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
 )
 
-// checkAgain is between two looks with --wait.
+// checkAgain is the time between two checks with --wait.
 const checkAgain = 2 * time.Second
 
 // checkOptions are the flags of check.
@@ -48,44 +48,44 @@ func newCheckCommand(c *connection) *cobra.Command {
 		Short: "See whether the operator's installation is healthy",
 		Long: strings.TrimSpace(`
 See whether the operator's installation is healthy: kinds, manager, webhooks and their
-certificates, rights, settings, policies, AlterShield Server, enrolled namespaces.
+certificates, your rights, settings, policies, AlterShield Server, enrolled namespaces.
 
-Each check that does not pass says what it means, and what to do. What your user may not
-read is skipped, and told so: an administrator of the cluster sees all.
+Each check that does not pass prints what is wrong and what to do. The command has your
+own rights, and skips what your user may not read.
 
-Nothing is written. One check creates a Deployment in a dry run, which is not stored, in
-an enrolled namespace: whether the API server reaches the webhooks shows in nothing
-else.
+The command writes nothing. It creates a Deployment in an enrolled namespace in a dry
+run, which is not stored, to see whether the webhooks answer the API server.
 
-Exit codes: 0 when no check failed, warnings or not; 1 when one did, or the command could
-not run; 2 when your user may read too little to know. With --strict warnings count as
-failures.`),
+Exit codes: 0 if no check failed, with or without warnings; 1 if a check failed, or the
+command could not run; 2 if your user may read too little to know. With --strict,
+warnings count as failures.`),
 		Example: strings.Trim(`
-  # After an installation: until all is well, for two minutes at most
+  # After an installation: wait until no check fails, for at most two minutes
   kubectl altershield check --wait=2m
 
-  # In a pipeline: warnings count, too
+  # In a pipeline: warnings count as failures
   kubectl altershield check --strict -o short
 
-  # What failed, for a program
+  # The failed checks, for a program
   kubectl altershield check -o json | jq '.groups[].checks[] | select(.status == "failed")'`, "\n"),
 		Args: cobra.NoArgs,
 		RunE: o.run,
 	}
-	cmd.Flags().StringVar(&o.operatorNamespace, "operator-namespace", "", "`namespace` of the operator (default: where its webhooks are served)")
-	cmd.Flags().DurationVar(&o.wait, "wait", 0, "how long to wait until no check fails; 0 looks once")
+	cmd.Flags().StringVar(&o.operatorNamespace, "operator-namespace", "",
+		"`namespace` of the operator (default: the namespace of its webhooks' service)")
+	cmd.Flags().DurationVar(&o.wait, "wait", 0, "how long to wait until no check fails; 0 checks once")
 	cmd.Flags().BoolVar(&o.strict, "strict", false, "let warnings count as failures")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "one of: short (only what did not pass), json, yaml")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "one of: short (only checks that did not pass), json, yaml")
 	return cmd
 }
 
 func (o *checkOptions) run(cmd *cobra.Command, _ []string) error {
-	tell, err := o.printer()
+	printReport, err := o.printer()
 	if err != nil {
 		return err
 	}
 	if o.wait < 0 {
-		return remedy(fmt.Errorf("--wait=%s is no time to wait", o.wait), "give a duration, as in --wait=2m, or 0 to look once")
+		return remedy(fmt.Errorf("--wait=%s is not a time to wait", o.wait), "use a duration, as in --wait=2m, or 0 to check once")
 	}
 	config, err := o.config()
 	if err != nil {
@@ -96,12 +96,12 @@ func (o *checkOptions) run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	report, err := o.observe(cmd.Context(), installation.Options{
-		Config: config, Scheme: Scheme(), Namespace: o.operatorNamespace, UserNamespace: namespace, Plugin: o.Version, Now: o.Now,
+		Config: config, Scheme: Scheme(), Namespace: o.operatorNamespace, UserNamespace: namespace, Plugin: o.Version,
 	})
 	if err != nil {
 		return err
 	}
-	if err := tell(o.Out, report); err != nil {
+	if err := printReport(o.Out, report); err != nil {
 		return err
 	}
 	if report.Unknown {
@@ -113,11 +113,11 @@ func (o *checkOptions) run(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// observe looks until all is well, or the time to wait is over.
+// observe checks until no check fails, or the time to wait is over.
 func (o *checkOptions) observe(ctx context.Context, from installation.Options) (*installation.Report, error) {
 	over := time.NewTimer(o.wait)
 	defer over.Stop()
-	told := ""
+	last := ""
 	for {
 		facts, err := installation.Observe(ctx, from)
 		if err != nil {
@@ -127,8 +127,8 @@ func (o *checkOptions) observe(ctx context.Context, from installation.Options) (
 		if o.passed(&report) || report.Unknown || o.wait == 0 {
 			return &report, nil
 		}
-		if waiting := waitingFor(&report, o.strict); waiting != told {
-			told = waiting
+		if waiting := waitingFor(&report, o.strict); waiting != last {
+			last = waiting
 			printf(o.ErrOut, "waiting for: %s\n", waiting)
 		}
 		again := time.NewTimer(checkAgain)
@@ -158,7 +158,7 @@ func waitingFor(r *installation.Report, strict bool) string {
 	return strings.Join(names, "; ")
 }
 
-// printer is how the report is told.
+// printer returns the function that prints the report.
 func (o *checkOptions) printer() (func(io.Writer, *installation.Report) error, error) {
 	switch o.output {
 	case "", "short":
@@ -167,6 +167,6 @@ func (o *checkOptions) printer() (func(io.Writer, *installation.Report) error, e
 	case formatJSON, formatYAML:
 		return func(w io.Writer, r *installation.Report) error { return printStructured(w, o.output, r) }, nil
 	default:
-		return nil, remedy(fmt.Errorf("-o %s is no output of this command", o.output), "take one of short, json, yaml")
+		return nil, remedy(fmt.Errorf("-o %s is not an output of this command", o.output), "use one of short, json, yaml")
 	}
 }

@@ -17,31 +17,32 @@ limitations under the License.
 package installation
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"net/http"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -50,121 +51,43 @@ import (
 )
 
 const (
-	// readTimeout bounds each read, so that one that is stuck does not hide the others.
+	// readTimeout bounds each read, so that a slow read does not hide the others.
 	readTimeout = 10 * time.Second
-	// atOnce is how many reads are under way at a time.
+	// atOnce is the number of concurrent reads.
 	atOnce = 8
-	// renewal is how long a lease that looks old is looked at: a leader renews it every
-	// two seconds.
+	// youngLease is the age of a lease that counts as renewed. A leader renews it every two seconds.
+	youngLease = 10 * time.Second
+	// renewal is how long to wait for the renewal of an older lease: its holder may have another clock.
 	renewal = 6 * time.Second
-	// pageSize is how many objects an answer has.
-	pageSize = 500
+	// mostTries is the number of namespaces in which the dry run is tried if the user may not.
+	mostTries = 3
 )
 
 // Options say what is read.
 type Options struct {
-	// Config is how the cluster is reached.
+	// Config reaches the cluster.
 	Config *rest.Config
 	// Scheme knows the kinds that are read.
 	Scheme *runtime.Scheme
-	// Namespace of the operator; empty where it has to be found.
+	// Namespace of the operator; empty to find it.
 	Namespace string
-	// UserNamespace is the one that the user works in.
+	// UserNamespace is the namespace that the user works in.
 	UserNamespace string
 	// Plugin is the version of the plugin.
 	Plugin string
-	// Now is the time of this machine.
-	Now func() time.Time
 }
 
-// Observe reads what there is to know of the installation: once, with few requests. What
-// cannot be read is told in its place.
-func Observe(ctx context.Context, o Options) (*Facts, error) {
-	ob, err := newObserver(o)
-	if err != nil {
-		return nil, err
-	}
-	f := &Facts{Plugin: o.Plugin, Kinds: workload.Defended()}
-	ob.cluster(ctx, f, o)
-	if f.Version.Err == nil || apierrors.IsForbidden(f.Version.Err) {
-		f.Namespace = ob.findNamespace(ctx, f, o.Namespace)
-		ob.objects(ctx, f, o)
-		ob.installed(ctx, f)
-		ob.awaitRenewal(ctx, f)
-	}
-	f.LocalNow = o.Now()
-	if ob.dated.Load() {
-		f.ServerNow = ob.clock.Now()
-	}
-	return f, ctx.Err()
-}
-
-type observer struct {
-	client    client.Client
-	discovery *discovery.DiscoveryClient
-	clock     *servertime.Clock
-	// dated says that an answer had a date.
-	dated atomic.Bool
-}
-
-func newObserver(o Options) (*observer, error) {
-	ob := &observer{clock: servertime.New(machineClock(o.Now))}
-	config := rest.CopyConfig(o.Config)
-	// The dry run may be warned of; nobody has to know.
-	config.WarningHandler = rest.NoWarnings{}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTrip(func(r *http.Request) (*http.Response, error) {
-			response, err := next.RoundTrip(r)
-			if err == nil && response.Header.Get("Date") != "" {
-				ob.clock.Learn(response.Header.Get("Date"))
-				ob.dated.Store(true)
-			}
-			return response, err
-		})
-	})
-	var err error
-	if ob.client, err = client.New(config, client.Options{Scheme: o.Scheme, Mapper: mapper(workload.Defended())}); err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", config.Host, err)
-	}
-	if ob.discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", config.Host, err)
-	}
-	return ob, nil
-}
-
-type roundTrip func(*http.Request) (*http.Response, error)
-
-// RoundTrip implements http.RoundTripper.
-func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
-
-// machineClock is the clock of this machine.
-type machineClock func() time.Time
-
-var _ clock.PassiveClock = machineClock(nil)
-
-// Now implements clock.PassiveClock.
-func (c machineClock) Now() time.Time { return c() }
-
-// Since implements clock.PassiveClock.
-func (c machineClock) Since(t time.Time) time.Duration { return c().Sub(t) }
-
-// reads are under way together.
-type reads struct {
+// reader reads concurrently. wait returns when all reads have ended; no read ends another.
+type reader struct {
 	client client.Client
+	clock  clock.PassiveClock
 	group  errgroup.Group
 }
 
-func (ob *observer) together() *reads {
-	r := &reads{client: ob.client}
-	r.group.SetLimit(atOnce)
-	return r
-}
+func (r *reader) wait() { _ = r.group.Wait() }
 
-// wait until all have ended. None ends the others.
-func (r *reads) wait() { _ = r.group.Wait() }
-
-// read reads into a place that nobody else writes.
-func read[T any](ctx context.Context, r *reads, into *Read[T], of string, do func(ctx context.Context) (T, error)) {
+// read reads a value, which nothing else writes.
+func read[T any](ctx context.Context, r *reader, into *Read[T], of string, do func(ctx context.Context) (T, error)) {
 	r.group.Go(func() error {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
@@ -175,271 +98,303 @@ func read[T any](ctx context.Context, r *reads, into *Read[T], of string, do fun
 }
 
 // get reads an object.
-func get[T client.Object](ctx context.Context, r *reads, into *Read[T], key types.NamespacedName, object T) {
-	of := "get " + key.Name
-	if gvk, err := r.client.GroupVersionKindFor(object); err == nil {
-		of = "get " + strings.ToLower(gvk.Kind) + " " + key.Name
-	}
+func get[T client.Object](ctx context.Context, r *reader, into *Read[T], of string, key types.NamespacedName, o T) {
+	of = "get " + of + " " + key.Name
 	if key.Namespace != "" {
 		of += " in " + key.Namespace
 	}
-	read(ctx, r, into, of, func(ctx context.Context) (T, error) { return object, r.client.Get(ctx, key, object) })
+	read(ctx, r, into, of, func(ctx context.Context) (T, error) { return o, r.client.Get(ctx, key, o) })
 }
 
-// cluster reads what does not depend on where the operator is.
-func (ob *observer) cluster(ctx context.Context, f *Facts, o Options) {
-	r := ob.together()
-	read(ctx, r, &f.Version, "get /version", ob.discovery.ServerVersionWithContext)
-	f.CRDs = map[string]*Read[*apiextensionsv1.CustomResourceDefinition]{}
-	for name := range Kinds() {
-		f.CRDs[name] = &Read[*apiextensionsv1.CustomResourceDefinition]{}
-		get(ctx, r, f.CRDs[name], types.NamespacedName{Name: name}, &apiextensionsv1.CustomResourceDefinition{})
+// list reads objects.
+func list[T any](
+	ctx context.Context, r *reader, into *Read[[]T], of string, l client.ObjectList, items *[]T, options ...client.ListOption,
+) {
+	read(ctx, r, into, "list "+of, func(ctx context.Context) ([]T, error) {
+		err := r.client.List(ctx, l, options...)
+		return *items, err
+	})
+}
+
+// Observe reads the facts. A read that fails becomes part of the facts.
+func Observe(ctx context.Context, o Options) (*Facts, error) {
+	config := rest.CopyConfig(o.Config)
+	// Warnings about the dry run's Deployment concern no person.
+	config.WarningHandler = rest.NoWarnings{}
+	now := servertime.Follow(config, clock.RealClock{})
+	c, err := client.New(config, client.Options{Scheme: o.Scheme, Mapper: mapper(o.Scheme)})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", config.Host, err)
 	}
-	configurations(ctx, r, f)
+	r, f := &reader{client: c, clock: now}, &Facts{Plugin: o.Plugin, Namespace: o.Namespace}
+	r.group.SetLimit(atOnce)
+	if f.Namespace == "" {
+		f.Namespace = cmp.Or(FindNamespace(ctx, c), DefaultNamespace)
+	}
+	// The flags of the Deployment name the other objects.
+	deployments := &appsv1.DeploymentList{}
+	list(ctx, r, &f.Deployments, "deployments in "+f.Namespace, deployments, &deployments.Items,
+		client.InNamespace(f.Namespace), client.MatchingLabels{"app.kubernetes.io/name": operatorName})
+	r.wait()
+	if f.answered() {
+		r.objects(ctx, f, o)
+	}
+	f.Now = now.Now()
+	return f, ctx.Err()
+}
+
+// objects reads the other objects of the installation, and then tries the webhooks.
+func (r *reader) objects(ctx context.Context, f *Facts, o Options) {
+	here := " in " + f.Namespace
+	in := func(name string) types.NamespacedName {
+		return types.NamespacedName{Namespace: f.Namespace, Name: name}
+	}
+	kinds := kindNames()
+	f.CRDs = make([]Read[*apiextensionsv1.CustomResourceDefinition], len(kinds))
+	for i, name := range kinds {
+		get(ctx, r, &f.CRDs[i], "customresourcedefinition", types.NamespacedName{Name: name}, &apiextensionsv1.CustomResourceDefinition{})
+	}
+	mutating, validating := f.configurations()
+	read(ctx, r, &f.Mutating, "get mutatingwebhookconfiguration "+mutating, func(ctx context.Context) (webhooks, error) {
+		return mutatingWebhooks(ctx, r.client, mutating)
+	})
+	read(ctx, r, &f.Validating, "get validatingwebhookconfiguration "+validating, func(ctx context.Context) (webhooks, error) {
+		return validatingWebhooks(ctx, r.client, validating)
+	})
+	if d := f.deployment(); d != nil {
+		pods := &corev1.PodList{}
+		list(ctx, r, &f.Pods, "pods"+here, pods, &pods.Items, client.InNamespace(f.Namespace), client.MatchingLabels(d.Spec.Selector.MatchLabels))
+	}
+	read(ctx, r, &f.Lease, "get lease "+operatorName+here, func(ctx context.Context) (*coordinationv1.Lease, error) {
+		lease := &coordinationv1.Lease{}
+		err := r.client.Get(ctx, in(operatorName), lease)
+		f.LeaseRenewed = err == nil && r.renewed(ctx, lease)
+		return lease, err
+	})
+	if name, _ := f.certificateSecret(); name != "" {
+		get(ctx, r, &f.Certificate, "secret", in(name), &corev1.Secret{})
+	}
+	settings, policies := &v1alpha1.OpsConfigInfoList{}, &v1alpha1.DefensePolicyList{}
+	list(ctx, r, &f.Settings, "opsconfiginfoes", settings, &settings.Items)
+	list(ctx, r, &f.Policies, "defensepolicies", policies, &policies.Items)
+	r.namespaces(ctx, f, o.UserNamespace)
+	read(ctx, r, &f.Mine, "ask for your own rights", func(ctx context.Context) ([]Access, error) {
+		return access(ctx, r.client, o.UserNamespace)
+	})
+	r.wait()
+
+	read(ctx, r, &f.Answer, "create deployments in an enrolled namespace", func(ctx context.Context) (DryRun, error) {
+		return dryRun(ctx, r.client, f.seenNamespaces(), o.UserNamespace)
+	})
+	r.wait()
+}
+
+// namespaces reads the namespaces with a label of enrolment, or the user's own, and all workloads.
+func (r *reader) namespaces(ctx context.Context, f *Facts, own string) {
 	read(ctx, r, &f.Namespaces, "list namespaces", func(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
-		list, err := ob.metadata(ctx, "v1", "Namespace", client.HasLabels{v1alpha1.EnrolledLabel})
+		found, err := metadata(ctx, r.client, "v1", "Namespace", client.HasLabels{v1alpha1.EnrolledLabel})
 		if !apierrors.IsForbidden(err) {
-			return list, err
+			return found, err
 		}
-		// Many may at least see their own.
-		own := metadataOf("v1", "Namespace")
-		if ob.client.Get(ctx, types.NamespacedName{Name: o.UserNamespace}, own) != nil {
+		one := metadataOf("v1", "Namespace")
+		if r.client.Get(ctx, types.NamespacedName{Name: own}, one) != nil {
 			return nil, err
 		}
 		f.OnlyOwn = true
-		return []metav1.PartialObjectMetadata{*own}, nil
+		return []metav1.PartialObjectMetadata{*one}, nil
 	})
-	r.wait()
-}
-
-// configurations reads the webhook configurations.
-func configurations(ctx context.Context, r *reads, f *Facts) {
-	mutating, validating := f.configurations()
-	for kind, into := range map[string]struct {
-		read *Read[*unstructured.Unstructured]
-		name string
-	}{
-		"MutatingWebhookConfiguration": {&f.Mutating, mutating}, "ValidatingWebhookConfiguration": {&f.Validating, validating},
-	} {
-		u := &unstructured.Unstructured{}
-		u.SetAPIVersion("admissionregistration.k8s.io/v1")
-		u.SetKind(kind)
-		get(ctx, r, into.read, types.NamespacedName{Name: into.name}, u)
-	}
-}
-
-// findNamespace says where the operator is: as the user says, where the webhooks are
-// called, where a Deployment of it is, or where it is by default.
-func (ob *observer) findNamespace(ctx context.Context, f *Facts, given string) string {
-	if given != "" {
-		return given
-	}
-	for _, configuration := range []Read[*unstructured.Unstructured]{f.Validating, f.Mutating} {
-		if namespace := servedIn(configuration); namespace != "" {
-			return namespace
-		}
-	}
-	if namespace := deployedIn(ctx, ob.client); namespace != "" {
-		return namespace
-	}
-	return DefaultNamespace
-}
-
-// FindNamespace says where the operator is: where the webhooks are called, or where a
-// Deployment of it is; empty where the user may read none of them, or none is there.
-func FindNamespace(ctx context.Context, c client.Reader) string {
-	mutating, validating := (&Facts{}).configurations()
-	for _, configuration := range []struct{ kind, name string }{{"ValidatingWebhookConfiguration", validating}, {"MutatingWebhookConfiguration", mutating}} {
-		read := Read[*unstructured.Unstructured]{Value: &unstructured.Unstructured{}}
-		read.Value.SetAPIVersion("admissionregistration.k8s.io/v1")
-		read.Value.SetKind(configuration.kind)
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		read.Err = c.Get(ctx, types.NamespacedName{Name: configuration.name}, read.Value)
-		cancel()
-		if namespace := servedIn(read); namespace != "" {
-			return namespace
-		}
-	}
-	return deployedIn(ctx, c)
-}
-
-// deployedIn is the namespace of a Deployment of the operator.
-func deployedIn(ctx context.Context, c client.Reader) string {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DeploymentList"}}
-	if err := c.List(ctx, list, client.MatchingLabels{"app.kubernetes.io/name": operatorName}); err != nil || len(list.Items) == 0 {
-		return ""
-	}
-	return list.Items[0].Namespace
-}
-
-// servedIn is the namespace of the service of webhooks.
-func servedIn(configuration Read[*unstructured.Unstructured]) string {
-	if !configuration.readable() {
-		return ""
-	}
-	for _, hook := range hooks(configuration.Value) {
-		if namespace, _, _ := unstructured.NestedString(hook, "clientConfig", "service", "namespace"); len(validation.IsDNS1123Label(namespace)) == 0 {
-			return namespace
-		}
-	}
-	return ""
-}
-
-// objects reads what has the same names in every installation.
-func (ob *observer) objects(ctx context.Context, f *Facts, o Options) {
-	r, in := ob.together(), client.InNamespace(f.Namespace)
-	get(ctx, r, &f.NamespaceObject, types.NamespacedName{Name: f.Namespace}, metadataOf("v1", "Namespace"))
-	read(ctx, r, &f.Deployments, "list deployments in "+f.Namespace, func(ctx context.Context) ([]appsv1.Deployment, error) {
-		var list appsv1.DeploymentList
-		err := ob.client.List(ctx, &list, in, client.MatchingLabels{"app.kubernetes.io/name": operatorName})
-		return list.Items, err
-	})
-	read(ctx, r, &f.Budgets, "list poddisruptionbudgets in "+f.Namespace, func(ctx context.Context) ([]policyv1.PodDisruptionBudget, error) {
-		var list policyv1.PodDisruptionBudgetList
-		err := ob.client.List(ctx, &list, in)
-		return list.Items, err
-	})
-	read(ctx, r, &f.Settings, "list opsconfiginfoes", func(ctx context.Context) ([]v1alpha1.OpsConfigInfo, error) {
-		var list v1alpha1.OpsConfigInfoList
-		err := ob.listOr(ctx, &list, in)
-		return list.Items, err
-	})
-	read(ctx, r, &f.Policies, "list defensepolicies", func(ctx context.Context) ([]v1alpha1.DefensePolicy, error) {
-		var list v1alpha1.DefensePolicyList
-		err := ob.listOr(ctx, &list, in)
-		return list.Items, err
-	})
-	read(ctx, r, &f.Blocked, "list workloads of all namespaces", func(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
+	read(ctx, r, &f.Workloads, "list workloads of all namespaces", func(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
 		var all []metav1.PartialObjectMetadata
-		for _, kind := range f.Kinds.Kinds() {
+		for _, kind := range workload.Defended().Kinds() {
 			gvk := kind.GroupVersionKind()
-			list, err := ob.metadata(ctx, gvk.GroupVersion().String(), gvk.Kind, client.HasLabels{v1alpha1.SuspendLabel})
+			found, err := metadata(ctx, r.client, gvk.GroupVersion().String(), gvk.Kind)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, list...)
+			all = append(all, found...)
 		}
 		return all, nil
 	})
-	read(ctx, r, &f.Releases, "list changeworkloads of all namespaces", ob.releases)
-	read(ctx, r, &f.Answer, "create deployments in an enrolled namespace", func(ctx context.Context) (DryRun, error) {
-		return ob.dryRun(ctx, f.seenNamespaces(), o.UserNamespace)
-	})
-	access(ctx, r, f, o.UserNamespace)
-	r.wait()
-}
-
-// listOr lists in all namespaces or, where the user may not, in some.
-func (ob *observer) listOr(ctx context.Context, list client.ObjectList, some ...client.ListOption) error {
-	err := ob.client.List(ctx, list)
-	if apierrors.IsForbidden(err) {
-		return ob.client.List(ctx, list, some...)
-	}
-	return err
-}
-
-func (ob *observer) releases(ctx context.Context) ([]v1alpha1.ChangeWorkload, error) {
-	var all []v1alpha1.ChangeWorkload
-	for next := ""; ; {
-		var page v1alpha1.ChangeWorkloadList
-		if err := ob.client.List(ctx, &page, client.Limit(pageSize), client.Continue(next)); err != nil {
-			return nil, err
-		}
-		all = append(all, page.Items...)
-		if next = page.Continue; next == "" {
-			return all, nil
-		}
-	}
 }
 
 func metadataOf(apiVersion, kind string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind}}
 }
 
-func (ob *observer) metadata(ctx context.Context, apiVersion, kind string, options ...client.ListOption) ([]metav1.PartialObjectMetadata, error) {
-	list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind + "List"}}
-	err := ob.client.List(ctx, list, options...)
-	return list.Items, err
+func metadata(
+	ctx context.Context, c client.Reader, apiVersion, kind string, options ...client.ListOption,
+) ([]metav1.PartialObjectMetadata, error) {
+	found := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind + "List"}}
+	err := c.List(ctx, found, options...)
+	return found.Items, err
 }
 
-// installed reads what the Deployment of the manager says the names of.
-func (ob *observer) installed(ctx context.Context, f *Facts) {
-	r := ob.together()
-	in := func(name string) types.NamespacedName {
-		return types.NamespacedName{Namespace: f.Namespace, Name: name}
-	}
-	mutating, validating := f.configurations()
-	if other := (&Facts{}); f.deployment() != nil {
-		if m, v := other.configurations(); m != mutating || v != validating {
-			configurations(ctx, r, f)
-		}
-		selector, err := metav1.LabelSelectorAsSelector(f.deployment().Spec.Selector)
-		read(ctx, r, &f.Pods, "list pods in "+f.Namespace, func(ctx context.Context) ([]corev1.Pod, error) {
-			if err != nil {
-				return nil, err
-			}
-			var list corev1.PodList
-			err := ob.client.List(ctx, &list, client.InNamespace(f.Namespace), client.MatchingLabelsSelector{Selector: selector})
-			return list.Items, err
-		})
-	}
-	read(ctx, r, &f.Lease, "get leases "+leaseName+" in "+f.Namespace, func(ctx context.Context) (*coordinationv1.Lease, error) {
-		lease := &coordinationv1.Lease{}
-		err := ob.client.Get(ctx, in(leaseName), lease)
-		f.LeaseAt = ob.clock.Now()
-		return lease, err
-	})
-	roles(ctx, r, f)
-	get(ctx, r, &f.Service, in(f.service()), &corev1.Service{})
-	read(ctx, r, &f.Endpoints, "list endpointslices in "+f.Namespace, func(ctx context.Context) ([]discoveryv1.EndpointSlice, error) {
-		var list discoveryv1.EndpointSliceList
-		err := ob.client.List(ctx, &list, client.InNamespace(f.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: f.service()})
-		return list.Items, err
-	})
-	if name, _ := f.certificateSecret(); name != "" {
-		get(ctx, r, &f.Certificate, in(name), &corev1.Secret{})
-	}
-	if name := f.tokenSecret(); name != "" {
-		get(ctx, r, &f.Token, in(name), &corev1.Secret{})
-	}
-	r.wait()
+func validatingWebhooks(ctx context.Context, c client.Reader, name string) (webhooks, error) {
+	var o admissionv1.ValidatingWebhookConfiguration
+	err := c.Get(ctx, types.NamespacedName{Name: name}, &o)
+	return o.Webhooks, err
 }
 
-// roles reads what gives the operator, and users, their rights.
-func roles(ctx context.Context, r *reads, f *Facts) {
-	cluster := func(name string) types.NamespacedName { return types.NamespacedName{Name: f.prefix() + name} }
-	in := func(name string) types.NamespacedName {
-		return types.NamespacedName{Namespace: f.Namespace, Name: name}
+// mutatingWebhooks returns what mutating webhooks share with validating ones, as far as it is checked.
+func mutatingWebhooks(ctx context.Context, c client.Reader, name string) (webhooks, error) {
+	var o admissionv1.MutatingWebhookConfiguration
+	err := c.Get(ctx, types.NamespacedName{Name: name}, &o)
+	var found webhooks
+	for i := range o.Webhooks {
+		h := &o.Webhooks[i]
+		found = append(found, admissionv1.ValidatingWebhook{Name: h.Name, ClientConfig: h.ClientConfig, NamespaceSelector: h.NamespaceSelector})
 	}
-	get(ctx, r, &f.Account, in(f.accountName()), metadataOf("v1", "ServiceAccount"))
-	get(ctx, r, &f.ClusterRole, cluster(managerRole), &rbacv1.ClusterRole{})
-	get(ctx, r, &f.ClusterRoleBinding, cluster(managerBinding), &rbacv1.ClusterRoleBinding{})
-	get(ctx, r, &f.Role, in(f.prefix()+managerRole), &rbacv1.Role{})
-	get(ctx, r, &f.RoleBinding, in(f.prefix()+managerBinding), &rbacv1.RoleBinding{})
-	f.UserRoles = map[string]*Read[*rbacv1.ClusterRole]{}
-	for _, name := range userRoles() {
-		f.UserRoles[name] = &Read[*rbacv1.ClusterRole]{}
-		get(ctx, r, f.UserRoles[name], cluster(name), &rbacv1.ClusterRole{})
+	return found, err
+}
+
+// FindNamespace returns the namespace of the operator: the namespace of its webhooks' service, or of a Deployment of it;
+// empty if the user may not read them, or none exists.
+func FindNamespace(ctx context.Context, c client.Reader) string {
+	mutating, validating := (&Facts{}).configurations()
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	found, _ := validatingWebhooks(ctx, c, validating)
+	if found.namespace() == "" {
+		found, _ = mutatingWebhooks(ctx, c, mutating)
+	}
+	if namespace := found.namespace(); namespace != "" {
+		return namespace
+	}
+	deployments, err := metadata(ctx, c, "apps/v1", "Deployment", client.MatchingLabels{"app.kubernetes.io/name": operatorName})
+	if err != nil || len(deployments) == 0 {
+		return ""
+	}
+	return deployments[0].Namespace
+}
+
+// namespace returns the namespace of the webhooks' service; empty if they have none.
+func (w webhooks) namespace() string {
+	for i := range w {
+		if s := w[i].ClientConfig.Service; s != nil && len(validation.IsDNS1123Label(s.Namespace)) == 0 {
+			return s.Namespace
+		}
+	}
+	return ""
+}
+
+// renewed reports whether a lease is young, or is renewed within some seconds.
+func (r *reader) renewed(ctx context.Context, lease *coordinationv1.Lease) bool {
+	before := lease.Spec.RenewTime
+	if before == nil || r.clock.Since(before.Time) < youngLease {
+		return before != nil
+	}
+	return wait.PollUntilContextTimeout(ctx, time.Second, renewal, false, func(ctx context.Context) (bool, error) {
+		var now coordinationv1.Lease
+		err := r.client.Get(ctx, client.ObjectKeyFromObject(lease), &now)
+		return err == nil && !now.Spec.RenewTime.Equal(before), nil
+	}) == nil
+}
+
+// mapper knows the kinds of a scheme, so that no request has to discover them.
+func mapper(scheme *runtime.Scheme) meta.RESTMapper {
+	ofCluster := []string{
+		"Namespace", "SelfSubjectAccessReview", "CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
+	}
+	m := meta.NewDefaultRESTMapper(nil)
+	for kind := range scheme.AllKnownTypes() {
+		if slices.Contains(ofCluster, kind.Kind) {
+			m.Add(kind, meta.RESTScopeRoot)
+		} else {
+			m.Add(kind, meta.RESTScopeNamespace)
+		}
+	}
+	// The rules for English plurals do not lead to this one.
+	of := v1alpha1.GroupVersion
+	m.AddSpecific(of.WithKind("OpsConfigInfo"), of.WithResource("opsconfiginfoes"), of.WithResource("opsconfiginfo"), meta.RESTScopeNamespace)
+	return m
+}
+
+// dryRun creates a Deployment that is not stored: only its answer shows whether the API server reaches the webhooks. It tries
+// the user's own namespace first.
+func dryRun(ctx context.Context, c client.Client, enrolled []string, own string) (DryRun, error) {
+	if i := slices.Index(enrolled, own); i >= 0 {
+		enrolled = slices.Concat([]string{own}, enrolled[:i], enrolled[i+1:])
+	}
+	var forbidden error
+	for _, namespace := range enrolled[:min(mostTries, len(enrolled))] {
+		d := emptyDeployment(namespace)
+		err := c.Create(ctx, d, client.DryRunAll)
+		switch denied := apierrors.APIStatus(nil); {
+		case err == nil:
+			return DryRun{Namespace: namespace, Stamped: d.Spec.Template.Labels[v1alpha1.VersionLabel] != ""}, nil
+		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot create resource"):
+			forbidden = err
+		case apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err), !errors.As(err, &denied):
+			return DryRun{Namespace: namespace}, err
+		default:
+			return DryRun{Namespace: namespace, Denied: err.Error()}, nil
+		}
+	}
+	return DryRun{}, forbidden
+}
+
+// emptyDeployment is a Deployment without pods, as restricted as policies of a cluster may require.
+func emptyDeployment(namespace string) *appsv1.Deployment {
+	labels := map[string]string{"app.kubernetes.io/name": "altershield-check"}
+	few := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "altershield-check-", Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](0),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					SecurityContext: &corev1.PodSecurityContext{
+						RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](65532),
+						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+					},
+					Containers: []corev1.Container{{
+						Name: "check", Image: "registry.k8s.io/pause:3.10", Resources: corev1.ResourceRequirements{Requests: few, Limits: few},
+						SecurityContext: &corev1.SecurityContext{
+							AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+							Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+						},
+					}},
+				},
+			},
+		},
 	}
 }
 
-// awaitRenewal looks for some seconds whether a lease is renewed that looks old: its
-// holder may be gone, or only have another clock.
-func (ob *observer) awaitRenewal(ctx context.Context, f *Facts) {
-	if !f.Lease.readable() || f.Lease.Value.Spec.RenewTime == nil || f.leaseAge() < mostSkew {
-		return
+// access asks the API server for the user's rights in a namespace.
+func access(ctx context.Context, c client.Client, namespace string) ([]Access, error) {
+	rights := usefulRights(namespace)
+	for i := range rights {
+		review := &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &rights[i].ResourceAttributes},
+		}
+		if err := c.Create(ctx, review); err != nil {
+			return nil, err
+		}
+		rights[i].Allowed = review.Status.Allowed
 	}
-	_ = wait.PollUntilContextTimeout(ctx, time.Second, renewal, false, func(ctx context.Context) (bool, error) {
-		now := &coordinationv1.Lease{}
-		if err := ob.client.Get(ctx, types.NamespacedName{Namespace: f.Namespace, Name: leaseName}, now); err != nil {
-			return false, nil //nolint:nilerr // looked at again
-		}
-		f.LeaseRenewed = now.Spec.RenewTime != nil && !now.Spec.RenewTime.Equal(f.Lease.Value.Spec.RenewTime)
-		if f.LeaseRenewed {
-			f.Lease.Value, f.LeaseAt = now, ob.clock.Now()
-		}
-		return f.LeaseRenewed, nil
-	})
+	return rights, nil
+}
+
+// usefulRights are the rights that users of the plugin need in a namespace.
+func usefulRights(namespace string) (all []Access) {
+	add := func(purpose, verb, group, resource, subresource string) {
+		all = append(all, Access{For: purpose, ResourceAttributes: authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource,
+		}})
+	}
+	const see = "see releases"
+	group := v1alpha1.GroupVersion.Group
+	add(see, "list", group, "changeworkloads", "")
+	add(see, "list", group, "changepods", "")
+	add(see, "list", "", "pods", "")
+	for _, kind := range workload.Defended().Kinds() {
+		add(see, "get", kind.GroupVersionKind().Group, kind.Resource(), "")
+		add("change workloads", "patch", kind.GroupVersionKind().Group, kind.Resource(), "")
+	}
+	add("correct verdicts", "patch", group, "changepods", "status")
+	add("enrol the namespace", "patch", "", "namespaces", "")
+	all[len(all)-1].Name = namespace
+	return all
 }

@@ -14,9 +14,15 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package installation says whether the operator's installation in a cluster is healthy.
-// [Observe] reads what there is to know; what follows from it is decided by pure
-// functions, one for each group of checks.
+// Package installation checks the operator's installation in a cluster. [Observe] reads the facts with the user's
+// rights. [Judge] decides from the facts alone. The files:
+//
+//   - report.go: the report, its checks, and [Judge], which lists them all
+//   - facts.go: the facts, and names and versions that follow from the manager's Deployment
+//   - observe.go: reading the facts, with the dry run and the user's access reviews
+//   - operator.go: groups kubernetes, kinds, operator and server
+//   - webhooks.go: group webhooks
+//   - defense.go: groups rights, settings, policies and namespaces
 package installation
 
 import (
@@ -28,36 +34,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Status is how a check ended.
+// Status is the result of a check.
 type Status string
 
 const (
 	// OK means that nothing has to be done.
 	OK Status = "ok"
-	// Warning means that the defense works, and that somebody should look at this.
+	// Warning means that the defense works, and that a person should look at this.
 	Warning Status = "warning"
 	// Failed means that something does not work, or soon will not.
 	Failed Status = "failed"
-	// Skipped means that it could not be told: the user has no right to read what is
-	// needed, or there is nothing to look at.
+	// Skipped means that the result is unknown: the user may not read what the check needs, or there is nothing to check.
 	Skipped Status = "skipped"
 )
 
-// Report is what kubectl altershield check -o json prints. Fields and ids of checks
-// stay; further ones may be added.
+// Report is what kubectl altershield check -o json prints. Fields stay, and no id of a check changes its meaning.
 type Report struct {
-	// Healthy says that no check failed, and that enough was read to say so.
+	// Healthy reports whether no check failed and enough was read to know.
 	Healthy bool `json:"healthy"`
-	// Unknown says that no check failed, and that the user may read too little to say more.
+	// Unknown reports whether no check failed and the user may read too little to know more.
 	Unknown bool `json:"unknown,omitempty"`
 	// Namespace of the operator.
 	Namespace string `json:"operatorNamespace"`
 	// PluginVersion is the version of the plugin that checked.
 	PluginVersion string `json:"pluginVersion"`
-	// OperatorVersion is the tag of the image that the operator runs; empty where it is
-	// not known.
+	// OperatorVersion is the tag of the operator's image; empty if unknown.
 	OperatorVersion string `json:"operatorVersion,omitempty"`
-	// CheckedAt is when, by the API server's clock; not there when it did not answer.
+	// CheckedAt is the time of the check by the API server's clock; nil if the API server did not answer.
 	CheckedAt *metav1.Time `json:"checkedAt,omitempty"`
 	// Summary counts the checks by their status.
 	Summary Summary `json:"summary"`
@@ -73,41 +76,41 @@ type Summary struct {
 	Skipped  int `json:"skipped"`
 }
 
-// Group is what is checked of one part of the installation.
+// Group holds the checks of one part of the installation.
 type Group struct {
-	// Name of the group: kubernetes, kinds, operator, webhooks, rights, settings, policies,
-	// server, namespaces.
+	// Name of the group: kubernetes, kinds, operator, webhooks, rights, settings, policies, server, namespaces.
 	Name string `json:"name"`
-	// Checks in the order in which they are told.
+	// Checks in the order in which they are printed.
 	Checks []Check `json:"checks"`
 }
 
 // Check is one check with its result.
 type Check struct {
-	// ID names the check: its group, and what it is about, as in webhooks.answer.
+	// ID names the check: its group and its subject, as in webhooks.answer.
 	ID string `json:"id"`
-	// Name says what is so when all is well.
+	// Name states what the check expects.
 	Name string `json:"name"`
-	// Status is how it ended: ok, warning, failed or skipped.
+	// Status is the result: ok, warning, failed or skipped.
 	Status Status `json:"status"`
-	// Message says what was found.
+	// Message is what was found.
 	Message string `json:"message,omitempty"`
-	// Remedy says what to do; empty unless Status is warning or failed.
+	// Remedy is what to do; empty unless Status is warning or failed.
 	Remedy string `json:"remedy,omitempty"`
-	// Docs is the address of the page that says more.
+	// Docs is the address of the page about the problem.
 	Docs string `json:"docs,omitempty"`
 }
 
-// docs is where the pages are.
-const docs = "https://github.com/traas-stack/altershield-operator/blob/main/docs/"
+const (
+	// docs is the address of the pages.
+	docs = "https://github.com/traas-stack/altershield-operator/blob/main/docs/"
 
-// pageCheck is the page about this command.
-const pageCheck = "plugin-check.md"
+	pageCheck   = "plugin-check.md"
+	pageInstall = "operations.md#install-in-a-minute"
+	pageUpgrade = "operations.md#upgrade"
 
-// applyAgain is the remedy of several checks.
-const applyAgain = "apply the manifests of the operator again: kubectl apply -f quick-start.yaml, or helm upgrade"
-
-func newCheck(id, name string) Check { return Check{ID: id, Name: name} }
+	// applyAgain is the remedy of several checks.
+	applyAgain = "apply the manifests of the operator again: kubectl apply -f quick-start.yaml, or helm upgrade"
+)
 
 func (c Check) ok(format string, args ...any) Check {
 	c.Status, c.Message = OK, fmt.Sprintf(format, args...)
@@ -119,80 +122,86 @@ func (c Check) skip(format string, args ...any) Check {
 	return c
 }
 
-// warn and fail take what was found, what to do, and the page, with its anchor, that
-// says more.
+// warn takes what was found, what to do, and the page with its anchor.
 func (c Check) warn(message, remedy, page string) Check {
 	c.Status, c.Message, c.Remedy, c.Docs = Warning, message, remedy, docs+page
 	return c
 }
 
+// fail is warn for a failure.
 func (c Check) fail(message, remedy, page string) Check {
 	c = c.warn(message, remedy, page)
 	c.Status = Failed
 	return c
 }
 
-// Read is something that was read, or why it was not.
-type Read[T any] struct {
-	Value T
-	Err   error
-	// Of says what was asked for, as in: get leases in altershieldoperator-system.
-	Of string
-}
-
-// missing says that it does not exist.
-func (r Read[T]) missing() bool { return apierrors.IsNotFound(r.Err) }
-
-// unread is the result of a check that lacks what it is about; ok is false where it was
-// read, or is known not to be there.
-func (r Read[T]) unread(c Check) (_ Check, ok bool) {
+// on decides a check from what was read. A read that failed decides it without decide.
+func on[T any](r Read[T], id, name string, decide func(Check) Check) Check {
+	c := Check{ID: id, Name: name}
 	switch {
 	case r.Err == nil || r.missing():
-		return c, false
+		return decide(c)
 	case apierrors.IsForbidden(r.Err):
-		return c.skip("your user may not %s", r.Of), true
+		return c.skip("your user may not %s", r.Of)
 	default:
-		return c.fail(fmt.Sprintf("%s: %v", r.Of, r.Err), "try again; if it stays, look at the API server: kubectl get --raw /readyz?verbose",
-			pageCheck), true
+		return c.fail(r.Of+": "+r.Err.Error(), "retry; if it fails again, check the API server: kubectl get --raw /readyz?verbose", pageCheck)
 	}
 }
 
-// unlisted is unread for objects of the operator's own kinds, which may not be there.
-func (r Read[T]) unlisted(c Check) (_ Check, ok bool) {
-	if r.missing() {
-		return c.skip("the kind is not there"), true
-	}
-	return r.unread(c)
+// onList is on for objects of the operator's kinds, which may not exist.
+func onList[T any](r Read[[]T], id, name string, decide func(Check) Check) Check {
+	return on(r, id, name, func(c Check) Check {
+		if r.missing() {
+			return c.skip("the kind does not exist")
+		}
+		return decide(c)
+	})
 }
 
-// readable says that it was read and is there.
-func (r Read[T]) readable() bool { return r.Err == nil }
-
-// Judge says how healthy the installation is.
+// Judge decides how healthy the installation is. A check is left out if there is nothing to check.
 func Judge(f *Facts) Report {
 	r := Report{Namespace: f.Namespace, PluginVersion: f.Plugin, OperatorVersion: f.operatorVersion()}
-	if !f.ServerNow.IsZero() {
-		at := metav1.NewTime(f.ServerNow)
-		r.CheckedAt = &at
+	r.add("kubernetes", f.reachable(Check{ID: "kubernetes.reachable", Name: "the API server answers"}))
+	if !f.answered() {
+		return r.judged()
 	}
-	r.add("kubernetes", kubernetesChecks(f))
-	// Nothing else can be told while the API server does not answer.
-	if f.Version.Err == nil || apierrors.IsForbidden(f.Version.Err) {
-		r.add("kinds", kindsChecks(f))
-		r.add("operator", operatorChecks(f))
-		if f.absent() {
-			if f.servedElsewhere() == "" {
-				r.add("webhooks", []Check{leftBehind(f)})
-			}
-			return r.judged()
-		}
-		r.add("webhooks", webhooksChecks(f))
-		r.add("rights", rightsChecks(f))
-		r.add("settings", settingsChecks(f))
-		r.add("policies", policiesChecks(f))
-		r.add("server", serverChecks(f))
-		r.add("namespaces", namespacesChecks(f))
+	at := metav1.NewTime(f.Now)
+	r.CheckedAt = &at
+	r.add("kinds", f.kinds()...)
+	r.add("operator", on(f.Deployments, "operator.deployment", "the manager's Deployment is available", f.available))
+	if f.deployment() != nil {
+		r.add("operator",
+			on(f.Pods, "operator.replicas", "every replica is ready", f.replicas),
+			on(f.Pods, "operator.restarts", "no replica restarted in the last hour", f.restarts),
+			on(f.Deployments, "operator.version", "operator and plugin have the same version", f.versions),
+			on(f.Lease, "operator.leader", "a replica leads", f.leader))
 	}
+	r.add("webhooks",
+		on(f.Mutating, "webhooks.mutating", "the mutating webhook configuration exists", f.mutating),
+		on(f.Validating, "webhooks.validating", "the validating webhook configuration exists", f.validating))
+	if len(f.Validating.Value) > 0 {
+		r.add("webhooks", on(f.Validating, "webhooks.block", "blocks hold while the operator is down", f.failsClosed))
+	}
+	if len(f.webhooks()) > 0 {
+		r.add("webhooks", f.authority(Check{ID: "webhooks.authority", Name: "the webhooks carry a CA bundle that is valid"}),
+			on(f.Certificate, "webhooks.certificate", "the certificate of the webhooks is valid", f.certificate))
+	}
+	r.add("webhooks", on(f.Answer, "webhooks.answer", "a Deployment created in a dry run passes the webhooks", f.answers))
+	r.add("rights", on(f.Mine, "rights.yours", "your own rights", f.rights))
+	r.add("settings",
+		onList(f.Settings, "settings.accepted", "every setting is in force", f.settingsAccepted),
+		onList(f.Settings, "settings.defense", "no setting lowers the defense of the whole cluster", f.lowered))
+	r.add("policies",
+		onList(f.Policies, "policies.default", "the default policy exists and enforces", f.defaultPolicy),
+		onList(f.Policies, "policies.accepted", "every policy is accepted", f.policiesAccepted))
+	r.add("server", on(f.Deployments, "server.configured", "AlterShield Server is configured, or not wanted", f.server))
+	if f.flag("altershield-url", "") != "" {
+		r.add("server", on(f.Pods, "server.healthy", "AlterShield Server answers every replica", f.serverHealthy))
+	}
+	r.add("namespaces",
+		on(f.Namespaces, "namespaces.enrolled", "namespaces are enrolled", f.enrolledNamespaces),
+		on(f.Namespaces, "namespaces.excluded", "every label of enrolment has an effect", f.withoutEffect),
+		on(f.Workloads, "namespaces.workloads", "workloads that need attention are counted", f.attention))
 	return r.judged()
 }
 
@@ -202,67 +211,41 @@ func (r Report) judged() Report {
 	return r
 }
 
-// seen reports whether something was read without which there is no defense: the manager,
-// its webhooks, or an answer of theirs.
+// seen reports whether the user could read the manager, its webhooks, or their answer: without them there is no defense.
 func (r Report) seen() bool {
-	for _, g := range r.Groups {
-		for _, c := range g.Checks {
-			essential := slices.Contains([]string{"operator.deployment", "webhooks.mutating", "webhooks.validating", "webhooks.answer"}, c.ID)
-			if essential && c.Status != Skipped {
-				return true
-			}
-		}
-	}
-	return false
+	essential := []string{"operator.deployment", "webhooks.mutating", "webhooks.validating", "webhooks.answer"}
+	return slices.ContainsFunc(r.checks(), func(c Check) bool { return c.Status != Skipped && slices.Contains(essential, c.ID) })
 }
 
-func (r *Report) add(name string, checks []Check) {
-	r.Groups = append(r.Groups, Group{Name: name, Checks: checks})
+// add adds checks to a group: to the last one if that has the name.
+func (r *Report) add(group string, checks ...Check) {
+	if n := len(r.Groups); n == 0 || r.Groups[n-1].Name != group {
+		r.Groups = append(r.Groups, Group{Name: group})
+	}
+	last := &r.Groups[len(r.Groups)-1]
+	last.Checks = append(last.Checks, checks...)
 	for _, c := range checks {
-		switch c.Status {
-		case OK:
-			r.Summary.OK++
-		case Warning:
-			r.Summary.Warnings++
-		case Failed:
-			r.Summary.Failed++
-		case Skipped:
-			r.Summary.Skipped++
-		}
+		*map[Status]*int{OK: &r.Summary.OK, Warning: &r.Summary.Warnings, Failed: &r.Summary.Failed, Skipped: &r.Summary.Skipped}[c.Status]++
 	}
 }
 
-// NotPassed are the checks that failed or warn.
-func (r *Report) NotPassed() []Check {
-	var found []Check
+func (r Report) checks() (all []Check) {
 	for _, g := range r.Groups {
-		for _, c := range g.Checks {
-			if c.Status == Failed || c.Status == Warning {
-				found = append(found, c)
-			}
-		}
+		all = append(all, g.Checks...)
 	}
-	return found
+	return all
 }
 
-// some tells a few of many.
+// NotPassed returns the checks that failed or warn.
+func (r *Report) NotPassed() []Check {
+	return slices.DeleteFunc(r.checks(), func(c Check) bool { return c.Status == OK || c.Status == Skipped })
+}
+
+// some joins the first items of a list.
 func some(items []string) string {
 	const most = 5
-	items = slices.Clone(items)
 	if len(items) > most {
-		items = append(items[:most:most], fmt.Sprintf("and %d more", len(items)-most))
+		items = append(slices.Clone(items[:most]), fmt.Sprintf("and %d more", len(items)-most))
 	}
 	return strings.Join(items, ", ")
-}
-
-// count is a number of things: 1 pod, 2 pods.
-func count(n int, one string) string {
-	switch {
-	case n == 1:
-		return "1 " + one
-	case strings.HasSuffix(one, "y"):
-		return fmt.Sprintf("%d %sies", n, strings.TrimSuffix(one, "y"))
-	default:
-		return fmt.Sprintf("%d %ss", n, one)
-	}
 }

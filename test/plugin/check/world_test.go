@@ -192,7 +192,7 @@ func (w *world) kubectl(args ...string) string {
 	return string(out)
 }
 
-// eventually waits until nothing is wrong any more.
+// eventually waits until wrong returns nothing.
 func (w *world) eventually(what string, wrong func() string) {
 	w.t.Helper()
 	deadline := time.NewTimer(patience)
@@ -211,14 +211,14 @@ func (w *world) eventually(what string, wrong func() string) {
 	}
 }
 
-// told is what the command prints.
-type told struct {
+// printed is what the command prints.
+type printed struct {
 	out, errs string
 	code      int
 	requests  int64
 }
 
-func (w *world) check(args ...string) told {
+func (w *world) check(args ...string) printed {
 	w.t.Helper()
 	var out, errs bytes.Buffer
 	var requests atomic.Int64
@@ -231,22 +231,22 @@ func (w *world) check(args ...string) told {
 		},
 	}
 	code := plugin.Run(w.t.Context(), o, append([]string{"check", "--kubeconfig=" + w.Kubeconfig()}, args...))
-	return told{out.String(), errs.String(), code, requests.Load()}
+	return printed{out.String(), errs.String(), code, requests.Load()}
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// report is what the command says to a program.
+// report is the command's output for a program.
 func (w *world) report(args ...string) (installation.Report, int) {
 	w.t.Helper()
-	printed := w.check(append(args, "-o", "json")...)
+	got := w.check(append(args, "-o", "json")...)
 	var r installation.Report
-	if err := json.Unmarshal([]byte(printed.out), &r); err != nil {
-		w.t.Fatalf("%v: %s%s", err, printed.out, printed.errs)
+	if err := json.Unmarshal([]byte(got.out), &r); err != nil {
+		w.t.Fatalf("%v: %s%s", err, got.out, got.errs)
 	}
-	return r, printed.code
+	return r, got.code
 }
 
 func find(r *installation.Report, id string) installation.Check {
