@@ -159,7 +159,7 @@ func TestLeave(t *testing.T) {
 		},
 		"observing before": {
 			objects: []client.Object{managerDeployment(2), setting(true, false, "mine")}, operator: takesBack, within: 5 * time.Second,
-			want:        []string{"turned on observing", "kubectl altershield observe --cluster --off"},
+			want:        []string{"turned on observing", "kubectl altershield enroll --cluster --mode=enforce"},
 			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Remark: "mine"},
 		},
 		"observing before, and an errand that died": {

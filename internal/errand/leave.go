@@ -257,7 +257,7 @@ func (l *leaving) tellBack() {
 	if l.generation == 0 {
 		return
 	}
-	l.say("if the uninstall fails after this, and the operator stays, everything is in observe mode. To defend again: kubectl altershield observe --cluster --off")
+	l.say("if the uninstall fails after this, and the operator stays, everything is in observe mode. To defend again: kubectl altershield enroll --cluster --mode=enforce")
 	l.say(`or: kubectl -n %s patch opsconfiginfo %s --type=merge -p '{"metadata":{"ownerReferences":null},"spec":{"enable":false,"locked":false,"remark":""}}'`, l.namespace, settings.NameObserve)
 }
 

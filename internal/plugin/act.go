@@ -22,6 +22,6 @@ import "github.com/spf13/cobra"
 func actCommands(c *connection) []*cobra.Command {
 	return []*cobra.Command{
 		verdictCommand(c), repairCommand(c), rollbackCommand(c), unquarantineCommand(c), resumeCommand(c), waitCommand(c),
-		enrollCommand(c), unenrollCommand(c), optOutCommand(c), observeCommand(c),
+		enrollCommand(c),
 	}
 }

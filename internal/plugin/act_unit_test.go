@@ -198,7 +198,7 @@ func TestMayRepair(t *testing.T) {
 		"opted out": {func(d *appsv1.Deployment) {
 			blocked(d)
 			d.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
-		}, "", "opt-out deployment/sleep --undo"},
+		}, "", "enroll deployment/sleep"},
 	} {
 		s := situationOf(t, tt.change)
 		err := c.mayRepair(s)
@@ -375,8 +375,8 @@ func TestChooseTarget(t *testing.T) {
 		"one in quarantine":     {quarantined, history, versionB, false, "", "(b), which succeeded as release 2 (in quarantine)"},
 		"the current one":       {atRelease(versionB, 2), history, versionB, false, "", "version " + versionB + " is the current one"},
 		"none":                  {atRelease(versionC, 3), history, "dddddd", false, "", `no version "dddddd"`},
-		"observed":              {atRelease(versionC, 3), history, defense.LastSuccess, true, "", "observe deployment/sleep --off"},
-		"owned":                 {owned, history, defense.LastSuccess, true, "", "kubectl label deployment/sleep " + v1alpha1.DefenseLabel + "=enforced"},
+		"observed":              {atRelease(versionC, 3), history, defense.LastSuccess, true, "", "enroll deployment/sleep --mode=enforce"},
+		"owned":                 {owned, history, defense.LastSuccess, true, "", "enroll deployment/sleep --mode=enforce"},
 		"nothing has succeeded": {atRelease(versionC, 3), nil, defense.LastSuccess, false, "", "its history is empty"},
 	} {
 		in := defense.RollbackInput{Now: time.Unix(1, 0), Workload: tt.workload, Enrolled: true, History: revisions(tt.history)}

@@ -166,38 +166,22 @@ func (a advisor) enroll() Advice {
 
 func (a advisor) observeFirst() Advice {
 	return Advice{
-		command("altershield", "enroll", a.namespace, "--observe") + a.clusterFlags,
+		command("altershield", "enroll", a.namespace, "--mode="+modeObserve) + a.clusterFlags,
 		"enrols the namespace in observe mode; right to see first what would be blocked or rolled back",
 	}
 }
 
 func (a advisor) optIn() Advice {
-	return Advice{a.plugin("opt-out", a.target, "--undo"), "puts it back into the defense"}
+	return Advice{a.plugin("enroll", a.target), "puts it back into the defense"}
 }
 
-// defendFully is how a workload is defended that is in observe mode. Where another object
-// owns it, a value of its own has an effect only once it has the label.
-func (a advisor) defendFully(s *sight) (do []Advice) {
+// defendFully is how a workload in observe mode is defended.
+func (a advisor) defendFully(s *sight) []Advice {
+	does := "defends this workload; right when the events of observe mode were right"
 	if owner := s.workload.ObservingOwner(); owner != "" {
-		do = append(do, Advice{
-			a.kubectl(enforce(a.target, s.workload)...),
-			"defends it although the " + owner + " owns it; right when the owner does not undo what the operator does",
-		})
+		does = "defends it although the " + owner + " owns it; right when the owner does not undo what the operator does"
 	}
-	if !s.observedByOwner() {
-		do = append(do, Advice{a.plugin("observe", a.target, "--off"), "defends this workload in full; right when what would have been done was right"})
-	}
-	return do
-}
-
-// enforce is the command of kubectl that defends a workload although another object owns
-// it.
-func enforce(target string, w *defense.Workload) []string {
-	command := []string{"label", target, v1alpha1.DefenseLabel + "=" + v1alpha1.DefenseEnforced}
-	if _, there := w.Labels[v1alpha1.DefenseLabel]; there {
-		command = append(command, "--overwrite")
-	}
-	return command
+	return []Advice{{a.plugin("enroll", a.target, "--mode="+modeEnforce), does}}
 }
 
 // resume is right where a user halted the rollout.

@@ -142,6 +142,14 @@ func (c *connection) completeNamespaces(cmd *cobra.Command, args []string, begin
 	return completed(names, begin, err)
 }
 
+// completeEnroll completes namespaces, and workloads where a kind is typed.
+func (c *connection) completeEnroll(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	if isWorkload(begin) {
+		return c.completeWorkloads(cmd, args, begin)
+	}
+	return c.completeNamespaces(cmd, args, begin)
+}
+
 // completeFrom completes with what a workload that is named already has.
 func (c *connection) completeFrom(list func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) ([]string, error)) completion {
 	return func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {

@@ -18,15 +18,19 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -50,6 +54,8 @@ func TestEnrolObserved(t *testing.T) {
 		enrolled  bool
 		stored    []client.Object
 		forbidden bool
+		// keep: no mode is given.
+		keep bool
 		// wantObserve: the namespace has the setting; wantEnrolled: and the label.
 		wantObserve, wantEnrolled bool
 		wantOut, wantErr          string
@@ -58,17 +64,17 @@ func TestEnrolObserved(t *testing.T) {
 		"the operator observes nothing":       {stored: []client.Object{observe(installation.DefaultNamespace, false, false)}, wantObserve: true, wantEnrolled: true},
 		"the operator observes all, locked":   {stored: []client.Object{observe(installation.DefaultNamespace, true, true)}, wantObserve: true, wantEnrolled: true},
 		"the operator's is locked and off":    {stored: []client.Object{observe(installation.DefaultNamespace, false, true)}, wantErr: "is locked and in force"},
-		"there is one of the wrong type":      {stored: []client.Object{mistyped}, wantErr: "spec.type"},
+		"there is one of the wrong type":      {stored: []client.Object{observe(installation.DefaultNamespace, false, false), mistyped}, wantErr: "spec.type"},
 		"there is one that is off":            {stored: []client.Object{observe("shop", false, false)}, wantObserve: true, wantEnrolled: true},
 		"it is not known what the operator's": {forbidden: true, wantObserve: true, wantEnrolled: true},
-		"enrolled already":                    {enrolled: true, wantEnrolled: true, wantOut: "to put it into observe mode: kubectl altershield observe --namespace-wide"},
+		"enrolled already":                    {enrolled: true, wantObserve: true, wantEnrolled: true, wantOut: "is enrolled already"},
 		"enrolled already, and in observe mode": {
-			enrolled: true, stored: []client.Object{observe("shop", true, false)}, wantObserve: true, wantEnrolled: true,
-			wantOut: "it is in observe mode, because of the OpsConfigInfo \"observe\" of the namespace: nothing is blocked, paused, rolled back or denied\n" +
-				"to defend it in full: kubectl altershield observe --namespace-wide --off\n",
+			enrolled: true, stored: []client.Object{observe(installation.DefaultNamespace, false, false), observe("shop", true, false)}, wantObserve: true, wantEnrolled: true,
+			wantOut: "namespace/shop: in observe mode, because of the OpsConfigInfo \"observe\" of the namespace",
 		},
-		"enrolled already, and trusted": {
-			enrolled: true, stored: []client.Object{observe("shop", false, false)}, wantEnrolled: true, wantOut: "is left as it is",
+		"enrolled already, in observe mode, and enrolled again": {
+			enrolled: true, keep: true, stored: []client.Object{observe(installation.DefaultNamespace, false, false), observe("shop", true, false)}, wantObserve: true, wantEnrolled: true,
+			wantOut: "namespace/shop: in observe mode",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,12 +83,7 @@ func TestEnrolObserved(t *testing.T) {
 			if tt.enrolled {
 				ns.Labels = map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}
 			}
-			mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion})
-			mapper.Add(v1alpha1.GroupVersion.WithKind("ChangeWorkload"), meta.RESTScopeNamespace)
-			for _, kind := range workload.Defended().Kinds() {
-				mapper.Add(kind.GroupVersionKind(), meta.RESTScopeNamespace)
-			}
-			api := fake.NewClientBuilder().WithScheme(Scheme()).WithRESTMapper(mapper).WithObjects(append(tt.stored, ns)...).WithInterceptorFuncs(interceptor.Funcs{
+			api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(append(tt.stored, ns)...).WithInterceptorFuncs(interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 					if _, is := list.(*v1alpha1.OpsConfigInfoList); is && tt.forbidden {
 						return apierrors.NewForbidden(schema.GroupResource{Resource: "opsconfiginfoes"}, "", errors.New("dev may not"))
@@ -90,7 +91,11 @@ func TestEnrolObserved(t *testing.T) {
 					return c.List(ctx, list, opts...)
 				},
 			}).Build()
-			err := (&changer{connection: c, dryRun: dryRunNone}).enrol(t.Context(), api, ns.DeepCopy(), enrolFlags{observe: true, operator: installation.DefaultNamespace})
+			f := enrollFlags{mode: modeObserve, operator: installation.DefaultNamespace}
+			if tt.keep {
+				f.mode = ""
+			}
+			err := (&changer{connection: c, dryRun: dryRunNone}).enrollNamespace(t.Context(), api, "shop", f)
 			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("%v, want %q", err, tt.wantErr)
 			}
@@ -104,6 +109,90 @@ func TestEnrolObserved(t *testing.T) {
 			}
 			if err := api.Get(t.Context(), client.ObjectKey{Name: "shop"}, ns); err != nil || (ns.Labels[v1alpha1.EnrolledLabel] != "") != tt.wantEnrolled {
 				t.Errorf("%v, labels %v; want enrolled: %t", err, ns.Labels, tt.wantEnrolled)
+			}
+		})
+	}
+}
+
+func TestCheckEnroll(t *testing.T) {
+	for name, tt := range map[string]struct {
+		flags   enrollFlags
+		args    []string
+		wantErr string
+	}{
+		"a namespace":               {enrollFlags{}, nil, ""},
+		"two namespaces":            {enrollFlags{mode: modeObserve}, []string{"shop", "ware"}, ""},
+		"a workload":                {enrollFlags{mode: modeOff}, []string{"deployment/sleep"}, ""},
+		"two workloads":             {enrollFlags{}, []string{"deployment/a", "deployment/b"}, "only one workload"},
+		"a wrong mode":              {enrollFlags{mode: "on"}, nil, "--mode=on is not known"},
+		"the cluster":               {enrollFlags{mode: modeEnforce, cluster: true}, nil, ""},
+		"the cluster, without mode": {enrollFlags{cluster: true}, nil, "--cluster needs"},
+		"the cluster, off":          {enrollFlags{mode: modeOff, cluster: true}, nil, "uninstall the operator"},
+		"the cluster, and a name":   {enrollFlags{mode: modeObserve, cluster: true}, []string{"shop"}, "--cluster excludes names"},
+	} {
+		if err := checkEnroll(tt.flags, tt.args); (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			t.Errorf("%s: %v, want %q", name, err, tt.wantErr)
+		}
+	}
+}
+
+func TestDecideMode(t *testing.T) {
+	const label, annotation = v1alpha1.DefenseLabel, v1alpha1.SettingAnnotationPrefix + settings.NameObserve
+	sleep := target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}}
+	is := func(key, value string) map[string]string { return map[string]string{key: value} }
+	for name, tt := range map[string]struct {
+		labels, annotations map[string]string
+		owned               bool
+		mode                string
+		// wantLabel and wantAnnotation are the values then, and wantSays a part of what is printed.
+		wantLabel, wantAnnotation, wantSays string
+	}{
+		"off":                             {nil, nil, false, modeOff, "disabled", "", "set the label " + label + "=disabled"},
+		"off already":                     {is(label, "disabled"), nil, false, modeOff, "disabled", "", ""},
+		"off, in place of another value":  {is(label, "other"), nil, false, modeOff, "disabled", "", `=disabled, in place of "other"`},
+		"off, in place of an empty value": {is(label, ""), nil, false, modeOff, "disabled", "", `=disabled, in place of ""`},
+		"observe":                         {nil, is("a", "b"), false, modeObserve, "", "enabled", "set the annotation " + annotation + "=enabled"},
+		"observe, from off":               {is(label, "disabled"), nil, false, modeObserve, "", "enabled", "remove the label " + label},
+		"enforce":                         {nil, nil, false, modeEnforce, "", "disabled", "set the annotation " + annotation + "=disabled"},
+		"enforce, from observe":           {nil, is(annotation, "enabled"), false, modeEnforce, "", "disabled", `in place of "enabled"`},
+		"enforce, owned":                  {nil, nil, true, modeEnforce, "enforced", "disabled", "set the label " + label + "=enforced"},
+		"enforce, owned and off":          {is(label, "disabled"), nil, true, modeEnforce, "enforced", "disabled", `=enforced, in place of "disabled"`},
+		"as its namespace":                {is(label, "disabled"), is(annotation, "enabled"), false, "", "", "", "remove the annotation " + annotation},
+		"as its namespace already":        {nil, is("a", "b"), false, "", "", "", ""},
+		"as its namespace, owned":         {is(label, "enforced"), nil, true, "", "", "", "remove the label " + label},
+		"another value stays":             {is(label, "other"), nil, false, "", "other", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stored := storedDeployment(t, func(d *appsv1.Deployment) {
+				d.Labels, d.Annotations = tt.labels, tt.annotations
+				if tt.owned {
+					controls := true
+					d.OwnerReferences = []metav1.OwnerReference{{APIVersion: "x/v1", Kind: "Owner", Name: "o", UID: "o", Controller: &controls}}
+				}
+			})
+			api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(stored).Build()
+			if err := api.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); err != nil {
+				t.Fatal(err)
+			}
+			m := decideMode(sleep, stored, tt.mode)
+			if says := strings.Join(m.what, "\n"); !strings.Contains(says, tt.wantSays) || (says == "") != (tt.wantSays == "") {
+				t.Errorf("%q, want %q", says, tt.wantSays)
+			}
+			if len(m.ops) > 0 {
+				patch, err := json.Marshal(m.ops)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := api.Patch(t.Context(), stored, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if label, annotation := stored.GetLabels()[label], stored.GetAnnotations()[annotation]; label != tt.wantLabel || annotation != tt.wantAnnotation {
+				t.Errorf("label %q, annotation %q; want %q, %q", label, annotation, tt.wantLabel, tt.wantAnnotation)
+			}
+			then := []map[string]string{m.then.GetLabels(), m.then.GetAnnotations()}
+			if diff := cmp.Diff([]map[string]string{stored.GetLabels(), stored.GetAnnotations()}, then, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("what is decided (-stored +decided):\n%s", diff)
 			}
 		})
 	}

@@ -161,7 +161,7 @@ func TestFindings(t *testing.T) {
 		watch  = "kubectl altershield status deployment/sleep -w -n shop"
 		wait   = "kubectl altershield wait deployment/sleep -n shop"
 		// enforce defends what another object owns.
-		enforce = "kubectl label deployment/sleep " + v1alpha1.DefenseLabel + "=enforced -n shop"
+		enforce = "kubectl altershield enroll deployment/sleep --mode=enforce -n shop"
 	)
 	type want struct {
 		Code  string
@@ -263,7 +263,7 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{
 				{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, pass}},
-				{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}},
+				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
 		"rolled back": {
@@ -308,13 +308,13 @@ func TestFindings(t *testing.T) {
 		"not enrolled": {
 			with: func(s *sight) { s.enrolled = false },
 			want: []want{{"NotEnrolled", NeedsNothing, "not defended", "", []string{
-				"kubectl altershield enroll shop --observe", "kubectl altershield enroll shop",
+				"kubectl altershield enroll shop --mode=observe", "kubectl altershield enroll shop",
 			}}},
 		},
 		"not enrolled, by a label with a typo": {
 			with: func(s *sight) { s.enrolled, s.mistyped = false, "altershield.defense.antgroup.com/enroled=true" },
 			want: []want{{"NotEnrolled", NeedsAttention, "not defended", "", []string{
-				"kubectl altershield enroll shop --observe", "kubectl altershield enroll shop",
+				"kubectl altershield enroll shop --mode=observe", "kubectl altershield enroll shop",
 			}}},
 		},
 		"opted out, while blocked": {
@@ -322,14 +322,14 @@ func TestFindings(t *testing.T) {
 				blockedBySecond(s)
 				s.workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
 			},
-			want: []want{{"OptedOut", NeedsNothing, "opted out", "", []string{"kubectl altershield opt-out deployment/sleep --undo -n shop"}}},
+			want: []want{{"OptedOut", NeedsNothing, "opted out", "", []string{"kubectl altershield enroll deployment/sleep -n shop"}}},
 		},
 		"observed": {
 			with: func(s *sight) {
 				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
 				s.say(v1alpha1.ConditionDefended, metav1.ConditionFalse, v1alpha1.ReasonObserving, "")
 			},
-			want: []want{{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}}},
+			want: []want{{"Observed", NeedsNothing, "observed", "", []string{enforce}}},
 		},
 		"observed, because another object owns it": {
 			with: func(s *sight) { failing(s); s.ownedBy("prometheus k8s") },
@@ -338,12 +338,12 @@ func TestFindings(t *testing.T) {
 				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
-		"observed, because of its owner and a setting": { // the value of its own has an effect only once it is labelled
+		"observed, because of its owner and a setting": {
 			with: func(s *sight) {
 				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
 				s.ownedBy("prometheus k8s")
 			},
-			want: []want{{"Observed", NeedsNothing, "observed", "", []string{enforce, "kubectl altershield observe deployment/sleep --off -n shop"}}},
+			want: []want{{"Observed", NeedsNothing, "observed", "", []string{enforce}}},
 		},
 		"owned, where the settings are not known": {
 			with: func(s *sight) { failing(s); s.ownedBy("prometheus k8s"); s.settings = nil },
@@ -426,7 +426,7 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{
 				{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set}},
-				{"Observed", NeedsNothing, "observed", "", []string{"kubectl altershield observe deployment/sleep --off -n shop"}},
+				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
 		"pods fail after the success": {
@@ -460,20 +460,12 @@ func TestFindings(t *testing.T) {
 // What defends a workload that another object owns says whom that is up to.
 func TestDefendsInSpiteOfTheOwner(t *testing.T) {
 	const does = "defends it although the prometheus k8s owns it; right when the owner does not undo what the operator does"
-	label := "kubectl label deployment/sleep " + v1alpha1.DefenseLabel + "=enforced"
-	for name, tt := range map[string]struct {
-		labels map[string]string
-		want   Advice
-	}{
-		"without the label":  {nil, Advice{label + " -n shop", does}},
-		"with another value": {map[string]string{v1alpha1.DefenseLabel: "full"}, Advice{label + " --overwrite -n shop", does}},
-	} {
-		s := newSight(func(s *sight) { maps.Copy(s.workload.Labels, tt.labels); s.ownedBy("prometheus k8s") })
-		if diff := cmp.Diff([]Advice{tt.want}, testAdvisor.defendFully(s)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-		if level, says := s.defense(); level != DefenseObserved || says != "observed, because the prometheus k8s owns it" {
-			t.Errorf("%s: %s, %q", name, level, says)
-		}
+	s := newSight(func(s *sight) { s.ownedBy("prometheus k8s") })
+	want := []Advice{{"kubectl altershield enroll deployment/sleep --mode=enforce -n shop", does}}
+	if diff := cmp.Diff(want, testAdvisor.defendFully(s)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if level, says := s.defense(); level != DefenseObserved || says != "observed, because the prometheus k8s owns it" {
+		t.Errorf("%s, %q", level, says)
 	}
 }

@@ -171,11 +171,8 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered
 	version, refusal := defense.RequestRollback(in, to)
 	if refusal != "" {
 		do := historyHas(history, in.Workload, in.Now)
-		switch {
-		case in.Workload.ObservingOwner() != "":
-			do = "let it be defended first: " + c.kubectl(t.key.Namespace, enforce(t.String(), in.Workload)...)
-		case in.Settings.Observe:
-			do = "let it be defended first: " + c.command(t, "observe", "--off")
+		if in.Workload.ObservingOwner() != "" || in.Settings.Observe {
+			do = "put it into enforce mode first: " + c.command(t, "enroll", "--mode="+modeEnforce)
 		}
 		return remembered{}, remedy(fmt.Errorf("the operator would refuse: %s", refusal), do)
 	}

@@ -132,7 +132,7 @@ func (c *connection) mustBeDefended(s *situation) error {
 	}
 	do := "enrol it: " + c.commandIn("", "enroll", s.key.Namespace)
 	if defense.OptedOut(s.w.Labels) {
-		do = "let it opt in again: " + c.command(s.target, "opt-out", "--undo")
+		do = "let it opt in again: " + c.command(s.target, "enroll")
 	}
 	return remedy(fmt.Errorf("nothing can be done about releases here: %s", why), do)
 }

@@ -161,7 +161,7 @@ func (c *changer) tellLasting(t target, policies []types.NamespacedName) {
 			p.Name, p.Namespace, c.kubectl(p.Namespace, "edit", "defensepolicy/"+p.Name))
 	}
 	if len(policies) > 0 {
-		printf(c.Out, "or let it only tell of this workload: %s\n", c.command(t, "observe"))
+		printf(c.Out, "or let it only tell of this workload: %s\n", c.command(t, "enroll", "--mode="+modeObserve))
 	}
 }
 

@@ -169,7 +169,7 @@ func TestLasting(t *testing.T) {
 		check("altershield", v1alpha1.CheckFailed, ""),
 	}))
 	want := "the policy default in ops fails the next batch as well, where it finds the same. If it is wrong, correct it: kubectl edit defensepolicy/default -n ops\n" +
-		"or let it only tell of this workload: kubectl altershield observe deployment/sleep\n"
+		"or let it only tell of this workload: kubectl altershield enroll deployment/sleep --mode=observe\n"
 	if out.String() != want {
 		t.Errorf("it tells\n%s\nwant\n%s", out, want)
 	}

@@ -70,27 +70,42 @@ func mustBeOperator(ctx context.Context, r client.Reader, given string) (string,
 	return namespace, nil
 }
 
-// inForceFor reads the settings in force for a workload; known is false where the user
-// may not read those of the operator, or there are none where it should be.
-func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator string, w *defense.Workload) (in settings.InForce, known bool, err error) {
-	operator = operatorIn(ctx, r, operator)
-	var objects [2][]v1alpha1.OpsConfigInfo
-	for i, namespace := range []string{operator, w.Namespace} {
+// readSettings reads the settings of the operator, and of a namespace or of all; known is false
+// where the user may not read them, or the operator has none where it should be.
+func (c *connection) readSettings(ctx context.Context, r client.Reader, operator, namespace string) (found *modes, known bool, err error) {
+	found = &modes{own: map[string][]v1alpha1.OpsConfigInfo{}}
+	for _, of := range []string{operator, namespace} {
 		var list v1alpha1.OpsConfigInfoList
-		switch err := r.List(ctx, &list, client.InNamespace(namespace)); {
+		switch err := r.List(ctx, &list, client.InNamespace(of)); {
 		case apierrors.IsForbidden(err):
 			printf(c.ErrOut, "the settings in force are not known: %s\n", reasonOf(err))
-			return settings.InForce{}, false, nil
+			return found, false, nil
 		case err != nil:
-			return settings.InForce{}, false, fmt.Errorf("list opsconfiginfoes of %s: %w", namespace, err)
+			return found, false, fmt.Errorf("list opsconfiginfoes of %s: %w", of, err)
 		}
-		objects[i] = list.Items
+		for i := range list.Items {
+			switch o := list.Items[i]; {
+			case o.Namespace == operator && of == operator:
+				found.operator = append(found.operator, o)
+			case o.Namespace != operator:
+				found.own[o.Namespace] = append(found.own[o.Namespace], o)
+			}
+		}
 	}
-	if len(objects[0]) == 0 {
+	if len(found.operator) == 0 {
 		printf(c.ErrOut, "%s\n", noSettings(operator))
-		return settings.InForce{}, false, nil
+		return found, false, nil
 	}
-	in = settings.For(objects[0], objects[1], w.Annotations)
+	return found, true, nil
+}
+
+// inForceFor reads the settings in force for a workload; known is false where they cannot be read.
+func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator string, w *defense.Workload) (in settings.InForce, known bool, err error) {
+	found, known, err := c.readSettings(ctx, r, operatorIn(ctx, r, operator), w.Namespace)
+	if err != nil || !known {
+		return settings.InForce{}, false, err
+	}
+	in = found.of(w.Namespace, w.Annotations)
 	in.ObserveOwned(w.ObservingOwner())
 	return in, true, nil
 }

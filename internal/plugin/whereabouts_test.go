@@ -23,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -245,24 +244,19 @@ func TestKnowsOwners(t *testing.T) {
 			}
 			is("a command that changes", &in)
 
-			// A value of its own that would have no effect is not written.
+			// Enforce mode lasts, whoever owns the workload.
 			change := &changer{connection: c, dryRun: dryRunNone}
-			err = change.observeOne(t.Context(), api, changed, leaveFlags{off: true})
-			if !tt.want {
-				if err != nil || !strings.Contains(out.String(), "it is defended in full") {
-					t.Errorf("observe --off: %v\n%s", err, out)
-				}
-				return
+			if err := change.enrollWorkload(t.Context(), api, sts, enrollFlags{mode: modeEnforce}); err != nil || !strings.Contains(out.String(), "statefulset/db: in enforce mode") {
+				t.Errorf("enroll --mode=enforce: %v\n%s", err, out)
 			}
-			if err == nil || !strings.Contains(err.Error(), "kubectl label statefulset/db "+v1alpha1.DefenseLabel+"=enforced") || out.Len() > 0 {
-				t.Errorf("observe --off: %v\n%s", err, out)
+			if owned := changed.w.Owner != ""; owned != strings.Contains(out.String(), "prometheus k8s owns it") && changed.w.Labels[v1alpha1.DefenseLabel] == "" {
+				t.Errorf("it does not say who owns it:\n%s", out)
 			}
-			stored, err := sts.read(t.Context(), api)
-			if err != nil {
+			if changed, err = c.observeTarget(t.Context(), api, sts); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(changed.stored.GetAnnotations(), stored.GetAnnotations()); diff != "" {
-				t.Errorf("observe --off wrote (-before +after):\n%s", diff)
+			if in, known, err := c.inForceFor(t.Context(), api, "", changed.w); err != nil || !known || in.Observe {
+				t.Errorf("in observe mode %t, known %t, %v", in.Observe, known, err)
 			}
 		})
 	}

@@ -165,7 +165,7 @@ var stories = map[string]told{
 				after: func(s *story) { s.startManager(false) },
 			},
 			{command: "kubectl altershield check", skip: "the manager's pods are only played here; test/plugin/check runs it"},
-			{command: "kubectl altershield enroll shop --observe", skip: "test/plugin runs it"},
+			{command: "kubectl altershield enroll shop --mode=observe", skip: "test/plugin runs it"},
 		},
 	},
 	"docs/first-block.md": {

@@ -296,10 +296,10 @@ func TestRollbackIsRefused(t *testing.T) {
 	p.ends(0, "sleep")
 	p.release("sleep", "busybox:2")
 	p.ends(0, "sleep")
-	p.acts([]string{"observe", "sleep"}, "observe=enabled: it is in observe mode", `it is in observe mode, because of the annotation`)
-	p.denied([]string{"rollback", "sleep"}, "the workload is in observe mode (setting observe)", "observe deployment/sleep --off -n "+p.namespace)
-	p.acts([]string{"observe", "sleep", "--undo"}, "its namespace decides", "it is defended in full")
-	p.acts([]string{"observe", "sleep", "--undo"}, "it has no value of its own")
+	p.acts([]string{"enroll", "deployment/sleep", "--mode=observe"}, "observe=enabled", `in observe mode, because of the annotation`)
+	p.denied([]string{"rollback", "sleep"}, "the workload is in observe mode (setting observe)", "enroll deployment/sleep --mode=enforce -n "+p.namespace)
+	p.acts([]string{"enroll", "deployment/sleep"}, "remove the annotation", "in enforce mode")
+	p.acts([]string{"enroll", "deployment/sleep"}, "nothing to change")
 	// What only the operator knows, it says by an event: nobody who may not read its
 	// settings is told before.
 	p.kubectl("annotate", "deployment", "sleep", v1alpha1.SettingAnnotationPrefix+"observe=enabled")
@@ -367,11 +367,11 @@ func TestWaitTellsHowReleasesEnd(t *testing.T) {
 		t.Errorf("of a release that was yet to come: exit code %d", code)
 	}
 
-	p.acts([]string{"opt-out", "sleep"}, "defense=disabled", "nothing of the operator is left to take back", "opt-out deployment/sleep --undo -n "+p.namespace)
+	p.acts([]string{"enroll", "deployment/sleep", "--mode=off"}, "defense=disabled", "to undo this: kubectl altershield enroll deployment/sleep -n "+p.namespace, "nothing of the operator is left to take back")
 	p.ends(6, "sleep")
 	p.ends(0, "sleep", "--undefended=rollout")
-	p.denied([]string{"rollback", "sleep"}, "opted out of the defense", "opt-out deployment/sleep --undo")
-	p.acts([]string{"opt-out", "sleep", "--undo"}, "is recorded and verified now")
+	p.denied([]string{"rollback", "sleep"}, "opted out of the defense", "enroll deployment/sleep")
+	p.acts([]string{"enroll", "deployment/sleep"}, "remove the label", "in enforce mode")
 
 	done = p.waitsMeanwhile("sleep", p.number("sleep")+1)
 	p.kubectl("delete", "deployment", "sleep")
@@ -417,7 +417,7 @@ func TestWaitOutlivesTrouble(t *testing.T) {
 	}
 }
 
-func TestEnrollAndUnenroll(t *testing.T) {
+func TestEnroll(t *testing.T) {
 	p := begin(t, false)
 	p.deploy("sleep", 1, "busybox:1")
 	p.ends(6, "sleep")
@@ -425,9 +425,9 @@ func TestEnrollAndUnenroll(t *testing.T) {
 	p.denied([]string{"enroll", "altershieldoperator-system"}, "is the namespace of the operator")
 	p.denied([]string{"enroll", "no-such-namespace"}, "there is no namespace no-such-namespace")
 	warnings := []string{"1 workload without a defended release: baselines", "without a readiness probe", "deployment/sleep", "without minReadySeconds", "deployment/sleep"}
-	p.acts([]string{"enroll", "--observe", "--dry-run=server"}, append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
-	p.acts([]string{"enroll", "--observe"}, append(warnings, "observe created", "namespace/"+p.namespace+" labeled")...)
-	p.acts([]string{"enroll"}, "is enrolled already", "it is in observe mode", "kubectl altershield observe --namespace-wide --off -n "+p.namespace)
+	p.acts([]string{"enroll", "--mode=observe", "--dry-run=server"}, append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
+	p.acts([]string{"enroll", "--mode=observe"}, append(warnings, "observe created", "namespace/"+p.namespace+" labeled")...)
+	p.acts([]string{"enroll"}, "is enrolled already", "in observe mode, because of the OpsConfigInfo")
 	p.until("it is observed", func() error {
 		if out := p.kubectl("get", "oci", "observe", "-o", "jsonpath={.status.conditions[?(@.type=='Accepted')].status}"); out != "True" {
 			return fmt.Errorf("accepted: %q", out)
@@ -440,7 +440,7 @@ func TestEnrollAndUnenroll(t *testing.T) {
 	if _, blocked := p.workload("sleep").Labels[v1alpha1.SuspendLabel]; blocked {
 		t.Error("it is blocked, and in observe mode")
 	}
-	p.acts([]string{"observe", "--namespace-wide", "--undo"}, "observe deleted")
+	p.acts([]string{"enroll", "--mode=enforce"}, "set enable: false", "observe patched", "in enforce mode")
 	p.release("sleep", "busybox:3")
 	p.ends(0, "sleep")
 	p.fails("sleep")
@@ -450,10 +450,10 @@ func TestEnrollAndUnenroll(t *testing.T) {
 		}
 		return nil
 	})
-	p.acts([]string{"unenroll", "--dry-run"}, "deployment/sleep: the operator takes back its block", "label removed (dry run)")
-	p.acts([]string{"unenroll"}, "takes back its block", "label removed", "nothing of the operator is left to take back")
+	p.acts([]string{"enroll", "--mode=off", "--dry-run"}, "deployment/sleep in "+p.namespace+": the operator takes back its block", "label removed (dry run)")
+	p.acts([]string{"enroll", "--mode=off"}, "takes back its block", "label removed", "nothing of the operator is left to take back")
 	p.isFree("sleep")
-	p.acts([]string{"unenroll"}, "is not defended")
+	p.acts([]string{"enroll", "--mode=off"}, "is not enrolled")
 }
 
 func TestVersionAndCompletion(t *testing.T) {

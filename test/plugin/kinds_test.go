@@ -144,10 +144,10 @@ func TestStatefulSet(t *testing.T) {
 	n.acts([]string{"rollback", "sts/db"}, "busybox:1")
 	n.says([]string{"status", "sts/db"}, "quarantine")
 	n.acts([]string{"unquarantine", "sts/db", "--all"}, "")
-	n.acts([]string{"opt-out", "sts/db"}, "statefulset/db")
+	n.acts([]string{"enroll", "sts/db", "--mode=off"}, "statefulset/db")
 	n.ends(6, "sts/db")
 	n.ends(0, "sts/db", "--undefended=rollout")
-	n.acts([]string{"opt-out", "sts/db", "--undo"}, "statefulset/db")
+	n.acts([]string{"enroll", "sts/db"}, "statefulset/db")
 
 	n.kubectl("create", "deployment", "db", "--image=busybox", "--replicas=0")
 	n.denied([]string{"status", "db"}, "db is the name of 2 workloads", "deployment/db or statefulset/db")
@@ -178,7 +178,7 @@ func TestDaemonSet(t *testing.T) {
 	if got := n.field(".spec.updateStrategy.type"); got != "RollingUpdate" {
 		t.Errorf("after the repair updateStrategy is %s", got)
 	}
-	n.acts([]string{"observe", "ds/db"}, "daemonset/db")
+	n.acts([]string{"enroll", "ds/db", "--mode=observe"}, "daemonset/db")
 	n.says([]string{"status", "ds/db"}, "observed")
-	n.acts([]string{"observe", "ds/db", "--off"}, "daemonset/db")
+	n.acts([]string{"enroll", "ds/db", "--mode=enforce"}, "daemonset/db")
 }

@@ -141,12 +141,12 @@ func TestNotDefended(t *testing.T) {
 	p := begin(t, false)
 	p.deploy("sleep", 1, "busybox:1")
 	p.says([]string{"explain", "sleep"}, "is not defended", "kubectl altershield enroll "+p.namespace)
-	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not defended.", "To begin: kubectl altershield enroll "+p.namespace+" --observe")
+	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not defended.", "To begin: kubectl altershield enroll "+p.namespace+" --mode=observe")
 	p.enroll()
 	p.says([]string{"explain", "sleep"}, "baseline")
 	p.kubectl("label", "deployment", "sleep", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
 	p.says([]string{"status", "deploy/sleep"}, ": opted out")
-	p.says([]string{"explain", "deployments.apps", "sleep"}, "kubectl altershield opt-out deployment/sleep --undo -n "+p.namespace)
+	p.says([]string{"explain", "deployments.apps", "sleep"}, "kubectl altershield enroll deployment/sleep -n "+p.namespace)
 }
 
 func TestObserved(t *testing.T) {
@@ -159,7 +159,7 @@ func TestObserved(t *testing.T) {
 	p.says([]string{"status", "sleep"}, "defense     observed")
 	p.fail("sleep", "find error")
 	p.says([]string{"explain", "sleep"}, "failed, not blocked", "in observe mode", "kubectl set image deployment/sleep main=IMAGE -n "+p.namespace)
-	p.says([]string{"explain", "sleep", "-o", "wide"}, "kubectl altershield observe deployment/sleep --off -n "+p.namespace)
+	p.says([]string{"explain", "sleep", "-o", "wide"}, "kubectl altershield enroll deployment/sleep --mode=enforce -n "+p.namespace)
 	p.says([]string{"status"}, "✖ deployment/sleep   failed, not blocked", "1 is in observe mode.")
 }
 

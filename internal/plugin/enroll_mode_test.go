@@ -55,7 +55,12 @@ func observeSetting(namespace string, enable bool) *v1alpha1.OpsConfigInfo {
 	return o
 }
 
-func TestObserveWide(t *testing.T) {
+func (c *changer) enrollShop(ctx context.Context, api client.WithWatch, f enrollFlags) error {
+	return c.enrollNamespace(ctx, api, "shop", f)
+}
+
+// TestEnrollModes gives the namespace shop, or the cluster, a mode.
+func TestEnrollModes(t *testing.T) {
 	operator := func(change func(*v1alpha1.OpsConfigInfoSpec)) []client.Object {
 		return append(settingsIn("ops", func(o *v1alpha1.OpsConfigInfo) {
 			if o.Name == settings.NameObserve && change != nil {
@@ -67,15 +72,15 @@ func TestObserveWide(t *testing.T) {
 	}
 	locks := func(s *v1alpha1.OpsConfigInfoSpec) { s.Locked = true }
 	observes := func(s *v1alpha1.OpsConfigInfoSpec) { s.Enable = true }
-	wide, everywhere := leaveFlags{namespaceWide: true, wait: true}, leaveFlags{cluster: true, wait: true}
-	with := func(f leaveFlags, change func(*leaveFlags)) leaveFlags {
+	wide, everywhere := enrollFlags{mode: modeObserve, wait: true}, enrollFlags{mode: modeObserve, cluster: true, wait: true}
+	with := func(f enrollFlags, change func(*enrollFlags)) enrollFlags {
 		change(&f)
 		return f
 	}
 	for _, tt := range []struct {
 		name    string
 		objects []client.Object
-		flags   leaveFlags
+		flags   enrollFlags
 		dryRun  string
 		// is stuck: the operator takes nothing back.
 		isStuck bool
@@ -87,31 +92,32 @@ func TestObserveWide(t *testing.T) {
 		wantOwn, wantOperator string
 	}{
 		{"a namespace", operator(nil), wide, dryRunNone, false,
-			[]string{"deployment/a: the operator takes back its block", "observe created", "nothing of the operator is left"}, []string{"deployment/b"}, "", "true", "false"},
-		{"a namespace, and nobody takes anything back", operator(nil), with(wide, func(f *leaveFlags) { f.timeout = time.Millisecond }), dryRunNone, true,
+			[]string{"deployment/a in shop: the operator takes back its block", "observe created", "nothing of the operator is left"}, []string{"deployment/b"}, "", "true", "false"},
+		{"a namespace, and nobody takes anything back", operator(nil), with(wide, func(f *enrollFlags) { f.timeout = time.Millisecond }), dryRunNone, true,
 			[]string{"observe created"}, []string{"nothing of the operator is left"}, "has not taken back in 1ms: deployment/a in shop: its block", "true", "false"},
-		{"a namespace, without waiting", operator(nil), with(wide, func(f *leaveFlags) { f.wait = false }), dryRunNone, true,
+		{"a namespace, without waiting", operator(nil), with(wide, func(f *enrollFlags) { f.wait = false }), dryRunNone, true,
 			[]string{"observe created"}, []string{"nothing of the operator is left"}, "", "true", "false"},
 		{"a namespace, to see what it would do", operator(nil), wide, dryRunClient, true,
 			[]string{"takes back its block", "(dry run)"}, []string{"nothing of the operator is left"}, "", "none", "false"},
 		{"a namespace, where the setting is locked", operator(locks), wide, dryRunNone, false,
-			nil, []string{"created"}, "the setting observe of the operator, in ops, is locked, with enable: false", "none", "false"},
-		{"a namespace in full, where the setting is locked", operator(locks), with(wide, func(f *leaveFlags) { f.off = true }), dryRunNone, false,
-			nil, []string{"created"}, "is locked", "none", "false"},
-		{"a namespace in full", operator(observes), with(wide, func(f *leaveFlags) { f.off = true }), dryRunNone, true,
+			nil, []string{"created"}, "shop cannot be put into observe mode: in enforce mode", "none", "false"},
+		{"a namespace in full, where the setting is locked and on", operator(func(s *v1alpha1.OpsConfigInfoSpec) { s.Enable, s.Locked = true, true }),
+			with(wide, func(f *enrollFlags) { f.mode = modeEnforce }), dryRunNone, false,
+			nil, []string{"created"}, "shop cannot be put into enforce mode: in observe mode, because of the OpsConfigInfo \"observe\" of the operator", "none", "true"},
+		{"a namespace in full", operator(observes), with(wide, func(f *enrollFlags) { f.mode = modeEnforce }), dryRunNone, true,
 			[]string{"observe created"}, []string{"takes back", "is left"}, "", "false", "true"},
-		{"a namespace is as the cluster again, which observes", append(operator(observes), observeSetting("shop", false)), with(wide, func(f *leaveFlags) { f.undo = true }), dryRunNone, false,
-			[]string{"deployment/a: the operator takes back its block", "observe deleted", "nothing of the operator is left"}, nil, "", "none", "true"},
+		{"a namespace leaves", operator(nil), with(wide, func(f *enrollFlags) { f.mode = modeOff }), dryRunNone, false,
+			[]string{"deployment/a in shop: the operator takes back its block", "label removed", "nothing of the operator is left"}, []string{"deployment/b"}, "", "none", "false"},
 		{"the cluster", operator(nil), everywhere, dryRunNone, false,
-			[]string{"shop: deployment/a: the operator takes back its block", "ware: deployment/b: the operator takes back its block", "set enable: true in ops", "nothing of the operator is left"},
-			[]string{"deployment/c", "deployment/d"}, "", "none", "true"},
+			[]string{"deployment/a in shop: the operator takes back its block", "deployment/b in ware: the operator takes back its block", "set enable: true in ops", "nothing of the operator is left"},
+			[]string{"deployment/c"}, "", "none", "true"},
 		{"the cluster, where a namespace has its own value", append(operator(nil), observeSetting("shop", false)), everywhere, dryRunNone, false,
-			[]string{"ware: deployment/b"}, []string{"deployment/a"}, "", "false", "true"},
+			[]string{"deployment/b in ware"}, []string{"deployment/a"}, "", "false", "true"},
 		{"the cluster, where it is locked", append(operator(locks), observeSetting("shop", false)), everywhere, dryRunNone, false,
-			[]string{"shop: deployment/a", "ware: deployment/b", "ware: deployment/c", "nothing of the operator is left"}, nil, "", "false", "true"},
-		{"the cluster, and nobody takes anything back", operator(nil), with(everywhere, func(f *leaveFlags) { f.timeout = time.Millisecond }), dryRunNone, true,
+			[]string{"deployment/a in shop", "deployment/b in ware", "deployment/c in ware", "nothing of the operator is left"}, nil, "", "false", "true"},
+		{"the cluster, and nobody takes anything back", operator(nil), with(everywhere, func(f *enrollFlags) { f.timeout = time.Millisecond }), dryRunNone, true,
 			nil, nil, "deployment/a in shop: its block", "none", "true"},
-		{"not in the namespace of the operator", operator(nil), with(everywhere, func(f *leaveFlags) { f.operator = "shop" }), dryRunNone, false,
+		{"not in the namespace of the operator", operator(nil), with(everywhere, func(f *enrollFlags) { f.operator = "shop" }), dryRunNone, false,
 			nil, []string{"created"}, "the operator is in the namespace ops, not in shop", "none", "false"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -119,7 +125,7 @@ func TestObserveWide(t *testing.T) {
 			stored := clusterOf(tt.objects)
 			// The operator does its part as soon as the setting was written.
 			takeBack := func() {
-				for _, key := range []types.NamespacedName{{Namespace: "shop", Name: "a"}, {Namespace: "ware", Name: "b"}, {Namespace: "ware", Name: "c"}} {
+				for _, key := range []types.NamespacedName{{Namespace: "shop", Name: "a"}, {Namespace: "ware", Name: "b"}, {Namespace: "ware", Name: "c"}, {Namespace: "free", Name: "d"}} {
 					d := &appsv1.Deployment{}
 					if err := stored.Get(t.Context(), key, d); err != nil {
 						t.Error(err)
@@ -145,7 +151,11 @@ func TestObserveWide(t *testing.T) {
 					return c.Delete(ctx, o, opts...)
 				},
 			})
-			err := (&changer{connection: c, dryRun: tt.dryRun}).observeWide(t.Context(), api, tt.flags)
+			change, enroll := &changer{connection: c, dryRun: tt.dryRun}, (*changer).enrollShop
+			if tt.flags.cluster {
+				enroll = (*changer).enrollCluster
+			}
+			err := enroll(change, t.Context(), api, tt.flags)
 			if (err != nil) != (tt.wantErr != "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
@@ -174,7 +184,7 @@ func TestObserveWide(t *testing.T) {
 
 // An uninstall that did not end leaves a setting that is locked, and goes with the
 // Deployment.
-func TestStayAfterAll(t *testing.T) {
+func TestStay(t *testing.T) {
 	for name, before := range map[string]v1alpha1.OpsConfigInfoSpec{
 		"off": {}, "on": {Enable: true, Remark: "mine"}, "locked": {Locked: true},
 	} {
@@ -187,7 +197,7 @@ func TestStayAfterAll(t *testing.T) {
 				}
 			}), servedFrom("ops")))
 			c, out := testConnection(t)
-			if err := (&changer{connection: c, dryRun: dryRunNone}).observeWide(t.Context(), api, leaveFlags{cluster: true, off: true, wait: true}); err != nil {
+			if err := (&changer{connection: c, dryRun: dryRunNone}).enrollCluster(t.Context(), api, enrollFlags{cluster: true, mode: modeEnforce, wait: true}); err != nil {
 				t.Fatal(err)
 			}
 			o := &v1alpha1.OpsConfigInfo{}
