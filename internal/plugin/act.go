@@ -21,7 +21,7 @@ import "github.com/spf13/cobra"
 // actCommands change something, or wait.
 func actCommands(c *connection) []*cobra.Command {
 	return []*cobra.Command{
-		verdictCommand(c), repairCommand(c), rollbackCommand(c), unquarantineCommand(c), resumeCommand(c), waitCommand(c),
+		verdictCommand(c), overrideCommand(c), rollbackCommand(c), resumeCommand(c), waitCommand(c),
 		enrollCommand(c),
 	}
 }

@@ -112,13 +112,13 @@ func TestCommandsThatAreTold(t *testing.T) {
 		namespace string
 		want      string
 	}{
-		{nil, "shop", "kubectl altershield repair deployment/sleep --next"},
-		{nil, "ware", "kubectl altershield repair deployment/sleep --next -n ware"},
-		{&other, "shop", "kubectl altershield repair deployment/sleep --next -n shop --context=other"},
-		{&other, "default", "kubectl altershield repair deployment/sleep --next --context=other"},
+		{nil, "shop", "kubectl altershield override deployment/sleep --next"},
+		{nil, "ware", "kubectl altershield override deployment/sleep --next -n ware"},
+		{&other, "shop", "kubectl altershield override deployment/sleep --next -n shop --context=other"},
+		{&other, "default", "kubectl altershield override deployment/sleep --next --context=other"},
 	} {
 		c.flags.Context = tt.context
-		if got := c.command(in(tt.namespace), "repair", "--next"); got != tt.want {
+		if got := c.command(in(tt.namespace), "override", "--next"); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
 	}
@@ -176,8 +176,7 @@ func TestUndefended(t *testing.T) {
 	}
 }
 
-func TestMayRepair(t *testing.T) {
-	c, _ := testConnection(t)
+func TestMayOverride(t *testing.T) {
 	quarantined := func(d *appsv1.Deployment) {
 		d.Annotations = map[string]string{}
 		defense.Quarantine{}.With(versionB, defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Pod: "p"}).Annotate(d.Annotations)
@@ -188,30 +187,26 @@ func TestMayRepair(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		change func(d *appsv1.Deployment)
-		// wantHeld is what keeps releases back, or wantErr why there is nothing to repair.
-		wantHeld, wantErr string
+		// wantDenied says what denies releases, or wantErr why there is nothing to override.
+		wantDenied, wantErr string
 	}{
 		"blocked":     {blocked, "releases are blocked, because release 3 (version " + versionA + ") failed", ""},
 		"by a user":   {func(d *appsv1.Deployment) { d.Labels = map[string]string{v1alpha1.SuspendLabel: "1"} }, "releases are blocked", ""},
 		"quarantined": {quarantined, "version " + versionB + " is in quarantine: NeverStarted: pod p", ""},
 		"free":        {nil, "", "releases pass"},
-		"opted out": {func(d *appsv1.Deployment) {
-			blocked(d)
-			d.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
-		}, "", "enroll deployment/sleep"},
 	} {
 		s := situationOf(t, tt.change)
-		err := c.mayRepair(s)
+		err := mayOverride(s)
 		switch {
 		case tt.wantErr == "" && err != nil, tt.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tt.wantErr)):
 			t.Errorf("%s: error %v, want %q", name, err, tt.wantErr)
-		case err == nil && describeHeld(s) != tt.wantHeld:
-			t.Errorf("%s: %q, want %q", name, describeHeld(s), tt.wantHeld)
+		case err == nil && describeDenied(s) != tt.wantDenied:
+			t.Errorf("%s: %q, want %q", name, describeDenied(s), tt.wantDenied)
 		}
 	}
 }
 
-func TestIsRepair(t *testing.T) {
+func TestIsOverride(t *testing.T) {
 	c, _ := testConnection(t)
 	s := situationOf(t, nil)
 	would := func(version, recorded, label string) *defense.Workload {
@@ -225,13 +220,13 @@ func TestIsRepair(t *testing.T) {
 		would   *defense.Workload
 		wantErr string
 	}{
-		"a repair":             {would(versionB, versionB, ""), ""},
+		"an override release":  {would(versionB, versionB, ""), ""},
 		"the same template":    {would(s.w.Version, s.w.Version, "true"), "nothing would be released"},
-		"needs no override":    {would(versionB, versionB, "true"), "it passes without a repair"},
+		"needs no override":    {would(versionB, versionB, "true"), "it passes without an override"},
 		"admission is down":    {would(versionB, versionA, "true"), "admission did not answer"},
 		"it has never been up": {would(versionB, "", "true"), "admission did not answer"},
 	} {
-		if err := c.isRepair(s, tt.would); (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+		if err := c.isOverride(s, tt.would); (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 			t.Errorf("%s: %v, want %q", name, err, tt.wantErr)
 		}
 	}
@@ -239,16 +234,21 @@ func TestIsRepair(t *testing.T) {
 
 func TestImageOps(t *testing.T) {
 	s := situationOf(t, nil)
-	got, err := imageOps(s, map[string]string{"side": "side:2", "init": "init:2"})
+	got, changes, err := imageOps(s, []string{"side=side:2", "init=init:1"})
 	want := []workload.Op{
-		{Op: "test", Path: "/spec/template/spec/initContainers/0/name", Value: "init"}, {Op: "add", Path: "/spec/template/spec/initContainers/0/image", Value: "init:2"},
+		{Op: "test", Path: "/spec/template/spec/initContainers/0/name", Value: "init"}, {Op: "add", Path: "/spec/template/spec/initContainers/0/image", Value: "init:1"},
 		{Op: "test", Path: "/spec/template/spec/containers/1/name", Value: "side"}, {Op: "add", Path: "/spec/template/spec/containers/1/image", Value: "side:2"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil || !changes {
+		t.Errorf("changes %t, %v (-want +got):\n%s", changes, err, diff)
 	}
-	if _, err := imageOps(s, map[string]string{"web": "x"}); err == nil || !strings.Contains(err.Error(), "it has init, main, side") {
-		t.Errorf("of a container that is not there: %v", err)
+	if _, changes, err := imageOps(s, []string{"side=side:1", "init=init:1"}); changes || err != nil {
+		t.Errorf("of the same images: changes %t, %v", changes, err)
+	}
+	for image, want := range map[string]string{"web=x": "it has init, main, side", "main:2": "names no container", "main=": "names no container"} {
+		if _, _, err := imageOps(s, []string{image}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("of %s: %v", image, err)
+		}
 	}
 }
 

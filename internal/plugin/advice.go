@@ -59,18 +59,18 @@ func command(words ...string) string {
 // goesOn is one of the commands by which a rollout goes on.
 func (a advisor) goesOn(command string) string { return "kubectl " + command + a.flags }
 
-func (a advisor) repair(s *sight) Advice {
+func (a advisor) override(s *sight) Advice {
 	return Advice{
-		a.plugin("repair", a.target, "--image", container(s)+"=IMAGE"),
-		"releases a fix past the block, which its success lifts; right when you have an image that is mended (or -f FILE, a mended manifest; or --next, where Git or Helm releases it)",
+		a.plugin("override", a.target, "--image", container(s)+"=IMAGE"),
+		"releases a fix past the block, which its success lifts; right when a fixed image is there (or --next, where Git or Helm releases it)",
 	}
 }
 
-// release is the ordinary way.
+// releaseAnother is right where nothing denies a release.
 func (a advisor) releaseAnother(s *sight) Advice {
 	return Advice{
 		a.kubectl("set", "image", a.target, container(s)+"=IMAGE"),
-		"releases another version, as ever; right when the fix is there",
+		"releases another version; right when a fix is there",
 	}
 }
 
@@ -99,8 +99,8 @@ func (a advisor) rollback(to *remembered) Advice {
 
 func (a advisor) unquarantine(q *Quarantined) Advice {
 	return Advice{
-		a.plugin("unquarantine", a.target, q.Version),
-		"lets that version be released again; right when what made it fail was not the version, and is over",
+		a.kubectl("annotate", a.target, v1alpha1.UnquarantineAnnotation+"="+q.Version),
+		"lets that version be released again; right when another cause made it fail, and is over",
 	}
 }
 

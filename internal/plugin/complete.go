@@ -207,10 +207,3 @@ func (c *connection) completePods(cmd *cobra.Command, args []string, begin strin
 		return words, err
 	})(cmd, args, begin)
 }
-
-// completeQuarantined completes versions that are in quarantine.
-func (c *connection) completeQuarantined(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-	return c.completeFrom(func(_ context.Context, _ client.Reader, _ target, stored *unstructured.Unstructured) ([]string, error) {
-		return defense.DeniedBy(stored.GetLabels(), stored.GetAnnotations(), c.Now()).Quarantine, nil
-	})(cmd, args, begin)
-}

@@ -204,7 +204,7 @@ func (f *finder) blockedByUser(b *Blocked) {
 	f.add(Finding{
 		Code: "BlockedByUser", Needs: NeedsAttention, What: "blocked by hand", Since: b.Since,
 		Says: "Somebody blocked releases by hand: each change of the pod template is denied.",
-		Do: []Advice{f.repair(f.sight), {
+		Do: []Advice{f.override(f.sight), {
 			f.kubectl("label", f.target, v1alpha1.SuspendLabel+"-", v1alpha1.IgnoredSuspendLabel+"="+v1alpha1.IgnoredSuspendValue),
 			"lifts the block; right when who set it agrees",
 		}},
@@ -222,14 +222,14 @@ func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
 		found.Details = append(found.Details, b.Because)
 	}
 	c := f.current()
-	repairing := c != nil && c.Spec.Release > b.Release && defense.IsOpen(c.Status.Status)
+	overriding := c != nil && c.Spec.Release > b.Release && defense.IsOpen(c.Status.Status)
 	if p := f.paused(); p != nil && p.ByOperator {
 		found.What += ", halted"
 		found.Details = append(found.Details, "The operator "+p.words().Halted()+" the rollout"+p.words().Means()+", so that no more pods are replaced by this version.")
 		f.tell(v1alpha1.ConditionProgressing)
 	}
-	if repairing {
-		found.Needs, found.Says = NeedsTime, fmt.Sprintf("Releases are blocked, because %s failed its verification. The repair, %s, is being verified: its success lifts the block.",
+	if overriding {
+		found.Needs, found.Says = NeedsTime, fmt.Sprintf("Releases are blocked, because %s failed its verification. The override release, %s, is being verified: its success lifts the block.",
 			releaseName(b.Release, b.Version), releaseName(c.Spec.Release, c.Spec.Reversion))
 		found.Do = []Advice{f.watch(), f.wait()}
 		f.add(found)
@@ -274,7 +274,7 @@ func (f *finder) suspended(c *v1alpha1.ChangeWorkload) {
 func (f *finder) waysOut() []Advice {
 	var do []Advice
 	if f.blocked() != nil {
-		do = append(do, f.repair(f.sight))
+		do = append(do, f.override(f.sight))
 	} else {
 		do = append(do, f.releaseAnother(f.sight))
 	}
@@ -521,7 +521,7 @@ func (f *finder) overrideLabel() {
 		Says: "The label " + v1alpha1.IgnoredSuspendLabel + " was there before the block, and does not count.",
 		Do: []Advice{{
 			f.kubectl("label", f.target, v1alpha1.IgnoredSuspendLabel+"-"),
-			"takes it off, so that it can be set again with a repair; take it out of the manifest as well",
+			"takes it off, so that it can be set again with an override; take it out of the manifest as well",
 		}},
 	})
 }

@@ -151,15 +151,15 @@ func (s *sight) say(kind string, status metav1.ConditionStatus, reason, message 
 
 func TestFindings(t *testing.T) {
 	const (
-		repair = "kubectl altershield repair deployment/sleep --image main=IMAGE -n shop"
-		back   = "kubectl altershield rollback deployment/sleep -n shop"
-		pass   = "kubectl altershield verdict pass deployment/sleep --pod sleep-a -n shop"
-		resume = "kubectl rollout resume deployment/sleep -n shop"
-		free   = "kubectl altershield unquarantine deployment/sleep " + versionTwo + " -n shop"
-		set    = "kubectl set image deployment/sleep main=IMAGE -n shop"
-		check  = "kubectl altershield check"
-		watch  = "kubectl altershield status deployment/sleep -w -n shop"
-		wait   = "kubectl altershield wait deployment/sleep -n shop"
+		override = "kubectl altershield override deployment/sleep --image main=IMAGE -n shop"
+		back     = "kubectl altershield rollback deployment/sleep -n shop"
+		pass     = "kubectl altershield verdict pass deployment/sleep --pod sleep-a -n shop"
+		resume   = "kubectl rollout resume deployment/sleep -n shop"
+		free     = "kubectl annotate deployment/sleep " + v1alpha1.UnquarantineAnnotation + "=" + versionTwo + " -n shop"
+		set      = "kubectl set image deployment/sleep main=IMAGE -n shop"
+		check    = "kubectl altershield check"
+		watch    = "kubectl altershield status deployment/sleep -w -n shop"
+		wait     = "kubectl altershield wait deployment/sleep -n shop"
 		// enforce defends what another object owns.
 		enforce = "kubectl altershield enroll deployment/sleep --mode=enforce -n shop"
 	)
@@ -177,7 +177,7 @@ func TestFindings(t *testing.T) {
 		"nothing": {want: nil},
 		"blocked": {
 			with: blockedBySecond,
-			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, pass}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}}},
 		},
 		"blocked, and its pods fail": { // what is told of the block is not told again, and an ordinary release would be denied
 			with: func(s *sight) {
@@ -185,7 +185,7 @@ func TestFindings(t *testing.T) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "1 of 3 pods")
 			},
 			want: []want{
-				{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, pass}},
+				{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}},
 				{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
 			},
 		},
@@ -196,11 +196,11 @@ func TestFindings(t *testing.T) {
 				s.workload.Annotations[v1alpha1.HaltedAnnotation] = versionTwo
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted, "the operator paused it")
 			},
-			want: []want{{"Blocked", NeedsAttention, "blocked, halted", "ann", []string{repair, back, pass, resume}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked, halted", "ann", []string{override, back, pass, resume}}},
 		},
 		"blocked, without anything to go back to": {
 			with: func(s *sight) { blockedBySecond(s); s.history = s.history[:1] },
-			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, pass}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, pass}}},
 		},
 		"blocked, many pods failed": {
 			with: func(s *sight) {
@@ -209,23 +209,23 @@ func TestFindings(t *testing.T) {
 					s.changes[0].Status.DefenseCheckFailPods = append(s.changes[0].Status.DefenseCheckFailPods, v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: fmt.Sprint("sleep-", i)}})
 				}
 			},
-			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, "kubectl altershield verdict pass deployment/sleep -n shop"}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, "kubectl altershield verdict pass deployment/sleep -n shop"}}},
 		},
 		"blocked because of the order": {
 			with: func(s *sight) {
 				blockedBySecond(s)
 				s.changes[0].Status.Conditions[0].Reason = v1alpha1.ReasonOrderCheckFailed
 			},
-			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, "kubectl altershield verdict pass deployment/sleep --order -n shop"}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, "kubectl altershield verdict pass deployment/sleep --order -n shop"}}},
 		},
 		"blocked, by an earlier build": {
 			with: func(s *sight) {
 				blockedBySecond(s)
 				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2"
 			},
-			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, pass}}},
+			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}}},
 		},
-		"a repair is under way": {
+		"an override release is under way": {
 			with: func(s *sight) {
 				blockedBySecond(s)
 				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionOne + " 1 uid-one"
@@ -236,7 +236,7 @@ func TestFindings(t *testing.T) {
 		"blocked by hand": {
 			with: func(s *sight) { s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
 			want: []want{{"BlockedByUser", NeedsAttention, "blocked by hand", "", []string{
-				repair, "kubectl label deployment/sleep " + v1alpha1.SuspendLabel + "- " + v1alpha1.IgnoredSuspendLabel + "=true -n shop",
+				override, "kubectl label deployment/sleep " + v1alpha1.SuspendLabel + "- " + v1alpha1.IgnoredSuspendLabel + "=true -n shop",
 			}}},
 		},
 		"blocked, with a stale override": {
@@ -245,7 +245,7 @@ func TestFindings(t *testing.T) {
 				s.workload.Annotations[v1alpha1.OverrideStaleAnnotation] = "true"
 			},
 			want: []want{
-				{"Blocked", NeedsAttention, "blocked", "ann", []string{repair, back, pass}},
+				{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}},
 				{"StaleOverride", NeedsAttention, "stale override", "", []string{"kubectl label deployment/sleep " + v1alpha1.IgnoredSuspendLabel + "- -n shop"}},
 			},
 		},

@@ -183,8 +183,8 @@ func TestPrintExplanation(t *testing.T) {
   pod sleep-a: fail: find error
   Since 2026-11-23 11:58:00Z (2m ago). Released by ann.
   What you may do:
-    kubectl altershield repair deployment/sleep --image main=IMAGE -n shop
-      Releases a fix past the block, which its success lifts; right when you have an image that is mended (or -f FILE, a mended manifest; or --next, where Git or Helm releases it).
+    kubectl altershield override deployment/sleep --image main=IMAGE -n shop
+      Releases a fix past the block, which its success lifts; right when a fixed image is there (or --next, where Git or Helm releases it).
     kubectl altershield rollback deployment/sleep -n shop
       Sets the workload back to version 111111111111 (busybox:1), the newest that succeeded, and puts this one into quarantine; right when users suffer and no fix is at hand.
     kubectl altershield verdict pass deployment/sleep --pod sleep-a -n shop
@@ -203,9 +203,9 @@ func TestPrintExplanation(t *testing.T) {
   Since 2026-11-23 11:55:00Z (5m ago). Released by ann.
   What you may do:
     kubectl set image deployment/sleep main=IMAGE -n shop
-      Releases another version, as ever; right when the fix is there.
-    kubectl altershield unquarantine deployment/sleep 22222222222222222222222222222222 -n shop
-      Lets that version be released again; right when what made it fail was not the version, and is over.
+      Releases another version; right when a fix is there.
+    kubectl annotate deployment/sleep altershield.defense.antgroup.com/unquarantine=22222222222222222222222222222222 -n shop
+      Lets that version be released again; right when another cause made it fail, and is over.
 
 · its pods are not told: you must not read them
 `,

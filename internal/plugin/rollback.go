@@ -17,7 +17,6 @@ limitations under the License.
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -315,91 +313,4 @@ func eventAt(e *corev1.Event) time.Time {
 		at = e.Series.LastObservedTime.Time
 	}
 	return at
-}
-
-func unquarantineCommand(c *connection) *cobra.Command {
-	change, all := &changer{connection: c}, false
-	cmd := &cobra.Command{
-		Use:   "unquarantine " + usageOfTarget + " (VERSION | --all)",
-		Short: "End the quarantine of versions without releasing them",
-		Long: strings.TrimSpace(`
-End the quarantine of a version that was rolled back, or of all versions of a workload.
-Nothing is released. A version that is released after that counts as overridden: it is not
-rolled back again unless somebody asks for it.`),
-		Example: `  kubectl altershield unquarantine deployment/sleep 1e26fe63
-  kubectl altershield unquarantine deployment/sleep --all`,
-		Args:              cobra.RangeArgs(1, 3),
-		ValidArgsFunction: byPosition(0, c.completeWorkloads, c.completeQuarantined),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := change.check(); err != nil {
-				return err
-			}
-			version := defense.AllVersions
-			if !all {
-				if len(args) < 2 {
-					return remedy(errors.New("no version is named"), "name one after the workload, or give --all")
-				}
-				version, args = args[len(args)-1], args[:len(args)-1]
-			}
-			return change.unquarantine(cmd.Context(), args, version)
-		},
-	}
-	cmd.Flags().BoolVar(&all, "all", false, "end the quarantine of all versions of the workload")
-	change.addTo(cmd.Flags())
-	return cmd
-}
-
-func (c *changer) unquarantine(ctx context.Context, args []string, version string) error {
-	api, s, err := c.reachDefended(ctx, args)
-	if err != nil {
-		return err
-	}
-	t := s.target
-	asked, ended, err := toUnquarantine(s, version, c.command(t, "history"))
-	if err != nil {
-		return err
-	}
-	var after *unstructured.Unstructured
-	what := fmt.Sprintf("%s: end the quarantine of %s", t, strings.Join(ended, ", "))
-	err = c.change(what, t.String()+" annotated", func(dryRun []string) (err error) {
-		ops := append([]workload.Op{sameObject(s.stored)}, sameRelease(s)...)
-		after, err = patchOps(ctx, api, s.stored, append(ops, annotationOps(s.stored, v1alpha1.UnquarantineAnnotation, &asked)...), dryRun)
-		return err
-	})
-	if err != nil || after == nil {
-		return err
-	}
-	return c.tellUnquarantined(s, after)
-}
-
-// toUnquarantine is what to ask for, and whose quarantine that ends.
-func toUnquarantine(s *situation, version, history string) (asked string, ended []string, err error) {
-	held := defense.DeniedBy(s.w.Labels, s.w.Annotations, s.now).Quarantine
-	switch {
-	case len(held) == 0:
-		return "", nil, remedy(fmt.Errorf("no version of %s is in quarantine", s.target), "every version may be released; see "+history)
-	case version == defense.AllVersions:
-		return version, held, nil
-	}
-	full, err := fullVersion(version, held)
-	if err != nil {
-		return "", nil, remedy(fmt.Errorf("%s has in quarantine %w", s.target, err), "these are: "+strings.Join(held, ", "))
-	}
-	return full, []string{full}, nil
-}
-
-// tellUnquarantined tells what admission made of the request, which it answers in the
-// same write.
-func (c *changer) tellUnquarantined(s *situation, after *unstructured.Unstructured) error {
-	if _, waits := after.GetAnnotations()[v1alpha1.UnquarantineAnnotation]; waits {
-		return remedy(errors.New("admission did not answer: the operator carries the request out when it runs again"), "see "+c.commandIn("", "check"))
-	}
-	done, ok := defense.ParseUnquarantined(after.GetAnnotations()[v1alpha1.UnquarantinedAnnotation])
-	if !ok || len(done.Ended) == 0 {
-		return remedy(fmt.Errorf("nothing was ended: the quarantine of %s has changed at this moment", s.target), "see "+c.command(s.target, "status"))
-	}
-	left := defense.DeniedBy(after.GetLabels(), after.GetAnnotations(), s.now).Quarantine
-	printf(c.Out, "%s: %s; still in quarantine: %s\n", s.target, done.Describe(), cmp.Or(strings.Join(left, ", "), "none"))
-	c.next(c.command(s.target, "history"))
-	return nil
 }

@@ -227,7 +227,7 @@ func TestHostileCluster(t *testing.T) {
 		"explain all":           {args: []string{"explain"}, says: "find[2J]0;title[31m"},
 		"history":               {args: []string{"history", "sleep"}, says: "find[2J]0;title[31m"},
 		"wait":                  {args: []string{"wait", "sleep", "--release=2", "--timeout=5s"}, says: "find[2J]0;title[31m", code: 2},
-		"unquarantine":          {args: []string{"unquarantine", "sleep", "all", "--dry-run"}, says: "find[2J]0;title[31m"},
+		"override":              {args: []string{"override", "sleep", "--next", "--dry-run"}, says: "find[2J]0;title[31m"},
 		"verdict":               {args: []string{"verdict", "pass", "sleep", "--dry-run"}, says: "find[2J]0;title[31m"},
 		"check":                 {args: []string{"check"}, says: "find[2J]0;title[31m", code: 1},
 		"version":               {args: []string{"version"}, says: "client", code: 0},

@@ -20,8 +20,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -162,20 +160,20 @@ func TestVerdictOnTheReleaseItself(t *testing.T) {
 	}
 }
 
-func TestRepair(t *testing.T) {
+func TestOverride(t *testing.T) {
 	p := begin(t, true)
 	p.deploy("sleep", 2, "busybox:1")
 	p.ends(0, "sleep")
-	p.denied([]string{"repair", "sleep", "--image", "main=busybox:2"}, "is not blocked", "release as always")
+	p.denied([]string{"override", "sleep", "--image", "main=busybox:2"}, "is not blocked", "releases pass")
 	p.fails("sleep")
 
-	p.denied([]string{"repair", "sleep", "--image", "main=busybox:1"}, "nothing would be released", "verdict pass deployment/sleep -n "+p.namespace)
-	p.denied([]string{"repair", "sleep", "--image", "web=busybox:2"}, `has no container "web"`, "it has main")
-	p.acts([]string{"repair", "sleep", "--image", "main=busybox:2", "--dry-run=server"}, "releases are blocked, because release 1", "(busybox:2) in place of", "released (server dry run)")
+	p.denied([]string{"override", "sleep", "--image", "main=busybox:1"}, "nothing would be released", "verdict pass deployment/sleep -n "+p.namespace)
+	p.denied([]string{"override", "sleep", "--image", "web=busybox:2"}, `has no container "web"`, "it has main")
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:2", "--dry-run=server"}, "releases are blocked, because release 1", "(busybox:2) in place of", "released (server dry run)")
 	if got := p.workload("sleep").Spec.Template.Spec.Containers[0].Image; got != "busybox:1" {
 		t.Fatalf("a dry run released %s", got)
 	}
-	p.acts([]string{"repair", "sleep", "--image", "main=busybox:2"}, "release 2 (version ", "its Success lifts the block", "see: kubectl altershield wait deployment/sleep -n "+p.namespace)
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:2"}, "release 2 (version ", "its Success lifts the block", "see: kubectl altershield wait deployment/sleep -n "+p.namespace)
 	p.ends(0, "sleep")
 	p.isFree("sleep")
 
@@ -188,13 +186,13 @@ func TestRepair(t *testing.T) {
 		}
 		return nil
 	})
-	p.acts([]string{"repair", "sleep", "--image", "main=busybox:3", "--dry-run=server"}, "was there before the block and does not count")
-	p.acts([]string{"repair", "sleep", "--image", "main=busybox:2b"}, "which was there before the block and does not count", "label removed", "released", "release 3")
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:3", "--dry-run=server"}, "was there before the block and does not count")
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:2b"}, "which was there before the block and does not count", "label removed", "released", "release 3")
 	p.ends(0, "sleep")
 	p.isFree("sleep")
 	p.fails("sleep")
-	p.acts([]string{"repair", "sleep", "--next"}, "the next release that is blocked or in quarantine passes, once")
-	p.acts([]string{"repair", "sleep", "--next"}, "the next release passes already")
+	p.acts([]string{"override", "sleep", "--next"}, "the next release that is blocked or in quarantine passes, once")
+	p.acts([]string{"override", "sleep", "--next"}, "the next release passes already")
 	p.release("sleep", "busybox:3")
 	p.ends(0, "sleep")
 	p.isFree("sleep")
@@ -213,51 +211,6 @@ func (p *place) isFree(name string) {
 		}
 		return nil
 	})
-}
-
-func TestRepairWithManifest(t *testing.T) {
-	p := begin(t, true)
-	path := filepath.Join(t.TempDir(), "app.yaml")
-	write := func(image, extra string) {
-		t.Helper()
-		manifest := fmt.Sprintf(deployment, "sleep", 1, image) + extra + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n"
-		if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, tt := range []struct{ name, flag string }{{"client", "--server-side=false"}, {"server", "--server-side"}} {
-		write("busybox:1", "  minReadySeconds: 1\n")
-		p.kubectl("apply", tt.flag, "-f", path)
-		p.ends(0, "sleep")
-		p.fails("sleep")
-		// Somebody else's, which neither apply takes away.
-		p.kubectl("annotate", "deployment", "sleep", "example.com/owner=me", "--overwrite")
-		write("busybox:2", "")
-		p.acts([]string{"repair", "sleep", "-f", path}, "not applied, as only the workload is: configmap/settings", "released")
-		p.ends(0, "sleep")
-		p.isFree("sleep")
-		d := p.workload("sleep")
-		if d.Spec.MinReadySeconds != 0 || d.Annotations["example.com/owner"] != "me" {
-			t.Errorf("%s: what the manifest has no more: %d; what it never had: %v", tt.name, d.Spec.MinReadySeconds, d.Annotations)
-		}
-		// What kubectl apply does next finds nothing to do, and no conflict.
-		if out := p.kubectl("apply", tt.flag, "-f", path); tt.name == "client" && !strings.Contains(out, "deployment.apps/sleep unchanged") {
-			t.Errorf("%s: kubectl apply says %s", tt.name, out)
-		}
-		p.kubectl("delete", "deployment", "sleep", "--cascade=foreground")
-	}
-}
-
-func TestRepairOfAnotherApplier(t *testing.T) {
-	p := begin(t, true)
-	path := filepath.Join(t.TempDir(), "sleep.yaml")
-	if err := os.WriteFile(path, fmt.Appendf(nil, deployment, "sleep", 1, "busybox:1"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p.kubectl("apply", "--server-side", "--field-manager=argocd-controller", "-f", path)
-	p.ends(0, "sleep")
-	p.fails("sleep")
-	p.denied([]string{"repair", "sleep", "-f", path}, "is applied by argocd-controller", "repair deployment/sleep --next -n "+p.namespace)
 }
 
 func TestRollbackAndQuarantine(t *testing.T) {
@@ -279,13 +232,9 @@ func TestRollbackAndQuarantine(t *testing.T) {
 	}
 
 	p.denied([]string{"rollback", "sleep", "--to", bad}, "the operator would refuse: version "+bad+" was rolled back at", "(in quarantine)")
-	p.denied([]string{"unquarantine", "sleep", good}, "has in quarantine no version", "these are: "+bad)
-	p.denied([]string{"unquarantine", "sleep"}, "no version is named", "--all")
-	p.acts([]string{"repair", "sleep", "--image", "main=busybox:2", "--dry-run"}, "version "+bad+" is in quarantine: Requested", "released (dry run)")
-	p.denied([]string{"repair", "sleep", "--image", "main=busybox:7"}, "is neither blocked nor in quarantine", "release it as always")
-	p.acts([]string{"unquarantine", "sleep", bad[:6], "--dry-run=server"}, "end the quarantine of "+bad, "annotated (server dry run)")
-	p.acts([]string{"unquarantine", "sleep", bad[:6]}, "admin ended the quarantine of "+bad, "still in quarantine: none")
-	p.denied([]string{"unquarantine", "sleep", "--all"}, "no version of deployment/sleep is in quarantine")
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:2", "--dry-run"}, "version "+bad+" is in quarantine: Requested", "released (dry run)")
+	p.denied([]string{"override", "sleep", "--image", "main=busybox:7"}, "is neither blocked nor in quarantine", "passes without an override")
+	p.kubectl("annotate", "deployment/sleep", v1alpha1.UnquarantineAnnotation+"="+bad)
 	p.release("sleep", "busybox:2")
 	p.ends(0, "sleep")
 }

@@ -137,13 +137,12 @@ func TestStatefulSet(t *testing.T) {
 		return nil
 	})
 
-	n.acts([]string{"repair", "sts/db", "--image", "main=busybox:3"}, "busybox:3")
+	n.acts([]string{"override", "sts/db", "--image", "main=busybox:3"}, "busybox:3")
 	n.says([]string{"status", "sts/db"}, "partitioned")
 	n.follows(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`)
 	n.ends(0, "sts/db")
 	n.acts([]string{"rollback", "sts/db"}, "busybox:1")
 	n.says([]string{"status", "sts/db"}, "quarantine")
-	n.acts([]string{"unquarantine", "sts/db", "--all"}, "")
 	n.acts([]string{"enroll", "sts/db", "--mode=off"}, "statefulset/db")
 	n.ends(6, "sts/db")
 	n.ends(0, "sts/db", "--undefended=rollout")
@@ -173,7 +172,7 @@ func TestDaemonSet(t *testing.T) {
 	if got := n.field(".spec.updateStrategy.type"); got != "OnDelete" {
 		t.Errorf("updateStrategy is %s", got)
 	}
-	n.acts([]string{"repair", "ds/db", "--image", "main=busybox:3"}, "busybox:3")
+	n.acts([]string{"override", "ds/db", "--image", "main=busybox:3"}, "busybox:3")
 	n.ends(0, "ds/db")
 	if got := n.field(".spec.updateStrategy.type"); got != "RollingUpdate" {
 		t.Errorf("after the repair updateStrategy is %s", got)

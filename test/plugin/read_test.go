@@ -78,7 +78,7 @@ func TestBlocked(t *testing.T) {
 		t.Errorf("explained (-want +got):\n%s", diff)
 	}
 	want := []string{
-		"kubectl altershield repair deployment/sleep --image main=IMAGE" + in,
+		"kubectl altershield override deployment/sleep --image main=IMAGE" + in,
 		"kubectl altershield rollback deployment/sleep" + in,
 		"kubectl altershield verdict pass deployment/sleep --pod " + pod + in,
 	}
@@ -116,7 +116,7 @@ func TestRolledBack(t *testing.T) {
 	bad := p.status("sleep").Quarantined[0].Version
 	want := []string{
 		"kubectl set image deployment/sleep main=IMAGE -n " + p.namespace,
-		"kubectl altershield unquarantine deployment/sleep " + bad + " -n " + p.namespace,
+		"kubectl annotate deployment/sleep " + v1alpha1.UnquarantineAnnotation + "=" + bad + " -n " + p.namespace,
 	}
 	if diff := cmp.Diff(want, commands); diff != "" {
 		t.Errorf("advised (-want +got):\n%s", diff)

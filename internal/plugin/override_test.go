@@ -21,8 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -42,19 +40,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
-
-const repairManifest = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: sleep}
-spec:
-  selector: {matchLabels: {app: sleep}}
-  template:
-    metadata: {labels: {app: sleep}}
-    spec:
-      initContainers: [{name: init, image: "init:1"}]
-      containers: [{name: main, image: "main:2"}, {name: side, image: "side:1"}]
-`
 
 // guardedCluster has one blocked workload, and an admission that uses the label up. Its
 // dry runs store nothing.
@@ -124,16 +109,12 @@ func (g *guardedCluster) patch(ctx context.Context, c client.WithWatch, o client
 	return c.Update(ctx, after)
 }
 
-// TestRepairLeavesNothingBehind repairs a workload that is blocked, while its label does
-// not count or its block goes.
-func TestRepairLeavesNothingBehind(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "sleep.yaml")
-	if err := os.WriteFile(path, []byte(repairManifest), 0o600); err != nil {
-		t.Fatal(err)
-	}
+// TestOverrideLeavesNothingBehind overrides the block of a workload while its label
+// does not count or its block goes.
+func TestOverrideLeavesNothingBehind(t *testing.T) {
 	const label = v1alpha1.IgnoredSuspendLabel
 	for name, tt := range map[string]struct {
-		flags                 repairFlags
+		flags                 overrideFlags
 		stale, refuses, freed bool
 		wantImage             string
 		// wantLabel: the label is there then.
@@ -141,19 +122,15 @@ func TestRepairLeavesNothingBehind(t *testing.T) {
 		wantErr   []string
 		wantOut   string
 	}{
-		"by image":                    {flags: repairFlags{images: []string{"main=main:2"}}, wantImage: "main:2", wantOut: "its Success lifts the block"},
-		"by a manifest":               {flags: repairFlags{file: path}, wantImage: "main:2", wantOut: "its Success lifts the block"},
-		"the next":                    {flags: repairFlags{next: true}, wantImage: "main:1", wantLabel: true},
-		"of a stale label":            {flags: repairFlags{images: []string{"main=main:2"}}, stale: true, wantImage: "main:2", wantOut: "label removed"},
-		"of no other image":           {flags: repairFlags{images: []string{"main=main:1"}}, wantImage: "main:1", wantErr: []string{"nothing would be released"}},
-		"of no other image, stale":    {flags: repairFlags{images: []string{"main=main:1"}}, stale: true, wantImage: "main:1", wantLabel: true, wantErr: []string{"nothing would be released"}},
-		"that is refused":             {flags: repairFlags{images: []string{"main=main:2"}}, refuses: true, wantImage: "main:1", wantErr: []string{"a policy denies it"}},
-		"that is refused, stale":      {flags: repairFlags{images: []string{"main=main:2"}}, refuses: true, stale: true, wantImage: "main:1", wantErr: []string{"a policy denies it", "is removed all the same"}},
-		"its block goes":              {flags: repairFlags{images: []string{"main=main:2"}}, freed: true, wantImage: "main:1", wantErr: []string{"was changed by somebody else"}},
-		"its block goes, before next": {flags: repairFlags{next: true}, freed: true, wantImage: "main:1", wantErr: []string{"was changed by somebody else"}},
-		"its block goes, of a manifest": {
-			flags: repairFlags{file: path}, freed: true, wantImage: "main:2", wantOut: "so that no later release passes by it\ndeployment/sleep label removed",
-		},
+		"by image":                    {flags: overrideFlags{images: []string{"main=main:2"}}, wantImage: "main:2", wantOut: "its Success lifts the block"},
+		"the next":                    {flags: overrideFlags{next: true}, wantImage: "main:1", wantLabel: true},
+		"of a stale label":            {flags: overrideFlags{images: []string{"main=main:2"}}, stale: true, wantImage: "main:2", wantOut: "label removed"},
+		"of no other image":           {flags: overrideFlags{images: []string{"main=main:1"}}, wantImage: "main:1", wantErr: []string{"nothing would be released"}},
+		"of no other image, stale":    {flags: overrideFlags{images: []string{"main=main:1"}}, stale: true, wantImage: "main:1", wantLabel: true, wantErr: []string{"nothing would be released"}},
+		"that is refused":             {flags: overrideFlags{images: []string{"main=main:2"}}, refuses: true, wantImage: "main:1", wantErr: []string{"a policy denies it"}},
+		"that is refused, stale":      {flags: overrideFlags{images: []string{"main=main:2"}}, refuses: true, stale: true, wantImage: "main:1", wantErr: []string{"a policy denies it", "did not count, was removed"}},
+		"its block goes":              {flags: overrideFlags{images: []string{"main=main:2"}}, freed: true, wantImage: "main:1", wantErr: []string{"was changed by somebody else"}},
+		"its block goes, before next": {flags: overrideFlags{next: true}, freed: true, wantImage: "main:1", wantErr: []string{"was changed by somebody else"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, out := testConnection(t)
@@ -171,7 +148,7 @@ func TestRepairLeavesNothingBehind(t *testing.T) {
 			if err := api.Get(t.Context(), s.key, s.stored); err != nil {
 				t.Fatal(err)
 			}
-			err := change.repairObserved(t.Context(), api, s, tt.flags)
+			err := change.override(t.Context(), api, s, tt.flags)
 			if (err == nil) != (tt.wantErr == nil) {
 				t.Errorf("%v, want %q", err, tt.wantErr)
 			}
