@@ -102,7 +102,7 @@ func (f *Facts) lowered(c Check) Check {
 	for i := range own {
 		if _, leaving := settings.BeforeLeaving(own[i].Spec); leaving && own[i].Name == settings.NameObserve && f.deployment() != nil {
 			return c.fail("an uninstall did not finish, and left everything in observe mode",
-				"uninstall the operator, or end observe mode: kubectl altershield observe --cluster --off", "operations.md#uninstall")
+				"uninstall the operator, or end observe mode: kubectl altershield enroll --cluster --mode=enforce", "operations.md#uninstall")
 		}
 	}
 	inForce := settings.FromObjects(own)

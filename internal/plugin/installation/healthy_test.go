@@ -174,7 +174,7 @@ func (f *Facts) enable(name string, on bool) {
 
 // connect configures a server, which answers or not.
 func (f *Facts) connect(healthy corev1.ConditionStatus) {
-	f.args("--altershield-url=http://me:secret@altershield:8080")
+	f.args("--altershield-url=http://altershield:8080")
 	for i := range f.Pods.Value {
 		f.Pods.Value[i].Status.Conditions = append(f.Pods.Value[i].Status.Conditions, corev1.PodCondition{
 			Type: v1alpha1.ConditionServerHealthy, Status: healthy, Reason: "Unreachable", Message: "connection refused",

@@ -71,11 +71,11 @@ var judgements = map[string]struct {
 
 	"no Deployment": {func(f *Facts) { f.Deployments.Value = nil }, results{
 		"operator.deployment": "failed: no Deployment in altershieldoperator-system has the label app.kubernetes.io/name=altershield-operator",
-		"server.configured":   "skipped: the manager's Deployment does not exist",
+		"server.healthy":      "skipped: the manager's Deployment is unknown",
 	}},
 	"the Deployment is forbidden": {func(f *Facts) { f.Deployments = forbidden[[]appsv1.Deployment]("list deployments") }, results{
 		"operator.deployment": "skipped: your user may not list deployments",
-		"server.configured":   "skipped: your user may not list deployments",
+		"server.healthy":      "skipped: the manager's Deployment is unknown",
 	}},
 	"scaled to 0": {func(f *Facts) { f.Deployments.Value[0].Spec.Replicas = ptr.To[int32](0) }, results{"operator.deployment": "failed: " +
 		"manager is scaled to 0: no release is recorded or verified, and releases of blocked workloads are denied"}},
@@ -113,9 +113,11 @@ var judgements = map[string]struct {
 	"an old restart": {func(f *Facts) { f.restarted("Error", 1, 2*time.Hour) }, nil},
 	"pods are forbidden": {func(f *Facts) { f.Pods = forbidden[[]corev1.Pod]("list pods") }, results{
 		"operator.replicas": "skipped: your user may not list pods", "operator.restarts": "skipped: your user may not list pods",
+		"server.healthy": "skipped: your user may not list pods",
 	}},
 	"a read fails": {func(f *Facts) { f.Pods.Err, f.Pods.Of = errors.New("deadline exceeded"), "list pods" }, results{
 		"operator.replicas": "failed: list pods: deadline exceeded", "operator.restarts": "failed: list pods: deadline exceeded",
+		"server.healthy": "failed: list pods: deadline exceeded",
 	}},
 
 	"a newer plugin": {func(f *Facts) { f.Plugin = "v0.2.0" },
@@ -369,7 +371,6 @@ func TestJudgeOK(t *testing.T) {
 		"webhooks.answer":      "in shop",
 		"rights.yours":         "in the namespace shop you may not correct verdicts (patch changepods/status)",
 		"policies.accepted":    "1",
-		"server.configured":    "http://me:xxxxx@altershield:8080",
 		"namespaces.enrolled":  "shop",
 		"namespaces.workloads": "1 blocked, 1 held: kubectl altershield status -A",
 	} {

@@ -19,7 +19,6 @@ package installation
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -197,15 +196,13 @@ func (f *Facts) restarts(c Check) Check {
 // versions compares the releases of operator and plugin.
 func (f *Facts) versions(c Check) Check {
 	operator, plugin := release(f.operatorVersion()), release(f.Plugin)
-	differ := fmt.Sprintf("the operator is %s, the plugin %s", f.operatorVersion(), f.Plugin)
 	switch {
 	case operator == nil || plugin == nil:
 		return c.skip("the operator's image is %s, the plugin's version %s: not both are releases",
 			cmp.Or(f.operatorVersion(), "without a version"), cmp.Or(f.Plugin, "unknown"))
-	case operator.LessThan(plugin):
-		return c.warn(differ, "upgrade the operator", pageUpgrade)
-	case plugin.LessThan(operator):
-		return c.warn(differ, "upgrade the plugin: kubectl krew upgrade altershield", pageUpgrade)
+	case !operator.EqualTo(plugin):
+		return c.warn(fmt.Sprintf("the operator is %s, the plugin %s", f.operatorVersion(), f.Plugin),
+			"upgrade the older one; the plugin: kubectl krew upgrade altershield", pageUpgrade)
 	}
 	return c.ok("%s", f.operatorVersion())
 }
@@ -230,20 +227,8 @@ func (f *Facts) leader(c Check) Check {
 		" -o yaml; "+kubectl+"logs -l control-plane=controller-manager --tail=-1 | grep leaderelection", pageLeader)
 }
 
-// server reports the address of AlterShield Server, without its password.
+// server reports the replicas' condition ServerHealthy.
 func (f *Facts) server(c Check) Check {
-	u, err := url.Parse(f.flag("altershield-url", ""))
-	switch {
-	case f.manager() == nil:
-		return c.skip("the manager's Deployment does not exist")
-	case err != nil:
-		return c.ok("its address is no URL")
-	}
-	return c.ok("%s", cmp.Or(u.Redacted(), "the operator runs stand-alone"))
-}
-
-// serverHealthy reports the replicas' condition ServerHealthy.
-func (f *Facts) serverHealthy(c Check) Check {
 	var failed, unknown []string
 	pods := f.livePods()
 	for i := range pods {
@@ -255,6 +240,10 @@ func (f *Facts) serverHealthy(c Check) Check {
 		}
 	}
 	switch {
+	case f.manager() == nil:
+		return c.skip("the manager's Deployment is unknown")
+	case f.flag("altershield-url", "") == "":
+		return c.ok("no server is configured: the operator runs stand-alone")
 	case len(failed) > 0:
 		return c.fail(strings.Join(failed, "; "),
 			"check the server, the network and the token; releases wait for verdicts until their deadlines", pageServerDown)

@@ -176,9 +176,12 @@ func Judge(f *Facts) Report {
 			on(f.Deployments, "operator.version", "operator and plugin have the same version", f.versions),
 			on(f.Lease, "operator.leader", "a replica leads", f.leader))
 	}
+	mutating, validating := f.configurations()
 	r.add("webhooks",
-		on(f.Mutating, "webhooks.mutating", "the mutating webhook configuration exists", f.mutating),
-		on(f.Validating, "webhooks.validating", "the validating webhook configuration exists", f.validating))
+		on(f.Mutating, "webhooks.mutating", "the mutating webhook configuration exists",
+			configured(f.Mutating, mutating, "releases are recorded only after they were stored, and no rollout is held from its beginning")),
+		on(f.Validating, "webhooks.validating", "the validating webhook configuration exists",
+			configured(f.Validating, validating, "no release of a blocked workload is denied")))
 	if len(f.Validating.Value) > 0 {
 		r.add("webhooks", on(f.Validating, "webhooks.block", "blocks hold while the operator is down", f.failsClosed))
 	}
@@ -194,10 +197,7 @@ func Judge(f *Facts) Report {
 	r.add("policies",
 		onList(f.Policies, "policies.default", "the default policy exists and enforces", f.defaultPolicy),
 		onList(f.Policies, "policies.accepted", "every policy is accepted", f.policiesAccepted))
-	r.add("server", on(f.Deployments, "server.configured", "AlterShield Server is configured, or not wanted", f.server))
-	if f.flag("altershield-url", "") != "" {
-		r.add("server", on(f.Pods, "server.healthy", "AlterShield Server answers every replica", f.serverHealthy))
-	}
+	r.add("server", on(f.Pods, "server.healthy", "AlterShield Server answers every replica", f.server))
 	r.add("namespaces",
 		on(f.Namespaces, "namespaces.enrolled", "namespaces are enrolled", f.enrolledNamespaces),
 		on(f.Namespaces, "namespaces.excluded", "every label of enrolment has an effect", f.withoutEffect),

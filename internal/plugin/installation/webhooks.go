@@ -40,24 +40,17 @@ const (
 	expiring = 14 * 24 * time.Hour
 )
 
-func (f *Facts) mutating(c Check) Check {
-	name, _ := f.configurations()
-	return configured(c, name, f.Mutating, "releases are recorded only after they were stored, and no rollout is held from its beginning")
-}
-
-func (f *Facts) validating(c Check) Check {
-	_, name := f.configurations()
-	return configured(c, name, f.Validating, "no release of a blocked workload is denied")
-}
-
-func configured(c Check, name string, read Read[webhooks], without string) Check {
-	switch {
-	case read.missing():
-		return c.fail(name+" does not exist: "+without, applyAgain, pageMissing)
-	case len(read.Value) == 0:
-		return c.fail(name+" has no webhooks: "+without, applyAgain, pageMissing)
+// configured decides whether a webhook configuration has webhooks. It names what is missing without them.
+func configured(read Read[webhooks], name, without string) func(Check) Check {
+	return func(c Check) Check {
+		switch {
+		case read.missing():
+			return c.fail(name+" does not exist: "+without, applyAgain, pageMissing)
+		case len(read.Value) == 0:
+			return c.fail(name+" has no webhooks: "+without, applyAgain, pageMissing)
+		}
+		return c.ok("")
 	}
-	return c.ok("")
 }
 
 // failsClosed checks the failure policy of the webhooks that deny releases of blocked workloads. Their names begin with v.
