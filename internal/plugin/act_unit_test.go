@@ -163,7 +163,7 @@ func TestUndefended(t *testing.T) {
 	}{
 		"defended":                   {func(*situation) {}, ""},
 		"opted out":                  {func(s *situation) { s.w.Labels = map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseDisabled} }, "opted out"},
-		"not enrolled":               {func(s *situation) { s.namespace.Labels = nil }, "the namespace shop is not defended"},
+		"not enrolled":               {func(s *situation) { s.namespace.Labels = nil }, "the namespace shop is not enrolled"},
 		"of the cluster":             {func(s *situation) { s.namespace.Name = metav1.NamespaceSystem }, "never enrolled"},
 		"going":                      {func(s *situation) { s.namespace.DeletionTimestamp = &metav1.Time{} }, "is being deleted"},
 		"its namespace is not known": {func(s *situation) { s.namespace = nil }, ""},

@@ -266,10 +266,10 @@ const maxNamed = 20
 
 // describe is what enrolling the namespace means, and which workloads protect too little.
 func (v *inventory) describe(namespace string) []string {
-	baselines := fmt.Sprintf("namespace/%s: %s without a defended release", namespace, count(v.Baselines, "workload"))
+	baselines := fmt.Sprintf("namespace/%s: %s without a recorded release", namespace, count(v.Baselines, "workload"))
 	lines := []string{baselines + ": baselines, until their template changes"}
 	if v.Released > 0 {
-		lines = append(lines, fmt.Sprintf("  %s with an earlier defended release", count(v.Released, "workload")))
+		lines = append(lines, fmt.Sprintf("  %s with an earlier recorded release", count(v.Released, "workload")))
 	}
 	if v.OptedOut > 0 {
 		out := count(v.OptedOut, "workload")

@@ -90,7 +90,7 @@ func Findings(s *sight, a advisor, now time.Time) []Finding {
 	f.leftVersions()
 	f.conditions()
 	f.downPods()
-	f.notDefended()
+	f.withoutServer()
 	f.overrideLabel()
 	f.unusableSettings()
 	slices.SortStableFunc(f.all, func(a, b Finding) int { return cmp.Compare(a.Needs.rank(), b.Needs.rank()) })
@@ -133,7 +133,7 @@ func (f *finder) add(found Finding) { f.all = append(f.all, found) }
 func (f *finder) notEnrolled() {
 	found := Finding{
 		Code: "NotEnrolled", Needs: NeedsNothing, What: "not defended",
-		Says: fmt.Sprintf("The namespace %s is not defended: releases of this workload are not verified, and nothing stops them.", f.workload.Namespace),
+		Says: fmt.Sprintf("The namespace %s is not enrolled: releases of this workload are not verified, and nothing stops them.", f.workload.Namespace),
 		Do:   []Advice{f.observeFirst(), f.enroll()},
 	}
 	if f.mistyped != "" {
@@ -382,7 +382,7 @@ func (f *finder) records() {
 	case w.RecordedVersion() == "" && f.enrolledKnown:
 		f.add(Finding{
 			Code: "Baseline", Needs: NeedsNothing, What: "baseline",
-			Says: "The workload has had no defended release. What it runs is its baseline, which is not verified; the next change of its pod template is.",
+			Says: "The workload has had no recorded release. What it runs is its baseline, which is not verified; the next change of its pod template is.",
 		})
 	}
 }
@@ -497,14 +497,14 @@ func (f *finder) willRollBack() bool {
 		f.condition(v1alpha1.ConditionRolledBack) == nil
 }
 
-// notDefended tells of a release that goes on without the server.
-func (f *finder) notDefended() {
+// withoutServer finds a release that continues without the server.
+func (f *finder) withoutServer() {
 	c := f.current()
 	if c == nil || c.Status.OrderStage != v1alpha1.OrderSubmitting || c.Status.Status == v1alpha1.ChangeWorkloadInit || !defense.IsVerified(c.Status.Status) {
 		return
 	}
 	f.add(Finding{
-		Code: "NotDefended", Needs: NeedsTime, What: "without the server",
+		Code: "WithoutServer", Needs: NeedsTime, What: "without the server",
 		Says: "AlterShield Server has not accepted the order in time: the release goes on without its checks, which are made up for when it answers.",
 		Do:   []Advice{f.check()},
 	})

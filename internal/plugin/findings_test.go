@@ -437,7 +437,7 @@ func TestFindings(t *testing.T) {
 		},
 		"without the server": {
 			with: func(s *sight) { s.changes[0].Status.OrderStage = v1alpha1.OrderSubmitting },
-			want: []want{{"NotDefended", NeedsTime, "without the server", "", []string{check}}},
+			want: []want{{"WithoutServer", NeedsTime, "without the server", "", []string{check}}},
 		},
 	}
 	for name, tt := range tests {

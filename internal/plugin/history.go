@@ -213,7 +213,7 @@ type historyPrinter struct {
 func (p *historyPrinter) print(w io.Writer, h *History) {
 	printf(w, "%s in %s\n\n", p.bold(strings.ToLower(h.Kind)+"/"+h.Name), h.Namespace)
 	if len(h.Releases) == 0 {
-		printf(w, "There has been no defended release.\n")
+		printf(w, "There is no recorded release.\n")
 	} else {
 		p.releases(w, h)
 	}

@@ -240,7 +240,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situa
 	if err := c.isOverride(s, would); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("%s: release %s in place of %s, past the block", s.target,
+	what := fmt.Sprintf("%s: release %s in place of %s, as an override release", s.target,
 		describeVersion(would.Version, would.Images), describeVersion(s.w.Version, s.w.Images))
 	var released *defense.Workload
 	err = c.change(what, s.target.String()+" released", func(dryRun []string) (err error) {

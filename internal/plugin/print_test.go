@@ -128,7 +128,7 @@ func TestPrintStatus(t *testing.T) {
 		"with colours": {
 			with: func(s *sight) { s.enrolled = false; s.changes = nil }, style: style{color: true},
 			want: "· \x1b[1mdeployment/sleep\x1b[0m in shop: not defended\n" +
-				"  defense     the namespace shop is not defended\n  pods        3 desired, 3 updated, 3 ready\n" +
+				"  defense     the namespace shop is not enrolled\n  pods        3 desired, 3 updated, 3 ready\n" +
 				"  runs        busybox:2 (version 222222222222)\n  release     2, by ann\n",
 		},
 	}

@@ -182,7 +182,7 @@ func (p *overviewPrinter) print(w io.Writer, o *Overview) {
 		printf(w, "What to do: %s\n", p.explain)
 	}
 	if o.NotEnrolled {
-		printf(w, "The namespace is not defended. To begin: %s\n", p.enroll)
+		printf(w, "The namespace is not enrolled. To begin: %s\n", p.enroll)
 	}
 	for _, missing := range o.Missing {
 		printf(w, "%s\n", markPlain.of(p.style, missing))

@@ -400,8 +400,8 @@ func (p *statusPrinter) pod(pod *Pod) string {
 		text += "Ready for " + age(p.now.Sub(pod.ReadySince.Time))
 	case pod.Ready:
 		text += "Ready"
-	case pod.Stuck != "":
-		text += "not Ready: " + p.cut(pod.Stuck)
+	case pod.NotReady != "":
+		text += "not Ready: " + p.cut(pod.NotReady)
 		if pod.Fails {
 			m = markBad
 		}

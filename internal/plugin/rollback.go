@@ -117,7 +117,7 @@ func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) 
 // sinceRelease says which release made a version one of the history.
 func sinceRelease(release int64) string {
 	if release == defense.BaselineRelease {
-		return "which was there before the first defended release"
+		return "which was there before the first recorded release"
 	}
 	return fmt.Sprintf("which succeeded as release %d", release)
 }
@@ -181,7 +181,7 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered
 // historyHas tells of the versions that are remembered.
 func historyHas(history []remembered, w *defense.Workload, now time.Time) string {
 	if len(history) == 0 {
-		return "its history is empty: no version has succeeded while defended; release a fix"
+		return "its history is empty: no recorded version has succeeded; release a fix"
 	}
 	lines, quarantine := make([]string, len(history)), defense.ParseQuarantine(w.Annotations, now)
 	for i := range history {

@@ -116,7 +116,7 @@ func (s *situation) notDefended() (why string) {
 	case slices.Contains(defense.SystemNamespaces(), ns.Name):
 		return fmt.Sprintf("the namespace %s is one of the cluster itself, which is never enrolled", ns.Name)
 	case !defense.NamespaceEnrolled(ns.Name, ns.Labels):
-		return fmt.Sprintf("the namespace %s is not defended", ns.Name)
+		return fmt.Sprintf("the namespace %s is not enrolled", ns.Name)
 	case ns.DeletionTimestamp != nil:
 		return fmt.Sprintf("the namespace %s is being deleted", ns.Name)
 	default:

@@ -242,8 +242,8 @@ type Pod struct {
 	Gone       bool         `json:"gone,omitempty"`
 	Ready      bool         `json:"ready"`
 	ReadySince *metav1.Time `json:"readySince,omitempty"`
-	// Stuck says why it is not Ready; Fails that waiting does not help.
-	Stuck string `json:"stuck,omitempty"`
+	// NotReady says why it is not Ready; Fails that waiting does not help.
+	NotReady string `json:"notReady,omitempty"`
 	Fails bool   `json:"fails,omitempty"`
 	// FinishedAt is when it will have been Ready for long enough to be verified.
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
@@ -348,7 +348,7 @@ func summaryOf(s *sight, findings []Finding) (Needs, string) {
 func (s *sight) defense() (Defense, string) {
 	switch {
 	case s.enrolledKnown && !s.enrolled:
-		return DefenseNotEnrolled, "the namespace " + s.workload.Namespace + " is not defended"
+		return DefenseNotEnrolled, "the namespace " + s.workload.Namespace + " is not enrolled"
 	case s.optedOut():
 		message := "its label " + v1alpha1.DefenseLabel + "=" + v1alpha1.DefenseDisabled + " takes it out of the defense"
 		if o, ok := defense.ParseOptOut(s.workload.Annotations[v1alpha1.OptedOutAnnotation]); ok {
@@ -595,11 +595,11 @@ func podOf(p *defense.Pod, c *v1alpha1.ChangeWorkload, results map[string]Pod) P
 	of.Name, of.Node, of.Ready, of.ReadySince = p.Name, p.Node, p.Ready, timeOf(p.ReadySince)
 	switch {
 	case p.Ended:
-		of.Stuck = "it has ended, and is replaced"
+		of.NotReady = "it has ended, and is replaced"
 	case p.Terminating:
-		of.Stuck = "it is being removed"
+		of.NotReady = "it is being removed"
 	case p.Stuck != nil && !p.Ready:
-		of.Stuck, of.Fails = p.Stuck.String(), p.Stuck.Fails()
+		of.NotReady, of.Fails = p.Stuck.String(), p.Stuck.Fails()
 	}
 	return of
 }

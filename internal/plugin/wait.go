@@ -103,8 +103,8 @@ func waitCommand(c *connection) *cobra.Command {
   # Until it ended in any way, with the result as JSON
   kubectl altershield wait deployment/sleep --for=done -o json
 
-  # The same pipeline for namespaces that are not defended yet
-  kubectl altershield wait deployment/sleep --notDefended=rollout`,
+  # The same pipeline for namespaces that are not enrolled yet
+  kubectl altershield wait deployment/sleep --undefended=rollout`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeWorkloads,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -269,7 +269,7 @@ func (w *waiter) run(ctx context.Context) error {
 			switch w.last.Meanwhile {
 			case endedNotDefended:
 				w.last.Ending = endedNotDefended
-				w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: it takes the workload for one that has had no defended release, or it does not run", slippedGrace)
+				w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: it takes the workload for one that has had no recorded release, or it does not run", slippedGrace)
 			case endedUnknown:
 				return false, w.unknown(w.last.Message)
 			default: // it goes on

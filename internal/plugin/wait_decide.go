@@ -341,7 +341,7 @@ func (v releaseView) newestRelease() (newest int64) {
 	return newest
 }
 
-// baseline is the look at a workload that has had no defended release.
+// baseline is the look at a workload that has had no recorded release.
 func (v releaseView) baseline(awaited) verdictOfWait {
 	switch {
 	case v.Unknown != "":

@@ -325,7 +325,7 @@ func TestDecideWait(t *testing.T) {
 			goesOn, endedUnknown, "cannot be told: you have no right", 0,
 		},
 		"not defended": {
-			awaited{Version: versionA}, releaseView{Workload: baseline, NotDefended: "the namespace shop is not defended"}, endedNotDefended, "", "is not verified: the namespace shop", 0,
+			awaited{Version: versionA}, releaseView{Workload: baseline, NotDefended: "the namespace shop is not enrolled"}, endedNotDefended, "", "is not verified: the namespace shop", 0,
 		},
 		"a number that is yet to come": {
 			awaited{Release: 3}, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}},

@@ -373,7 +373,7 @@ func TestEnroll(t *testing.T) {
 	p.denied([]string{"enroll", "kube-system"}, "kube-system is a namespace of the cluster itself")
 	p.denied([]string{"enroll", "altershieldoperator-system"}, "is the namespace of the operator")
 	p.denied([]string{"enroll", "no-such-namespace"}, "there is no namespace no-such-namespace")
-	warnings := []string{"1 workload without a defended release: baselines", "without a readiness probe", "deployment/sleep", "without minReadySeconds", "deployment/sleep"}
+	warnings := []string{"1 workload without a recorded release: baselines", "without a readiness probe", "deployment/sleep", "without minReadySeconds", "deployment/sleep"}
 	p.acts([]string{"enroll", "--mode=observe", "--dry-run=server"}, append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
 	p.acts([]string{"enroll", "--mode=observe"}, append(warnings, "observe created", "namespace/"+p.namespace+" labeled")...)
 	p.acts([]string{"enroll"}, "is enrolled already", "in observe mode, because of the OpsConfigInfo")
