@@ -244,7 +244,7 @@ type Pod struct {
 	ReadySince *metav1.Time `json:"readySince,omitempty"`
 	// NotReady says why it is not Ready; Fails that waiting does not help.
 	NotReady string `json:"notReady,omitempty"`
-	Fails bool   `json:"fails,omitempty"`
+	Fails    bool   `json:"fails,omitempty"`
 	// FinishedAt is when it will have been Ready for long enough to be verified.
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 	// Verified is how far its verification is, Verdict and Message what it says.
