@@ -140,7 +140,7 @@ func TestRolledBack(t *testing.T) {
 func TestNotDefended(t *testing.T) {
 	p := begin(t, false)
 	p.deploy("sleep", 1, "busybox:1")
-	p.says([]string{"explain", "sleep"}, "is not defended", "kubectl altershield enroll "+p.namespace)
+	p.says([]string{"explain", "sleep"}, "is not enrolled", "kubectl altershield enroll "+p.namespace)
 	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not defended.", "To begin: kubectl altershield enroll "+p.namespace+" --mode=observe")
 	p.enroll()
 	p.says([]string{"explain", "sleep"}, "baseline")
