@@ -489,7 +489,7 @@ func RequestedAt(fields []metav1.ManagedFieldsEntry, annotation string) (at time
 }
 
 // LaidBefore says of a request that lay on the workload when its defense began.
-const LaidBefore = "it was on the workload when its defense began; ask again if it is still wanted"
+const LaidBefore = "it was on the workload when its defense began; to repeat it, set it again with kubectl annotate"
 
 func owns(entry *metav1.ManagedFieldsEntry, of, key string) bool {
 	if entry.FieldsV1 == nil {
