@@ -32,6 +32,8 @@ LOCAL_KUBECTL = $(filter bin/kubectl,$(KUBECTL))
 TEST_TIMEOUT ?= 60m
 # Which specs `make test-node` runs, by their labels.
 NODE_LABELS ?= !soak
+# What tests report.
+REPORTS = bin/reports
 # Processes of the end-to-end suite: more than cores, for most of it is waiting.
 E2E_PROCS ?= 6
 # Other packages that are tested at a time. Those that start control planes wait most of the time, too.
@@ -168,17 +170,18 @@ license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
 
 .PHONY: test
 test: build controlplane ## Run all tests but the long ones, those against a real control plane included.
-	@rm -rf bin/reports && mkdir -p bin/reports
+	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
 	@go build -o bin/slowest ./hack/slowest
-	@# Side by side with the end-to-end suite, which shows its progress. What others say is shown when it is over.
-	@{ $(TEST_PACKAGES); } | bin/slowest -show bin/reports/packages.json > bin/reports/packages.log & packages=$$!; \
-	  { $(TEST_TOOLS); } | bin/slowest -show bin/reports/tools.json > bin/reports/tools.log & tools=$$!; \
+	@# Side by side with the end-to-end suite, which shows its progress. What others say is shown when it is over. Of a pipeline that
+	@# ended before wait asks for it bash keeps the status of the last command only, so each is in a subshell of its own.
+	@( { $(TEST_PACKAGES); } | bin/slowest -show $(REPORTS)/packages.json > $(REPORTS)/packages.log ) & packages=$$!; \
+	  ( { $(TEST_TOOLS); } | bin/slowest -show $(REPORTS)/tools.json > $(REPORTS)/tools.log ) & tools=$$!; \
 	  failed=; \
 	  $(call E2E,!soak,e2e) || failed+=" end-to-end"; \
 	  wait "$$packages" || failed+=" packages"; \
 	  wait "$$tools" || failed+=" tools"; \
-	  cat bin/reports/packages.log bin/reports/tools.log; \
-	  echo 'The slowest tests:'; bin/slowest bin/reports/*.json; \
+	  cat $(REPORTS)/packages.log $(REPORTS)/tools.log; \
+	  echo 'The slowest tests:'; bin/slowest $(REPORTS)/*.json; \
 	  [[ -z "$$failed" ]] || { echo "test: failed:$$failed (see above)" >&2; exit 1; }
 
 # The packages of the operator.
@@ -190,17 +193,17 @@ TEST_TOOLS = result=0; \
   exit $$result
 TESTED = go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...
 # The specs of the end-to-end suite that a filter of labels selects, and the name of the report.
-E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=bin/reports --json-report=$(2).json ./test/e2e
+E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=$(REPORTS) --json-report=$(2).json ./test/e2e
 
 .PHONY: test-soak
 test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, more faults and orders, random stories.
-	@mkdir -p bin/reports
-	@{ $(SOAK_WORLD); } > bin/reports/world.log 2>&1 & world=$$!; \
+	@mkdir -p $(REPORTS)
+	@{ $(SOAK_WORLD); } > $(REPORTS)/world.log 2>&1 & world=$$!; \
 	  failed=; \
 	  hack/fuzz/run.sh $(FUZZ_TIME) || failed+=" fuzzing"; \
 	  $(call E2E,soak,soak) || failed+=" end-to-end"; \
 	  wait "$$world" || failed+=" world"; \
-	  cat bin/reports/world.log; \
+	  cat $(REPORTS)/world.log; \
 	  [[ -z "$$failed" ]] || { echo "test-soak: failed:$$failed (see above)" >&2; exit 1; }
 
 # The other half of the faults, twenty orders of each story, and random stories.

@@ -17,6 +17,9 @@ limitations under the License.
 package main
 
 import (
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,5 +74,35 @@ func TestShowPackages(t *testing.T) {
 	want := "ok  \tq\t2.0s\n=== RUN   TestA\nFAIL\nFAIL\tp\t3.0s\nr.go:1: undefined: x\n"
 	if diff := cmp.Diff(want, shown.String()); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+}
+
+// TestMake runs `make test` with commands in place of its tests: it fails if one of them fails, also one that is over long before
+// the end-to-end suite.
+func TestMake(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs make")
+	}
+	for name, fails := range map[string]string{"nothing": "", "packages": "TEST_PACKAGES", "tools": "TEST_TOOLS", "the end-to-end suite": "E2E"} {
+		t.Run(name+" fails", func(t *testing.T) {
+			t.Parallel()
+			args := []string{"-C", "../..", "-o", "build", "-o", "controlplane", "test", "REPORTS=" + t.TempDir()}
+			for _, tests := range []string{"TEST_PACKAGES", "TEST_TOOLS", "E2E"} {
+				run := "echo '{}'"
+				if tests == "E2E" {
+					run = "sleep 2"
+				}
+				if tests == fails {
+					run += "; false"
+				}
+				args = append(args, tests+"="+run)
+			}
+			cmd := exec.CommandContext(t.Context(), "make", args...)
+			cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "MAKE") || strings.HasPrefix(e, "MFLAGS=") })
+			out, err := cmd.CombinedOutput()
+			if (err != nil) != (fails != "") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }
