@@ -558,7 +558,7 @@ func count(kind string, e defense.Event) {
 	case v1alpha1.EventVerdictCorrected:
 		metrics.VerdictsCorrected(kind)
 	case v1alpha1.EventReleaseUndone:
-		metrics.WentBack(kind)
+		metrics.Undone(kind)
 	case v1alpha1.EventDryRun:
 		metrics.DryRun(kind, e.Act)
 	}

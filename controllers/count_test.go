@@ -31,14 +31,14 @@ import (
 // An undo is a user's, and so is no rollback of the operator's.
 func TestCount(t *testing.T) {
 	series := []string{
-		"altershield_ways_back_total", "altershield_rollbacks_total", "altershield_rollbacks_limited_total",
+		"altershield_undos_total", "altershield_rollbacks_total", "altershield_rollbacks_limited_total",
 		"altershield_dry_runs_total", "altershield_defense_lowered_total",
 	}
 	for _, test := range []struct {
 		event defense.Event
 		want  string
 	}{
-		{defense.Event{Reason: v1alpha1.EventReleaseUndone}, "altershield_ways_back_total"},
+		{defense.Event{Reason: v1alpha1.EventReleaseUndone}, "altershield_undos_total"},
 		{defense.Event{Reason: v1alpha1.EventRollbackRefused, Act: v1alpha1.ReasonRollbackLimit}, "altershield_rollbacks_limited_total"},
 		{defense.Event{Reason: v1alpha1.EventRollbackRefused, Act: v1alpha1.ReasonRollbackRefused}, ""},
 		{defense.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunSuspend}, "altershield_dry_runs_total"},

@@ -80,8 +80,8 @@ var (
 		Help: "Evictions of pods that were stuck after a rollback, by kind of the workload and outcome: " +
 			"evicted, blocked (by a PodDisruptionBudget), denied (by a policy or a missing right) or outdated (the pod had changed).",
 	}, []string{"kind", "outcome"})
-	waysBack = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "altershield_ways_back_total",
+	undos = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_undos_total",
 		Help: "Releases that failed, and that a user left past the block for a version that is good, by the kind of the workload.",
 	}, []string{"kind"})
 	rollbacksLimited = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -153,7 +153,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileBlocked, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, evictions, waysBack, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
+	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileBlocked, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, evictions, undos, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
 }
 
 // How a workload left the defense while its releases were denied.
@@ -247,8 +247,8 @@ const (
 // Eviction counts the eviction of a pod of a workload of a kind.
 func Eviction(kind, outcome string) { evictions.WithLabelValues(kind, outcome).Inc() }
 
-// WentBack counts a release that a user left for a version that is good.
-func WentBack(kind string) { waysBack.WithLabelValues(kind).Inc() }
+// Undone counts a release that a user left for a good version.
+func Undone(kind string) { undos.WithLabelValues(kind).Inc() }
 
 // RollbackLimited counts a release that waits for the rollback limit.
 func RollbackLimited(kind string) { rollbacksLimited.WithLabelValues(kind).Inc() }

@@ -69,7 +69,7 @@ func Begin(kind string) {
 			admissions.WithLabelValues(kind, webhook, decision)
 		}
 	}
-	for _, one := range []*prometheus.CounterVec{overrides, verdictsCorrected, waysBack, rollbacksLimited, holdStarts} {
+	for _, one := range []*prometheus.CounterVec{overrides, verdictsCorrected, undos, rollbacksLimited, holdStarts} {
 		one.WithLabelValues(kind)
 	}
 }

@@ -104,7 +104,7 @@ func waitCommand(c *connection) *cobra.Command {
   kubectl altershield wait deployment/sleep --for=done -o json
 
   # The same pipeline for namespaces that are not enrolled yet
-  kubectl altershield wait deployment/sleep --undefended=rollout`,
+  kubectl altershield wait deployment/sleep --not-defended=rollout`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeWorkloads,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -117,11 +117,11 @@ func waitCommand(c *connection) *cobra.Command {
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait; 0 is without end")
 	flags.StringVar(&f.version, "version", "", "wait for the last release of this version, in place of the current one")
 	flags.Int64Var(&f.release, "release", 0, "wait for the release of this number, in place of the current one; it may be yet to come")
-	flags.StringVar(&f.notDefended, "undefended", "fail", "what to do where the workload is not defended. fail: exit code 6. rollout: wait for the rollout, as kubectl rollout status does")
+	flags.StringVar(&f.notDefended, "not-defended", "fail", "what to do where the workload is not defended. fail: exit code 6. rollout: wait for the rollout, as kubectl rollout status does")
 	flags.StringVarP(&f.output, "output", "o", "", "json or yaml: print the result so, and the progress on the error stream")
 	completeFlag(cmd, "version", c.completeVersions)
 	completeFlag(cmd, "for", fixed("success", "proven", "done"))
-	completeFlag(cmd, "undefended", fixed("fail", "rollout"))
+	completeFlag(cmd, "not-defended", fixed("fail", "rollout"))
 	completeFlag(cmd, "output", fixed("json", "yaml"))
 	return cmd
 }
@@ -131,7 +131,7 @@ func (f *waitFlags) check() error {
 	case !slices.Contains([]string{"success", "proven", "done"}, f.until):
 		return remedy(fmt.Errorf("--for=%s is not known", f.until), "give success, proven or done")
 	case !slices.Contains([]string{"fail", "rollout"}, f.notDefended):
-		return remedy(fmt.Errorf("--undefended=%s is not known", f.notDefended), "give fail or rollout")
+		return remedy(fmt.Errorf("--not-defended=%s is not known", f.notDefended), "give fail or rollout")
 	case !slices.Contains([]string{"", "json", "yaml"}, f.output):
 		return remedy(fmt.Errorf("--output=%s is not known", f.output), "give json or yaml")
 	case f.version != "" && f.release != 0:

@@ -318,7 +318,7 @@ func TestWaitTellsHowReleasesEnd(t *testing.T) {
 
 	p.acts([]string{"enroll", "deployment/sleep", "--mode=off"}, "defense=disabled", "to undo this: kubectl altershield enroll deployment/sleep -n "+p.namespace, "nothing of the operator is left to take back")
 	p.ends(6, "sleep")
-	p.ends(0, "sleep", "--undefended=rollout")
+	p.ends(0, "sleep", "--not-defended=rollout")
 	p.denied([]string{"rollback", "sleep"}, "opted out of the defense", "enroll deployment/sleep")
 	p.acts([]string{"enroll", "deployment/sleep"}, "remove the label", "in enforce mode")
 

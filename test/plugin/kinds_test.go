@@ -145,7 +145,7 @@ func TestStatefulSet(t *testing.T) {
 	n.says([]string{"status", "sts/db"}, "quarantine")
 	n.acts([]string{"enroll", "sts/db", "--mode=off"}, "statefulset/db")
 	n.ends(6, "sts/db")
-	n.ends(0, "sts/db", "--undefended=rollout")
+	n.ends(0, "sts/db", "--not-defended=rollout")
 	n.acts([]string{"enroll", "sts/db"}, "statefulset/db")
 
 	n.kubectl("create", "deployment", "db", "--image=busybox", "--replicas=0")
