@@ -42,13 +42,13 @@ import (
 )
 
 const (
-	// nodeWait is how long a verdict waits for its subject to be recorded: a
+	// entryWait is how long a verdict waits for its subject to be recorded: a
 	// callback may be faster than the write of the answer to the submission
 	// that caused it, and two writes at once cost a third. It is short, because a
 	// server that waits for one answer sends no other callback meanwhile.
-	nodeWait = time.Second
-	// nodeLook is between two looks meanwhile.
-	nodeLook = 10 * time.Millisecond
+	entryWait = time.Second
+	// entryLook is between two looks meanwhile.
+	entryLook = 10 * time.Millisecond
 	// conflictWait is between two tries to put a verdict into an object that another
 	// replica writes to, and is spread.
 	conflictWait = 20 * time.Millisecond
@@ -63,7 +63,7 @@ type Verdicts struct {
 	cluster.View
 	Client client.Client
 	Clock  clock.PassiveClock
-	// wait is nodeWait, unless a test knows better.
+	// wait is entryWait, unless a test knows better.
 	wait time.Duration
 	// locks let the verdicts on one object in one after the other.
 	locks objectLocks
@@ -112,7 +112,7 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 		change, err = v.changeOf(ctx, d.OrderID, not)
 		return change != nil && defense.AwaitsOnRelease(&change.Status, d), err
 	}
-	if err := wait.PollUntilContextTimeout(ctx, nodeLook, cmp.Or(v.wait, nodeWait), true, look); err != nil && !wait.Interrupted(err) {
+	if err := wait.PollUntilContextTimeout(ctx, entryLook, cmp.Or(v.wait, entryWait), true, look); err != nil && !wait.Interrupted(err) {
 		return "", err
 	}
 	if err := ctx.Err(); err != nil {
