@@ -100,7 +100,7 @@ func (h heldSets) split(w *world.World) (current, old []*corev1.Pod) {
 	return current, old
 }
 
-// keeps fails where it is not held with so many pods kept back.
+// keeps fails where the hold does not keep so many pods.
 func (h heldSets) keeps(w *world.World, partition int) {
 	_, old := h.split(w)
 	if is := h.partition(w); h.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] == "" || is != int32(partition) || len(old) != partition {

@@ -170,7 +170,7 @@ func TestTrace(t *testing.T) {
 				w.Failf("the operator removed the user's annotation: %v", w.Deployment("web").Annotations)
 			}
 		}},
-		{Name: "opt out while nothing is kept back", Run: func(w *world.World) {
+		{Name: "opt out while nothing is denied", Run: func(w *world.World) {
 			create(w, web(2))
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			patch(w, optOut)

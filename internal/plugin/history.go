@@ -64,8 +64,8 @@ type PastRelease struct {
 	// FailedPod is the first pod that failed, Message why it failed or was rolled back.
 	FailedPod string `json:"failedPod,omitempty"`
 	Message   string `json:"message,omitempty"`
-	// OptedOutBy is who took the workload out of the defense at this release while it was
-	// kept back.
+	// OptedOutBy is who took the workload out of the defense at this release while its
+	// releases were denied.
 	OptedOutBy string `json:"optedOutBy,omitempty"`
 	// CorrectedBy are the field managers that corrected failing verdicts of it.
 	CorrectedBy []string `json:"correctedBy,omitempty"`
