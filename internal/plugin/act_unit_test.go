@@ -90,14 +90,14 @@ func storedDeployment(t *testing.T, change func(d *appsv1.Deployment)) *unstruct
 }
 
 // situationOf is that of a Deployment in an enrolled namespace.
-func situationOf(t *testing.T, change func(d *appsv1.Deployment)) *situation {
+func situationOf(t *testing.T, change func(d *appsv1.Deployment)) *snapshot {
 	t.Helper()
 	stored := storedDeployment(t, change)
-	s := &situation{target: target{kind: workload.Deployment{}, key: client.ObjectKeyFromObject(stored)}, now: time.Unix(1_800_000_000, 0)}
+	s := &snapshot{target: target{kind: workload.Deployment{}, key: client.ObjectKeyFromObject(stored)}, now: time.Unix(1_800_000_000, 0)}
 	if err := s.take(stored); err != nil {
 		t.Fatal(err)
 	}
-	s.namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}
+	s.namespace = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}
 	return s
 }
 
@@ -145,7 +145,7 @@ func TestClusterFlags(t *testing.T) {
 			if err := flags.Parse(tt.args); err != nil {
 				t.Fatal(err)
 			}
-			if got := (&asked{c: c}).clusterFlags(); got != tt.want {
+			if got := c.flagsFor(""); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 			// Commands that change something tell the same.
@@ -158,15 +158,17 @@ func TestClusterFlags(t *testing.T) {
 
 func TestUndefended(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change func(s *situation)
+		change func(s *snapshot)
 		want   string
 	}{
-		"defended":                   {func(*situation) {}, ""},
-		"opted out":                  {func(s *situation) { s.w.Labels = map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseDisabled} }, "opted out"},
-		"not enrolled":               {func(s *situation) { s.namespace.Labels = nil }, "the namespace shop is not enrolled"},
-		"of the cluster":             {func(s *situation) { s.namespace.Name = metav1.NamespaceSystem }, "never enrolled"},
-		"going":                      {func(s *situation) { s.namespace.DeletionTimestamp = &metav1.Time{} }, "is being deleted"},
-		"its namespace is not known": {func(s *situation) { s.namespace = nil }, ""},
+		"defended": {func(*snapshot) {}, ""},
+		"opted out": {func(s *snapshot) {
+			s.workload.Labels = map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseDisabled}
+		}, "opted out"},
+		"not enrolled":               {func(s *snapshot) { s.namespace.Labels = nil }, "the namespace shop is not enrolled"},
+		"of the cluster":             {func(s *snapshot) { s.namespace.Name = metav1.NamespaceSystem }, "never enrolled"},
+		"going":                      {func(s *snapshot) { s.namespace.DeletionTimestamp = &metav1.Time{} }, "is being deleted"},
+		"its namespace is not known": {func(s *snapshot) { s.namespace = nil }, ""},
 	} {
 		s := situationOf(t, nil)
 		tt.change(s)
@@ -221,7 +223,7 @@ func TestIsOverride(t *testing.T) {
 		wantErr string
 	}{
 		"an override release":  {would(versionB, versionB, ""), ""},
-		"the same template":    {would(s.w.Version, s.w.Version, "true"), "nothing would be released"},
+		"the same template":    {would(s.workload.Version, s.workload.Version, "true"), "nothing would be released"},
 		"needs no override":    {would(versionB, versionB, "true"), "it passes without an override"},
 		"admission is down":    {would(versionB, versionA, "true"), "admission did not answer"},
 		"it has never been up": {would(versionB, "", "true"), "admission did not answer"},
@@ -441,17 +443,15 @@ func TestTakenBack(t *testing.T) {
 }
 
 func TestSkew(t *testing.T) {
-	four := []string{"a", "b", "c", "d"}
 	for name, tt := range map[string]struct {
 		own    string
 		server ServerVersion
 		want   string
 	}{
-		"the same":          {"v1.2.3", ServerVersion{Images: []string{"ghcr.io/x/y:v1.2.9"}, Kinds: four}, ""},
-		"another minor":     {"v1.2.3", ServerVersion{Images: []string{"ghcr.io/x/y:v1.3.0@sha256:1"}, Kinds: four}, "the operator v1.3.0"},
-		"with a port":       {"v1.2.3", ServerVersion{Images: []string{"localhost:5000/y"}, Kinds: four}, ""},
-		"no version":        {"dev", ServerVersion{Images: []string{"y:v1.3.0"}, Kinds: four}, ""},
-		"kinds are missing": {"v1.2.3", ServerVersion{Kinds: four[:3]}, "kinds of the operator are missing"},
+		"the same":      {"v1.2.3", ServerVersion{Images: []string{"ghcr.io/x/y:v1.2.9"}}, ""},
+		"another minor": {"v1.2.3", ServerVersion{Images: []string{"ghcr.io/x/y:v1.3.0@sha256:1"}}, "the operator v1.3.0"},
+		"with a port":   {"v1.2.3", ServerVersion{Images: []string{"localhost:5000/y"}}, ""},
+		"no version":    {"dev", ServerVersion{Images: []string{"y:v1.3.0"}}, ""},
 	} {
 		got := strings.Join(skew(tt.own, &tt.server), "; ")
 		if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {

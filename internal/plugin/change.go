@@ -28,7 +28,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -170,7 +172,46 @@ func patchOps(ctx context.Context, c client.Client, stored *unstructured.Unstruc
 	return patched, nil
 }
 
-// addOperatorNamespace adds the flag that says where the operator is.
-func addOperatorNamespace(flags *pflag.FlagSet, namespace *string) {
-	flags.StringVar(namespace, "operator-namespace", "", "`namespace` of the operator (default: where its webhooks are served)")
+// reachDefended reads the workload that arguments name, which must be defended.
+func (c *changer) reachDefended(ctx context.Context, args []string) (client.WithWatch, *snapshot, error) {
+	api, t, err := c.reach(ctx, args)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := c.read(ctx, api, t)
+	if err != nil {
+		return nil, nil, err
+	}
+	why := s.notDefended()
+	if why == "" {
+		return api, s, nil
+	}
+	do := "enrol it: " + c.commandIn("", "enroll", t.key.Namespace)
+	if defense.OptedOut(s.workload.Labels) {
+		do = "let it opt in again: " + c.command(t, "enroll")
+	}
+	return nil, nil, remedy(fmt.Errorf("nothing can be done about releases here: %s", why), do)
+}
+
+// sameRelease lets a request apply only to the release that was read: it is about that
+// one.
+func sameRelease(s *snapshot) []workload.Op {
+	release, ok := s.workload.Annotations[v1alpha1.ReleaseAnnotation]
+	if !ok {
+		return nil
+	}
+	return []workload.Op{{Op: "test", Path: pointer("metadata", "annotations", v1alpha1.ReleaseAnnotation), Value: release}}
+}
+
+// removeOverride takes the label off.
+func (c *changer) removeOverride(ctx context.Context, api client.Client, s *snapshot, why string) error {
+	what := fmt.Sprintf("%s: remove the label %s, %s", s.target, v1alpha1.IgnoredSuspendLabel, why)
+	return c.change(what, s.target.String()+" label removed", func(dryRun []string) error {
+		ops := append([]workload.Op{sameObject(s.stored)}, labelOps(s.stored, v1alpha1.IgnoredSuspendLabel, nil)...)
+		patched, err := patchOps(ctx, api, s.stored, ops, dryRun)
+		if err != nil {
+			return err
+		}
+		return s.take(patched)
+	})
 }

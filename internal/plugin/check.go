@@ -38,10 +38,10 @@ type checkOptions struct {
 	operatorNamespace string
 	wait              time.Duration
 	strict            bool
-	output            string
+	output
 }
 
-func newCheckCommand(c *connection) *cobra.Command {
+func checkCommand(c *connection) *cobra.Command {
 	o := &checkOptions{connection: c}
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -75,12 +75,12 @@ warnings count as failures.`),
 		"`namespace` of the operator (default: the namespace of its webhooks' service)")
 	cmd.Flags().DurationVar(&o.wait, "wait", 0, "how long to wait until no check fails; 0 checks once")
 	cmd.Flags().BoolVar(&o.strict, "strict", false, "let warnings count as failures")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "one of: short (only checks that did not pass), json, yaml")
+	o.output = newOutput(cmd, formatShort, " Or short: only checks that did not pass.")
 	return cmd
 }
 
 func (o *checkOptions) run(cmd *cobra.Command, _ []string) error {
-	printReport, err := o.printer()
+	printer, err := o.printer()
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,9 @@ func (o *checkOptions) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if err := printReport(o.Out, report); err != nil {
+	if printer == nil {
+		o.report(o.Out, styleOf(o.Out, os.Getenv), report)
+	} else if err := printObject(o.Out, printer, report); err != nil {
 		return err
 	}
 	if report.Unknown {
@@ -158,15 +160,73 @@ func waitingFor(r *installation.Report, strict bool) string {
 	return strings.Join(names, "; ")
 }
 
-// printer returns the function that prints the report.
-func (o *checkOptions) printer() (func(io.Writer, *installation.Report) error, error) {
-	switch o.output {
-	case "", "short":
-		look := reportLook{short: o.output == "short", strict: o.strict, style: styleOf(o.Out, os.Getenv)}
-		return look.print, nil
-	case formatJSON, formatYAML:
-		return func(w io.Writer, r *installation.Report) error { return printStructured(w, o.output, r) }, nil
-	default:
-		return nil, remedy(fmt.Errorf("-o %s is not an output of this command", o.output), "use one of short, json, yaml")
+// signs begin the lines of checks: in Unicode, in ASCII, and their colours.
+var signs = map[installation.Status]mark{
+	installation.OK:      {"√", "[ok]", "32"},
+	installation.Warning: {"‼", "[!!]", "33"},
+	installation.Failed:  {"×", "[xx]", "31"},
+	installation.Skipped: {"-", "[--]", "90"},
+}
+
+// report prints a report for people: with -o short without what passed.
+func (o *checkOptions) report(w io.Writer, st style, r *installation.Report) {
+	for _, g := range r.Groups {
+		began := false
+		for _, c := range g.Checks {
+			if o.is(formatShort) && (c.Status == installation.OK || c.Status == installation.Skipped) {
+				continue
+			}
+			if !began {
+				began = true
+				printf(w, "%s\n%s\n", g.Name, strings.Repeat("-", len(g.Name)))
+			}
+			st.check(w, c)
+		}
+		if began {
+			printf(w, "\n")
+		}
+	}
+	status, word := installation.OK, "healthy"
+	switch {
+	case r.Unknown:
+		status, word = installation.Warning, "unknown: your user may read neither the manager nor its webhooks, and an administrator of the cluster may"
+	case !r.Healthy:
+		status, word = installation.Failed, "not healthy"
+	case r.Summary.Warnings > 0 && o.strict:
+		status, word = installation.Failed, "not healthy, since warnings count"
+	case r.Summary.Warnings > 0:
+		status, word = installation.Warning, "healthy, with warnings"
+	}
+	printf(w, "%s\n", signs[status].of(st, fmt.Sprintf("the installation is %s: %d ok, %d warnings, %d failed, %d skipped",
+		word, r.Summary.OK, r.Summary.Warnings, r.Summary.Failed, r.Summary.Skipped)))
+}
+
+func (st style) check(w io.Writer, c installation.Check) {
+	text := func(s string) string {
+		return strings.Map(func(r rune) rune {
+			if st.ascii && r > '~' {
+				return '?'
+			}
+			return r
+		}, strings.TrimSpace(s))
+	}
+	line := signs[c.Status].of(st, text(c.Name))
+	switch {
+	case c.Message == "":
+		printf(w, "%s\n", line)
+		return
+	case c.Status == installation.OK:
+		printf(w, "%s: %s\n", line, text(c.Message))
+		return
+	case c.Status == installation.Skipped:
+		printf(w, "%s\n    skipped: %s\n", line, text(c.Message))
+		return
+	}
+	printf(w, "%s\n    %s\n", line, text(c.Message))
+	if c.Remedy != "" {
+		printf(w, "    do: %s\n", text(c.Remedy))
+	}
+	if c.Docs != "" {
+		printf(w, "    see %s\n", c.Docs)
 	}
 }

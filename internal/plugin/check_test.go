@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
@@ -52,7 +53,9 @@ func aReport() *installation.Report {
 
 func TestReportLook(t *testing.T) {
 	for name, tc := range map[string]struct {
-		look   reportLook
+		strict bool
+		short  bool
+		style  style
 		change func(*installation.Report)
 		want   string
 	}{
@@ -77,7 +80,7 @@ rights
 
 × the installation is not healthy: 2 ok, 1 warnings, 1 failed, 1 skipped
 `},
-		"short, in ASCII": {look: reportLook{short: true, style: style{ascii: true}}, want: `
+		"short, in ASCII": {short: true, style: style{ascii: true}, want: `
 rights
 ------
 [!!] it may
@@ -91,17 +94,17 @@ rights
 
 [xx] the installation is not healthy: 2 ok, 1 warnings, 1 failed, 1 skipped
 `},
-		"warnings, in colours": {look: reportLook{short: true, style: style{color: true}}, change: func(r *installation.Report) {
+		"warnings, in colours": {short: true, style: style{color: true}, change: func(r *installation.Report) {
 			r.Healthy, r.Summary.Failed, r.Groups = true, 0, nil
 		}, want: "\n\x1b[33m‼\x1b[0m the installation is healthy, with warnings: 2 ok, 1 warnings, 0 failed, 1 skipped\n"},
-		"warnings, where they count": {look: reportLook{short: true, strict: true}, change: func(r *installation.Report) {
+		"warnings, where they count": {short: true, strict: true, change: func(r *installation.Report) {
 			r.Healthy, r.Summary.Failed, r.Groups = true, 0, nil
 		}, want: "\n× the installation is not healthy, since warnings count: 2 ok, 1 warnings, 0 failed, 1 skipped\n"},
-		"unknown": {look: reportLook{short: true}, change: func(r *installation.Report) {
+		"unknown": {short: true, change: func(r *installation.Report) {
 			r.Unknown, r.Summary, r.Groups = true, installation.Summary{OK: 1, Skipped: 26}, nil
 		}, want: "\n‼ the installation is unknown: your user may read neither the manager nor its webhooks, " +
 			"and an administrator of the cluster may: 1 ok, 0 warnings, 0 failed, 26 skipped\n"},
-		"healthy": {look: reportLook{short: true}, change: func(r *installation.Report) {
+		"healthy": {short: true, change: func(r *installation.Report) {
 			r.Healthy, r.Summary, r.Groups = true, installation.Summary{OK: 3}, nil
 		}, want: "\n√ the installation is healthy: 3 ok, 0 warnings, 0 failed, 0 skipped\n"},
 	} {
@@ -111,9 +114,11 @@ rights
 				tc.change(r)
 			}
 			var b bytes.Buffer
-			if err := tc.look.print(&b, r); err != nil {
-				t.Fatal(err)
+			o := &checkOptions{strict: tc.strict, output: newOutput(&cobra.Command{}, formatShort, "")}
+			if tc.short {
+				*o.OutputFormat = formatShort
 			}
+			o.report(&b, tc.style, r)
 			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), b.String()); diff != "" {
 				t.Errorf("printed (-want +got):\n%s", diff)
 			}
@@ -147,7 +152,7 @@ func refuse(w http.ResponseWriter, status int, reason, message string) {
 
 func TestCheckFlags(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
-		{"-o wide", "error: -o wide is not an output of this command\n  use one of short, json, yaml\n"},
+		{"-o wide", "error: -o wide is no format\n  give name, json, yaml, jsonpath=..., go-template=..., or leave it out\n"},
 		{"--wait=-1s", "error: --wait=-1s is not a time to wait\n  use a duration, as in --wait=2m, or 0 to check once\n"},
 		{"shop", "error: unknown command \"shop\" for \"" + displayName("plugin.test") + " check\"\n"},
 	} {

@@ -34,25 +34,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// completion is how cobra asks for what may be typed next.
-type completion = func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective)
-
 // completeTime is how long the cluster may take to answer while somebody types.
 const completeTime = 2 * time.Second
-
-// completeFlag completes the values of a flag of a command that has it.
-func completeFlag(cmd *cobra.Command, flag string, with completion) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, with); err != nil {
-		panic(err) // there is no such flag: a mistake in the program
-	}
-}
-
-// fixed completes with these words.
-func fixed(words ...string) completion {
-	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return words, cobra.ShellCompDirectiveNoFileComp
-	}
-}
 
 // byPosition completes each argument with a completion of its own, the further ones with
 // the last. Each knows the arguments before it but for the first skipped ones.
@@ -207,3 +190,6 @@ func (c *connection) completePods(cmd *cobra.Command, args []string, begin strin
 		return words, err
 	})(cmd, args, begin)
 }
+
+// isWorkload reports whether an argument names a workload and no namespace.
+func isWorkload(arg string) bool { return strings.Contains(arg, "/") }

@@ -36,21 +36,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Modes of namespaces, workloads and the cluster. Without one a namespace keeps its mode, and a
-// workload takes the mode of its namespace.
-const (
-	modeEnforce = "enforce"
-	modeObserve = "observe"
-	modeOff     = "off"
-)
-
-// enrollFlags are the flags of enroll.
-type enrollFlags struct {
-	mode, operator string
-	cluster, wait  bool
-	timeout        time.Duration
-}
-
 func enrollCommand(c *connection) *cobra.Command {
 	f, change := enrollFlags{}, &changer{connection: c}
 	cmd := &cobra.Command{
@@ -100,9 +85,6 @@ mode of its namespace again. Blocks that a user set stay.`),
 	return cmd
 }
 
-// isWorkload reports whether an argument names a workload and no namespace.
-func isWorkload(arg string) bool { return strings.Contains(arg, "/") }
-
 // checkEnroll reports what is wrong with flags and arguments.
 func checkEnroll(f enrollFlags, args []string) error {
 	switch f.mode {
@@ -150,10 +132,6 @@ func (c *changer) enroll(ctx context.Context, f enrollFlags, args []string) erro
 		}
 	}
 	return nil
-}
-
-func noNamespace(name string) error {
-	return remedy(fmt.Errorf("there is no namespace %s", name), "see kubectl get namespaces")
 }
 
 // enrollNamespace gives a namespace a mode.
@@ -272,7 +250,7 @@ func (c *changer) leave(ctx context.Context, api client.WithWatch, ns *corev1.Na
 
 // enrollWorkload gives a workload a mode.
 func (c *changer) enrollWorkload(ctx context.Context, api client.WithWatch, t target, f enrollFlags) error {
-	s, err := c.observeTarget(ctx, api, t)
+	s, err := c.read(ctx, api, t)
 	if err != nil {
 		return err
 	}
@@ -305,7 +283,7 @@ func (c *changer) enrollWorkload(ctx context.Context, api client.WithWatch, t ta
 	}); err != nil || c.pretends() {
 		return err
 	}
-	s.w = w
+	s.workload = w
 	switch why := s.notDefended(); {
 	case why != "":
 		printf(c.Out, "%s is not defended: %s\n", t, why)

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -45,18 +46,6 @@ func mayEnrol(ns *corev1.Namespace, operator string) error {
 	default:
 		return nil
 	}
-}
-
-// modes are the settings that decide the mode of workloads.
-type modes struct {
-	// operator and own are the settings of the operator and of namespaces.
-	operator []v1alpha1.OpsConfigInfo
-	own      map[string][]v1alpha1.OpsConfigInfo
-}
-
-// of is what is in force for a workload of a namespace, as far as settings decide it.
-func (m *modes) of(namespace string, annotations map[string]string) settings.InForce {
-	return settings.For(m.operator, m.own[namespace], annotations)
 }
 
 // with is a copy in which a namespace (the operator, where it is empty) has a mode; without a mode nothing changes.
@@ -261,9 +250,6 @@ func (v *inventory) add(kind workload.Kind, stored *unstructured.Unstructured) e
 	return nil
 }
 
-// maxNamed is how many workloads a warning names.
-const maxNamed = 20
-
 // describe is what enrolling the namespace means, and which workloads protect too little.
 func (v *inventory) describe(namespace string) []string {
 	baselines := fmt.Sprintf("namespace/%s: %s without a recorded release", namespace, count(v.Baselines, "workload"))
@@ -286,11 +272,9 @@ func (v *inventory) describe(namespace string) []string {
 	return lines
 }
 
-// named are the first of many names.
-func named(names []string) string {
-	slices.Sort(names)
-	if more := len(names) - maxNamed; more > 0 {
-		return strings.Join(names[:maxNamed], ", ") + fmt.Sprintf(", and %d more", more)
-	}
-	return strings.Join(names, ", ")
+// enrollFlags are the flags of enroll.
+type enrollFlags struct {
+	mode, operator string
+	cluster, wait  bool
+	timeout        time.Duration
 }

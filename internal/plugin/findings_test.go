@@ -40,20 +40,21 @@ const (
 
 var (
 	testNow     = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	testAdvisor = advisor{target: "deployment/sleep", namespace: "shop", flags: " -n shop"}
+	testAdvisor = advisor{flags: " -n shop"}
 )
 
 func minutesAgo(n int) time.Time { return testNow.Add(-time.Duration(n) * time.Minute) }
 
-// newSight is a workload at its second release, which succeeded, as the first one did.
-func newSight(with func(*sight)) *sight {
+// newSnapshot is a workload at its second release, which succeeded, as the first one did.
+func newSnapshot(with func(*snapshot)) *snapshot {
 	controller := true
 	owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "sleep", UID: "uid-sleep", Controller: &controller}}
 	inForce := settings.InForce{Settings: settings.Default()}
-	s := &sight{
-		whole: true, enrolled: true, enrolledKnown: true, settings: &inForce,
-		counts:     PodCounts{Desired: 3, Updated: 3, Ready: 3, Available: 3},
-		containers: []string{"main", "proxy"},
+	s := &snapshot{
+		target: target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}},
+		now:    testNow, whole: true, settings: &inForce, operator: operatorNamespace, container: "main",
+		namespace: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}},
+		counts:    PodCounts{Desired: 3, Updated: 3, Ready: 3, Available: 3},
 		workload: &defense.Workload{
 			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "shop", Name: "sleep", UID: "uid-sleep",
 			Version: versionTwo, Images: []string{"busybox:2"},
@@ -87,7 +88,7 @@ func newSight(with func(*sight)) *sight {
 }
 
 // failing lets the second release have failed two minutes ago.
-func failing(s *sight) {
+func failing(s *snapshot) {
 	st := &s.changes[0].Status
 	st.Status, st.UpdateTimeUnix = v1alpha1.ChangeWorkloadSuspend, minutesAgo(2).Unix()
 	st.PassCount, st.FailCount = 2, 1
@@ -96,7 +97,7 @@ func failing(s *sight) {
 }
 
 // blockedBySecond lets it be blocked because of that.
-func blockedBySecond(s *sight) {
+func blockedBySecond(s *snapshot) {
 	failing(s)
 	s.say(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed, "pod sleep-a: fail: find error")
 	s.workload.Labels[v1alpha1.SuspendLabel] = fmt.Sprint(minutesAgo(2).Unix())
@@ -104,7 +105,7 @@ func blockedBySecond(s *sight) {
 }
 
 // leftByRollback lets the second release have been rolled back, to the first version.
-func leftByRollback(s *sight) {
+func leftByRollback(s *snapshot) {
 	change := s.changes[0].DeepCopy()
 	change.Status.Status = v1alpha1.ChangeWorkloadRollback
 	restored := change.DeepCopy()
@@ -122,7 +123,7 @@ func leftByRollback(s *sight) {
 }
 
 // leftBecause says otherwise why the second release was left, and by whom.
-func (s *sight) leftBecause(cause, by string) {
+func (s *snapshot) leftBecause(cause, by string) {
 	q := defense.ParseQuarantine(s.workload.Annotations, testNow)
 	reason, _ := q.Reason(versionTwo)
 	reason.Cause, reason.By = cause, by
@@ -131,19 +132,19 @@ func (s *sight) leftBecause(cause, by string) {
 
 // unrecorded lets it have no defended release, and a revision of this time, while
 // its namespace was enrolled an hour ago.
-func (s *sight) unrecorded(revision time.Time) {
+func (s *snapshot) unrecorded(revision time.Time) {
 	s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil
 	s.history = nil
 	s.defendedSince, s.workload.RevisionCreated, s.written = minutesAgo(60), revision, minutesAgo(5)
 }
 
 // ownedBy lets another object own it, as all that look at it see that.
-func (s *sight) ownedBy(owner string) {
+func (s *snapshot) ownedBy(owner string) {
 	s.workload.Owner = owner
 	s.settings.ObserveOwned(s.workload.ObservingOwner())
 }
 
-func (s *sight) say(kind string, status metav1.ConditionStatus, reason, message string) {
+func (s *snapshot) say(kind string, status metav1.ConditionStatus, reason, message string) {
 	s.changes[0].Status.Conditions = append(s.changes[0].Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(minutesAgo(2)),
 	})
@@ -171,7 +172,7 @@ func TestFindings(t *testing.T) {
 		Do    []string
 	}
 	tests := map[string]struct {
-		with func(*sight)
+		with func(*snapshot)
 		want []want
 	}{
 		"nothing": {want: nil},
@@ -180,7 +181,7 @@ func TestFindings(t *testing.T) {
 			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}}},
 		},
 		"blocked, and its pods fail": { // what is told of the block is not told again, and an ordinary release would be denied
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "1 of 3 pods")
 			},
@@ -190,7 +191,7 @@ func TestFindings(t *testing.T) {
 			},
 		},
 		"blocked and halted": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.workload.Paused = true
 				s.workload.Annotations[v1alpha1.HaltedAnnotation] = versionTwo
@@ -199,11 +200,11 @@ func TestFindings(t *testing.T) {
 			want: []want{{"Blocked", NeedsAttention, "blocked, halted", "ann", []string{override, back, pass, resume}}},
 		},
 		"blocked, without anything to go back to": {
-			with: func(s *sight) { blockedBySecond(s); s.history = s.history[:1] },
+			with: func(s *snapshot) { blockedBySecond(s); s.history = s.history[:1] },
 			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, pass}}},
 		},
 		"blocked, many pods failed": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				blockedBySecond(s)
 				for i := range 4 {
 					s.changes[0].Status.DefenseCheckFailPods = append(s.changes[0].Status.DefenseCheckFailPods, v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: fmt.Sprint("sleep-", i)}})
@@ -212,21 +213,21 @@ func TestFindings(t *testing.T) {
 			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, "kubectl altershield verdict pass deployment/sleep -n shop"}}},
 		},
 		"blocked because of the order": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.changes[0].Status.Conditions[0].Reason = v1alpha1.ReasonOrderCheckFailed
 			},
 			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, "kubectl altershield verdict pass deployment/sleep --order -n shop"}}},
 		},
 		"blocked, by an earlier build": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2"
 			},
 			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}}},
 		},
 		"an override release is under way": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionOne + " 1 uid-one"
 				s.changes[0].Status = v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadRunning, ObservedRelease: 2, PreviousReleases: s.changes[0].Status.PreviousReleases}
@@ -234,13 +235,13 @@ func TestFindings(t *testing.T) {
 			want: []want{{"Blocked", NeedsTime, "blocked", "bob", []string{watch, wait}}},
 		},
 		"blocked by hand": {
-			with: func(s *sight) { s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
+			with: func(s *snapshot) { s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
 			want: []want{{"BlockedByUser", NeedsAttention, "blocked by hand", "", []string{
 				override, "kubectl label deployment/sleep " + v1alpha1.SuspendLabel + "- " + v1alpha1.IgnoredSuspendLabel + "=true -n shop",
 			}}},
 		},
 		"blocked, with a stale override": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.workload.Annotations[v1alpha1.OverrideStaleAnnotation] = "true"
 			},
@@ -250,14 +251,14 @@ func TestFindings(t *testing.T) {
 			},
 		},
 		"failed, and not blocked": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				failing(s)
 				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled, "blocking is off")
 			},
 			want: []want{{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, back, pass}}},
 		},
 		"failed, while it is in observe mode": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				failing(s)
 				s.settings.Observe = true
 			},
@@ -271,11 +272,11 @@ func TestFindings(t *testing.T) {
 			want: []want{{"RolledBack", NeedsAttention, "rolled back", "ann", []string{set, free}}},
 		},
 		"rolled back on request": {
-			with: func(s *sight) { leftByRollback(s); s.leftBecause(v1alpha1.ReasonRollbackRequested, "") },
+			with: func(s *snapshot) { leftByRollback(s); s.leftBecause(v1alpha1.ReasonRollbackRequested, "") },
 			want: []want{{"RolledBack", NeedsNothing, "rolled back", "ann", []string{set, free}}},
 		},
 		"a user went back, which is being verified": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				leftByRollback(s)
 				s.leftBecause(v1alpha1.ReasonVerificationFailed, "bob")
 				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
@@ -288,72 +289,72 @@ func TestFindings(t *testing.T) {
 			},
 		},
 		"a fix came after a rollback": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				leftByRollback(s)
 				s.workload.Annotations[v1alpha1.ReleaseAnnotation] = "4"
 			},
 			want: []want{{"Quarantined", NeedsNothing, "1 version in quarantine", "", []string{free}}},
 		},
 		"runs a version in quarantine": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				annotations := maps.Clone(s.workload.Annotations)
 				leftByRollback(s)
 				q := s.workload.Annotations
-				*s = *newSight(nil)
+				*s = *newSnapshot(nil)
 				maps.Copy(s.workload.Annotations, q)
 				s.workload.Annotations[v1alpha1.ReleaseAnnotation] = annotations[v1alpha1.ReleaseAnnotation]
 			},
 			want: []want{{"QuarantineBypassed", NeedsAttention, "runs a version in quarantine", "", []string{check, free}}},
 		},
 		"not enrolled": {
-			with: func(s *sight) { s.enrolled = false },
+			with: func(s *snapshot) { s.namespace.Labels = nil },
 			want: []want{{"NotEnrolled", NeedsNothing, "not defended", "", []string{
 				"kubectl altershield enroll shop --mode=observe", "kubectl altershield enroll shop",
 			}}},
 		},
 		"not enrolled, by a label with a typo": {
-			with: func(s *sight) { s.enrolled, s.mistyped = false, "altershield.defense.antgroup.com/enroled=true" },
+			with: func(s *snapshot) { s.namespace.Labels = map[string]string{"admission-webhook-altershield": "true"} },
 			want: []want{{"NotEnrolled", NeedsAttention, "not defended", "", []string{
 				"kubectl altershield enroll shop --mode=observe", "kubectl altershield enroll shop",
 			}}},
 		},
 		"opted out, while blocked": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
 			},
 			want: []want{{"OptedOut", NeedsNothing, "opted out", "", []string{"kubectl altershield enroll deployment/sleep -n shop"}}},
 		},
 		"observed": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
 				s.say(v1alpha1.ConditionDefended, metav1.ConditionFalse, v1alpha1.ReasonObserving, "")
 			},
 			want: []want{{"Observed", NeedsNothing, "observed", "", []string{enforce}}},
 		},
 		"observed, because another object owns it": {
-			with: func(s *sight) { failing(s); s.ownedBy("prometheus k8s") },
+			with: func(s *snapshot) { failing(s); s.ownedBy("prometheus k8s") },
 			want: []want{
 				{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, pass}},
 				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
 		"observed, because of its owner and a setting": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
 				s.ownedBy("prometheus k8s")
 			},
 			want: []want{{"Observed", NeedsNothing, "observed", "", []string{enforce}}},
 		},
 		"owned, where the settings are not known": {
-			with: func(s *sight) { failing(s); s.ownedBy("prometheus k8s"); s.settings = nil },
+			with: func(s *snapshot) { failing(s); s.ownedBy("prometheus k8s"); s.settings = nil },
 			want: []want{
 				{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, pass}},
 				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
 		"owned, and defended all the same": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				failing(s)
 				s.workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseEnforced
 				s.ownedBy("prometheus k8s")
@@ -361,65 +362,65 @@ func TestFindings(t *testing.T) {
 			want: []want{{"Failed", NeedsAttention, "failed, not blocked", "ann", []string{set, back, pass}}},
 		},
 		"baseline": {
-			with: func(s *sight) { s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil },
+			with: func(s *snapshot) { s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
 		"a baseline of before its namespace was enrolled": {
-			with: func(s *sight) { s.unrecorded(minutesAgo(90)) },
+			with: func(s *snapshot) { s.unrecorded(minutesAgo(90)) },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
 		"a baseline of the second in which its namespace was enrolled": {
-			with: func(s *sight) { s.unrecorded(s.defendedSince) },
+			with: func(s *snapshot) { s.unrecorded(s.defendedSince) },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
 		"a baseline that has no revision, because it is paused": {
-			with: func(s *sight) { s.unrecorded(time.Time{}) },
+			with: func(s *snapshot) { s.unrecorded(time.Time{}) },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
 		"a baseline that the operator remembers, opted in after its namespace was enrolled": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				s.unrecorded(minutesAgo(5))
 				s.history = []remembered{{Revision: defense.Revision{Version: versionTwo, Release: defense.BaselineRelease}}}
 			},
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
 		"admission missed the first release": {
-			with: func(s *sight) { s.unrecorded(minutesAgo(5)) },
+			with: func(s *snapshot) { s.unrecorded(minutesAgo(5)) },
 			want: []want{{"NotRecorded", NeedsAttention, "not recorded", "", []string{check, watch}}},
 		},
 		"admission missed the first release a moment ago": {
-			with: func(s *sight) { s.unrecorded(testNow.Add(-time.Second)); s.written = testNow.Add(-time.Second) },
+			with: func(s *snapshot) { s.unrecorded(testNow.Add(-time.Second)); s.written = testNow.Add(-time.Second) },
 			want: []want{{"NotRecorded", NeedsTime, "about to be recorded", "", []string{check, watch}}},
 		},
 		"admission missed the creation, and there is no revision yet": {
-			with: func(s *sight) { s.unrecorded(time.Time{}); s.written = testNow.Add(-time.Second) },
+			with: func(s *snapshot) { s.unrecorded(time.Time{}); s.written = testNow.Add(-time.Second) },
 			want: []want{{"NotRecorded", NeedsTime, "about to be recorded", "", []string{check, watch}}},
 		},
 		"one of many workloads, whose revision is not known": {
-			with: func(s *sight) { s.unrecorded(time.Time{}); s.whole, s.written = false, testNow },
+			with: func(s *snapshot) { s.unrecorded(time.Time{}); s.whole, s.written = false, testNow },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
 		"admission missed a release": {
-			with: func(s *sight) { s.workload.Version = versionOne },
+			with: func(s *snapshot) { s.workload.Version = versionOne },
 			want: []want{{"NotRecorded", NeedsAttention, "not recorded", "", []string{check, watch}}},
 		},
 		"the record is not there yet": {
-			with: func(s *sight) { s.changes, s.written = nil, testNow.Add(-time.Second) },
+			with: func(s *snapshot) { s.changes, s.written = nil, testNow.Add(-time.Second) },
 			want: []want{{"NotRecorded", NeedsTime, "about to be recorded", "", []string{check, watch}}},
 		},
 		"the record is not there": {
-			with: func(s *sight) { s.changes = nil },
+			with: func(s *snapshot) { s.changes = nil },
 			want: []want{{"NotRecorded", NeedsAttention, "not recorded", "", []string{check, watch}}},
 		},
 		"pods fail, and it will be rolled back": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
 			want: []want{{"PodsUnavailablePodsFailing", NeedsTime, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
 		},
 		"pods fail, and it is in observe mode": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				s.settings.Observe, s.settings.ObservedBy = true, "the OpsConfigInfo observe of the namespace"
 				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
@@ -430,20 +431,20 @@ func TestFindings(t *testing.T) {
 			},
 		},
 		"pods fail after the success": {
-			with: func(s *sight) {
+			with: func(s *snapshot) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
 			want: []want{{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
 		},
 		"without the server": {
-			with: func(s *sight) { s.changes[0].Status.OrderStage = v1alpha1.OrderSubmitting },
+			with: func(s *snapshot) { s.changes[0].Status.OrderStage = v1alpha1.OrderSubmitting },
 			want: []want{{"WithoutServer", NeedsTime, "without the server", "", []string{check}}},
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got []want
-			for _, f := range Findings(newSight(tt.with), testAdvisor, testNow) {
+			for _, f := range findingsOf(newSnapshot(tt.with), testAdvisor) {
 				w := want{Code: f.Code, Needs: f.Needs, What: f.What, By: f.ReleasedBy}
 				for _, d := range f.Do {
 					w.Do = append(w.Do, d.Command)
@@ -460,12 +461,12 @@ func TestFindings(t *testing.T) {
 // What defends a workload that another object owns says whom that is up to.
 func TestDefendsInSpiteOfTheOwner(t *testing.T) {
 	const does = "defends it although the prometheus k8s owns it; right when the owner does not undo what the operator does"
-	s := newSight(func(s *sight) { s.ownedBy("prometheus k8s") })
+	s := newSnapshot(func(s *snapshot) { s.ownedBy("prometheus k8s") })
 	want := []Advice{{"kubectl altershield enroll deployment/sleep --mode=enforce -n shop", does}}
-	if diff := cmp.Diff(want, testAdvisor.defendFully(s)); diff != "" {
+	if diff := cmp.Diff(want, []Advice{(&finder{snapshot: s, advisor: testAdvisor}).enforce()}); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if level, says := s.defense(); level != DefenseObserved || says != "observed, because the prometheus k8s owns it" {
+	if level, says := s.defense(); level != DefenseObserved || says != "in observe mode, because the prometheus k8s owns it" {
 		t.Errorf("%s, %q", level, says)
 	}
 }

@@ -23,7 +23,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,99 +33,76 @@ import (
 
 // History is what is known of the releases of a workload: the output of history -o json.
 type History struct {
-	// Kind, Namespace and Name of the workload.
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
+	metav1.TypeMeta `json:",inline"`
+	// Metadata names the workload.
+	Metadata Metadata `json:"metadata"`
 	// Releases are the newest first.
 	Releases []PastRelease `json:"releases"`
 	// Versions are those that it can be rolled back to, the newest first.
 	Versions []PastVersion `json:"versions"`
-	// Missing says what is not told, because the user must not read it.
+	// Missing are sentences about what the user may not read.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// PastRelease is a release.
+// PastRelease is a release: what the operator keeps of it.
 type PastRelease struct {
-	Number  int64    `json:"number"`
-	Version string   `json:"version"`
-	Images  []string `json:"images,omitempty"`
+	v1alpha1.PreviousRelease `json:",inline"`
 	// Current: the workload is at it.
 	Current bool `json:"current,omitempty"`
-	// State it is in, or was in last; Started and Changed say since when.
-	State   string       `json:"state"`
-	Started *metav1.Time `json:"started,omitempty"`
-	Changed *metav1.Time `json:"changed,omitempty"`
-	// ReleasedBy is who released it; OverriddenBy who passed a block or a quarantine with
-	// it.
-	ReleasedBy   string `json:"releasedBy,omitempty"`
-	OverriddenBy string `json:"overriddenBy,omitempty"`
-	// FailedPod is the first pod that failed, Message why it failed or was rolled back.
-	FailedPod string `json:"failedPod,omitempty"`
-	Message   string `json:"message,omitempty"`
-	// OptedOutBy is who took the workload out of the defense at this release while its
-	// releases were denied.
-	OptedOutBy string `json:"optedOutBy,omitempty"`
-	// CorrectedBy are the field managers that corrected failing verdicts of it.
-	CorrectedBy []string `json:"correctedBy,omitempty"`
+	// Because says why it failed, was rolled back, passed a block, or was corrected.
+	Because string `json:"because,omitempty"`
 }
 
-// PastVersion is a version that succeeded, or that was there before the first release
-// defended.
+// PastVersion is a version that succeeded, or a baseline.
 type PastVersion struct {
 	Version string   `json:"version"`
 	Images  []string `json:"images,omitempty"`
-	// Release is the number of the last release that succeeded with it; 0 for the
-	// baseline.
-	Release int64 `json:"release"`
-	// Remembered is since when.
+	// Release is the number of the last release that succeeded with it; 0 for the baseline.
+	Release    int64        `json:"release"`
 	Remembered *metav1.Time `json:"remembered,omitempty"`
-	// Proven: it has run well for long enough since.
+	// Proven: it has run well for long enough.
 	Proven bool `json:"proven"`
-	// Current: the workload runs it. Quarantined: it is denied. Next: a rollback that
-	// names no version goes to it.
+	// Current: the workload runs it. Quarantined: its release is denied. Next: a rollback that names no version goes to it.
 	Current     bool `json:"current,omitempty"`
 	Quarantined bool `json:"quarantined,omitempty"`
 	Next        bool `json:"next,omitempty"`
 }
 
-const historyLong = `
+func historyCommand(c *connection) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "history " + usageOfTarget,
+		Short: "Show the releases of a workload, and what it can be rolled back to",
+		Long: strings.TrimSpace(`
 Show the releases of a workload, the newest first: who released what and when, how it
 ended, and why. The operator keeps the last ten before the present one. Below them are the
-versions that the workload can be rolled back to.`
-
-func newHistoryCommand(c *connection) *cobra.Command {
-	a := &asked{c: c}
-	cmd := &cobra.Command{
-		Use:     "history " + usageOfTarget,
-		Short:   "Show the releases of a workload, and what it can be rolled back to",
-		Long:    strings.TrimSpace(historyLong),
-		Example: "  kubectl altershield history deployment/sleep\n  kubectl altershield history sleep -n shop -o json",
-		Args:    cobra.RangeArgs(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.one(cmd.Context(), args, a.printHistory)
-		},
+versions that the workload can be rolled back to.`),
+		Example:           "  kubectl altershield history deployment/sleep\n  kubectl altershield history sleep -n shop -o json",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: c.completeWorkloads,
 	}
-	a.addFlags(cmd.Flags())
+	a := newReading(c, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.one(cmd.Context(), args, a.printHistory)
+	}
 	return cmd
 }
 
-func (a *asked) printHistory(w io.Writer, s *sight, t target, now time.Time) error {
-	h := historyOf(s, now)
-	if structured(a.output) {
-		return printStructured(w, a.output, h)
+func (a *reading) printHistory(w io.Writer, s *snapshot) error {
+	h := historyOf(s)
+	if a.printer != nil {
+		return printObject(w, a.printer, h)
 	}
-	(&historyPrinter{style: a.style, now: now, wide: a.output == formatWide, rollback: a.advisor(t).plugin("rollback", t.String())}).print(w, h)
+	a.style.history(w, h, a.command(s.target, "rollback"), s.now)
 	return nil
 }
 
-// historyOf tells of the releases of a workload.
-func historyOf(s *sight, now time.Time) *History {
-	w := s.workload
-	h := &History{Kind: w.GVK.Kind, Namespace: w.Namespace, Name: w.Name, Releases: []PastRelease{}, Versions: []PastVersion{}, Missing: s.missing}
+// historyOf returns what is known of the releases of a workload.
+func historyOf(s *snapshot) *History {
+	w, current := s.workload, s.current()
+	h := &History{Metadata: Metadata{w.Namespace, w.Name}, Releases: []PastRelease{}, Versions: []PastVersion{}, Missing: s.missing}
+	h.APIVersion, h.Kind = w.GVK.ToAPIVersionAndKind()
 	known := map[int64]v1alpha1.PreviousRelease{}
-	// What a newer record says of earlier releases is newer, and what a record says of
-	// itself is the newest.
+	// A newer record says the newest of earlier releases, and a record the newest of its own.
 	for i := len(s.changes) - 1; i >= 0; i-- {
 		for _, p := range s.changes[i].Status.PreviousReleases {
 			known[p.Release] = p
@@ -138,149 +114,99 @@ func historyOf(s *sight, now time.Time) *History {
 		p.StartTimeUnix = cmp.Or(p.StartTimeUnix, s.changes[i].Spec.CreateTimeUnix)
 		known[p.Release] = p
 	}
-	current := s.current()
 	for _, p := range known {
-		past := pastRelease(&p)
+		past := PastRelease{PreviousRelease: p, Because: because(&p)}
 		past.Current = current != nil && p.Version == current.Spec.Reversion && p.Release == current.Spec.Release
 		if past.Current {
-			past.Images = w.Images
-			past.ReleasedBy = cmp.Or(past.ReleasedBy, w.ReleasedBy())
+			past.Images, past.ReleasedBy = w.Images, cmp.Or(past.ReleasedBy, w.ReleasedBy())
 		}
-		if past.Images == nil {
-			past.Images = s.imagesOf(p.Version)
+		for i := range s.history {
+			if past.Images == nil && s.history[i].Version == p.Version {
+				past.Images = s.history[i].images
+			}
 		}
 		h.Releases = append(h.Releases, past)
 	}
-	slices.SortFunc(h.Releases, func(a, b PastRelease) int { return cmp.Compare(b.Number, a.Number) })
-	h.Versions = append(h.Versions, s.versions(now)...)
+	slices.SortFunc(h.Releases, func(a, b PastRelease) int { return cmp.Compare(b.Release, a.Release) })
+	q, next := defense.ParseQuarantine(w.Annotations, s.now), s.goodVersion()
+	for i := range s.history {
+		r := &s.history[i]
+		h.Versions = append(h.Versions, PastVersion{
+			Version: r.Version, Images: r.images, Release: r.Release, Remembered: timeOf(r.since), Proven: !r.Unproven,
+			Current: r.Version == w.RecordedVersion(), Quarantined: q.Holds(r.Version), Next: r == next,
+		})
+	}
 	return h
 }
 
-// imagesOf are those of a version in the history; nil where they are not known.
-func (s *sight) imagesOf(version string) []string {
-	for _, r := range s.history {
-		if r.Version == version {
-			return r.images
-		}
+// because says what is known of how a release came about and ended.
+func because(p *v1alpha1.PreviousRelease) string {
+	var parts []string
+	if p.Message != "" {
+		parts = append(parts, p.Message)
+	} else if p.FailedPod != nil {
+		parts = append(parts, strings.Trim(p.FailedPod.Verdict+": "+p.FailedPod.Message, ": "))
 	}
-	return nil
-}
-
-func pastRelease(p *v1alpha1.PreviousRelease) PastRelease {
-	past := PastRelease{
-		Number: p.Release, Version: p.Version, Images: p.Images, State: stateOf(p.Status),
-		Started: unixTime(p.StartTimeUnix), Changed: unixTime(p.UpdateTimeUnix),
-		ReleasedBy: p.ReleasedBy, OverriddenBy: p.OverriddenBy, Message: p.Message,
-	}
-	if p.FailedPod != nil {
-		past.FailedPod = p.FailedPod.Pod
-		past.Message = cmp.Or(past.Message, strings.Trim(p.FailedPod.Verdict+": "+p.FailedPod.Message, ": "))
+	if p.OverriddenBy != "" {
+		parts = append(parts, p.OverriddenBy+" passed a block or a quarantine with it")
 	}
 	if p.OptedOut != nil {
-		past.OptedOutBy = p.OptedOut.User
+		parts = append(parts, p.OptedOut.User+" opted the workload out")
 	}
+	var corrected []string
 	for _, c := range p.Corrections {
-		if by := cmp.Or(c.FieldManager, defense.UnknownUser); !slices.Contains(past.CorrectedBy, by) {
-			past.CorrectedBy = append(past.CorrectedBy, by)
-		}
+		corrected = append(corrected, cmp.Or(c.FieldManager, defense.UnknownUser))
 	}
-	return past
-}
-
-// versions are those that the workload can be rolled back to.
-func (s *sight) versions(now time.Time) []PastVersion {
-	q := defense.ParseQuarantine(s.workload.Annotations, now)
-	next := (&finder{sight: s, now: now}).goodVersion()
-	var versions []PastVersion
-	for i := range s.history {
-		r := &s.history[i]
-		versions = append(versions, PastVersion{
-			Version: r.Version, Images: r.images, Release: r.Release, Remembered: timeOf(r.since), Proven: !r.Unproven,
-			Current: r.Version == s.workload.RecordedVersion(), Quarantined: q.Holds(r.Version), Next: next != nil && next.Version == r.Version,
-		})
-	}
-	return versions
-}
-
-// historyPrinter prints a history.
-type historyPrinter struct {
-	style
-	now      time.Time
-	wide     bool
-	rollback string
-}
-
-func (p *historyPrinter) print(w io.Writer, h *History) {
-	printf(w, "%s in %s\n\n", p.bold(strings.ToLower(h.Kind)+"/"+h.Name), h.Namespace)
-	if len(h.Releases) == 0 {
-		printf(w, "There is no recorded release.\n")
-	} else {
-		p.releases(w, h)
-	}
-	printf(w, "\n")
-	if len(h.Versions) == 0 {
-		printf(w, "There is no version that it can be rolled back to.\n")
-	} else {
-		p.versions(w, h)
-	}
-	for _, missing := range h.Missing {
-		printf(w, "%s\n", markPlain.of(p.style, missing))
-	}
-}
-
-func (p *historyPrinter) releases(w io.Writer, h *History) {
-	rows := [][]string{{"RELEASE", "STATE", "STARTED", "BY", "IMAGES", "VERSION", "WHY"}}
-	marks := []mark{markPlain}
-	for i := range h.Releases {
-		r := &h.Releases[i]
-		number := fmt.Sprint(r.Number)
-		if r.Current {
-			number += " (now)"
-		}
-		started := ""
-		if r.Started != nil {
-			started = age(p.now.Sub(r.Started.Time)) + " ago"
-		}
-		rows = append(rows, []string{number, r.State, started, p.who(r.ReleasedBy), strings.Join(r.Images, ","), r.Version, p.why(r)})
-		marks = append(marks, markOfState(r.State))
-	}
-	p.table(w, rows, marks)
-}
-
-func (p *historyPrinter) why(r *PastRelease) string {
-	var parts []string
-	if r.Message != "" {
-		message := r.Message
-		if utf8.RuneCountInString(message) > maxWhy && !p.wide {
-			message = string([]rune(message)[:maxWhy]) + p.dots()
-		}
-		parts = append(parts, message)
-	}
-	if r.OverriddenBy != "" {
-		parts = append(parts, p.who(r.OverriddenBy)+" passed a block or a quarantine with it")
-	}
-	if r.OptedOutBy != "" {
-		parts = append(parts, r.OptedOutBy+" opted the workload out")
-	}
-	if len(r.CorrectedBy) > 0 {
-		parts = append(parts, "verdicts corrected by field manager "+strings.Join(r.CorrectedBy, ", "))
+	if len(corrected) > 0 {
+		slices.Sort(corrected)
+		parts = append(parts, "verdicts corrected by field manager "+strings.Join(slices.Compact(corrected), ", "))
 	}
 	return strings.Join(parts, "; ")
 }
 
-func (p *historyPrinter) versions(w io.Writer, h *History) {
-	printf(w, "It can be rolled back to:\n")
-	rows := [][]string{{"VERSION", "RELEASE", "IMAGES", "REMEMBERED", "STATE"}}
-	marks := []mark{markPlain}
-	for i := range h.Versions {
-		v := &h.Versions[i]
-		m, state := markGood, "proven"
+// history prints a history.
+func (st style) history(w io.Writer, h *History, rollback string, now time.Time) {
+	printf(w, "%s in %s\n\n", st.bold(strings.ToLower(h.Kind)+"/"+h.Metadata.Name), h.Metadata.Namespace)
+	rows := [][]string{{st.noMark() + "RELEASE", "STATE", "STARTED", "BY", "IMAGES", "VERSION", "WHY"}}
+	for i := range h.Releases {
+		r := &h.Releases[i]
+		number, started := fmt.Sprint(r.Release), ""
+		if r.Current {
+			number += " (now)"
+		}
+		if at := unixTime(r.StartTimeUnix); at != nil {
+			started = age(now.Sub(at.Time)) + " ago"
+		}
+		state := stateOf(r.Status)
+		rows = append(rows, []string{markOfState(state).of(st, number), state, started, st.who(r.ReleasedBy), strings.Join(r.Images, ","), st.version(r.Version), r.Because})
+	}
+	if len(h.Releases) == 0 {
+		printf(w, "There is no recorded release.\n")
+	} else {
+		st.table(w, rows)
+	}
+	if len(h.Versions) == 0 {
+		printf(w, "\nThere is no version that it can be rolled back to.\n")
+	} else {
+		printf(w, "\nIt can be rolled back to:\n")
+		st.versions(w, h.Versions, rollback, now)
+	}
+	for _, missing := range h.Missing {
+		st.paragraph(w, "", markPlain.of(st, missing))
+	}
+}
+
+func (st style) versions(w io.Writer, versions []PastVersion, rollback string, now time.Time) {
+	rows := [][]string{{st.noMark() + "VERSION", "RELEASE", "IMAGES", "REMEMBERED", "STATE"}}
+	next := false
+	for i := range versions {
+		v := &versions[i]
+		m, state, release, remembered := markGood, "proven", fmt.Sprint(v.Release), ""
 		if !v.Proven {
 			state = "not proven yet"
 		}
-		release := fmt.Sprint(v.Release)
 		if v.Release == defense.BaselineRelease {
-			release, state = "before the first", state+", baseline"
+			release, state = "before 1", state+", baseline"
 		}
 		if v.Quarantined {
 			m, state = markBad, state+", in quarantine"
@@ -289,14 +215,15 @@ func (p *historyPrinter) versions(w io.Writer, h *History) {
 			m, state = markPlain, state+", runs now"
 		}
 		if v.Next {
-			state += ", goes there: " + p.rollback
+			next, state = true, "next; "+state
 		}
-		remembered := ""
 		if v.Remembered != nil {
-			remembered = age(p.now.Sub(v.Remembered.Time)) + " ago"
+			remembered = age(now.Sub(v.Remembered.Time)) + " ago"
 		}
-		rows = append(rows, []string{v.Version, release, strings.Join(v.Images, ","), remembered, state})
-		marks = append(marks, m)
+		rows = append(rows, []string{m.of(st, st.version(v.Version)), release, strings.Join(v.Images, ","), remembered, state})
 	}
-	p.table(w, rows, marks)
+	st.table(w, rows)
+	if next {
+		printf(w, "To go to the next one: %s\n", rollback)
+	}
 }

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -93,9 +94,10 @@ func TestFindTarget(t *testing.T) {
 }
 
 // as makes a workload of another kind of it.
-func (s *sight) as(kind workload.Kind, stopping defense.Stopping, annotations map[string]string) {
+func (s *snapshot) as(kind workload.Kind, stopping defense.Stopping, annotations map[string]string) {
 	w := s.workload
 	w.GVK, w.Name, w.Stopping = kind.GroupVersionKind(), "db", stopping
+	s.kind, s.key.Name = kind, "db"
 	for key, value := range annotations {
 		w.Annotations[key] = value
 	}
@@ -123,75 +125,60 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 		Last    []string
 	}
 	tests := map[string]struct {
-		with   func(*sight)
-		want   want
-		paused string
+		with func(*snapshot)
+		want want
 	}{
 		"the operator halted a StatefulSet": {
-			func(s *sight) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, halted) },
+			func(s *snapshot) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, halted) },
 			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(resume, "statefulset")}},
-			"the operator halted the rollout (partition 2147483647), because version 222222222222 failed",
 		},
 		"the operator halted a StatefulSet that had a partition": {
-			func(s *sight) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, haltedFrom) },
+			func(s *snapshot) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, haltedFrom) },
 			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(resume, "statefulset")}},
-			"the operator halted the rollout (partition 2147483647), because version 222222222222 failed",
 		},
 		"the operator halted a DaemonSet": {
-			func(s *sight) { blockedBySecond(s); s.as(daemon, defense.Stopping{Paused: true}, halted) },
+			func(s *snapshot) { blockedBySecond(s); s.as(daemon, defense.Stopping{Paused: true}, halted) },
 			want{"blocked, halted", []string{failed, "The operator halted the rollout (updateStrategy OnDelete)" + stays}, []string{fmt.Sprintf(resume, "daemonset")}},
-			"the operator halted the rollout (updateStrategy OnDelete), because version 222222222222 failed",
 		},
 		"a user halted a StatefulSet": {
-			func(s *sight) {
+			func(s *snapshot) {
 				s.as(set, defense.Stopping{Paused: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "because of that")
 			},
 			want{"paused", []string{"because of that"}, []string{fmt.Sprintf(partition, 0)}},
-			"somebody halted the rollout (partition 2147483647)",
 		},
 		"a user's partition": {
-			func(s *sight) {
+			func(s *snapshot) {
 				s.as(set, defense.Stopping{Partition: 3}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned, "because of that")
 			},
-			want{"partitioned", []string{"because of that"}, []string{fmt.Sprintf(partition, 0)}}, "",
+			want{"partitioned", []string{"because of that"}, []string{fmt.Sprintf(partition, 0)}},
 		},
 		"a user's OnDelete": {
-			func(s *sight) {
+			func(s *snapshot) {
 				s.as(set, defense.Stopping{OnDelete: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "because of that")
 			},
-			want{"replaced on delete", []string{"because of that"}, []string{deletePod, fmt.Sprintf(rolling, "statefulset")}}, "",
+			want{"replaced on delete", []string{"because of that"}, []string{deletePod, fmt.Sprintf(rolling, "statefulset")}},
 		},
 		"a user's OnDelete of a DaemonSet": {
-			func(s *sight) {
+			func(s *snapshot) {
 				s.as(daemon, defense.Stopping{Paused: true, OnDelete: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "because of that")
 			},
 			want{"replaced on delete", []string{"because of that"}, []string{deletePod, fmt.Sprintf(rolling, "daemonset")}},
-			"somebody halted the rollout (updateStrategy OnDelete)",
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSight(tt.with)
-			f := Findings(s, testAdvisor, testNow)[0]
+			s := newSnapshot(tt.with)
+			f := findingsOf(s, testAdvisor)[0]
 			got := want{What: f.What, Details: f.Details}
 			for _, do := range f.Do[max(len(f.Do)-len(tt.want.Last), 0):] {
 				got.Last = append(got.Last, do.Command)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
-			}
-			paused := ""
-			for _, line := range (&statusPrinter{now: testNow}).facts(statusOf(s, testNow)) {
-				if line[0] == "halted" || line[0] == "paused" {
-					paused = line[1]
-				}
-			}
-			if paused != tt.paused {
-				t.Errorf("tells of the pause: %q, want %q", paused, tt.paused)
 			}
 		})
 	}
@@ -207,44 +194,44 @@ func TestTellsHowAHaltEnds(t *testing.T) {
 		harmless  = "; right when you know that the rest of it does no harm"
 	)
 	haltedFrom := map[string]string{v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: "3"}
-	halted := func(s *sight) {
+	halted := func(s *snapshot) {
 		failing(s)
 		s.as(workload.StatefulSet{}, defense.Stopping{Paused: true}, haltedFrom)
 		s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted, "because of that")
 	}
 	tests := map[string]struct {
-		with func(*sight)
+		with func(*snapshot)
 		want []Advice
 	}{
 		"halted, block lifted, halted-from 3": {
-			func(s *sight) {
+			func(s *snapshot) {
 				halted(s)
 				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "somebody lifted it")
 			},
 			[]Advice{{resume, failedOn + harmless}},
 		},
 		"halted, blocked by a user, halted-from 3": {
-			func(s *sight) { halted(s); s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
+			func(s *snapshot) { halted(s); s.workload.Labels[v1alpha1.SuspendLabel] = "yes" },
 			[]Advice{{resume, failedOn + ", and leaves the block" + harmless}},
 		},
 		"halted, and resumed since": {
-			func(s *sight) {
+			func(s *snapshot) {
 				halted(s)
 				s.as(workload.StatefulSet{}, defense.Stopping{Partition: 3}, nil)
 			},
-			[]Advice{testAdvisor.watch()},
+			[]Advice{{"kubectl altershield status statefulset/db -w -n shop", "shows how it goes on"}},
 		},
 		"halted by a user": {
-			func(s *sight) {
+			func(s *snapshot) {
 				s.as(workload.StatefulSet{}, defense.Stopping{Paused: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "because of that")
 			},
-			[]Advice{{fmt.Sprintf(partition, 0), "lets the rollout go on; right when who halted it is done"}},
+			[]Advice{{fmt.Sprintf(partition, 0), "lets the rollout go on; right when the user who halted it is done"}},
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			findings := Findings(newSight(tt.with), testAdvisor, testNow)
+			findings := findingsOf(newSnapshot(tt.with), testAdvisor)
 			i := slices.IndexFunc(findings, func(f Finding) bool { return strings.HasPrefix(f.Code, v1alpha1.ConditionProgressing) })
 			if i < 0 {
 				t.Fatalf("the halt is not told: %+v", findings)
@@ -335,19 +322,19 @@ func TestLooksAtNativeKinds(t *testing.T) {
 					r.Revision += 10 // newer than those of the other
 				}
 			}
-			live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(append(objects, other...)...).Build()
+			live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(append(append(objects, other...), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})...).Build()
 			target := target{kind: kind, key: types.NamespacedName{Namespace: "shop", Name: "db"}}
-			e := &eyes{kinds: workload.Defended(), operator: "altershieldoperator-system"}
-			s, err := e.look(t.Context(), newReader(live, live.Scheme()), target)
+			c := &connection{Options: Options{Now: time.Now}}
+			s, err := c.look(t.Context(), live, operatorNamespace, target)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := []any{s.workload.Revision, len(s.pods), len(s.workload.OldRevisions), len(s.history), s.counts.Desired, s.containers[0]}
+			got := []any{s.workload.Revision, len(s.pods), len(s.workload.OldRevisions), len(s.history), s.counts.Desired, s.container}
 			if diff := cmp.Diff([]any{"db-2", 1, 1, 0, int64(2), "main"}, got); diff != "" {
 				t.Errorf("looked at (-want +got):\n%s", diff)
 			}
 			// As wait reads it.
-			w, err := kind.Get(t.Context(), ownerReader{live}, target.key)
+			w, err := kind.Get(t.Context(), newReader(live), target.key)
 			if err != nil || w == nil {
 				t.Fatalf("%v, %v", w, err)
 			}

@@ -81,7 +81,7 @@ A label that was there before the block does not count. It is removed first.`),
 }
 
 // override lets one release of a defended workload pass.
-func (c *changer) override(ctx context.Context, api client.Client, s *situation, f overrideFlags) error {
+func (c *changer) override(ctx context.Context, api client.Client, s *snapshot, f overrideFlags) error {
 	if err := mayOverride(s); err != nil {
 		return err
 	}
@@ -93,8 +93,8 @@ func (c *changer) override(ctx context.Context, api client.Client, s *situation,
 }
 
 // mayOverride reports why there is nothing to override.
-func mayOverride(s *situation) error {
-	if defense.DeniedBy(s.w.Labels, s.w.Annotations, s.now).Any() {
+func mayOverride(s *snapshot) error {
+	if defense.DeniedBy(s.workload.Labels, s.workload.Annotations, s.now).Any() {
 		return nil
 	}
 	return remedy(fmt.Errorf("%s is not blocked, and no version of it is in quarantine: releases pass", s.target),
@@ -102,17 +102,17 @@ func mayOverride(s *situation) error {
 }
 
 // describeDenied is a sentence about what denies releases of a workload.
-func describeDenied(s *situation) string {
-	held := defense.DeniedBy(s.w.Labels, s.w.Annotations, s.now)
+func describeDenied(s *snapshot) string {
+	held := defense.DeniedBy(s.workload.Labels, s.workload.Annotations, s.now)
 	var parts []string
 	if held.Blocked {
 		by := ""
-		if of := strings.Fields(s.w.Annotations[v1alpha1.SuspendedByAnnotation]); len(of) > 1 {
+		if of := strings.Fields(s.workload.Annotations[v1alpha1.SuspendedByAnnotation]); len(of) > 1 {
 			by = fmt.Sprintf(", because release %s (version %s) failed", of[1], of[0])
 		}
 		parts = append(parts, "releases are blocked"+by)
 	}
-	q := defense.ParseQuarantine(s.w.Annotations, s.now)
+	q := defense.ParseQuarantine(s.workload.Annotations, s.now)
 	for _, version := range held.Quarantine {
 		text := "version " + version + " is in quarantine"
 		if reason, ok := q.Reason(version); ok {
@@ -132,24 +132,11 @@ func isStale(o client.Object) bool {
 
 // removeStale takes a label off that was there before the block: only one that is set
 // after it counts.
-func (c *changer) removeStale(ctx context.Context, api client.Client, s *situation) error {
+func (c *changer) removeStale(ctx context.Context, api client.Client, s *snapshot) error {
 	if !isStale(s.stored) {
 		return nil
 	}
 	return c.removeOverride(ctx, api, s, "which was there before the block and does not count")
-}
-
-// removeOverride takes the label off.
-func (c *changer) removeOverride(ctx context.Context, api client.Client, s *situation, why string) error {
-	what := fmt.Sprintf("%s: remove the label %s, %s", s.target, v1alpha1.IgnoredSuspendLabel, why)
-	return c.change(what, s.target.String()+" label removed", func(dryRun []string) error {
-		ops := append([]workload.Op{sameObject(s.stored)}, labelOps(s.stored, v1alpha1.IgnoredSuspendLabel, nil)...)
-		patched, err := patchOps(ctx, api, s.stored, ops, dryRun)
-		if err != nil {
-			return err
-		}
-		return s.take(patched)
-	})
 }
 
 // stillDenied lets a patch apply only while the block or the quarantine is as it was read:
@@ -163,8 +150,8 @@ func stillDenied(o client.Object) workload.Op {
 }
 
 // letNextPass sets the label, and releases nothing.
-func (c *changer) letNextPass(ctx context.Context, api client.Client, s *situation) error {
-	if s.w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !isStale(s.stored) {
+func (c *changer) letNextPass(ctx context.Context, api client.Client, s *snapshot) error {
+	if s.workload.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !isStale(s.stored) {
 		printf(c.Out, "%s: the next release passes already\n", s.target)
 		return nil
 	}
@@ -192,7 +179,7 @@ func (c *changer) letNextPass(ctx context.Context, api client.Client, s *situati
 }
 
 // releaseImages releases with images, after a dry run of it has shown that it needs the override.
-func (c *changer) releaseImages(ctx context.Context, api client.Client, s *situation, images []string) error {
+func (c *changer) releaseImages(ctx context.Context, api client.Client, s *snapshot, images []string) error {
 	ops, changes, err := imageOps(s, images)
 	switch {
 	case err != nil:
@@ -222,7 +209,7 @@ func staleRemoved(stale bool, err error) error {
 }
 
 // tryAndRelease makes an override release where a dry run shows that it is one.
-func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situation, ops []workload.Op) error {
+func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *snapshot, ops []workload.Op) error {
 	write := func(dryRun []string) (*defense.Workload, error) {
 		value := v1alpha1.IgnoredSuspendValue
 		guards := []workload.Op{sameObject(s.stored), stillDenied(s.stored)}
@@ -241,7 +228,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situa
 		return err
 	}
 	what := fmt.Sprintf("%s: release %s in place of %s, as an override release", s.target,
-		describeVersion(would.Version, would.Images), describeVersion(s.w.Version, s.w.Images))
+		describeVersion(would.Version, would.Images), describeVersion(s.workload.Version, s.workload.Images))
 	var released *defense.Workload
 	err = c.change(what, s.target.String()+" released", func(dryRun []string) (err error) {
 		released, err = write(dryRun)
@@ -251,7 +238,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situa
 		return err
 	}
 	follows := "its quarantine is over"
-	if defense.DeniedBy(s.w.Labels, s.w.Annotations, s.now).Blocked {
+	if defense.DeniedBy(s.workload.Labels, s.workload.Annotations, s.now).Blocked {
 		follows = "its Success lifts the block"
 	}
 	printf(c.Out, "%s: release %d (version %s); %s\n", s.target, released.Release(), released.Version, follows)
@@ -260,9 +247,9 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *situa
 }
 
 // isOverride reports why the dry run of a request is no override release.
-func (c *connection) isOverride(s *situation, would *defense.Workload) error {
+func (c *connection) isOverride(s *snapshot, would *defense.Workload) error {
 	switch {
-	case would.Version == s.w.Version:
+	case would.Version == s.workload.Version:
 		return c.changesNothing(s)
 	case would.Labels[v1alpha1.IgnoredSuspendLabel] != "" && would.RecordedVersion() == would.Version:
 		return remedy(fmt.Errorf("version %s is neither blocked nor in quarantine: it passes without an override", would.Version),
@@ -274,13 +261,13 @@ func (c *connection) isOverride(s *situation, would *defense.Workload) error {
 }
 
 // changesNothing is the error of a release that leaves the template as it is.
-func (c *connection) changesNothing(s *situation) error {
-	return remedy(fmt.Errorf("nothing would be released: %s has this template already (version %s)", s.target, s.w.Version),
+func (c *connection) changesNothing(s *snapshot) error {
+	return remedy(fmt.Errorf("nothing would be released: %s has this template already (version %s)", s.target, s.workload.Version),
 		"change something, or correct the verdict: "+c.commandIn(s.key.Namespace, "verdict", "pass", s.target.String()))
 }
 
 // imageOps sets images, given as CONTAINER=IMAGE; changes reports whether a container gets another image.
-func imageOps(s *situation, images []string) (ops []workload.Op, changes bool, err error) {
+func imageOps(s *snapshot, images []string) (ops []workload.Op, changes bool, err error) {
 	wanted := map[string]string{}
 	for _, image := range images {
 		container, name, ok := strings.Cut(image, "=")

@@ -19,8 +19,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,9 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -100,7 +96,7 @@ func TestReaderLists(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := &pages{pods: pods, expireAt: tt.expireAt}
-			r := newReader(p, Scheme())
+			r := newReader(p)
 			r.narrow = func(_ string, gk schema.GroupKind) labels.Selector {
 				if gk.Kind != "Pod" {
 					t.Errorf("asked for %s", gk)
@@ -121,66 +117,4 @@ func TestReaderLists(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestReaderGets(t *testing.T) {
-	live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}}).Build()
-	r := newReader(live, Scheme())
-	key := types.NamespacedName{Namespace: "shop", Name: "a"}
-	for range 2 {
-		var pod corev1.Pod
-		if err := r.Get(t.Context(), key, &pod); err != nil || pod.Name != "a" {
-			t.Fatalf("%q, %v", pod.Name, err)
-		}
-		pod.Name = "changed" // which must not change what is kept
-		if err := client.IgnoreNotFound(live.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}})); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := r.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "b"}, &corev1.Pod{}); !apierrors.IsNotFound(err) {
-		t.Errorf("got %v", err)
-	}
-}
-
-// What was read in more than one way is watched as a whole.
-func TestWatchedOf(t *testing.T) {
-	pod := corev1.SchemeGroupVersion.WithKind("Pod")
-	tests := map[string]struct {
-		seen []what
-		want string
-	}{
-		"one object":         {[]what{{gvk: pod, namespace: "shop", name: "a"}}, "shop: metadata.name=a"},
-		"by a selector":      {[]what{{gvk: pod, namespace: "shop", selector: "app=sleep"}}, "shop: app=sleep"},
-		"of two namespaces":  {[]what{{gvk: pod, namespace: "shop"}, {gvk: pod, namespace: "other", name: "a"}}, "other: metadata.name=a; shop: "},
-		"in two ways":        {[]what{{gvk: pod, namespace: "shop", name: "a"}, {gvk: pod, namespace: "shop", selector: "app=sleep"}}, "shop: "},
-		"of all":             {[]what{{gvk: pod, selector: "app=sleep"}}, "all: app=sleep"},
-		"of all and of some": {[]what{{gvk: pod, selector: "app=sleep"}, {gvk: pod, namespace: "shop"}}, "all: "},
-	}
-	for name, tt := range tests {
-		if got := describeWatched(watchedOf(pod, tt.seen)); got != tt.want {
-			t.Errorf("%s: watches %q, not %q", name, got, tt.want)
-		}
-	}
-}
-
-func describeWatched(by cache.ByObject) string {
-	describe := func(where string, of cache.Config) string {
-		text := where + ": "
-		if of.LabelSelector != nil {
-			text += of.LabelSelector.String()
-		}
-		if of.FieldSelector != nil {
-			text += of.FieldSelector.String()
-		}
-		return text
-	}
-	if by.Namespaces == nil {
-		return describe("all", cache.Config{LabelSelector: by.Label, FieldSelector: by.Field})
-	}
-	var parts []string
-	for namespace, of := range by.Namespaces {
-		parts = append(parts, describe(namespace, of))
-	}
-	slices.Sort(parts)
-	return strings.Join(parts, "; ")
 }

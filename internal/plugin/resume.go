@@ -71,12 +71,12 @@ type resuming struct {
 }
 
 // toResume is what resumes a workload, or why there is nothing to resume.
-func (c *connection) toResume(s *situation) (*resuming, error) {
-	if s.w.Paused && s.w.Annotations[v1alpha1.HaltedAnnotation] != "" {
-		words := &s.w.Words
+func (c *connection) toResume(s *snapshot) (*resuming, error) {
+	if s.workload.Paused && s.workload.Annotations[v1alpha1.HaltedAnnotation] != "" {
+		words := &s.workload.Words
 		return &resuming{
-			what: fmt.Sprintf("%s: end its %s%s, because of version %s", s.target, words.Halt(), words.Means(), s.w.Annotations[v1alpha1.HaltedAnnotation]),
-			by:   v1alpha1.HaltedAnnotation, overrides: words.HaltedBy != "", ops: s.kind.Resume(s.w),
+			what: fmt.Sprintf("%s: end its %s%s, because of version %s", s.target, words.Halt(), words.Means(), s.workload.Annotations[v1alpha1.HaltedAnnotation]),
+			by:   v1alpha1.HaltedAnnotation, overrides: words.HaltedBy != "", ops: s.kind.Resume(s.workload),
 		}, nil
 	}
 	is, err := s.kind.Pace(s.stored)
@@ -84,25 +84,25 @@ func (c *connection) toResume(s *situation) (*resuming, error) {
 		return nil, err
 	}
 	if is != nil {
-		if held := is.HoldOf(s.w.Annotations); held != nil && is.Pace != held.Pace {
+		if held := is.HoldOf(s.workload.Annotations); held != nil && is.Pace != held.Pace {
 			ops := s.kind.SetPace(*is, held.Pace)
 			return &resuming{what: fmt.Sprintf("%s: end its hold", s.target), by: v1alpha1.HeldAnnotation, overrides: true, ops: ops}, nil
 		}
 	}
 	do := "see what it waits for: " + c.command(s.target, "status")
-	if s.w.Paused {
-		do = "a user did; to let it go on: " + c.flagged(s.key.Namespace, "kubectl "+s.w.Words.GoOn)
+	if s.workload.Paused {
+		do = "a user did; to let it go on: " + "kubectl " + s.workload.Words.GoOn + c.flagsFor(s.key.Namespace)
 	}
 	return nil, remedy(fmt.Errorf("the operator has neither halted nor held %s", s.target), do)
 }
 
 // resume gives back what the operator changed, with an override that admission uses up.
-func (c *changer) resume(ctx context.Context, api client.Client, s *situation) error {
+func (c *changer) resume(ctx context.Context, api client.Client, s *snapshot) error {
 	r, err := c.toResume(s)
 	if err != nil {
 		return err
 	}
-	if r.overrides && s.w.Labels[v1alpha1.IgnoredSuspendLabel] != "" {
+	if r.overrides && s.workload.Labels[v1alpha1.IgnoredSuspendLabel] != "" {
 		// Only one that is set in the request counts for sure.
 		if c.pretends() {
 			printf(c.Out, "%s: its label %s would be removed, and set again to resume it\n", s.target, v1alpha1.IgnoredSuspendLabel)
@@ -114,7 +114,7 @@ func (c *changer) resume(ctx context.Context, api client.Client, s *situation) e
 	}
 	var after *unstructured.Unstructured
 	err = c.change(r.what, s.target.String()+" resumed", func(dryRun []string) (err error) {
-		said := workload.Op{Op: "test", Path: pointer("metadata", "annotations", r.by), Value: s.w.Annotations[r.by]}
+		said := workload.Op{Op: "test", Path: pointer("metadata", "annotations", r.by), Value: s.workload.Annotations[r.by]}
 		ops := slices.Concat([]workload.Op{sameObject(s.stored), said}, sameRelease(s), r.ops)
 		if r.overrides {
 			value := v1alpha1.IgnoredSuspendValue
@@ -135,7 +135,7 @@ func (c *changer) resume(ctx context.Context, api client.Client, s *situation) e
 
 // notResumed is the error of a request that admission did not see. The override of it does
 // not stay.
-func (c *changer) notResumed(ctx context.Context, api client.Client, s *situation, r *resuming, after *unstructured.Unstructured) error {
+func (c *changer) notResumed(ctx context.Context, api client.Client, s *snapshot, r *resuming, after *unstructured.Unstructured) error {
 	if after.GetAnnotations()[r.by] == "" {
 		return nil
 	}

@@ -95,7 +95,7 @@ func TestResume(t *testing.T) {
 					return api.Update(ctx, o)
 				},
 			}).Build()
-			s := &situation{target: target{kind: workload.StatefulSet{}, key: client.ObjectKeyFromObject(stored)}}
+			s := &snapshot{target: target{kind: workload.StatefulSet{}, key: client.ObjectKeyFromObject(stored)}}
 			if err := api.Get(t.Context(), s.key, stored); err != nil {
 				t.Fatal(err)
 			}

@@ -94,10 +94,10 @@ func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) 
 	if err != nil {
 		return err
 	}
-	if asked, ok := s.w.Annotations[v1alpha1.RollbackToAnnotation]; ok {
+	if asked, ok := s.workload.Annotations[v1alpha1.RollbackToAnnotation]; ok {
 		printf(c.Out, "%s: a rollback to %q was asked for before, and is not carried out yet\n", t, asked)
 	}
-	what := fmt.Sprintf("%s: set back %s to %s, %s", t, describeVersion(s.w.Version, s.w.Images), describeVersion(to.Version, to.images), sinceRelease(to.Release))
+	what := fmt.Sprintf("%s: set back %s to %s, %s", t, describeVersion(s.workload.Version, s.workload.Images), describeVersion(to.Version, to.images), sinceRelease(to.Release))
 	// The version, and not last-success: it is what the user was told.
 	err = c.change(what, t.String()+" annotated", func(dryRun []string) error {
 		ops := append([]workload.Op{sameObject(s.stored)}, sameRelease(s)...)
@@ -122,33 +122,23 @@ func sinceRelease(release int64) string {
 	return fmt.Sprintf("which succeeded as release %d", release)
 }
 
-// sameRelease lets a request apply only to the release that was read: it is about that
-// one.
-func sameRelease(s *situation) []workload.Op {
-	release, ok := s.w.Annotations[v1alpha1.ReleaseAnnotation]
-	if !ok {
-		return nil
-	}
-	return []workload.Op{{Op: "test", Path: pointer("metadata", "annotations", v1alpha1.ReleaseAnnotation), Value: release}}
-}
-
 // rollbackTarget is where a rollback goes to, or why the operator would refuse it, as
 // far as the user may read what it goes by.
-func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *situation, f rollbackFlags) (remembered, error) {
-	history, err := readHistory(ctx, api, s.target, s.w.UID)
+func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *snapshot, f rollbackFlags) (remembered, error) {
+	history, err := readHistory(ctx, api, s.target, s.workload.UID)
 	if err != nil {
 		return remembered{}, err
 	}
-	changes, err := releasesOf(ctx, api, s.target, s.w.UID)
+	changes, err := releasesOf(ctx, api, s.target, s.workload.UID)
 	if err != nil {
 		return remembered{}, err
 	}
-	inForce, _, err := c.inForceFor(ctx, api, f.operator, s.w)
+	inForce, _, err := c.inForceFor(ctx, api, f.operator, s.workload)
 	if err != nil {
 		return remembered{}, err
 	}
 	in := defense.RollbackInput{
-		Now: s.now, Settings: inForce.Settings, Workload: s.w, Enrolled: true, Changes: changes, History: revisions(history),
+		Now: s.now, Settings: inForce.Settings, Workload: s.workload, Enrolled: true, Changes: changes, History: revisions(history),
 	}
 	return c.chooseTarget(in, history, f.to, s.target)
 }
@@ -197,17 +187,17 @@ func historyHas(history []remembered, w *defense.Workload, now time.Time) string
 }
 
 // awaitRollback waits until the operator carried the request out, or refused it.
-func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *situation, to remembered, timeout time.Duration) error {
+func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *snapshot, to remembered, timeout time.Duration) error {
 	asked := c.Now()
-	var now *situation
-	watch := c.watchTarget(api, s.target, timeout)
+	var now *snapshot
+	watch := &watcher{api: api, timeout: timeout, trouble: c.tellTrouble, what: []watched{watchedTarget(s.target)}}
 	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
 		var err error
-		if now, err = c.observeTarget(ctx, api, s.target); err != nil {
+		if now, err = c.read(ctx, api, s.target); err != nil {
 			return false, err
 		}
-		_, waits := now.w.Annotations[v1alpha1.RollbackToAnnotation]
-		return !waits || now.w.UID != s.w.UID, nil
+		_, waits := now.workload.Annotations[v1alpha1.RollbackToAnnotation]
+		return !waits || now.workload.UID != s.workload.UID, nil
 	})
 	switch {
 	case errors.Is(err, errTimedOut):
@@ -218,28 +208,22 @@ func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *si
 	return c.tellRollback(ctx, api, s, now, to, asked)
 }
 
-// watchTarget looks at a workload.
-func (c *connection) watchTarget(api client.WithWatch, t target, timeout time.Duration) *watcher {
-	opts := []client.ListOption{client.InNamespace(t.key.Namespace), client.MatchingFields{"metadata.name": t.key.Name}}
-	return &watcher{api: api, timeout: timeout, trouble: c.tellTrouble, what: []watched{{t.kind.ObjectList(), opts}}}
-}
-
 // tellRollback tells what became of a request that the operator has taken.
-func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *situation, to remembered, asked time.Time) error {
-	switch outcome := rollbackOutcome(s.w, now.w, to.Version); outcome {
+func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *snapshot, to remembered, asked time.Time) error {
+	switch outcome := rollbackOutcome(s.workload, now.workload, to.Version); outcome {
 	case rollbackDone:
 		printf(c.Out, "%s: rolled back; version %s is verified now as release %d, and version %s is in quarantine\n",
-			s.target, to.Version, now.w.Release(), s.w.Version)
+			s.target, to.Version, now.workload.Release(), s.workload.Version)
 		c.next(c.command(s.target, "wait"))
 		return nil
 	case rollbackOvertaken:
-		return remedy(fmt.Errorf("the request was dropped: %s was released anew at this moment, by %s", s.target, now.w.ReleasedBy()), "look at it again: "+c.command(s.target, "status"))
+		return remedy(fmt.Errorf("the request was dropped: %s was released anew at this moment, by %s", s.target, now.workload.ReleasedBy()), "look at it again: "+c.command(s.target, "status"))
 	default:
 		why, err := c.refusal(ctx, api, now, asked)
 		if err != nil {
 			return err
 		}
-		return remedy(fmt.Errorf("the operator refused: %s", why), "see "+c.command(s.target, "explain"))
+		return remedy(fmt.Errorf("the operator refused: %s", why), "see "+c.command(s.target, "status"))
 	}
 }
 
@@ -264,9 +248,9 @@ func rollbackOutcome(before, after *defense.Workload, to string) string {
 }
 
 // refusal is what the event says of a request that was refused.
-func (c *connection) refusal(ctx context.Context, api client.WithWatch, s *situation, asked time.Time) (string, error) {
+func (c *connection) refusal(ctx context.Context, api client.WithWatch, s *snapshot, asked time.Time) (string, error) {
 	why := "it gave no reason that you may read"
-	opts := []client.ListOption{client.InNamespace(s.key.Namespace), client.MatchingFields{"involvedObject.uid": string(s.w.UID), "reason": v1alpha1.ReasonRollbackRefused}}
+	opts := []client.ListOption{client.InNamespace(s.key.Namespace), client.MatchingFields{"involvedObject.uid": string(s.workload.UID), "reason": v1alpha1.ReasonRollbackRefused}}
 	watch := &watcher{api: api, timeout: eventTime, what: []watched{{&corev1.EventList{}, opts}}}
 	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
 		var events corev1.EventList

@@ -17,146 +17,217 @@ limitations under the License.
 package plugin
 
 import (
-	"context"
-	"io"
-	"strings"
-	"time"
+	"cmp"
+	"slices"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// asked is what a command that reads is asked for.
-type asked struct {
-	c        *connection
-	operator string
-	output   string
-	watch    bool
-	style    style
+// Status is what is known of one workload: the output of status NAME -o json.
+type Status struct {
+	metav1.TypeMeta `json:",inline"`
+	// Metadata names the workload.
+	Metadata Metadata `json:"metadata"`
+	// Needs is who has to do something: Attention (a person), Time (nobody, it goes on) or Nothing. Summary says what is the matter, in words.
+	Needs   Needs  `json:"needs"`
+	Summary string `json:"summary"`
+	// Defense is how far the workload is defended, and DefenseMessage why not in full.
+	Defense        Defense `json:"defense"`
+	DefenseMessage string  `json:"defenseMessage,omitempty"`
+	// Version is that of the pod template, with its Images.
+	Version string   `json:"version"`
+	Images  []string `json:"images,omitempty"`
+	// Release is the number of the current release, 0 for none, and ReleasedBy its user.
+	Release    int64     `json:"release"`
+	ReleasedBy string    `json:"releasedBy,omitempty"`
+	Pods       PodCounts `json:"pods"`
+	// Blocked is set while releases are blocked.
+	Blocked *Blocked `json:"blocked,omitempty"`
+	// Quarantined are the versions in quarantine, the newest last.
+	Quarantined []Quarantined `json:"quarantined,omitempty"`
+	// Findings are what there is to say, with next steps, the most pressing first.
+	Findings []Finding `json:"findings"`
+	// Releases are its ChangeWorkloads, the newest first, and Batches the ChangePods of their attempts.
+	Releases []v1alpha1.ChangeWorkload `json:"releases"`
+	Batches  []*v1alpha1.ChangePod     `json:"batches,omitempty"`
+	// Revisions are its ReplicaSets or ControllerRevisions that have pods, the current one first.
+	Revisions []Revision `json:"revisions,omitempty"`
+	// Missing are sentences about what the user may not read.
+	Missing []string `json:"missing,omitempty"`
 }
 
-func (a *asked) addFlags(flags *pflag.FlagSet) {
-	addOperatorNamespace(flags, &a.operator)
-	flags.StringVarP(&a.output, "output", "o", "", "json, yaml, or wide for more")
+// Revision is a revision of a workload with its pods, the most pressing first. Of the current one these are also pods that failed
+// and are gone.
+type Revision struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	Current bool   `json:"current,omitempty"`
+	Pods    []Pod  `json:"pods"`
 }
 
-// begin connects.
-func (a *asked) begin(ctx context.Context) (client.WithWatch, *eyes, error) {
-	if err := checkFormat(a.output); err != nil {
-		return nil, nil, err
-	}
-	a.style = styleOf(a.c.Out, environment)
-	live, err := a.c.client()
-	if err != nil {
-		return nil, nil, err
-	}
-	a.operator = operatorIn(ctx, live, a.operator)
-	a.style.operator = a.operator
-	return live, &eyes{kinds: workload.Defended(), operator: a.operator, now: a.c.Now}, nil
+// Pod is a pod of a release.
+type Pod struct {
+	Name string `json:"name"`
+	Node string `json:"node,omitempty"`
+	// Gone: the pod is not there any more.
+	Gone     bool         `json:"gone,omitempty"`
+	Created  *metav1.Time `json:"created,omitempty"`
+	Ready    bool         `json:"ready"`
+	Restarts int32        `json:"restarts"`
+	// NotReady says why it is not Ready; Fails that waiting does not help.
+	NotReady string `json:"notReady,omitempty"`
+	Fails    bool   `json:"fails,omitempty"`
+	// FinishedAt is when it will have been Ready for long enough to be verified.
+	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
+	// Verified is how far its verification is, with Verdict and Message.
+	Verified Verification `json:"verified,omitempty"`
+	Verdict  string       `json:"verdict,omitempty"`
+	Message  string       `json:"message,omitempty"`
+	// Batch is the number of its batch; 0 for none.
+	Batch int32 `json:"batch,omitempty"`
 }
 
-// advisor writes commands about a workload as the user types them.
-func (a *asked) advisor(t target) advisor {
-	flags := a.clusterFlags()
-	return advisor{
-		target: t.String(), namespace: t.key.Namespace,
-		clusterFlags: flags, flags: flags + a.namespaceFlag(t.key.Namespace),
+// Verification is how far the verification of a pod is.
+type Verification string
+
+// Values of Verification, the most pressing first.
+const (
+	VerifiedFailed   Verification = "Failed"
+	VerifiedUnready  Verification = "NotFinished"
+	VerifiedChecking Verification = "Checking"
+	VerifiedWaiting  Verification = "Waiting"
+	// VerifiedNot: the release is not verified.
+	VerifiedNot    Verification = "NotVerified"
+	VerifiedPassed Verification = "Passed"
+)
+
+var verifications = []Verification{VerifiedFailed, VerifiedUnready, VerifiedChecking, VerifiedWaiting, VerifiedNot, VerifiedPassed}
+
+// statusOf returns what is known of a workload.
+func statusOf(s *snapshot, a advisor) *Status {
+	w := s.workload
+	st := &Status{
+		Metadata: Metadata{w.Namespace, w.Name}, Version: w.Version, Images: w.Images, Release: w.Release(), Pods: s.counts, Missing: s.missing,
+		Blocked: s.blocked(), Quarantined: s.quarantined(), Findings: append([]Finding{}, findingsOf(s, a)...), Releases: []v1alpha1.ChangeWorkload{},
 	}
-}
-
-// clusterFlags name the cluster where the user did, to be appended to a command.
-func (a *asked) clusterFlags() string {
-	return strings.Join(append([]string{""}, a.c.clusterFlags()...), " ")
-}
-
-// namespaceFlag names a namespace where commands are not about it by themselves.
-func (a *asked) namespaceFlag(namespace string) string {
-	if namespace == a.c.contextNamespace() {
-		return ""
+	st.APIVersion, st.Kind = w.GVK.ToAPIVersionAndKind()
+	st.Defense, st.DefenseMessage = s.defense()
+	st.Needs, st.Summary = summaryOf(s, st.Findings)
+	if st.Release > 0 {
+		st.ReleasedBy = w.ReleasedBy()
 	}
-	return " -n " + defense.ShellWord(namespace)
-}
-
-const statusLong = `
-Show one workload with its releases, their batches, checks and pods.
-
-Without a name: what needs attention in the namespace, or, with -A, anywhere: what is
-blocked, held, failing, rolled back, waiting for AlterShield Server, or denied, and
-policies and settings that are not accepted. --all lists all workloads.
-
-The exit code is 0, also where something needs attention; see wait for a pipeline.`
-
-const statusExamples = `
-  # What needs attention, in this namespace, and everywhere
-  kubectl altershield status
-  kubectl altershield status -A
-
-  # One workload, and how it goes on
-  kubectl altershield status deployment/sleep
-  kubectl altershield status sleep -n shop -w
-
-  # For programs
-  kubectl altershield status deployment/sleep -o json`
-
-func newStatusCommand(c *connection) *cobra.Command {
-	a := &asked{c: c}
-	var everywhere, all bool
-	cmd := &cobra.Command{
-		Use:     "status [" + usageOfTarget + "]",
-		Short:   "Show a workload with its releases, or what needs attention",
-		Long:    strings.TrimSpace(statusLong),
-		Example: strings.Trim(statusExamples, "\n"),
-		Args:    cobra.MaximumNArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return a.one(cmd.Context(), args, a.printStatus)
-			}
-			return a.many(cmd.Context(), everywhere, all)
-		},
-	}
-	a.addFlags(cmd.Flags())
-	cmd.Flags().BoolVarP(&a.watch, "watch", "w", false, "Show it anew each time it changes, until interrupted")
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "Of all namespaces")
-	cmd.Flags().BoolVar(&all, "all", false, "List all workloads, also those that need nobody")
-	return cmd
-}
-
-// one shows something about one workload, by tell.
-func (a *asked) one(ctx context.Context, args []string, tell func(io.Writer, *sight, target, time.Time) error) error {
-	live, e, err := a.begin(ctx)
-	if err != nil {
-		return err
-	}
-	namespace, err := a.c.namespace()
-	if err != nil {
-		return err
-	}
-	t, err := findTarget(ctx, live, e.kinds, namespace, args...)
-	if err != nil {
-		return err
-	}
-	show := func(ctx context.Context, r *reader, w io.Writer, now time.Time) error {
-		s, err := e.look(ctx, r, t)
-		if err != nil {
-			return err
+	for i := range s.changes {
+		c := s.changes[i].DeepCopy()
+		c.ManagedFields = nil
+		st.Releases = append(st.Releases, *c)
+		for _, b := range s.batches[c.UID] {
+			b = b.DeepCopy()
+			b.ManagedFields = nil
+			st.Batches = append(st.Batches, b)
 		}
-		return tell(w, s, t, now)
 	}
-	if a.watch {
-		return a.follow(ctx, live, show)
+	if pods := s.currentPods(); len(pods) > 0 {
+		st.Revisions = append(st.Revisions, Revision{s.revision, w.Version, true, pods})
 	}
-	return show(ctx, newReader(live, live.Scheme()), a.c.Out, a.c.Now())
+	for _, old := range s.old {
+		r := Revision{Name: old.name, Version: old.version}
+		for i := range old.pods {
+			r.Pods = append(r.Pods, podOf(&old.pods[i], Pod{}))
+		}
+		if len(r.Pods) > 0 {
+			st.Revisions = append(st.Revisions, r)
+		}
+	}
+	return st
 }
 
-func (a *asked) printStatus(w io.Writer, s *sight, _ target, now time.Time) error {
-	st := statusOf(s, now)
-	if structured(a.output) {
-		return printStructured(w, a.output, st)
+// currentPods returns the pods of the current revision with their verification, and those that failed and are gone.
+func (s *snapshot) currentPods() (pods []Pod) {
+	c, results := s.current(), map[string]Pod{}
+	if c != nil {
+		results = s.results(c)
 	}
-	(&statusPrinter{style: a.style, now: now, wide: a.output == formatWide}).print(w, st)
-	return nil
+	for i := range s.pods {
+		result, known := results[string(s.pods[i].UID)]
+		if !known && c != nil && defense.IsVerified(c.Status.Status) {
+			result.Verified = VerifiedUnready
+		} else if !known {
+			result.Verified = VerifiedNot
+		}
+		pod := podOf(&s.pods[i], result)
+		if s.settings != nil && pod.Verified == VerifiedUnready {
+			if _, left := s.pods[i].Finished(defense.FinishOf(s.workload, s.settings.Settings), s.now); left > 0 {
+				pod.FinishedAt = timeOf(s.now.Add(left))
+			}
+		}
+		pods = append(pods, pod)
+	}
+	if c != nil {
+		for _, r := range c.Status.DefenseCheckFailPods {
+			if !slices.ContainsFunc(pods, func(p Pod) bool { return p.Name == r.Pod }) {
+				pods = append(pods, Pod{Name: r.Pod, Gone: true, Verified: VerifiedFailed, Verdict: r.Verdict, Message: r.Message, Batch: results[r.UID].Batch})
+			}
+		}
+	}
+	slices.SortStableFunc(pods, func(a, b Pod) int {
+		rank := func(p *Pod) int { // those whose waiting does not help first, those that are Ready last
+			n := 3 * slices.Index(verifications, p.Verified)
+			switch {
+			case p.Fails:
+				return n
+			case p.Ready:
+				return n + 2
+			default:
+				return n + 1
+			}
+		}
+		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
+	})
+	return pods
+}
+
+// results returns those of the pods of a release, by UID.
+func (s *snapshot) results(c *v1alpha1.ChangeWorkload) map[string]Pod {
+	results := map[string]Pod{}
+	note := func(pods []v1alpha1.PodResult, verified Verification, batch int32) {
+		for _, r := range pods {
+			if _, known := results[r.UID]; !known {
+				results[r.UID] = Pod{Verified: verified, Verdict: r.Verdict, Message: r.Message, Batch: batch}
+			}
+		}
+	}
+	for _, b := range s.batches[c.UID] {
+		number := defense.BatchNumber(b)
+		if b.Status.Status != v1alpha1.ChangePodExecuteDone {
+			for _, info := range b.Spec.PodInfos {
+				results[info.UID] = Pod{Verified: VerifiedChecking, Batch: number}
+			}
+			continue
+		}
+		passed, failed := defense.BatchResults(b)
+		note(failed, VerifiedFailed, number)
+		note(passed, VerifiedPassed, number)
+	}
+	note(c.Status.DefenseCheckFailPods, VerifiedFailed, 0)
+	note(c.Status.DefenseCheckPassPods, VerifiedPassed, 0)
+	note(c.Status.DefenseCheckingPods, VerifiedChecking, 0)
+	note(c.Status.DefensePreparingPods, VerifiedWaiting, 0)
+	return results
+}
+
+// podOf adds to the result of a pod what was observed of it.
+func podOf(p *defense.Pod, of Pod) Pod {
+	of.Name, of.Node, of.Created, of.Ready, of.Restarts = p.Name, p.Node, timeOf(p.Created), p.Ready, p.Restarts
+	switch {
+	case p.Ended:
+		of.NotReady = "ended, and is replaced"
+	case p.Terminating:
+		of.NotReady = "terminating"
+	case p.Stuck != nil && !p.Ready:
+		of.NotReady, of.Fails = p.Stuck.String(), p.Stuck.Fails()
+	}
+	return of
 }

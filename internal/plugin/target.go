@@ -22,30 +22,16 @@ import (
 	"fmt"
 	"strings"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
-
-// Scheme knows the kinds that the commands read.
-func Scheme() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
-	utilruntime.Must(apiextensionsv1.AddToScheme(scheme))
-	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-	return scheme
-}
 
 // target is the workload that a command is about.
 type target struct {
@@ -171,4 +157,22 @@ func (t target) gone() error {
 func (t target) halts() *defense.Words {
 	words := t.kind.Words(&defense.Workload{Name: t.key.Name})
 	return &words
+}
+
+// reach connects to the cluster, and finds the workload that the arguments name.
+func (c *connection) reach(ctx context.Context, args []string) (client.WithWatch, target, error) {
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, target{}, err
+	}
+	// Before the cluster is asked: what is typed wrongly is so anywhere.
+	if _, err := parseTarget(workload.Defended(), namespace, args...); err != nil {
+		return nil, target{}, err
+	}
+	api, err := c.client()
+	if err != nil {
+		return nil, target{}, err
+	}
+	t, err := findTarget(ctx, api, workload.Defended(), namespace, args...)
+	return api, t, err
 }

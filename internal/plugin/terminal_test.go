@@ -26,6 +26,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -51,7 +52,7 @@ const hostile = "find\x1b[2J\x1b]0;title\a\x1b[31m\r\n✔ forged\u0085✔ forged
 
 // hostileObjects are a workload that failed, and all that belongs to it.
 func hostileObjects() map[string]client.Object {
-	s := newSight(blockedBySecond)
+	s := newSnapshot(blockedBySecond)
 	c := s.changes[0].DeepCopy()
 	c.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ChangeWorkload"}
 	c.Labels = map[string]string{v1alpha1.DeploymentNameLabel: "sleep"}
@@ -223,8 +224,7 @@ func TestHostileCluster(t *testing.T) {
 		"status in JSON":        {args: []string{"status", "sleep", "-o", "json"}, says: `find\u001b[2J`},
 		"status in YAML":        {args: []string{"status", "sleep", "-o", "yaml"}, says: `find\e[2J`},
 		"status of many":        {args: []string{"status", "--all"}, says: "find[2J]0;title[31m"},
-		"explain":               {args: []string{"explain", "sleep"}, says: "find[2J]0;title[31m"},
-		"explain all":           {args: []string{"explain"}, says: "find[2J]0;title[31m"},
+		"without a command":     {says: "find[2J]0;title[31m"},
 		"history":               {args: []string{"history", "sleep"}, says: "find[2J]0;title[31m"},
 		"wait":                  {args: []string{"wait", "sleep", "--release=2", "--timeout=5s"}, says: "find[2J]0;title[31m", code: 2},
 		"override":              {args: []string{"override", "sleep", "--next", "--dry-run"}, says: "find[2J]0;title[31m"},
@@ -233,14 +233,14 @@ func TestHostileCluster(t *testing.T) {
 		"version":               {args: []string{"version"}, says: "client", code: 0},
 		"a read that is denied": {args: []string{"status", "sleep"}, fail: forbidden("pods", "controllerrevisions"), says: "find[2J]0;title[31m"},
 		"a read that fails":     {args: []string{"status", "sleep"}, fail: map[string]int{"deployments": http.StatusBadGateway}, says: "error: get deployment/sleep", code: 1},
-		"nothing may be read":   {args: []string{"explain", "sleep"}, fail: forbidden("deployments", "statefulsets", "daemonsets"), says: "error: get deployment/sleep", code: 1},
+		"nothing may be read":   {args: []string{"status", "sleep"}, fail: forbidden("deployments", "statefulsets", "daemonsets"), says: "error: get deployment/sleep", code: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := runAt(t, hostileCluster(hostileObjects(), tt.fail), tt.args...)
 			if code != tt.code || !strings.Contains(out+errs, tt.says) {
 				t.Errorf("exit code %d, not %d, or it does not say %q:\n%s%s", code, tt.code, tt.says, out, errs)
 			}
-			if tt.args[0] != "check" && !strings.Contains(errs, "it warns") {
+			if name != "check" && !strings.Contains(errs, "it warns") {
 				t.Errorf("what the API server warns of is not told:\n%s", errs)
 			}
 			for _, text := range []string{out, errs} {
@@ -275,7 +275,7 @@ func unquoted(command string) (text string) {
 
 // A namespace that is not there is no healthy one.
 func TestNoNamespace(t *testing.T) {
-	for _, args := range [][]string{{"status"}, {"explain"}} {
+	for _, args := range [][]string{{"status"}, {}} {
 		objects := hostileObjects()
 		objects["namespaces"].SetName("other")
 		code, out, errs := runAt(t, hostileCluster(objects, nil), args...)
@@ -287,8 +287,8 @@ func TestNoNamespace(t *testing.T) {
 
 // Without the operator an error names what the user does.
 func TestNoOperator(t *testing.T) {
-	d := hostileObjects()["deployments"]
-	api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(d).WithInterceptorFuncs(interceptor.Funcs{
+	d, ns := hostileObjects()["deployments"], hostileObjects()["namespaces"]
+	api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(d, ns).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if _, is := list.(*v1alpha1.ChangeWorkloadList); is {
 				return &meta.NoKindMatchError{GroupKind: v1alpha1.GroupVersion.WithKind("ChangeWorkload").GroupKind(), SearchedVersions: []string{"v1alpha1"}}
@@ -296,8 +296,8 @@ func TestNoOperator(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		},
 	}).Build()
-	e := &eyes{kinds: workload.Defended(), operator: operatorNamespace}
-	_, err := e.look(t.Context(), newReader(api, api.Scheme()), target{kind: workload.Deployment{}, key: client.ObjectKeyFromObject(d)})
+	c := &connection{Options: Options{Now: func() time.Time { return testNow }}}
+	_, err := c.look(t.Context(), api, operatorNamespace, target{kind: workload.Deployment{}, key: client.ObjectKeyFromObject(d)})
 	if err == nil || !strings.Contains(Explained(err).Error(), "the operator's kinds are not installed") || strings.Contains(err.Error(), string(d.GetUID())) {
 		t.Error(err)
 	}
@@ -314,7 +314,7 @@ func TestNothingElsePrints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := strings.Count(string(text), "fmt.Fprint"); n > 0 && !strings.HasSuffix(file, "_test.go") && file != "print.go" {
+		if n := strings.Count(string(text), "fmt.Fprint"); n > 0 && !strings.HasSuffix(file, "_test.go") && file != "output.go" {
 			t.Errorf("%s prints by itself, %d times", file, n)
 		}
 	}

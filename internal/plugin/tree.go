@@ -19,11 +19,13 @@ package plugin
 import (
 	"cmp"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/xlab/treeprint"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,586 +33,305 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// Status is what is told of one workload: the output of status NAME -o json.
-type Status struct {
-	// Kind, Namespace and Name of the workload.
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// Needs says whether somebody has to do something: Attention, Time (it goes on by
-	// itself) or Nothing. Summary says what is the matter, in words.
-	Needs   Needs  `json:"needs"`
-	Summary string `json:"summary"`
-	// Defense says how far the workload is defended, DefenseMessage why not in full.
-	Defense        Defense `json:"defense"`
-	DefenseMessage string  `json:"defenseMessage,omitempty"`
-	// Version is that of its pod template, with the Images of that.
-	Version string   `json:"version"`
-	Images  []string `json:"images,omitempty"`
-	// Release is the number of the release it is at, 0 where there was none under
-	// defense. ReleasedBy is who released it, ReleasedAt when.
-	Release    int64        `json:"release"`
-	ReleasedBy string       `json:"releasedBy,omitempty"`
-	ReleasedAt *metav1.Time `json:"releasedAt,omitempty"`
-	// Pods counts its pods.
-	Pods PodCounts `json:"pods"`
-	// Blocked is set while its releases are blocked.
-	Blocked *Blocked `json:"blocked,omitempty"`
-	// Paused is set while its rollout is paused.
-	Paused *Paused `json:"paused,omitempty"`
-	// Held is set while its rollout waits for verdicts.
-	Held *Held `json:"held,omitempty"`
-	// Quarantined are the versions that are denied, the newest last.
-	Quarantined []Quarantined `json:"quarantined,omitempty"`
-	// Releases are those that have a record, the newest first.
-	Releases []Release `json:"releases"`
-	// Missing says what is not told, because the user must not read it.
-	Missing []string `json:"missing,omitempty"`
+// maxChildren is how many pods, and how many batches, of a release are printed without -o wide.
+const maxChildren = 6
+
+// tree prints one workload as a table whose first column is a tree.
+type tree struct {
+	style
+	now   time.Time
+	roots []treeprint.Tree
 }
 
-// Defense says how far a workload is defended.
-type Defense string
-
-// Values of Defense.
-const (
-	// DefenseFull: its releases are verified, and what fails is blocked or rolled back.
-	DefenseFull Defense = "Defended"
-	// DefenseObserved: its releases are verified and reported, and nothing is done.
-	DefenseObserved Defense = "Observed"
-	// DefenseOptedOut: its label takes it out of the defense.
-	DefenseOptedOut Defense = "OptedOut"
-	// DefenseNotEnrolled: its namespace is not defended.
-	DefenseNotEnrolled Defense = "NotEnrolled"
-	// DefenseUnknown: the user must not read what says so.
-	DefenseUnknown Defense = "Unknown"
-)
-
-// PodCounts counts the pods of a workload.
-type PodCounts struct {
-	Desired   int64 `json:"desired"`
-	Updated   int64 `json:"updated"`
-	Ready     int64 `json:"ready"`
-	Available int64 `json:"available"`
-}
-
-// Blocked says since when releases of a workload are denied, and why.
-type Blocked struct {
-	Since *metav1.Time `json:"since,omitempty"`
-	// ByUser: somebody set the block by hand. Otherwise Version and Release say which
-	// release it is because of.
-	ByUser  bool   `json:"byUser,omitempty"`
-	Version string `json:"version,omitempty"`
-	Release int64  `json:"release,omitempty"`
-	// Because is what failed.
-	Because string `json:"because,omitempty"`
-	// StaleOverride: the label that passes a block was there before it, and does not
-	// count.
-	StaleOverride bool `json:"staleOverride,omitempty"`
-}
-
-// Paused says who paused a rollout.
-type Paused struct {
-	// ByOperator: because Version failed. Otherwise a user did.
-	ByOperator bool   `json:"byOperator,omitempty"`
-	Version    string `json:"version,omitempty"`
-	// HaltedBy is what halts a workload of a kind that knows no pause, as in
-	// "partition 2147483647".
-	HaltedBy string `json:"haltedBy,omitempty"`
-}
-
-// words for it.
-func (p *Paused) words() *defense.Words { return &defense.Words{HaltedBy: p.HaltedBy} }
-
-// Held says what a rollout waits for.
-type Held struct {
-	Release int64 `json:"release"`
-	// Until is FirstBatch or EveryBatch.
-	Until v1alpha1.HoldUntil `json:"until"`
-	// Message says how many verdicts are waited for, since when, and how long at most.
-	Message string `json:"message,omitempty"`
-}
-
-// Quarantined is a version that is denied.
-type Quarantined struct {
-	Version string `json:"version"`
-	// Time is when it was left, Until when its quarantine ends by itself; absent for
-	// never.
-	Time  *metav1.Time `json:"time,omitempty"`
-	Until *metav1.Time `json:"until,omitempty"`
-	// Cause is NeverStarted, VerificationFailed or Requested; Because says more.
-	Cause   string `json:"cause,omitempty"`
-	Because string `json:"because,omitempty"`
-	// Release is the number of the release that was left, To the version that was
-	// restored, By the user who went back where it was not the operator.
-	Release int64  `json:"release,omitempty"`
-	To      string `json:"to,omitempty"`
-	By      string `json:"by,omitempty"`
-}
-
-// Release is what is told of one release.
-type Release struct {
-	// Name of its ChangeWorkload.
-	Name    string `json:"name"`
-	Number  int64  `json:"number"`
-	Attempt int32  `json:"attempt,omitempty"`
-	Version string `json:"version"`
-	// Current: the workload is at it.
-	Current bool `json:"current,omitempty"`
-	// State as in docs/states.md, Init where the record has none; Since when.
-	State string       `json:"state"`
-	Since *metav1.Time `json:"since,omitempty"`
-	// Started is when its attempt began.
-	Started      *metav1.Time `json:"started,omitempty"`
-	Images       []string     `json:"images,omitempty"`
-	ReleasedBy   string       `json:"releasedBy,omitempty"`
-	OverriddenBy string       `json:"overriddenBy,omitempty"`
-	// Passed, Failed, Checking and Waiting count its pods: those with a verdict, those in
-	// a batch that is not done, and those that are finished and in no batch yet.
-	Passed int32 `json:"passed"`
-	// Unverified are those of Passed that have no verdict of AlterShield Server.
-	Unverified int32 `json:"unverified,omitempty"`
-	Failed     int32 `json:"failed"`
-	Checking   int32 `json:"checking"`
-	Waiting    int32 `json:"waiting"`
-	// OrderStage and OrderURL are those of its order on AlterShield Server.
-	OrderStage v1alpha1.OrderStage `json:"orderStage,omitempty"`
-	OrderURL   string              `json:"orderUrl,omitempty"`
-	// Conditions are those of its record.
-	Conditions []Condition `json:"conditions,omitempty"`
-	// Checks are those of the release as a whole.
-	Checks []Check `json:"checks,omitempty"`
-	// Batches are those of its attempt that are there; PassedBefore counts the pods of
-	// batches that passed and were removed with their pods.
-	Batches      []Batch `json:"batches,omitempty"`
-	PassedBefore int32   `json:"passedBefore,omitempty"`
-	// PodList are its pods, those that fail first.
-	PodList []Pod `json:"podList,omitempty"`
-}
-
-// Condition is a condition of a record.
-type Condition struct {
-	Type    string                 `json:"type"`
-	Status  metav1.ConditionStatus `json:"status"`
-	Reason  string                 `json:"reason"`
-	Message string                 `json:"message,omitempty"`
-	Since   *metav1.Time           `json:"since,omitempty"`
-}
-
-func (c *Condition) telling() telling {
-	return tellingOf(&metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason})
-}
-
-func (c *Condition) detail() string {
-	return defense.Detail(&metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
-}
-
-// Check is a check of a batch or of a release.
-type Check struct {
-	Name    string              `json:"name"`
-	Phase   v1alpha1.CheckPhase `json:"phase"`
-	Reason  string              `json:"reason,omitempty"`
-	Message string              `json:"message,omitempty"`
-	// Observed: the check decides nothing. Background: nothing waits for it.
-	Observed   bool         `json:"observed,omitempty"`
-	Background bool         `json:"background,omitempty"`
-	Deadline   *metav1.Time `json:"deadline,omitempty"`
-}
-
-// Batch is a batch of pods.
-type Batch struct {
-	// Name of its ChangePod.
-	Name    string `json:"name"`
-	Number  int32  `json:"number"`
-	State   string `json:"state"`
-	Message string `json:"message,omitempty"`
-	// Done: it has its result. Passed and Failed count its pods by that.
-	Done   bool    `json:"done"`
-	Pods   int     `json:"pods"`
-	Passed int     `json:"passed"`
-	Failed int     `json:"failed"`
-	Checks []Check `json:"checks,omitempty"`
-	// NotSubmitted says why AlterShield Server has not taken it.
-	NotSubmitted string `json:"notSubmitted,omitempty"`
-	URL          string `json:"url,omitempty"`
-}
-
-// Pod is a pod of a release.
-type Pod struct {
-	Name string `json:"name"`
-	Node string `json:"node,omitempty"`
-	// Gone: the pod is not there any more. Ready: it is, and ReadySince when.
-	Gone       bool         `json:"gone,omitempty"`
-	Ready      bool         `json:"ready"`
-	ReadySince *metav1.Time `json:"readySince,omitempty"`
-	// NotReady says why it is not Ready; Fails that waiting does not help.
-	NotReady string `json:"notReady,omitempty"`
-	Fails    bool   `json:"fails,omitempty"`
-	// FinishedAt is when it will have been Ready for long enough to be verified.
-	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
-	// Verified is how far its verification is, Verdict and Message what it says.
-	Verified Verification `json:"verified"`
-	Verdict  string       `json:"verdict,omitempty"`
-	Message  string       `json:"message,omitempty"`
-	// Batch is the number of its batch; 0 for none.
-	Batch int32 `json:"batch,omitempty"`
-}
-
-// Verification is how far the verification of a pod is.
-type Verification string
-
-// Values of Verification.
-const (
-	VerifiedFailed   Verification = "Failed"
-	VerifiedUnready  Verification = "NotFinished"
-	VerifiedChecking Verification = "Checking"
-	VerifiedWaiting  Verification = "Waiting"
-	VerifiedPassed   Verification = "Passed"
-	// VerifiedNot: the release is not verified.
-	VerifiedNot Verification = "NotVerified"
-)
-
-// stateOf names a state of a release as people know it.
-func stateOf(s v1alpha1.ChangeWorkloadStatusType) string { return cmp.Or(string(s), "Init") }
-
-// unixTime is a time of the API; nil for none.
-func unixTime(seconds int64) *metav1.Time {
-	if seconds <= 0 {
-		return nil
+// status prints one workload: its releases with their revisions, batches, checks and pods, then what is wrong with next steps.
+func (st style) status(w io.Writer, s *Status, now time.Time) {
+	m := markOf(s.Needs)
+	if m == markPlain && len(s.Releases) > 0 && stateOf(s.Releases[0].Status.Status) == s.Summary {
+		m = markOfState(s.Summary)
 	}
-	t := metav1.NewTime(time.Unix(seconds, 0).UTC())
-	return &t
-}
-
-func timeOf(t time.Time) *metav1.Time {
-	if t.IsZero() {
-		return nil
+	printf(w, "%s\n\n", m.of(st, st.bold(strings.ToLower(s.Kind)+"/"+s.Metadata.Name)+" in "+s.Metadata.Namespace+": "+s.Summary))
+	if s.Defense != DefenseFull {
+		printf(w, "Defense:  %s\n", s.DefenseMessage)
 	}
-	m := metav1.NewTime(t.UTC())
-	return &m
-}
-
-// parsedTime is a time as annotations have it; nil for none.
-func parsedTime(text string) *metav1.Time {
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return nil
+	printf(w, "Pods:     %d desired, %d updated, %d ready\n", s.Pods.Desired, s.Pods.Updated, s.Pods.Ready)
+	version := st.version(s.Version)
+	if s.Release > 0 {
+		version += ", release " + fmt.Sprint(s.Release) + " by " + st.who(s.ReleasedBy)
 	}
-	return timeOf(t)
-}
-
-// statusOf tells of a workload.
-func statusOf(s *sight, now time.Time) *Status {
-	w := s.workload
-	st := &Status{
-		Kind: w.GVK.Kind, Namespace: w.Namespace, Name: w.Name,
-		Version: w.Version, Images: w.Images, Release: w.Release(), Pods: s.counts, Missing: s.missing,
-		Blocked: s.blocked(), Paused: s.paused(), Held: s.held(), Quarantined: s.quarantined(now), Releases: []Release{},
+	printf(w, "Version:  %s\n", version)
+	printf(w, "Images:   %s\n", strings.Join(s.Images, ", "))
+	t := &tree{style: st, now: now}
+	for i := range s.Releases {
+		t.release(s, &s.Releases[i])
 	}
-	st.Defense, st.DefenseMessage = s.defense()
-	st.Needs, st.Summary = summaryOf(s, Findings(s, advisor{}, now))
-	if st.Release > 0 {
-		st.ReleasedBy = w.ReleasedBy()
-	}
-	current := s.current()
-	for i := range s.changes {
-		c := &s.changes[i]
-		st.Releases = append(st.Releases, s.release(c, c == current, now))
-	}
-	if current != nil {
-		st.ReleasedAt = unixTime(cmp.Or(current.Status.StartTimeUnix, current.Spec.CreateTimeUnix))
-	}
-	return st
-}
-
-// summaryOf says what is the matter with a workload, in words.
-func summaryOf(s *sight, findings []Finding) (Needs, string) {
-	var words []string
-	for i := range findings { // the most pressing first
-		if f := &findings[i]; f.Needs != NeedsNothing && f.Needs != NeedsNoWord && !slices.Contains(words, f.What) {
-			words = append(words, f.What)
+	for i := range s.Revisions {
+		if r := &s.Revisions[i]; !r.Current || len(s.Releases) == 0 {
+			t.pods(nil, r)
 		}
 	}
-	if len(words) > 0 {
-		return findings[0].Needs, strings.Join(words, ", ")
+	if len(t.roots) > 0 {
+		printf(w, "\n")
+		t.print(w)
 	}
-	c := s.current()
-	switch {
-	case c != nil && s.defended():
-		return NeedsNothing, stateOf(c.Status.Status)
-	case len(findings) > 0:
-		return NeedsNothing, findings[0].What
-	default:
-		return NeedsNothing, "nothing to say"
+	st.findings(w, s.Findings, now)
+	for _, missing := range s.Missing {
+		printf(w, "\n")
+		st.paragraph(w, "", markPlain.of(st, missing))
 	}
 }
 
-// defense says how far the workload is defended, and why not in full.
-func (s *sight) defense() (Defense, string) {
-	switch {
-	case s.enrolledKnown && !s.enrolled:
-		return DefenseNotEnrolled, "the namespace " + s.workload.Namespace + " is not enrolled"
-	case s.optedOut():
-		message := "its label " + v1alpha1.DefenseLabel + "=" + v1alpha1.DefenseDisabled + " takes it out of the defense"
-		if o, ok := defense.ParseOptOut(s.workload.Annotations[v1alpha1.OptedOutAnnotation]); ok {
-			message += "; " + o.Describe() + " at " + o.At.UTC().Format(time.RFC3339)
-		}
-		return DefenseOptedOut, message
-	case s.observedByOwner():
-		return DefenseObserved, "observed, because the " + s.workload.ObservingOwner() + " owns it"
-	case s.settings != nil && s.settings.Observe:
-		return DefenseObserved, "observed, as " + s.settings.ObservedBy + " says"
-	case s.saysObserving() && s.settings == nil:
-		return DefenseObserved, "observed, as its release says"
-	case !s.enrolledKnown:
-		return DefenseUnknown, "whether its namespace is enrolled is not known"
-	default:
-		return DefenseFull, ""
-	}
-}
-
-// saysObserving says that the record of the current release does.
-func (s *sight) saysObserving() bool {
-	c := s.current()
-	if c == nil {
-		return false
-	}
-	said := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionDefended)
-	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonObserving
-}
-
-func (s *sight) blocked() *Blocked {
-	since, blocked := s.workload.Labels[v1alpha1.SuspendLabel]
-	if !blocked {
-		return nil
-	}
-	seconds, _ := strconv.ParseInt(since, 10, 64) // without a time where a user set something else
-	b := &Blocked{Since: unixTime(seconds)}
-	_, b.StaleOverride = s.workload.Annotations[v1alpha1.OverrideStaleAnnotation]
-	version, release, _ := defense.ParseBlockedBy(s.workload.Annotations)
-	if version == "" {
-		b.ByUser = true
-		return b
-	}
-	b.Version, b.Release = version, defense.ParseRelease(release)
-	b.Because = s.whatFailed(b)
-	return b
-}
-
-// whatFailed says why the release failed that a block is because of.
-func (s *sight) whatFailed(b *Blocked) string {
-	for i := range s.changes {
-		c := &s.changes[i]
-		if c.Spec.Reversion != b.Version {
-			continue
-		}
-		if verified := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionVerified); verified != nil && verified.Status == metav1.ConditionFalse {
-			return cmp.Or(defense.Detail(verified), verified.Message)
-		}
-	}
-	for i := range s.changes {
-		for _, p := range s.changes[i].Status.PreviousReleases {
-			if p.Release == b.Release && p.Message != "" {
-				return p.Message
+// print prints the tree as a table.
+func (t *tree) print(w io.Writer) {
+	ascii := strings.NewReplacer("├", "|", "└", "`", "│", "|", "─", "-")
+	rows := [][]string{{"NAME", t.noMark() + "STATE", "AGE", "INFO"}}
+	for _, root := range t.roots {
+		for _, line := range strings.Split(strings.TrimSpace(root.String()), "\n") {
+			cells := strings.Split(strings.ReplaceAll(line, "\u00a0", " "), "\x00")
+			if t.ascii {
+				cells[0] = ascii.Replace(cells[0])
 			}
+			rows = append(rows, cells)
 		}
 	}
-	return ""
+	t.table(w, rows)
 }
 
-func (s *sight) paused() *Paused {
-	halted := s.workload.Annotations[v1alpha1.HaltedAnnotation]
-	switch {
-	case !s.workload.Paused:
-		return nil
-	case halted != "":
-		return &Paused{ByOperator: true, Version: halted, HaltedBy: s.workload.Words.HaltedBy}
-	default:
-		return &Paused{HaltedBy: s.workload.Words.HaltedBy}
+// add adds a line below another one, or at the top. Cells are clean, so that they contain no separator.
+func (t *tree) add(to treeprint.Tree, name string, m mark, state, age, info string) treeprint.Tree {
+	cells := []string{name, m.of(t.style, state), age, info}
+	for i := range cells {
+		cells[i] = strings.ReplaceAll(clean(cells[i]), "\x1b", own)
 	}
+	line := strings.Join(cells, "\x00")
+	if to == nil {
+		t.roots = append(t.roots, treeprint.NewWithRoot(line))
+		return t.roots[len(t.roots)-1]
+	}
+	return to.AddBranch(line)
 }
 
-func (s *sight) held() *Held {
-	hold := s.workload.Hold
-	if hold == nil || hold.Over {
-		return nil
+// release adds a release; below the current one all that belongs to it.
+func (t *tree) release(of *Status, c *v1alpha1.ChangeWorkload) {
+	s := &c.Status
+	parts := []string{t.version(c.Spec.Reversion)}
+	if s.ReleasedBy != "" {
+		parts = append(parts, "by "+t.who(s.ReleasedBy))
 	}
-	h := &Held{Release: hold.Release, Until: hold.Until}
-	if c := s.current(); c != nil {
-		if said := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionHeld); said != nil && said.Status == metav1.ConditionTrue {
-			h.Message = defense.Detail(said)
+	if s.Attempt > 1 {
+		parts = append(parts, fmt.Sprintf("attempt %d", s.Attempt))
+	}
+	if s.OverriddenBy != "" {
+		parts = append(parts, "override by "+s.OverriddenBy)
+	}
+	state, since := stateOf(s.Status), unixTime(cmp.Or(s.UpdateTimeUnix, c.Spec.CreateTimeUnix))
+	at := t.add(nil, fmt.Sprintf("release %d", c.Spec.Release), markOfState(state), state, t.since(since), strings.Join(append(parts, s.Images...), ", "))
+	if t.wide {
+		for i := range s.Conditions {
+			c := &s.Conditions[i]
+			t.add(at, c.Type, markPlain, string(c.Status), t.since(&c.LastTransitionTime), c.Reason+": "+c.Message)
 		}
 	}
-	return h
+	if c.UID != of.Releases[0].UID && !t.wide {
+		return
+	}
+	if s.OrderURL != "" {
+		t.add(at, "order", markPlain, string(s.OrderStage), "", s.OrderURL)
+	}
+	t.checks(at, s.Checks)
+	t.batches(at, of, c)
+	if len(of.Revisions) > 0 && of.Revisions[0].Current && of.Revisions[0].Version == c.Spec.Reversion {
+		t.pods(at, &of.Revisions[0])
+	}
 }
 
-func (s *sight) quarantined(now time.Time) (all []Quarantined) {
-	q := defense.ParseQuarantine(s.workload.Annotations, now)
-	for _, version := range defense.DeniedBy(s.workload.Labels, s.workload.Annotations, now).Quarantine {
-		of := Quarantined{Version: version}
-		if r, ok := q.Reason(version); ok {
-			of.Time, of.Until, of.Cause, of.Because = parsedTime(r.Time), parsedTime(r.Until), r.Cause, r.String()
-			of.Release, of.To, of.By = r.Release, r.To, r.By
-		}
-		all = append(all, of)
+// since is the age of something; empty where it is not known.
+func (t *tree) since(at *metav1.Time) string {
+	if at == nil {
+		return ""
 	}
-	return all
+	return age(t.now.Sub(at.Time))
 }
 
-// release tells of one release.
-func (s *sight) release(c *v1alpha1.ChangeWorkload, current bool, now time.Time) Release {
-	st := &c.Status
-	r := Release{
-		Name: c.Name, Number: c.Spec.Release, Attempt: st.Attempt, Version: c.Spec.Reversion, Current: current,
-		State: stateOf(st.Status), Since: unixTime(cmp.Or(st.UpdateTimeUnix, c.Spec.CreateTimeUnix)), Started: unixTime(cmp.Or(st.StartTimeUnix, c.Spec.CreateTimeUnix)),
-		Images: st.Images, ReleasedBy: st.ReleasedBy, OverriddenBy: st.OverriddenBy,
-		Passed: st.PassCount, Unverified: st.UnverifiedCount, Failed: st.FailCount, Checking: st.CheckingCount, Waiting: st.PreparingCount,
-		OrderStage: st.OrderStage, OrderURL: st.OrderURL, Checks: checksOf(st.Checks),
-	}
-	for i := range st.Conditions {
-		cond := &st.Conditions[i]
-		r.Conditions = append(r.Conditions, Condition{cond.Type, cond.Status, cond.Reason, cond.Message, timeOf(cond.LastTransitionTime.Time)})
-	}
-	if st.Folded != nil {
-		r.PassedBefore = st.Folded.PassCount
-	}
-	for _, b := range s.batches[c.UID] {
-		r.Batches = append(r.Batches, batchOf(b))
-	}
-	r.PodList = s.podsOf(c, current, now)
-	return r
-}
-
-func checksOf(checks []v1alpha1.CheckStatus) (told []Check) {
+// checks adds those that say something.
+func (t *tree) checks(to treeprint.Tree, checks []v1alpha1.CheckStatus) {
 	for i := range checks {
 		c := &checks[i]
-		of := Check{
-			Name: c.Name, Phase: cmp.Or(c.Phase, v1alpha1.CheckPending), Reason: c.Reason, Message: c.Message,
-			Observed: c.Mode == v1alpha1.ModeObserve, Background: c.Background,
-		}
-		if c.Deadline != nil {
-			of.Deadline = timeOf(c.Deadline.Time)
-		}
-		told = append(told, of)
-	}
-	return told
-}
-
-func batchOf(b *v1alpha1.ChangePod) Batch {
-	passed, failed := defense.BatchResults(b)
-	of := Batch{
-		Name: b.Name, Number: defense.BatchNumber(b), State: cmp.Or(string(b.Status.Status), "Init"), Message: b.Status.Message,
-		Pods: len(b.Spec.PodInfos), Done: b.Status.Status == v1alpha1.ChangePodExecuteDone, Checks: checksOf(b.Status.Checks), URL: b.Status.URL,
-	}
-	if of.Done {
-		of.Passed, of.Failed = len(passed), len(failed)
-	}
-	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionSubmitted); c != nil && c.Status == metav1.ConditionFalse && !of.Done {
-		of.NotSubmitted = c.Reason + ": " + c.Message
-	}
-	return of
-}
-
-// podsOf are the pods of a release: those with a result that counts and, where the
-// workload is at it, those that are there. Those that somebody has to look at come
-// first.
-func (s *sight) podsOf(c *v1alpha1.ChangeWorkload, current bool, now time.Time) []Pod {
-	results := s.results(c)
-	var pods []Pod
-	if current {
-		for i := range s.pods {
-			pod := podOf(&s.pods[i], c, results)
-			if s.settings != nil && pod.Verified == VerifiedUnready {
-				if _, left := s.pods[i].Finished(defense.FinishOf(s.workload, s.settings.Settings), now); left > 0 {
-					pod.FinishedAt = timeOf(now.Add(left))
-				}
-			}
-			pods = append(pods, pod)
-		}
-	}
-	for _, r := range c.Status.DefenseCheckFailPods {
-		there := slices.ContainsFunc(pods, func(p Pod) bool { return p.Name == r.Pod })
-		if !there {
-			pods = append(pods, Pod{Name: r.Pod, Gone: current, Verified: VerifiedFailed, Verdict: r.Verdict, Message: r.Message, Batch: results[r.UID].Batch})
-		}
-	}
-	rank := []Verification{VerifiedFailed, VerifiedUnready, VerifiedChecking, VerifiedWaiting, VerifiedNot, VerifiedPassed}
-	slices.SortStableFunc(pods, func(a, b Pod) int {
-		return cmp.Or(cmp.Compare(slices.Index(rank, a.Verified), slices.Index(rank, b.Verified)), -compareBool(a.Fails, b.Fails), compareBool(a.Ready, b.Ready), cmp.Compare(a.Name, b.Name))
-	})
-	return pods
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	default:
-		return -1
-	}
-}
-
-// results are those of the pods of a release, by UID.
-func (s *sight) results(c *v1alpha1.ChangeWorkload) map[string]Pod {
-	results := map[string]Pod{}
-	for _, b := range s.batches[c.UID] {
-		number := defense.BatchNumber(b)
-		if b.Status.Status != v1alpha1.ChangePodExecuteDone {
-			for _, info := range b.Spec.PodInfos {
-				results[info.UID] = Pod{Verified: VerifiedChecking, Batch: number}
-			}
+		phase := cmp.Or(c.Phase, v1alpha1.CheckPending)
+		m := markOfPhase(phase)
+		if m == markGood && !t.wide {
 			continue
 		}
-		passed, failed := defense.BatchResults(b)
-		for _, r := range passed {
-			results[r.UID] = Pod{Verified: VerifiedPassed, Verdict: r.Verdict, Message: r.Message, Batch: number}
+		info := strings.Trim(c.Reason+": "+c.Message, ": ")
+		if c.Mode == v1alpha1.ModeObserve {
+			info += " (in observe mode)"
 		}
-		for _, r := range failed {
-			results[r.UID] = Pod{Verified: VerifiedFailed, Verdict: r.Verdict, Message: r.Message, Batch: number}
+		if m == markWaits && c.Deadline != nil {
+			info = strings.Trim("at most "+age(c.Deadline.Sub(t.now))+" more, "+info, ", ")
 		}
+		t.add(to, c.Name, m, string(phase), "", info)
 	}
-	note := func(pods []v1alpha1.PodResult, verified Verification) {
-		for _, r := range pods {
-			if known, ok := results[r.UID]; !ok || verified == VerifiedFailed && known.Verified != VerifiedFailed && s.batches == nil {
-				results[r.UID] = Pod{Verified: verified, Verdict: r.Verdict, Message: r.Message}
+}
+
+func markOfPhase(phase v1alpha1.CheckPhase) mark {
+	switch phase {
+	case v1alpha1.CheckFailed:
+		return markBad
+	case v1alpha1.CheckPassed, v1alpha1.CheckSkipped:
+		return markGood
+	case v1alpha1.CheckPending, v1alpha1.CheckRunning, v1alpha1.CheckWatching:
+		return markWaits
+	default: // without a verdict
+		return markPlain
+	}
+}
+
+// hasPassed reports whether a batch and all its checks passed.
+func hasPassed(b *v1alpha1.ChangePod) bool {
+	return b.Status.Status == v1alpha1.ChangePodExecuteDone && !defense.BatchFails(b) && !slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
+		m := markOfPhase(c.Phase)
+		return m == markBad || m == markPlain
+	})
+}
+
+// batches adds those that have not passed, and how many have.
+func (t *tree) batches(to treeprint.Tree, of *Status, c *v1alpha1.ChangeWorkload) {
+	passed, pods, shown, left := 0, 0, 0, 0
+	if c.Status.Folded != nil {
+		pods = int(c.Status.Folded.PassCount)
+	}
+	watching := map[string]int{}
+	for _, b := range of.Batches {
+		switch {
+		case !isOwnedBy(b, c.UID):
+		case hasPassed(b) && !t.wide:
+			passed++
+			pods += len(b.Spec.PodInfos)
+			for _, c := range b.Status.Checks {
+				if c.Phase == v1alpha1.CheckWatching && c.Deadline != nil && c.Deadline.After(t.now) {
+					watching[c.Name]++
+				}
 			}
+		case shown >= maxChildren && !t.wide:
+			left++
+		default:
+			shown++
+			t.batch(to, b)
 		}
 	}
-	note(c.Status.DefenseCheckFailPods, VerifiedFailed)
-	note(c.Status.DefenseCheckPassPods, VerifiedPassed)
-	note(c.Status.DefenseCheckingPods, VerifiedChecking)
-	note(c.Status.DefensePreparingPods, VerifiedWaiting)
-	return results
+	if left > 0 {
+		t.add(to, countOf(left, "more batch", "more batches"), markPlain, "", "", "-o wide prints them")
+	}
+	if pods > 0 {
+		at := t.add(to, countOf(passed, "batch", "batches"), markGood, "passed", "", countOf(pods, "pod", "pods"))
+		for _, name := range slices.Sorted(maps.Keys(watching)) {
+			t.add(at, name, markWaits, string(v1alpha1.CheckWatching), "", countOf(watching[name], "batch", "batches"))
+		}
+	}
 }
 
-func podOf(p *defense.Pod, c *v1alpha1.ChangeWorkload, results map[string]Pod) Pod {
-	of, known := results[string(p.UID)]
-	if !known {
-		of.Verified = VerifiedUnready
-		if !defense.IsVerified(c.Status.Status) {
-			of.Verified = VerifiedNot
-		}
-	}
-	of.Name, of.Node, of.Ready, of.ReadySince = p.Name, p.Node, p.Ready, timeOf(p.ReadySince)
+func (t *tree) batch(to treeprint.Tree, b *v1alpha1.ChangePod) {
+	state, m, info := cmp.Or(string(b.Status.Status), "Init"), markWaits, countOf(len(b.Spec.PodInfos), "pod", "pods")
+	submitted := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionSubmitted)
+	_, failed := defense.BatchResults(b)
 	switch {
-	case p.Ended:
-		of.NotReady = "it has ended, and is replaced"
-	case p.Terminating:
-		of.NotReady = "it is being removed"
-	case p.Stuck != nil && !p.Ready:
-		of.NotReady, of.Fails = p.Stuck.String(), p.Stuck.Fails()
+	case state == string(v1alpha1.ChangePodExecuteDone) && len(failed) > 0:
+		state, m, info = "failed", markBad, fmt.Sprintf("%d of %s failed (%s)", len(failed), info, b.Status.Message)
+	case state == string(v1alpha1.ChangePodExecuteDone):
+		state, m = "passed", markGood
+	case submitted != nil && submitted.Status == metav1.ConditionFalse:
+		info += ", not submitted: " + submitted.Reason + ": " + submitted.Message
 	}
-	return of
+	t.checks(t.add(to, fmt.Sprintf("batch %d", defense.BatchNumber(b)), m, state, "", info), b.Status.Checks)
 }
 
-// short is as much of a version as is needed to know it again.
-func short(version string) string { return version[:min(len(version), 12)] }
-
-// releaseName names a release in a sentence.
-func releaseName(number int64, version string) string {
-	if number == 0 {
-		return "version " + short(version)
+// pods adds a revision with its pods: the most pressing first, and not many.
+func (t *tree) pods(to treeprint.Tree, r *Revision) {
+	ready, version := 0, ""
+	if !r.Current {
+		version = "earlier version " + t.version(r.Version)
 	}
-	return fmt.Sprintf("release %d (version %s)", number, short(version))
+	for i := range r.Pods {
+		if r.Pods[i].Ready {
+			ready++
+		}
+	}
+	of := t.add(to, cmp.Or(r.Name, "pods"), markPlain, fmt.Sprintf("%d/%d ready", ready, len(r.Pods)), "", version)
+	for i := range r.Pods {
+		if i >= maxChildren && !t.wide {
+			t.add(of, fmt.Sprintf("%d more", len(r.Pods)-i), markPlain, "", "", "-o wide prints them")
+			return
+		}
+		t.pod(of, &r.Pods[i])
+	}
+}
+
+func (t *tree) pod(to treeprint.Tree, p *Pod) {
+	states := map[Verification]string{
+		VerifiedFailed: "failed", VerifiedUnready: "not finished", VerifiedChecking: "being verified", VerifiedWaiting: "waits for a batch",
+		VerifiedNot: "not verified", VerifiedPassed: "passed", "": "earlier",
+	}
+	m := map[Verification]mark{VerifiedFailed: markBad, VerifiedPassed: markGood, VerifiedNot: markPlain, "": markPlain}[p.Verified]
+	if m == (mark{}) {
+		m = markWaits
+	}
+	var info []string
+	switch {
+	case p.Gone:
+		info = append(info, "gone")
+	case p.NotReady != "":
+		info = append(info, p.NotReady)
+	case !p.Ready:
+		info = append(info, "not Ready")
+	}
+	if p.Fails || p.Verified == VerifiedPassed && !p.Ready && !p.Gone {
+		m = markBad
+	}
+	if p.FinishedAt != nil {
+		info = append(info, "finished in "+age(p.FinishedAt.Sub(t.now)))
+	}
+	if p.Restarts > 0 {
+		info = append(info, countOf(int(p.Restarts), "restart", "restarts"))
+	}
+	if p.Batch > 0 {
+		info = append(info, fmt.Sprintf("batch %d", p.Batch))
+	}
+	if t.wide {
+		info = append(info, strings.Trim(p.Verdict+": "+p.Message, ": "), p.Node)
+	}
+	info = slices.DeleteFunc(info, func(part string) bool { return part == "" })
+	t.add(to, p.Name, m, states[p.Verified], t.since(p.Created), strings.Join(info, ", "))
+}
+
+// findings prints what is wrong, with next steps. What is as it should be is printed with -o wide.
+func (st style) findings(w io.Writer, all []Finding, now time.Time) {
+	pressing := slices.ContainsFunc(all, func(f Finding) bool { return f.pressing() })
+	for i := range all {
+		f := &all[i]
+		if f.Needs == NeedsNoWord && !st.wide {
+			continue
+		}
+		printf(w, "\n")
+		st.paragraph(w, "", markOf(f.Needs).of(st, f.Says))
+		for _, d := range f.Details {
+			st.paragraph(w, "  ", d)
+		}
+		facts := ""
+		if f.Since != nil {
+			facts = fmt.Sprintf("Since %s (%s ago). ", f.Since.UTC().Format("2006-01-02 15:04:05Z07:00"), age(now.Sub(f.Since.Time)))
+		}
+		if f.ReleasedBy != "" {
+			facts += "Released by " + st.who(f.ReleasedBy) + "."
+		}
+		if facts != "" {
+			st.paragraph(w, "  ", facts)
+		}
+		if len(f.Do) == 0 || pressing && !f.pressing() && !st.wide {
+			continue
+		}
+		printf(w, "  Next steps:\n")
+		for _, d := range f.Do {
+			printf(w, "    %s\n", st.bold(d.Command))
+			st.paragraph(w, "      ", capital(d.Does)+".")
+		}
+	}
 }

@@ -121,7 +121,7 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 	if err != nil {
 		return err
 	}
-	inForce, known, err := c.inForceFor(ctx, api, f.operator, s.w)
+	inForce, known, err := c.inForceFor(ctx, api, f.operator, s.workload)
 	if err != nil {
 		return err
 	}
@@ -166,12 +166,12 @@ func (c *changer) tellLasting(t target, policies []types.NamespacedName) {
 }
 
 // correctedNow is what a correction changes of the current release as it is now.
-func (c *changer) correctedNow(ctx context.Context, api client.Client, s *situation, f verdictFlags) (*v1alpha1.ChangeWorkload, *corrected, error) {
-	changes, err := releasesOf(ctx, api, s.target, s.w.UID)
+func (c *changer) correctedNow(ctx context.Context, api client.Client, s *snapshot, f verdictFlags) (*v1alpha1.ChangeWorkload, *corrected, error) {
+	changes, err := releasesOf(ctx, api, s.target, s.workload.UID)
 	if err != nil {
 		return nil, nil, err
 	}
-	change := cluster.CurrentRelease(s.w, changes)
+	change := cluster.CurrentRelease(s.workload, changes)
 	if change == nil {
 		return nil, nil, remedy(fmt.Errorf("%s has no release that is verified", s.target), "see "+c.command(s.target, "status"))
 	}
@@ -199,7 +199,7 @@ func (c *changer) correctedNow(ctx context.Context, api client.Client, s *situat
 // at the same moment: what was not told then, it does not write. It returns the release as
 // it decided on it, and what it decided.
 func writeVerdicts(
-	ctx context.Context, api client.Client, s *situation, f verdictFlags, change *v1alpha1.ChangeWorkload, done *corrected, dryRun []string,
+	ctx context.Context, api client.Client, s *snapshot, f verdictFlags, change *v1alpha1.ChangeWorkload, done *corrected, dryRun []string,
 ) (*v1alpha1.ChangeWorkload, *corrected, error) {
 	told, first := done.Lines, true
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
@@ -217,7 +217,7 @@ func writeVerdicts(
 // correctedAgain is what is left of a correction that was told, of the release as it is
 // by now.
 func correctedAgain(
-	ctx context.Context, api client.Client, s *situation, f verdictFlags, change *v1alpha1.ChangeWorkload, told []string,
+	ctx context.Context, api client.Client, s *snapshot, f verdictFlags, change *v1alpha1.ChangeWorkload, told []string,
 ) (*v1alpha1.ChangeWorkload, *corrected, error) {
 	batches, err := batchesOf(ctx, api, s.target, change)
 	if err != nil {
@@ -293,7 +293,7 @@ func patchStatus(ctx context.Context, api client.Client, o client.Object, status
 }
 
 // awaitVerdict waits until the release is as its verdicts say.
-func (c *changer) awaitVerdict(ctx context.Context, api client.WithWatch, s *situation, f verdictFlags, change *v1alpha1.ChangeWorkload, stillFails bool) error {
+func (c *changer) awaitVerdict(ctx context.Context, api client.WithWatch, s *snapshot, f verdictFlags, change *v1alpha1.ChangeWorkload, stillFails bool) error {
 	now := &v1alpha1.ChangeWorkload{}
 	watch := &watcher{api: api, timeout: f.timeout, trouble: c.tellTrouble, what: []watched{{&v1alpha1.ChangeWorkloadList{}, recordsOf(s.target)}}}
 	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
@@ -335,7 +335,7 @@ func failureOf(s *v1alpha1.ChangeWorkloadStatus) string {
 }
 
 // tellBlock says whether releases are blocked now.
-func (c *changer) tellBlock(ctx context.Context, api client.Client, s *situation) error {
+func (c *changer) tellBlock(ctx context.Context, api client.Client, s *snapshot) error {
 	stored, err := s.read(ctx, api)
 	if err != nil {
 		return err
@@ -350,13 +350,4 @@ func (c *changer) tellBlock(ctx context.Context, api client.Client, s *situation
 	}
 	printf(c.Out, "%s: releases are not blocked\n", s.target)
 	return nil
-}
-
-// unixText is a time that a label holds in Unix seconds.
-func unixText(value string) string {
-	var seconds int64
-	if _, err := fmt.Sscan(value, &seconds); err != nil {
-		return value
-	}
-	return time.Unix(seconds, 0).UTC().Format(time.RFC3339)
 }

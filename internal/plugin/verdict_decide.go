@@ -24,7 +24,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -75,14 +74,6 @@ func (c *correction) correct(change *v1alpha1.ChangeWorkload, batches []v1alpha1
 	}
 	done.Left = leftFailing(done, change, batches)
 	return done, nil
-}
-
-// stateName is a state for people.
-func stateName(s v1alpha1.ChangeWorkloadStatusType) string {
-	if s == v1alpha1.ChangeWorkloadInit {
-		return "Init"
-	}
-	return string(s)
 }
 
 // correctPods changes results of batches.
@@ -177,24 +168,6 @@ func (c *correction) withResults(b *v1alpha1.ChangePod, pods []v1alpha1.PodInfo)
 	}
 	b.Status.Message = v1alpha1.ChangePodMessagePostFinish
 	return b
-}
-
-// failingPolicies are the policies whose checks failed batches. They fail the next batch as
-// well, where they find the same.
-func failingPolicies(batches []*v1alpha1.ChangePod) (policies []types.NamespacedName) {
-	for _, b := range batches {
-		for i := range b.Status.Checks {
-			c := &b.Status.Checks[i]
-			names := strings.Split(c.Name, "/")
-			if c.Phase != v1alpha1.CheckFailed || c.Mode == v1alpha1.ModeObserve || len(names) != 3 {
-				continue
-			}
-			if p := (types.NamespacedName{Namespace: names[0], Name: names[1]}); !slices.Contains(policies, p) {
-				policies = append(policies, p)
-			}
-		}
-	}
-	return policies
 }
 
 // correctRelease passes what fails the release as a whole.

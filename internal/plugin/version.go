@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -61,8 +61,6 @@ type ServerVersion struct {
 	Namespace string `json:"namespace"`
 	// Images of its Deployments.
 	Images []string `json:"images,omitempty"`
-	// Kinds says which of its kinds are served, as resource.group/version.
-	Kinds []string `json:"kinds,omitempty"`
 }
 
 // managerLabels select the Deployment of the operator, however it was installed.
@@ -70,33 +68,32 @@ var managerLabels = client.MatchingLabels{"control-plane": "controller-manager",
 
 func versionCommand(c *connection) *cobra.Command {
 	var only bool
-	var output, operator string
+	var operator string
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of this program and of the operator",
 		Long: strings.TrimSpace(`
 Print the version of this program, and of the operator in the cluster: the image of its
-Deployment, and the kinds that the API server serves. A warning says what does not go
-together.`),
+Deployment. A warning says when they do not go together.`),
 		Example: `  kubectl altershield version
   kubectl altershield version --client -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{"", "json", "yaml"}, output) {
-				return remedy(fmt.Errorf("--output=%s is not known", output), "give json or yaml")
-			}
-			return c.version(cmd.Context(), only, operator, output)
-		},
+	}
+	o := newOutput(cmd, "", "")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		p, err := o.printer()
+		if err != nil {
+			return err
+		}
+		return c.version(cmd.Context(), only, operator, p)
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&only, "client", false, "only this program; needs no cluster")
-	flags.StringVarP(&output, "output", "o", "", "json or yaml")
 	addOperatorNamespace(flags, &operator)
-	completeFlag(cmd, "output", fixed("json", "yaml"))
 	return cmd
 }
 
-func (c *connection) version(ctx context.Context, only bool, operator, output string) error {
+func (c *connection) version(ctx context.Context, only bool, operator string, p printers.ResourcePrinter) error {
 	v := Versions{Client: ClientVersion{
 		Version: c.Version, Commit: c.Commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}}
@@ -107,18 +104,14 @@ func (c *connection) version(ctx context.Context, only bool, operator, output st
 			v.Warnings = skew(c.Version, v.Server)
 		}
 	}
-	if output != "" {
-		if err := printStructured(c.Out, output, v); err != nil {
-			return err
-		}
-		return failed
+	if p != nil {
+		return errors.Join(printObject(c.Out, p, v), failed)
 	}
 	printf(c.Out, "client: %s (commit %s, %s, %s)\n", v.Client.Version, v.Client.Commit, v.Client.Go, v.Client.Platform)
 	if failed != nil || only {
 		return failed
 	}
 	printf(c.Out, "operator: %s, in %s\n", cmp.Or(strings.Join(v.Server.Images, ", "), "no Deployment of it that you may read"), v.Server.Namespace)
-	printf(c.Out, "kinds: %s\n", cmp.Or(strings.Join(v.Server.Kinds, ", "), "none"))
 	for _, warning := range v.Warnings {
 		printf(c.ErrOut, "warning: %s\n", warning)
 	}
@@ -133,18 +126,12 @@ func (c *connection) serverVersion(ctx context.Context, operator string) (*Serve
 	}
 	operator = operatorIn(ctx, api, operator)
 	v := &ServerVersion{Namespace: operator}
-	for _, kind := range []string{"ChangeWorkload", "ChangePod", "OpsConfigInfo", "DefensePolicy"} {
-		mapping, err := api.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: kind}, v1alpha1.GroupVersion.Version)
-		switch {
-		case meta.IsNoMatchError(err):
-		case err != nil:
-			return nil, fmt.Errorf("look for the kind %s: %w", kind, err)
-		default:
-			v.Kinds = append(v.Kinds, mapping.Resource.Resource+"."+mapping.Resource.Group+"/"+mapping.Resource.Version)
-		}
-	}
-	if len(v.Kinds) == 0 {
+	_, err = api.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "ChangeWorkload"}, v1alpha1.GroupVersion.Version)
+	switch {
+	case meta.IsNoMatchError(err):
 		return nil, remedy(errors.New("the operator is not installed in this cluster"), "install it, or choose another cluster with --context")
+	case err != nil:
+		return nil, fmt.Errorf("look for the kind ChangeWorkload: %w", err)
 	}
 	var deployments appsv1.DeploymentList
 	switch err := api.List(ctx, &deployments, client.InNamespace(operator), managerLabels); {
@@ -176,9 +163,6 @@ func skew(own string, server *ServerVersion) (warnings []string) {
 		if mine.Major() != theirs.Major() || mine.Minor() != theirs.Minor() {
 			warnings = append(warnings, fmt.Sprintf("this program is %s, and the operator %s: what one of them does not know is left away; use a program of the operator's minor version", own, tag))
 		}
-	}
-	if len(server.Kinds) < 4 {
-		warnings = append(warnings, "kinds of the operator are missing: update them with those of its release")
 	}
 	return warnings
 }

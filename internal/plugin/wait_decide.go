@@ -440,23 +440,6 @@ func conditionText(s *v1alpha1.ChangeWorkloadStatus, kind, otherwise string) str
 	return otherwise
 }
 
-// describeResult is a verdict on a pod in one line.
-func describeResult(r *v1alpha1.PodResult) string {
-	parts := []string{"pod " + r.Pod, cmp.Or(r.Verdict, defense.VerdictPass)}
-	if r.Message != "" {
-		parts = append(parts, r.Message)
-	}
-	return strings.Join(parts, ": ")
-}
-
-// count is a number of things.
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // progressLine is a line about the progress of a release. Key tells it from others: it is
 // told again when its text changes.
 type progressLine struct{ Key, Text string }

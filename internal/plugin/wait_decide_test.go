@@ -551,26 +551,3 @@ func TestProgress(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
-
-func TestDecideRollout(t *testing.T) {
-	for name, tt := range map[string]struct {
-		workload *defense.Workload
-		want     ending
-	}{
-		"complete": {&defense.Workload{UID: "w", Rollout: defense.Rollout{Complete: true}}, endedSuccess},
-		"stuck":    {&defense.Workload{UID: "w", Rollout: defense.Rollout{Stuck: true}}, endedSuspend},
-		"goes on":  {&defense.Workload{UID: "w"}, goesOn},
-		"partitioned, which kubectl calls done": {
-			&defense.Workload{UID: "w", Replicas: 5, Stopping: defense.Stopping{Partition: 3}, Rollout: defense.Rollout{Partitioned: true}}, endedSuccess},
-		"a partition that the pods are not at yet": {&defense.Workload{UID: "w", Replicas: 5, Stopping: defense.Stopping{Partition: 3}}, goesOn},
-		"replaced on delete":                       {&defense.Workload{UID: "w", Stopping: defense.Stopping{Paused: true, OnDelete: true}}, goesOn},
-		"halted":                                   {&defense.Workload{UID: "w", Stopping: defense.Stopping{Paused: true}}, goesOn},
-		"gone":                                     {nil, endedCanceled},
-		"another one":                              {&defense.Workload{UID: "x", Rollout: defense.Rollout{Complete: true}}, endedCanceled},
-		"being delete":                             {&defense.Workload{UID: "w", Deleting: true}, endedCanceled},
-	} {
-		if got := decideRollout(tt.workload, "w"); got.Ending != tt.want {
-			t.Errorf("%s: %q, want %q", name, got.Ending, tt.want)
-		}
-	}
-}

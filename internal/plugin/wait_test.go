@@ -111,7 +111,7 @@ func slippedCluster(t *testing.T, stored *unstructured.Unstructured, enrolled, c
 	rs.Spec.Template = d.Spec.Template
 	return fake.NewClientBuilder().WithScheme(Scheme()).WithReturnManagedFields().WithObjects(stored, ns, rs).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			if _, is := o.(*corev1.Namespace); is && forbidden == "namespaces" {
+			if o.GetObjectKind().GroupVersionKind().Kind == "Namespace" && forbidden == "namespaces" {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: forbidden}, key.Name, errors.New("dev may not read it"))
 			}
 			return c.Get(ctx, key, o, opts...)
@@ -139,11 +139,6 @@ func TestSlippedSince(t *testing.T) {
 	}
 	known := metav1.Condition{Type: v1alpha1.DefendsConditionPrefix + "StatefulSet", Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown, LastTransitionTime: upgraded}
 	set := appsv1.SchemeGroupVersion.WithKind("StatefulSet")
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
-	ns.ManagedFields = []metav1.ManagedFieldsEntry{{
-		Manager: "kubectl", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &metav1.Time{Time: enrolled}, FieldsType: "FieldsV1",
-		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + v1alpha1.EnrolledLabel + `":{}}}}`),
-	}}
 	for name, tt := range map[string]struct {
 		kind     schema.GroupVersionKind
 		settings []client.Object
@@ -155,7 +150,7 @@ func TestSlippedSince(t *testing.T) {
 		"the setting cannot be read": {set, nil, enrolled},
 	} {
 		api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(tt.settings...).Build()
-		s := &situation{namespace: ns, w: &defense.Workload{GVK: tt.kind}}
+		s := &snapshot{defendedSince: enrolled, workload: &defense.Workload{GVK: tt.kind}}
 		if got := slippedSince(t.Context(), api, s); !got.Equal(tt.want) {
 			t.Errorf("%s: since %s, want %s", name, got, tt.want)
 		}

@@ -115,10 +115,8 @@ func BenchmarkStatus(b *testing.B) {
 	}{
 		{"status -A", fmt.Sprintf("%d workloads in all namespaces: %d need attention, %d are fine.", all, blocked, all-blocked)},
 		{"status -A --all", fmt.Sprintf("%d workloads in all namespaces", all)},
-		{"explain -A", "blocked"},
 		{"status -n " + namespaces[0], fmt.Sprintf("%d workloads in %s: %d needs attention", workloadsPerStatus, namespaces[0], blockedPerNamespace)},
 		{"status deployment/d07 -n " + namespaces[0], "deployment/d07"},
-		{"explain deployment/d07 -n " + namespaces[0], "deployment/d07"},
 		{"history deployment/d07 -n " + namespaces[0], "deployment/d07"},
 	} {
 		b.Run(strings.ReplaceAll(bench.args, namespaces[0], "NAMESPACE"), func(b *testing.B) {

@@ -76,11 +76,11 @@ func (n *native) finished() (pod string) {
 		if err := json.Unmarshal([]byte(n.told("status", n.named, "-o", "json")), &st); err != nil {
 			return err
 		}
-		if len(st.Releases) == 0 || st.Releases[0].Version != st.Version {
+		if len(st.Releases) == 0 || st.Releases[0].Spec.Reversion != st.Version {
 			return errors.New("the release is not recorded")
 		}
-		for _, p := range st.Releases[0].PodList {
-			if p.Batch > 0 {
+		for _, p := range st.Revisions[0].Pods {
+			if p.Batch > 0 && st.Revisions[0].Current {
 				pod = p.Name
 				return nil
 			}
@@ -90,15 +90,15 @@ func (n *native) finished() (pod string) {
 	return pod
 }
 
-// follows runs the command that explain advises, which contains this.
+// follows runs the command of the next steps that contains this.
 func (n *native) follows(want string) {
 	n.Helper()
 	var advised string
-	n.until("explain advises "+want, func() error {
+	n.until("status advises "+want, func() error {
 		_, commands := n.explained(n.named)
 		i := slices.IndexFunc(commands, func(command string) bool { return strings.Contains(command, want) })
 		if i < 0 {
-			return fmt.Errorf("explain advises %q", commands)
+			return fmt.Errorf("status advises %q", commands)
 		}
 		advised = commands[i]
 		return nil
@@ -126,7 +126,7 @@ func TestStatefulSet(t *testing.T) {
 	}
 	n.acts([]string{"verdict", "fail", "sts/db", "--pod", "db-2", "-m", "find error"}, "pod db-2: fail", "release 2 is Suspend")
 	n.ends(2, "statefulset/db")
-	n.says([]string{"status", "db"}, "blocked, halted", "the operator halted the rollout (partition 2147483647)", "db-2")
+	n.says([]string{"status", "db"}, "blocked, halted", "The operator halted the rollout (partition 2147483647)", "db-2")
 	n.says([]string{"status"}, "statefulset/db")
 	n.acts([]string{"history", "sts/db"}, "busybox:2", "busybox:1")
 	n.acts([]string{"resume", "sts/db"})
@@ -145,7 +145,6 @@ func TestStatefulSet(t *testing.T) {
 	n.says([]string{"status", "sts/db"}, "quarantine")
 	n.acts([]string{"enroll", "sts/db", "--mode=off"}, "statefulset/db")
 	n.ends(6, "sts/db")
-	n.ends(0, "sts/db", "--not-defended=rollout")
 	n.acts([]string{"enroll", "sts/db"}, "statefulset/db")
 
 	n.kubectl("create", "deployment", "db", "--image=busybox", "--replicas=0")
@@ -168,7 +167,7 @@ func TestDaemonSet(t *testing.T) {
 	n.releases("busybox:2")
 	n.acts([]string{"verdict", "fail", "ds/db", "--pod", n.finished(), "-m", "find error"}, ": fail", "release 2 is Suspend")
 	n.ends(2, "ds/db")
-	n.says([]string{"status", "db"}, "blocked, halted", "the operator halted the rollout (updateStrategy OnDelete)")
+	n.says([]string{"status", "db"}, "blocked, halted", "The operator halted the rollout (updateStrategy OnDelete)")
 	if got := n.field(".spec.updateStrategy.type"); got != "OnDelete" {
 		t.Errorf("updateStrategy is %s", got)
 	}
@@ -178,6 +177,6 @@ func TestDaemonSet(t *testing.T) {
 		t.Errorf("after the repair updateStrategy is %s", got)
 	}
 	n.acts([]string{"enroll", "ds/db", "--mode=observe"}, "daemonset/db")
-	n.says([]string{"status", "ds/db"}, "observed")
+	n.says([]string{"status", "ds/db"}, "in observe mode")
 	n.acts([]string{"enroll", "ds/db", "--mode=enforce"}, "daemonset/db")
 }

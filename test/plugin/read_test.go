@@ -42,15 +42,10 @@ func (p *place) status(name string) (st plugin.Status) {
 	return st
 }
 
-// explained are the codes of what explain NAME finds that somebody, or time, is needed
-// for, and the commands that it advises first.
+// explained are the codes of what status NAME finds that a person, or time, is needed for, and the commands of the next steps.
 func (p *place) explained(name string) (codes, commands []string) {
 	p.Helper()
-	var e plugin.Explanation
-	if err := json.Unmarshal([]byte(p.told("explain", name, "-o", "json")), &e); err != nil {
-		p.Fatal(err)
-	}
-	for _, f := range e.Findings {
+	for _, f := range p.status(name).Findings {
 		if f.Needs != plugin.NeedsAttention && f.Needs != plugin.NeedsTime {
 			continue
 		}
@@ -66,10 +61,14 @@ func TestBlocked(t *testing.T) {
 	p := begin(t, true)
 	pod := p.blocked("sleep")
 	p.says([]string{"status", "sleep"},
-		"✖ deployment/sleep in "+p.namespace+": blocked", "pods        3 desired, 3 updated, 3 ready", "because release 2 failed: pod "+pod+": fail: find error",
-		"├─ ✖ Verified PodFailed", "├─ ✖ batch", "1 of 1 pod failed", "✔ 2 batches passed, with 2 pods", "✖ pod "+pod)
+		"✖ deployment/sleep in "+p.namespace+": blocked", "Pods:     3 desired, 3 updated, 3 ready", "1 of 1 pod failed", "✔ passed", "2 pods", "3/3 ready", pod,
+		"✖ Releases are blocked, because release 2", "\n  pod "+pod+": fail: find error\n", "Next steps:\n    kubectl altershield override deployment/sleep")
+	out := p.told("status", "sleep")
+	if n := strings.Count(out, "find error"); n != 1 {
+		t.Errorf("it says %d times what is wrong:\n%s", n, out)
+	}
 	st := p.status("sleep")
-	if st.Blocked == nil || st.Blocked.Release != 2 || st.Needs != plugin.NeedsAttention || st.Releases[0].State != "Suspend" || st.ReleasedBy != "admin" {
+	if st.Blocked == nil || st.Blocked.Release != 2 || st.Needs != plugin.NeedsAttention || st.Releases[0].Status.Status != "Suspend" || st.ReleasedBy != "admin" {
 		t.Errorf("for programs it is %+v", st)
 	}
 	codes, commands := p.explained("sleep")
@@ -85,9 +84,18 @@ func TestBlocked(t *testing.T) {
 	if diff := cmp.Diff(want, commands); diff != "" {
 		t.Errorf("advised (-want +got):\n%s", diff)
 	}
-	p.says([]string{"status"}, "✖ deployment/sleep   blocked", "admin", "find error", "1 workload in "+p.namespace+": 1 needs attention.")
-	p.says([]string{"explain"}, "deployment/sleep in "+p.namespace+": blocked", "the newest version that succeeded")
-	p.says([]string{"history", "sleep"}, "✖ 2 (now)", "✔ 1 ", "busybox:1", "goes there: kubectl altershield rollback deployment/sleep"+in)
+	for _, args := range [][]string{{"status"}, {"explain"}, {}} {
+		p.says(args, "✖ deployment/sleep  blocked", "admin", "find error", "1 workload in "+p.namespace+": 1 needs attention.")
+	}
+	p.says([]string{"history", "sleep"}, "✖ 2 (now)", "✔ 1 ", "busybox:1", "To go to the next one: kubectl altershield rollback deployment/sleep"+in)
+	for args, want := range map[string]string{
+		"status -o name": "deployment.apps/sleep\n", "status sleep -o name": "deployment.apps/sleep\n", "history sleep -o name": "deployment.apps/sleep\n",
+		"status sleep -o jsonpath={.summary}": "blocked\n", "status -o jsonpath={.items[*].what}": "blocked\n", "history sleep -o jsonpath={.releases[0].status}": "Suspend\n",
+	} {
+		if got := p.told(strings.Fields(args)...); got != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
 }
 
 func TestHeld(t *testing.T) {
@@ -96,9 +104,9 @@ func TestHeld(t *testing.T) {
 	p.reaches("sleep", v1alpha1.ChangeWorkloadSuccess)
 	p.kubectl("annotate", "deployment", "sleep", v1alpha1.SettingAnnotationPrefix+"holding=every")
 	p.release("sleep", "busybox:2")
-	p.says([]string{"status", "sleep"}, "held        for ", "◷ deployment/sleep in "+p.namespace+": held")
-	p.says([]string{"explain", "sleep"}, "The rollout waits for the verdicts on its pods", "kubectl altershield resume deployment/sleep -n "+p.namespace)
-	p.says([]string{"status"}, "⏸ deployment/sleep   held", "1 waits.")
+	p.says([]string{"status", "sleep"}, "◷ deployment/sleep in "+p.namespace+": held", "The rollout waits for the verdicts on its pods",
+		"kubectl altershield resume deployment/sleep -n "+p.namespace)
+	p.says([]string{"status"}, "⏸ deployment/sleep  held", "1 waits.")
 }
 
 func TestRolledBack(t *testing.T) {
@@ -107,7 +115,7 @@ func TestRolledBack(t *testing.T) {
 	p.kubectl("annotate", "deployment", "sleep", v1alpha1.SettingAnnotationPrefix+"rollback=after=2s")
 	good := p.reaches("sleep", v1alpha1.ChangeWorkloadSuccess)
 	p.release("sleep", "busybo")
-	p.says([]string{"status", "sleep"}, "rolled back", "quarantine", "release 3, ", "by the operator", "release 2, Rollback")
+	p.says([]string{"status", "sleep"}, "rolled back", "quarantine", "release 3", "by the operator", "✖ Rollback")
 	p.reaches("sleep", v1alpha1.ChangeWorkloadSuccess)
 	codes, commands := p.explained("sleep")
 	if diff := cmp.Diff([]string{"RolledBack"}, codes); diff != "" {
@@ -127,7 +135,7 @@ func TestRolledBack(t *testing.T) {
 	}
 	var got []string
 	for _, r := range h.Releases {
-		got = append(got, fmt.Sprint(r.Number, " ", r.State, " ", strings.Join(r.Images, ","), " ", r.Current))
+		got = append(got, fmt.Sprint(r.Release, " ", r.Status, " ", strings.Join(r.Images, ","), " ", r.Current))
 	}
 	if diff := cmp.Diff([]string{"3 Success busybox:1 true", "2 Rollback busybo false", "1 Success busybox:1 false"}, got); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)
@@ -140,13 +148,13 @@ func TestRolledBack(t *testing.T) {
 func TestNotDefended(t *testing.T) {
 	p := begin(t, false)
 	p.deploy("sleep", 1, "busybox:1")
-	p.says([]string{"explain", "sleep"}, "is not enrolled", "kubectl altershield enroll "+p.namespace)
+	p.says([]string{"status", "sleep"}, "is not enrolled", "kubectl altershield enroll "+p.namespace)
 	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not defended.", "To begin: kubectl altershield enroll "+p.namespace+" --mode=observe")
 	p.enroll()
-	p.says([]string{"explain", "sleep"}, "baseline")
+	p.says([]string{"status", "sleep"}, "baseline")
 	p.kubectl("label", "deployment", "sleep", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
 	p.says([]string{"status", "deploy/sleep"}, ": opted out")
-	p.says([]string{"explain", "deployments.apps", "sleep"}, "kubectl altershield enroll deployment/sleep -n "+p.namespace)
+	p.says([]string{"status", "deployments.apps", "sleep"}, "kubectl altershield enroll deployment/sleep -n "+p.namespace)
 }
 
 func TestObserved(t *testing.T) {
@@ -156,11 +164,11 @@ func TestObserved(t *testing.T) {
 	p.kubectl("annotate", "deployment", "sleep", v1alpha1.SettingAnnotationPrefix+"observe=enabled")
 	p.release("sleep", "busybox:2")
 	p.reaches("sleep", v1alpha1.ChangeWorkloadSuccess)
-	p.says([]string{"status", "sleep"}, "defense     observed")
+	p.says([]string{"status", "sleep"}, "Defense:  in observe mode")
 	p.fail("sleep", "find error")
-	p.says([]string{"explain", "sleep"}, "failed, not blocked", "in observe mode", "kubectl set image deployment/sleep main=IMAGE -n "+p.namespace)
-	p.says([]string{"explain", "sleep", "-o", "wide"}, "kubectl altershield enroll deployment/sleep --mode=enforce -n "+p.namespace)
-	p.says([]string{"status"}, "✖ deployment/sleep   failed, not blocked", "1 is in observe mode.")
+	p.says([]string{"status", "sleep"}, "failed, not blocked", "in observe mode", "kubectl set image deployment/sleep main=IMAGE -n "+p.namespace)
+	p.says([]string{"status", "sleep", "-o", "wide"}, "kubectl altershield enroll deployment/sleep --mode=enforce -n "+p.namespace)
+	p.says([]string{"status"}, "✖ deployment/sleep  failed, not blocked", "1 is in observe mode.")
 }
 
 // What is watched goes on when watches expire, and ends when it is interrupted.
@@ -180,7 +188,7 @@ func TestWatch(t *testing.T) {
 	}()
 	p.until("it is shown", func() error { return contains(out.String(), ": Success") })
 	p.release("sleep", "busybox:2")
-	p.until("the next release is shown", func() error { return contains(out.String(), "release 2, Success") })
+	p.until("the next release is shown", func() error { return contains(out.String(), "release 2        ✔ Success") })
 	broken.mu.Lock()
 	if len(broken.seen) == 0 {
 		t.Error("no watch expired")
@@ -192,7 +200,7 @@ func TestWatch(t *testing.T) {
 	if code := <-ended; code != 0 || errOut.String() != "" {
 		t.Errorf("it ended with %d: %s", code, errOut.String())
 	}
-	if n := strings.Count(out.String(), "release 2, Success"); n > 6 {
+	if n := strings.Count(out.String(), "release 2        ✔ Success"); n > 6 {
 		t.Errorf("the same is shown %d times:\n%s", n, out.String())
 	}
 }
@@ -239,7 +247,7 @@ func TestErrors(t *testing.T) {
 	}{
 		"no such name":     {[]string{"status", "nothing"}, "there is no workload nothing in the namespace " + p.namespace + "\n  choose the namespace with -n"},
 		"no such workload": {[]string{"status", "sts/nothing"}, "there is no statefulset/nothing in the namespace " + p.namespace + "\n  choose the namespace with -n"},
-		"no such kind":     {[]string{"explain", "job/sleep"}, `"job" is no kind of workload that is defended`},
+		"no such kind":     {[]string{"status", "job/sleep"}, `"job" is no kind of workload that is defended`},
 		"no such format":   {[]string{"status", "-o", "csv"}, "-o csv is no format"},
 	}
 	for name, tt := range tests {
@@ -283,7 +291,7 @@ func TestRights(t *testing.T) {
 		t.Errorf("everywhere: exit code %d\n%s%s", code, out, errOut)
 	}
 	out, errOut, code = p.runWith(t.Context(), nil, "status", "-n", p.namespace, "--as", "reader")
-	if code != 0 || !strings.Contains(out, "✖ deployment/sleep   blocked") || !strings.Contains(out, "which policies are accepted is not told") {
+	if code != 0 || !strings.Contains(out, "✖ deployment/sleep  blocked") || !strings.Contains(out, "which policies are accepted is not told") {
 		t.Errorf("in the namespace: exit code %d\n%s%s", code, out, errOut)
 	}
 }

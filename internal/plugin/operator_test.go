@@ -168,7 +168,7 @@ func TestInForceFor(t *testing.T) {
 			c, _ := testConnection(t)
 			says := &strings.Builder{}
 			c.ErrOut = says
-			got, known, err := c.inForceFor(t.Context(), tt.api, tt.given, situationOf(t, nil).w)
+			got, known, err := c.inForceFor(t.Context(), tt.api, tt.given, situationOf(t, nil).workload)
 			if err != nil || got.Observe != tt.wantObserve || known != tt.wantKnown {
 				t.Errorf("observe %t, known %t: %v", got.Observe, known, err)
 			}
@@ -220,25 +220,24 @@ func TestKnowsOwners(t *testing.T) {
 					t.Errorf("%s: %+v, want observe %t because of %q", who, in, tt.want, tt.wantBy)
 				}
 			}
-			e := &eyes{kinds: workload.Defended(), operator: operator}
+			c, out := testConnection(t)
+			c.Now = func() time.Time { return testNow }
 			sts := target{kind: workload.StatefulSet{}, key: client.ObjectKeyFromObject(objects[0])}
-			s, err := e.look(t.Context(), newReader(api, api.Scheme()), sts)
+			s, err := c.look(t.Context(), api, operator, sts)
 			if err != nil {
 				t.Fatal(err)
 			}
 			is("a look at one", s.settings)
-			all, err := e.census(t.Context(), newReader(api, api.Scheme()), "shop", false)
-			if err != nil || len(all.sights) != 1 {
-				t.Fatalf("%d workloads, %v", len(all.sights), err)
+			all, err := c.census(t.Context(), api, operator, "shop")
+			if err != nil || len(all.snapshots) != 1 {
+				t.Fatalf("%d workloads, %v", len(all.snapshots), err)
 			}
-			is("a look at all", all.sights[0].settings)
-			c, out := testConnection(t)
-			c.Now = func() time.Time { return testNow }
-			changed, err := c.observeTarget(t.Context(), api, sts)
+			is("a look at all", all.snapshots[0].settings)
+			changed, err := c.read(t.Context(), api, sts)
 			if err != nil {
 				t.Fatal(err)
 			}
-			in, known, err := c.inForceFor(t.Context(), api, "", changed.w)
+			in, known, err := c.inForceFor(t.Context(), api, "", changed.workload)
 			if err != nil || !known {
 				t.Fatalf("known %t, %v", known, err)
 			}
@@ -249,13 +248,13 @@ func TestKnowsOwners(t *testing.T) {
 			if err := change.enrollWorkload(t.Context(), api, sts, enrollFlags{mode: modeEnforce}); err != nil || !strings.Contains(out.String(), "statefulset/db: in enforce mode") {
 				t.Errorf("enroll --mode=enforce: %v\n%s", err, out)
 			}
-			if owned := changed.w.Owner != ""; owned != strings.Contains(out.String(), "prometheus k8s owns it") && changed.w.Labels[v1alpha1.DefenseLabel] == "" {
+			if owned := changed.workload.Owner != ""; owned != strings.Contains(out.String(), "prometheus k8s owns it") && changed.workload.Labels[v1alpha1.DefenseLabel] == "" {
 				t.Errorf("it does not say who owns it:\n%s", out)
 			}
-			if changed, err = c.observeTarget(t.Context(), api, sts); err != nil {
+			if changed, err = c.read(t.Context(), api, sts); err != nil {
 				t.Fatal(err)
 			}
-			if in, known, err := c.inForceFor(t.Context(), api, "", changed.w); err != nil || !known || in.Observe {
+			if in, known, err := c.inForceFor(t.Context(), api, "", changed.workload); err != nil || !known || in.Observe {
 				t.Errorf("in observe mode %t, known %t, %v", in.Observe, known, err)
 			}
 		})

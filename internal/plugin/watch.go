@@ -28,16 +28,17 @@ import (
 )
 
 const (
-	// lookEvery is how often is looked where nothing can be watched, and how soon a
-	// watch that ended is begun again.
+	// lookEvery is the time between looks where nothing can be watched, and until a watch that ended begins again.
 	lookEvery = 2 * time.Second
-	// lookAtLeast is how often is looked whatever the watches say.
+	// lookAtLeast is the longest time between looks, and redraw that on a terminal, where ages are printed.
 	lookAtLeast = 30 * time.Second
-	// lookAtMost keeps many changes in a row from being many looks.
+	redraw      = 5 * time.Second
+	// lookAtMost is the shortest time between looks. After a look that took long it is restsFor times as long.
 	lookAtMost = 300 * time.Millisecond
+	restsFor   = 5
 )
 
-// errTimedOut says that what was waited for did not happen in time.
+// errTimedOut is the error of a wait whose time is over.
 var errTimedOut = errors.New("timed out")
 
 // watched is a list of objects whose changes are a reason to look again.
@@ -46,28 +47,29 @@ type watched struct {
 	opts []client.ListOption
 }
 
-// watcher looks at something until it is as wanted. Watches only say when to look:
-// each look reads anew, so that nothing depends on a watch that broke or expired.
-type watcher struct {
-	api client.WithWatch
-	// what changes are a reason to look again.
-	what []watched
-	// trouble is told, once each time it begins, of a look that failed and is made again.
-	trouble func(err error)
-	// timeout is for how long is looked; 0 is without end.
-	timeout time.Duration
+// watchedTarget watches a workload.
+func watchedTarget(t target) watched {
+	return watched{t.kind.ObjectList(), []client.ListOption{client.InNamespace(t.key.Namespace), client.MatchingFields{"metadata.name": t.key.Name}}}
 }
 
-// until looks until done, or until an error that another look does not mend, or the end
-// of the time: errTimedOut.
+// watcher looks at something until it is as wanted. Watches only say when to look: each look reads anew, so nothing depends on
+// a watch that broke or expired.
+type watcher struct {
+	api  client.WithWatch
+	what []watched
+	// trouble is called once each time looks begin to fail, which are made again.
+	trouble func(err error)
+	// timeout is for how long to look, and atLeast the longest time between looks; 0 is without end, and lookAtLeast.
+	timeout, atLeast time.Duration
+}
+
+// until looks until done, or until an error that another look does not mend, or the end of the time: errTimedOut.
 func (w *watcher) until(ctx context.Context, look func(context.Context) (done bool, err error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var end <-chan time.Time
 	if w.timeout > 0 {
-		timer := time.NewTimer(w.timeout)
-		defer timer.Stop()
-		end = timer.C
+		end = time.After(w.timeout)
 	}
 	changed := make(chan struct{}, 1)
 	for _, what := range w.what {
@@ -75,6 +77,7 @@ func (w *watcher) until(ctx context.Context, look func(context.Context) (done bo
 	}
 	failing := false
 	for {
+		begin := time.Now()
 		done, err := look(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -87,21 +90,25 @@ func (w *watcher) until(ctx context.Context, look func(context.Context) (done bo
 			return nil
 		}
 		failing = err != nil
-		again := time.NewTimer(lookAtLeast)
+		again := lookAtLeast
 		if failing {
-			again.Reset(lookEvery)
+			again = lookEvery
+		} else if w.atLeast > 0 {
+			again = w.atLeast
 		}
-		select {
-		case <-ctx.Done():
-			again.Stop()
-			return ctx.Err()
-		case <-end:
-			again.Stop()
-			return errTimedOut
-		case <-changed:
-		case <-again.C:
+		for _, next := range []struct {
+			changed <-chan struct{}
+			after   time.Duration
+		}{{nil, max(lookAtMost, restsFor*time.Since(begin))}, {changed, again}} {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-end:
+				return errTimedOut
+			case <-next.changed:
+			case <-time.After(next.after):
+			}
 		}
-		again.Stop()
 	}
 }
 
@@ -114,55 +121,29 @@ func (w *watcher) watch(ctx context.Context, what watched, changed chan<- struct
 		}
 	}
 	for ctx.Err() == nil {
-		// Of a watch that begins now, whatever is there is told first.
+		// A watch that begins now tells first of what is there.
 		list, ok := what.list.DeepCopyObject().(client.ObjectList)
 		if !ok {
 			return
 		}
-		events, err := w.api.Watch(ctx, list, what.opts...)
-		if err == nil {
-			follow(ctx, events, tell)
+		if events, err := w.api.Watch(ctx, list, what.opts...); err == nil {
+			for event := range events.ResultChan() {
+				if event.Type == watch.Error {
+					break // too old, or broken: the next one begins with what is there
+				}
+				tell()
+			}
+			events.Stop()
 		}
-		if !pause(ctx, lookEvery) {
-			return
-		}
-		tell() // what changed meanwhile
-	}
-}
-
-// follow tells of the events of one watch until it ends.
-func follow(ctx context.Context, events watch.Interface, tell func()) {
-	defer events.Stop()
-	for {
 		select {
 		case <-ctx.Done():
-			return
-		case event, ok := <-events.ResultChan():
-			if !ok || event.Type == watch.Error {
-				return // too old, or broken: the next one begins with what is there
-			}
-			tell()
-			if !pause(ctx, lookAtMost) {
-				return
-			}
+		case <-time.After(lookEvery):
+			tell() // what changed meanwhile
 		}
 	}
 }
 
-// pause waits; false where there is nothing left to wait for.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
-// passes says of an error that looking again may mend it: the API server is restarted,
-// or too busy, or the network is down.
+// passes reports whether looking again may mend an error: the API server restarts or is busy, or the network is down.
 func passes(err error) bool {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
@@ -172,7 +153,5 @@ func passes(err error) bool {
 	return !errors.As(err, &known) && !meta.IsNoMatchError(err)
 }
 
-// tellTrouble tells of a look that failed and is made again.
-func (c *connection) tellTrouble(err error) {
-	printError(c.ErrOut, "trying again: ", err)
-}
+// tellTrouble prints an error of a look that is made again.
+func (c *connection) tellTrouble(err error) { printError(c.ErrOut, "trying again: ", err) }

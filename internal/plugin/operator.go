@@ -109,3 +109,15 @@ func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator s
 	in.ObserveOwned(w.ObservingOwner())
 	return in, true, nil
 }
+
+// modes are the settings that decide the mode of workloads.
+type modes struct {
+	// operator and own are the settings of the operator and of namespaces.
+	operator []v1alpha1.OpsConfigInfo
+	own      map[string][]v1alpha1.OpsConfigInfo
+}
+
+// of is what is in force for a workload of a namespace, as far as settings decide it.
+func (m *modes) of(namespace string, annotations map[string]string) settings.InForce {
+	return settings.For(m.operator, m.own[namespace], annotations)
+}

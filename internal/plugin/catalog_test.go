@@ -43,11 +43,11 @@ func TestShowsTheCatalog(t *testing.T) {
 			continue
 		}
 		shown++
-		s := newSight(func(s *sight) {
+		s := newSnapshot(func(s *snapshot) {
 			s.changes[0].Status.Conditions = []metav1.Condition{{Type: e.Condition, Status: e.Status, Reason: e.Reason, Message: "because of that"}}
 		})
 		var found *Finding
-		for _, f := range Findings(s, testAdvisor, testNow) {
+		for _, f := range findingsOf(s, testAdvisor) {
 			if f.Code == e.Condition+e.Reason {
 				found = &f
 			}
@@ -137,8 +137,8 @@ func TestCounts(t *testing.T) {
 }
 
 func TestTellsUnknownConditions(t *testing.T) {
-	got := tellingOf(&metav1.Condition{Type: "Sung", Status: metav1.ConditionFalse, Reason: "Hoarse"})
-	if want := "Sung is False: Hoarse."; got.says != want || got.needs != NeedsNothing {
-		t.Errorf("got %q, needs %s; want %q", got.says, got.needs, want)
+	got := (&finder{snapshot: newSnapshot(nil)}).ofCondition(&metav1.Condition{Type: "Sung", Status: metav1.ConditionFalse, Reason: "Hoarse"})
+	if want := "Sung is False: Hoarse."; got.Says != want || got.Needs != NeedsNothing {
+		t.Errorf("got %q, needs %s; want %q", got.Says, got.Needs, want)
 	}
 }

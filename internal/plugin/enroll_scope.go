@@ -21,7 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -44,7 +43,7 @@ func (s *scope) each(ctx context.Context, api client.Client, do func(target, *me
 		gvk := kind.GroupVersionKind()
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		if err := newReader(api, api.Scheme()).List(ctx, list, client.InNamespace(s.namespace)); err != nil {
+		if err := newReader(api).List(ctx, list, client.InNamespace(s.namespace)); err != nil {
 			return fmt.Errorf("list %s: %w", kind.Resource(), err)
 		}
 		for i := range list.Items {
@@ -91,9 +90,6 @@ func (c *changer) describeTakenBack(ctx context.Context, api client.Client, of *
 	})
 }
 
-// restsFor is how many times as long as one list of all workloads the command pauses after it.
-const restsFor = 5
-
 // awaitTakenBack waits until the operator took back what it had set, if the user wants to wait.
 func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, of *scope, f enrollFlags) error {
 	if !f.wait || c.pretends() {
@@ -106,7 +102,6 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, of *
 	var left []string
 	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
 		left = nil
-		begin := time.Now()
 		err := of.each(ctx, api, func(t target, m *metav1.PartialObjectMetadata) {
 			if what := takenBack(m.Labels, m.Annotations, t.halts()); len(what) > 0 {
 				left = append(left, fmt.Sprintf("%s in %s: %s", t, t.key.Namespace, strings.Join(what, ", ")))
@@ -115,7 +110,6 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, of *
 		if err != nil || len(left) == 0 {
 			return err == nil, err
 		}
-		pause(ctx, restsFor*time.Since(begin))
 		return false, nil
 	})
 	switch {

@@ -17,7 +17,6 @@ limitations under the License.
 package plugin
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +26,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -41,71 +39,77 @@ func TestDownPods(t *testing.T) {
 		remove = "kubectl delete pod web-2 -n shop"
 		logs   = "kubectl logs web-2 -c main --previous -n shop"
 	)
-	pod := func(old, crashes bool, since time.Time) func(*sight) {
-		p := downPod{defense.Pod{Name: "web-2", Index: 2, Created: minutesAgo(60), UnreadySince: since}, old}
+	pod := func(old, crashes bool, since time.Time) func(*snapshot) {
+		p := defense.Pod{Name: "web-2", Index: 2, Created: minutesAgo(60), UnreadySince: since}
 		p.Stuck = &defense.Stuck{Reason: "NotReady"}
 		if crashes {
 			p.CrashLoop = &defense.Ended{Container: "main", Message: "last exit code 1"}
 		}
-		return func(s *sight) { s.down = []downPod{p} }
+		return func(s *snapshot) {
+			if old {
+				s.old = []oldRevision{{pods: []defense.Pod{p}}}
+			} else {
+				s.pods = []defense.Pod{p}
+			}
+		}
 	}
-	set := func(s *sight) {
+	set := func(s *snapshot) {
 		s.workload.GVK, s.workload.Replicas = workload.StatefulSet{}.GroupVersionKind(), 3
 	}
-	runs := func(s *sight) { s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning }
+	runs := func(s *snapshot) { s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning }
 	for name, test := range map[string]struct {
-		with  []func(*sight)
+		with  []func(*snapshot)
 		needs Needs
 		says  string
 		do    []string
 	}{
 		"an old pod, and the operator evicts it soon": {
-			with: []func(*sight){set, runs, pod(true, true, minutesAgo(1))}, needs: NeedsTime, do: []string{remove, logs},
+			with: []func(*snapshot){set, runs, pod(true, true, minutesAgo(1))}, needs: NeedsTime, do: []string{remove, logs},
 		},
 		"an old pod, and nothing moved": {
-			with: []func(*sight){set, runs, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{remove, logs},
+			with: []func(*snapshot){set, runs, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{remove, logs},
 			says: "pod web-2 of an earlier version: container main is in CrashLoopBackOff (last exit code 1)",
 		},
 		"an old pod, after the release succeeded": {
-			with: []func(*sight){set, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{remove, logs},
+			with: []func(*snapshot){set, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{remove, logs},
 		},
 		"an old pod that is only not ready": {
-			with:  []func(*sight){set, runs, pod(true, false, minutesAgo(8))},
+			with:  []func(*snapshot){set, runs, pod(true, false, minutesAgo(8))},
 			needs: NeedsAttention, do: []string{remove}, says: "pod web-2 of an earlier version: NotReady",
 		},
-		"an old pod that is not ready for a moment": {with: []func(*sight){set, runs, pod(true, false, testNow.Add(-29*time.Second))}},
+		"an old pod that is not ready for a moment": {with: []func(*snapshot){set, runs, pod(true, false, testNow.Add(-29*time.Second))}},
 		"an old pod, and the setting is off": {
-			with:  []func(*sight){set, runs, pod(true, true, minutesAgo(1)), func(s *sight) { s.settings.Eviction = false }},
+			with:  []func(*snapshot){set, runs, pod(true, true, minutesAgo(1)), func(s *snapshot) { s.settings.Eviction = false }},
 			needs: NeedsAttention, do: []string{remove, logs},
 		},
 		"an old pod, and the eviction is refused": {
-			with: []func(*sight){set, runs, pod(true, true, minutesAgo(1)), func(s *sight) {
+			with: []func(*snapshot){set, runs, pod(true, true, minutesAgo(1)), func(s *snapshot) {
 				s.say(v1alpha1.ConditionEvictionBlocked, metav1.ConditionTrue, v1alpha1.ReasonDisruptionBudget, "no")
 			}}, needs: NeedsAttention, do: []string{remove, logs},
 		},
 		"an old pod below a partition": {
-			with:  []func(*sight){set, runs, pod(true, true, minutesAgo(8)), func(s *sight) { s.workload.Pace.Partition = 3 }},
+			with:  []func(*snapshot){set, runs, pod(true, true, minutesAgo(8)), func(s *snapshot) { s.workload.Pace.Partition = 3 }},
 			needs: NeedsAttention, do: []string{logs},
 		},
-		"an old pod of a Deployment": {with: []func(*sight){runs, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{logs}},
+		"an old pod of a Deployment": {with: []func(*snapshot){runs, pod(true, true, minutesAgo(8))}, needs: NeedsAttention, do: []string{logs}},
 		"a pod of the version, after its success": {
-			with:  []func(*sight){pod(false, true, minutesAgo(1))},
+			with:  []func(*snapshot){pod(false, true, minutesAgo(1))},
 			needs: NeedsAttention, do: []string{logs}, says: "pod web-2: container main is in CrashLoopBackOff",
 		},
 		"a pod of the version, which will be rolled back": {
-			with: []func(*sight){runs, pod(false, true, minutesAgo(1)), func(s *sight) {
+			with: []func(*snapshot){runs, pod(false, true, minutesAgo(1)), func(s *snapshot) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "1 pod fails")
 			}}, needs: NeedsTime, do: []string{logs},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSight(func(s *sight) {
+			s := newSnapshot(func(s *snapshot) {
 				for _, with := range test.with {
 					with(s)
 				}
 			})
 			needs, do, says := Needs(""), []string(nil), ""
-			for _, f := range Findings(s, testAdvisor, testNow) {
+			for _, f := range findingsOf(s, testAdvisor) {
 				if f.Code == "PodsDown" {
 					needs, says = f.Needs, strings.Join(f.Details, " ")
 					for _, a := range f.Do {
@@ -146,26 +150,24 @@ func TestSeesDownPods(t *testing.T) {
 	web.UID = "uid-web"
 	web.Spec.Replicas = new(int32)
 	live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(append(objects, pod, web, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})...).Build()
-	e := &eyes{kinds: workload.Defended(), operator: "altershieldoperator-system"}
+	c := &connection{Options: Options{Now: func() time.Time { return testNow }}}
 	db := target{kind: workload.StatefulSet{}, key: types.NamespacedName{Namespace: "shop", Name: "db"}}
-	s, err := e.look(t.Context(), newReader(live, live.Scheme()), db)
-	if err != nil || len(s.down) != 1 || s.down[0].Name != "db-pod-1" || !s.down[0].old {
+	s, err := c.look(t.Context(), live, operatorNamespace, db)
+	if err != nil || len(s.down()) != 1 || s.down()[0].Name != "db-pod-1" || !s.down()[0].old {
 		t.Fatalf("of one: %+v, %v", s, err)
 	}
-	v, err := e.census(t.Context(), newReader(client.Reader(live), live.Scheme()), "shop", false)
+	v, err := c.census(t.Context(), live, operatorNamespace, "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]int{}
-	for _, s := range v.sights {
-		seen[s.workload.Name] = len(s.down)
+	for _, s := range v.snapshots {
+		seen[s.workload.Name] = len(s.down())
 	}
 	if diff := cmp.Diff(map[string]int{"db": 1, "web": 1}, seen); diff != "" {
 		t.Errorf("of many (-want +got):\n%s", diff)
 	}
-	var out bytes.Buffer
-	(&overviewPrinter{now: testNow}).print(&out, overviewOf(v, "shop", false, testNow))
-	if strings.Contains(out.String(), "Nothing needs attention") {
-		t.Errorf("pods crash, and it says:\n%s", out.String())
+	if says := (style{}).counts(overviewOf(v, "shop", false, testNow), "shop"); strings.Contains(says, "Nothing needs attention") {
+		t.Errorf("pods crash, and it says:\n%s", says)
 	}
 }
