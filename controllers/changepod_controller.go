@@ -18,6 +18,8 @@ package controllers
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,12 +31,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/verify"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // ChangePodReconciler carries batches through their checks. It is the only one
@@ -147,4 +151,66 @@ func (r *ChangePodReconciler) emit(ctx context.Context, was, is verify.Subject, 
 	for _, e := range events {
 		r.Event(is.Workload, after, e, "Verify")
 	}
+}
+
+// batchesOfChange maps a release to its batches that are not done, and to those
+// for which there is a verdict.
+func (r *ChangePodReconciler) batchesOfChange(ctx context.Context, o client.Object) []reconcile.Request {
+	verdicts := map[string]bool{}
+	if change, ok := o.(*v1alpha1.ChangeWorkload); ok {
+		for i := range change.Status.UnclaimedVerdicts {
+			verdicts[change.Status.UnclaimedVerdicts[i].NodeID] = true
+		}
+	}
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
+		return b.Status.Status != v1alpha1.ChangePodExecuteDone || b.Status.EndDueTimeUnix != 0 || verdicts[b.Status.ChangePodID]
+	}, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
+}
+
+// batchesOfPod maps a pod to the batch it is in, while checks of it go on.
+func (r *ChangePodReconciler) batchesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
+		return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == string(o.GetUID()) }) && r.goesOn(b)
+	}, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByPod: workload.PodGroup(o.GetUID())})
+}
+
+// goesOn says that a check of a policy goes on of a batch.
+func (r *ChangePodReconciler) goesOn(b *v1alpha1.ChangePod) bool {
+	return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return defense.CheckGoesOn(&c, r.Clock.Now()) })
+}
+
+// batchesOfPolicy maps a policy to the batches whose checks go by it.
+func (r *ChangePodReconciler) batchesOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
+	var where []client.ListOption
+	if o.GetNamespace() != r.Operator {
+		where = append(where, client.InNamespace(o.GetNamespace()))
+	}
+	prefix := o.GetNamespace() + "/" + o.GetName() + "/"
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
+		return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
+			return strings.HasPrefix(c.Name, prefix) && defense.CheckGoesOn(&c, r.Clock.Now())
+		})
+	}, where...)
+}
+
+// batchesOfWorkload maps a workload that opted in again to its batches that are
+// not done.
+func (r *ChangePodReconciler) batchesOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
+	changes, err := r.Releases(ctx, o.GetNamespace(), o.GetUID())
+	if err != nil {
+		log.FromContext(ctx).Error(err, "find the releases of a workload", "uid", o.GetUID())
+	}
+	var requests []reconcile.Request
+	for i := range changes {
+		requests = append(requests, r.batchesOfChange(ctx, &changes[i])...)
+	}
+	return requests
+}
+
+// batchesOfNamespace maps a namespace to its batches that are not done, for
+// when it is enrolled again.
+func (r *ChangePodReconciler) batchesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
+		return b.Status.Status != v1alpha1.ChangePodExecuteDone || b.Status.EndDueTimeUnix != 0
+	}, client.InNamespace(ns.GetName()))
 }

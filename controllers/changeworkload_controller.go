@@ -43,7 +43,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
-	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
@@ -504,17 +503,6 @@ func (r *ChangeWorkloadReconciler) report(
 	}
 }
 
-// reportState logs and counts a change of the state of a release, and of its checks, after it was written.
-func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
-	reportChecks(before.Status.Checks, after.Status.Checks)
-	reportHold(kindOf(after), &before.Status, &after.Status)
-	if before.Status.Status != after.Status.Status {
-		metrics.ReleaseEntered(kindOf(after), stateName(after.Status.Status))
-		log.FromContext(ctx).Info("release changed state",
-			"from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
-	}
-}
-
 // reportHold counts a hold that began or ended, after the condition was written that says
 // so: each once, whoever ended it, and also one that ended before it was seen.
 func reportHold(kind string, before, after *v1alpha1.ChangeWorkloadStatus) {
@@ -590,30 +578,4 @@ func (r *ChangeWorkloadReconciler) remove(ctx context.Context, old client.Object
 	}
 	log.FromContext(ctx).Info("removed what is obsolete", "name", old.GetName())
 	return nil
-}
-
-// newChangeWorkload is the record of the release a workload is at.
-func newChangeWorkload(w *defense.Workload, set settings.Settings, now time.Time) *v1alpha1.ChangeWorkload {
-	name := w.ReleaseName(w.RecordedVersion())
-	apiVersion, kindName := w.GVK.ToAPIVersionAndKind()
-	return &v1alpha1.ChangeWorkload{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace:       w.Namespace,
-			Name:            name,
-			Labels:          cluster.OwnLabels(w, w.RecordedVersion()),
-			OwnerReferences: []metav1.OwnerReference{cluster.OwnerReference(apiVersion, kindName, w.Name, w.UID)},
-		},
-		Spec: v1alpha1.ChangeWorkloadSpec{
-			ChangeWorkloadID:  name,
-			AppName:           w.AppName(),
-			ServiceName:       w.Name,
-			WorkloadRef:       cluster.Reference(w),
-			Reversion:         w.RecordedVersion(),
-			CountThreshold:    set.BatchSize,
-			WaitTimeThreshold: int64(set.Wait / time.Second),
-			CreateTime:        defense.FormatTime(now),
-			CreateTimeUnix:    now.Unix(),
-			Release:           w.Release(),
-		},
-	}
 }

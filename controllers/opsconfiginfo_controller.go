@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -189,9 +190,18 @@ func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo, 
 	}
 }
 
-func conditionStatus(ok bool) metav1.ConditionStatus {
-	if ok {
-		return metav1.ConditionTrue
+// settingsBelow maps a setting of the operator's to those of namespaces of the
+// same name.
+func (r *OpsConfigInfoReconciler) settingsBelow(ctx context.Context, o client.Object) []reconcile.Request {
+	if o.GetNamespace() != r.Operator {
+		return nil
 	}
-	return metav1.ConditionFalse
+	return cluster.Requests(ctx, r.View, &v1alpha1.OpsConfigInfoList{}, func(s *v1alpha1.OpsConfigInfo) bool {
+		return s.Name == o.GetName() && s.Namespace != r.Operator
+	})
+}
+
+// settingsOf maps a namespace to the settings of its own.
+func (r *OpsConfigInfoReconciler) settingsOf(ctx context.Context, ns client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.OpsConfigInfoList{}, cluster.Any, client.InNamespace(ns.GetName()))
 }

@@ -33,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -224,4 +225,19 @@ func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.
 		},
 	}
 	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, gone, end.why)}, nil
+}
+
+// openOrders maps a changed setting to the orders that follow it.
+func (r *OrderReconciler) openOrders(ctx context.Context, setting client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, r.WhereInForce(setting)...)
+}
+
+// ordersOfNamespace and ordersOfWorkload map what was enrolled again, or opted
+// in again, to its orders that wait.
+func (r *OrderReconciler) ordersOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, client.InNamespace(ns.GetName()))
+}
+
+func (r *OrderReconciler) ordersOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
 }

@@ -29,11 +29,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // podWorkers are few on purpose: a label informs, and every write to a pod wakes
@@ -133,4 +137,49 @@ func (r *PodReconciler) label(ctx context.Context, w *defense.Workload, pod *def
 		return fmt.Errorf("label pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
+}
+
+// podsOfWorkload maps a workload to the pods of its release that may be
+// finished: pods that became ready before their release was recorded, or before
+// the cache showed it, wait for this.
+func (r *PodReconciler) podsOfWorkload(kind workload.Kind) handler.MapFunc {
+	return func(ctx context.Context, o client.Object) []reconcile.Request {
+		return r.podsOf(ctx, kind, client.ObjectKeyFromObject(o))
+	}
+}
+
+// podsOfSecondary does it for an object between a workload and its pods.
+func (r *PodReconciler) podsOfSecondary(kind workload.Kind, s workload.Secondary) handler.MapFunc {
+	return func(ctx context.Context, o client.Object) []reconcile.Request {
+		owner, ok := s.OwnerOf(o)
+		if !ok {
+			return nil
+		}
+		return r.podsOf(ctx, kind, owner.Key.NamespacedName)
+	}
+}
+
+func (r *PodReconciler) podsOf(ctx context.Context, kind workload.Kind, key types.NamespacedName) []reconcile.Request {
+	w, err := kind.Summary(ctx, r.Cached, key)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "find the pods of a workload", "workload", key)
+	}
+	if err != nil || w == nil || w.RecordedVersion() == "" {
+		return nil
+	}
+	pods, err := kind.Pods(ctx, r.Cached, w)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "find the pods of a workload", "workload", key)
+	}
+	var requests []reconcile.Request
+	for i := range pods {
+		if isUnlabelled(&pods[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Name}})
+		}
+	}
+	return requests
+}
+
+func (r *PodReconciler) podsOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &corev1.PodList{}, unlabelled, client.InNamespace(ns.GetName()))
 }

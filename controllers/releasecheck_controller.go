@@ -33,7 +33,6 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
@@ -121,16 +120,6 @@ func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after verify.
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
 		r.Event(after.Workload, after.Release, e, "Verify")
-	}
-}
-
-// reportChecks counts the checks of policies that entered a phase.
-func reportChecks(before, after []v1alpha1.CheckStatus) {
-	for i := range after {
-		c := &after[i]
-		if was := defense.FindCheck(before, c.Name); c.Type != "" && (was == nil || was.Phase != c.Phase) {
-			metrics.Check(c)
-		}
 	}
 }
 

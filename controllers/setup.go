@@ -22,20 +22,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/verify"
-)
-
-const (
-	// reconcileTimeout bounds one reconcile, waiting for the cache included.
-	reconcileTimeout = time.Minute
-	// workers per controller: writes to the API server dominate.
-	workers = 8
 )
 
 // Options of the controllers.

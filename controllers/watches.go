@@ -20,27 +20,22 @@ import (
 	"context"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -271,260 +266,8 @@ func defenseChanged() predicate.Predicate {
 	}
 }
 
-// requestsByOwner are the releases of a workload.
-func (r *ChangeWorkloadReconciler) requestsByOwner(ctx context.Context, namespace string, uid types.UID) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, cluster.Any, cluster.OwnedBy(namespace, uid)...)
-}
-
-// changesBeside maps a release to those of the same workload.
-func (r *ChangeWorkloadReconciler) changesBeside(ctx context.Context, o client.Object) []reconcile.Request {
-	ref := metav1.GetControllerOf(o)
-	if ref == nil {
-		return nil
-	}
-	return r.requestsByOwner(ctx, o.GetNamespace(), ref.UID)
-}
-
-// changesOfRemembered maps a version that was remembered to the releases of its
-// workload.
-func (r *ChangeWorkloadReconciler) changesOfRemembered(ctx context.Context, o client.Object) []reconcile.Request {
-	uid := workload.Remembers(o)
-	if uid == "" {
-		return nil
-	}
-	return r.requestsByOwner(ctx, o.GetNamespace(), uid)
-}
-
-func (r *ChangeWorkloadReconciler) changesOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.requestsByOwner(ctx, o.GetNamespace(), o.GetUID())
-}
-
-// changesOf maps an object between a workload and its pods to the releases of the
-// workload.
-func (r *ChangeWorkloadReconciler) changesOf(s workload.Secondary) handler.MapFunc {
-	return func(ctx context.Context, o client.Object) []reconcile.Request {
-		owner, ok := s.OwnerOf(o)
-		if !ok {
-			return nil
-		}
-		return r.requestsByOwner(ctx, o.GetNamespace(), owner.UID)
-	}
-}
-
-func (r *ChangeWorkloadReconciler) changesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
-	owner, ok := r.WorkloadOfPod(ctx, o)
-	if !ok {
-		return nil
-	}
-	return r.requestsByOwner(ctx, o.GetNamespace(), owner.UID)
-}
-
-func (r *ChangeWorkloadReconciler) changesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, cluster.Any, client.InNamespace(ns.GetName()))
-}
-
-// openChanges maps a changed setting to the releases that follow it.
-func (r *ChangeWorkloadReconciler) openChanges(ctx context.Context, setting client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) bool {
-		return defense.IsVerified(c.Status.Status)
-	}, r.WhereInForce(setting)...)
-}
-
 // namesServer lets policies through that say what silence of the server means.
 func namesServer(o client.Object) bool {
 	p, ok := o.(*v1alpha1.DefensePolicy)
 	return ok && policy.NamesServer(p)
-}
-
-// decidesAlone lets policies through that say what silence of the server means, or that
-// hold rollouts: before the change or after it.
-func decidesAlone() predicate.Predicate {
-	does := func(o client.Object) bool {
-		p, ok := o.(*v1alpha1.DefensePolicy)
-		return ok && (namesServer(p) || policy.MayHold(p))
-	}
-	only := predicate.NewPredicateFuncs(does)
-	return predicate.Funcs{
-		CreateFunc: only.Create, DeleteFunc: only.Delete, GenericFunc: only.Generic,
-		UpdateFunc: func(e event.UpdateEvent) bool { return does(e.ObjectOld) || does(e.ObjectNew) },
-	}
-}
-
-// changeOfBatch maps a batch to its release.
-func changeOfBatch(_ context.Context, o client.Object) []reconcile.Request {
-	ref := metav1.GetControllerOf(o)
-	if ref == nil {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}}}
-}
-
-// heldWorkloads maps a setting to the workloads it is in force for that the
-// operator holds.
-func (r *WorkloadReconciler) heldWorkloads(ctx context.Context, setting client.Object) []workload.Key {
-	return r.Workloads(ctx, func(w client.Object) bool {
-		_, suspended := w.GetLabels()[v1alpha1.SuspendLabel]
-		return suspended || w.GetAnnotations()[v1alpha1.HaltedAnnotation] != "" || w.GetAnnotations()[v1alpha1.HeldAnnotation] != ""
-	}, r.WhereInForce(setting)...)
-}
-
-// recordedWorkloads maps the setting blocking to the workloads that have a record.
-func (r *WorkloadReconciler) recordedWorkloads(ctx context.Context, setting client.Object) []workload.Key {
-	return r.Workloads(ctx, func(w client.Object) bool { return w.GetLabels()[v1alpha1.VersionLabel] != "" }, r.WhereInForce(setting)...)
-}
-
-// installed lets the operator's setting blocking through when it says since when this
-// installation runs.
-func (r *WorkloadReconciler) installed() predicate.Predicate {
-	since := func(o client.Object) time.Time {
-		setting, ok := o.(*v1alpha1.OpsConfigInfo)
-		if !ok || setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
-			return time.Time{}
-		}
-		return defense.InstalledSince(setting)
-	}
-	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return !since(e.Object).IsZero() },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return !since(e.ObjectNew).Equal(since(e.ObjectOld)) },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
-}
-
-// podsOfWorkload maps a workload to the pods of its release that may be
-// finished: pods that became ready before their release was recorded, or before
-// the cache showed it, wait for this.
-func (r *PodReconciler) podsOfWorkload(kind workload.Kind) handler.MapFunc {
-	return func(ctx context.Context, o client.Object) []reconcile.Request {
-		return r.podsOf(ctx, kind, client.ObjectKeyFromObject(o))
-	}
-}
-
-// podsOfSecondary does it for an object between a workload and its pods.
-func (r *PodReconciler) podsOfSecondary(kind workload.Kind, s workload.Secondary) handler.MapFunc {
-	return func(ctx context.Context, o client.Object) []reconcile.Request {
-		owner, ok := s.OwnerOf(o)
-		if !ok {
-			return nil
-		}
-		return r.podsOf(ctx, kind, owner.Key.NamespacedName)
-	}
-}
-
-func (r *PodReconciler) podsOf(ctx context.Context, kind workload.Kind, key types.NamespacedName) []reconcile.Request {
-	w, err := kind.Summary(ctx, r.Cached, key)
-	if err != nil {
-		log.FromContext(ctx).Error(err, "find the pods of a workload", "workload", key)
-	}
-	if err != nil || w == nil || w.RecordedVersion() == "" {
-		return nil
-	}
-	pods, err := kind.Pods(ctx, r.Cached, w)
-	if err != nil {
-		log.FromContext(ctx).Error(err, "find the pods of a workload", "workload", key)
-	}
-	var requests []reconcile.Request
-	for i := range pods {
-		if isUnlabelled(&pods[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Name}})
-		}
-	}
-	return requests
-}
-
-func (r *PodReconciler) podsOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &corev1.PodList{}, unlabelled, client.InNamespace(ns.GetName()))
-}
-
-// batchesOfChange maps a release to its batches that are not done, and to those
-// for which there is a verdict.
-func (r *ChangePodReconciler) batchesOfChange(ctx context.Context, o client.Object) []reconcile.Request {
-	verdicts := map[string]bool{}
-	if change, ok := o.(*v1alpha1.ChangeWorkload); ok {
-		for i := range change.Status.UnclaimedVerdicts {
-			verdicts[change.Status.UnclaimedVerdicts[i].NodeID] = true
-		}
-	}
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
-		return b.Status.Status != v1alpha1.ChangePodExecuteDone || b.Status.EndDueTimeUnix != 0 || verdicts[b.Status.ChangePodID]
-	}, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
-}
-
-// batchesOfPod maps a pod to the batch it is in, while checks of it go on.
-func (r *ChangePodReconciler) batchesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
-		return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == string(o.GetUID()) }) && r.goesOn(b)
-	}, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByPod: workload.PodGroup(o.GetUID())})
-}
-
-// goesOn says that a check of a policy goes on of a batch.
-func (r *ChangePodReconciler) goesOn(b *v1alpha1.ChangePod) bool {
-	return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return defense.CheckGoesOn(&c, r.Clock.Now()) })
-}
-
-// batchesOfPolicy maps a policy to the batches whose checks go by it.
-func (r *ChangePodReconciler) batchesOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
-	var where []client.ListOption
-	if o.GetNamespace() != r.Operator {
-		where = append(where, client.InNamespace(o.GetNamespace()))
-	}
-	prefix := o.GetNamespace() + "/" + o.GetName() + "/"
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
-		return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
-			return strings.HasPrefix(c.Name, prefix) && defense.CheckGoesOn(&c, r.Clock.Now())
-		})
-	}, where...)
-}
-
-// batchesOfWorkload maps a workload that opted in again to its batches that are
-// not done.
-func (r *ChangePodReconciler) batchesOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
-	changes, err := r.Releases(ctx, o.GetNamespace(), o.GetUID())
-	if err != nil {
-		log.FromContext(ctx).Error(err, "find the releases of a workload", "uid", o.GetUID())
-	}
-	var requests []reconcile.Request
-	for i := range changes {
-		requests = append(requests, r.batchesOfChange(ctx, &changes[i])...)
-	}
-	return requests
-}
-
-// batchesOfNamespace maps a namespace to its batches that are not done, for
-// when it is enrolled again.
-func (r *ChangePodReconciler) batchesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
-		return b.Status.Status != v1alpha1.ChangePodExecuteDone || b.Status.EndDueTimeUnix != 0
-	}, client.InNamespace(ns.GetName()))
-}
-
-// openOrders maps a changed setting to the orders that follow it.
-func (r *OrderReconciler) openOrders(ctx context.Context, setting client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, r.WhereInForce(setting)...)
-}
-
-// ordersOfNamespace and ordersOfWorkload map what was enrolled again, or opted
-// in again, to its orders that wait.
-func (r *OrderReconciler) ordersOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, client.InNamespace(ns.GetName()))
-}
-
-func (r *OrderReconciler) ordersOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
-}
-
-// settingsBelow maps a setting of the operator's to those of namespaces of the
-// same name.
-func (r *OpsConfigInfoReconciler) settingsBelow(ctx context.Context, o client.Object) []reconcile.Request {
-	if o.GetNamespace() != r.Operator {
-		return nil
-	}
-	return cluster.Requests(ctx, r.View, &v1alpha1.OpsConfigInfoList{}, func(s *v1alpha1.OpsConfigInfo) bool {
-		return s.Name == o.GetName() && s.Namespace != r.Operator
-	})
-}
-
-// settingsOf maps a namespace to the settings of its own.
-func (r *OpsConfigInfoReconciler) settingsOf(ctx context.Context, ns client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.OpsConfigInfoList{}, cluster.Any, client.InNamespace(ns.GetName()))
 }

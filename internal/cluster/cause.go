@@ -66,15 +66,6 @@ const (
 	lackingMemory = time.Hour
 )
 
-// refusals remembers for a moment why pods of workloads are not made, so that it is not
-// read at each step of a rollout.
-type refusals struct {
-	clock clock.PassiveClock
-	// known are slices of defense.Refusal by the UID of a workload, and since is since when
-	// pods of it are lacking. Both may be lost at any time: it is told later then.
-	known, since *cache.LRUExpireCache
-}
-
 func newRefusals(c clock.PassiveClock) *refusals {
 	return &refusals{clock: c, known: cache.NewLRUExpireCacheWithClock(maxRefusals, c), since: cache.NewLRUExpireCacheWithClock(maxRefusals, c)}
 }

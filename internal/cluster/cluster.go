@@ -17,12 +17,13 @@ limitations under the License.
 package cluster
 
 import (
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -67,23 +68,6 @@ type Cluster struct {
 	requests, carriedOut requestRate
 }
 
-// New reads and writes with the caches and the client of a manager.
-func New(mgr ctrl.Manager, o Options) *Cluster {
-	c := newOwnWrites(mgr.GetClient(), mgr.GetAPIReader(), o.Clock)
-	made := &Cluster{
-		View:     View{Cached: c, Live: mgr.GetAPIReader(), Kinds: o.Kinds, Operator: o.Namespace},
-		Client:   c,
-		Recorder: mgr.GetEventRecorder("altershield-operator"),
-		Clock:    o.Clock, HoldSteps: o.HoldSteps.OrDefault(),
-		denials: newDenials(o.Clock), refusals: newRefusals(o.Clock),
-	}
-	made.Rules = rules.NewWatch(o.Clock, func(of rules.Policy, until time.Time) {
-		// The evaluation that was abandoned last may be of a request that waits.
-		go made.setAside(mgr.GetLogger(), of, until)
-	})
-	return made
-}
-
 // Event emits an event on a workload; related is the object that caused it, or
 // nil.
 func (c *Cluster) Event(w *defense.Workload, related client.Object, e defense.Event, action string) {
@@ -102,4 +86,28 @@ func (c *Cluster) Event(w *defense.Workload, related client.Object, e defense.Ev
 	if e.OfRelease {
 		c.Recorder.Eventf(related, regarding, e.Type, e.Reason, action, "%s", e.Message)
 	}
+}
+
+// denials is what this process knows of writes that are denied. It may be lost at
+// any time: the write is tried once more then.
+type denials struct {
+	clock clock.PassiveClock
+	// known are *deniedWrite by denialKey.
+	known *cache.LRUExpireCache
+}
+
+// refusals remembers for a moment why pods of workloads are not made, so that it is not
+// read at each step of a rollout.
+type refusals struct {
+	clock clock.PassiveClock
+	// known are slices of defense.Refusal by the UID of a workload, and since is since when
+	// pods of it are lacking. Both may be lost at any time: it is told later then.
+	known, since *cache.LRUExpireCache
+}
+
+// requestRate bounds the requested rollbacks of each namespace.
+type requestRate struct {
+	mu sync.Mutex
+	// taken are the times of those in the window, by namespace.
+	taken map[string][]time.Time
 }

@@ -157,14 +157,6 @@ func (e *DeniedError) Log(ctx context.Context, about ...any) (first bool) {
 	return e.first
 }
 
-// denials is what this process knows of writes that are denied. It may be lost at
-// any time: the write is tried once more then.
-type denials struct {
-	clock clock.PassiveClock
-	// known are *deniedWrite by denialKey.
-	known *cache.LRUExpireCache
-}
-
 type denialKey struct {
 	workload types.UID
 	release  int64

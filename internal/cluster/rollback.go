@@ -23,7 +23,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -97,13 +96,6 @@ type TooManyError struct {
 func (e *TooManyError) Error() string {
 	return fmt.Sprintf("%d rollbacks were requested in namespace %s within a minute: try again in %s",
 		maxRequested, e.Namespace, e.After.Truncate(time.Second)+time.Second)
-}
-
-// requestRate bounds the requested rollbacks of each namespace.
-type requestRate struct {
-	mu sync.Mutex
-	// taken are the times of those in the window, by namespace.
-	taken map[string][]time.Time
 }
 
 // take counts a request. It returns how long to wait where there are too many.

@@ -20,37 +20,9 @@ import (
 	"cmp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
-
-// Pacing is what admission looks at of a workload whose rollout can be held.
-type Pacing struct {
-	Pace
-	// Rolling says that old pods run until new ones do.
-	Rolling bool
-	// Replicas is the number of pods the workload asks for.
-	Replicas int32
-	// Bare is as in Stopping.
-	Bare bool
-}
-
-// WantedHold is what settings and policies say of the rollouts of a workload.
-type WantedHold struct {
-	Until  v1alpha1.HoldUntil
-	AtMost time.Duration
-	// Batch is how many pods a batch takes.
-	Batch int32
-	HoldSteps
-}
-
-// HoldEnd is the value of HoldEndedAnnotation: why the hold of which release ended.
-type HoldEnd struct {
-	Release int64
-	// Reason is one of ConditionHeld, User who ended it, where somebody did.
-	Reason, User string
-}
 
 // String is the value of HoldEndedAnnotation.
 func (e HoldEnd) String() string {

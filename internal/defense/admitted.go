@@ -138,35 +138,3 @@ func (r *AdmissionRequest) seenBefore() string {
 
 // releaser names the user of a request.
 func (r *AdmissionRequest) releaser() string { return cmp.Or(cutAtRune(r.User, maxUser), UnknownUser) }
-
-// ledTo says that the template that is stored is what the newest release that
-// admission counted led to, although admission saw another one: nobody has recorded
-// that release, its mark is on the template, where templates are marked, and what
-// admission saw has no pods.
-// Otherwise the template changed past admission since. Where that came before
-// anybody looked, it cannot be told apart; then the release has the template that is
-// stored all the same, and only the user may be wrong.
-func (in *WorkloadInput) ledTo(release, known int64) bool {
-	w := in.Workload
-	recorded := w.RecordedVersion()
-	return recorded != "" && recorded != w.Version && (recorded == w.Stamp || w.Unstamped) && release > known &&
-		w.Labels[v1alpha1.DefenseStatusLabel] == "" &&
-		!slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Version == recorded })
-}
-
-// admitted is what AdmittedAnnotation is to say once the template that is stored is
-// recorded.
-func (in *WorkloadInput) admitted(led, slipped bool) Admitted {
-	w := in.Workload
-	recorded := w.RecordedVersion()
-	a := ParseAdmitted(w.Annotations[v1alpha1.AdmittedAnnotation])
-	switch {
-	case led:
-		return a.with(recorded, w.Version)
-	case slipped:
-		// Maybe what led to the version that was left leads elsewhere now.
-		return a.without(func(t AdmittedTemplate) bool { return t.Stored == recorded || t.Seen == w.Version })
-	default:
-		return a
-	}
-}

@@ -18,7 +18,6 @@ package defense
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,41 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/settings"
 )
-
-// BatchInput is what a decision about a batch is made from.
-type BatchInput struct {
-	Now      time.Time
-	Settings settings.Settings
-	Batch    *v1alpha1.ChangePod
-	// Change is the release of the batch; nil when it is not there.
-	Change *v1alpha1.ChangeWorkload
-	// Server says that a server is configured.
-	Server bool
-	// Begin are the checks by other verifiers that begin with the batch. It is done
-	// when they, and those that its status names, are over, too, but for those in
-	// the background.
-	Begin []BeginCheck
-	// Calls is what this process knows of its calls about the batch.
-	Calls Calls
-}
-
-// BatchPlan is what to do about a batch.
-type BatchPlan struct {
-	// Status is set when it is to be written, before anything else is done.
-	Status *v1alpha1.ChangePodStatus
-	// Call to the server, if any, and whether it is the last try.
-	Call Call
-	Last bool
-	// Ended: the server has the end of the batch; to be remembered as
-	// [Calls.Ended].
-	Ended bool
-	// Events say what was done; they are emitted after the status is written.
-	Events []Event
-	// RequeueAfter says when to look again, if nothing happens before.
-	RequeueAfter time.Duration
-}
 
 // DecideBatch says what becomes of a batch. The answer to a call is put into the
 // status by [AnswerBatch].
@@ -89,56 +54,6 @@ func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	default: // it was done before the answer came
 	}
 	return b.finish()
-}
-
-// batch is a decision in the making.
-type batch struct {
-	BatchInput
-	status *v1alpha1.ChangePodStatus
-	plan   BatchPlan
-	// others are the names of the checks that are waited for beside the server's.
-	others []string
-	// mayBegin are the checks that begin with a batch, also where they did.
-	mayBegin []BeginCheck
-}
-
-func newBatch(in BatchInput) *batch {
-	b := &batch{BatchInput: in, status: in.Batch.Status.DeepCopy(), mayBegin: in.Begin}
-	if !b.begins() {
-		b.Begin = nil
-	}
-	for i := range b.Begin {
-		if c := &b.Begin[i].Status; !c.Background {
-			b.others = append(b.others, c.Name)
-		}
-	}
-	for i := range b.status.Checks {
-		if c := &b.status.Checks[i]; c.Name != ServerCheck && !c.Background {
-			b.others = append(b.others, c.Name)
-		}
-	}
-	return b
-}
-
-func (b *batch) finish() BatchPlan {
-	b.noteServer()
-	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
-		b.begin()
-		b.beginPending()
-	}
-	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
-		b.status.UpdateTime, b.status.UpdateTimeUnix = FormatTime(b.Now), b.Now.Unix()
-		b.plan.Status = b.status
-	}
-	return b.plan
-}
-
-// current says that the batch is of the attempt its release is at.
-func (b *batch) current() bool { return isOfAttempt(b.Change, b.Batch) }
-
-func isOfAttempt(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
-	return change != nil && change.DeletionTimestamp == nil &&
-		batch.Spec.Attempt == change.Status.Attempt && batch.Spec.Release == change.Status.ObservedRelease
 }
 
 func (b *batch) decide() {
@@ -462,54 +377,6 @@ func (b *batch) noteServer() {
 	}, b.Now)
 }
 
-// conclude ends the batch once all checks are over, or one has failed: those that
-// are not over are given up then, as they are when the release has ended.
-func (b *batch) conclude() {
-	s := b.status
-	b.beginPending()
-	over, failed := checksOver(s.Checks, b.others), failedCheck(s.Checks)
-	if failed == nil && over {
-		failed = silentCheck(s.Checks, namesOf(s.Checks), b.Settings.SilenceFails)
-	}
-	switch {
-	case failed != nil:
-		b.failedBy(failed)
-	case over:
-		b.passedBy()
-	}
-	server := FindCheck(s.Checks, ServerCheck)
-	if !over && failed == nil && b.current() && IsVerified(b.Change.Status.Status) && (server == nil || server.Phase != v1alpha1.CheckFailed) {
-		return
-	}
-	for i := range s.Checks {
-		if c := &s.Checks[i]; slices.Contains(b.others, c.Name) && !CheckIsOver(c) || isPending(c) {
-			canceled := *c
-			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the batch ended before the check was over"
-			SetCheck(&s.Checks, canceled, b.Now)
-		}
-	}
-	if b.owesEnd() {
-		s.EndDueTimeUnix = b.Now.Unix()
-	}
-	s.Status = v1alpha1.ChangePodExecuteDone
-}
-
-// failPods fails the pods that a check failed, or all: also where there are more of
-// them than it names.
-func (b *batch) failPods(c *v1alpha1.CheckStatus) {
-	all := len(c.FailedPods) == 0 || int(c.FailedCount) > len(c.FailedPods)
-	for i := range b.status.PodResults {
-		r := &b.status.PodResults[i]
-		if !VerdictFails(r.Verdict) && (all || slices.Contains(c.FailedPods, r.Pod)) {
-			r.Verdict, r.Message = VerdictFail, describeCheck(c)
-		}
-	}
-}
-
-func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, message string) {
-	conditions{kindBatch, &b.status.Conditions, b.Batch.Generation, b.Now}.set(kind, status, reason, "%s", message)
-}
-
 func (b *batch) started(a Answer) {
 	s, preOver := b.status, b.preOver()
 	if preOver || s.Status == v1alpha1.ChangePodPreSubmitted {
@@ -571,39 +438,61 @@ func (b *batch) skipped(message string) {
 	b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonSkipped, message)
 }
 
-// nothingToCheck says that the server said so at the start of the batch.
-func (b *batch) nothingToCheck() bool {
-	c := meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionChecked)
-	return c != nil && c.Reason == v1alpha1.ReasonSkipped
-}
-
-// BatchFails says that a pod of a batch that is done failed.
-func BatchFails(batch *v1alpha1.ChangePod) bool {
-	return batch.Status.Status == v1alpha1.ChangePodExecuteDone &&
-		slices.ContainsFunc(batch.Status.PodResults, func(r v1alpha1.PodResult) bool { return VerdictFails(r.Verdict) })
-}
-
-// BatchResults splits the pods of a batch that is done by their verdicts.
-// Results count for pods of the batch only, by UID where the result has one; a
-// pod without a result passes.
-func BatchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResult) {
-	for _, info := range batch.Spec.PodInfos {
-		result := v1alpha1.PodResult{PodInfo: info}
-		for i := range batch.Status.PodResults {
-			r := &batch.Status.PodResults[i]
-			if r.Pod != info.Pod || r.UID != "" && r.UID != info.UID {
-				continue
-			}
-			// A failing entry is never hidden by another one of the same pod.
-			if !VerdictFails(result.Verdict) {
-				result.Verdict, result.Message = r.Verdict, r.Message
-			}
+// NoteCheck puts what a check of a policy came to into the status of a batch. One that
+// fails when the batch is done fails its pods as a late verdict does.
+func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
+	b := newBatch(in)
+	known := FindCheck(b.status.Checks, c.Name)
+	if known == nil || CheckIsOver(known) && known.Phase != v1alpha1.CheckWatching || !IsCurrentBatch(b.Change, b.Batch) {
+		return BatchPlan{}
+	}
+	before := *known
+	SetCheck(&b.status.Checks, c, b.Now)
+	now := FindCheck(b.status.Checks, c.Name)
+	if !equality.Semantic.DeepEqual(before, *now) {
+		b.tell(&before, now)
+	}
+	switch {
+	case b.status.Status != v1alpha1.ChangePodExecuteDone:
+		if b.serverOver() {
+			b.conclude()
 		}
-		if VerdictFails(result.Verdict) {
-			failed = append(failed, result)
-		} else {
-			passed = append(passed, result)
+	case now.Phase == v1alpha1.CheckFailed && now.Mode != v1alpha1.ModeObserve:
+		// Only now: what another check failed, somebody may have corrected since.
+		b.failedBy(now)
+	case now.Phase != before.Phase && silentCheck(b.status.Checks, []string{c.Name}, b.Settings.SilenceFails) != nil:
+		b.failedBy(now)
+	}
+	return b.finish()
+}
+
+func newBatch(in BatchInput) *batch {
+	b := &batch{BatchInput: in, status: in.Batch.Status.DeepCopy(), mayBegin: in.Begin}
+	if !b.begins() {
+		b.Begin = nil
+	}
+	for i := range b.Begin {
+		if c := &b.Begin[i].Status; !c.Background {
+			b.others = append(b.others, c.Name)
 		}
 	}
-	return passed, failed
+	for i := range b.status.Checks {
+		if c := &b.status.Checks[i]; c.Name != ServerCheck && !c.Background {
+			b.others = append(b.others, c.Name)
+		}
+	}
+	return b
+}
+
+func (b *batch) finish() BatchPlan {
+	b.noteServer()
+	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
+		b.begin()
+		b.beginPending()
+	}
+	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
+		b.status.UpdateTime, b.status.UpdateTimeUnix = FormatTime(b.Now), b.Now.Unix()
+		b.plan.Status = b.status
+	}
+	return b.plan
 }

@@ -18,13 +18,8 @@ package defense
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -78,15 +73,6 @@ const (
 	maxFailedPods   = 20
 )
 
-// timeOf is a time as the API keeps it.
-func timeOf(t time.Time) *metav1.Time {
-	if t.IsZero() {
-		return nil
-	}
-	kept := metav1.NewTime(t.Truncate(time.Second))
-	return &kept
-}
-
 // checksOver says that all checks of these names are over.
 func checksOver(checks []v1alpha1.CheckStatus, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool {
@@ -136,62 +122,8 @@ func describeCheck(c *v1alpha1.CheckStatus) string {
 	return c.Name + ": " + cmp.Or(c.Message, c.Reason, string(c.Phase))
 }
 
-// BeginCheck is a check to begin with a batch.
-type BeginCheck struct {
-	// Status has its name, type and mode, and how pods are.
-	Status v1alpha1.CheckStatus
-	// Due is when it has seen all it is to see, and Deadline when it gives up, from
-	// when it is written down.
-	Due, Deadline time.Duration
-}
-
-// begins says that checks may begin with the batch: with its first write, so that
-// which there are does not change. A batch that is done, or whose release has ended,
-// gets none any more.
-func (b *batch) begins() bool {
-	return b.Batch.Status.Status != v1alpha1.ChangePodExecuteDone && b.Change != nil && IsCurrentBatch(b.Change, b.Batch) &&
-		!slices.ContainsFunc(b.Batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Name != ServerCheck })
-}
-
-// begin writes the checks down that begin with the batch.
-func (b *batch) begin() {
-	waits := slices.ContainsFunc(b.Begin, func(c BeginCheck) bool { return c.Status.Stage == v1alpha1.StageBatchPre && !c.Status.Background })
-	for i := range b.Begin {
-		c := b.Begin[i].begun(b.Now)
-		if waits && c.Stage != v1alpha1.StageBatchPre {
-			c.Phase, c.StartTime, c.DueTime, c.Deadline = v1alpha1.CheckPending, nil, nil, nil
-		}
-		SetCheck(&b.status.Checks, c, b.Now)
-	}
-}
-
 // isPending says that a check of a policy waits for those of the stage before.
 func isPending(c *v1alpha1.CheckStatus) bool { return c.Type != "" && c.Phase == v1alpha1.CheckPending }
-
-// beginPending begins the checks that waited for those at BatchPre, once these are over:
-// as their policies want them by then. Where one failed, the batch is over, too.
-func (b *batch) beginPending() {
-	before := func(c v1alpha1.CheckStatus) bool {
-		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c)
-	}
-	if b.status.Status == v1alpha1.ChangePodExecuteDone || failedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, before) {
-		return
-	}
-	for i := range b.status.Checks {
-		c := &b.status.Checks[i]
-		if !isPending(c) {
-			continue
-		}
-		at := slices.IndexFunc(b.mayBegin, func(m BeginCheck) bool { return m.Status.Name == c.Name && m.Status.Stage == c.Stage })
-		if at >= 0 {
-			SetCheck(&b.status.Checks, b.mayBegin[at].begun(b.Now), b.Now)
-			continue
-		}
-		canceled := *c
-		canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "the policy has no such check now"
-		SetCheck(&b.status.Checks, canceled, b.Now)
-	}
-}
 
 // begun is a check that begins now.
 func (b *BeginCheck) begun(now time.Time) v1alpha1.CheckStatus {
@@ -216,39 +148,35 @@ func CheckMayGoOn(c *v1alpha1.CheckStatus) bool {
 	return c.Type != "" && c.Phase != v1alpha1.CheckPending && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching)
 }
 
-// NoteCheck puts what a check of a policy came to into the status of a batch. One that
-// fails when the batch is done fails its pods as a late verdict does.
-func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
-	b := newBatch(in)
-	known := FindCheck(b.status.Checks, c.Name)
-	if known == nil || CheckIsOver(known) && known.Phase != v1alpha1.CheckWatching || !IsCurrentBatch(b.Change, b.Batch) {
-		return BatchPlan{}
+func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus {
+	if c := failedCheck(s.Checks); c != nil {
+		return c
 	}
-	before := *known
-	SetCheck(&b.status.Checks, c, b.Now)
-	now := FindCheck(b.status.Checks, c.Name)
-	if !equality.Semantic.DeepEqual(before, *now) {
-		b.tell(&before, now)
+	i := slices.IndexFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
+		return c.Type != "" && c.Mode != v1alpha1.ModeObserve && hasNoVerdict(&c) && c.OnSilence == v1alpha1.SilenceFails
+	})
+	if i < 0 {
+		return nil
 	}
-	switch {
-	case b.status.Status != v1alpha1.ChangePodExecuteDone:
-		if b.serverOver() {
-			b.conclude()
-		}
-	case now.Phase == v1alpha1.CheckFailed && now.Mode != v1alpha1.ModeObserve:
-		// Only now: what another check failed, somebody may have corrected since.
-		b.failedBy(now)
-	case now.Phase != before.Phase && silentCheck(b.status.Checks, []string{c.Name}, b.Settings.SilenceFails) != nil:
-		b.failedBy(now)
-	}
-	return b.finish()
+	return &s.Checks[i]
 }
 
-// tell emits what happened to a check, once.
-func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
-	if reason := eventOf(before, now); reason != "" {
-		b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
-			Message: fmt.Sprintf("batch %d of version %s: check %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, describeCheck(now))})
+// IsUnderWay says that a release has begun, has not ended, and that no check of its
+// order fails.
+func IsUnderWay(c *v1alpha1.ChangeWorkload) bool {
+	s := &c.Status
+	return s.Attempt > 0 && s.ObservedRelease == c.Spec.Release && IsOpen(s.Status) && len(s.UnclaimedVerdicts) == 0 &&
+		(s.OrderPreVerdict == nil || !VerdictFails(s.OrderPreVerdict.Verdict)) &&
+		(s.OrderPostVerdict == nil || !VerdictFails(s.OrderPostVerdict.Verdict)) && failedReleaseCheck(s) == nil
+}
+
+// hasNoVerdict says that a check ended without one.
+func hasNoVerdict(c *v1alpha1.CheckStatus) bool {
+	switch c.Phase {
+	case v1alpha1.CheckError, v1alpha1.CheckNoData, v1alpha1.CheckInconclusive:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -270,53 +198,4 @@ func eventOf(before, now *v1alpha1.CheckStatus) string {
 	default:
 		return ""
 	}
-}
-
-// failedBy fails the pods that a check failed.
-func (b *batch) failedBy(c *v1alpha1.CheckStatus) {
-	b.failPods(c)
-	b.status.Message = v1alpha1.ChangePodMessagePostFinish
-	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+cut(describeCheck(c)))
-}
-
-// passedBy passes the pods that nobody gave a verdict on, where a check that was
-// waited for measured them. Where the server was to give one, that it did not stays told.
-func (b *batch) passedBy() {
-	s := b.status
-	if serverSilent(s) || !slices.ContainsFunc(b.others, func(name string) bool {
-		c := FindCheck(s.Checks, name)
-		return c != nil && c.Phase == v1alpha1.CheckPassed
-	}) {
-		return
-	}
-	for i := range s.PodResults {
-		if r := &s.PodResults[i]; r.Verdict == VerdictNone {
-			r.Verdict, r.Message = VerdictPass, ""
-		}
-	}
-	if s.Message == v1alpha1.ChangePodMessageSkipped {
-		s.Message = v1alpha1.ChangePodMessagePostFinish
-		b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed, "")
-	}
-}
-
-// IsCurrentBatch says that a batch is of the attempt its release is at, and that the
-// release is verified.
-func IsCurrentBatch(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
-	return isOfAttempt(change, batch) && IsVerified(change.Status.Status)
-}
-
-// CountingBatches are the batches of the attempt a release is at that count by
-// themselves.
-func CountingBatches(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (counting []*v1alpha1.ChangePod) {
-	f, folded := change.Status.Folded, numbers(nil)
-	if f != nil {
-		folded = parseNumbers(f.Numbers)
-	}
-	for i := range batches {
-		if b := &batches[i]; isOfAttempt(change, b) && !isFolded(f, folded, b) {
-			counting = append(counting, b)
-		}
-	}
-	return counting
 }

@@ -76,39 +76,8 @@ func NoteAccepted(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.T
 	return true
 }
 
-// setDefended sets ConditionDefended to False, with the worst reason and a message that lists all.
-func (c conditions) setDefended(denied *v1alpha1.DeniedWrite, reason, lowered string) {
-	message := lowered
-	if denied != nil {
-		reason, message = v1alpha1.ReasonWriteDenied, denied.Message
-		if lowered != "" {
-			message += alsoLowered + lowered
-		}
-	}
-	c.set(v1alpha1.ConditionDefended, metav1.ConditionFalse, reason, "%s", message)
-}
-
 // WriteAccepted is the message of ConditionDefended once a denied write is over.
 const WriteAccepted = "the denied write succeeded, or is no longer needed"
-
-// alsoLowered separates a denied write from other reasons in the message of ConditionDefended.
-const alsoLowered = "; also: "
-
-// loweredMessage is the part of the message of ConditionDefended that is about the settings.
-func loweredMessage(s *v1alpha1.ChangeWorkloadStatus) string {
-	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended)
-	if c == nil || c.Status != metav1.ConditionFalse {
-		return ""
-	}
-	lowered := Detail(c)
-	if s.DeniedWrite != nil {
-		_, lowered, _ = strings.Cut(strings.TrimPrefix(lowered, s.DeniedWrite.Message), alsoLowered)
-	}
-	if former, ok := strings.CutPrefix(lowered, formerLowered); ok {
-		return loweredByAnnotations + former
-	}
-	return lowered
-}
 
 // BlockDenied is what is left of a plan whose block was denied: the release fails
 // all the same, says that it blocks nothing yet, and blocks later.

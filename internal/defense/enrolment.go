@@ -20,7 +20,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -106,30 +105,6 @@ type Recording struct {
 	// Admitted is what is remembered from now on of templates that were stored
 	// otherwise than admission saw them.
 	Admitted Admitted
-}
-
-// Override is one use of IgnoredSuspendLabel.
-type Override struct {
-	Version         string
-	ResourceVersion string
-	User            string
-}
-
-// UnknownUser stands for the user of an override that admission did not see.
-const UnknownUser = "unknown"
-
-// String is the value of OverrideAnnotation.
-func (o Override) String() string {
-	return strings.Join([]string{o.Version, o.ResourceVersion, o.User}, " ")
-}
-
-// ParseOverride reads the value of OverrideAnnotation.
-func ParseOverride(value string) (Override, bool) {
-	parts := strings.SplitN(value, " ", 3)
-	if len(parts) != 3 {
-		return Override{}, false
-	}
-	return Override{Version: parts[0], ResourceVersion: parts[1], User: parts[2]}, true
 }
 
 // DecideWorkload says what to do about the record of a workload: which version
@@ -355,42 +330,6 @@ func hasOwnBlock(w *Workload) bool {
 	return w.blocked() && w.Annotations[v1alpha1.SuspendedByAnnotation] != ""
 }
 
-// IsOpen says whether a release in this state has not ended.
-func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
-	switch s {
-	case v1alpha1.ChangeWorkloadInit, v1alpha1.ChangeWorkloadRunning, v1alpha1.ChangeWorkloadTimeOutPreThreshold:
-		return true
-	default:
-		return false
-	}
-}
-
-// IsUnderWay says that a release has begun, has not ended, and that no check of its
-// order fails.
-func IsUnderWay(c *v1alpha1.ChangeWorkload) bool {
-	s := &c.Status
-	return s.Attempt > 0 && s.ObservedRelease == c.Spec.Release && IsOpen(s.Status) && len(s.UnclaimedVerdicts) == 0 &&
-		(s.OrderPreVerdict == nil || !VerdictFails(s.OrderPreVerdict.Verdict)) &&
-		(s.OrderPostVerdict == nil || !VerdictFails(s.OrderPostVerdict.Verdict)) && failedReleaseCheck(s) == nil
-}
-
-// IsVerified says whether pods of a release in this state are verified: until
-// it ends, and also after Success and while it is suspended, because pods come
-// later too.
-func IsVerified(s v1alpha1.ChangeWorkloadStatusType) bool {
-	return IsOpen(s) || s == v1alpha1.ChangeWorkloadSuccess || s == v1alpha1.ChangeWorkloadSuspend
-}
-
-// anyOpen says that a release that began has not ended.
-func anyOpen(changes []v1alpha1.ChangeWorkload) bool {
-	for i := range changes {
-		if changes[i].Status.Attempt > 0 && IsOpen(changes[i].Status.Status) {
-			return true
-		}
-	}
-	return false
-}
-
 // EnrolledSince reads from a namespace's managed fields when its enrolment
 // label was set: the time of the oldest entry that owns the label. Zero when no
 // entry tells. An entry is of the time its manager last wrote any of its
@@ -503,4 +442,36 @@ func owns(entry *metav1.ManagedFieldsEntry, of, key string) bool {
 	}
 	_, ok := owned.Metadata[of]["f:"+key]
 	return ok
+}
+
+// admitted is what AdmittedAnnotation is to say once the template that is stored is
+// recorded.
+func (in *WorkloadInput) admitted(led, slipped bool) Admitted {
+	w := in.Workload
+	recorded := w.RecordedVersion()
+	a := ParseAdmitted(w.Annotations[v1alpha1.AdmittedAnnotation])
+	switch {
+	case led:
+		return a.with(recorded, w.Version)
+	case slipped:
+		// Maybe what led to the version that was left leads elsewhere now.
+		return a.without(func(t AdmittedTemplate) bool { return t.Stored == recorded || t.Seen == w.Version })
+	default:
+		return a
+	}
+}
+
+// ledTo says that the template that is stored is what the newest release that
+// admission counted led to, although admission saw another one: nobody has recorded
+// that release, its mark is on the template, where templates are marked, and what
+// admission saw has no pods.
+// Otherwise the template changed past admission since. Where that came before
+// anybody looked, it cannot be told apart; then the release has the template that is
+// stored all the same, and only the user may be wrong.
+func (in *WorkloadInput) ledTo(release, known int64) bool {
+	w := in.Workload
+	recorded := w.RecordedVersion()
+	return recorded != "" && recorded != w.Version && (recorded == w.Stamp || w.Unstamped) && release > known &&
+		w.Labels[v1alpha1.DefenseStatusLabel] == "" &&
+		!slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Version == recorded })
 }

@@ -354,11 +354,3 @@ func lostEntry(first, second string) string {
 	return fmt.Sprintf("the server no longer knows order entry %s; the check continues at order entry %s, in the time that is left",
 		cut(first), cut(second))
 }
-
-// unixOrZero is a time in seconds; none for 0.
-func unixOrZero(seconds int64) time.Time {
-	if seconds == 0 {
-		return time.Time{}
-	}
-	return time.Unix(seconds, 0)
-}

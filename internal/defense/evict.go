@@ -30,7 +30,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // A controller that replaces pods one after the other may wait for ever for one of a
@@ -44,47 +43,6 @@ const EvictAfter = 30 * time.Second
 // madeAgainAfter is how long after its version was left a pod has to have been made to
 // have been made again of it: a controller, or a clock, may be behind.
 const madeAgainAfter = time.Minute
-
-// Place is a pod of a workload that gives each of its pods a place.
-type Place struct {
-	Pod
-	ResourceVersion string
-	// Version of its template; empty where that is not known. Current says that it is of
-	// the workload's current revision.
-	Version string
-	Current bool
-}
-
-// Places are all pods of a workload, of whatever revision.
-type Places struct {
-	// Ordered says that a pod is made or replaced only while those before it are
-	// available.
-	Ordered bool
-	Pods    []Place
-	// Kept is the version of which the controller makes the pods that it does not update
-	// yet; empty where that is not known.
-	Kept string
-}
-
-// EvictionInput is what a decision about pods that are stuck is made from.
-type EvictionInput struct {
-	Now time.Time
-	// After is how long a pod has to have been stuck.
-	After    time.Duration
-	Settings settings.Settings
-	Workload *Workload
-	// Enrolled says that the namespace is enrolled.
-	Enrolled bool
-	Places   Places
-	// Past may be behind.
-	Past Past
-	// Live says that workload and pods were read from the API server, not from caches
-	// that may be behind.
-	Live bool
-
-	// fates says of each version why it was left.
-	fates func(version string) Leaving
-}
 
 // EvictionPlan is what to do about pods that are stuck.
 type EvictionPlan struct {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // Fate is what became of a version of a workload.
@@ -125,4 +126,45 @@ func (in *EvictionInput) leftByRecord(version string) Leaving {
 	default:
 		return bad(causeNeverSucceeded)
 	}
+}
+
+// EvictionInput is what a decision about pods that are stuck is made from.
+type EvictionInput struct {
+	Now time.Time
+	// After is how long a pod has to have been stuck.
+	After    time.Duration
+	Settings settings.Settings
+	Workload *Workload
+	// Enrolled says that the namespace is enrolled.
+	Enrolled bool
+	Places   Places
+	// Past may be behind.
+	Past Past
+	// Live says that workload and pods were read from the API server, not from caches
+	// that may be behind.
+	Live bool
+
+	// fates says of each version why it was left.
+	fates func(version string) Leaving
+}
+
+// Places are all pods of a workload, of whatever revision.
+type Places struct {
+	// Ordered says that a pod is made or replaced only while those before it are
+	// available.
+	Ordered bool
+	Pods    []Place
+	// Kept is the version of which the controller makes the pods that it does not update
+	// yet; empty where that is not known.
+	Kept string
+}
+
+// Place is a pod of a workload that gives each of its pods a place.
+type Place struct {
+	Pod
+	ResourceVersion string
+	// Version of its template; empty where that is not known. Current says that it is of
+	// the workload's current revision.
+	Version string
+	Current bool
 }

@@ -18,10 +18,7 @@ package defense
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -47,127 +44,9 @@ const (
 	maxFailedBatches = 100
 	// maxEnded bounds the records of earlier releases of a workload that ended.
 	maxEnded = 10
-	// maxRanges bounds the ranges that the numbers of folded batches are kept in. The API
-	// takes 8192 bytes, and a range at most 22.
-	maxRanges = 200
 	// foldAgain is when to go on where more is to be folded than in one turn.
 	foldAgain = time.Second
 )
-
-// numbers is a set of numbers of batches, as ranges in order.
-type numbers []numberRange
-
-type numberRange struct{ first, last int32 }
-
-// parseNumbers reads what [numbers.String] wrote. What it cannot read is left out.
-func parseNumbers(s string) (n numbers) {
-	for part := range strings.SplitSeq(s, ",") {
-		from, to, isRange := strings.Cut(part, "-")
-		if !isRange {
-			to = from
-		}
-		first, err1 := strconv.ParseInt(from, 10, 32)
-		last, err2 := strconv.ParseInt(to, 10, 32)
-		if err1 == nil && err2 == nil && first > 0 && first <= last {
-			n = append(n, numberRange{int32(first), int32(last)})
-		}
-	}
-	slices.SortFunc(n, func(a, b numberRange) int { return cmp.Compare(a.first, b.first) })
-	return n
-}
-
-// String writes ranges as in "1-57,59".
-func (n numbers) String() string {
-	parts := make([]string, len(n))
-	for i, r := range n {
-		if parts[i] = strconv.Itoa(int(r.first)); r.last > r.first {
-			parts[i] = fmt.Sprintf("%d-%d", r.first, r.last)
-		}
-	}
-	return strings.Join(parts, ",")
-}
-
-func (n numbers) has(number int32) bool {
-	return slices.ContainsFunc(n, func(r numberRange) bool { return r.first <= number && number <= r.last })
-}
-
-// upTo is how many numbers there are up to this one.
-func (n numbers) upTo(last int32) (count int) {
-	for _, r := range n {
-		count += int(max(min(r.last, last)-r.first+1, 0))
-	}
-	return count
-}
-
-// with adds numbers, and joins ranges that touch.
-func (n numbers) with(first, last int32) numbers {
-	all := append(slices.Clone(n), numberRange{first, last})
-	slices.SortFunc(all, func(a, b numberRange) int { return cmp.Compare(a.first, b.first) })
-	joined := all[:1]
-	for _, r := range all[1:] {
-		if before := &joined[len(joined)-1]; r.first <= before.last+1 {
-			before.last = max(before.last, r.last)
-		} else {
-			joined = append(joined, r)
-		}
-	}
-	return joined
-}
-
-func (n numbers) without(number int32) (left numbers) {
-	for _, r := range n {
-		if !(numbers{r}).has(number) {
-			left = append(left, r)
-			continue
-		}
-		if r.first < number {
-			left = append(left, numberRange{r.first, number - 1})
-		}
-		if number < r.last {
-			left = append(left, numberRange{number + 1, r.last})
-		}
-	}
-	return left
-}
-
-// bounded joins ranges while there are too many of them, unless a batch exists in between, and
-// then leaves out the lowest. It returns the number that the ranges are complete from.
-func (n numbers) bounded(exists func(first, last int32) bool, from int32) (numbers, int32) {
-	for i := 0; len(n) > maxRanges && i+1 < len(n); {
-		if exists(n[i].last+1, n[i+1].first-1) {
-			i++
-			continue
-		}
-		n = n.with(n[i].first, n[i+1].last)
-	}
-	if over := len(n) - maxRanges; over > 0 {
-		from, n = max(from, n[over-1].last+1), n[over:]
-	}
-	return n, from
-}
-
-// isFolded reports whether the counts of a batch are kept in the status of its release: it is
-// about to be removed, or was.
-func isFolded(f *v1alpha1.FoldedBatches, folded numbers, b *v1alpha1.ChangePod) bool {
-	return f != nil && (folded.has(BatchNumber(b)) || removingIndex(f, b) >= 0)
-}
-
-func removingIndex(f *v1alpha1.FoldedBatches, b *v1alpha1.ChangePod) int {
-	return slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
-}
-
-// foldedEntry finds the entry of a batch that was folded; nil when it is none.
-func foldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEntry {
-	if s.Folded == nil || id == "" {
-		return nil
-	}
-	for i := range s.Folded.Nodes {
-		if s.Folded.Nodes[i].ID == id {
-			return &s.Folded.Nodes[i]
-		}
-	}
-	return nil
-}
 
 // passCount is how many pods of the attempt passed, those of folded batches
 // included.
@@ -178,20 +57,6 @@ func (d *release) foldedCount() int32 {
 		return 0
 	}
 	return d.status.Folded.PassCount
-}
-
-// endedUnverified reports whether the server's part in a batch ended without its verdict.
-func endedUnverified(b *v1alpha1.ChangePod) bool {
-	return b.Status.Status == v1alpha1.ChangePodExecuteDone && serverSilent(&b.Status)
-}
-
-func serverSilent(s *v1alpha1.ChangePodStatus) bool {
-	switch v1alpha1.ChangePodStatusType(s.Message) {
-	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout:
-		return true
-	default:
-		return false
-	}
 }
 
 // UnverifiedPods counts the pods of a batch that passed without a verdict of the server,
@@ -298,13 +163,6 @@ func (d *release) fold() (wait time.Duration) {
 		}
 	}
 	return wait
-}
-
-// ofAttempt says that a batch counts for the attempt the release is at. The number
-// of the release tells an attempt from one of the same number whose status was never
-// written.
-func (d *release) ofAttempt(b *v1alpha1.ChangePod) bool {
-	return b.Spec.Attempt == d.status.Attempt && b.Spec.Release == d.status.ObservedRelease
 }
 
 func anyThere(b *v1alpha1.ChangePod, there map[types.UID]bool) bool {

@@ -17,7 +17,6 @@ limitations under the License.
 package defense
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -41,69 +40,6 @@ type Revision struct {
 // BaselineRelease is the number of the release, in the history, that a workload
 // was at before its first defended one.
 const BaselineRelease int64 = 0
-
-// decideHistory says what of a workload's history changes when this release has
-// succeeded and at least one of its pods passed: it becomes the newest one, and
-// the oldest go.
-func (d *release) decideHistory() {
-	keep := d.Settings.History
-	others := slices.DeleteFunc(slices.Clone(d.History), func(r Revision) bool { return r.Version == d.Change.Spec.Reversion })
-	if keep > 0 {
-		keep--
-		d.plan.Remember = !meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) && !slices.ContainsFunc(d.History, func(r Revision) bool {
-			return r.Version == d.Change.Spec.Reversion && r.Release >= d.Change.Spec.Release
-		})
-	} else {
-		others = slices.Clone(d.History)
-	}
-	slices.SortFunc(others, func(a, b Revision) int {
-		return cmp.Or(cmp.Compare(b.Release, a.Release), cmp.Compare(a.Name, b.Name))
-	})
-	if len(others) > keep {
-		d.plan.Forget = append(d.plan.Forget, others[keep:]...)
-	}
-}
-
-// rememberLeft remembers the version of a release that succeeded and was replaced
-// before that was done: the process died in between, or the next release came in
-// the same moment. A newer version in the history says that it was not, or that it
-// was forgotten since.
-func (d *release) rememberLeft() {
-	newer := func(r Revision) bool {
-		return r.Version == d.Change.Spec.Reversion || r.Release > d.Change.Spec.Release
-	}
-	succeeded := func(c v1alpha1.ChangeWorkload) bool {
-		return c.Spec.Release > d.Change.Spec.Release && c.Status.Status == v1alpha1.ChangeWorkloadSuccess
-	}
-	if d.status.Status != v1alpha1.ChangeWorkloadSuccess || d.status.PassCount == 0 || d.Settings.History == 0 ||
-		meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) ||
-		slices.ContainsFunc(d.History, newer) || slices.ContainsFunc(d.Others, succeeded) {
-		return
-	}
-	d.plan.Remember = true
-}
-
-// recordProof lets the history say what the condition Proven says.
-func (d *release) recordProof() {
-	if !meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionProven) {
-		return
-	}
-	for i := range d.History {
-		if r := &d.History[i]; r.Version == d.Change.Spec.Reversion && r.Unproven {
-			d.plan.Prove = r
-		}
-	}
-}
-
-// leaveHistory takes a version out of the history that failed after it had
-// succeeded.
-func (d *release) leaveHistory() {
-	for _, r := range d.History {
-		if r.Version == d.Change.Spec.Reversion {
-			d.plan.Forget = append(d.plan.Forget, r)
-		}
-	}
-}
 
 // NewestSuccess is the version a workload with these annotations, and at this
 // version, would be rolled back to; empty when there is none.
@@ -145,4 +81,26 @@ func provenSuccess(history []Revision, current string, q Quarantine, changes []v
 		return r
 	}
 	return newestSuccess(unproven, current, q)
+}
+
+// knownBad says that a version failed, was rolled back, or that its pods failed soon
+// after it had succeeded.
+func knownBad(version string, changes []v1alpha1.ChangeWorkload) bool {
+	return slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool {
+		return c.Spec.Reversion == version && (c.Status.Status == v1alpha1.ChangeWorkloadSuspend || c.Status.Status == v1alpha1.ChangeWorkloadRollback ||
+			meta.IsStatusConditionFalse(c.Status.Conditions, v1alpha1.ConditionProven))
+	})
+}
+
+// Past is what admission knows of the releases of a workload. It comes from a
+// cache: what is not in it did not happen as far as admission knows.
+type Past struct {
+	// Changes are the ChangeWorkloads of the workload.
+	Changes []v1alpha1.ChangeWorkload
+	// History are the successful versions of the workload that are remembered.
+	History []Revision
+}
+
+func remembered(history []Revision, version string) bool {
+	return slices.ContainsFunc(history, func(h Revision) bool { return h.Version == version })
 }

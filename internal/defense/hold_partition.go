@@ -121,15 +121,6 @@ func (w *steps) with(pods int32) *Hold {
 	return &h
 }
 
-// Users is a pace as the user wants it, by what the annotations of the workload say of a
-// hold.
-func (p Pace) Users(annotations map[string]string) Pace {
-	if h := p.HoldOf(annotations); h != nil {
-		return h.Kept(p)
-	}
-	return p
-}
-
 // HaltedPartition is the user's own partition of a workload that the operator halted by
 // it; 0, which the API server sets, where HaltedFromAnnotation says none.
 func HaltedPartition(annotations map[string]string) int32 {

@@ -26,14 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-const (
-	maxNameLength   = 253
-	maxLabelLength  = 63
-	nameSeparator   = "--x--"
-	nameHashLength  = 8
-	groupHashLength = 5
-)
-
 // ReleaseName is the name of the ChangeWorkload of one version of the workload.
 func (w *Workload) ReleaseName(version string) string {
 	return ChangeWorkloadName(w.Name, versionOfKind(w.GVK.GroupKind(), version))

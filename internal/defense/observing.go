@@ -66,23 +66,6 @@ func (d *release) explainDefense() {
 	}
 }
 
-// observeFailure reports what would have been done about a release that failed,
-// once for each new failure.
-func (d *release) observeFailure(isNew bool) {
-	if !isNew {
-		return
-	}
-	if d.Settings.Blocking && !d.Workload.blocked() {
-		d.would(v1alpha1.DryRunSuspend, "releases of the workload would have been blocked")
-		if d.halts() {
-			d.would(v1alpha1.DryRunHalt, "the rollout would have been "+d.Workload.Words.Halted()+d.Workload.Words.Means())
-		}
-	}
-	if d.Settings.SelfHealing {
-		d.explainSelfHealing()
-	}
-}
-
 // wouldRollBack says, once, that a release would have been rolled back.
 func (d *release) wouldRollBack(to, why string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
@@ -127,3 +110,34 @@ func (v AdmissionVerdict) AsWarning(by string) AdmissionVerdict {
 func WouldDeny(observedBy, message string) string {
 	return fmt.Sprintf("allowed in observe mode, by %s; enforce mode denies it: %s", observedBy, message)
 }
+
+// loweredMessage is the part of the message of ConditionDefended that is about the settings.
+func loweredMessage(s *v1alpha1.ChangeWorkloadStatus) string {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended)
+	if c == nil || c.Status != metav1.ConditionFalse {
+		return ""
+	}
+	lowered := Detail(c)
+	if s.DeniedWrite != nil {
+		_, lowered, _ = strings.Cut(strings.TrimPrefix(lowered, s.DeniedWrite.Message), alsoLowered)
+	}
+	if former, ok := strings.CutPrefix(lowered, formerLowered); ok {
+		return loweredByAnnotations + former
+	}
+	return lowered
+}
+
+// setDefended sets ConditionDefended to False, with the worst reason and a message that lists all.
+func (c conditions) setDefended(denied *v1alpha1.DeniedWrite, reason, lowered string) {
+	message := lowered
+	if denied != nil {
+		reason, message = v1alpha1.ReasonWriteDenied, denied.Message
+		if lowered != "" {
+			message += alsoLowered + lowered
+		}
+	}
+	c.set(v1alpha1.ConditionDefended, metav1.ConditionFalse, reason, "%s", message)
+}
+
+// alsoLowered separates a denied write from other reasons in the message of ConditionDefended.
+const alsoLowered = "; also: "

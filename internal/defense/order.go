@@ -25,14 +25,12 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // maxOrderIDLength is the server's limit of an order's id in bytes.
@@ -59,251 +57,9 @@ func VersionOfOrder(orderID string) string {
 	return parts[2]
 }
 
-// orderAccepted says that the server knows the order and was not notified how
-// it ended.
-func orderAccepted(stage v1alpha1.OrderStage) bool {
-	switch stage {
-	case v1alpha1.OrderPreWait, v1alpha1.OrderPreSubmitted, v1alpha1.OrderPostWait, v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish:
-		return true
-	default:
-		return false
-	}
-}
-
-// OrderIsOpen says that the server knows the order of a release and was not
-// told how it ended, as far as its status says.
-func OrderIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool { return orderAccepted(s.OrderStage) }
-
-// OrderWaits says that something about the order of a release may still be to
-// do.
-func OrderWaits(change *v1alpha1.ChangeWorkload) bool {
-	switch change.Status.OrderStage {
-	case v1alpha1.OrderNone, v1alpha1.OrderRefused, v1alpha1.OrderEnded:
-		return false
-	default:
-		return true
-	}
-}
-
-// orderPreIsLate says that a verdict on the order's PRE check is of no use any
-// more: once its end was submitted the server always says that it passed.
-func orderPreIsLate(stage v1alpha1.OrderStage) bool {
-	switch stage {
-	case v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish, v1alpha1.OrderEnded:
-		return true
-	default:
-		return false
-	}
-}
-
 // The order's part in the decision about its release.
 
-// followOrder moves a release that waits for its order to be accepted.
-func (d *release) followOrder() {
-	s := d.status
-	if !IsOpen(s.Status) {
-		return
-	}
-	waits := s.Status == v1alpha1.ChangeWorkloadInit
-	switch {
-	case s.OrderStage == v1alpha1.OrderRefused:
-		d.cancelChecks()
-		d.enter(v1alpha1.ChangeWorkloadFailed, corev1.EventTypeWarning, v1alpha1.EventReleaseUnverified,
-			"the order was refused: "+stepMessage(s, v1alpha1.StepAccepted))
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonRefused, "")
-	case !waits:
-	case d.failedOrder() != nil:
-		// judge suspends it. Where only a check of a policy failed, the order has its time:
-		// a batch that is made before it is accepted would be verified without it.
-		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
-	case orderAccepted(s.OrderStage):
-		// An older build wrote one without the other.
-		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
-	case d.Cluster == "":
-		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, v1alpha1.EventReleaseUnverified,
-			"no server is configured now; the release continues without its checks")
-	}
-	if waits && s.Status == v1alpha1.ChangeWorkloadRunning {
-		// Batches are waited for from now on.
-		s.EntryTime, s.EntryTimeUnix = FormatTime(d.Now), d.Now.Unix()
-	}
-}
-
-// orderPreOver says that batches may be made: the order's PRE check is over, or
-// there is none.
-func (d *release) orderPreOver() bool {
-	switch d.status.OrderStage {
-	case v1alpha1.OrderPreWait, v1alpha1.OrderPreSubmitted:
-		return d.Cluster == ""
-	default:
-		return true
-	}
-}
-
-// orderPostOver says that nothing of the order stands in the way of success.
-func (d *release) orderPostOver() bool {
-	return !orderAccepted(d.status.OrderStage) || d.status.OrderStage == v1alpha1.OrderPostFinish || d.Cluster == ""
-}
-
-// awaitOrderPost asks for the order's POST check, once its PRE check is over.
-func (d *release) awaitOrderPost() {
-	if d.status.OrderPostDueTimeUnix == 0 && d.status.OrderStage == v1alpha1.OrderPostWait {
-		d.status.OrderPostDueTimeUnix = d.Now.Unix()
-	}
-}
-
-func (d *release) endOrder(how v1alpha1.FinishState) {
-	if OrderIsOpen(d.status) && d.status.OrderEnd == "" {
-		d.status.OrderEnd, d.status.OrderEndDueTimeUnix = how, d.Now.Unix()
-	}
-}
-
-// endBefore ends the order of an attempt before the next one begins, for at
-// most one deadline. It says that there is nothing left to wait for.
-func (d *release) endBefore() bool {
-	if d.Cluster == "" || !OrderIsOpen(d.status) {
-		return true
-	}
-	d.endOrder(v1alpha1.FinishCancel)
-	left := time.Unix(d.status.OrderEndDueTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
-	d.plan.RequeueAfter = max(left, 0)
-	return left <= 0
-}
-
-// failedOrderCheck is the failing verdict on the order itself; nil when there is none.
-func (d *release) failedOrderCheck() *v1alpha1.CheckVerdict {
-	for _, v := range []*v1alpha1.CheckVerdict{d.status.OrderPreVerdict, d.status.OrderPostVerdict} {
-		if v != nil && VerdictFails(v.Verdict) {
-			return v
-		}
-	}
-	return nil
-}
-
-// failedOrder is the failing verdict on the order itself, or on an entry of it
-// that no batch is known by; nil when there is none.
-func (d *release) failedOrder() *v1alpha1.CheckVerdict {
-	if v := d.failedOrderCheck(); v != nil {
-		return v
-	}
-	for i := range d.status.UnclaimedVerdicts {
-		if u := &d.status.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) && d.orphaned(u) {
-			return &u.CheckVerdict
-		}
-	}
-	return nil
-}
-
-// orphaned says that nothing will claim a verdict: its entry is no batch's.
-func (d *release) orphaned(u *v1alpha1.UnclaimedVerdict) bool {
-	return u.Orphaned && foldedEntry(d.status, u.NodeID) == nil &&
-		!slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool { return b.Status.ChangePodID == u.NodeID })
-}
-
-// markOrphans marks the failing verdicts that came while no start was under way that made
-// their entry: the process died, or the answer was lost, when it was made. A batch that is
-// made later changes nothing of that.
-func (d *release) markOrphans() {
-	if d.mayKnowMore() {
-		return
-	}
-	for i := range d.status.UnclaimedVerdicts {
-		if u := &d.status.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) {
-			u.Orphaned = true
-		}
-	}
-}
-
-// mayKnowMore says that a start is under way, of the order or of a batch, whose answer
-// names an entry.
-func (d *release) mayKnowMore() bool {
-	if d.status.OrderNodeID == "" && (d.status.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(d.status.OrderStage)) && d.status.OrderStage != v1alpha1.OrderEnded {
-		return true
-	}
-	return slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool {
-		return b.Status.ChangePodID == "" && b.Status.Status != v1alpha1.ChangePodExecuteDone ||
-			b.Status.Status == v1alpha1.ChangePodPreSubmitted && !startedAgain(b.Status.Conditions, v1alpha1.ConditionSubmitted)
-	})
-}
-
-func (d *release) describeOrder() string {
-	v := d.failedOrder()
-	s := ""
-	switch v {
-	case nil:
-		return ""
-	case d.status.OrderPreVerdict:
-		s = "the PRE check of the order failed: " + v.Verdict
-	case d.status.OrderPostVerdict:
-		if v.LatePre {
-			return "of the order: " + cut(v.Message)
-		}
-		s = "the POST check of the order failed: " + v.Verdict
-	default:
-		s = fmt.Sprintf("a check of order entry %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
-	}
-	if v.Message != "" {
-		s += ": " + cut(v.Message)
-	}
-	return s
-}
-
-// unclaimed leaves out the verdicts that their batches have by now, or graver
-// ones.
-func (d *release) unclaimed() []v1alpha1.UnclaimedVerdict {
-	var left []v1alpha1.UnclaimedVerdict
-	for i := range d.status.UnclaimedVerdicts {
-		u := &d.status.UnclaimedVerdicts[i]
-		if !slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool {
-			return b.Status.ChangePodID == u.NodeID && !isWorse(verdictOf(&b.Status, u.Stage), u.CheckVerdict)
-		}) {
-			left = append(left, *u)
-		}
-	}
-	return left
-}
-
-func stepMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
-	if c := meta.FindStatusCondition(s.OrderSteps, kind); c != nil {
-		return c.Message
-	}
-	return ""
-}
-
-func conditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
-	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
-		return strings.TrimSuffix(cmp.Or(Detail(c), c.Message), ".")
-	}
-	return ""
-}
-
 // The order's own life.
-
-// OrderInput is what a decision about an order is made from.
-type OrderInput struct {
-	Now      time.Time
-	Settings settings.Settings
-	// Change is the release.
-	Change *v1alpha1.ChangeWorkload
-	// Defended says that the workload is there and defended. The order of
-	// one that is not is only ended, and nothing is written about it.
-	Defended bool
-	// Calls is what this process knows of its calls about the order.
-	Calls Calls
-}
-
-// OrderPlan is what to do about an order.
-type OrderPlan struct {
-	// Status is set when it is to be written, before anything else is done.
-	Status *v1alpha1.ChangeWorkloadStatus
-	// Call to the server, if any, and whether it is the last try.
-	Call Call
-	Last bool
-	// Events say what was done; they are emitted after the status is written.
-	Events []Event
-	// RequeueAfter says when to look again, if nothing happens before.
-	RequeueAfter time.Duration
-}
 
 // DecideOrder says what to do about the order of a release. The answer to a
 // call is put into the status by [AnswerOrder].
@@ -319,18 +75,6 @@ func DecideOrder(in OrderInput) OrderPlan {
 		o.follow()
 	}
 	return o.finishPlan()
-}
-
-func (o *order) finishPlan() OrderPlan {
-	// What is not reported yet is reported together with the first change.
-	if FindCheck(o.status.Checks, ServerCheck) != nil || !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
-		o.noteServer()
-		o.explainServer()
-	}
-	if !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
-		o.plan.Status = o.status
-	}
-	return o.plan
 }
 
 // explainServer sets ConditionServer by the steps of the order. A long wait stays reported until
@@ -374,13 +118,6 @@ func (o *order) noteServer() {
 		c.Phase, c.Reason, c.Message = v1alpha1.CheckFailed, v1alpha1.ReasonCheckFailed, pre.Message
 	}
 	SetCheck(&s.Checks, c, o.Now)
-}
-
-// order is a decision in the making.
-type order struct {
-	OrderInput
-	status *v1alpha1.ChangeWorkloadStatus
-	plan   OrderPlan
 }
 
 func (o *order) follow() {
@@ -560,12 +297,6 @@ func (o *order) skipped() bool {
 	return c != nil && c.Reason == v1alpha1.ReasonSkipped
 }
 
-// preAnswered says that the PRE check ended with an answer of the server, so
-// that it has ended there.
-func (o *order) preAnswered() bool {
-	return meta.IsStatusConditionTrue(o.status.OrderSteps, v1alpha1.StepPreChecked)
-}
-
 func (o *order) preOver(t turn) {
 	o.status.OrderStage = v1alpha1.OrderPostWait
 	o.over(v1alpha1.StepPreChecked, &o.status.OrderPreVerdict, t)
@@ -596,11 +327,6 @@ func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
 	o.event(v1alpha1.EventCheckError, message+": "+consequence)
 }
 
-func (o *order) event(reason, message string) {
-	o.plan.Events = append(o.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
-		Message: fmt.Sprintf("version %s: %s", o.Change.Spec.Reversion, message)})
-}
-
 // end notifies the server how the order ended, once, for at most one deadline.
 func (o *order) end() {
 	s := o.status
@@ -621,10 +347,6 @@ func (o *order) end() {
 		o.step(v1alpha1.StepEnded, metav1.ConditionFalse, v1alpha1.ReasonNoVerdict,
 			"AlterShield Server was not notified in time that the order ended as "+string(s.OrderEnd))
 	}
-}
-
-func (o *order) step(kind string, status metav1.ConditionStatus, reason, message string) {
-	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.set(kind, status, reason, "%s", message)
 }
 
 // AnswerOrder puts the server's answer to a call about an order into the status
@@ -732,4 +454,16 @@ func (o *order) ended(a Answer) {
 		o.status.OrderStage = v1alpha1.OrderEnded
 		o.step(v1alpha1.StepEnded, metav1.ConditionFalse, v1alpha1.ReasonRefused, a.Message)
 	}
+}
+
+func (o *order) finishPlan() OrderPlan {
+	// What is not reported yet is reported together with the first change.
+	if FindCheck(o.status.Checks, ServerCheck) != nil || !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
+		o.noteServer()
+		o.explainServer()
+	}
+	if !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
+		o.plan.Status = o.status
+	}
+	return o.plan
 }

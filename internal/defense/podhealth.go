@@ -24,7 +24,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -187,13 +186,6 @@ func newPodHealth(in PodHealthInput) *podHealth {
 		PodHealthInput: in, status: *in.Status.DeepCopy(),
 		begun: timeOrZero(in.Status.StartTime).Add(in.Check.Delay), due: timeOrZero(in.Status.DueTime),
 	}
-}
-
-func timeOrZero(t *metav1.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.Time
 }
 
 // grace is for how long a pod must not have been Ready when the check ends.

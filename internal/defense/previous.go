@@ -34,11 +34,10 @@ import (
 // records are gone.
 
 const (
-	// maxPrevious, maxCorrections, maxImages, maxText and maxManager are the limits of the API.
+	// maxPrevious, maxCorrections, maxImages and maxManager are the limits of the API.
 	maxPrevious    = 10
 	maxCorrections = 5
 	maxImages      = 10
-	maxText        = 512
 	maxManager     = 128
 )
 

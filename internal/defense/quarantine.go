@@ -243,3 +243,21 @@ func describeQuarantine(version string, q Quarantine) string {
 	}
 	return fmt.Sprintf("version %s was rolled back at %s: %s", version, r.Time, r)
 }
+
+// Unquarantined is what one use of UnquarantineAnnotation came to.
+type Unquarantined struct {
+	// Asked is what the annotation said, shortened.
+	Asked string `json:"asked"`
+	// Ended are the versions whose quarantine it ended, maybe none.
+	Ended []string `json:"ended,omitempty"`
+	User  string   `json:"user"`
+	// ResourceVersion is that of the workload it was decided on, by which admission
+	// knows what an earlier call for the same request did.
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+}
+
+// ParseUnquarantined reads the value of UnquarantinedAnnotation.
+func ParseUnquarantined(value string) (Unquarantined, bool) {
+	var u Unquarantined
+	return u, json.Unmarshal([]byte(value), &u) == nil && u.Asked != ""
+}

@@ -18,18 +18,6 @@ package defense
 
 import "time"
 
-// Lacking are pods of a workload that are asked for and not there. They may be made in
-// the next moment, or be refused.
-type Lacking struct {
-	Count int32
-	// Since is when the newest pod of the workload was made, or its revision: nothing was
-	// refused for good before.
-	Since time.Time
-	// Seen is since when this process sees that pods are lacking; zero where it does not
-	// say. What was refused before may have been mended meanwhile.
-	Seen time.Time
-}
-
 // Refusal is what the controller of a workload says of a pod that it cannot make, at first
 // and at last.
 type Refusal struct {

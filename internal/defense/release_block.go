@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -154,15 +153,6 @@ func (d *release) ownBlock() bool {
 	return d.Workload.blocked() && version == d.Workload.RecordedVersion() && release == strconv.FormatInt(d.Workload.Release(), 10)
 }
 
-// ParseBlockedBy reads off the annotations of a workload which release it is blocked
-// because of, and its record. A block that an older build set names no record, and one
-// that a user set names nothing.
-func ParseBlockedBy(annotations map[string]string) (version, release, record string) {
-	fields := strings.Fields(annotations[v1alpha1.SuspendedByAnnotation])
-	fields = append(fields, "", "", "")
-	return fields[0], fields[1], fields[2]
-}
-
 // remembersBlock says that the block is because of this very record. One made
 // later, because the first was deleted, knows nothing of the failure, so its
 // success must not lift the block.
@@ -209,14 +199,6 @@ func (d *release) liftRestored() {
 		wait = shortest(wait, left)
 	}
 	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, wait)
-}
-
-// needAll asks for the block and the batches as the API server has them. What ends a
-// failure or a block is decided from nothing less: the release, and the block that
-// another process set, may be seen before the batch that failed is.
-func (d *release) needAll() {
-	d.plan.NeedsLive = !d.Live
-	d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
 }
 
 // explainBlock says whether this release blocks its workload. There is nothing
@@ -271,4 +253,21 @@ func (d *release) refuseRollback(why string) {
 		return
 	}
 	d.refuseAs(v1alpha1.ReasonRollbackRefused, why)
+}
+
+// observeFailure reports what would have been done about a release that failed,
+// once for each new failure.
+func (d *release) observeFailure(isNew bool) {
+	if !isNew {
+		return
+	}
+	if d.Settings.Blocking && !d.Workload.blocked() {
+		d.would(v1alpha1.DryRunSuspend, "releases of the workload would have been blocked")
+		if d.halts() {
+			d.would(v1alpha1.DryRunHalt, "the rollout would have been "+d.Workload.Words.Halted()+d.Workload.Words.Means())
+		}
+	}
+	if d.Settings.SelfHealing {
+		d.explainSelfHealing()
+	}
 }

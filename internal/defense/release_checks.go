@@ -81,37 +81,10 @@ func (d *release) postOver() bool {
 // One without a verdict does where that was written down when it ended.
 func (d *release) failedCheck() *v1alpha1.CheckStatus { return failedReleaseCheck(d.status) }
 
-func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus {
-	if c := failedCheck(s.Checks); c != nil {
-		return c
-	}
-	i := slices.IndexFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
-		return c.Type != "" && c.Mode != v1alpha1.ModeObserve && hasNoVerdict(&c) && c.OnSilence == v1alpha1.SilenceFails
-	})
-	if i < 0 {
-		return nil
-	}
-	return &s.Checks[i]
-}
-
 // FailsRelease says that a check in the status of a release fails it as a whole.
 func FailsRelease(c *v1alpha1.CheckStatus) bool {
 	return failedReleaseCheck(&v1alpha1.ChangeWorkloadStatus{Checks: []v1alpha1.CheckStatus{*c}}) != nil
 }
-
-// hasNoVerdict says that a check ended without one.
-func hasNoVerdict(c *v1alpha1.CheckStatus) bool {
-	switch c.Phase {
-	case v1alpha1.CheckError, v1alpha1.CheckNoData, v1alpha1.CheckInconclusive:
-		return true
-	default:
-		return false
-	}
-}
-
-// failsAsAWhole says that a verdict on the release itself, and not on pods of it,
-// fails it.
-func (d *release) failsAsAWhole() bool { return d.failedOrder() != nil || d.failedCheck() != nil }
 
 // describeWhole says what fails the release as a whole; empty when nothing does.
 func (d *release) describeWhole() string {
@@ -124,26 +97,11 @@ func (d *release) describeWhole() string {
 	return ""
 }
 
-// cancelChecks gives up the checks of a release that ends: it ends for good.
-func (d *release) cancelChecks() {
-	d.giveUp("the release ended before the check was over", func(*v1alpha1.CheckStatus) bool { return true })
-}
-
 // cancelWaiting gives up the checks that a release waits for, where another one has
 // failed it: as with a batch, the first failure decides.
 func (d *release) cancelWaiting() {
 	if d.failedCheck() != nil {
 		d.giveUp("another check failed first", func(c *v1alpha1.CheckStatus) bool { return !c.Background })
-	}
-}
-
-func (d *release) giveUp(why string, which func(*v1alpha1.CheckStatus) bool) {
-	for i := range d.status.Checks {
-		if c := &d.status.Checks[i]; CheckGoesOn(c, d.Now) && which(c) {
-			canceled := *c
-			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, why
-			SetCheck(&d.status.Checks, canceled, d.Now)
-		}
 	}
 }
 

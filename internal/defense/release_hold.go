@@ -34,27 +34,6 @@ import (
 // The hold of the rollout of a release: when it begins, what it waits for, and when what
 // it changed is given back.
 
-// HoldChange is what is written of a hold.
-type HoldChange struct {
-	// Set is the pace from now on; nil to give it back, and End says why.
-	Set *Hold
-	End HoldEnd
-}
-
-// String is what it does, in one word.
-func (h *HoldChange) String() string {
-	switch {
-	case h == nil:
-		return "unchanged"
-	case h.Set == nil:
-		return "given back"
-	case h.Set.ByPartition:
-		return fmt.Sprintf("partition %d", h.Set.Set.Partition)
-	default:
-		return h.Set.Set.minReady().String()
-	}
-}
-
 // HoldCheck is the name, and the type, of what stands among the checks of a release whose
 // hold ran out where silence fails.
 const HoldCheck = "hold"
@@ -66,11 +45,6 @@ const forHuman = 30 * 24 * time.Hour
 // checkGrace is how long after its time a check in the background may still say that it
 // failed.
 const checkGrace = 5 * time.Second
-
-// holding says that the rollout of this release is held.
-func (d *release) holding() bool {
-	return d.Workload.Hold != nil && d.Workload.Hold.Release == d.Change.Spec.Release
-}
 
 // followHold lets the rollout of the release wait for its verdicts, and go on.
 func (d *release) followHold() {

@@ -19,8 +19,6 @@ package defense
 import (
 	"cmp"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -285,18 +283,4 @@ func resultsOf(infos []v1alpha1.PodInfo) []v1alpha1.PodResult {
 		results[i].PodInfo = infos[i]
 	}
 	return results
-}
-
-// BatchNumber reads the number of a batch, from 1, out of its name; 0 for a name
-// that is none of ours.
-func BatchNumber(b *v1alpha1.ChangePod) int32 {
-	i := strings.LastIndex(b.Name, nameSeparator)
-	if i < 0 {
-		return 0
-	}
-	n, err := strconv.ParseInt(b.Name[i+len(nameSeparator):], 10, 32)
-	if err != nil || n < 1 {
-		return 0
-	}
-	return int32(n)
 }

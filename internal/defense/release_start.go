@@ -18,7 +18,6 @@ package defense
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -91,15 +90,6 @@ func (d *release) recover() {
 	if over {
 		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 	}
-}
-
-// rankOfStuck ranks the reasons why a release whose pods are stuck is not rolled back;
-// 0 is no such reason. A reason only replaces one of a lower rank. So a pod that
-// crashes, and is ready for moments, does not make the reasons alternate.
-func rankOfStuck(reason string) int {
-	return slices.Index([]string{
-		v1alpha1.ReasonStillWaiting, v1alpha1.ReasonTolerated, v1alpha1.ReasonRollbackRefused, v1alpha1.ReasonRollbackLimit,
-	}, reason) + 1
 }
 
 // explainNoRollback reports once why a release whose pods are stuck is not rolled back:

@@ -19,7 +19,6 @@ package defense
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -29,28 +28,6 @@ import (
 )
 
 // What the status of a release says of it.
-
-// explain fills the lists, counts and conditions.
-func (d *release) explain() {
-	s := d.status
-	s.UnclaimedVerdicts = d.unclaimed()
-	s.DefensePreparingPods = nil
-	for i := range d.preparing[:min(len(d.preparing), maxPreparing)] {
-		s.DefensePreparingPods = append(s.DefensePreparingPods, v1alpha1.PodResult{PodInfo: d.preparing[i].Info(d.Change.Spec.AppName)})
-	}
-	s.PreparingCount = int32(len(d.preparing)) //nolint:gosec // a workload has far fewer pods
-	s.DefenseCheckingPods, s.CheckingCount = bounded(d.checking)
-	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
-	s.PassCount += d.foldedCount()
-	s.UnverifiedCount = d.unverifiedCount()
-	s.DefenseCheckFailPods, _ = bounded(d.failed)
-	s.FailCount = d.failCount()
-	s.OrderFailed, s.CheckFailed = d.failedOrderCheck() != nil, d.failedCheck() != nil
-
-	d.explainBlock()
-	d.explainProgress()
-	d.explainVerification()
-}
 
 // explainProgress says how far the rollout has come. Of a release that succeeded it
 // is over: what becomes of its pods later is told by PodsUnavailable. What is halted stays
@@ -93,25 +70,10 @@ func (d *release) explainComplete() {
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "")
 }
 
-// staysAt reports whether the condition Progressing of this release has the reason, and no
-// more pods than old run another version. A pod that crashes changes neither.
-func (d *release) staysAt(reason string, old int32) bool {
-	for i := range d.Workload.OldRevisions {
-		old -= d.Workload.OldRevisions[i].Replicas
-	}
-	return old >= 0 && d.wasProgressing(reason)
-}
-
 // wasComplete says that the rollout was complete when it was last heard of, and
 // that nothing has been heard since: an annotation changed just now, say.
 func (d *release) wasComplete() bool {
 	return d.Workload.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete)
-}
-
-// wasProgressing reports whether the condition Progressing of this release has the reason.
-func (d *release) wasProgressing(reason string) bool {
-	c := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionProgressing)
-	return c != nil && c.Reason == reason && d.Change.Status.ObservedRelease == d.Change.Spec.Release
 }
 
 // alikeReplaced is said where pods are replaced by others of the same template.
@@ -168,19 +130,6 @@ func (d *release) explainVerification() {
 	}
 }
 
-// succeededAt is when an attempt first succeeded; zero where it did not. A record of an older
-// build says that only while it is a success.
-func succeededAt(s *v1alpha1.ChangeWorkloadStatus) time.Time {
-	switch {
-	case s.SuccessTimeUnix > 0:
-		return time.Unix(s.SuccessTimeUnix, 0)
-	case s.Status == v1alpha1.ChangeWorkloadSuccess:
-		return time.Unix(s.UpdateTimeUnix, 0)
-	default:
-		return time.Time{}
-	}
-}
-
 // becomeStuck says what keeps a rollout from moving, with an event, since somebody
 // has to do something about it.
 func (d *release) becomeStuck(why string) {
@@ -189,57 +138,6 @@ func (d *release) becomeStuck(why string) {
 		d.warn(v1alpha1.ReasonRolloutStuck, v1alpha1.EventPodsUnavailable, why)
 	}
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "%s", why)
-}
-
-func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reason, message string) {
-	d.status.Status = state
-	d.status.UpdateTime, d.status.UpdateTimeUnix = FormatTime(d.Now), d.Now.Unix()
-	if reason != "" {
-		d.event(eventType, reason, message)
-	}
-}
-
-// warn adds an event of type Warning. The act tells it from others of its reason: client-go makes a series of them otherwise.
-func (d *release) warn(act, reason, message string) {
-	d.event(corev1.EventTypeWarning, reason, message)
-	d.plan.Events[len(d.plan.Events)-1].Act = act
-}
-
-func (d *release) event(eventType, reason, message string) {
-	d.plan.Events = append(d.plan.Events, Event{Type: eventType, Reason: reason,
-		Message: d.ofVersion(message)})
-}
-
-// ofVersion says a detail of the version of the release.
-func (d *release) ofVersion(detail string) string {
-	return strings.Join(nonEmpty("version "+d.Change.Spec.Reversion, detail), ": ")
-}
-
-// actionEvent adds an event of the action on the workload.
-func (d *release) actionEvent(eventType, reason, message string) {
-	d.plan.ActionEvents = append(d.plan.ActionEvents, Event{Type: eventType, Reason: reason,
-		Message: d.ofVersion(message)})
-}
-
-func (d *release) condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
-	conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.set(kind, status, reason, format, args...)
-}
-
-func describe(r *v1alpha1.PodResult) string {
-	s := fmt.Sprintf("pod %s: %s", r.Pod, r.Verdict)
-	if r.Message != "" {
-		s += ": " + cut(r.Message)
-	}
-	return s
-}
-
-// cut makes a message of others printable, and not too long.
-func cut(message string) string {
-	message = Printable(message)
-	if len(message) <= maxListedMessage {
-		return message
-	}
-	return strings.ToValidUTF8(message[:maxListedMessage-len("...")], "") + "..."
 }
 
 // endConditions says of a release that ended that what was under way goes on no

@@ -47,9 +47,6 @@ type RollbackInput struct {
 	Limit RollbackLimit
 }
 
-// lookAgain is when to look again at what is due and cannot be done.
-const lookAgain = 30 * time.Second
-
 // LastSuccess is the value of RollbackToAnnotation that asks for the newest
 // version that succeeded.
 const LastSuccess = "last-success"
@@ -264,25 +261,6 @@ func selfHealingTarget(w *Workload, history []Revision, changes []v1alpha1.Chang
 		return nil, "the history has no other successful version"
 	}
 	return target, ""
-}
-
-// notByItself is why the release a workload is at is never rolled back without a
-// request, if it is not. These keep rollbacks from going on for ever.
-func notByItself(w *Workload, q Quarantine) string {
-	switch {
-	case q.Holds(w.Version):
-		return describeQuarantine(w.Version, q) + "; it is not rolled back again"
-	case q.overridden(w.Version):
-		return describeQuarantine(w.Version, q) + ", and released again by an override; it is not rolled back again"
-	case q.restored(w.Version, w.Release()):
-		return fmt.Sprintf("version %s was itself restored by a rollback", w.Version)
-	case w.OnDelete:
-		return "only its user replaces pods of the " + w.Kind() + " (updateStrategy OnDelete)"
-	case w.pausedByUser():
-		return "the " + w.Kind() + " is " + w.Words.Halted() + " by a user" + w.Words.Means()
-	default:
-		return ""
-	}
 }
 
 // neverStarted rolls a release back when its pods do not come up.

@@ -29,10 +29,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// RollbackLimit is the memory of the rollbacks that nobody asked for, of all workloads of
-// the cluster, the oldest first.
-type RollbackLimit struct{ taken []LimitEntry }
-
 // LimitEntry is the last rollback of one workload that the rollback limit let through.
 type LimitEntry struct {
 	// Time is when, in Unix seconds.
@@ -142,3 +138,7 @@ func limited(
 	}
 	return "", 0
 }
+
+// RollbackLimit is the memory of the rollbacks that nobody asked for, of all workloads of
+// the cluster, the oldest first.
+type RollbackLimit struct{ taken []LimitEntry }

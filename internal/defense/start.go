@@ -383,11 +383,24 @@ func runningTarget(w *Workload, q Quarantine, changes []v1alpha1.ChangeWorkload)
 	return nil, refusal
 }
 
-// knownBad says that a version failed, was rolled back, or that its pods failed soon
-// after it had succeeded.
-func knownBad(version string, changes []v1alpha1.ChangeWorkload) bool {
-	return slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool {
-		return c.Spec.Reversion == version && (c.Status.Status == v1alpha1.ChangeWorkloadSuspend || c.Status.Status == v1alpha1.ChangeWorkloadRollback ||
-			meta.IsStatusConditionFalse(c.Status.Conditions, v1alpha1.ConditionProven))
-	})
+// lookAgain is when to look again at what is due and cannot be done.
+const lookAgain = 30 * time.Second
+
+// notByItself is why the release a workload is at is never rolled back without a
+// request, if it is not. These keep rollbacks from going on for ever.
+func notByItself(w *Workload, q Quarantine) string {
+	switch {
+	case q.Holds(w.Version):
+		return describeQuarantine(w.Version, q) + "; it is not rolled back again"
+	case q.overridden(w.Version):
+		return describeQuarantine(w.Version, q) + ", and released again by an override; it is not rolled back again"
+	case q.restored(w.Version, w.Release()):
+		return fmt.Sprintf("version %s was itself restored by a rollback", w.Version)
+	case w.OnDelete:
+		return "only its user replaces pods of the " + w.Kind() + " (updateStrategy OnDelete)"
+	case w.pausedByUser():
+		return "the " + w.Kind() + " is " + w.Words.Halted() + " by a user" + w.Words.Means()
+	default:
+		return ""
+	}
 }

@@ -56,8 +56,6 @@ const (
 	maxBackOff   = 5 * time.Minute
 	// crashes make a loop.
 	crashes = 2
-	// maxStuckMessage bounds the report of a stuck pod, in bytes.
-	maxStuckMessage = 256
 )
 
 // Fails says that a pod is stuck because of something that waiting does not help.
@@ -277,16 +275,6 @@ func exit(t *corev1.ContainerStateTerminated) string {
 	return strings.Join(nonEmpty(fmt.Sprintf("last exit code %d", t.ExitCode), t.Message), ": ")
 }
 
-func nonEmpty(parts ...string) []string {
-	kept := parts[:0]
-	for _, p := range parts {
-		if p != "" {
-			kept = append(kept, p)
-		}
-	}
-	return kept
-}
-
 // ofPod explains a pod none of whose containers fails: it is slow.
 func (h *Stuck) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 	h.Slow = true
@@ -351,11 +339,6 @@ func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCond
 	return nil
 }
 
-// Brief makes a text one printable line that is not too long.
-func Brief(message string) string {
-	message = strings.Join(strings.Fields(Printable(message)), " ")
-	if len(message) <= maxStuckMessage {
-		return message
-	}
-	return cutAtRune(message, maxStuckMessage-len("...")) + "..."
+func isSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }

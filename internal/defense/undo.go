@@ -27,15 +27,6 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Past is what admission knows of the releases of a workload. It comes from a
-// cache: what is not in it did not happen as far as admission knows.
-type Past struct {
-	// Changes are the ChangeWorkloads of the workload.
-	Changes []v1alpha1.ChangeWorkload
-	// History are the successful versions of the workload that are remembered.
-	History []Revision
-}
-
 // NeedsPast says that the answer to a request depends on the Past: it releases
 // something while the workload is blocked, or halted, or touches the block.
 func (r *AdmissionRequest) NeedsPast() bool {
@@ -106,18 +97,6 @@ func (r *AdmissionRequest) blockedByUser() bool {
 	return r.Old.suspended() && r.Old.Annotations[v1alpha1.SuspendedByAnnotation] == ""
 }
 
-// haltedBy is the version because of which the operator paused the workload.
-func (o *AdmissionObject) haltedBy() string {
-	if !o.Paused {
-		return ""
-	}
-	return o.Annotations[v1alpha1.HaltedAnnotation]
-}
-
-func remembered(history []Revision, version string) bool {
-	return slices.ContainsFunc(history, func(h Revision) bool { return h.Version == version })
-}
-
 // explain says what of a release failed.
 func (r *QuarantineReason) explain(failed *v1alpha1.ChangeWorkload) {
 	if pods := failed.Status.DefenseCheckFailPods; len(pods) > 0 {
@@ -136,27 +115,9 @@ func (r *AdmissionRequest) restores() bool {
 		ParseQuarantine(r.Old.Annotations, r.Now).restored(r.Old.Version, ParseRelease(release))
 }
 
-// Unquarantined is what one use of UnquarantineAnnotation came to.
-type Unquarantined struct {
-	// Asked is what the annotation said, shortened.
-	Asked string `json:"asked"`
-	// Ended are the versions whose quarantine it ended, maybe none.
-	Ended []string `json:"ended,omitempty"`
-	User  string   `json:"user"`
-	// ResourceVersion is that of the workload it was decided on, by which admission
-	// knows what an earlier call for the same request did.
-	ResourceVersion string `json:"resourceVersion,omitempty"`
-}
-
 // AllVersions is the value of UnquarantineAnnotation that ends the quarantine of
 // all versions.
 const AllVersions = "all"
-
-// ParseUnquarantined reads the value of UnquarantinedAnnotation.
-func ParseUnquarantined(value string) (Unquarantined, bool) {
-	var u Unquarantined
-	return u, json.Unmarshal([]byte(value), &u) == nil && u.Asked != ""
-}
 
 // String is the value of UnquarantinedAnnotation.
 func (u Unquarantined) String() string {

@@ -18,7 +18,6 @@ package defense
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -49,21 +48,6 @@ func (d Delivered) verdict(now time.Time) v1alpha1.CheckVerdict {
 		v.Message = latePreFailure + ": " + cmp.Or(d.Message, noReason)
 	}
 	return v
-}
-
-const (
-	// latePreFailure is how the message of such a verdict begins.
-	latePreFailure = "the PRE check failed after it had been let pass"
-	// noReason stands for what a server does not say.
-	noReason = "the server gave no reason"
-)
-
-// failureOf says which check failed, and why.
-func failureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
-	if v.LatePre {
-		return cut(v.Message)
-	}
-	return fmt.Sprintf("the %s check failed: %s", stage, cut(v.Message))
 }
 
 // Placement is what became of a verdict.
@@ -222,12 +206,4 @@ func place(into **v1alpha1.CheckVerdict, d Delivered, now time.Time) Placement {
 	}
 	*into = &v
 	return PlacementStored
-}
-
-// isWorse says that a verdict replaces the stored one. Otherwise the first verdict
-// stays. A failure replaces a verdict that the server delivered as a pass, or that
-// it did not deliver, so no earlier verdict hides a failure. When the server
-// repeats a failure that somebody corrected, the correction stays.
-func isWorse(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
-	return stored == nil || VerdictFails(v.Verdict) && !VerdictFails(stored.Delivered)
 }

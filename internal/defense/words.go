@@ -16,12 +16,6 @@ limitations under the License.
 
 package defense
 
-import (
-	"regexp"
-	"strings"
-	"unicode"
-)
-
 // Words are how people speak of what halts the rollout of a workload, and by which
 // commands they let it go on. Those of a kind that knows a pause are zero, but for the
 // commands.
@@ -58,44 +52,4 @@ func (w *Words) Means() string {
 		return ""
 	}
 	return " (" + w.HaltedBy + ")"
-}
-
-// by names the command that resumes a rollout, where that is not `kubectl rollout resume`.
-func (w *Workload) by(command string) string {
-	if w.Words.HaltedBy == "" || command == "" {
-		return ""
-	}
-	return "; resume it with " + Kubectl(command, w.Namespace)
-}
-
-// Kubectl is a command of Words in full.
-func Kubectl(command, namespace string) string {
-	// Behind the command: kubectl finds no plugin behind a flag.
-	return strings.Join([]string{"kubectl", command, "-n", ShellWord(namespace)}, " ")
-}
-
-// plainWord is a word that every shell takes as it is.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+:,./_-][A-Za-z0-9@%+:,./_=-]*$`)
-
-// ShellWord quotes a word of a command for a shell, where it has to.
-func ShellWord(word string) string {
-	if plainWord.MatchString(word) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
-// Printable is a text that gives a terminal no commands, on one line: it has no control
-// characters (C0, C1), and none that set the direction of writing.
-func Printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case unicode.In(r, unicode.Cc, unicode.Bidi_Control):
-			return -1
-		default:
-			return r
-		}
-	}, text)
 }

@@ -361,257 +361,27 @@ func OptedOut(labels map[string]string) bool {
 	return labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled
 }
 
-// Pod is what was observed of a pod.
-type Pod struct {
-	Namespace, Name string
-	UID             types.UID
-	HostName, IP    string
-	// Node is where the pod runs; empty while it is nowhere.
-	Node       string
-	Ready      bool
-	ReadySince time.Time
-	// Created is when the API server made it: no time of its kubelet's counts
-	// that is earlier than that, or later than now.
-	Created time.Time
-	// Unprobed: a container has no readiness probe, so that Ready says of it only
-	// that its process was started. StartedAt is when its containers were last
-	// started; zero where that is not known to be later than ReadySince.
-	Unprobed  bool
-	StartedAt time.Time
-	// RestartedAt is when a container that runs now was last started again after
-	// an end of its own; zero when none was.
-	RestartedAt time.Time
-	Terminating bool
-	// Ended: the pod will never run again (evicted, for one) and its owner
-	// replaces it.
-	Ended  bool
-	Labels map[string]string
-	// Index is its place among the pods of a workload that numbers them, from 0; 0 of any
-	// other.
-	Index int32
-	// Stuck says why the pod is not ready; nil when it is, or is not to be any
-	// more.
-	Stuck *Stuck
-	// UnreadySince is since when it is not Ready; zero while it is.
-	UnreadySince time.Time
-	// Restarts are how often its containers were started again; of init containers
-	// only sidecars count. A container with restart rules counts for one at most, if its
-	// last end is a failure by them: of earlier ends nothing is known. EndedAt is when
-	// a container last ended by itself, and no rule allowed that.
-	Restarts int32
-	EndedAt  time.Time
-	// NodeRestarted: containers of it ended last with their node.
-	NodeRestarted bool
-	// CrashLoop is the container that its kubelet holds back because it ends again
-	// and again, and no rule allows that; nil when there is none. OutOfMemory is the one that was last killed
-	// for its memory.
-	CrashLoop, OutOfMemory *Ended
-	// Disrupted: it was evicted, or is about to be. Lost: its node does not answer.
-	Disrupted, Lost bool
+// by names the command that resumes a rollout, where that is not `kubectl rollout resume`.
+func (w *Workload) by(command string) string {
+	if w.Words.HaltedBy == "" || command == "" {
+		return ""
+	}
+	return "; resume it with " + Kubectl(command, w.Namespace)
 }
 
-// Ended is how a container ended.
-type Ended struct {
-	Container, Message string
-	// Finished is a time of its kubelet.
-	Finished time.Time
-	// Restarts of the container.
-	Restarts int32
-}
-
-// live says whether the pod counts among the pods its workload runs.
-func (p *Pod) live() bool { return !p.Terminating && !p.Ended }
-
-// ReadPod reads what the decisions need off a pod.
-func ReadPod(pod *corev1.Pod) Pod {
-	p := Pod{
-		Namespace:   pod.Namespace,
-		Name:        pod.Name,
-		UID:         pod.UID,
-		HostName:    pod.Name,
-		IP:          pod.Status.PodIP,
-		Node:        pod.Spec.NodeName,
-		Created:     pod.CreationTimestamp.Time,
-		Unprobed:    hasUnprobed(pod),
-		Terminating: pod.DeletionTimestamp != nil,
-		Ended:       pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
-		Labels:      pod.Labels,
-		Stuck:       ReadStuck(pod),
-	}
-	p.StartedAt, p.RestartedAt = lastStarts(pod)
-	if pod.Spec.Hostname != "" {
-		p.HostName = pod.Spec.Hostname
-	}
-	if c := podCondition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
-		p.Ready, p.ReadySince = true, c.LastTransitionTime.Time
-	} else if c != nil {
-		p.UnreadySince = c.LastTransitionTime.Time
-		// The node controller says only that of a pod on a node that is lost.
-		ready := podCondition(pod, corev1.ContainersReady)
-		p.Lost = p.Stuck != nil && ready != nil && ready.Status == corev1.ConditionTrue && c.Reason != readinessGatesNotReady
-	}
-	if c := podCondition(pod, corev1.DisruptionTarget); c != nil {
-		p.Disrupted = c.Status == corev1.ConditionTrue
-	}
-	p.readContainers(pod)
-	return p
-}
-
-// readinessGatesNotReady is the kubelet's reason for a pod whose containers are ready.
-const readinessGatesNotReady = "ReadinessGatesNotReady"
-
-// Finish is how long a pod has to have been well before its release is finished.
-type Finish struct {
-	// MinReady is how long it has to have been Ready.
-	MinReady time.Duration
-	// Settle is how long its containers have to have been up where one has no
-	// readiness probe.
-	Settle time.Duration
+// Lacking are pods of a workload that are asked for and not there. They may be made in
+// the next moment, or be refused.
+type Lacking struct {
+	Count int32
+	// Since is when the newest pod of the workload was made, or its revision: nothing was
+	// refused for good before.
+	Since time.Time
+	// Seen is since when this process sees that pods are lacking; zero where it does not
+	// say. What was refused before may have been mended meanwhile.
+	Seen time.Time
 }
 
 // FinishOf is how long the pods of a workload have to have been well.
 func FinishOf(w *Workload, s settings.Settings) Finish {
 	return Finish{MinReady: w.MinReady, Settle: s.Settle}
 }
-
-// restartSettle is how long a container that was restarted has to have been up
-// before its pod counts as well: a crash loop is Ready for a moment at each
-// start.
-const restartSettle = time.Minute
-
-// Finished says whether the release of a pod is finished: it is not terminating
-// and has been well for long enough. When only time is missing it also says how
-// much.
-func (p *Pod) Finished(f Finish, now time.Time) (finished bool, wait time.Duration) {
-	if !p.Ready || !p.live() {
-		return false, 0
-	}
-	if left := p.finishedAt(f, now).Sub(now); left > 0 {
-		return false, left
-	}
-	return true, 0
-}
-
-// finishedAt is when a pod that is Ready, and stays so, is finished.
-func (p *Pod) finishedAt(f Finish, now time.Time) time.Time {
-	at := p.bounded(p.ReadySince, now).Add(f.MinReady)
-	if p.Unprobed && f.Settle > 0 {
-		started := p.StartedAt
-		if started.IsZero() {
-			started = p.ReadySince
-		}
-		at = latest(at, p.bounded(started, now).Add(f.Settle))
-	}
-	if !p.RestartedAt.IsZero() {
-		at = latest(at, p.bounded(p.RestartedAt, now).Add(restartSettle))
-	}
-	return at
-}
-
-// steady says that a pod is Ready and was not restarted just now.
-func (p *Pod) steady(now time.Time) bool {
-	return p.Ready && p.live() && (p.RestartedAt.IsZero() || now.Sub(p.bounded(p.RestartedAt, now)) >= restartSettle)
-}
-
-// bounded is a time that a kubelet said, where it can be true.
-func (p *Pod) bounded(t, now time.Time) time.Time { return believable(t, p.Created, now) }
-
-// clockTolerance is how far the clocks of a cluster may be apart before that
-// counts.
-const clockTolerance = 5 * time.Second
-
-// believable is a time that a kubelet said of a pod, where it lies between the
-// creation of the pod and now; else the creation, which the API server said.
-func believable(t, created, now time.Time) time.Time {
-	switch {
-	case t.Before(created) || t.After(now.Add(clockTolerance)):
-		return created
-	case t.After(now):
-		return now
-	default:
-		return t
-	}
-}
-
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
-// hasUnprobed says that a container has no readiness probe. Sidecars count, other
-// init containers have ended before the pod is Ready.
-func hasUnprobed(pod *corev1.Pod) bool {
-	unprobed := func(c corev1.Container) bool { return c.ReadinessProbe == nil }
-	return slices.ContainsFunc(pod.Spec.Containers, unprobed) ||
-		slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return isSidecar(&c) && unprobed(c) })
-}
-
-func isSidecar(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-}
-
-// lastStarts is when the containers that run were last started, and when one of
-// them was last started again. Init containers that still run while the pod is
-// Ready are sidecars. The end of a node does not count as the end of a
-// container.
-func lastStarts(pod *corev1.Pod) (started, restarted time.Time) {
-	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range statuses {
-			s := &statuses[i]
-			if s.State.Running == nil {
-				continue
-			}
-			started = latest(started, s.State.Running.StartedAt.Time)
-			if s.RestartCount > 0 && !endedWithNode(s.LastTerminationState.Terminated) {
-				restarted = latest(restarted, s.State.Running.StartedAt.Time)
-			}
-		}
-	}
-	return started, restarted
-}
-
-// Info names the pod as it is reported.
-func (p *Pod) Info(app string) v1alpha1.PodInfo {
-	return v1alpha1.PodInfo{
-		App:       app,
-		HostName:  p.HostName,
-		WorkSpace: p.Namespace,
-		Pod:       p.Name,
-		IP:        p.IP,
-		Namespace: p.Namespace,
-		UID:       string(p.UID),
-	}
-}
-
-// VerdictFails says whether a verdict fails its pod: "pass", "none" (no rule
-// was triggered) and the empty string do not, everything else does.
-func VerdictFails(verdict string) bool {
-	switch verdict {
-	case VerdictPass, VerdictNone, "":
-		return false
-	default:
-		return true
-	}
-}
-
-// Verdicts, as the server words them.
-const (
-	// VerdictPass means rules were triggered and passed.
-	VerdictPass = "pass"
-	// VerdictNone means no rule was triggered, or nobody was asked.
-	VerdictNone = "none"
-	// VerdictFail means a check failed.
-	VerdictFail = "fail"
-	// VerdictInconclusive does not pass: the server could not decide, or did
-	// not in time.
-	VerdictInconclusive = "inconc"
-)
-
-// timeLayout is how times for people are written; the Unix time beside each is
-// exact.
-const timeLayout = "2006-01-02 15:04:05"
-
-// FormatTime writes a time as the kinds show it to people.
-func FormatTime(t time.Time) string { return t.Format(timeLayout) }

@@ -48,8 +48,6 @@ type DaemonSet struct{}
 
 var _ Kind = DaemonSet{}
 
-var daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
-
 // GroupVersionKind implements Kind.
 func (DaemonSet) GroupVersionKind() schema.GroupVersionKind { return daemonSetKind }
 

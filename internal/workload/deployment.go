@@ -56,24 +56,6 @@ var _ Kind = Deployment{}
 
 var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 
-// templatePath is where Deployments and ReplicaSets have their pod template.
-var templatePath = Path{"spec", "template"}
-
-// Where a trimmed object keeps what became of its template. No field of the API
-// has this name.
-var (
-	trimmedVersionPath = []string{"altershield", "version"}
-	trimmedHashPath    = []string{"altershield", "templateHash"}
-	trimmedImagesPath  = []string{"altershield", "images"}
-	// trimmedStampPath is the version label of the template.
-	trimmedStampPath = []string{"altershield", "stamp"}
-	// trimmedHandBackPath says that HandBack has something to do.
-	trimmedHandBackPath = []string{"altershield", "handBack"}
-)
-
-// revisionAnnotation numbers the revisions of a Deployment.
-const revisionAnnotation = "deployment.kubernetes.io/revision"
-
 // GroupVersionKind implements Kind.
 func (Deployment) GroupVersionKind() schema.GroupVersionKind {
 	return appsv1.SchemeGroupVersion.WithKind("Deployment")
@@ -214,19 +196,6 @@ func (Deployment) Pace(stored *unstructured.Unstructured) (*defense.Pacing, erro
 // defaultProgressDeadline is what the API server sets, in seconds.
 const defaultProgressDeadline = 600
 
-// withoutTemplate is the spec of a workload but for its template, whose fields this
-// build may not be able to type.
-func withoutTemplate(content map[string]any) map[string]any {
-	spec, _ := content["spec"].(map[string]any)
-	rest := make(map[string]any, len(spec))
-	for k, v := range spec {
-		if k != "template" {
-			rest[k] = v
-		}
-	}
-	return rest
-}
-
 var minReadyPath, deadlinePath = Path{"spec", "minReadySeconds"}, Path{"spec", "progressDeadlineSeconds"}
 
 // PacePaths implements Kind.
@@ -345,17 +314,6 @@ func (d Deployment) others(ctx context.Context, r client.Reader, w *defense.Work
 	}
 	slices.SortStableFunc(others, func(a, b *unstructured.Unstructured) int { return cmp.Compare(revisionNumber(b), revisionNumber(a)) })
 	return others, nil
-}
-
-// imagesOf reads the images off a trimmed object, or out of the template of one
-// that is not.
-func imagesOf(u *unstructured.Unstructured) []string {
-	if images, ok, err := unstructured.NestedStringSlice(u.Object, trimmedImagesPath...); ok && err == nil {
-		return images
-	}
-	template, _, _ := unstructured.NestedFieldNoCopy(u.Object, templatePath...)
-	content, _ := template.(map[string]any)
-	return Images(content)
 }
 
 // OwnerOfPod implements Kind.
@@ -634,34 +592,4 @@ func trim(u *unstructured.Unstructured, version func(map[string]any) string, kee
 func templateHash(u *unstructured.Unstructured) (string, error) {
 	_, hash, err := versionAndHash(u, Version)
 	return hash, err
-}
-
-// versionAndHash reads version and hash off a trimmed object, or computes them
-// from the template of one that is not.
-func versionAndHash(u *unstructured.Unstructured, version func(map[string]any) string) (v, hash string, err error) {
-	if v, ok, _ := unstructured.NestedString(u.Object, trimmedVersionPath...); ok {
-		hash, _, err = unstructured.NestedString(u.Object, trimmedHashPath...)
-		return v, hash, err
-	}
-	template, ok, err := unstructured.NestedFieldNoCopy(u.Object, templatePath...)
-	if err != nil || !ok {
-		return "", "", fmt.Errorf("%s %s/%s has no spec.template: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
-	}
-	m, ok := template.(map[string]any)
-	if !ok {
-		return "", "", fmt.Errorf("%s %s/%s: spec.template is not an object", u.GetKind(), u.GetNamespace(), u.GetName())
-	}
-	return version(m), TemplateHash(m), nil
-}
-
-func newUnstructured(gvk schema.GroupVersionKind) *unstructured.Unstructured {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(gvk)
-	return u
-}
-
-func newUnstructuredList(gvk schema.GroupVersionKind) *unstructured.UnstructuredList {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-	return list
 }

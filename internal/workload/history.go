@@ -19,36 +19,12 @@ package workload
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
-
-// Remembers is the UID of the workload whose version a ControllerRevision remembers;
-// empty when it is none of the operator's. The workload is no controller of it: those
-// of StatefulSets and DaemonSets let go of revisions that their selectors do not match.
-// It was one before that was known, and only Deployments were defended then, which
-// have no ControllerRevisions of their own.
-func Remembers(r metav1.Object) types.UID {
-	if of, ok := r.GetLabels()[v1alpha1.HistoryOfLabel]; ok {
-		owned := slices.ContainsFunc(r.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return string(ref.UID) == of })
-		if !owned {
-			return ""
-		}
-		return types.UID(of)
-	}
-	ref := metav1.GetControllerOf(r)
-	if ref == nil || r.GetLabels()[v1alpha1.VersionLabel] == "" ||
-		KeyOf(r.GetNamespace(), ref).GroupKind != (Deployment{}).GroupVersionKind().GroupKind() {
-		return ""
-	}
-	return ref.UID
-}
 
 // History reads the versions that the ControllerRevisions of a workload
 // remember.

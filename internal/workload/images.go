@@ -16,7 +16,11 @@ limitations under the License.
 
 package workload
 
-import "slices"
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
 
 // Bounds of the images of a template: how many, and the bytes of one.
 const maxImages, maxImage = 8, 256
@@ -49,4 +53,15 @@ func withImage(images []string, image string) []string {
 		return images
 	}
 	return append(images, image)
+}
+
+// imagesOf reads the images off a trimmed object, or out of the template of one
+// that is not.
+func imagesOf(u *unstructured.Unstructured) []string {
+	if images, ok, err := unstructured.NestedStringSlice(u.Object, trimmedImagesPath...); ok && err == nil {
+		return images
+	}
+	template, _, _ := unstructured.NestedFieldNoCopy(u.Object, templatePath...)
+	content, _ := template.(map[string]any)
+	return Images(content)
 }

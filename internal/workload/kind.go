@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -155,3 +156,7 @@ type Owner struct {
 	Key Key
 	UID types.UID
 }
+
+var daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
+
+var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")

@@ -20,8 +20,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -65,17 +63,6 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 		places.Pods = append(places.Pods, place)
 	}
 	return w, places, nil
-}
-
-// indexOf is which pod of a StatefulSet one is, by its name; -1 for none. Kubernetes
-// compares this with the partition, not the ordinal.
-func indexOf(pod string, w *defense.Workload) int32 {
-	ordinal, ok := strings.CutPrefix(pod, w.Name+"-")
-	n, err := strconv.ParseInt(ordinal, 10, 32)
-	if !ok || err != nil || n < int64(w.FirstOrdinal) {
-		return -1
-	}
-	return int32(n) - w.FirstOrdinal
 }
 
 // podsOfSet are all pods that a StatefulSet controls. The API server finds them by what

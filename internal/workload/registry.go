@@ -23,30 +23,13 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Key names a workload. It is what the controllers of workloads are asked for:
-// one queue serves all kinds.
-type Key struct {
-	schema.GroupKind
-	types.NamespacedName
-}
-
 // String names the workload in logs.
 func (k Key) String() string { return k.GroupKind.String() + " " + k.NamespacedName.String() }
-
-// KeyOf is the key of the workload that an owner reference of an object in this
-// namespace names.
-func KeyOf(namespace string, ref *metav1.OwnerReference) Key {
-	return Key{
-		GroupKind:      schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind(),
-		NamespacedName: types.NamespacedName{Namespace: namespace, Name: ref.Name},
-	}
-}
 
 // Registry holds the kinds of workloads that are defended. Nobody else lists them:
 // which kind a workload is of, its own key, the owner of its records or the owners

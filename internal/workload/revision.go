@@ -22,6 +22,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -383,4 +385,15 @@ func readEarlier(
 	return slices.DeleteFunc(all, func(r revision) bool {
 		return r.mark == w.Revision || r.version == version || r.version == "" || r.CreationTimestamp.Before(&created)
 	}), obj, err
+}
+
+// indexOf is which pod of a StatefulSet one is, by its name; -1 for none. Kubernetes
+// compares this with the partition, not the ordinal.
+func indexOf(pod string, w *defense.Workload) int32 {
+	ordinal, ok := strings.CutPrefix(pod, w.Name+"-")
+	n, err := strconv.ParseInt(ordinal, 10, 32)
+	if !ok || err != nil || n < int64(w.FirstOrdinal) {
+		return -1
+	}
+	return int32(n) - w.FirstOrdinal
 }

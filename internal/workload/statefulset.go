@@ -54,8 +54,6 @@ var (
 	_ Evicter = StatefulSet{}
 )
 
-var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
-
 // haltPartition is above every ordinal that there is or will be: with the number of
 // replicas, a scale-up would make pods of the version that is halted.
 const haltPartition int32 = math.MaxInt32

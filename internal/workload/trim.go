@@ -265,3 +265,6 @@ func pointedTo(v reflect.Value) (n int) {
 	}
 	return n
 }
+
+// revisionAnnotation numbers the revisions of a Deployment.
+const revisionAnnotation = "deployment.kubernetes.io/revision"

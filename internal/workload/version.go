@@ -18,7 +18,7 @@ package workload
 
 import (
 	"bytes"
-	"crypto/md5" //nolint:gosec // the contract fixes it
+	"crypto/md5"
 	"encoding/hex"
 	"encoding/json"
 	"errors"

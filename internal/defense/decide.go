@@ -19,7 +19,6 @@ package defense
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,175 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/settings"
-)
-
-// ReleaseInput is what a decision about a release is made from.
-type ReleaseInput struct {
-	Now time.Time
-	// Settings in force for the workload.
-	Settings settings.Settings
-	// ObservedBy says what makes the workload in observe mode; empty while nothing
-	// does. Lowered are the settings by whose annotations the workload is
-	// defended less than it would be.
-	ObservedBy string
-	Lowered    []string
-	// Change is the release.
-	Change *v1alpha1.ChangeWorkload
-	// Workload is the workload that owns it; nil when it is gone.
-	Workload *Workload
-	// Enrolled says that the namespace is enrolled.
-	Enrolled bool
-	// Pods are the pods of the workload's current revision.
-	Pods []Pod
-	// Batches are all ChangePods of this object, of whatever attempt. LiveBatches
-	// says that they were read from the API server, not from a cache that may be
-	// behind that of the release.
-	Batches     []v1alpha1.ChangePod
-	LiveBatches bool
-	// Others are the other ChangeWorkloads of the workload.
-	Others []v1alpha1.ChangeWorkload
-	// History are the successful versions of the workload that are remembered.
-	History []Revision
-	// Limit counts rollbacks for the rollback limit of rollbacks.
-	Limit RollbackLimit
-	// Causes are what the events of pods say, of those that were asked for.
-	Causes map[types.UID]string
-	// Unreachable are nodes that do not answer, of those that were asked for; nil when none was.
-	Unreachable map[string]bool
-	// Sure are batches that were read from the API server, with their pods, and Gone
-	// those of these pods that do not exist any more.
-	Sure, Gone map[types.UID]bool
-	// Live says that the workload's labels and annotations were read from the
-	// API server, not from a cache that may be behind.
-	Live bool
-	// PutOffSince is since when this process has put off writing the status; zero when
-	// it has not.
-	PutOffSince time.Time
-	// Begin are the checks of policies that begin at stages of the release as a whole.
-	Begin []BeginCheck
-	// HoldSteps are the times of a hold, and Since is since when this process decides.
-	HoldSteps HoldSteps
-	Since     time.Time
-	// Cluster identifies the cluster to AlterShield Server; empty when none is
-	// configured.
-	Cluster types.UID
-	// Tenant and Phase are what the namespace says of its orders; empty where it
-	// does not.
-	Tenant, Phase string
-}
-
-// WorkloadAction is what a release does to the block of its workload.
-type WorkloadAction int
-
-const (
-	// LeaveWorkload means nothing.
-	LeaveWorkload WorkloadAction = iota
-	// BlockWorkload means block its releases, because of this version.
-	BlockWorkload
-	// LiftBlock means remove the block.
-	LiftBlock
-	// ResumeWorkload means only resume the rollout, with ReleasePlan.Resume.
-	ResumeWorkload
-	// PaceWorkload means only change the pace of the rollout, with ReleasePlan.Hold, and
-	// pause it, with ReleasePlan.Halt.
-	PaceWorkload
-)
-
-// Batch is a batch to be made.
-type Batch struct {
-	Number, Attempt int32
-	Release         int64
-	Pods            []v1alpha1.PodInfo
-	// Total is how many batches the release is expected to have by now.
-	Total int32
-	// Last: every pod the workload is to have is in a batch now.
-	Last bool
-}
-
-// Event is an event to emit after the write that it is about has succeeded.
-type Event struct {
-	// Type is corev1.EventTypeNormal or EventTypeWarning.
-	Type            string
-	Reason, Message string
-	// OfRelease: the event is on the release, too, not only on the workload.
-	OfRelease bool
-	// Settings are those by which an event DefenseChanged says that the defense is lowered.
-	Settings []string
-	// Act tells the event from others of its reason: it is a part of the event's action.
-	Act string
-}
-
-// ReleasePlan is what to do about a release. It is carried out in the order of
-// its fields; each step may be the last one before a crash, and the next
-// decision goes on from there.
-type ReleasePlan struct {
-	// NeedsLive: the rest was decided from a block that is there or not, or from a
-	// workload that has gone on, once for this turn of the release; a view of it
-	// that is behind must not decide. Read the workload from the API server and decide again.
-	NeedsLive bool
-	// NeedsBatches: a batch is to be made while not every batch that the status
-	// mentions was seen, so that the pods of one that was not would be put into
-	// another; or a failure or a block is to end, and the batch that failed may not
-	// have been seen. Read the batches from the API server and decide again.
-	NeedsBatches bool
-	// NeedsCause is a pod whose events say what it waits for: read them and decide
-	// again.
-	NeedsCause *Pod
-	// NeedsNodes: the release is about to be rolled back because of pods on these nodes;
-	// find out which of them are silent, and decide again.
-	NeedsNodes []string
-	// NeedsSure are batches to be removed, as far as the caches tell: read them and
-	// their pods from the API server and decide again.
-	NeedsSure []*v1alpha1.ChangePod
-	// Spec is set when thresholds are to follow the settings.
-	Spec *v1alpha1.ChangeWorkloadSpec
-	// Batches to make. Their names are taken once made, so of two makers with
-	// stale views only one succeeds.
-	Batches []Batch
-	// RollbackTo is a version that a rollback is asked for to, by the annotation.
-	RollbackTo string
-	// Action on the workload; in the same write Halt pauses its rollout, and
-	// Resume takes the operator's own pause back.
-	Action       WorkloadAction
-	Halt, Resume bool
-	// Hold is what becomes of the pace of the rollout in the same write; nil for nothing.
-	Hold *HoldChange
-	// ActionEvents are the events of Action, emitted when it is done.
-	ActionEvents []Event
-	// Status is set when it is to be written. PutOff says that it is to be written
-	// later.
-	Status *v1alpha1.ChangeWorkloadStatus
-	PutOff bool
-	// Remember the template of this version as the newest that succeeded, Prove
-	// that it ran well, and Forget others.
-	Remember bool
-	Prove    *Revision
-	Forget   []Revision
-	// RemoveBatches are batches of this release that count no more by themselves.
-	RemoveBatches []v1alpha1.ChangePod
-	// Remove are older releases this one has made obsolete.
-	Remove []v1alpha1.ChangeWorkload
-	// Events say what was done.
-	Events []Event
-	// RequeueAfter says when to look again, if nothing happens before.
-	RequeueAfter time.Duration
-}
-
-const (
-	// maxListed bounds the lists in the status of a release; counts are
-	// complete.
-	maxListed = 100
-	// maxPreparing bounds the list of preparing pods, the memory of who was
-	// finished. There are fewer of them than a batch holds, unless the order's
-	// PRE check holds all batches up.
-	maxPreparing = 400
-	// maxListedMessage bounds a verdict's text in those lists; the ChangePod
-	// has all of it.
-	maxListedMessage = 256
 )
 
 // DecideRelease says what becomes of a release.
@@ -226,33 +58,6 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 		d.cancel(standing)
 	}
 	return d.finish()
-}
-
-// release is a decision in the making.
-type release struct {
-	ReleaseInput
-	status *v1alpha1.ChangeWorkloadStatus
-	plan   ReleasePlan
-
-	preparing []Pod
-	checking  []v1alpha1.PodResult
-	passed    []v1alpha1.PodResult
-	failed    []v1alpha1.PodResult
-	// folded are the numbers of the batches whose counts the status keeps.
-	folded numbers
-	// batched are the pods in a batch of this attempt.
-	batched map[types.UID]bool
-	// removeIn is how long until obsolete releases go although their orders
-	// have not ended; 0 when none waits for that.
-	removeIn time.Duration
-	// proveIn is how long until the release is proven; 0 when it waits for nothing.
-	proveIn time.Duration
-	// unsettled: a pod that may have passed does not run, or was restarted just now;
-	// settleIn is how long that keeps the release from Success, where it is known.
-	unsettled bool
-	settleIn  time.Duration
-	// stuckOn is the node on which all stuck pods are, where that is tolerated.
-	stuckOn string
 }
 
 // standing is where a release stands towards its workload.
@@ -534,14 +339,6 @@ func (d *release) succeed(entered bool) {
 	}
 }
 
-// shortest is the shorter of two times to wait; 0 is not to.
-func shortest(a, b time.Duration) time.Duration {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
-}
-
 // requeueIn says when to look again: when a pod is finished, or overdue, by time
 // alone, or when waiting for a full batch ends.
 func (d *release) requeueIn(podWait time.Duration) {
@@ -574,30 +371,6 @@ func (d *release) finish() ReleasePlan {
 	return d.plan
 }
 
-// decided returns a status with the time of the decision, or nil if it is what it was.
-func decided(status, was *v1alpha1.ChangeWorkloadStatus, now time.Time) *v1alpha1.ChangeWorkloadStatus {
-	status.DecidedTimeUnix = was.DecidedTimeUnix
-	if equality.Semantic.DeepEqual(status, was) {
-		return nil
-	}
-	status.DecidedTimeUnix = notBefore(now, was.DecidedTimeUnix).Unix()
-	return status
-}
-
-// mostAhead is how far the clocks of two replicas are apart at most: each follows the API
-// server's within two seconds.
-const mostAhead = 5 * time.Second
-
-// notBefore returns the later of now and the time of the decision before. Two replicas may
-// decide at once, and the clock of one is a little behind: without this, it takes back what
-// the other wrote when a time was over, the other writes it again, and so on until both agree.
-func notBefore(now time.Time, decided int64) time.Time {
-	if at := time.Unix(decided, 0); at.After(now) && at.Sub(now) <= mostAhead {
-		return at
-	}
-	return now
-}
-
 // putOff is how long a status write may wait, because pods come one by one: it
 // tells of more of them, and of nothing else. What is left out of the status in the
 // meantime is known from the pods and the batches themselves. The name of a batch is
@@ -623,14 +396,24 @@ func (d *release) putOff() time.Duration {
 	return left
 }
 
-// withMessageOf are conditions in which one of a type has the message that it had, where
-// it was the same else: that tells how many verdicts are waited for.
-func withMessageOf(kind string, conditions, was []metav1.Condition) []metav1.Condition {
-	now, before := meta.FindStatusCondition(conditions, kind), meta.FindStatusCondition(was, kind)
-	if now == nil || before == nil || now.Status != before.Status || now.Reason != before.Reason {
-		return conditions
+// explain fills the lists, counts and conditions.
+func (d *release) explain() {
+	s := d.status
+	s.UnclaimedVerdicts = d.unclaimed()
+	s.DefensePreparingPods = nil
+	for i := range d.preparing[:min(len(d.preparing), maxPreparing)] {
+		s.DefensePreparingPods = append(s.DefensePreparingPods, v1alpha1.PodResult{PodInfo: d.preparing[i].Info(d.Change.Spec.AppName)})
 	}
-	conditions = slices.Clone(conditions)
-	meta.FindStatusCondition(conditions, kind).Message = before.Message
-	return conditions
+	s.PreparingCount = int32(len(d.preparing)) //nolint:gosec // a workload has far fewer pods
+	s.DefenseCheckingPods, s.CheckingCount = bounded(d.checking)
+	s.DefenseCheckPassPods, s.PassCount = bounded(d.passed)
+	s.PassCount += d.foldedCount()
+	s.UnverifiedCount = d.unverifiedCount()
+	s.DefenseCheckFailPods, _ = bounded(d.failed)
+	s.FailCount = d.failCount()
+	s.OrderFailed, s.CheckFailed = d.failedOrderCheck() != nil, d.failedCheck() != nil
+
+	d.explainBlock()
+	d.explainProgress()
+	d.explainVerification()
 }

@@ -1,0 +1,63 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers
+
+import (
+	"context"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// heldWorkloads maps a setting to the workloads it is in force for that the
+// operator holds.
+func (r *WorkloadReconciler) heldWorkloads(ctx context.Context, setting client.Object) []workload.Key {
+	return r.Workloads(ctx, func(w client.Object) bool {
+		_, suspended := w.GetLabels()[v1alpha1.SuspendLabel]
+		return suspended || w.GetAnnotations()[v1alpha1.HaltedAnnotation] != "" || w.GetAnnotations()[v1alpha1.HeldAnnotation] != ""
+	}, r.WhereInForce(setting)...)
+}
+
+// recordedWorkloads maps the setting blocking to the workloads that have a record.
+func (r *WorkloadReconciler) recordedWorkloads(ctx context.Context, setting client.Object) []workload.Key {
+	return r.Workloads(ctx, func(w client.Object) bool { return w.GetLabels()[v1alpha1.VersionLabel] != "" }, r.WhereInForce(setting)...)
+}
+
+// installed lets the operator's setting blocking through when it says since when this
+// installation runs.
+func (r *WorkloadReconciler) installed() predicate.Predicate {
+	since := func(o client.Object) time.Time {
+		setting, ok := o.(*v1alpha1.OpsConfigInfo)
+		if !ok || setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
+			return time.Time{}
+		}
+		return defense.InstalledSince(setting)
+	}
+	return predicate.Funcs{
+		CreateFunc:  func(e event.CreateEvent) bool { return !since(e.Object).IsZero() },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return !since(e.ObjectNew).Equal(since(e.ObjectOld)) },
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}

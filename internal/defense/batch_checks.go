@@ -1,0 +1,140 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// begin writes the checks down that begin with the batch.
+func (b *batch) begin() {
+	waits := slices.ContainsFunc(b.Begin, func(c BeginCheck) bool { return c.Status.Stage == v1alpha1.StageBatchPre && !c.Status.Background })
+	for i := range b.Begin {
+		c := b.Begin[i].begun(b.Now)
+		if waits && c.Stage != v1alpha1.StageBatchPre {
+			c.Phase, c.StartTime, c.DueTime, c.Deadline = v1alpha1.CheckPending, nil, nil, nil
+		}
+		SetCheck(&b.status.Checks, c, b.Now)
+	}
+}
+
+// beginPending begins the checks that waited for those at BatchPre, once these are over:
+// as their policies want them by then. Where one failed, the batch is over, too.
+func (b *batch) beginPending() {
+	before := func(c v1alpha1.CheckStatus) bool {
+		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c)
+	}
+	if b.status.Status == v1alpha1.ChangePodExecuteDone || failedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, before) {
+		return
+	}
+	for i := range b.status.Checks {
+		c := &b.status.Checks[i]
+		if !isPending(c) {
+			continue
+		}
+		at := slices.IndexFunc(b.mayBegin, func(m BeginCheck) bool { return m.Status.Name == c.Name && m.Status.Stage == c.Stage })
+		if at >= 0 {
+			SetCheck(&b.status.Checks, b.mayBegin[at].begun(b.Now), b.Now)
+			continue
+		}
+		canceled := *c
+		canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "the policy has no such check now"
+		SetCheck(&b.status.Checks, canceled, b.Now)
+	}
+}
+
+// begins says that checks may begin with the batch: with its first write, so that
+// which there are does not change. A batch that is done, or whose release has ended,
+// gets none any more.
+func (b *batch) begins() bool {
+	return b.Batch.Status.Status != v1alpha1.ChangePodExecuteDone && b.Change != nil && IsCurrentBatch(b.Change, b.Batch) &&
+		!slices.ContainsFunc(b.Batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Name != ServerCheck })
+}
+
+// failedBy fails the pods that a check failed.
+func (b *batch) failedBy(c *v1alpha1.CheckStatus) {
+	b.failPods(c)
+	b.status.Message = v1alpha1.ChangePodMessagePostFinish
+	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+cut(describeCheck(c)))
+}
+
+// passedBy passes the pods that nobody gave a verdict on, where a check that was
+// waited for measured them. Where the server was to give one, that it did not stays told.
+func (b *batch) passedBy() {
+	s := b.status
+	if serverSilent(s) || !slices.ContainsFunc(b.others, func(name string) bool {
+		c := FindCheck(s.Checks, name)
+		return c != nil && c.Phase == v1alpha1.CheckPassed
+	}) {
+		return
+	}
+	for i := range s.PodResults {
+		if r := &s.PodResults[i]; r.Verdict == VerdictNone {
+			r.Verdict, r.Message = VerdictPass, ""
+		}
+	}
+	if s.Message == v1alpha1.ChangePodMessageSkipped {
+		s.Message = v1alpha1.ChangePodMessagePostFinish
+		b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed, "")
+	}
+}
+
+// tell emits what happened to a check, once.
+func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
+	if reason := eventOf(before, now); reason != "" {
+		b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
+			Message: fmt.Sprintf("batch %d of version %s: check %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, describeCheck(now))})
+	}
+}
+
+// conclude ends the batch once all checks are over, or one has failed: those that
+// are not over are given up then, as they are when the release has ended.
+func (b *batch) conclude() {
+	s := b.status
+	b.beginPending()
+	over, failed := checksOver(s.Checks, b.others), failedCheck(s.Checks)
+	if failed == nil && over {
+		failed = silentCheck(s.Checks, namesOf(s.Checks), b.Settings.SilenceFails)
+	}
+	switch {
+	case failed != nil:
+		b.failedBy(failed)
+	case over:
+		b.passedBy()
+	}
+	server := FindCheck(s.Checks, ServerCheck)
+	if !over && failed == nil && b.current() && IsVerified(b.Change.Status.Status) && (server == nil || server.Phase != v1alpha1.CheckFailed) {
+		return
+	}
+	for i := range s.Checks {
+		if c := &s.Checks[i]; slices.Contains(b.others, c.Name) && !CheckIsOver(c) || isPending(c) {
+			canceled := *c
+			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the batch ended before the check was over"
+			SetCheck(&s.Checks, canceled, b.Now)
+		}
+	}
+	if b.owesEnd() {
+		s.EndDueTimeUnix = b.Now.Unix()
+	}
+	s.Status = v1alpha1.ChangePodExecuteDone
+}

@@ -1,0 +1,97 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
+)
+
+// BatchInput is what a decision about a batch is made from.
+type BatchInput struct {
+	Now      time.Time
+	Settings settings.Settings
+	Batch    *v1alpha1.ChangePod
+	// Change is the release of the batch; nil when it is not there.
+	Change *v1alpha1.ChangeWorkload
+	// Server says that a server is configured.
+	Server bool
+	// Begin are the checks by other verifiers that begin with the batch. It is done
+	// when they, and those that its status names, are over, too, but for those in
+	// the background.
+	Begin []BeginCheck
+	// Calls is what this process knows of its calls about the batch.
+	Calls Calls
+}
+
+// BatchPlan is what to do about a batch.
+type BatchPlan struct {
+	// Status is set when it is to be written, before anything else is done.
+	Status *v1alpha1.ChangePodStatus
+	// Call to the server, if any, and whether it is the last try.
+	Call Call
+	Last bool
+	// Ended: the server has the end of the batch; to be remembered as
+	// [Calls.Ended].
+	Ended bool
+	// Events say what was done; they are emitted after the status is written.
+	Events []Event
+	// RequeueAfter says when to look again, if nothing happens before.
+	RequeueAfter time.Duration
+}
+
+// batch is a decision in the making.
+type batch struct {
+	BatchInput
+	status *v1alpha1.ChangePodStatus
+	plan   BatchPlan
+	// others are the names of the checks that are waited for beside the server's.
+	others []string
+	// mayBegin are the checks that begin with a batch, also where they did.
+	mayBegin []BeginCheck
+}
+
+// current says that the batch is of the attempt its release is at.
+func (b *batch) current() bool { return isOfAttempt(b.Change, b.Batch) }
+
+func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, message string) {
+	conditions{kindBatch, &b.status.Conditions, b.Batch.Generation, b.Now}.set(kind, status, reason, "%s", message)
+}
+
+// failPods fails the pods that a check failed, or all: also where there are more of
+// them than it names.
+func (b *batch) failPods(c *v1alpha1.CheckStatus) {
+	all := len(c.FailedPods) == 0 || int(c.FailedCount) > len(c.FailedPods)
+	for i := range b.status.PodResults {
+		r := &b.status.PodResults[i]
+		if !VerdictFails(r.Verdict) && (all || slices.Contains(c.FailedPods, r.Pod)) {
+			r.Verdict, r.Message = VerdictFail, describeCheck(c)
+		}
+	}
+}
+
+// nothingToCheck says that the server said so at the start of the batch.
+func (b *batch) nothingToCheck() bool {
+	c := meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionChecked)
+	return c != nil && c.Reason == v1alpha1.ReasonSkipped
+}

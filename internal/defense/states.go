@@ -1,0 +1,382 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package defense
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// IsOpen says whether a release in this state has not ended.
+func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
+	switch s {
+	case v1alpha1.ChangeWorkloadInit, v1alpha1.ChangeWorkloadRunning, v1alpha1.ChangeWorkloadTimeOutPreThreshold:
+		return true
+	default:
+		return false
+	}
+}
+
+// IsVerified says whether pods of a release in this state are verified: until
+// it ends, and also after Success and while it is suspended, because pods come
+// later too.
+func IsVerified(s v1alpha1.ChangeWorkloadStatusType) bool {
+	return IsOpen(s) || s == v1alpha1.ChangeWorkloadSuccess || s == v1alpha1.ChangeWorkloadSuspend
+}
+
+// anyOpen says that a release that began has not ended.
+func anyOpen(changes []v1alpha1.ChangeWorkload) bool {
+	for i := range changes {
+		if changes[i].Status.Attempt > 0 && IsOpen(changes[i].Status.Status) {
+			return true
+		}
+	}
+	return false
+}
+
+// succeededAt is when an attempt first succeeded; zero where it did not. A record of an older
+// build says that only while it is a success.
+func succeededAt(s *v1alpha1.ChangeWorkloadStatus) time.Time {
+	switch {
+	case s.SuccessTimeUnix > 0:
+		return time.Unix(s.SuccessTimeUnix, 0)
+	case s.Status == v1alpha1.ChangeWorkloadSuccess:
+		return time.Unix(s.UpdateTimeUnix, 0)
+	default:
+		return time.Time{}
+	}
+}
+
+// BatchNumber reads the number of a batch, from 1, out of its name; 0 for a name
+// that is none of ours.
+func BatchNumber(b *v1alpha1.ChangePod) int32 {
+	i := strings.LastIndex(b.Name, nameSeparator)
+	if i < 0 {
+		return 0
+	}
+	n, err := strconv.ParseInt(b.Name[i+len(nameSeparator):], 10, 32)
+	if err != nil || n < 1 {
+		return 0
+	}
+	return int32(n)
+}
+
+// BatchFails says that a pod of a batch that is done failed.
+func BatchFails(batch *v1alpha1.ChangePod) bool {
+	return batch.Status.Status == v1alpha1.ChangePodExecuteDone &&
+		slices.ContainsFunc(batch.Status.PodResults, func(r v1alpha1.PodResult) bool { return VerdictFails(r.Verdict) })
+}
+
+// BatchResults splits the pods of a batch that is done by their verdicts.
+// Results count for pods of the batch only, by UID where the result has one; a
+// pod without a result passes.
+func BatchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResult) {
+	for _, info := range batch.Spec.PodInfos {
+		result := v1alpha1.PodResult{PodInfo: info}
+		for i := range batch.Status.PodResults {
+			r := &batch.Status.PodResults[i]
+			if r.Pod != info.Pod || r.UID != "" && r.UID != info.UID {
+				continue
+			}
+			// A failing entry is never hidden by another one of the same pod.
+			if !VerdictFails(result.Verdict) {
+				result.Verdict, result.Message = r.Verdict, r.Message
+			}
+		}
+		if VerdictFails(result.Verdict) {
+			failed = append(failed, result)
+		} else {
+			passed = append(passed, result)
+		}
+	}
+	return passed, failed
+}
+
+func isOfAttempt(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
+	return change != nil && change.DeletionTimestamp == nil &&
+		batch.Spec.Attempt == change.Status.Attempt && batch.Spec.Release == change.Status.ObservedRelease
+}
+
+// OrderIsOpen says that the server knows the order of a release and was not
+// told how it ended, as far as its status says.
+func OrderIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool { return orderAccepted(s.OrderStage) }
+
+// orderAccepted says that the server knows the order and was not notified how
+// it ended.
+func orderAccepted(stage v1alpha1.OrderStage) bool {
+	switch stage {
+	case v1alpha1.OrderPreWait, v1alpha1.OrderPreSubmitted, v1alpha1.OrderPostWait, v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish:
+		return true
+	default:
+		return false
+	}
+}
+
+// OrderWaits says that something about the order of a release may still be to
+// do.
+func OrderWaits(change *v1alpha1.ChangeWorkload) bool {
+	switch change.Status.OrderStage {
+	case v1alpha1.OrderNone, v1alpha1.OrderRefused, v1alpha1.OrderEnded:
+		return false
+	default:
+		return true
+	}
+}
+
+// orderPreIsLate says that a verdict on the order's PRE check is of no use any
+// more: once its end was submitted the server always says that it passed.
+func orderPreIsLate(stage v1alpha1.OrderStage) bool {
+	switch stage {
+	case v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish, v1alpha1.OrderEnded:
+		return true
+	default:
+		return false
+	}
+}
+
+// CountingBatches are the batches of the attempt a release is at that count by
+// themselves.
+func CountingBatches(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (counting []*v1alpha1.ChangePod) {
+	f, folded := change.Status.Folded, numbers(nil)
+	if f != nil {
+		folded = parseNumbers(f.Numbers)
+	}
+	for i := range batches {
+		if b := &batches[i]; isOfAttempt(change, b) && !isFolded(f, folded, b) {
+			counting = append(counting, b)
+		}
+	}
+	return counting
+}
+
+// IsCurrentBatch says that a batch is of the attempt its release is at, and that the
+// release is verified.
+func IsCurrentBatch(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
+	return isOfAttempt(change, batch) && IsVerified(change.Status.Status)
+}
+
+// numbers is a set of numbers of batches, as ranges in order.
+type numbers []numberRange
+
+type numberRange struct{ first, last int32 }
+
+// parseNumbers reads what [numbers.String] wrote. What it cannot read is left out.
+func parseNumbers(s string) (n numbers) {
+	for part := range strings.SplitSeq(s, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.ParseInt(from, 10, 32)
+		last, err2 := strconv.ParseInt(to, 10, 32)
+		if err1 == nil && err2 == nil && first > 0 && first <= last {
+			n = append(n, numberRange{int32(first), int32(last)})
+		}
+	}
+	slices.SortFunc(n, func(a, b numberRange) int { return cmp.Compare(a.first, b.first) })
+	return n
+}
+
+// String writes ranges as in "1-57,59".
+func (n numbers) String() string {
+	parts := make([]string, len(n))
+	for i, r := range n {
+		if parts[i] = strconv.Itoa(int(r.first)); r.last > r.first {
+			parts[i] = fmt.Sprintf("%d-%d", r.first, r.last)
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func (n numbers) has(number int32) bool {
+	return slices.ContainsFunc(n, func(r numberRange) bool { return r.first <= number && number <= r.last })
+}
+
+// upTo is how many numbers there are up to this one.
+func (n numbers) upTo(last int32) (count int) {
+	for _, r := range n {
+		count += int(max(min(r.last, last)-r.first+1, 0))
+	}
+	return count
+}
+
+// with adds numbers, and joins ranges that touch.
+func (n numbers) with(first, last int32) numbers {
+	all := append(slices.Clone(n), numberRange{first, last})
+	slices.SortFunc(all, func(a, b numberRange) int { return cmp.Compare(a.first, b.first) })
+	joined := all[:1]
+	for _, r := range all[1:] {
+		if before := &joined[len(joined)-1]; r.first <= before.last+1 {
+			before.last = max(before.last, r.last)
+		} else {
+			joined = append(joined, r)
+		}
+	}
+	return joined
+}
+
+func (n numbers) without(number int32) (left numbers) {
+	for _, r := range n {
+		if !(numbers{r}).has(number) {
+			left = append(left, r)
+			continue
+		}
+		if r.first < number {
+			left = append(left, numberRange{r.first, number - 1})
+		}
+		if number < r.last {
+			left = append(left, numberRange{number + 1, r.last})
+		}
+	}
+	return left
+}
+
+// bounded joins ranges while there are too many of them, unless a batch exists in between, and
+// then leaves out the lowest. It returns the number that the ranges are complete from.
+func (n numbers) bounded(exists func(first, last int32) bool, from int32) (numbers, int32) {
+	for i := 0; len(n) > maxRanges && i+1 < len(n); {
+		if exists(n[i].last+1, n[i+1].first-1) {
+			i++
+			continue
+		}
+		n = n.with(n[i].first, n[i+1].last)
+	}
+	if over := len(n) - maxRanges; over > 0 {
+		from, n = max(from, n[over-1].last+1), n[over:]
+	}
+	return n, from
+}
+
+// isFolded reports whether the counts of a batch are kept in the status of its release: it is
+// about to be removed, or was.
+func isFolded(f *v1alpha1.FoldedBatches, folded numbers, b *v1alpha1.ChangePod) bool {
+	return f != nil && (folded.has(BatchNumber(b)) || removingIndex(f, b) >= 0)
+}
+
+func removingIndex(f *v1alpha1.FoldedBatches, b *v1alpha1.ChangePod) int {
+	return slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
+}
+
+// foldedEntry finds the entry of a batch that was folded; nil when it is none.
+func foldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEntry {
+	if s.Folded == nil || id == "" {
+		return nil
+	}
+	for i := range s.Folded.Nodes {
+		if s.Folded.Nodes[i].ID == id {
+			return &s.Folded.Nodes[i]
+		}
+	}
+	return nil
+}
+
+func conditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
+	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
+		return strings.TrimSuffix(cmp.Or(Detail(c), c.Message), ".")
+	}
+	return ""
+}
+
+func stepMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
+	if c := meta.FindStatusCondition(s.OrderSteps, kind); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+// endedUnverified reports whether the server's part in a batch ended without its verdict.
+func endedUnverified(b *v1alpha1.ChangePod) bool {
+	return b.Status.Status == v1alpha1.ChangePodExecuteDone && serverSilent(&b.Status)
+}
+
+func serverSilent(s *v1alpha1.ChangePodStatus) bool {
+	switch v1alpha1.ChangePodStatusType(s.Message) {
+	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
+// ParseBlockedBy reads off the annotations of a workload which release it is blocked
+// because of, and its record. A block that an older build set names no record, and one
+// that a user set names nothing.
+func ParseBlockedBy(annotations map[string]string) (version, release, record string) {
+	fields := strings.Fields(annotations[v1alpha1.SuspendedByAnnotation])
+	fields = append(fields, "", "", "")
+	return fields[0], fields[1], fields[2]
+}
+
+const (
+	maxNameLength   = 253
+	maxLabelLength  = 63
+	nameSeparator   = "--x--"
+	nameHashLength  = 8
+	groupHashLength = 5
+)
+
+// maxRanges bounds the ranges that the numbers of folded batches are kept in. The API
+// takes 8192 bytes, and a range at most 22.
+const maxRanges = 200
+
+// isWorse says that a verdict replaces the stored one. Otherwise the first verdict
+// stays. A failure replaces a verdict that the server delivered as a pass, or that
+// it did not deliver, so no earlier verdict hides a failure. When the server
+// repeats a failure that somebody corrected, the correction stays.
+func isWorse(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
+	return stored == nil || VerdictFails(v.Verdict) && !VerdictFails(stored.Delivered)
+}
+
+// failureOf says which check failed, and why.
+func failureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
+	if v.LatePre {
+		return cut(v.Message)
+	}
+	return fmt.Sprintf("the %s check failed: %s", stage, cut(v.Message))
+}
+
+// latePreFailure begins the message of such a verdict.
+const latePreFailure = "the PRE check failed after it had been let pass"
+
+// Override is one use of IgnoredSuspendLabel.
+type Override struct {
+	Version         string
+	ResourceVersion string
+	User            string
+}
+
+// String is the value of OverrideAnnotation.
+func (o Override) String() string {
+	return strings.Join([]string{o.Version, o.ResourceVersion, o.User}, " ")
+}
+
+// ParseOverride reads the value of OverrideAnnotation.
+func ParseOverride(value string) (Override, bool) {
+	parts := strings.SplitN(value, " ", 3)
+	if len(parts) != 3 {
+		return Override{}, false
+	}
+	return Override{Version: parts[0], ResourceVersion: parts[1], User: parts[2]}, true
+}
