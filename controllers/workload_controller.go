@@ -38,6 +38,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
@@ -190,7 +191,7 @@ func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.K
 func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Namespace, key workload.Key, w *defense.Workload) {
 	var unknown []string
 	if ns.Enrolled && !defense.OptedOut(w.Labels) {
-		unknown = defense.UnknownWords(w.Labels, w.Annotations)
+		unknown = admission.UnknownWords(w.Labels, w.Annotations)
 		if inForce, err := r.InForceOf(ctx, w, nil); err == nil { // else the next look reports them
 			unknown = append(unknown, inForce.Problems...)
 		}
@@ -218,7 +219,7 @@ func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Names
 func (r *WorkloadReconciler) workloadsOf(ctx context.Context, ns client.Object) []workload.Key {
 	mistyped := ""
 	if ns.GetDeletionTimestamp() == nil && ns.GetName() != r.Operator {
-		mistyped = defense.MistypedEnrolment(ns.GetLabels())
+		mistyped = admission.MistypedEnrolment(ns.GetLabels())
 	}
 	before, was := r.mistyped.Load(ns.GetName())
 	switch {

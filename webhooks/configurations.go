@@ -173,7 +173,7 @@ func templateChanged(kind workload.Kind) string {
 	return fmt.Sprintf("object.%[1]s != oldObject.%[1]s", kind.TemplatePath())
 }
 
-// blockConditions say the same as defense.ValidateAdmission, except that they
+// blockConditions say the same as decide.Validate, except that they
 // cannot recognize the operator's own requests, or undos; and what another object
 // owns before and after a request they leave out, because it is denied nothing, also while the
 // operator is down. Its owner could not override. A request that opts out while blocked is asked

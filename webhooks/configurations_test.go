@@ -40,7 +40,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -209,15 +209,15 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		denies := !defense.ValidateAdmission(request).Allowed
+		denies := !decide.Validate(request).Allowed
 		// A request that opts out itself is allowed, and asked about.
 		defended := request
 		defended.New.Labels = without(request.New.Labels, v1alpha1.DefenseLabel)
-		asked := !defense.ValidateAdmission(defended).Allowed
+		asked := !decide.Validate(defended).Allowed
 		if got := matches(t, k.Kind, block, req.OldObject.Raw, req.Object.Raw); got != asked {
 			t.Errorf("the block denies: %t, its webhook is called: %t\n%+v", denies, got, u)
 		}
-		asks := !defense.ValidateQuarantine(request).Allowed
+		asks := !decide.ValidateQuarantine(request).Allowed
 		got := matches(t, k.Kind, quarantine, req.OldObject.Raw, req.Object.Raw)
 		if asks && !got || got && !request.NeedsOverride() {
 			t.Errorf("the quarantine denies: %t, its webhook is called: %t\n%+v", asks, got, u)

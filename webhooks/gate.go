@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
@@ -64,14 +65,14 @@ const (
 // is denied anyway. With one, somebody has decided that this release must get
 // through, maybe to repair an outage that the server is part of; no second gate
 // gets in the way of that, nor of an undo.
-func mustAsk(req *admission.Request, r *defense.AdmissionRequest) bool {
+func mustAsk(req *admission.Request, r *decide.Request) bool {
 	dryRun := req.DryRun != nil && *req.DryRun
 	return r.Releases() && !r.Own && !defense.OptedOut(r.New.Labels) && !r.NeedsOverride() && !r.GoesBack() && !dryRun
 }
 
 // question makes a request a question; stored is nil when the workload is being
 // created.
-func question(req *admission.Request, r *defense.AdmissionRequest, stored, changed *object) Question {
+func question(req *admission.Request, r *decide.Request, stored, changed *object) Question {
 	name := cmp.Or(r.Name, changed.generateName)
 	q := Question{
 		RequestUID: req.UID,
@@ -122,7 +123,7 @@ func newGate(o Options) *gate {
 // is on. It returns why the release is
 // denied, or what to warn of although it is not. Only a failing answer denies,
 // and no answer where silence counts as a failure.
-func (g *gate) pass(ctx context.Context, q Question, of *defense.AdmissionObject) (denial, warning string) {
+func (g *gate) pass(ctx context.Context, q Question, of *decide.Object) (denial, warning string) {
 	ctx, cancel := context.WithTimeout(ctx, settings.MaxAdmissionTimeout)
 	defer cancel()
 	log := g.log.WithValues("namespace", q.Namespace, "name", q.Name, "version", q.Version)
@@ -140,7 +141,7 @@ func (g *gate) pass(ctx context.Context, q Question, of *defense.AdmissionObject
 	denial, warning = g.ask(logr.NewContext(ctx, log), s.Settings, q)
 	if denial != "" && s.Observe {
 		metrics.DryRun(q.of.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
-		return "", defense.WouldDeny(s.ObservedBy, denial)
+		return "", decide.WouldDeny(s.ObservedBy, denial)
 	}
 	return denial, warning
 }

@@ -39,8 +39,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
@@ -198,8 +198,8 @@ func TestGateAsks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.ContainsFunc(defense.MutateAdmission(request), func(c defense.AdmissionChange) bool {
-				return c.Target == defense.WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation
+			if !slices.ContainsFunc(decide.Mutate(request), func(c decide.Change) bool {
+				return c.Target == decide.WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation
 			}) && tt.before != "" {
 				t.Error("asked about a release that package defense does not count")
 			}
@@ -414,9 +414,9 @@ func TestGateRemembers(t *testing.T) {
 			g.memory = newMemory(clock)
 			logged := 0
 			g.log = funcr.New(func(string, string) { logged++ }, funcr.Options{})
-			denial, warning := g.pass(t.Context(), again(), &defense.AdmissionObject{})
+			denial, warning := g.pass(t.Context(), again(), &decide.Object{})
 			clock.SetTime(clock.Now().Add(tt.later))
-			denialAgain, warningAgain := g.pass(t.Context(), tt.second, &defense.AdmissionObject{})
+			denialAgain, warningAgain := g.pass(t.Context(), tt.second, &decide.Object{})
 			if asked := len(f.asked()); asked != tt.wantAsked {
 				t.Errorf("asked %d times, want %d", asked, tt.wantAsked)
 			}
@@ -488,9 +488,9 @@ func TestGateCallerGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	q := Question{RequestUID: "1", Name: "sleep", Version: "b"}
-	g.pass(ctx, q, &defense.AdmissionObject{})
+	g.pass(ctx, q, &decide.Object{})
 	f.answer = answers(Answer{Passes: true}, nil)
-	if denial, warning := g.pass(t.Context(), q, &defense.AdmissionObject{}); denial+warning != "" || len(f.asked()) != 2 {
+	if denial, warning := g.pass(t.Context(), q, &decide.Object{}); denial+warning != "" || len(f.asked()) != 2 {
 		t.Errorf("denial %q, warning %q, asked %d times, want a second question that passes", denial, warning, len(f.asked()))
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 
+	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -30,7 +31,7 @@ import (
 // object is what admission reads of a workload, without its type: fields
 // that this build does not know count for the version and are left alone.
 type object struct {
-	defense.AdmissionObject
+	decide.Object
 	kind     workload.Kind
 	uid      types.UID
 	deleting bool

@@ -20,7 +20,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	decide "github.com/traas-stack/altershield-operator/internal/admission"
 )
 
 // pastTimeout bounds the reading of the past, which waits while the cache starts.
@@ -28,7 +28,7 @@ const pastTimeout = 500 * time.Millisecond
 
 // loadPast adds the past to a request whose answer depends on it. Where it
 // is not known, the request is not an undo.
-func (o *Options) loadPast(ctx context.Context, r *defense.AdmissionRequest, stored *object) {
+func (o *Options) loadPast(ctx context.Context, r *decide.Request, stored *object) {
 	if o.Past == nil || stored == nil || !r.NeedsPast() && r.Hold == nil {
 		return
 	}
@@ -44,7 +44,7 @@ func (o *Options) loadPast(ctx context.Context, r *defense.AdmissionRequest, sto
 
 // loadHold adds to a request that begins a rollout whether that is to be held. Where
 // it is not known, it is not held: the controller holds it when it sees it.
-func (o *Options) loadHold(ctx context.Context, r *defense.AdmissionRequest) {
+func (o *Options) loadHold(ctx context.Context, r *decide.Request) {
 	if o.Hold == nil || !r.NeedsHold() {
 		return
 	}
@@ -56,6 +56,6 @@ func (o *Options) loadHold(ctx context.Context, r *defense.AdmissionRequest) {
 		return
 	}
 	if !inForce.Observe && r.New.ObservingOwner() == "" && inForce.Hold.Holds() {
-		r.Hold = &defense.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, Batch: inForce.BatchSize, HoldSteps: o.HoldSteps}
+		r.Hold = &decide.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, Batch: inForce.BatchSize, HoldSteps: o.HoldSteps}
 	}
 }

@@ -20,32 +20,33 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // patch writes changes as JSON patch operations that touch nothing else. A diff
 // of two typed objects would drop what this build does not know.
-func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOperation {
+func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 	var operations []jsonpatch.JsonPatchOperation
 	templateMetadata := o.kind.TemplatePath().Join("metadata")
 	// created collects what goes into a map that is not there yet.
-	created := map[defense.AdmissionTarget]map[string]string{}
+	created := map[decide.Target]map[string]string{}
 	for _, c := range changes {
 		var path workload.Path
 		var parent bool
 		var present map[string]string
 		switch c.Target {
-		case defense.WorkloadLabel:
+		case decide.WorkloadLabel:
 			path, parent, present = workload.Path{"metadata", "labels"}, o.hasLabels, o.Labels
-		case defense.WorkloadAnnotation:
+		case decide.WorkloadAnnotation:
 			path, parent, present = workload.Path{"metadata", "annotations"}, o.hasAnnotations, o.Annotations
-		case defense.TemplateLabel:
+		case decide.TemplateLabel:
 			path, parent, present = templateMetadata.Join("labels"), o.hasTemplateLabels, o.TemplateLabels
-		case defense.WorkloadPaused:
+		case decide.WorkloadPaused:
 			operations = append(operations, changing(halt(o, c))...)
 			continue
-		case defense.WorkloadPace:
+		case decide.WorkloadPace:
 			operations = append(operations, changing(o.kind.SetPace(*o.Pacing, c.Pace))...)
 			continue
 		}
@@ -63,7 +64,7 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 		default:
 			m := map[string]string{c.Key: c.Value}
 			created[c.Target] = m
-			if c.Target == defense.TemplateLabel && !o.hasTemplateMetadata {
+			if c.Target == decide.TemplateLabel && !o.hasTemplateMetadata {
 				operations = append(operations, jsonpatch.NewOperation("add", templateMetadata.Pointer(), map[string]any{"labels": m}))
 			} else {
 				operations = append(operations, jsonpatch.NewOperation("add", path.Pointer(), m))
@@ -74,7 +75,7 @@ func patch(o *object, changes []defense.AdmissionChange) []jsonpatch.JsonPatchOp
 }
 
 // halt is what changes the halt of a workload.
-func halt(o *object, c defense.AdmissionChange) []workload.Op {
+func halt(o *object, c decide.Change) []workload.Op {
 	w := &defense.Workload{Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
 	w.Paused = c.Remove
 	if c.Remove {

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -132,7 +133,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 		if err != nil {
 			return admission.Response{}, err
 		}
-		all := defense.AdmissionChecks{
+		all := decide.Checks{
 			Kind: request.Kind, Name: cmp.Or(request.Name, object.generateName), Checks: e.evaluate(within, &known, req.Namespace, checks, in),
 		}
 		e.report(&request, all.Checks)
@@ -152,7 +153,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 }
 
 // report counts what checks came to, and logs what could not be made.
-func (e *evaluator) report(r *defense.AdmissionRequest, checks []defense.AdmissionCheck) {
+func (e *evaluator) report(r *decide.Request, checks []decide.Check) {
 	for i := range checks {
 		c := &checks[i]
 		phase := c.Phase()
@@ -165,12 +166,12 @@ func (e *evaluator) report(r *defense.AdmissionRequest, checks []defense.Admissi
 }
 
 // evaluate makes the checks side by side, until the context ends.
-func (e *evaluator) evaluate(ctx context.Context, known *Policies, namespace string, checks []policies.Check, in rules.Input) []defense.AdmissionCheck {
+func (e *evaluator) evaluate(ctx context.Context, known *Policies, namespace string, checks []policies.Check, in rules.Input) []decide.Check {
 	type outcome struct {
 		of     int
-		result defense.AdmissionCheck
+		result decide.Check
 	}
-	results, outcomes := make([]defense.AdmissionCheck, len(checks)), make(chan outcome, len(checks))
+	results, outcomes := make([]decide.Check, len(checks)), make(chan outcome, len(checks))
 	for i := range checks {
 		c := &checks[i]
 		results[i] = resultOf(c, tookTooLong(policies.MaxAtAdmission))
@@ -188,14 +189,14 @@ func (e *evaluator) evaluate(ctx context.Context, known *Policies, namespace str
 	return results
 }
 
-func resultOf(c *policies.Check, problem string) defense.AdmissionCheck {
-	return defense.AdmissionCheck{Name: c.Name, Mode: c.Mode, Suggestion: c.Suggestion, Problem: problem}
+func resultOf(c *policies.Check, problem string) decide.Check {
+	return decide.Check{Name: c.Name, Mode: c.Mode, Suggestion: c.Suggestion, Problem: problem}
 }
 
 func tookTooLong(limit time.Duration) string { return fmt.Sprintf("it took longer than %s", limit) }
 
 // make makes one check, when it is its turn.
-func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, namespace string, in rules.Input) (result defense.AdmissionCheck) {
+func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, namespace string, in rules.Input) (result decide.Check) {
 	result = resultOf(c, "")
 	defer func() {
 		// Nobody else would, and the process would end.

@@ -38,6 +38,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/rules"
@@ -180,7 +181,7 @@ func newMutating(o Options, kind workload.Kind) handler {
 			}
 			o.loadHold(ctx, &request)
 			o.loadPast(ctx, &request, stored)
-			changes := defense.MutateAdmission(request)
+			changes := decide.Mutate(request)
 			response.Patches = patch(object, changes)
 			if putBack := request.PutBack(changes); putBack != "" {
 				response = response.WithWarnings(putBack)
@@ -214,7 +215,7 @@ func newValidating(o Options, kind workload.Kind) handler {
 	return handler{
 		kind:   kind,
 		name:   validate,
-		answer: judge(&o, kind, defense.ValidateAdmission),
+		answer: judge(&o, kind, decide.Validate),
 		failed: func(req *admission.Request, err error) admission.Response {
 			o.Log.Error(err, "a workload cannot be validated", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
 			return admission.Errored(http.StatusInternalServerError, fmt.Errorf("cannot validate %s %s", strings.ToLower(req.Kind.Kind), req.Name))
@@ -228,7 +229,7 @@ func newQuarantine(o Options, kind workload.Kind) handler {
 	return handler{
 		kind:   kind,
 		name:   quarantine,
-		answer: judge(&o, kind, defense.ValidateQuarantine),
+		answer: judge(&o, kind, decide.ValidateQuarantine),
 		failed: func(req *admission.Request, err error) admission.Response {
 			o.Log.Error(err, "admitted a workload without checking its quarantine, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
 			return admission.Allowed("")
@@ -241,7 +242,7 @@ type answerer func(context.Context, *admission.Request) (admission.Response, err
 
 // judge answers with a verdict on a request. A workload that is in observe mode is
 // denied nothing.
-func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest) defense.AdmissionVerdict) answerer {
+func judge(o *Options, kind workload.Kind, decide func(decide.Request) decide.Verdict) answerer {
 	return func(ctx context.Context, req *admission.Request) (admission.Response, error) {
 		request, stored, object, err := read(req, o, kind)
 		if err != nil {
@@ -264,7 +265,7 @@ func judge(o *Options, kind workload.Kind, decide func(defense.AdmissionRequest)
 // something does, with the annotations that the request gives it. Where its settings
 // are not known none has it observed; its owner does anyway, as the match conditions of
 // the block say, too.
-func observedBy(ctx context.Context, o *Options, r *defense.AdmissionRequest) string {
+func observedBy(ctx context.Context, o *Options, r *decide.Request) string {
 	var s settings.InForce
 	if o.Settings != nil {
 		ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
@@ -282,13 +283,13 @@ func observedBy(ctx context.Context, o *Options, r *defense.AdmissionRequest) st
 
 // read makes a request one that defense decides on. It also returns the object
 // that is stored, nil when it is being created, and the one that would be.
-func read(req *admission.Request, o *Options, kind workload.Kind) (request defense.AdmissionRequest, stored, changed *object, err error) {
+func read(req *admission.Request, o *Options, kind workload.Kind) (request decide.Request, stored, changed *object, err error) {
 	own, err := isOwn(req, o.Self)
 	if err != nil {
 		return request, nil, nil, err
 	}
-	request = defense.AdmissionRequest{
-		Operation: defense.AdmissionOperation(req.Operation),
+	request = decide.Request{
+		Operation: decide.Operation(req.Operation),
 		Now:       o.now(),
 		Own:       own,
 		Kind:      strings.ToLower(req.Kind.Kind),
@@ -300,12 +301,12 @@ func read(req *admission.Request, o *Options, kind workload.Kind) (request defen
 	if changed, err = parse(req.Object.Raw, kind); err != nil {
 		return request, nil, nil, fmt.Errorf("object: %w", err)
 	}
-	request.New = changed.AdmissionObject
+	request.New = changed.Object
 	if req.Operation == admissionv1.Update {
 		if stored, err = parse(req.OldObject.Raw, kind); err != nil {
 			return request, nil, nil, fmt.Errorf("old object: %w", err)
 		}
-		request.Old = stored.AdmissionObject
+		request.Old = stored.Object
 	}
 	return request, stored, changed, nil
 }

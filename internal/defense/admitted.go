@@ -17,9 +17,9 @@ limitations under the License.
 package defense
 
 import (
-	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -60,8 +60,8 @@ func (a Admitted) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// leadsTo is what a template led to; itself where nothing is known of it.
-func (a Admitted) leadsTo(seen string) string {
+// LeadsTo is what a template led to; itself where nothing is known of it.
+func (a Admitted) LeadsTo(seen string) string {
 	for i := len(a) - 1; i >= 0; i-- {
 		if a[i].Seen == seen {
 			return a[i].Stored
@@ -70,9 +70,9 @@ func (a Admitted) leadsTo(seen string) string {
 	return seen
 }
 
-// with adds that a template led to another one, as the newest; what led to that
+// With adds that a template led to another one, as the newest; what led to that
 // template leads to the other one now.
-func (a Admitted) with(seen, stored string) Admitted {
+func (a Admitted) With(seen, stored string) Admitted {
 	changed := a.without(func(t AdmittedTemplate) bool { return t.Seen == seen })
 	for i := range changed {
 		if changed[i].Stored == seen {
@@ -88,53 +88,10 @@ func (a Admitted) without(which func(AdmittedTemplate) bool) Admitted {
 	return slices.DeleteFunc(slices.Clone(a), which)
 }
 
-// Releases says that a request is a release, as far as mutation can tell: it changes
-// what is stored of the template. A template that led to the one that is stored
-// leads there again.
-//
-// Only mutation asks this, before the API server drops anything. Validation sees what
-// would be stored, and compares that. So whatever somebody made of the annotation,
-// and whatever becomes of a template this time, block and quarantine hold.
-func (r *AdmissionRequest) Releases() bool {
-	return r.released() && (r.Own || r.leadsTo() != r.Old.Version)
+// Slipped reports whether admission did not see a release that it would have asked policies
+// about: whoever recorded it says that its user is not known, and no rollback of the
+// operator's made it.
+func Slipped(w *Workload, change *v1alpha1.ChangeWorkload) bool {
+	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == UnknownUser &&
+		!ParseQuarantine(w.Annotations, time.Time{}).Restored(w.Version, w.Release())
 }
-
-// leadsTo is the version that would be stored, as far as mutation can tell.
-func (r *AdmissionRequest) leadsTo() string {
-	return ParseAdmitted(r.Old.Annotations[v1alpha1.AdmittedAnnotation]).leadsTo(r.New.Version)
-}
-
-// noteSeen adds what an earlier call for this request saw, before another webhook
-// changed it: applied again, the template is first that one.
-func (r *AdmissionRequest) noteSeen(want *AdmissionObject) {
-	seen := r.seenBefore()
-	if seen == r.New.Version {
-		// That call saw this template, too, and maybe noted what one before it saw.
-		noted := ParseAdmitted(r.New.Annotations[v1alpha1.AdmittedAnnotation])
-		if len(noted) == 0 || noted[len(noted)-1].Stored != seen {
-			return
-		}
-		seen = noted[len(noted)-1].Seen
-	}
-	if seen != "" {
-		want.Annotations[v1alpha1.AdmittedAnnotation] =
-			ParseAdmitted(r.Old.Annotations[v1alpha1.AdmittedAnnotation]).with(seen, r.New.Version).String()
-	}
-}
-
-// seenBefore is the version that an earlier call for this request saw and released;
-// empty where there was none. It left the marks of a release, which no client sends.
-// One that forges them only spoils what is remembered of its own workload.
-func (r *AdmissionRequest) seenBefore() string {
-	_, processed := r.New.Labels[v1alpha1.DefenseStatusLabel]
-	seen := r.New.Labels[v1alpha1.VersionLabel]
-	release := NextRelease(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
-	if processed || seen == r.Old.Labels[v1alpha1.VersionLabel] || !r.Unstamped && seen != r.New.TemplateLabels[v1alpha1.VersionLabel] ||
-		ParseRelease(r.New.Annotations[v1alpha1.ReleaseAnnotation]) != release || r.New.Annotations[v1alpha1.ReleasedByAnnotation] != r.releaser() {
-		return ""
-	}
-	return seen
-}
-
-// releaser names the user of a request.
-func (r *AdmissionRequest) releaser() string { return cmp.Or(cutAtRune(r.User, maxUser), UnknownUser) }

@@ -75,7 +75,7 @@ func (b *batch) begins() bool {
 func (b *batch) failedBy(c *v1alpha1.CheckStatus) {
 	b.failPods(c)
 	b.status.Message = v1alpha1.ChangePodMessagePostFinish
-	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+cut(describeCheck(c)))
+	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+Cut(describeCheck(c)))
 }
 
 // passedBy passes the pods that nobody gave a verdict on, where a check that was

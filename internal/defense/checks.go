@@ -50,7 +50,7 @@ func FindCheck(checks []v1alpha1.CheckStatus, name string) *v1alpha1.CheckStatus
 // its first end.
 func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.Time) {
 	if len(c.Message) > maxCheckMessage {
-		c.Message = cutAtRune(c.Message, maxCheckMessage-len("...")) + "..."
+		c.Message = CutAtRune(c.Message, maxCheckMessage-len("...")) + "..."
 	}
 	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), maxFailedPods)]
 	known := FindCheck(*checks, c.Name)

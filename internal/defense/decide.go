@@ -119,7 +119,7 @@ func (d *release) cancel(why standing) {
 	}[why]
 	stuck := ""
 	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing); said != nil && said.Reason == v1alpha1.ReasonRolloutStuck {
-		stuck = "the rollout was stuck: " + cut(Detail(said))
+		stuck = "the rollout was stuck: " + Cut(Detail(said))
 	}
 	if why != standingDeleted {
 		// It ends for good: a view of the workload from before this release must not
@@ -127,7 +127,7 @@ func (d *release) cancel(why standing) {
 		d.plan.NeedsLive = !d.Live
 	}
 	d.cancelChecks()
-	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled, strings.Join(nonEmpty(reason, stuck), "; "))
+	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled, strings.Join(NonEmpty(reason, stuck), "; "))
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", stuck)
 	d.endConditions()
 }
@@ -228,9 +228,9 @@ func (d *release) startAttempt() {
 		d.event(corev1.EventTypeWarning, v1alpha1.EventSettingsAltered, altered)
 	}
 	if q := ParseQuarantine(d.Workload.Annotations, d.Now); q.Holds(d.Change.Spec.Reversion) && d.Settings.Observe {
-		d.would(v1alpha1.DryRunDeny, describeQuarantine(d.Change.Spec.Reversion, q)+"; the release would have been denied")
+		d.would(v1alpha1.DryRunDeny, DescribeQuarantine(d.Change.Spec.Reversion, q)+"; the release would have been denied")
 	} else if q.Holds(d.Change.Spec.Reversion) {
-		d.event(corev1.EventTypeWarning, v1alpha1.EventAdmissionBypassed, describeQuarantine(d.Change.Spec.Reversion, q)+
+		d.event(corev1.EventTypeWarning, v1alpha1.EventAdmissionBypassed, DescribeQuarantine(d.Change.Spec.Reversion, q)+
 			"; the release is verified, and is not rolled back again")
 	}
 }

@@ -51,7 +51,7 @@ const (
 // HowReleaseEnded says in one line how a release ended and why, or how far it has
 // come.
 func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
-	said := func(kind string) string { return conditionMessage(s, kind) }
+	said := func(kind string) string { return ConditionMessage(s, kind) }
 	switch s.Status {
 	case v1alpha1.ChangeWorkloadSuccess:
 		if s.UnverifiedCount > 0 {

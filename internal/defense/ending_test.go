@@ -44,7 +44,7 @@ func endCalls(journal []string) (calls []string) {
 // is stuck gets none yet.
 func TestEndWithoutSuccess(t *testing.T) {
 	rolledBack := func(d *defended) {
-		q := Quarantine{reasons: map[string]QuarantineReason{}}
+		q := Quarantine{Reasons: map[string]QuarantineReason{}}
 		q = q.With(versionA, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1, To: versionB, Pod: "sleep-0", Reason: "ImagePullBackOff", Message: "not found"})
 		q.Annotate(d.in.Workload.Annotations)
 		d.Release(2, versionB)

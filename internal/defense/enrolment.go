@@ -222,7 +222,7 @@ func (in *WorkloadInput) actedSince(since time.Time) bool {
 	if err == nil && hasOwnBlock(in.Workload) && blocked >= since.Unix() {
 		return true
 	}
-	for _, why := range ParseQuarantine(in.Workload.Annotations, since).reasons {
+	for _, why := range ParseQuarantine(in.Workload.Annotations, since).Reasons {
 		if at, err := time.Parse(time.RFC3339, why.Time); err == nil && !at.Before(since.Truncate(time.Second)) {
 			return true
 		}
@@ -452,7 +452,7 @@ func (in *WorkloadInput) admitted(led, slipped bool) Admitted {
 	a := ParseAdmitted(w.Annotations[v1alpha1.AdmittedAnnotation])
 	switch {
 	case led:
-		return a.with(recorded, w.Version)
+		return a.With(recorded, w.Version)
 	case slipped:
 		// Maybe what led to the version that was left leads elsewhere now.
 		return a.without(func(t AdmittedTemplate) bool { return t.Stored == recorded || t.Seen == w.Version })

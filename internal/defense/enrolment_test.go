@@ -19,6 +19,7 @@ package defense
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -508,5 +509,109 @@ func TestNamespaceEnrolled(t *testing.T) {
 		if got := NamespaceEnrolled(test.name, map[string]string{v1alpha1.EnrolledLabel: test.label}); got != test.want {
 			t.Errorf("namespace %s with %q is enrolled: %t, want %t", test.name, test.label, got, test.want)
 		}
+	}
+}
+
+func TestWantsBaseline(t *testing.T) {
+	record := func(release int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
+		return v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA, Release: release}, Status: v1alpha1.ChangeWorkloadStatus{Status: state}}
+	}
+	for name, test := range map[string]struct {
+		release string
+		changes []v1alpha1.ChangeWorkload
+		history []Revision
+		keep    int
+		want    bool
+	}{
+		"first release, no record yet": {release: "1", keep: 10, want: true},
+		"first release, under way":     {release: "1", keep: 10, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadRunning)}, want: true},
+		"first release, remembered":    {release: "1", keep: 10, history: []Revision{{Version: versionB, Release: BaselineRelease}}},
+		// It may have been forgotten since, and must not come back.
+		"first release, ended":          {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess)}},
+		"first release, failed":         {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuspend)}},
+		"second release, no record yet": {release: "2", keep: 10, want: true},
+		"second release, before the first ended": {release: "2", keep: 10, want: true,
+			changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadCanceled), record(2, v1alpha1.ChangeWorkloadRunning)}},
+		"second release, and the first succeeded": {release: "2", keep: 10,
+			changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess), record(2, v1alpha1.ChangeWorkloadRunning)}},
+		"second release, and the first is remembered": {release: "2", keep: 10, history: []Revision{{Version: versionB, Release: 1}}},
+		"no release":     {release: "0", keep: 10},
+		"history is off": {release: "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1).stored
+			w.Annotations[v1alpha1.ReleaseAnnotation] = test.release
+			plan := DecideWorkload(WorkloadInput{Workload: w, Enrolled: true, Changes: test.changes, History: test.history, KeepHistory: test.keep})
+			if plan.Baseline != test.want {
+				t.Errorf("baseline %t, want %t", plan.Baseline, test.want)
+			}
+		})
+	}
+}
+
+// TestBaseline: what a workload was at before its first release is told from its
+// releases also after the second one.
+func TestBaseline(t *testing.T) {
+	old := func(name, version string) OldRevision {
+		number, err := strconv.ParseInt(strings.TrimPrefix(name, "rs-"), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return OldRevision{Name: name, Version: version, Number: number}
+	}
+	stamped := func(name, version string) OldRevision {
+		o := old(name, version)
+		o.Stamped = true
+		return o
+	}
+	enrolled := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	after := func(name, version string) OldRevision {
+		o := old(name, version)
+		o.Created = enrolled
+		return o
+	}
+	recorded := []v1alpha1.ChangeWorkload{{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "recorded"}}}
+	for name, test := range map[string]struct {
+		release string
+		// at is the number of the workload's own revision; 0 while it is not seen.
+		at     int64
+		others []OldRevision
+		want   string
+	}{
+		"first release":                      {"1", 3, []OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, of a stamped one":    {"1", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, created":             {"1", 1, nil, ""},
+		"first release, only the label":      {"1", 2, []OldRevision{old("rs-1", versionA)}, ""},
+		"first release, not seen":            {"1", 0, []OldRevision{old("rs-1", "first")}, "rs-1"},
+		"first release, not numbered":        {"1", -1, []OldRevision{old("rs-1", "first")}, "rs-1"},
+		"first release, the second is seen":  {"1", 2, []OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, "rs-1"},
+		"the second is seen, the first not":  {"1", 0, []OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, ""},
+		"first release, in use again":        {"1", 1, []OldRevision{old("rs-2", "second")}, ""},
+		"first release, numbered again":      {"1", 3, []OldRevision{old("rs-2", "second")}, "rs-2"},
+		"second release":                     {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, not seen":           {"2", 0, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, the first slipped":  {"2", 3, []OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
+		"second release, it is gone":         {"2", 3, []OldRevision{stamped("rs-2", "second")}, ""},
+		"third release, of several":          {"3", 4, []OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"second release, undone to the same": {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
+		"second release, a third slips":      {"2", 3, []OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		// What came up while defended is a release, whether it has a record or not.
+		"first release, another slipped":           {"1", 3, []OldRevision{after("rs-2", "slipped"), old("rs-1", "first")}, "rs-1"},
+		"first release, only another slipped":      {"1", 2, []OldRevision{after("rs-1", "slipped")}, ""},
+		"first release, not seen, nor the second":  {"1", 0, []OldRevision{after("rs-1", "second")}, ""},
+		"first release, seen before the enrolment": {"1", 2, []OldRevision{after("rs-1", "seen before")}, "rs-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1).stored
+			w.Annotations[v1alpha1.ReleaseAnnotation], w.RevisionNumber = test.release, test.at
+			got := ""
+			in := WorkloadInput{Workload: w, Changes: recorded, DefendedSince: enrolled, SeenBefore: "seen before"}
+			if r := in.Baseline(test.others); r != nil {
+				got = r.Name
+			}
+			if got != test.want {
+				t.Errorf("the baseline is %q, want %q", got, test.want)
+			}
+		})
 	}
 }

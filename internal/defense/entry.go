@@ -352,5 +352,5 @@ func startedAgain(conditions []metav1.Condition, kind string) bool {
 // lostEntry explains a second entry.
 func lostEntry(first, second string) string {
 	return fmt.Sprintf("the server no longer knows order entry %s; the check continues at order entry %s, in the time that is left",
-		cut(first), cut(second))
+		Cut(first), Cut(second))
 }

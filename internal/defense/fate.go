@@ -108,7 +108,7 @@ func (in *EvictionInput) leftByRecord(version string) Leaving {
 			last = c
 		}
 	}
-	succeeded := remembered(in.Past.History, version)
+	succeeded := Remembered(in.Past.History, version)
 	bad := func(cause string) Leaving { return Leaving{Fate: FateBad, At: begun, Cause: cause} }
 	switch {
 	case last == nil && succeeded:

@@ -53,38 +53,38 @@ func FuzzQuarantine(f *testing.F) {
 		read := map[string]string{v1alpha1.QuarantinedAnnotation: list, v1alpha1.QuarantineReasonAnnotation: reasons}
 		q := ParseQuarantine(read, now)
 		last := listed(list)
-		if len(last) > maxQuarantined || len(q.versions)+len(q.over) != len(last) {
-			t.Fatalf("of %q, %q and %q are known", list, q.versions, q.over)
+		if len(last) > maxQuarantined || len(q.Versions)+len(q.over) != len(last) {
+			t.Fatalf("of %q, %q and %q are known", list, q.Versions, q.over)
 		}
 		for _, version := range last {
 			if !q.Holds(version) && !slices.Contains(q.over, version) {
 				t.Fatalf("version %q of %q is free", version, list)
 			}
-			_ = describeQuarantine(version, q)
+			_ = DescribeQuarantine(version, q)
 		}
 		const newest = "0123456789abcdef0123456789abcdef"
 		with := q.With(newest, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1})
-		if !with.Holds(newest) || len(with.versions) > maxQuarantined {
-			t.Fatalf("the newest is not in quarantine, or too many are: %v", with.versions)
+		if !with.Holds(newest) || len(with.Versions) > maxQuarantined {
+			t.Fatalf("the newest is not in quarantine, or too many are: %v", with.Versions)
 		}
-		if free := with.Override(newest, "somebody"); free.Holds(newest) || !free.overridden(newest) {
+		if free := with.Override(newest, "somebody"); free.Holds(newest) || !free.Overridden(newest) {
 			t.Fatal("an override does not end it")
 		}
 		for _, changed := range []Quarantine{with, with.Override(newest, "somebody"), with.Without(newest)} {
 			written := maps.Clone(read)
 			changed.Annotate(written)
 			again := ParseQuarantine(written, now)
-			if n := len(again.versions) + len(again.over); n > maxQuarantined || len(again.reasons) > 2*maxQuarantined {
-				t.Fatalf("%d versions and %d reasons are kept", n, len(again.reasons))
+			if n := len(again.Versions) + len(again.over); n > maxQuarantined || len(again.Reasons) > 2*maxQuarantined {
+				t.Fatalf("%d versions and %d reasons are kept", n, len(again.Reasons))
 			}
-			if !utf8Only(changed.versions) { // no version is anything else, and JSON cannot hold it
+			if !utf8Only(changed.Versions) { // no version is anything else, and JSON cannot hold it
 				continue
 			}
-			if !slices.Equal(changed.versions, again.versions) {
-				t.Fatalf("%q, written and read again: %q", changed.versions, again.versions)
+			if !slices.Equal(changed.Versions, again.Versions) {
+				t.Fatalf("%q, written and read again: %q", changed.Versions, again.Versions)
 			}
-			for _, v := range again.versions {
-				if diff := cmp.Diff(changed.reasons[v], again.reasons[v]); diff != "" {
+			for _, v := range again.Versions {
+				if diff := cmp.Diff(changed.Reasons[v], again.Reasons[v]); diff != "" {
 					t.Fatalf("reason of %q, written and read again (-want +got):\n%s", v, diff)
 				}
 			}

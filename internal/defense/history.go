@@ -44,15 +44,15 @@ const BaselineRelease int64 = 0
 // NewestSuccess is the version a workload with these annotations, and at this
 // version, would be rolled back to; empty when there is none.
 func NewestSuccess(history []Revision, current string, annotations map[string]string, now time.Time) string {
-	if r := newestSuccess(history, current, ParseQuarantine(annotations, now)); r != nil {
+	if r := NewestRevision(history, current, ParseQuarantine(annotations, now)); r != nil {
 		return r.Version
 	}
 	return ""
 }
 
-// newestSuccess is the newest version in a history that is neither current nor
+// NewestRevision is the newest version in a history that is neither current nor
 // in quarantine, of equals the last; nil when there is none.
-func newestSuccess(history []Revision, current string, q Quarantine) *Revision {
+func NewestRevision(history []Revision, current string, q Quarantine) *Revision {
 	var newest *Revision
 	for i := range history {
 		r := &history[i]
@@ -77,10 +77,10 @@ func provenSuccess(history []Revision, current string, q Quarantine, changes []v
 			proven = append(proven, r)
 		}
 	}
-	if r := newestSuccess(proven, current, q); r != nil {
+	if r := NewestRevision(proven, current, q); r != nil {
 		return r
 	}
-	return newestSuccess(unproven, current, q)
+	return NewestRevision(unproven, current, q)
 }
 
 // knownBad says that a version failed, was rolled back, or that its pods failed soon
@@ -101,6 +101,6 @@ type Past struct {
 	History []Revision
 }
 
-func remembered(history []Revision, version string) bool {
+func Remembered(history []Revision, version string) bool {
 	return slices.ContainsFunc(history, func(h Revision) bool { return h.Version == version })
 }

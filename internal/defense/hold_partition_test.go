@@ -18,7 +18,6 @@ package defense
 
 import (
 	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -189,89 +188,12 @@ func TestDecidePartition(t *testing.T) {
 	}
 }
 
-// TestMutatePartition is what admission makes of the partition of a StatefulSet of four
-// pods, in batches of one.
-func TestMutatePartition(t *testing.T) {
-	at := partitionAt
-	held := testSteps.Begin(4, at(0), v1alpha1.HoldEveryBatch, time.Hour, Wave{4, 1})
-	stepped, second := *held, at(3)
-	stepped.Set, stepped.Was = at(2), &second
-	heldAs := func(h *Hold, from, to int32) *admissionWrapper {
-		return makeUpdate().pacing(at(from), at(to)).bothAnnotations(v1alpha1.HeldAnnotation, h.String())
-	}
-	halted := func(from string) *admissionWrapper {
-		w := makeUpdate().pacing(at(math.MaxInt32), at(math.MaxInt32)).bothAnnotations(v1alpha1.HaltedAnnotation, "v0")
-		if from != "" {
-			w.bothAnnotations(v1alpha1.HaltedFromAnnotation, from)
-		}
-		w.Old.Paused, w.New.Paused = true, true
-		return w
-	}
-	for name, c := range map[string]struct {
-		request   *admissionWrapper
-		partition int32
-		held      int64
-		own       int32
-		end       string
-	}{
-		"a release that is to be held":           {makeUpdate().pacing(at(0), at(0)).wantsHold().release(), 3, 5, 0, ""},
-		"at a user's partition":                  {makeUpdate().pacing(at(2), at(2)).wantsHold().release(), 3, 5, 2, ""},
-		"one that sets the partition":            {makeUpdate().pacing(at(0), at(1)).wantsHold().release(), 3, 5, 1, ""},
-		"at a partition that keeps all but one":  {makeUpdate().pacing(at(3), at(3)).wantsHold().release(), 3, 0, 0, ""},
-		"one that a user paused":                 {makeUpdate().pacing(at(math.MaxInt32), at(math.MaxInt32)).wantsHold().release(), math.MaxInt32, 0, 0, ""},
-		"one that nobody asks to be":             {makeUpdate().pacing(at(0), at(0)).release(), 0, 0, 0, ""},
-		"a version that succeeded before":        {makeUpdate().pacing(at(0), at(0)).wantsHold(Revision{Version: "v2"}).release(), 0, 0, 0, ""},
-		"over what was halted":                   {halted("").wantsHold().release(), 3, 5, 0, ""},
-		"over what was halted at a user's":       {halted("2").wantsHold().release(), 3, 5, 2, ""},
-		"over what was halted, not held":         {halted("2").release(), 2, 0, 0, ""},
-		"a release while one is held":            {heldAs(&stepped, 2, 2).wantsHold().release(), 3, 5, 0, ""},
-		"a release while one is held, applied":   {heldAs(&stepped, 2, 0).wantsHold().release(), 3, 5, 0, ""},
-		"a release while one is held, edited":    {heldAs(&stepped, 2, 1).wantsHold().release(), 3, 5, 1, ""},
-		"going back while one is held":           {heldAs(&stepped, 2, 2).wantsHold(Revision{Version: "v2"}).release(), 0, 0, 0, ""},
-		"something else while it is held":        {heldAs(&stepped, 2, 2).annotation("a", "b"), 2, 4, 0, ""},
-		"losing what is known of the hold":       {heldAs(&stepped, 2, 2).lose(v1alpha1.HeldAnnotation), 2, 4, 0, ""},
-		"applying what was before":               {heldAs(&stepped, 2, 0), 2, 4, 0, ""},
-		"giving back, with an override":          {heldAs(&stepped, 2, 0).label(v1alpha1.IgnoredSuspendLabel, "true"), 0, 0, 0, "4 EditedByUser jane"},
-		"writing what was read before":           {heldAs(&stepped, 2, 3), 2, 4, 0, ""},
-		"setting another":                        {heldAs(&stepped, 2, 1), 1, 0, 0, "4 EditedByUser jane"},
-		"pausing it":                             {heldAs(&stepped, 2, math.MaxInt32), math.MaxInt32, 0, 0, "4 EditedByUser jane"},
-		"turning to OnDelete":                    {heldAs(&stepped, 2, NoPartition), NoPartition, 0, 0, "4 EditedByUser jane"},
-		"turning to OnDelete with a release":     {heldAs(&stepped, 2, NoPartition).wantsHold().release(), NoPartition, 0, 0, ""},
-		"opting out":                             {heldAs(&stepped, 2, 2).label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), 0, 0, 0, ""},
-		"the operator lets the next be replaced": {heldAs(held, 3, 3).own().annotation(v1alpha1.HeldAnnotation, stepped.String()), 2, 4, 0, ""},
-		"the operator gives back":                {heldAs(&stepped, 2, 2).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()), 0, 0, 0, ""},
-		"the operator halts, and gives back":     {heldAs(&stepped, 2, math.MaxInt32).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()), math.MaxInt32, 0, 0, ""},
-		"the operator rolls back":                {heldAs(&stepped, 2, 2).own().release(), 0, 0, 0, ""},
-		"the operator holds late":                {makeUpdate().own().pacing(at(0), at(0)).annotation(v1alpha1.HeldAnnotation, held.String()), 3, 4, 0, ""},
-		"a hold of another kind, copied":         {makeUpdate().pacing(at(1), at(1)).bothAnnotations(v1alpha1.HeldAnnotation, heldAt(4).String()), 1, 0, 0, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if c.request.Hold != nil {
-				c.request.Hold.Batch = 1
-			}
-			changes := MutateAdmission(c.request.AdmissionRequest)
-			once := admitted(c.request.AdmissionRequest, changes)
-			if again := MutateAdmission(once); len(again) > 0 {
-				t.Errorf("asked again, it changes %+v", again)
-			}
-			warning := c.request.PutBack(changes)
-			warns := name == "applying what was before" || name == "writing what was read before"
-			if warns != strings.HasPrefix(warning, "the rollout stays held") {
-				t.Errorf("it warns of %q", warning)
-			}
-			if once.New.Pace != at(c.partition) {
-				t.Errorf("pace %+v, want partition %d", once.New.Pace, c.partition)
-			}
-			h := ParseHold(once.New.Annotations[v1alpha1.HeldAnnotation])
-			switch {
-			case h == nil && c.held != 0, h != nil && (h.Release != c.held || h.Pace != at(c.own)):
-				t.Errorf("held as %+v, want release %d and the user's %d", h, c.held, c.own)
-			case h == nil && once.New.Annotations[v1alpha1.HeldAnnotation] != "":
-				t.Errorf("the annotation is left: %s", once.New.Annotations[v1alpha1.HeldAnnotation])
-			}
-			if end := once.New.Annotations[v1alpha1.HoldEndedAnnotation]; end != c.end {
-				t.Errorf("ended %q, want %q", end, c.end)
-			}
-		})
-	}
+func heldAt(release int64) *Hold {
+	return testSteps.Begin(release, usersPace, v1alpha1.HoldEveryBatch, 30*time.Minute, Wave{})
 }
+
+var (
+	usersPace  = Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
+	raisedPace = Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
+	testSteps  = HoldSteps{}.OrDefault()
+)

@@ -177,7 +177,7 @@ func (r *rollout) operate(clock time.Time) {
 		if plan.Opens {
 			r.waves++
 		}
-		if !plan.Set.Set.valid() {
+		if !plan.Set.Set.Valid() {
 			r.t.Fatalf("after %d s: the API server would refuse %+v", r.now, plan.Set.Set)
 		}
 		r.hold, r.minReady = plan.Set, int(plan.Set.Set.MinReadySeconds)

@@ -78,7 +78,7 @@ func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	if o.status.OrderEnd == "" {
 		o.status.OrderStage = v1alpha1.OrderSubmitting
 	}
-	message := fmt.Sprintf("the status named order %s, which is not that of this release; it has its own again", cut(foreign))
+	message := fmt.Sprintf("the status named order %s, which is not that of this release; it has its own again", Cut(foreign))
 	o.event(v1alpha1.EventForeignID, message)
 	if o.status.OrderEnd == "" {
 		o.unaccepted(v1alpha1.EventForeignID, message)
@@ -94,7 +94,7 @@ func ResetBatch(in BatchInput) BatchPlan {
 		return BatchPlan{}
 	}
 	b := newBatch(in)
-	message := fmt.Sprintf("the status named order entry %s of order %s, which is not that of this batch: it is checked anew", cut(s.ChangePodID), cut(s.OrderID))
+	message := fmt.Sprintf("the status named order entry %s of order %s, which is not that of this batch: it is checked anew", Cut(s.ChangePodID), Cut(s.OrderID))
 	b.status.ChangePodID, b.status.OrderID, b.status.URL = "", "", ""
 	b.status.PreSubmitTime, b.status.PreSubmitTimeUnix, b.status.PostSubmitTime, b.status.PostSubmitTimeUnix = "", 0, "", 0
 	b.preWait(v1alpha1.EventForeignID, message)

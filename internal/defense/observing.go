@@ -97,20 +97,6 @@ func (d *release) would(act, message string) {
 	d.warn(act, v1alpha1.EventDryRun, message+"; observe mode by "+d.ObservedBy)
 }
 
-// AsWarning makes a denial of a request about a workload in observe mode a
-// warning.
-func (v AdmissionVerdict) AsWarning(by string) AdmissionVerdict {
-	if v.Allowed {
-		return v
-	}
-	return AdmissionVerdict{Allowed: true, Warning: WouldDeny(by, v.Message)}
-}
-
-// WouldDeny is the warning about a request that would have been denied.
-func WouldDeny(observedBy, message string) string {
-	return fmt.Sprintf("allowed in observe mode, by %s; enforce mode denies it: %s", observedBy, message)
-}
-
 // loweredMessage is the part of the message of ConditionDefended that is about the settings.
 func loweredMessage(s *v1alpha1.ChangeWorkloadStatus) string {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended)

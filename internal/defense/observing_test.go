@@ -219,14 +219,3 @@ func TestLetGoWhileOwned(t *testing.T) {
 		})
 	}
 }
-
-func TestVerdictObserved(t *testing.T) {
-	denied := AdmissionVerdict{Message: "deployment sleep is suspended", Warning: "releases are blocked"}
-	got := denied.AsWarning("a test")
-	if !got.Allowed || got.Message != "" || !strings.Contains(got.Warning, "deployment sleep is suspended") || !strings.Contains(got.Warning, "a test") {
-		t.Errorf("a denial became %+v", got)
-	}
-	if got := (AdmissionVerdict{Allowed: true}).AsWarning("a test"); got != (AdmissionVerdict{Allowed: true}) {
-		t.Errorf("what is allowed became %+v", got)
-	}
-}

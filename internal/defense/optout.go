@@ -73,7 +73,7 @@ type Denied struct {
 // annotations.
 func DeniedBy(labels, annotations map[string]string, now time.Time) Denied {
 	_, blocked := labels[v1alpha1.SuspendLabel]
-	return Denied{Blocked: blocked, Quarantine: ParseQuarantine(annotations, now).versions}
+	return Denied{Blocked: blocked, Quarantine: ParseQuarantine(annotations, now).Versions}
 }
 
 // Any says that something does.
@@ -109,34 +109,6 @@ func (h Denied) String() string {
 	return strings.Join(parts, " and ")
 }
 
-// mutateOptedOut keeps what the operator wrote on a workload, so that opting in again
-// finds it, and records who opts out while the defense has an effect.
-func (r *AdmissionRequest) mutateOptedOut(want *AdmissionObject) {
-	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
-	if !OptedOut(r.Old.Labels) {
-		r.noteLeaving(want, "")
-	}
-}
-
-// noteOwner records who gives a workload an owner, because of which it is in observe mode,
-// while the defense has an effect.
-func (r *AdmissionRequest) noteOwner(want *AdmissionObject) {
-	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !OptedOut(r.Old.Labels) {
-		r.noteLeaving(want, cutAtRune(strings.ReplaceAll(owner, " ", "/"), maxText))
-	}
-}
-
-func (r *AdmissionRequest) noteLeaving(want *AdmissionObject, owner string) {
-	// Not what is known of an earlier time.
-	delete(want.Annotations, v1alpha1.OptedOutAnnotation)
-	if while := DefenseOf(r.Old.Labels, r.Old.Annotations, r.Now); while != "" {
-		want.Annotations[v1alpha1.OptedOutAnnotation] = OptOut{
-			Release: ParseRelease(want.Annotations[v1alpha1.ReleaseAnnotation]),
-			At:      r.Now, While: while, Owner: owner, User: cutAtRune(r.User, maxUser),
-		}.String()
-	}
-}
-
 // noteOptOut keeps, and tells once, that a user opted the workload out, or gave it an owner,
 // while the defense had an effect.
 func (d *release) noteOptOut() {
@@ -150,7 +122,7 @@ func (d *release) noteOptOut() {
 	if !ok {
 		return
 	}
-	noted := v1alpha1.OptOut{User: cutAtRune(o.User, maxText), While: o.While, TimeUnix: o.At.Unix(), Owner: o.Owner}
+	noted := v1alpha1.OptOut{User: CutAtRune(o.User, MaxText), While: o.While, TimeUnix: o.At.Unix(), Owner: o.Owner}
 	if d.status.OptedOut != nil && *d.status.OptedOut == noted {
 		return
 	}

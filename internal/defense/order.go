@@ -313,7 +313,7 @@ func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
 	if t.passed() {
 		status, message = metav1.ConditionTrue, cmp.Or(t.message, "the check passed")
 	}
-	o.step(kind, status, t.reason, cut(message))
+	o.step(kind, status, t.reason, Cut(message))
 	if t.answered {
 		return
 	}

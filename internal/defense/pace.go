@@ -137,7 +137,7 @@ func ParseHold(value string) *Hold {
 		h.Was = ptr.To(t.Was.pace())
 	}
 	for _, p := range []Pace{h.Pace, h.Set, ptr.Deref(h.Was, h.Set)} {
-		if !p.valid() || p.ByPartition != h.ByPartition {
+		if !p.Valid() || p.ByPartition != h.ByPartition {
 			return nil
 		}
 	}
@@ -154,8 +154,8 @@ func (p Pace) HoldOf(annotations map[string]string) *Hold {
 	return h
 }
 
-// valid says that the API server takes it.
-func (p Pace) valid() bool {
+// Valid says that the API server takes it.
+func (p Pace) Valid() bool {
 	if p.ByPartition {
 		return p.Partition >= 0
 	}
@@ -212,7 +212,7 @@ func (h *Hold) Kept(is Pace) Pace {
 // Fitting is a pace that the API server takes: the deadline is later than minReadySeconds.
 // Somebody may have set the one of them past a hold that had raised the other.
 func (h *Hold) Fitting(p Pace) Pace {
-	if !p.ByPartition && !p.valid() {
+	if !p.ByPartition && !p.Valid() {
 		p.ProgressDeadlineSeconds = int32(min(int64(p.MinReadySeconds)+int64(h.ProgressDeadlineSeconds), math.MaxInt32)) //nolint:gosec // bounded
 	}
 	return p

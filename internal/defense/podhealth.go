@@ -245,10 +245,10 @@ func (h *podHealth) symptomOf(p *Pod) symptom {
 // container back for a while each time.
 func (h *podHealth) crashed(p *Pod) symptom {
 	if c := p.CrashLoop; c != nil && !p.bounded(c.Finished, h.Now).Add(-backOff(c.Restarts)).After(h.due.Add(clockTolerance)) {
-		return symptom{reasonCrashLoop, strings.Join(nonEmpty("container "+c.Container+" crashes again and again", c.Message), ": ")}
+		return symptom{reasonCrashLoop, strings.Join(NonEmpty("container "+c.Container+" crashes again and again", c.Message), ": ")}
 	}
 	if c := p.OutOfMemory; c != nil && h.Check.FailOnOOM && h.during(p, c.Finished) {
-		return symptom{reasonOutOfMemory, strings.Join(nonEmpty("container "+c.Container+" was killed for its memory", c.Message), ": ")}
+		return symptom{reasonOutOfMemory, strings.Join(NonEmpty("container "+c.Container+" was killed for its memory", c.Message), ": ")}
 	}
 	return symptom{}
 }
@@ -426,7 +426,7 @@ func (h *podHealth) note(reason string, failing map[string]symptom, more string)
 	if len(names) > 1 {
 		told += fmt.Sprintf(" (and %d more pods of the batch)", len(names)-1)
 	}
-	s.Reason, s.Message, s.Value = cmp.Or(reason, first.reason), strings.Join(nonEmpty(told, more), "; "), first.reason
+	s.Reason, s.Message, s.Value = cmp.Or(reason, first.reason), strings.Join(NonEmpty(told, more), "; "), first.reason
 	s.FailedCount = int32(len(names)) //nolint:gosec // a batch has at most 200
 	s.FailedPods = names[:min(len(names), maxFailedPods)]
 }

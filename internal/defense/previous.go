@@ -44,11 +44,11 @@ const (
 // evidenceOf is what is kept of the release a workload is at.
 func evidenceOf(w *Workload) (e v1alpha1.ReleaseEvidence) {
 	for _, image := range w.Images[:min(len(w.Images), maxImages)] {
-		e.Images = append(e.Images, cutAtRune(image, maxText))
+		e.Images = append(e.Images, CutAtRune(image, MaxText))
 	}
-	e.ReleasedBy = cutAtRune(w.Annotations[v1alpha1.ReleasedByAnnotation], maxText)
+	e.ReleasedBy = CutAtRune(w.Annotations[v1alpha1.ReleasedByAnnotation], MaxText)
 	if o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok && o.Version == w.RecordedVersion() {
-		e.OverriddenBy = cutAtRune(o.User, maxText)
+		e.OverriddenBy = CutAtRune(o.User, MaxText)
 	}
 	return e
 }
@@ -131,7 +131,7 @@ func (d *release) orderCorrected() bool {
 }
 
 func (d *release) noteCorrection(pod, manager string) {
-	c := v1alpha1.Correction{Pod: pod, FieldManager: cutAtRune(manager, maxManager), TimeUnix: d.Now.Unix()}
+	c := v1alpha1.Correction{Pod: pod, FieldManager: CutAtRune(manager, maxManager), TimeUnix: d.Now.Unix()}
 	d.status.Corrections = append(d.status.Corrections, c)
 	d.status.Corrections = slices.Delete(d.status.Corrections, 0, max(len(d.status.Corrections)-maxCorrections, 0))
 }
@@ -206,13 +206,13 @@ func PreviousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
 	}
 	if len(s.DefenseCheckFailPods) > 0 {
 		first := s.DefenseCheckFailPods[0]
-		first.Message = cut(first.Message)
+		first.Message = Cut(first.Message)
 		p.FailedPod = &first
 	}
 	for _, kind := range []string{v1alpha1.ConditionRolledBack, v1alpha1.ConditionVerified} {
 		c := meta.FindStatusCondition(s.Conditions, kind)
 		if c != nil && c.Status == rolledOrFailed[kind] {
-			p.Message = cut(cmp.Or(Detail(c), c.Message))
+			p.Message = Cut(cmp.Or(Detail(c), c.Message))
 			break
 		}
 	}

@@ -342,7 +342,7 @@ func TestEvidenceIsBounded(t *testing.T) {
 	}
 	w.Annotations[v1alpha1.ReleasedByAnnotation] = strings.Repeat("é", 2000)
 	e := evidenceOf(w)
-	if len(e.Images) != maxImages || len(e.Images[0]) != maxText || len(e.ReleasedBy) > maxText {
+	if len(e.Images) != maxImages || len(e.Images[0]) != MaxText || len(e.ReleasedBy) > MaxText {
 		t.Errorf("%d images of %d bytes, user of %d", len(e.Images), len(e.Images[0]), len(e.ReleasedBy))
 	}
 }

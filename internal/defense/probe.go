@@ -276,7 +276,7 @@ func (p *probe) fail() {
 		told += fmt.Sprintf(" (and %d more pods of the batch)", more)
 	}
 	s.Phase, s.Reason, s.Value = v1alpha1.CheckFailed, first.LastBad.Reason, first.LastBad.Reason
-	s.Message = strings.Join(nonEmpty(told, p.Check.Suggestion), "; ")
+	s.Message = strings.Join(NonEmpty(told, p.Check.Suggestion), "; ")
 	s.FailedPods, s.FailedCount = nil, 0
 	if p.Check.Service != "" {
 		return // all pods of the batch

@@ -34,8 +34,8 @@ const maxQuarantined = 10
 // Quarantine are the versions of a workload that were rolled back, the oldest
 // first. They are not released again but by an override.
 type Quarantine struct {
-	versions []string
-	reasons  map[string]QuarantineReason
+	Versions []string
+	Reasons  map[string]QuarantineReason
 	// over are the versions whose time is over, which are free to come back.
 	over []string
 }
@@ -79,23 +79,23 @@ func (r QuarantineReason) String() string {
 	if r.Container != "" {
 		parts = append(parts, "container "+r.Container)
 	}
-	return strings.Join(append(parts, nonEmpty(r.Reason, r.Message)...), ": ")
+	return strings.Join(append(parts, NonEmpty(r.Reason, r.Message)...), ": ")
 }
 
 // ParseQuarantine reads the quarantine off the annotations of a workload. A
 // version without a reason is in quarantine all the same; one whose time is over
 // is not, but what is known of it is kept.
 func ParseQuarantine(annotations map[string]string, now time.Time) Quarantine {
-	q := Quarantine{reasons: map[string]QuarantineReason{}}
-	_ = json.Unmarshal([]byte(annotations[v1alpha1.QuarantineReasonAnnotation]), &q.reasons) // no reason is better than no quarantine
-	if q.reasons == nil {
-		q.reasons = map[string]QuarantineReason{}
+	q := Quarantine{Reasons: map[string]QuarantineReason{}}
+	_ = json.Unmarshal([]byte(annotations[v1alpha1.QuarantineReasonAnnotation]), &q.Reasons) // no reason is better than no quarantine
+	if q.Reasons == nil {
+		q.Reasons = map[string]QuarantineReason{}
 	}
 	for _, version := range listed(annotations[v1alpha1.QuarantinedAnnotation]) {
-		if q.reasons[version].isOver(now) {
+		if q.Reasons[version].isOver(now) {
 			q.over = append(q.over, version)
 		} else {
-			q.versions = append(q.versions, version)
+			q.Versions = append(q.Versions, version)
 		}
 	}
 	return q
@@ -122,38 +122,38 @@ func (r QuarantineReason) isOver(now time.Time) bool {
 }
 
 // times is how often a version was rolled back because it never started.
-func (q Quarantine) times(version string) int { return q.reasons[version].Times }
+func (q Quarantine) times(version string) int { return q.Reasons[version].Times }
 
 // Holds says that a version is in quarantine.
-func (q Quarantine) Holds(version string) bool { return slices.Contains(q.versions, version) }
+func (q Quarantine) Holds(version string) bool { return slices.Contains(q.Versions, version) }
 
 // Reason says why a version is in quarantine, if it is known.
 func (q Quarantine) Reason(version string) (QuarantineReason, bool) {
-	r, ok := q.reasons[version]
+	r, ok := q.Reasons[version]
 	return r, ok && q.Holds(version)
 }
 
 // With puts a version into quarantine as the newest one.
 func (q Quarantine) With(version string, reason QuarantineReason) Quarantine {
 	changed := q.Without(version)
-	changed.versions = append(changed.versions, version)
+	changed.Versions = append(changed.Versions, version)
 	reason.Reason, reason.Message = Printable(reason.Reason), Printable(reason.Message)
-	changed.reasons[version] = reason
-	if over := len(changed.versions) - maxQuarantined; over > 0 {
-		changed.versions = changed.versions[over:]
+	changed.Reasons[version] = reason
+	if over := len(changed.Versions) - maxQuarantined; over > 0 {
+		changed.Versions = changed.Versions[over:]
 	}
 	return changed
 }
 
-// overridden says that somebody ended the quarantine of a version by an override.
-func (q Quarantine) overridden(version string) bool { return q.overriddenBy(version) != "" }
+// Overridden says that somebody ended the quarantine of a version by an override.
+func (q Quarantine) Overridden(version string) bool { return q.overriddenBy(version) != "" }
 
-func (q Quarantine) overriddenBy(version string) string { return q.reasons[version].Overridden }
+func (q Quarantine) overriddenBy(version string) string { return q.Reasons[version].Overridden }
 
-// restored reports whether a release of this version and number was made by a rollback or
+// Restored reports whether a release of this version and number was made by a rollback or
 // by an undo.
-func (q Quarantine) restored(version string, release int64) bool {
-	for _, r := range q.reasons {
+func (q Quarantine) Restored(version string, release int64) bool {
+	for _, r := range q.Reasons {
 		if r.To == version && r.Release+1 == release {
 			return true
 		}
@@ -163,22 +163,22 @@ func (q Quarantine) restored(version string, release int64) bool {
 
 // Override ends the quarantine of a version, and remembers that.
 func (q Quarantine) Override(version, user string) Quarantine {
-	reason := q.reasons[version]
+	reason := q.Reasons[version]
 	changed := q.Without(version)
 	reason.Overridden = user
-	changed.reasons[version] = reason
+	changed.Reasons[version] = reason
 	return changed
 }
 
 // Without ends the quarantine of a version.
 func (q Quarantine) Without(version string) Quarantine {
-	changed := Quarantine{reasons: map[string]QuarantineReason{}}
+	changed := Quarantine{Reasons: map[string]QuarantineReason{}}
 	other := func(v string) bool { return v == version }
-	changed.versions = slices.DeleteFunc(slices.Clone(q.versions), other)
+	changed.Versions = slices.DeleteFunc(slices.Clone(q.Versions), other)
 	changed.over = slices.DeleteFunc(slices.Clone(q.over), other)
-	for v, r := range q.reasons {
+	for v, r := range q.Reasons {
 		if v != version && (changed.Holds(v) || slices.Contains(changed.over, v) || r.Overridden != "") {
-			changed.reasons[v] = r
+			changed.Reasons[v] = r
 		}
 	}
 	return changed
@@ -187,10 +187,10 @@ func (q Quarantine) Without(version string) Quarantine {
 // Annotate writes the quarantine into annotations. Of the versions that were
 // overridden, and of those whose time is over, the last ones are kept.
 func (q Quarantine) Annotate(annotations map[string]string) {
-	over := q.over[max(0, len(q.over)+len(q.versions)-maxQuarantined):]
+	over := q.over[max(0, len(q.over)+len(q.Versions)-maxQuarantined):]
 	kept := map[string]QuarantineReason{}
 	var overridden []string
-	for v, r := range q.reasons {
+	for v, r := range q.Reasons {
 		switch {
 		case q.Holds(v) || slices.Contains(over, v):
 			kept[v] = r
@@ -199,10 +199,10 @@ func (q Quarantine) Annotate(annotations map[string]string) {
 		}
 	}
 	slices.SortFunc(overridden, func(a, b string) int {
-		return cmp.Or(cmp.Compare(q.reasons[b].Release, q.reasons[a].Release), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(q.Reasons[b].Release, q.Reasons[a].Release), cmp.Compare(a, b))
 	})
 	for _, v := range overridden[:min(len(overridden), maxQuarantined)] {
-		kept[v] = q.reasons[v]
+		kept[v] = q.Reasons[v]
 	}
 	set := func(key, value string, there bool) {
 		if there {
@@ -212,7 +212,7 @@ func (q Quarantine) Annotate(annotations map[string]string) {
 		}
 	}
 	reasons, err := json.Marshal(kept)
-	listed := slices.Concat(over, q.versions)
+	listed := slices.Concat(over, q.Versions)
 	set(v1alpha1.QuarantinedAnnotation, strings.Join(listed, ","), len(listed) > 0)
 	set(v1alpha1.QuarantineReasonAnnotation, string(reasons), len(kept) > 0 && err == nil)
 }
@@ -232,9 +232,9 @@ func rolledBack(w *Workload, change *v1alpha1.ChangeWorkload) (QuarantineReason,
 	}
 }
 
-// describeQuarantine says of a version in quarantine when and why.
-func describeQuarantine(version string, q Quarantine) string {
-	r, ok := q.reasons[version]
+// DescribeQuarantine says of a version in quarantine when and why.
+func DescribeQuarantine(version string, q Quarantine) string {
+	r, ok := q.Reasons[version]
 	if !ok {
 		return fmt.Sprintf("version %s was rolled back", version)
 	}
@@ -261,3 +261,49 @@ func ParseUnquarantined(value string) (Unquarantined, bool) {
 	var u Unquarantined
 	return u, json.Unmarshal([]byte(value), &u) == nil && u.Asked != ""
 }
+
+// String is the value of UnquarantinedAnnotation.
+func (u Unquarantined) String() string {
+	data, err := json.Marshal(u)
+	if err != nil {
+		return "" // strings only
+	}
+	return string(data)
+}
+
+// Describe says in one line what was done.
+func (u Unquarantined) Describe() string {
+	if len(u.Ended) == 0 {
+		return fmt.Sprintf("%s asked to end the quarantine of %q, which is not in quarantine", u.User, u.Asked)
+	}
+	return fmt.Sprintf("%s ended the quarantine of %s", u.User, strings.Join(u.Ended, ", "))
+}
+
+// Explain says what of a release failed.
+func (r *QuarantineReason) Explain(failed *v1alpha1.ChangeWorkload) {
+	if pods := failed.Status.DefenseCheckFailPods; len(pods) > 0 {
+		r.Pod, r.Reason, r.Message = pods[0].Pod, pods[0].Verdict, Brief(pods[0].Message)
+	} else {
+		r.Message = Brief(ConditionMessage(&failed.Status, v1alpha1.ConditionVerified))
+	}
+}
+
+// Unquarantine ends the quarantine of a version, or of all of them, as an override
+// by that user would.
+func (q Quarantine) Unquarantine(asked, user string) (Quarantine, Unquarantined) {
+	asked = strings.TrimSpace(asked)
+	done := Unquarantined{Asked: Cut(asked), User: user}
+	for _, version := range q.Versions {
+		if asked == version || asked == AllVersions {
+			done.Ended = append(done.Ended, version)
+		}
+	}
+	for _, version := range done.Ended {
+		q = q.Override(version, user)
+	}
+	return q, done
+}
+
+// AllVersions is the value of UnquarantineAnnotation that ends the quarantine of
+// all versions.
+const AllVersions = "all"

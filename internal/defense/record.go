@@ -115,19 +115,6 @@ type Batch struct {
 	Last bool
 }
 
-// Event is an event to emit after the write that it is about has succeeded.
-type Event struct {
-	// Type is corev1.EventTypeNormal or EventTypeWarning.
-	Type            string
-	Reason, Message string
-	// OfRelease: the event is on the release, too, not only on the workload.
-	OfRelease bool
-	// Settings are those by which an event DefenseChanged says that the defense is lowered.
-	Settings []string
-	// Act tells the event from others of its reason: it is a part of the event's action.
-	Act string
-}
-
 // ReleasePlan is what to do about a release. It is carried out in the order of
 // its fields; each step may be the last one before a crash, and the next
 // decision goes on from there.
@@ -242,13 +229,6 @@ func (h *HoldChange) String() string {
 	}
 }
 
-// HoldEnd is the value of HoldEndedAnnotation: why the hold of which release ended.
-type HoldEnd struct {
-	Release int64
-	// Reason is one of ConditionHeld, User who ended it, where somebody did.
-	Reason, User string
-}
-
 func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reason, message string) {
 	d.status.Status = state
 	d.status.UpdateTime, d.status.UpdateTimeUnix = FormatTime(d.Now), d.Now.Unix()
@@ -270,7 +250,7 @@ func (d *release) event(eventType, reason, message string) {
 
 // ofVersion says a detail of the version of the release.
 func (d *release) ofVersion(detail string) string {
-	return strings.Join(nonEmpty("version "+d.Change.Spec.Reversion, detail), ": ")
+	return strings.Join(NonEmpty("version "+d.Change.Spec.Reversion, detail), ": ")
 }
 
 // actionEvent adds an event of the action on the workload.
@@ -390,3 +370,16 @@ func rankOfStuck(reason string) int {
 // failsAsAWhole says that a verdict on the release itself, and not on pods of it,
 // fails it.
 func (d *release) failsAsAWhole() bool { return d.failedOrder() != nil || d.failedCheck() != nil }
+
+// Event is an event to emit after the write that it is about has succeeded.
+type Event struct {
+	// Type is corev1.EventTypeNormal or EventTypeWarning.
+	Type            string
+	Reason, Message string
+	// OfRelease: the event is on the release, too, not only on the workload.
+	OfRelease bool
+	// Settings are those by which an event DefenseChanged says that the defense is lowered.
+	Settings []string
+	// Act tells the event from others of its reason: it is a part of the event's action.
+	Act string
+}

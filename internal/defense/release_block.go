@@ -52,7 +52,7 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 	if before != v1alpha1.ChangeWorkloadSuspend {
 		message := d.describeWhole()
 		if len(d.failed) > 0 {
-			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), describe(&d.failed[0]))
+			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), Describe(&d.failed[0]))
 		}
 		if at := succeededAt(d.status); !at.IsZero() {
 			d.status.SuccessTimeUnix = at.Unix() // of an older build, which has it elsewhere until now
@@ -71,7 +71,7 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		}
 	}
 	if (before != v1alpha1.ChangeWorkloadSuspend || d.paceDenied()) && hasOwnBlock(d.Workload) && d.halts() &&
-		!ParseQuarantine(d.Workload.Annotations, d.Now).restored(d.Workload.Version, d.Workload.Release()) {
+		!ParseQuarantine(d.Workload.Annotations, d.Now).Restored(d.Workload.Version, d.Workload.Release()) {
 		// An override failed, while the workload is blocked because of an earlier release. A version that
 		// is being restored goes on: the pods that it replaces are of a version known to be bad.
 		d.plan.NeedsLive = !d.Live
@@ -186,7 +186,7 @@ func (d *release) lift(lift bool, why string) {
 func (d *release) liftRestored() {
 	w := d.Workload
 	if d.plan.Action != LeaveWorkload || d.Change.Status.ObservedRelease != d.Change.Spec.Release || !hasOwnBlock(w) || d.ownBlock() ||
-		d.hasFailed() || !w.Rollout.Complete || !ParseQuarantine(w.Annotations, d.Now).restored(w.Version, w.Release()) {
+		d.hasFailed() || !w.Rollout.Complete || !ParseQuarantine(w.Annotations, d.Now).Restored(w.Version, w.Release()) {
 		return
 	}
 	wait := time.Duration(0)

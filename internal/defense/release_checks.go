@@ -92,7 +92,7 @@ func (d *release) describeWhole() string {
 		return s
 	}
 	if c := d.failedCheck(); c != nil {
-		return "the check " + cut(describeCheck(c))
+		return "the check " + Cut(describeCheck(c))
 	}
 	return ""
 }

@@ -190,7 +190,7 @@ func (d *release) replaces() bool {
 // isUndo says that the release is of a version that succeeded, or that the operator
 // went back to: it has to be fast.
 func (d *release) isUndo() bool {
-	return remembered(d.History, d.Change.Spec.Reversion) || d.restores()
+	return Remembered(d.History, d.Change.Spec.Reversion) || d.restores()
 }
 
 // restores says that the release is the operator's own rollback.

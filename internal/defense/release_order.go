@@ -165,14 +165,14 @@ func (d *release) describeOrder() string {
 		s = "the PRE check of the order failed: " + v.Verdict
 	case d.status.OrderPostVerdict:
 		if v.LatePre {
-			return "of the order: " + cut(v.Message)
+			return "of the order: " + Cut(v.Message)
 		}
 		s = "the POST check of the order failed: " + v.Verdict
 	default:
 		s = fmt.Sprintf("a check of order entry %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
 	}
 	if v.Message != "" {
-		s += ": " + cut(v.Message)
+		s += ": " + Cut(v.Message)
 	}
 	return s
 }

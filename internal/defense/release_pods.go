@@ -271,7 +271,7 @@ func (d *release) podsToCome() bool {
 func bounded(results []v1alpha1.PodResult) (listed []v1alpha1.PodResult, count int32) {
 	for i := range results[:min(len(results), maxListed)] {
 		r := results[i]
-		r.Verdict, r.Message = cut(r.Verdict), cut(r.Message)
+		r.Verdict, r.Message = Cut(r.Verdict), Cut(r.Message)
 		listed = append(listed, r)
 	}
 	return listed, int32(len(results)) //nolint:gosec // a workload has far fewer pods

@@ -91,7 +91,7 @@ func (d *release) explainRollingOut() {
 			d.event(corev1.EventTypeWarning, v1alpha1.EventRevisionNotFound, fmt.Sprintf("%d %s", n, alikeReplaced))
 		}
 	}
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "%s", strings.Join(nonEmpty(w.Rollout.Progress, again), "; "))
+	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "%s", strings.Join(NonEmpty(w.Rollout.Progress, again), "; "))
 }
 
 // explainVerification says what the verification of the release came to. Pods that
@@ -103,7 +103,7 @@ func (d *release) explainVerification() {
 	}
 	switch {
 	case len(d.failed) > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s%s", describe(&d.failed[0]), goesOn)
+		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s%s", Describe(&d.failed[0]), goesOn)
 	case d.failedOrder() != nil:
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonOrderCheckFailed, "%s%s", d.describeOrder(), goesOn)
 	case d.failedCheck() != nil:

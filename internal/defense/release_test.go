@@ -894,7 +894,7 @@ func TestNoSuccessOfRestarted(t *testing.T) {
 	if again := DecideRelease(w.in).RequeueAfter; again != restartSettle {
 		t.Errorf("looks again after %s", again)
 	}
-	if got := conditionMessage(&w.in.Change.Status, v1alpha1.ConditionVerified); !strings.Contains(got, "restarted") {
+	if got := ConditionMessage(&w.in.Change.Status, v1alpha1.ConditionVerified); !strings.Contains(got, "restarted") {
 		t.Errorf("says %q", got)
 	}
 	w.Later(restartSettle)
@@ -1295,5 +1295,20 @@ func TestPodsToFinish(t *testing.T) {
 				t.Errorf("%d batches, want %d", got, test.want)
 			}
 		})
+	}
+}
+
+// The release that is left follows from the quarantine: it is rolled back, and who
+// did it is told.
+func TestUndoEndsTheRelease(t *testing.T) {
+	w := newWorld(1).Pods(1).Complete().Settle(t)
+	w.Verdict("sleep-0", "unpass").Settle(t)
+	why := QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 1, To: versionB, By: "jane"}
+	ParseQuarantine(nil, testNow).With(versionA, why).Annotate(w.stored.Annotations)
+	w.Release(2, versionB)
+	plan := w.Step()
+	if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRollback || len(plan.Events) != 1 || plan.Events[0].Reason != v1alpha1.EventReleaseUndone ||
+		!strings.Contains(plan.Events[0].Message, "jane went back to version "+versionB) {
+		t.Errorf("%s, events %+v", w.in.Change.Status.Status, plan.Events)
 	}
 }

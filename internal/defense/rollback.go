@@ -51,9 +51,9 @@ type RollbackInput struct {
 // version that succeeded.
 const LastSuccess = "last-success"
 
-// laidBefore begins the value of RollbackToAnnotation where admission saw that the workload opted
+// BeforeOptIn begins the value of RollbackToAnnotation where admission saw that the workload opted
 // in with it. It is refused, with an event.
-const laidBefore = "before opting in: "
+const BeforeOptIn = "before opting in: "
 
 // Rollback sets a workload back to an earlier version.
 type Rollback struct {
@@ -70,12 +70,12 @@ type Rollback struct {
 	Why QuarantineReason
 }
 
-// changeCausePrefix begins what ChangeCause says.
-const changeCausePrefix = "AlterShield rolled back "
+// ChangeCausePrefix begins what ChangeCause says.
+const ChangeCausePrefix = "AlterShield rolled back "
 
 // ChangeCause explains the revision that the rollback makes.
 func (r *Rollback) ChangeCause() string {
-	return fmt.Sprintf(changeCausePrefix+"version %s to %s: %s", r.From, r.To, Printable(r.Why.String()))
+	return fmt.Sprintf(ChangeCausePrefix+"version %s to %s: %s", r.From, r.To, Printable(r.Why.String()))
 }
 
 // RollbackPlan is what to do about a rollback.
@@ -162,7 +162,7 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 	q := ParseQuarantine(w.Annotations, in.Now)
 	target := (*Revision)(nil)
 	switch {
-	case strings.HasPrefix(version, laidBefore):
+	case strings.HasPrefix(version, BeforeOptIn):
 		return RollbackPlan{Refusal: LaidBefore}
 	case w.ObservingOwner() != "":
 		return RollbackPlan{Refusal: "the workload is in observe mode, because the " + w.ObservingOwner() + " owns it"}
@@ -174,15 +174,15 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 		// A request that is repeated does not go back another version.
 		return RollbackPlan{Refusal: fmt.Sprintf("version %s is being restored already", w.Version)}
 	case version == "" || version == LastSuccess:
-		if target = newestSuccess(in.History, w.Version, q); target == nil {
+		if target = NewestRevision(in.History, w.Version, q); target == nil {
 			return RollbackPlan{Refusal: "the history has no version except the current one and those that were rolled back"}
 		}
 	case q.Holds(version):
-		return RollbackPlan{Refusal: describeQuarantine(version, q)}
+		return RollbackPlan{Refusal: DescribeQuarantine(version, q)}
 	default:
 		i := slices.IndexFunc(in.History, func(r Revision) bool { return r.Version == version })
 		if i < 0 {
-			return RollbackPlan{Refusal: fmt.Sprintf("the history has no successful version %s", cut(version))}
+			return RollbackPlan{Refusal: fmt.Sprintf("the history has no successful version %s", Cut(version))}
 		}
 		target = &in.History[i]
 	}
@@ -195,7 +195,7 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 // is not verified yet.
 func (in *RollbackInput) restoring() bool {
 	change := in.current()
-	restored := ParseQuarantine(in.Workload.Annotations, in.Now).restored(in.Workload.Version, in.Workload.Release())
+	restored := ParseQuarantine(in.Workload.Annotations, in.Now).Restored(in.Workload.Version, in.Workload.Release())
 	return restored && (change == nil || IsOpen(change.Status.Status))
 }
 
@@ -225,7 +225,7 @@ func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) (plan Roll
 	if failed := change.Status.DefenseCheckFailPods; len(failed) > 0 {
 		r.Why.Pod, r.Why.Reason, r.Why.Message = failed[0].Pod, failed[0].Verdict, Brief(failed[0].Message)
 	} else {
-		r.Why.Message = Brief(conditionMessage(&change.Status, v1alpha1.ConditionVerified))
+		r.Why.Message = Brief(ConditionMessage(&change.Status, v1alpha1.ConditionVerified))
 	}
 	return in.planned(r), true
 }

@@ -63,14 +63,14 @@ func TestQuarantine(t *testing.T) {
 
 func TestParseQuarantine(t *testing.T) {
 	q := ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: " a,,b , a", v1alpha1.QuarantineReasonAnnotation: "no JSON"}, testNow)
-	if diff := cmp.Diff([]string{"a", "b"}, q.versions); diff != "" {
+	if diff := cmp.Diff([]string{"a", "b"}, q.Versions); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if got, want := describeQuarantine("a", q), "version a was rolled back"; got != want {
+	if got, want := DescribeQuarantine("a", q), "version a was rolled back"; got != want {
 		t.Errorf("described as %q, want %q", got, want)
 	}
 	q = q.With("a", QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c", Reason: "ErrImagePull", Message: "no such image"})
-	if got, want := describeQuarantine("a", q), "version a was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod p: container c: ErrImagePull: no such image"; got != want {
+	if got, want := DescribeQuarantine("a", q), "version a was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod p: container c: ErrImagePull: no such image"; got != want {
 		t.Errorf("described as %q, want %q", got, want)
 	}
 }
@@ -372,7 +372,7 @@ func TestRollbackRefused(t *testing.T) {
 		t.Errorf("told %d times, want once", told)
 	}
 	const want = "pod sleep-0 does not come up: container main: ErrImagePull; not rolled back: no pods of an older version run; the history has no other successful version"
-	if got := conditionMessage(&w.in.Change.Status, v1alpha1.ConditionRolledBack); got != want {
+	if got := ConditionMessage(&w.in.Change.Status, v1alpha1.ConditionRolledBack); got != want {
 		t.Errorf("condition says %q, want %q", got, want)
 	}
 	w.in.Pods[0].Stuck, w.in.Pods[0].Ready = nil, true

@@ -151,7 +151,7 @@ func failByRules(s *v1alpha1.CheckStatus, failures []FalseRule, suggestion strin
 		told += fmt.Sprintf(" (and %d more pods of the batch)", len(failures)-1)
 	}
 	s.Phase, s.Reason, s.Value = v1alpha1.CheckFailed, v1alpha1.ReasonRuleFailed, fmt.Sprintf("rules[%d]", first.Rule)
-	s.Message = strings.Join(nonEmpty(told, suggestion), "; ")
+	s.Message = strings.Join(NonEmpty(told, suggestion), "; ")
 }
 
 // onError is what it means that the rules could not be evaluated; empty for what the

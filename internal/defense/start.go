@@ -391,10 +391,10 @@ const lookAgain = 30 * time.Second
 func notByItself(w *Workload, q Quarantine) string {
 	switch {
 	case q.Holds(w.Version):
-		return describeQuarantine(w.Version, q) + "; it is not rolled back again"
-	case q.overridden(w.Version):
-		return describeQuarantine(w.Version, q) + ", and released again by an override; it is not rolled back again"
-	case q.restored(w.Version, w.Release()):
+		return DescribeQuarantine(w.Version, q) + "; it is not rolled back again"
+	case q.Overridden(w.Version):
+		return DescribeQuarantine(w.Version, q) + ", and released again by an override; it is not rolled back again"
+	case q.Restored(w.Version, w.Release()):
 		return fmt.Sprintf("version %s was itself restored by a rollback", w.Version)
 	case w.OnDelete:
 		return "only its user replaces pods of the " + w.Kind() + " (updateStrategy OnDelete)"

@@ -83,12 +83,6 @@ func BatchNumber(b *v1alpha1.ChangePod) int32 {
 	return int32(n)
 }
 
-// BatchFails says that a pod of a batch that is done failed.
-func BatchFails(batch *v1alpha1.ChangePod) bool {
-	return batch.Status.Status == v1alpha1.ChangePodExecuteDone &&
-		slices.ContainsFunc(batch.Status.PodResults, func(r v1alpha1.PodResult) bool { return VerdictFails(r.Verdict) })
-}
-
 // BatchResults splits the pods of a batch that is done by their verdicts.
 // Results count for pods of the batch only, by UID where the result has one; a
 // pod without a result passes.
@@ -292,7 +286,7 @@ func foldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEn
 	return nil
 }
 
-func conditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
+func ConditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
 		return strings.TrimSuffix(cmp.Or(Detail(c), c.Message), ".")
 	}
@@ -352,9 +346,9 @@ func isWorse(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
 // failureOf says which check failed, and why.
 func failureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
 	if v.LatePre {
-		return cut(v.Message)
+		return Cut(v.Message)
 	}
-	return fmt.Sprintf("the %s check failed: %s", stage, cut(v.Message))
+	return fmt.Sprintf("the %s check failed: %s", stage, Cut(v.Message))
 }
 
 // latePreFailure begins the message of such a verdict.
@@ -379,4 +373,10 @@ func ParseOverride(value string) (Override, bool) {
 		return Override{}, false
 	}
 	return Override{Version: parts[0], ResourceVersion: parts[1], User: parts[2]}, true
+}
+
+// BatchFails says that a pod of a batch that is done failed.
+func BatchFails(batch *v1alpha1.ChangePod) bool {
+	return batch.Status.Status == v1alpha1.ChangePodExecuteDone &&
+		slices.ContainsFunc(batch.Status.PodResults, func(r v1alpha1.PodResult) bool { return VerdictFails(r.Verdict) })
 }

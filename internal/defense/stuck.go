@@ -243,7 +243,7 @@ func failing(s *corev1.ContainerStatus, init bool) (reason, message string, slow
 	last := s.LastTerminationState.Terminated
 	switch waiting, ended := s.State.Waiting, s.State.Terminated; {
 	case waiting != nil && waiting.Reason != "" && waiting.Reason != reasonContainerCreating && waiting.Reason != reasonPodInitializing:
-		return waiting.Reason, strings.Join(nonEmpty(waiting.Message, exit(last)), "; "), isSlow(waiting.Reason)
+		return waiting.Reason, strings.Join(NonEmpty(waiting.Message, exit(last)), "; "), isSlow(waiting.Reason)
 	case ended != nil && (!init || ended.ExitCode != 0):
 		if endedWithNode(ended) {
 			return reasonNodeRestarted, exit(ended), true
@@ -272,7 +272,7 @@ func exit(t *corev1.ContainerStateTerminated) string {
 	if t == nil {
 		return ""
 	}
-	return strings.Join(nonEmpty(fmt.Sprintf("last exit code %d", t.ExitCode), t.Message), ": ")
+	return strings.Join(NonEmpty(fmt.Sprintf("last exit code %d", t.ExitCode), t.Message), ": ")
 }
 
 // ofPod explains a pod none of whose containers fails: it is slow.

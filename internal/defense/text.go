@@ -67,14 +67,14 @@ func Brief(message string) string {
 	if len(message) <= maxStuckMessage {
 		return message
 	}
-	return cutAtRune(message, maxStuckMessage-len("...")) + "..."
+	return CutAtRune(message, maxStuckMessage-len("...")) + "..."
 }
 
 // maxStuckMessage bounds the report of a stuck pod, in bytes.
 const maxStuckMessage = 256
 
-// cut makes a message of others printable, and not too long.
-func cut(message string) string {
+// Cut makes a message of others printable, and not too long.
+func Cut(message string) string {
 	message = Printable(message)
 	if len(message) <= maxListedMessage {
 		return message
@@ -86,8 +86,8 @@ func cut(message string) string {
 // has all of it.
 const maxListedMessage = 256
 
-// cutAtRune shortens s to at most limit bytes of whole characters.
-func cutAtRune(s string, limit int) string {
+// CutAtRune shortens s to at most limit bytes of whole characters.
+func CutAtRune(s string, limit int) string {
 	s = strings.ToValidUTF8(s, string(utf8.RuneError))
 	if len(s) <= limit {
 		return s
@@ -98,7 +98,7 @@ func cutAtRune(s string, limit int) string {
 	return s[:limit]
 }
 
-func nonEmpty(parts ...string) []string {
+func NonEmpty(parts ...string) []string {
 	kept := parts[:0]
 	for _, p := range parts {
 		if p != "" {
@@ -108,19 +108,19 @@ func nonEmpty(parts ...string) []string {
 	return kept
 }
 
-// maxText is the limit of the API for texts that are kept of a release.
-const maxText = 512
+// MaxText is the limit of the API for texts that are kept of a release.
+const MaxText = 512
 
-// maxUser bounds a user name in an annotation, in bytes.
-const maxUser = 256
+// MaxUser bounds a user name in an annotation, in bytes.
+const MaxUser = 256
 
 // noReason stands for what a server does not say.
 const noReason = "the server gave no reason"
 
-func describe(r *v1alpha1.PodResult) string {
+func Describe(r *v1alpha1.PodResult) string {
 	s := fmt.Sprintf("pod %s: %s", r.Pod, r.Verdict)
 	if r.Message != "" {
-		s += ": " + cut(r.Message)
+		s += ": " + Cut(r.Message)
 	}
 	return s
 }

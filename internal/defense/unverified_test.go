@@ -116,7 +116,7 @@ func TestSuspendedGoesOn(t *testing.T) {
 	}
 	d.Pods(2).Complete()
 	d.Run(t, 0)
-	message := func() string { return conditionMessage(&d.in.Change.Status, v1alpha1.ConditionVerified) }
+	message := func() string { return ConditionMessage(&d.in.Change.Status, v1alpha1.ConditionVerified) }
 	const goesOn = "the verification of other pods continues"
 	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !strings.Contains(message(), goesOn) {
 		t.Errorf("%s: %s", d.in.Change.Status.Status, message())

@@ -181,7 +181,7 @@ func (d *release) awaits() (list []awaited) {
 	unsubmitted := func(kind string, stage v1alpha1.CheckStage, since int64, limit time.Duration) {
 		if c := meta.FindStatusCondition(s.OrderSteps, kind); c != nil && c.Status == metav1.ConditionFalse {
 			list = append(list, awaited{reason: v1alpha1.ReasonNotSubmitted, since: unixOrZero(since), limit: limit, failing: true,
-				what: fmt.Sprintf("the %s check of the order could not be submitted since %s: %s", stage, stamp(time.Unix(since, 0)), cut(c.Message))})
+				what: fmt.Sprintf("the %s check of the order could not be submitted since %s: %s", stage, stamp(time.Unix(since, 0)), Cut(c.Message))})
 		}
 	}
 	verdict := func(of string, stage v1alpha1.CheckStage, since int64, limit time.Duration) {
@@ -239,7 +239,7 @@ func (d *release) awaitsOrder() awaited {
 	a := awaited{reason: v1alpha1.ReasonNotSubmitted, since: since, failing: true,
 		what: fmt.Sprintf("AlterShield Server has not accepted the order since %s", stamp(since))}
 	if why := stepMessage(s, v1alpha1.StepAccepted); why != "" {
-		a.what += ": " + cut(why)
+		a.what += ": " + Cut(why)
 	}
 	switch {
 	case s.OrderStage == v1alpha1.OrderDenied:
@@ -265,6 +265,6 @@ func awaitsBatch(b *v1alpha1.ChangePod, name string, pre, post time.Duration) *a
 	if b.Status.Status == v1alpha1.ChangePodPostWait {
 		stage, a.since, a.limit = v1alpha1.StagePost, unixOrZero(b.Status.PostSubmitTimeUnix), post
 	}
-	a.what = fmt.Sprintf("the %s check of %s could not be submitted since %s: %s", stage, name, stamp(a.since), cut(v1alpha1.Detail(kindBatch, c)))
+	a.what = fmt.Sprintf("the %s check of %s could not be submitted since %s: %s", stage, name, stamp(a.since), Cut(v1alpha1.Detail(kindBatch, c)))
 	return a
 }

@@ -347,9 +347,9 @@ func OwnerOf(o metav1.Object) string {
 
 // ObservingOwner is the owner because of which a workload is in observe mode; empty where
 // it is not: what the operator did to it, the owner would undo, or fight.
-func (w *Workload) ObservingOwner() string { return observingOwner(w.Owner, w.Labels) }
+func (w *Workload) ObservingOwner() string { return ObservingOwner(w.Owner, w.Labels) }
 
-func observingOwner(owner string, labels map[string]string) string {
+func ObservingOwner(owner string, labels map[string]string) string {
 	if labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseEnforced {
 		return ""
 	}

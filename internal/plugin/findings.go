@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
@@ -76,7 +77,7 @@ func (f *finder) notEnrolled() {
 		Says: fmt.Sprintf("The namespace %s is not enrolled: releases of this workload are not verified, and nothing stops them.", f.workload.Namespace),
 		Do:   []Advice{f.enroll(f.workload.Namespace, modeObserve), f.enroll(f.workload.Namespace, "")},
 	}
-	if mistyped := defense.MistypedEnrolment(f.namespace.Labels); mistyped != "" {
+	if mistyped := admission.MistypedEnrolment(f.namespace.Labels); mistyped != "" {
 		found.Needs, found.Details = NeedsAttention, []string{"A label of the namespace has no effect: " + mistyped + "."}
 	}
 	f.add(found)
@@ -208,7 +209,7 @@ func (f *finder) withoutServer() {
 
 // unusable finds annotations of the workload that cannot be used.
 func (f *finder) unusable() {
-	problems := defense.UnusableSettings(f.workload.Annotations)
+	problems := admission.UnusableSettings(f.workload.Annotations)
 	if f.settings != nil {
 		problems = f.settings.Problems
 	}

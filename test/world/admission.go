@@ -41,6 +41,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
@@ -192,7 +193,7 @@ func blocked(before, after client.Object) bool {
 	overridden := labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && before.GetAnnotations()[v1alpha1.OverrideStaleAnnotation] == ""
 	changes := released(before, after) || !still || now != since
 	owned := func(o client.Object) bool {
-		of := defense.AdmissionObject{Labels: o.GetLabels(), Owner: defense.OwnerOf(o)}
+		of := admission.Object{Labels: o.GetLabels(), Owner: defense.OwnerOf(o)}
 		return of.ObservingOwner() != ""
 	}
 	return suspended && changes && !overridden && !staysOut(before, after) && (!owned(before) || !owned(after))

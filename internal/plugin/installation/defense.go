@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/admission"
 	defended "github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -191,7 +192,7 @@ func (f *Facts) withoutEffect(c Check) Check {
 	var found []string
 	for i := range f.Namespaces.Value {
 		ns := &f.Namespaces.Value[i]
-		mistyped := defended.MistypedEnrolment(ns.Labels)
+		mistyped := admission.MistypedEnrolment(ns.Labels)
 		switch enrolled := f.enrolled(ns); {
 		case ns.DeletionTimestamp != nil || enrolled && f.seen(ns):
 		case enrolled:

@@ -14,18 +14,17 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // makeFailed is makeBlocked because of release 4 of v1, with the history v0 and
@@ -33,8 +32,8 @@ import (
 func makeFailed() *admissionWrapper {
 	w := makeBlocked().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4").release()
 	w.Now = testNow
-	w.Past = &Past{
-		History: []Revision{{Name: "r0", Version: "v0", Release: 1}, {Name: "r2", Version: "v2", Release: 2}},
+	w.Past = &defense.Past{
+		History: []defense.Revision{{Name: "r0", Version: "v0", Release: 1}, {Name: "r2", Version: "v2", Release: 2}},
 		Changes: []v1alpha1.ChangeWorkload{{
 			Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "v1", Release: 4},
 			Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadSuspend, ObservedRelease: 4,
@@ -44,13 +43,13 @@ func makeFailed() *admissionWrapper {
 	return w
 }
 
-func (w *admissionWrapper) past(change func(*Past)) *admissionWrapper {
+func (w *admissionWrapper) past(change func(*defense.Past)) *admissionWrapper {
 	change(w.Past)
 	return w
 }
 
 func (w *admissionWrapper) state(s v1alpha1.ChangeWorkloadStatusType) *admissionWrapper {
-	return w.past(func(p *Past) { p.Changes[0].Status.Status = s })
+	return w.past(func(p *defense.Past) { p.Changes[0].Status.Status = s })
 }
 
 // halted makes the workload paused by the operator because of a version.
@@ -61,7 +60,7 @@ func (w *admissionWrapper) halted(version string) *admissionWrapper {
 // restored makes v1 the version that the workload was set back to from v0, and blocks it
 // because of that one.
 func (w *admissionWrapper) restored() *admissionWrapper {
-	left := ParseQuarantine(nil, testNow).With("v0", QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 3, To: "v1"})
+	left := defense.ParseQuarantine(nil, testNow).With("v0", defense.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 3, To: "v1"})
 	left.Annotate(w.Old.Annotations)
 	left.Annotate(w.New.Annotations)
 	return w.bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3 record")
@@ -69,7 +68,7 @@ func (w *admissionWrapper) restored() *admissionWrapper {
 
 // unblocked takes the block away that makeFailed set.
 func (w *admissionWrapper) unblocked() *admissionWrapper {
-	for _, o := range []*AdmissionObject{&w.Old, &w.New} {
+	for _, o := range []*Object{&w.Old, &w.New} {
 		delete(o.Labels, v1alpha1.SuspendLabel)
 		delete(o.Annotations, v1alpha1.SuspendedByAnnotation)
 	}
@@ -77,11 +76,11 @@ func (w *admissionWrapper) unblocked() *admissionWrapper {
 }
 
 // mutated is the new object as mutation leaves it.
-func mutated(w *admissionWrapper) AdmissionObject {
+func mutated(w *admissionWrapper) Object {
 	o := w.New
 	o.Labels, o.Annotations, o.TemplateLabels = cloned(o.Labels), cloned(o.Annotations), cloned(o.TemplateLabels)
-	for _, c := range MutateAdmission(w.AdmissionRequest) {
-		m := map[AdmissionTarget]map[string]string{WorkloadLabel: o.Labels, WorkloadAnnotation: o.Annotations, TemplateLabel: o.TemplateLabels}[c.Target]
+	for _, c := range Mutate(w.Request) {
+		m := map[Target]map[string]string{WorkloadLabel: o.Labels, WorkloadAnnotation: o.Annotations, TemplateLabel: o.TemplateLabels}[c.Target]
 		switch {
 		case c.Target == WorkloadPaused:
 			o.Paused = false
@@ -102,12 +101,12 @@ func TestUndo(t *testing.T) {
 		denied, back bool
 	}{
 		"to the last good version":         {request: makeFailed(), back: true},
-		"to an older one":                  {request: makeFailed().past(func(p *Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
-		"to a baseline":                    {request: makeFailed().past(func(p *Past) { p.History = []Revision{{Version: "v2", Release: BaselineRelease}} }), back: true},
+		"to an older one":                  {request: makeFailed().past(func(p *defense.Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
+		"to a baseline":                    {request: makeFailed().past(func(p *defense.Past) { p.History = []defense.Revision{{Version: "v2", Release: defense.BaselineRelease}} }), back: true},
 		"halted, too":                      {request: makeFailed().halted("v1"), back: true},
 		"halted, the block lifted by hand": {request: makeFailed().halted("v1").unblocked(), back: true},
 		"blocked by an earlier failure":    {request: makeFailed().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3"), back: true},
-		"to a version that never succeeded": {request: makeFailed().past(func(p *Past) {
+		"to a version that never succeeded": {request: makeFailed().past(func(p *defense.Past) {
 			p.History = p.History[:1]
 		}), denied: true},
 		"to one in quarantine":               {request: makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v2"), denied: true},
@@ -116,10 +115,10 @@ func TestUndo(t *testing.T) {
 		"past a user's block":                {request: makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
 		"past a user's block, while halted":  {request: makeFailed().halted("v1").lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
 		"the caches do not say anything":     {request: makeFailed().unknown(), denied: true},
-		"the cache lacks the record":         {request: makeFailed().past(func(p *Past) { p.Changes = nil }), denied: true},
-		"the record is of an earlier one":    {request: makeFailed().past(func(p *Past) { p.Changes[0].Spec.Release = 3 }), denied: true},
-		"the record is not at this one yet":  {request: makeFailed().past(func(p *Past) { p.Changes[0].Status.ObservedRelease = 3 }), denied: true},
-		"the record goes":                    {request: makeFailed().past(func(p *Past) { p.Changes[0].DeletionTimestamp = &metav1.Time{Time: testNow} }), denied: true},
+		"the cache lacks the record":         {request: makeFailed().past(func(p *defense.Past) { p.Changes = nil }), denied: true},
+		"the record is of an earlier one":    {request: makeFailed().past(func(p *defense.Past) { p.Changes[0].Spec.Release = 3 }), denied: true},
+		"the record is not at this one yet":  {request: makeFailed().past(func(p *defense.Past) { p.Changes[0].Status.ObservedRelease = 3 }), denied: true},
+		"the record goes":                    {request: makeFailed().past(func(p *defense.Past) { p.Changes[0].DeletionTimestamp = &metav1.Time{Time: testNow} }), denied: true},
 		"with the block taken off":           {request: makeFailed().lose(v1alpha1.SuspendLabel), denied: true},
 		"by an override, which it is then":   {request: makeFailed().label(v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)},
 		"neither blocked nor halted":         {request: makeFailed().unblocked()},
@@ -128,12 +127,12 @@ func TestUndo(t *testing.T) {
 		"by the operator itself":             {request: makeFailed().own()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			after := test.request.AdmissionRequest
+			after := test.request.Request
 			after.New = mutated(test.request)
-			if verdict := ValidateAdmission(after); verdict.Allowed == test.denied {
+			if verdict := Validate(after); verdict.Allowed == test.denied {
 				t.Errorf("%+v, want denied %t", verdict, test.denied)
 			}
-			if again := MutateAdmission(after); len(again) != 0 {
+			if again := Mutate(after); len(again) != 0 {
 				t.Errorf("mutated again: %+v", again)
 			}
 			if test.back && after.IsChecked() {
@@ -142,14 +141,14 @@ func TestUndo(t *testing.T) {
 			if got := test.request.GoesBack(); got != test.back {
 				t.Errorf("undo %t, want %t", got, test.back)
 			}
-			why, held := ParseQuarantine(after.New.Annotations, testNow).Reason("v1")
+			why, held := defense.ParseQuarantine(after.New.Annotations, testNow).Reason("v1")
 			if held != test.back {
 				t.Errorf("in quarantine %t, want %t", held, test.back)
 			}
 			if !test.back {
 				return
 			}
-			want := QuarantineReason{Time: "2026-03-04T05:06:07Z", Pod: "sleep-1", Cause: v1alpha1.ReasonVerificationFailed, Reason: "unpass", Message: "find error",
+			want := defense.QuarantineReason{Time: "2026-03-04T05:06:07Z", Pod: "sleep-1", Cause: v1alpha1.ReasonVerificationFailed, Reason: "unpass", Message: "find error",
 				Release: 4, To: "v2", By: "jane"}
 			if diff := cmp.Diff(want, why); diff != "" {
 				t.Errorf("reason -want +got:\n%s", diff)
@@ -158,7 +157,7 @@ func TestUndo(t *testing.T) {
 				t.Error("still halted")
 			}
 			// Without mutation it is none: nothing would resume the workload.
-			if test.request.Old.suspended() && ValidateAdmission(test.request.AdmissionRequest).Allowed {
+			if test.request.Old.suspended() && Validate(test.request.Request).Allowed {
 				t.Error("passes although mutation was down")
 			}
 		})
@@ -172,20 +171,6 @@ func (w *admissionWrapper) oldLoses(key string) *admissionWrapper {
 
 func (w *admissionWrapper) unknown() *admissionWrapper { w.Past = nil; return w }
 
-// The release that is left follows from the quarantine: it is rolled back, and who
-// did it is told.
-func TestUndoEndsTheRelease(t *testing.T) {
-	w := newWorld(1).Pods(1).Complete().Settle(t)
-	w.Verdict("sleep-0", "unpass").Settle(t)
-	why := QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 1, To: versionB, By: "jane"}
-	ParseQuarantine(nil, testNow).With(versionA, why).Annotate(w.stored.Annotations)
-	w.Release(2, versionB)
-	plan := w.Step()
-	if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRollback || len(plan.Events) != 1 || plan.Events[0].Reason != v1alpha1.EventReleaseUndone ||
-		!strings.Contains(plan.Events[0].Message, "jane went back to version "+versionB) {
-		t.Errorf("%s, events %+v", w.in.Change.Status.Status, plan.Events)
-	}
-}
 
 func TestWaysOn(t *testing.T) {
 	const (
@@ -204,14 +189,14 @@ func TestWaysOn(t *testing.T) {
 			". Or wait: version v1 is being restored, and the block ends when its rollout is complete"},
 		"restored, and failed itself":   {makeFailed().restored().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4 record"), again},
 		"restored, and blocked by hand": {makeFailed().restored().oldLoses(v1alpha1.SuspendedByAnnotation), back},
-		"nothing to go to":              {makeFailed().past(func(p *Past) { p.History = nil }), ""},
+		"nothing to go to":              {makeFailed().past(func(p *defense.Past) { p.History = nil }), ""},
 		"all in quarantine":             {makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0,v2"), ""},
 		"nothing known":                 {makeFailed().unknown(), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := test.request.AdmissionRequest
+			r := test.request.Request
 			r.New.Version = "v3"
-			verdict := ValidateAdmission(r)
+			verdict := Validate(r)
 			_, ways, _ := strings.Cut(verdict.Message, "=true --overwrite -n default")
 			if verdict.Allowed || ways != test.want {
 				t.Errorf("%+v\nwant %s", verdict, test.want)
@@ -226,7 +211,7 @@ func TestWaysOn(t *testing.T) {
 func TestUnquarantine(t *testing.T) {
 	quarantined := func() *admissionWrapper {
 		w := makeUpdate()
-		q := ParseQuarantine(nil, testNow).With("v2", QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2}).With("v3", QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 3})
+		q := defense.ParseQuarantine(nil, testNow).With("v2", defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2}).With("v3", defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 3})
 		q.Annotate(w.Old.Annotations)
 		q.Annotate(w.New.Annotations)
 		return w
@@ -246,9 +231,9 @@ func TestUnquarantine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			after := mutated(test.request)
-			again := test.request.AdmissionRequest
+			again := test.request.Request
 			again.New = after
-			if changes := MutateAdmission(again); len(changes) > 0 {
+			if changes := Mutate(again); len(changes) > 0 {
 				t.Error("called again for the same request it changes", changes)
 			}
 			if _, left := after.Annotations[v1alpha1.UnquarantineAnnotation]; left {
@@ -257,13 +242,13 @@ func TestUnquarantine(t *testing.T) {
 			if got := after.Annotations[v1alpha1.UnquarantinedAnnotation]; got != test.recorded {
 				t.Errorf("recorded %s, want %s", got, test.recorded)
 			}
-			q := ParseQuarantine(after.Annotations, testNow)
-			if diff := cmp.Diff(test.held, q.versions); diff != "" {
+			q := defense.ParseQuarantine(after.Annotations, testNow)
+			if diff := cmp.Diff(test.held, q.Versions); diff != "" {
 				t.Errorf("in quarantine -want +got:\n%s", diff)
 			}
-			u, ok := ParseUnquarantined(test.recorded)
+			u, ok := defense.ParseUnquarantined(test.recorded)
 			for _, version := range u.Ended {
-				if !q.overridden(version) {
+				if !q.Overridden(version) {
 					t.Errorf("version %s does not count as overridden", version)
 				}
 			}
@@ -280,106 +265,4 @@ func TestUnquarantine(t *testing.T) {
 	}
 }
 
-func TestWantsBaseline(t *testing.T) {
-	record := func(release int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
-		return v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA, Release: release}, Status: v1alpha1.ChangeWorkloadStatus{Status: state}}
-	}
-	for name, test := range map[string]struct {
-		release string
-		changes []v1alpha1.ChangeWorkload
-		history []Revision
-		keep    int
-		want    bool
-	}{
-		"first release, no record yet": {release: "1", keep: 10, want: true},
-		"first release, under way":     {release: "1", keep: 10, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadRunning)}, want: true},
-		"first release, remembered":    {release: "1", keep: 10, history: []Revision{{Version: versionB, Release: BaselineRelease}}},
-		// It may have been forgotten since, and must not come back.
-		"first release, ended":          {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess)}},
-		"first release, failed":         {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuspend)}},
-		"second release, no record yet": {release: "2", keep: 10, want: true},
-		"second release, before the first ended": {release: "2", keep: 10, want: true,
-			changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadCanceled), record(2, v1alpha1.ChangeWorkloadRunning)}},
-		"second release, and the first succeeded": {release: "2", keep: 10,
-			changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess), record(2, v1alpha1.ChangeWorkloadRunning)}},
-		"second release, and the first is remembered": {release: "2", keep: 10, history: []Revision{{Version: versionB, Release: 1}}},
-		"no release":     {release: "0", keep: 10},
-		"history is off": {release: "1"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(1).stored
-			w.Annotations[v1alpha1.ReleaseAnnotation] = test.release
-			plan := DecideWorkload(WorkloadInput{Workload: w, Enrolled: true, Changes: test.changes, History: test.history, KeepHistory: test.keep})
-			if plan.Baseline != test.want {
-				t.Errorf("baseline %t, want %t", plan.Baseline, test.want)
-			}
-		})
-	}
-}
 
-// TestBaseline: what a workload was at before its first release is told from its
-// releases also after the second one.
-func TestBaseline(t *testing.T) {
-	old := func(name, version string) OldRevision {
-		number, err := strconv.ParseInt(strings.TrimPrefix(name, "rs-"), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return OldRevision{Name: name, Version: version, Number: number}
-	}
-	stamped := func(name, version string) OldRevision {
-		o := old(name, version)
-		o.Stamped = true
-		return o
-	}
-	enrolled := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	after := func(name, version string) OldRevision {
-		o := old(name, version)
-		o.Created = enrolled
-		return o
-	}
-	recorded := []v1alpha1.ChangeWorkload{{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "recorded"}}}
-	for name, test := range map[string]struct {
-		release string
-		// at is the number of the workload's own revision; 0 while it is not seen.
-		at     int64
-		others []OldRevision
-		want   string
-	}{
-		"first release":                      {"1", 3, []OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"first release, of a stamped one":    {"1", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"first release, created":             {"1", 1, nil, ""},
-		"first release, only the label":      {"1", 2, []OldRevision{old("rs-1", versionA)}, ""},
-		"first release, not seen":            {"1", 0, []OldRevision{old("rs-1", "first")}, "rs-1"},
-		"first release, not numbered":        {"1", -1, []OldRevision{old("rs-1", "first")}, "rs-1"},
-		"first release, the second is seen":  {"1", 2, []OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, "rs-1"},
-		"the second is seen, the first not":  {"1", 0, []OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, ""},
-		"first release, in use again":        {"1", 1, []OldRevision{old("rs-2", "second")}, ""},
-		"first release, numbered again":      {"1", 3, []OldRevision{old("rs-2", "second")}, "rs-2"},
-		"second release":                     {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		"second release, not seen":           {"2", 0, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		"second release, the first slipped":  {"2", 3, []OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
-		"second release, it is gone":         {"2", 3, []OldRevision{stamped("rs-2", "second")}, ""},
-		"third release, of several":          {"3", 4, []OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"second release, undone to the same": {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
-		"second release, a third slips":      {"2", 3, []OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		// What came up while defended is a release, whether it has a record or not.
-		"first release, another slipped":           {"1", 3, []OldRevision{after("rs-2", "slipped"), old("rs-1", "first")}, "rs-1"},
-		"first release, only another slipped":      {"1", 2, []OldRevision{after("rs-1", "slipped")}, ""},
-		"first release, not seen, nor the second":  {"1", 0, []OldRevision{after("rs-1", "second")}, ""},
-		"first release, seen before the enrolment": {"1", 2, []OldRevision{after("rs-1", "seen before")}, "rs-1"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(1).stored
-			w.Annotations[v1alpha1.ReleaseAnnotation], w.RevisionNumber = test.release, test.at
-			got := ""
-			in := WorkloadInput{Workload: w, Changes: recorded, DefendedSince: enrolled, SeenBefore: "seen before"}
-			if r := in.Baseline(test.others); r != nil {
-				got = r.Name
-			}
-			if got != test.want {
-				t.Errorf("the baseline is %q, want %q", got, test.want)
-			}
-		})
-	}
-}

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
 	"fmt"
@@ -24,6 +24,7 @@ import (
 	"strings"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
@@ -54,8 +55,8 @@ func UnknownWords(labels, annotations map[string]string) []string {
 
 // UnknownWords names what the request says that the operator does not know, and settings
 // that cannot be used. The operator's own requests, and what is opted out, say nothing.
-func (r *AdmissionRequest) UnknownWords() []string {
-	if r.Own || OptedOut(r.New.Labels) {
+func (r *Request) UnknownWords() []string {
+	if r.Own || defense.OptedOut(r.New.Labels) {
 		return nil
 	}
 	return slices.Concat(UnknownWords(r.New.Labels, r.New.Annotations), UnusableSettings(r.New.Annotations))
@@ -65,7 +66,7 @@ func (r *AdmissionRequest) UnknownWords() []string {
 // that cannot be used, one line each.
 func UnusableSettings(annotations map[string]string) (unusable []string) {
 	for _, problem := range settings.For(nil, nil, annotations).Problems {
-		unusable = append(unusable, Brief(problem))
+		unusable = append(unusable, defense.Brief(problem))
 	}
 	return unusable
 }
@@ -80,7 +81,7 @@ func unknownIn(what string, all map[string]string, known, elsewhere []string, th
 		case !slices.Contains(known, key):
 			unknown = append(unknown, fmt.Sprintf("%s %s is not known; the nearest known one is %s", what, key, nearest(key, known)))
 		case len(values) > 0 && !slices.Contains(values, value) && !namesVersion(key, value):
-			unknown = append(unknown, fmt.Sprintf("%s %s: the value %q is not known; the nearest known one is %q", what, key, Brief(value), nearest(value, values)))
+			unknown = append(unknown, fmt.Sprintf("%s %s: the value %q is not known; the nearest known one is %q", what, key, defense.Brief(value), nearest(value, values)))
 		}
 	}
 	return unknown
@@ -95,9 +96,9 @@ func knownValues(key string) []string {
 	case v1alpha1.IgnoredSuspendLabel:
 		return []string{v1alpha1.IgnoredSuspendValue, "false"}
 	case v1alpha1.RollbackToAnnotation:
-		return []string{LastSuccess}
+		return []string{defense.LastSuccess}
 	case v1alpha1.UnquarantineAnnotation:
-		return []string{AllVersions}
+		return []string{defense.AllVersions}
 	default:
 		return nil
 	}
@@ -110,7 +111,7 @@ var hexVersion = regexp.MustCompile(`^[0-9a-f]{32}$`)
 // an event of its own.
 func namesVersion(key, value string) bool {
 	return (key == v1alpha1.RollbackToAnnotation || key == v1alpha1.UnquarantineAnnotation) &&
-		(hexVersion.MatchString(strings.TrimSpace(value)) || strings.HasPrefix(value, laidBefore))
+		(hexVersion.MatchString(strings.TrimSpace(value)) || strings.HasPrefix(value, defense.BeforeOptIn))
 }
 
 // MistypedEnrolment names the label of a namespace by which somebody meant to enrol it, or to

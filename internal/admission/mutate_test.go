@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
 	"fmt"
@@ -27,25 +27,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 const suspendedAt = "1700000000"
 
 // admissionWrapper builds requests on a workload that has been released once,
 // is not blocked, and is not changed.
-type admissionWrapper struct{ AdmissionRequest }
+type admissionWrapper struct{ Request }
 
 func makeUpdate() *admissionWrapper {
-	object := func() AdmissionObject {
-		return AdmissionObject{
+	object := func() Object {
+		return Object{
 			Labels:         map[string]string{"app": "sleep", v1alpha1.VersionLabel: "v1", v1alpha1.DefenseStatusLabel: v1alpha1.DefenseStatusProcessed},
 			Annotations:    map[string]string{v1alpha1.ReleaseAnnotation: "4"},
 			TemplateLabels: map[string]string{"app": "sleep", v1alpha1.VersionLabel: "v1"},
 			Version:        "v1",
 		}
 	}
-	w := &admissionWrapper{AdmissionRequest{
-		Operation: AdmissionUpdate, Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane",
+	w := &admissionWrapper{Request{
+		Operation: Update, Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane",
 		Old: object(), New: object(),
 	}}
 	w.Old.ResourceVersion, w.New.ResourceVersion = "77", "77"
@@ -60,9 +61,9 @@ func makeBlocked() *admissionWrapper {
 }
 
 func makeCreate() *admissionWrapper {
-	return &admissionWrapper{AdmissionRequest{
-		Operation: AdmissionCreate, Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane",
-		New: AdmissionObject{Version: "v1"},
+	return &admissionWrapper{Request{
+		Operation: Create, Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane",
+		New: Object{Version: "v1"},
 	}}
 }
 
@@ -75,9 +76,9 @@ func (w *admissionWrapper) unstamped() *admissionWrapper {
 func (w *admissionWrapper) named(name string) *admissionWrapper { w.Name = name; return w }
 
 // quarantines has a version in quarantine before and after the request.
-func (w *admissionWrapper) quarantines(version string, why QuarantineReason) *admissionWrapper {
-	for _, o := range []*AdmissionObject{&w.Old, &w.New} {
-		ParseQuarantine(nil, testNow).With(version, why).Annotate(o.Annotations)
+func (w *admissionWrapper) quarantines(version string, why defense.QuarantineReason) *admissionWrapper {
+	for _, o := range []*Object{&w.Old, &w.New} {
+		defense.ParseQuarantine(nil, testNow).With(version, why).Annotate(o.Annotations)
 	}
 	return w
 }
@@ -125,7 +126,7 @@ func (w *admissionWrapper) loseTemplateLabel() *admissionWrapper {
 
 // baseline makes the workload one that was there before the operator.
 func (w *admissionWrapper) baseline() *admissionWrapper {
-	for _, o := range []*AdmissionObject{&w.Old, &w.New} {
+	for _, o := range []*Object{&w.Old, &w.New} {
 		o.Labels, o.Annotations, o.TemplateLabels = nil, nil, nil
 	}
 	return w
@@ -141,29 +142,29 @@ func with(m map[string]string, key, value string) map[string]string {
 	return m
 }
 
-func setLabel(key, value string) AdmissionChange {
-	return AdmissionChange{Target: WorkloadLabel, Key: key, Value: value}
+func setLabel(key, value string) Change {
+	return Change{Target: WorkloadLabel, Key: key, Value: value}
 }
-func dropLabel(key string) AdmissionChange {
-	return AdmissionChange{Target: WorkloadLabel, Key: key, Remove: true}
+func dropLabel(key string) Change {
+	return Change{Target: WorkloadLabel, Key: key, Remove: true}
 }
-func setAnnotation(key, value string) AdmissionChange {
-	return AdmissionChange{Target: WorkloadAnnotation, Key: key, Value: value}
+func setAnnotation(key, value string) Change {
+	return Change{Target: WorkloadAnnotation, Key: key, Value: value}
 }
-func dropAnnotation(key string) AdmissionChange {
-	return AdmissionChange{Target: WorkloadAnnotation, Key: key, Remove: true}
+func dropAnnotation(key string) Change {
+	return Change{Target: WorkloadAnnotation, Key: key, Remove: true}
 }
-func setTemplateLabel(value string) AdmissionChange {
-	return AdmissionChange{Target: TemplateLabel, Key: v1alpha1.VersionLabel, Value: value}
+func setTemplateLabel(value string) Change {
+	return Change{Target: TemplateLabel, Key: v1alpha1.VersionLabel, Value: value}
 }
-func dropTemplateLabel() AdmissionChange {
-	return AdmissionChange{Target: TemplateLabel, Key: v1alpha1.VersionLabel, Remove: true}
+func dropTemplateLabel() Change {
+	return Change{Target: TemplateLabel, Key: v1alpha1.VersionLabel, Remove: true}
 }
 
 type admissionTest struct {
 	request *admissionWrapper
 	// want is what mutation changes.
-	want []AdmissionChange
+	want []Change
 	// wantMutatedDenied and wantDenied say what validation answers with
 	// mutation before it, and without (it was not reached).
 	wantMutatedDenied, wantDenied bool
@@ -171,29 +172,29 @@ type admissionTest struct {
 
 func admissionTests() map[string]admissionTest {
 	const prefix = "altershield.defense.antgroup.com/"
-	created := []AdmissionChange{
+	created := []Change{
 		setLabel(v1alpha1.VersionLabel, "v1"),
 		setAnnotation(v1alpha1.ReleaseAnnotation, "1"),
 		setTemplateLabel("v1"),
 	}
-	released := func(label, annotation []AdmissionChange) []AdmissionChange {
-		changes := []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel)}
+	released := func(label, annotation []Change) []Change {
+		changes := []Change{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel)}
 		changes = append(changes, label...)
 		changes = append(changes, annotation...)
 		return append(changes, setAnnotation(v1alpha1.ReleaseAnnotation, "5"), setTemplateLabel("v2"))
 	}
-	overridden := func(user string) []AdmissionChange {
-		return released([]AdmissionChange{dropLabel(v1alpha1.IgnoredSuspendLabel)},
-			[]AdmissionChange{setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 "+user)})
+	overridden := func(user string) []Change {
+		return released([]Change{dropLabel(v1alpha1.IgnoredSuspendLabel)},
+			[]Change{setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 "+user)})
 	}
 
-	noted := func(note AdmissionChange) []AdmissionChange {
+	noted := func(note Change) []Change {
 		changes := released(nil, nil)
 		return slices.Insert(changes, len(changes)-1, note)
 	}
 
 	cloned := makeCreate().templateLabel(v1alpha1.VersionLabel, "old")
-	wantCloned := []AdmissionChange{
+	wantCloned := []Change{
 		setLabel(v1alpha1.VersionLabel, "v1"),
 		dropLabel(v1alpha1.DefenseStatusLabel), dropLabel(v1alpha1.IgnoredSuspendLabel), dropLabel(v1alpha1.SuspendLabel),
 	}
@@ -222,14 +223,14 @@ func admissionTests() map[string]admissionTest {
 		"create: cloned from one that is halted": {
 			request: makeCreate().annotation(v1alpha1.HaltedAnnotation, "v1").annotation(v1alpha1.HaltedFromAnnotation, "2").paused(false, true),
 			want: append(sorted(sorted(created, dropAnnotation(v1alpha1.HaltedAnnotation)), dropAnnotation(v1alpha1.HaltedFromAnnotation)),
-				AdmissionChange{Target: WorkloadPaused, Remove: true, Value: "2"}),
+				Change{Target: WorkloadPaused, Remove: true, Value: "2"}),
 		},
 		"create: paused by its user": {request: makeCreate().paused(false, true), want: created},
 		"create: of a kind that is not held, cloned from one that was": {
 			request: makeCreate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), want: sorted(created, dropAnnotation(v1alpha1.HeldAnnotation)),
 		},
 		"a hold that is put on a kind that is not held": {
-			request: makeUpdate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), want: []AdmissionChange{dropAnnotation(v1alpha1.HeldAnnotation)},
+			request: makeUpdate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), want: []Change{dropAnnotation(v1alpha1.HeldAnnotation)},
 		},
 		"create, opted in": {request: makeCreate().label(v1alpha1.DefenseLabel, "enabled"), want: created},
 		"create, cloned":   {request: cloned, want: wantCloned},
@@ -238,18 +239,18 @@ func admissionTests() map[string]admissionTest {
 		},
 
 		"unstamped, created": {
-			request: makeCreate().unstamped(), want: []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v1"), setAnnotation(v1alpha1.ReleaseAnnotation, "1")},
+			request: makeCreate().unstamped(), want: []Change{setLabel(v1alpha1.VersionLabel, "v1"), setAnnotation(v1alpha1.ReleaseAnnotation, "1")},
 		},
 		"unstamped, created with a label in the manifest": {
 			request: makeCreate().unstamped().templateLabel(v1alpha1.VersionLabel, "old"),
-			want:    []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v1"), setAnnotation(v1alpha1.ReleaseAnnotation, "1"), dropTemplateLabel()},
+			want:    []Change{setLabel(v1alpha1.VersionLabel, "v1"), setAnnotation(v1alpha1.ReleaseAnnotation, "1"), dropTemplateLabel()},
 		},
 		"unstamped, released": {
 			request: makeUpdate().unstamped().release(),
-			want:    []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5")},
+			want:    []Change{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5")},
 		},
 		"unstamped, nothing changes but the label": {
-			request: makeUpdate().unstamped().templateLabel(v1alpha1.VersionLabel, "old"), want: []AdmissionChange{dropTemplateLabel()},
+			request: makeUpdate().unstamped().templateLabel(v1alpha1.VersionLabel, "old"), want: []Change{dropTemplateLabel()},
 		},
 
 		"update, nothing changes":  {request: makeUpdate()},
@@ -257,11 +258,11 @@ func admissionTests() map[string]admissionTest {
 		"update, labels of others": {request: makeUpdate().label("app", "x").annotation("a", "b").templateLabel("c", "d")},
 		"baseline, version labels added by hand": {
 			request: makeUpdate().baseline().label(v1alpha1.VersionLabel, "v1").templateLabel(v1alpha1.VersionLabel, "v1"),
-			want:    []AdmissionChange{dropLabel(v1alpha1.VersionLabel), dropTemplateLabel()},
+			want:    []Change{dropLabel(v1alpha1.VersionLabel), dropTemplateLabel()},
 		},
 		"baseline, released": {
 			request: makeUpdate().baseline().release(),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), setAnnotation(v1alpha1.ReleaseAnnotation, "1"), setTemplateLabel("v2"),
 			},
 		},
@@ -281,7 +282,7 @@ func admissionTests() map[string]admissionTest {
 		},
 		"replaced by a manifest": {
 			request: makeUpdate().lose(v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel, v1alpha1.ReleaseAnnotation).loseTemplateLabel(),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v1"), setLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "4"), setTemplateLabel("v1"),
 			},
@@ -289,14 +290,14 @@ func admissionTests() map[string]admissionTest {
 		"changed by hand": {
 			request: makeUpdate().label(v1alpha1.VersionLabel, "x").label(v1alpha1.DefenseStatusLabel, "x").
 				annotation(v1alpha1.ReleaseAnnotation, "9").templateLabel(v1alpha1.VersionLabel, "x"),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v1"), setLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "4"), setTemplateLabel("v1"),
 			},
 		},
 		"all maps lost": {
 			request: makeUpdate().nothing(),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v1"), setLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "4"), setTemplateLabel("v1"),
 			},
@@ -326,13 +327,13 @@ func admissionTests() map[string]admissionTest {
 		"release": {request: makeUpdate().release(), want: released(nil, nil)},
 		"release, labels lost": {
 			request: makeUpdate().release().nothing(),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), setAnnotation(v1alpha1.ReleaseAnnotation, "5"), setTemplateLabel("v2"),
 			},
 		},
 		"release, count unreadable": {
 			request: makeUpdate().release().bothAnnotations(v1alpha1.ReleaseAnnotation, "x"),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "1"), setTemplateLabel("v2"),
 			},
@@ -343,7 +344,7 @@ func admissionTests() map[string]admissionTest {
 		},
 		"release of the operator": {
 			request: makeUpdate().own().release().loseTemplateLabel().annotation(v1alpha1.QuarantinedAnnotation, "v1"),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
 			},
@@ -351,12 +352,12 @@ func admissionTests() map[string]admissionTest {
 		"rollback to a template that comes to another version by now": {
 			request: makeUpdate().own().release().loseTemplateLabel().annotation(v1alpha1.QuarantinedAnnotation, "v1").
 				annotation(v1alpha1.QuarantineReasonAnnotation, `{"v1":{"time":"","cause":"NeverStarted","release":4,"to":"older"}}`).
-				annotation(v1alpha1.ChangeCauseAnnotation, changeCausePrefix+"version v1 to older: NeverStarted"),
-			want: []AdmissionChange{
+				annotation(v1alpha1.ChangeCauseAnnotation, defense.ChangeCausePrefix+"version v1 to older: NeverStarted"),
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
 				setAnnotation(v1alpha1.QuarantineReasonAnnotation, `{"v1":{"time":"","cause":"NeverStarted","release":4,"to":"v2"}}`),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
-				setAnnotation(v1alpha1.ChangeCauseAnnotation, changeCausePrefix+"version v1 to v2: NeverStarted"),
+				setAnnotation(v1alpha1.ChangeCauseAnnotation, defense.ChangeCausePrefix+"version v1 to v2: NeverStarted"),
 			},
 		},
 		"release with ignored-suspend and no block": {
@@ -365,18 +366,18 @@ func admissionTests() map[string]admissionTest {
 		},
 		"a block the operator sets makes a label that is there stale": {
 			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").label(v1alpha1.SuspendLabel, suspendedAt).own(),
-			want:    []AdmissionChange{setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")},
+			want:    []Change{setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")},
 		},
 		"a block set by hand, too": {
 			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").label(v1alpha1.SuspendLabel, suspendedAt),
-			want:    []AdmissionChange{setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")},
+			want:    []Change{setAnnotation(v1alpha1.OverrideStaleAnnotation, "true")},
 		},
 		"a label set together with the block is not": {
 			request: makeUpdate().label(v1alpha1.IgnoredSuspendLabel, "true").label(v1alpha1.SuspendLabel, suspendedAt),
 		},
 		"a label set again is fresh, though the mark of an earlier one was left": {
 			request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "true"),
-			want:    []AdmissionChange{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
+			want:    []Change{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
 		},
 		"a release that loses a quarantine is no rollback, and leaves the label fresh": {
 			request: makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true").
@@ -386,12 +387,12 @@ func admissionTests() map[string]admissionTest {
 		"stale override goes with its label": {
 			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").
 				lose(v1alpha1.IgnoredSuspendLabel),
-			want: []AdmissionChange{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
+			want: []Change{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
 		},
 		"stale override goes when its label does not ignore any more": {
 			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").
 				label(v1alpha1.IgnoredSuspendLabel, "false"),
-			want: []AdmissionChange{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
+			want: []Change{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
 		},
 
 		"blocked: scaled, annotated": {request: makeBlocked().annotation("a", "b").label("b", "c")},
@@ -405,7 +406,7 @@ func admissionTests() map[string]admissionTest {
 		},
 		"blocked: release of the operator": {
 			request: makeBlocked().own().release(),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
 			},
 		},
@@ -414,7 +415,7 @@ func admissionTests() map[string]admissionTest {
 		},
 		"blocked: release while opting out": {
 			request: makeBlocked().release().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
-			want:    []AdmissionChange{setAnnotation(v1alpha1.OptedOutAnnotation, "4 -62135596800 Blocked jane")},
+			want:    []Change{setAnnotation(v1alpha1.OptedOutAnnotation, "4 -62135596800 Blocked jane")},
 		},
 		"blocked: opted out before": {
 			request: makeBlocked().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).annotation("a", "b"),
@@ -425,25 +426,25 @@ func admissionTests() map[string]admissionTest {
 		"in quarantine: opting out, and losing what is known": {
 			request: makeUpdate().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0").lose(v1alpha1.QuarantinedAnnotation).
 				label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
-			want: []AdmissionChange{
+			want: []Change{
 				setAnnotation(v1alpha1.OptedOutAnnotation, "4 -62135596800 Quarantined jane"), setAnnotation(v1alpha1.QuarantinedAnnotation, "v0"),
 			},
 		},
 		"opting out: what is known of an earlier time goes": {
 			request: makeUpdate().bothAnnotations(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall").label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
-			want:    []AdmissionChange{dropAnnotation(v1alpha1.OptedOutAnnotation)},
+			want:    []Change{dropAnnotation(v1alpha1.OptedOutAnnotation)},
 		},
 		"opted out: what the operator wrote stays as it is": {
 			request: makeUpdate().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).bothAnnotations(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall").
 				lose(v1alpha1.OptedOutAnnotation).annotation(v1alpha1.ReleaseAnnotation, "100").annotation(v1alpha1.HaltedAnnotation, "v1"),
-			want: []AdmissionChange{
+			want: []Change{
 				dropAnnotation(v1alpha1.HaltedAnnotation), setAnnotation(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall"),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "4"),
 			},
 		},
 		"blocked: given an owner": {
 			request: makeBlocked().gains("prometheus k8s"),
-			want:    []AdmissionChange{setAnnotation(v1alpha1.OptedOutAnnotation, "4 -62135596800 Blocked:prometheus/k8s jane")},
+			want:    []Change{setAnnotation(v1alpha1.OptedOutAnnotation, "4 -62135596800 Blocked:prometheus/k8s jane")},
 		},
 		"blocked: owned before": {request: makeBlocked().ownedBy("prometheus k8s").annotation("a", "b")},
 		"blocked: suspend lost": {
@@ -452,7 +453,7 @@ func admissionTests() map[string]admissionTest {
 		},
 		"blocked: suspend lost with the version it is for": {
 			request:           makeBlocked().lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedByAnnotation),
-			want:              []AdmissionChange{setAnnotation(v1alpha1.SuspendedByAnnotation, "v1")},
+			want:              []Change{setAnnotation(v1alpha1.SuspendedByAnnotation, "v1")},
 			wantMutatedDenied: true, wantDenied: true,
 		},
 		"blocked: suspend changed": {
@@ -461,7 +462,7 @@ func admissionTests() map[string]admissionTest {
 		},
 		"blocked: version label of the template changed": {
 			request:    makeBlocked().templateLabel(v1alpha1.VersionLabel, "x"),
-			want:       []AdmissionChange{setTemplateLabel("v1")},
+			want:       []Change{setTemplateLabel("v1")},
 			wantDenied: true,
 		},
 		"blocked: blocked by hand, everything else passes": {
@@ -499,25 +500,25 @@ func admissionTests() map[string]admissionTest {
 		"override: stale mark lost by a replace": {
 			request: makeBlocked().release().both(v1alpha1.IgnoredSuspendLabel, "true").
 				bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").lose(v1alpha1.OverrideStaleAnnotation),
-			want:              released(nil, []AdmissionChange{setAnnotation(v1alpha1.OverrideStaleAnnotation, "1")}),
+			want:              released(nil, []Change{setAnnotation(v1alpha1.OverrideStaleAnnotation, "1")}),
 			wantMutatedDenied: true, wantDenied: true,
 		},
 		"override: stale mark added by hand does not count": {
 			request: makeBlocked().release().both(v1alpha1.IgnoredSuspendLabel, "true").
 				annotation(v1alpha1.OverrideStaleAnnotation, "1"),
-			want: released([]AdmissionChange{dropLabel(v1alpha1.IgnoredSuspendLabel)}, []AdmissionChange{
+			want: released([]Change{dropLabel(v1alpha1.IgnoredSuspendLabel)}, []Change{
 				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), dropAnnotation(v1alpha1.OverrideStaleAnnotation),
 			}),
 		},
 		"override: set anew after the stale one": {
 			request: makeBlocked().release().bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").label(v1alpha1.IgnoredSuspendLabel, "true"),
-			want: released([]AdmissionChange{dropLabel(v1alpha1.IgnoredSuspendLabel)}, []AdmissionChange{
+			want: released([]Change{dropLabel(v1alpha1.IgnoredSuspendLabel)}, []Change{
 				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), dropAnnotation(v1alpha1.OverrideStaleAnnotation),
 			}),
 		},
 		"override: suspend lost with the release": {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").lose(v1alpha1.SuspendLabel),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), dropLabel(v1alpha1.IgnoredSuspendLabel),
 				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
 				dropAnnotation(v1alpha1.SuspendedByAnnotation), setTemplateLabel("v2"),
@@ -525,32 +526,32 @@ func admissionTests() map[string]admissionTest {
 		},
 		"override: suspend lost": {
 			request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true").lose(v1alpha1.SuspendLabel),
-			want: []AdmissionChange{
+			want: []Change{
 				dropLabel(v1alpha1.IgnoredSuspendLabel),
 				setAnnotation(v1alpha1.OverrideAnnotation, "v1 77 jane"), dropAnnotation(v1alpha1.SuspendedByAnnotation),
 			},
 		},
 		"override: suspend changed": {
 			request: makeBlocked().label(v1alpha1.IgnoredSuspendLabel, "true").label(v1alpha1.SuspendLabel, "1"),
-			want: []AdmissionChange{
+			want: []Change{
 				dropLabel(v1alpha1.IgnoredSuspendLabel), setAnnotation(v1alpha1.OverrideAnnotation, "v1 77 jane"),
 			},
 		},
 		"override: validated after mutation": {
 			request: makeBlocked().release().annotation(v1alpha1.OverrideAnnotation, "v2 77 jane").
 				label(v1alpha1.VersionLabel, "v2").templateLabel(v1alpha1.VersionLabel, "v2"),
-			want: []AdmissionChange{dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5")},
+			want: []Change{dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5")},
 		},
 		"override: another webhook changed the template after mutation": {
 			request: makeBlocked().release().annotation(v1alpha1.OverrideAnnotation, "other 77 jane").lose(v1alpha1.DefenseStatusLabel).
 				label(v1alpha1.VersionLabel, "other").templateLabel(v1alpha1.VersionLabel, "other").annotation(v1alpha1.ReleaseAnnotation, "5"),
-			want: []AdmissionChange{
+			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), setTemplateLabel("v2"),
 			},
 		},
 		"override: written by hand without a block": {
 			request: makeUpdate().annotation(v1alpha1.OverrideAnnotation, "v1 77 joe"),
-			want:    []AdmissionChange{dropAnnotation(v1alpha1.OverrideAnnotation)},
+			want:    []Change{dropAnnotation(v1alpha1.OverrideAnnotation)},
 		},
 		"override: user with spaces": {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").user("Jane Doe  (ops)"),
@@ -564,7 +565,7 @@ func admissionTests() map[string]admissionTest {
 		"override: of a halted workload resumes it": {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").
 				bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true),
-			want: append(sorted(overridden("jane"), dropAnnotation(v1alpha1.HaltedAnnotation)), AdmissionChange{Target: WorkloadPaused, Remove: true}),
+			want: append(sorted(overridden("jane"), dropAnnotation(v1alpha1.HaltedAnnotation)), Change{Target: WorkloadPaused, Remove: true}),
 		},
 		"override: of a workload that the user paused": {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").paused(true, true),
@@ -578,26 +579,26 @@ func admissionTests() map[string]admissionTest {
 		"release of a halted workload whose block was lifted resumes it": {
 			request: makeUpdate().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true),
 			want: append(sorted(released(nil, nil), dropAnnotation(v1alpha1.HaltedAnnotation)),
-				AdmissionChange{Target: WorkloadPaused, Remove: true}),
+				Change{Target: WorkloadPaused, Remove: true}),
 		},
 		"release of a halted workload: what was changed is given back": {
 			request: makeUpdate().unstamped().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").bothAnnotations(v1alpha1.HaltedFromAnnotation, "2").paused(true, true),
-			want: []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), dropAnnotation(v1alpha1.HaltedAnnotation),
+			want: []Change{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), dropAnnotation(v1alpha1.HaltedAnnotation),
 				dropAnnotation(v1alpha1.HaltedFromAnnotation), setAnnotation(v1alpha1.ReleaseAnnotation, "5"), {Target: WorkloadPaused, Remove: true, Value: "2"}},
 		},
 		"release of a halted workload by a manifest without annotations: what was changed is given back": {
 			request: makeUpdate().unstamped().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").bothAnnotations(v1alpha1.HaltedFromAnnotation, "2").
 				lose(v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation).paused(true, true),
-			want: []AdmissionChange{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
+			want: []Change{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "5"), {Target: WorkloadPaused, Remove: true, Value: "2"}},
 		},
 		"resumed by a user: what says that it was halted goes": {
 			request: makeBlocked().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, false),
-			want:    []AdmissionChange{dropAnnotation(v1alpha1.HaltedAnnotation)},
+			want:    []Change{dropAnnotation(v1alpha1.HaltedAnnotation)},
 		},
 		"paused by a user: what says that it was halted is not kept": {
 			request: makeBlocked().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(false, true),
-			want:    []AdmissionChange{dropAnnotation(v1alpha1.HaltedAnnotation)},
+			want:    []Change{dropAnnotation(v1alpha1.HaltedAnnotation)},
 		},
 		"blocked: release of a halted workload": {
 			request: makeBlocked().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true),
@@ -611,25 +612,25 @@ func admissionTests() map[string]admissionTest {
 		if key == v1alpha1.HaltedAnnotation || key == v1alpha1.HaltedFromAnnotation {
 			// Only while the workload is paused.
 			tests["restored when lost: "+key] = admissionTest{
-				request: makeUpdate().bothAnnotations(key, "x").paused(true, true).lose(key), want: []AdmissionChange{setAnnotation(key, "x")},
+				request: makeUpdate().bothAnnotations(key, "x").paused(true, true).lose(key), want: []Change{setAnnotation(key, "x")},
 			}
 			tests["restored when changed: "+key] = admissionTest{
-				request: makeUpdate().bothAnnotations(key, "x").paused(true, true).annotation(key, "y"), want: []AdmissionChange{setAnnotation(key, "x")},
+				request: makeUpdate().bothAnnotations(key, "x").paused(true, true).annotation(key, "y"), want: []Change{setAnnotation(key, "x")},
 			}
 			tests["removed when added: "+key] = admissionTest{
-				request: makeUpdate().paused(true, true).annotation(key, "x"), want: []AdmissionChange{dropAnnotation(key)},
+				request: makeUpdate().paused(true, true).annotation(key, "x"), want: []Change{dropAnnotation(key)},
 			}
 			continue
 		}
 		tests["restored when lost: "+key] = admissionTest{
-			request: makeUpdate().bothAnnotations(key, "x").lose(key), want: []AdmissionChange{setAnnotation(key, "x")},
+			request: makeUpdate().bothAnnotations(key, "x").lose(key), want: []Change{setAnnotation(key, "x")},
 		}
 		tests["restored when changed: "+key] = admissionTest{
-			request: makeUpdate().bothAnnotations(key, "x").annotation(key, "y"), want: []AdmissionChange{setAnnotation(key, "x")},
+			request: makeUpdate().bothAnnotations(key, "x").annotation(key, "y"), want: []Change{setAnnotation(key, "x")},
 		}
 		if key != v1alpha1.ReleaseAnnotation {
 			tests["removed when added: "+key] = admissionTest{
-				request: makeUpdate().annotation(key, "x"), want: []AdmissionChange{dropAnnotation(key)},
+				request: makeUpdate().annotation(key, "x"), want: []Change{dropAnnotation(key)},
 			}
 			tests["restored in a release: "+key] = admissionTest{
 				request: makeUpdate().release().bothAnnotations(key, "x").lose(key),
@@ -654,7 +655,7 @@ func (w *admissionWrapper) nothing() *admissionWrapper {
 
 // sorted puts a change of an annotation where it belongs.
 // withoutReleasedBy splits off the change that names who released.
-func withoutReleasedBy(changes []AdmissionChange) (rest []AdmissionChange, by string) {
+func withoutReleasedBy(changes []Change) (rest []Change, by string) {
 	for _, c := range changes {
 		if c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleasedByAnnotation {
 			by = c.Value
@@ -665,23 +666,23 @@ func withoutReleasedBy(changes []AdmissionChange) (rest []AdmissionChange, by st
 	return rest, by
 }
 
-func sorted(changes []AdmissionChange, change AdmissionChange) []AdmissionChange {
+func sorted(changes []Change, change Change) []Change {
 	for i, c := range changes {
 		if c.Target > change.Target || c.Target == change.Target && c.Key > change.Key {
-			return append(changes[:i:i], append([]AdmissionChange{change}, changes[i:]...)...)
+			return append(changes[:i:i], append([]Change{change}, changes[i:]...)...)
 		}
 	}
 	return append(changes, change)
 }
 
-func applied(o AdmissionObject, changes []AdmissionChange) AdmissionObject {
+func applied(o Object, changes []Change) Object {
 	o.Labels, o.Annotations, o.TemplateLabels = cloned(o.Labels), cloned(o.Annotations), cloned(o.TemplateLabels)
 	for _, c := range changes {
 		if c.Target == WorkloadPaused {
 			o.Paused = false
 			continue
 		}
-		m := map[AdmissionTarget]map[string]string{
+		m := map[Target]map[string]string{
 			WorkloadLabel: o.Labels, WorkloadAnnotation: o.Annotations, TemplateLabel: o.TemplateLabels,
 		}[c.Target]
 		if c.Remove {
@@ -696,18 +697,18 @@ func applied(o AdmissionObject, changes []AdmissionChange) AdmissionObject {
 func TestMutateAdmission(t *testing.T) {
 	for name, tt := range admissionTests() {
 		t.Run(name, func(t *testing.T) {
-			request := tt.request.AdmissionRequest
+			request := tt.request.Request
 			labels := maps.Clone(request.New.Labels)
-			got := MutateAdmission(request)
+			got := Mutate(request)
 			rest, by := withoutReleasedBy(got)
 			if diff := cmp.Diff(tt.want, rest); diff != "" {
 				t.Error("changes (-want +got):\n", diff)
 			}
 			// Whoever releases is named, and nobody else.
-			counted := slices.ContainsFunc(got, func(c AdmissionChange) bool {
-				return c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation && !c.Remove && (request.released() || request.Operation == AdmissionCreate)
+			counted := slices.ContainsFunc(got, func(c Change) bool {
+				return c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation && !c.Remove && (request.released() || request.Operation == Create)
 			})
-			user := cutAtRune(request.User, maxUser)
+			user := defense.CutAtRune(request.User, defense.MaxUser)
 			if by != "" && by != user || counted && by == "" {
 				t.Errorf("released by %q, want %q: %t", by, user, counted)
 			}
@@ -716,7 +717,7 @@ func TestMutateAdmission(t *testing.T) {
 			}
 
 			request.New = applied(request.New, got)
-			if again := MutateAdmission(request); len(again) > 0 {
+			if again := Mutate(request); len(again) > 0 {
 				t.Error("called again for the same request it changes", again)
 			}
 		})
@@ -732,15 +733,15 @@ func TestMutateAdmissionAfterOtherWebhook(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			request := tt.request.AdmissionRequest
+			request := tt.request.Request
 			request.New.Version = "v3"
-			want := applied(request.New, MutateAdmission(request))
+			want := applied(request.New, Mutate(request))
 
 			request.New.Version = "v2"
-			request.New = applied(request.New, MutateAdmission(request))
+			request.New = applied(request.New, Mutate(request))
 			request.New.Version = "v3"
-			got := applied(request.New, MutateAdmission(request))
-			if !request.Own && !OptedOut(request.New.Labels) {
+			got := applied(request.New, Mutate(request))
+			if !request.Own && !defense.OptedOut(request.New.Labels) {
 				want.Annotations = with(want.Annotations, v1alpha1.AdmittedAnnotation, "v2=v3")
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -753,11 +754,11 @@ func TestMutateAdmissionAfterOtherWebhook(t *testing.T) {
 func TestValidateAdmission(t *testing.T) {
 	for name, tt := range admissionTests() {
 		t.Run(name, func(t *testing.T) {
-			request := tt.request.AdmissionRequest
+			request := tt.request.Request
 			check := func(when string, denied bool) {
 				t.Helper()
-				got := ValidateAdmission(request)
-				want := AdmissionVerdict{Allowed: !denied}
+				got := Validate(request)
+				want := Verdict{Allowed: !denied}
 				if denied {
 					want.Message = got.Message
 					if !strings.HasPrefix(got.Message, "deployment sleep is suspended: ") || strings.Contains(got.Message, "\n") {
@@ -769,7 +770,7 @@ func TestValidateAdmission(t *testing.T) {
 				}
 			}
 			check("without mutation", tt.wantDenied)
-			request.New = applied(request.New, MutateAdmission(request))
+			request.New = applied(request.New, Mutate(request))
 			check("after mutation", tt.wantMutatedDenied)
 		})
 	}
@@ -784,7 +785,7 @@ func TestDescribeBlock(t *testing.T) {
 	)
 	failed := func(change func(*v1alpha1.ChangeWorkload)) *admissionWrapper {
 		w := makeFailed().both(v1alpha1.SuspendLabel, suspendedAt).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4 record")
-		return w.past(func(p *Past) {
+		return w.past(func(p *defense.Past) {
 			p.History, p.Changes[0].UID = nil, "record"
 			if change != nil {
 				change(&p.Changes[0])
@@ -807,7 +808,7 @@ func TestDescribeBlock(t *testing.T) {
 			"release 4 (version v1) failed: pod sleep-1: unpass: [31mfind 2J error \ufffd" + strings.Repeat("x", 180) + "..." + override},
 		"a block by an earlier release, whose record is gone": {failed(nil).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3 gone"),
 			"release 3 (version v0) failed" + override},
-		"the quarantine says why": {failed(func(c *v1alpha1.ChangeWorkload) { c.UID = "another" }).quarantines("v1", QuarantineReason{
+		"the quarantine says why": {failed(func(c *v1alpha1.ChangeWorkload) { c.UID = "another" }).quarantines("v1", defense.QuarantineReason{
 			Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-2", Container: "main", Reason: "ImagePullBackOff",
 		}), "release 4 (version v1) failed: NeverStarted: pod sleep-2: container main: ImagePullBackOff" + override},
 		"of an older build": {failed(nil).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1"), "version v1 failed" + override},
@@ -822,8 +823,8 @@ func TestDescribeBlock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := fmt.Sprintf("deployment %s is suspended: %s", tt.request.Name, tt.want)
-			got := ValidateAdmission(tt.request.AdmissionRequest)
-			if diff := cmp.Diff(AdmissionVerdict{Message: want}, got); diff != "" {
+			got := Validate(tt.request.Request)
+			if diff := cmp.Diff(Verdict{Message: want}, got); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -832,7 +833,7 @@ func TestDescribeBlock(t *testing.T) {
 
 // TestQuarantineBounded: the message of a denial has nothing in it that moves a terminal, and an end.
 func TestQuarantineBounded(t *testing.T) {
-	request := makeUpdate().release().quarantines("v2", QuarantineReason{Cause: "RolloutStuck", Message: "\x1b[2J" + strings.Repeat("y", 5000)}).AdmissionRequest
+	request := makeUpdate().release().quarantines("v2", defense.QuarantineReason{Cause: "RolloutStuck", Message: "\x1b[2J" + strings.Repeat("y", 5000)}).Request
 	if got := ValidateQuarantine(request); got.Allowed || strings.ContainsRune(got.Message, 0x1b) || len(got.Message) > 1000 {
 		t.Errorf("allowed %t, %d bytes: %q", got.Allowed, len(got.Message), got.Message)
 	}
@@ -842,9 +843,9 @@ func TestQuarantineBounded(t *testing.T) {
 // by an override, which ends its quarantine.
 func TestQuarantineAdmission(t *testing.T) {
 	quarantined := func(w *admissionWrapper, versions ...string) *admissionWrapper {
-		q := ParseQuarantine(nil, testNow)
+		q := defense.ParseQuarantine(nil, testNow)
 		for _, v := range versions {
-			q = q.With(v, QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Container: "main", Reason: "ErrImagePull"})
+			q = q.With(v, defense.QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Container: "main", Reason: "ErrImagePull"})
 		}
 		q.Annotate(w.Old.Annotations)
 		q.Annotate(w.New.Annotations)
@@ -875,23 +876,23 @@ func TestQuarantineAdmission(t *testing.T) {
 		"another one, with a label that is old": {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true"), "v3"), "", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			request := test.request.AdmissionRequest
-			request.New = applied(request.New, MutateAdmission(request))
+			request := test.request.Request
+			request.New = applied(request.New, Mutate(request))
 			if got := ValidateQuarantine(request); got.Message != test.denied || got.Allowed != (test.denied == "") {
 				t.Errorf("%+v, want %q", got, test.denied)
 			}
-			q := ParseQuarantine(request.New.Annotations, testNow)
+			q := defense.ParseQuarantine(request.New.Annotations, testNow)
 			if q.Holds("v2") != test.held {
 				t.Errorf("held is %t, want %t", q.Holds("v2"), test.held)
 			}
-			if q.Holds("v0") != ParseQuarantine(request.Old.Annotations, testNow).Holds("v0") {
+			if q.Holds("v0") != defense.ParseQuarantine(request.Old.Annotations, testNow).Holds("v0") {
 				t.Error("the quarantine of another version changed")
 			}
 			_, overridden := request.New.Annotations[v1alpha1.OverrideAnnotation]
 			if overridden != test.overridden || overridden && request.New.ignoresSuspend() {
 				t.Errorf("overridden is %t, want %t; the label is left: %t", overridden, test.overridden, request.New.ignoresSuspend())
 			}
-			if again := MutateAdmission(request); len(again) > 0 {
+			if again := Mutate(request); len(again) > 0 {
 				t.Error("called again for the same request it changes", again)
 			}
 		})
@@ -911,11 +912,11 @@ func TestRollbackRequest(t *testing.T) {
 		"waiting, and a release":     {makeUpdate().bothAnnotations(to, "last-success").release(), ""},
 		"with a release":             {makeUpdate().annotation(to, "last-success").release(), ""},
 		"opting in": {makeUpdate().bothAnnotations(to, "last-success").both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).
-			lose(v1alpha1.DefenseLabel), laidBefore + "last-success"},
+			lose(v1alpha1.DefenseLabel), defense.BeforeOptIn + "last-success"},
 		"by the operator, over HTTP": {makeUpdate().own().annotation(to, "last-success"), "last-success"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := applied(test.request.New, MutateAdmission(test.request.AdmissionRequest)).Annotations[to]
+			got := applied(test.request.New, Mutate(test.request.Request)).Annotations[to]
 			if got != test.want {
 				t.Errorf("there is %q, want %q", got, test.want)
 			}
@@ -926,7 +927,7 @@ func TestRollbackRequest(t *testing.T) {
 // TestChangeCause: what explained a rollback does not explain the next release;
 // what a user says stays.
 func TestChangeCause(t *testing.T) {
-	const ours, other = changeCausePrefix + "version v1", "my release"
+	const ours, other = defense.ChangeCausePrefix + "version v1", "my release"
 	for name, test := range map[string]struct {
 		request *admissionWrapper
 		want    string
@@ -939,7 +940,7 @@ func TestChangeCause(t *testing.T) {
 		"a rollback":           {makeUpdate().own().release().annotation(v1alpha1.ChangeCauseAnnotation, ours), ours},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := applied(test.request.New, MutateAdmission(test.request.AdmissionRequest))
+			got := applied(test.request.New, Mutate(test.request.Request))
 			if got.Annotations[v1alpha1.ChangeCauseAnnotation] != test.want {
 				t.Errorf("%q, want %q", got.Annotations[v1alpha1.ChangeCauseAnnotation], test.want)
 			}
@@ -951,8 +952,8 @@ func TestChangeCause(t *testing.T) {
 // meant for what it puts into quarantine.
 func TestRollbackMakesStale(t *testing.T) {
 	w := makeUpdate().own().release().both(v1alpha1.IgnoredSuspendLabel, "true")
-	ParseQuarantine(nil, testNow).With("v1", QuarantineReason{Release: 4, To: "v2"}).Annotate(w.New.Annotations)
-	got := applied(w.New, MutateAdmission(w.AdmissionRequest))
+	defense.ParseQuarantine(nil, testNow).With("v1", defense.QuarantineReason{Release: 4, To: "v2"}).Annotate(w.New.Annotations)
+	got := applied(w.New, Mutate(w.Request))
 	if _, stale := got.Annotations[v1alpha1.OverrideStaleAnnotation]; !stale {
 		t.Errorf("not marked as stale: %v", got.Annotations)
 	}
@@ -975,7 +976,7 @@ func TestReleaseSaturates(t *testing.T) {
 	} {
 		r := makeUpdate().bothAnnotations(v1alpha1.ReleaseAnnotation, stored).release()
 		got := ""
-		for _, c := range MutateAdmission(r.AdmissionRequest) {
+		for _, c := range Mutate(r.Request) {
 			if c.Key == v1alpha1.ReleaseAnnotation {
 				got = c.Value
 			}
@@ -986,5 +987,16 @@ func TestReleaseSaturates(t *testing.T) {
 		if got != want {
 			t.Errorf("after %s comes %s, want %s", stored, got, want)
 		}
+	}
+}
+
+func TestVerdictObserved(t *testing.T) {
+	denied := Verdict{Message: "deployment sleep is suspended", Warning: "releases are blocked"}
+	got := denied.AsWarning("a test")
+	if !got.Allowed || got.Message != "" || !strings.Contains(got.Warning, "deployment sleep is suspended") || !strings.Contains(got.Warning, "a test") {
+		t.Errorf("a denial became %+v", got)
+	}
+	if got := (Verdict{Allowed: true}).AsWarning("a test"); got != (Verdict{Allowed: true}) {
+		t.Errorf("what is allowed became %+v", got)
 	}
 }

@@ -14,14 +14,14 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // The checks of policies at the stage Admission. They answer a request to release; what
@@ -30,34 +30,34 @@ import (
 // IsChecked says that the checks of policies at the stage Admission have a say about a
 // request: it releases something, and is neither the operator's own nor an undo.
 // Only validation asks this: it looks at what would be stored.
-func (r *AdmissionRequest) IsChecked() bool {
-	if r.Own || OptedOut(r.New.Labels) {
+func (r *Request) IsChecked() bool {
+	if r.Own || defense.OptedOut(r.New.Labels) {
 		return false
 	}
 	switch r.Operation {
-	case AdmissionCreate:
+	case Create:
 		return true
-	case AdmissionUpdate:
+	case Update:
 		return r.released() && !r.wentBack()
 	default:
 		return false
 	}
 }
 
-// AdmissionCheck is what one check of a policy came to about a request.
-type AdmissionCheck struct {
+// Check is what one check of a policy came to about a request.
+type Check struct {
 	// Name is namespace/policy/check.
 	Name       string
 	Mode       v1alpha1.PolicyMode
 	Suggestion string
 	// False is the first rule that is false; nil when none is.
-	False *FalseRule
+	False *defense.FalseRule
 	// Problem says why not all rules could be evaluated; empty when they could.
 	Problem string
 }
 
 // Phase is what the check came to in one word.
-func (c *AdmissionCheck) Phase() v1alpha1.CheckPhase {
+func (c *Check) Phase() v1alpha1.CheckPhase {
 	switch {
 	case c.False != nil:
 		return v1alpha1.CheckFailed
@@ -69,24 +69,24 @@ func (c *AdmissionCheck) Phase() v1alpha1.CheckPhase {
 }
 
 // describe says what it came to, and its suggestion where it failed.
-func (c *AdmissionCheck) describe() string {
+func (c *Check) describe() string {
 	if c.False == nil {
 		return c.Problem
 	}
-	return strings.Join(nonEmpty(c.False.Message, c.Suggestion), "; ")
+	return strings.Join(defense.NonEmpty(c.False.Message, c.Suggestion), "; ")
 }
 
-// AdmissionChecks are those of one request.
-type AdmissionChecks struct {
+// Checks are those of one request.
+type Checks struct {
 	// Kind in lower case, and Name, of the workload.
 	Kind, Name string
 	// ObservedBy is what makes the workload in observe mode; empty when it is not.
 	ObservedBy string
-	Checks     []AdmissionCheck
+	Checks     []Check
 }
 
-// AdmissionAnswer is the answer to it.
-type AdmissionAnswer struct {
+// Answer is the answer to it.
+type Answer struct {
 	// Denial says why the request is refused; empty when it is not.
 	Denial string
 	// Warnings tell of what it is not refused for.
@@ -106,10 +106,10 @@ const (
 )
 
 // Decide says what becomes of the request.
-func (a AdmissionChecks) Decide() (answer AdmissionAnswer) {
-	var refuse []*AdmissionCheck
+func (a Checks) Decide() (answer Answer) {
+	var refuse []*Check
 	warned := 0
-	warn := func(format string, c *AdmissionCheck) {
+	warn := func(format string, c *Check) {
 		if warned++; warned <= maxWarnings {
 			answer.Warnings = append(answer.Warnings, fmt.Sprintf(format, a.Kind, a.Name, c.Name, briefly(c.describe(), maxWarned)))
 		}
@@ -139,7 +139,7 @@ func (a AdmissionChecks) Decide() (answer AdmissionAnswer) {
 }
 
 // refusal names all checks that refuse a request; empty for none.
-func (a AdmissionChecks) refusal(by []*AdmissionCheck) string {
+func (a Checks) refusal(by []*Check) string {
 	told := make([]string, len(by))
 	for i, c := range by {
 		told[i] = c.Name + ": " + briefly(c.describe(), maxTold/len(by))
@@ -160,13 +160,5 @@ func briefly(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
-	return cutAtRune(text, limit-len("...")) + "..."
-}
-
-// Slipped says that admission did not see a release that it would have asked policies
-// about: whoever recorded it says that its user is not known, and no rollback of the
-// operator's made it.
-func Slipped(w *Workload, change *v1alpha1.ChangeWorkload) bool {
-	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == UnknownUser &&
-		!ParseQuarantine(w.Annotations, time.Time{}).restored(w.Version, w.Release())
+	return defense.CutAtRune(text, limit-len("...")) + "..."
 }

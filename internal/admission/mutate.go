@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
 	"cmp"
@@ -25,28 +25,29 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// MutateAdmission returns what has to be changed in the new object, in a fixed
+// Mutate returns what has to be changed in the new object, in a fixed
 // order. Applied to its own result for the same request it changes nothing, as
 // the API server may ask again after other webhooks.
-func MutateAdmission(r AdmissionRequest) []AdmissionChange {
-	want := AdmissionObject{
+func Mutate(r Request) []Change {
+	want := Object{
 		Labels:         cloned(r.New.Labels),
 		Annotations:    cloned(r.New.Annotations),
 		TemplateLabels: cloned(r.New.TemplateLabels),
 		Paused:         r.New.Paused,
 	}
-	optedOut := OptedOut(r.New.Labels)
+	optedOut := defense.OptedOut(r.New.Labels)
 	switch {
-	case optedOut && (r.Own || r.Operation != AdmissionUpdate):
+	case optedOut && (r.Own || r.Operation != Update):
 		return nil
 	case optedOut:
 		r.mutateOptedOut(&want)
-	case r.Operation == AdmissionCreate:
+	case r.Operation == Create:
 		r.mutateCreated(&want)
-	case r.Operation != AdmissionUpdate:
+	case r.Operation != Update:
 		return nil
 	case r.Own:
 		r.mutateOwn(&want)
@@ -61,37 +62,37 @@ func MutateAdmission(r AdmissionRequest) []AdmissionChange {
 	)
 	changes = append(changes, r.haltChanges(&want)...)
 	if want.Pacing != nil && want.Pace != r.New.Pace {
-		changes = append(changes, AdmissionChange{Target: WorkloadPace, Pace: want.Pace})
+		changes = append(changes, Change{Target: WorkloadPace, Pace: want.Pace})
 	}
 	return changes
 }
 
-// ValidateAdmission says whether a request passes the block of a workload.
-func ValidateAdmission(r AdmissionRequest) AdmissionVerdict {
-	if r.Operation != AdmissionUpdate || !r.Old.suspended() || r.Own || OptedOut(r.New.Labels) ||
+// Validate says whether a request passes the block of a workload.
+func Validate(r Request) Verdict {
+	if r.Operation != Update || !r.Old.suspended() || r.Own || defense.OptedOut(r.New.Labels) ||
 		!r.touches() || r.overrides() || r.wentBack() {
-		return AdmissionVerdict{Allowed: true}
+		return Verdict{Allowed: true}
 	}
-	return AdmissionVerdict{Message: r.describeBlock()}
+	return Verdict{Message: r.describeBlock()}
 }
 
 // ValidateQuarantine says whether a request releases a version that was rolled
 // back. While the workload is blocked the block decides.
-func ValidateQuarantine(r AdmissionRequest) AdmissionVerdict {
-	if r.Operation != AdmissionUpdate || !r.quarantined() || r.Old.suspended() || r.Own || OptedOut(r.New.Labels) || r.overrides() {
-		return AdmissionVerdict{Allowed: true}
+func ValidateQuarantine(r Request) Verdict {
+	if r.Operation != Update || !r.quarantined() || r.Old.suspended() || r.Own || defense.OptedOut(r.New.Labels) || r.overrides() {
+		return Verdict{Allowed: true}
 	}
 	set := "set the label"
 	if r.New.ignoresSuspend() {
 		set = "remove this label, which was there before the rollback, and set it again:"
 	}
-	return AdmissionVerdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one anyway, %s %s=%q",
-		r.Kind, r.Name, Brief(describeQuarantine(r.New.Version, ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
+	return Verdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one anyway, %s %s=%q",
+		r.Kind, r.Name, defense.Brief(defense.DescribeQuarantine(r.New.Version, defense.ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
 }
 
 // mutateCreated takes off what a manifest cloned from another workload brought
 // along, what the operator halted that one by included; the settings in it are the user's.
-func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
+func (r *Request) mutateCreated(want *Object) {
 	if r.New.Annotations[v1alpha1.HaltedAnnotation] != "" {
 		want.Paused = false
 	}
@@ -111,7 +112,7 @@ func (r *AdmissionRequest) mutateCreated(want *AdmissionObject) {
 // mutateOwn records the release that the operator's own write is. The template
 // stays as it was written: a rollback sets back the one of a ReplicaSet, which
 // is found again only if nothing in it changes.
-func (r *AdmissionRequest) mutateOwn(want *AdmissionObject) {
+func (r *Request) mutateOwn(want *Object) {
 	if r.released() {
 		r.release(want)
 		r.noteRestored(want)
@@ -123,27 +124,27 @@ func (r *AdmissionRequest) mutateOwn(want *AdmissionObject) {
 // that an older control plane wrote may lack fields of the template that the API server
 // sets by now, so that it comes to another version. Only by that one it is known that
 // the release was made by a rollback.
-func (r *AdmissionRequest) noteRestored(want *AdmissionObject) {
+func (r *Request) noteRestored(want *Object) {
 	if !r.rollsBack() {
 		return
 	}
-	q := ParseQuarantine(want.Annotations, time.Time{}) // of one whose time is over, too
-	why, ok := q.reasons[r.Old.Version]
-	if said := why.To; ok && said != r.New.Version && why.Release == ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]) {
+	q := defense.ParseQuarantine(want.Annotations, time.Time{}) // of one whose time is over, too
+	why, ok := q.Reasons[r.Old.Version]
+	if said := why.To; ok && said != r.New.Version && why.Release == defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]) {
 		why.To = r.New.Version
-		q.reasons[r.Old.Version] = why
+		q.Reasons[r.Old.Version] = why
 		q.Annotate(want.Annotations)
-		if cause := want.Annotations[v1alpha1.ChangeCauseAnnotation]; strings.HasPrefix(cause, changeCausePrefix) {
+		if cause := want.Annotations[v1alpha1.ChangeCauseAnnotation]; strings.HasPrefix(cause, defense.ChangeCausePrefix) {
 			want.Annotations[v1alpha1.ChangeCauseAnnotation] = strings.Replace(cause, said, r.New.Version, 1)
 		}
 	}
 }
 
-func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
+func (r *Request) mutateUpdated(want *Object) {
 	restore(want.Labels, r.Old.Labels, restoredLabels())
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
-	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && OptedOut(r.Old.Labels) && !strings.HasPrefix(to, laidBefore) {
-		want.Annotations[v1alpha1.RollbackToAnnotation] = laidBefore + cutAtRune(to, maxText)
+	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && defense.OptedOut(r.Old.Labels) && !strings.HasPrefix(to, defense.BeforeOptIn) {
+		want.Annotations[v1alpha1.RollbackToAnnotation] = defense.BeforeOptIn + defense.CutAtRune(to, defense.MaxText)
 	}
 	if r.Releases() {
 		r.release(want)
@@ -162,7 +163,7 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 		r.useOverride(want)
 	}
 	if why, ok := r.undo(); ok && r.Releases() {
-		ParseQuarantine(want.Annotations, r.Now).With(r.Old.Version, why).Annotate(want.Annotations)
+		defense.ParseQuarantine(want.Annotations, r.Now).With(r.Old.Version, why).Annotate(want.Annotations)
 	}
 	r.unquarantine(want)
 	r.noteOwner(want)
@@ -173,7 +174,7 @@ func (r *AdmissionRequest) mutateUpdated(want *AdmissionObject) {
 // markStale keeps the mark that tells a label that was there before the block
 // from an override. Only here is the object known as it is stored when the block
 // is set, by the operator or by hand, so only here it cannot be missed.
-func (r *AdmissionRequest) markStale(want *AdmissionObject) {
+func (r *Request) markStale(want *Object) {
 	switch {
 	case want.Labels[v1alpha1.IgnoredSuspendLabel] != v1alpha1.IgnoredSuspendValue:
 		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
@@ -188,7 +189,7 @@ func (r *AdmissionRequest) markStale(want *AdmissionObject) {
 
 // stamp labels a template with its version. Where templates are not labelled the label
 // is one that a manifest brought along, which would restart pods when it changed.
-func (r *AdmissionRequest) stamp(want *AdmissionObject) {
+func (r *Request) stamp(want *Object) {
 	if r.Unstamped {
 		delete(want.TemplateLabels, v1alpha1.VersionLabel)
 	} else {
@@ -196,10 +197,10 @@ func (r *AdmissionRequest) stamp(want *AdmissionObject) {
 	}
 }
 
-func (r *AdmissionRequest) release(want *AdmissionObject) {
+func (r *Request) release(want *Object) {
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
 	want.Annotations[v1alpha1.ReleaseAnnotation] =
-		strconv.FormatInt(NextRelease(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])), 10)
+		strconv.FormatInt(defense.NextRelease(defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])), 10)
 	delete(want.Labels, v1alpha1.DefenseStatusLabel)
 	delete(want.Annotations, v1alpha1.SettingsAlteredAnnotation)
 	delete(want.Annotations, v1alpha1.OptedOutAnnotation) // it was about the release before
@@ -208,7 +209,7 @@ func (r *AdmissionRequest) release(want *AdmissionObject) {
 
 // noteAltered records the settings that the release changes, for an event once
 // it is recorded.
-func (r *AdmissionRequest) noteAltered(want *AdmissionObject) {
+func (r *Request) noteAltered(want *Object) {
 	if altered := settings.DescribeAltered(r.Old.Annotations, r.New.Annotations); altered != "" {
 		want.Annotations[v1alpha1.SettingsAlteredAnnotation] = want.Annotations[v1alpha1.ReleaseAnnotation] + " " + altered
 	}
@@ -216,46 +217,60 @@ func (r *AdmissionRequest) noteAltered(want *AdmissionObject) {
 
 // dropChangeCause keeps what explained the operator's rollback from explaining
 // this release, too.
-func (r *AdmissionRequest) dropChangeCause(want *AdmissionObject) {
-	if strings.HasPrefix(want.Annotations[v1alpha1.ChangeCauseAnnotation], changeCausePrefix) {
+func (r *Request) dropChangeCause(want *Object) {
+	if strings.HasPrefix(want.Annotations[v1alpha1.ChangeCauseAnnotation], defense.ChangeCausePrefix) {
 		delete(want.Annotations, v1alpha1.ChangeCauseAnnotation)
 	}
 }
 
-func (r *AdmissionRequest) releasedBy(want *AdmissionObject) {
+func (r *Request) releasedBy(want *Object) {
 	want.Annotations[v1alpha1.ReleasedByAnnotation] = r.releaser()
 }
 
 // useOverride records the override and uses it up.
-func (r *AdmissionRequest) useOverride(want *AdmissionObject) {
+func (r *Request) useOverride(want *Object) {
 	delete(want.Labels, v1alpha1.IgnoredSuspendLabel)
 	delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
-	want.Annotations[v1alpha1.OverrideAnnotation] = Override{
+	want.Annotations[v1alpha1.OverrideAnnotation] = defense.Override{
 		Version:         r.New.Version,
 		ResourceVersion: r.Old.ResourceVersion,
-		User:            cutAtRune(r.User, maxUser),
+		User:            defense.CutAtRune(r.User, defense.MaxUser),
 	}.String()
 	if !r.New.suspended() {
 		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)
 	}
 	if r.quarantined() {
-		ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, cutAtRune(cmp.Or(r.User, UnknownUser), maxUser)).Annotate(want.Annotations)
+		defense.ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, defense.CutAtRune(cmp.Or(r.User, defense.UnknownUser), defense.MaxUser)).Annotate(want.Annotations)
 	}
 }
 
 // mapChanges returns what turns one map into the other, sorted by key.
-func mapChanges(target AdmissionTarget, from, to map[string]string) []AdmissionChange {
-	var changes []AdmissionChange
+func mapChanges(target Target, from, to map[string]string) []Change {
+	var changes []Change
 	for key := range from {
 		if _, ok := to[key]; !ok {
-			changes = append(changes, AdmissionChange{Target: target, Key: key, Remove: true})
+			changes = append(changes, Change{Target: target, Key: key, Remove: true})
 		}
 	}
 	for key, value := range to {
 		if differs(from, to, key) {
-			changes = append(changes, AdmissionChange{Target: target, Key: key, Value: value})
+			changes = append(changes, Change{Target: target, Key: key, Value: value})
 		}
 	}
-	slices.SortFunc(changes, func(a, b AdmissionChange) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(changes, func(a, b Change) int { return cmp.Compare(a.Key, b.Key) })
 	return changes
+}
+
+// AsWarning makes a denial of a request about a workload in observe mode a
+// warning.
+func (v Verdict) AsWarning(by string) Verdict {
+	if v.Allowed {
+		return v
+	}
+	return Verdict{Allowed: true, Warning: WouldDeny(by, v.Message)}
+}
+
+// WouldDeny is the warning about a request that would have been denied.
+func WouldDeny(observedBy, message string) string {
+	return fmt.Sprintf("allowed in observe mode, by %s; enforce mode denies it: %s", observedBy, message)
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
 	"fmt"
@@ -23,52 +23,53 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // What the block answers: what failed, since when releases are denied, and two commands.
 
 // describeBlock is the message of a request that the block denies. CI shows no warnings,
 // so it says everything.
-func (r *AdmissionRequest) describeBlock() string {
+func (r *Request) describeBlock() string {
 	since := ""
 	if seconds, err := strconv.ParseInt(r.Old.Labels[v1alpha1.SuspendLabel], 10, 64); err == nil {
 		since = "; blocked since " + time.Unix(seconds, 0).UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf("%s %s is suspended: %s%s. Override it, then release again: %s%s",
-		r.Kind, r.Name, Brief(r.describeFailure()), since, r.overrideCommand(), r.waysOn())
+		r.Kind, r.Name, defense.Brief(r.describeFailure()), since, r.overrideCommand(), r.waysOn())
 }
 
 // describeFailure says which release blocks the workload, and why. The text of the cause
 // is of others.
-func (r *AdmissionRequest) describeFailure() string {
+func (r *Request) describeFailure() string {
 	if r.blockedByUser() {
 		return "a user blocked its releases"
 	}
-	version, release, _ := ParseBlockedBy(r.Old.Annotations)
+	version, release, _ := defense.ParseBlockedBy(r.Old.Annotations)
 	which := "version " + version
 	if release != "" {
 		which = fmt.Sprintf("release %s (version %s)", release, version)
 	}
 	why := ""
 	if failed := r.blockingRecord(); failed == nil {
-		if q, ok := ParseQuarantine(r.Old.Annotations, time.Time{}).Reason(version); ok {
+		if q, ok := defense.ParseQuarantine(r.Old.Annotations, time.Time{}).Reason(version); ok {
 			why = q.String()
 		}
 	} else if pods := failed.Status.DefenseCheckFailPods; len(pods) > 0 {
-		why = describe(&pods[0])
+		why = defense.Describe(&pods[0])
 	} else {
-		why = conditionMessage(&failed.Status, v1alpha1.ConditionVerified)
+		why = defense.ConditionMessage(&failed.Status, v1alpha1.ConditionVerified)
 	}
-	return strings.Join(nonEmpty(which+" failed", why), ": ")
+	return strings.Join(defense.NonEmpty(which+" failed", why), ": ")
 }
 
 // blockingRecord is the record of the release that blocks the workload; nil where it is
 // not known.
-func (r *AdmissionRequest) blockingRecord() *v1alpha1.ChangeWorkload {
+func (r *Request) blockingRecord() *v1alpha1.ChangeWorkload {
 	if r.Past == nil {
 		return nil
 	}
-	version, release, record := ParseBlockedBy(r.Old.Annotations)
+	version, release, record := defense.ParseBlockedBy(r.Old.Annotations)
 	for i := range r.Past.Changes {
 		c := &r.Past.Changes[i]
 		if string(c.UID) == record || record == "" && c.Spec.Reversion == version && strconv.FormatInt(c.Spec.Release, 10) == release {
@@ -80,31 +81,31 @@ func (r *AdmissionRequest) blockingRecord() *v1alpha1.ChangeWorkload {
 
 // overrideCommand sets the label that lets one release pass. One that was there before the
 // block counts only when it is set again.
-func (r *AdmissionRequest) overrideCommand() string {
-	label := fmt.Sprintf("label %s %s %s", r.Kind, ShellWord(r.Name), v1alpha1.IgnoredSuspendLabel)
-	set := Kubectl(label+"="+v1alpha1.IgnoredSuspendValue+" --overwrite", r.Namespace)
+func (r *Request) overrideCommand() string {
+	label := fmt.Sprintf("label %s %s %s", r.Kind, defense.ShellWord(r.Name), v1alpha1.IgnoredSuspendLabel)
+	set := defense.Kubectl(label+"="+v1alpha1.IgnoredSuspendValue+" --overwrite", r.Namespace)
 	if r.Old.ignoresSuspend() {
-		return Kubectl(label+"-", r.Namespace) + " && " + set
+		return defense.Kubectl(label+"-", r.Namespace) + " && " + set
 	}
 	return set
 }
 
 // waysOn says what helps beside an override; empty where nothing does.
-func (r *AdmissionRequest) waysOn() string {
+func (r *Request) waysOn() string {
 	if r.restores() {
 		return ". Or wait: version " + r.Old.Version + " is being restored, and the block ends when its rollout is complete"
 	}
 	if r.Past == nil {
 		return ""
 	}
-	target := newestSuccess(r.Past.History, r.Old.Version, ParseQuarantine(r.Old.Annotations, r.Now))
+	target := defense.NewestRevision(r.Past.History, r.Old.Version, defense.ParseQuarantine(r.Old.Annotations, r.Now))
 	if target == nil {
 		return ""
 	}
 	again := ""
 	if r.failedRecord() != nil && !r.blockedByUser() {
-		again = "apply version " + Brief(target.Version) + " again, or "
+		again = "apply version " + defense.Brief(target.Version) + " again, or "
 	}
 	return ". To go back: " + again +
-		Kubectl(fmt.Sprintf("annotate %s %s %s=%s --overwrite", r.Kind, ShellWord(r.Name), v1alpha1.RollbackToAnnotation, LastSuccess), r.Namespace)
+		defense.Kubectl(fmt.Sprintf("annotate %s %s %s=%s --overwrite", r.Kind, defense.ShellWord(r.Name), v1alpha1.RollbackToAnnotation, defense.LastSuccess), r.Namespace)
 }

@@ -14,28 +14,30 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-// AdmissionOperation is what a request does to a workload.
-type AdmissionOperation string
+// Operation is what a request does to a workload.
+type Operation string
 
 const (
-	// AdmissionCreate creates a workload.
-	AdmissionCreate AdmissionOperation = "CREATE"
-	// AdmissionUpdate changes a workload.
-	AdmissionUpdate AdmissionOperation = "UPDATE"
+	// Create creates a workload.
+	Create Operation = "CREATE"
+	// Update changes a workload.
+	Update Operation = "UPDATE"
 )
 
-// AdmissionObject is what admission looks at in a workload. All maps may be
+// Object is what admission looks at in a workload. All maps may be
 // nil.
-type AdmissionObject struct {
+type Object struct {
 	Labels      map[string]string
 	Annotations map[string]string
 	// TemplateLabels are the labels of the pod template.
@@ -49,17 +51,17 @@ type AdmissionObject struct {
 	// Paused says that the workload does not roll out changes, and Words are how people
 	// speak of that. Unknown is as in Stopping.
 	Paused, Unknown bool
-	Words           Words
+	Words           defense.Words
 	// Pacing is nil of a kind whose rollouts cannot be held.
-	*Pacing
+	*defense.Pacing
 }
 
 // ObservingOwner is the owner because of which a workload is in observe mode.
-func (o *AdmissionObject) ObservingOwner() string { return observingOwner(o.Owner, o.Labels) }
+func (o *Object) ObservingOwner() string { return defense.ObservingOwner(o.Owner, o.Labels) }
 
-// AdmissionRequest is one request to write a workload.
-type AdmissionRequest struct {
-	Operation AdmissionOperation
+// Request is one request to write a workload.
+type Request struct {
+	Operation Operation
 	// Now is the time by the clock of the API server: quarantines end by it.
 	Now time.Time
 	// Own says that the operator itself sent the request.
@@ -73,9 +75,9 @@ type AdmissionRequest struct {
 	// Old is what is stored; it is empty when a workload is created. New is
 	// what the request would store, with what other webhooks, or this one in
 	// an earlier call for the same request, have made of it.
-	Old, New AdmissionObject
+	Old, New Object
 	// Past is nil when it is not known, or not needed: see NeedsPast.
-	Past *Past
+	Past *defense.Past
 	// Hold is nil when it is not known whether a rollout is to be held, or not needed:
 	// see NeedsHold.
 	Hold *WantedHold
@@ -83,29 +85,29 @@ type AdmissionRequest struct {
 
 // ObservingOwner is the owner because of which nothing is denied to a request. A request that
 // gives a workload an owner, or takes away the label that defends it, is judged as before it.
-func (r *AdmissionRequest) ObservingOwner() string {
-	if r.Operation == AdmissionUpdate && r.Old.ObservingOwner() == "" {
+func (r *Request) ObservingOwner() string {
+	if r.Operation == Update && r.Old.ObservingOwner() == "" {
 		return ""
 	}
 	return r.New.ObservingOwner()
 }
 
-// AdmissionTarget is the part of a workload that a change is about.
-type AdmissionTarget int
+// Target is the part of a workload that a change is about.
+type Target int
 
-// AdmissionChange sets or removes one key of a workload.
-type AdmissionChange struct {
-	Target AdmissionTarget
+// Change sets or removes one key of a workload.
+type Change struct {
+	Target Target
 	Key    string
 	// Value is empty when a key is removed.
 	Value  string
 	Remove bool
 	// Pace is that of WorkloadPace.
-	Pace Pace
+	Pace defense.Pace
 }
 
-// AdmissionVerdict is the answer to a request.
-type AdmissionVerdict struct {
+// Verdict is the answer to a request.
+type Verdict struct {
 	Allowed bool
 	// Message says in one line why a request is denied, and what its user can do.
 	Message string
@@ -119,72 +121,72 @@ type WantedHold struct {
 	AtMost time.Duration
 	// Batch is how many pods a batch takes.
 	Batch int32
-	HoldSteps
+	defense.HoldSteps
 }
 
 // NeedsOverride says that a release passes only by an override, or as an undo:
 // the workload is blocked, or this version of it was rolled back.
-func (r *AdmissionRequest) NeedsOverride() bool { return r.Old.suspended() || r.quarantined() }
+func (r *Request) NeedsOverride() bool { return r.Old.suspended() || r.quarantined() }
 
 // released says that the request changes the pod template, the version label
 // aside, as far as it is seen now: see Releases.
-func (r *AdmissionRequest) released() bool {
+func (r *Request) released() bool {
 	return r.Old.Version != r.New.Version
 }
 
 // templateTouched says that the request changes the pod template in any way:
 // where mutation failed, a change of the version label restarts pods, too.
-func (r *AdmissionRequest) templateTouched() bool {
+func (r *Request) templateTouched() bool {
 	return r.released() || differs(r.Old.TemplateLabels, r.New.TemplateLabels, v1alpha1.VersionLabel)
 }
 
 // touches reports whether the request changes the pod template or the block.
-func (r *AdmissionRequest) touches() bool { return r.templateTouched() || r.suspendTouched() }
+func (r *Request) touches() bool { return r.templateTouched() || r.suspendTouched() }
 
 // suspendTouched says that the request loses or changes the block.
-func (r *AdmissionRequest) suspendTouched() bool {
+func (r *Request) suspendTouched() bool {
 	return r.Old.suspended() && differs(r.Old.Labels, r.New.Labels, v1alpha1.SuspendLabel)
 }
 
 // quarantined says that the request releases a version that was rolled back.
-func (r *AdmissionRequest) quarantined() bool {
-	return r.released() && ParseQuarantine(r.Old.Annotations, r.Now).Holds(r.New.Version)
+func (r *Request) quarantined() bool {
+	return r.released() && defense.ParseQuarantine(r.Old.Annotations, r.Now).Holds(r.New.Version)
 }
 
 // rollsBack says that the request is the operator's rollback.
-func (r *AdmissionRequest) rollsBack() bool {
+func (r *Request) rollsBack() bool {
 	// A version that was rolled back before changes only the reasons.
 	return r.Own && r.released() && (differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantinedAnnotation) ||
 		differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantineReasonAnnotation))
 }
 
 // overrides reports whether the request may pass the block or the quarantine.
-func (r *AdmissionRequest) overrides() bool { return r.NeedsOverride() && r.hasOverride() }
+func (r *Request) overrides() bool { return r.NeedsOverride() && r.hasOverride() }
 
 // hasOverride reports whether the request has an override that counts.
-func (r *AdmissionRequest) hasOverride() bool {
+func (r *Request) hasOverride() bool {
 	if r.New.ignoresSuspend() && !r.staleOverride() {
 		return true
 	}
 	// Mutation, earlier in this very request, used the label up. An override
 	// of an earlier request names an older resource version.
-	o, ok := ParseOverride(r.New.Annotations[v1alpha1.OverrideAnnotation])
+	o, ok := defense.ParseOverride(r.New.Annotations[v1alpha1.OverrideAnnotation])
 	return ok && o.ResourceVersion == r.Old.ResourceVersion
 }
 
 // staleOverride says that the label was there before the block, the rollback or the halt,
 // and so was not meant for it.
-func (r *AdmissionRequest) staleOverride() bool {
+func (r *Request) staleOverride() bool {
 	_, stale := r.Old.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return stale && r.Old.ignoresSuspend()
 }
 
-func (o *AdmissionObject) suspended() bool {
+func (o *Object) suspended() bool {
 	_, ok := o.Labels[v1alpha1.SuspendLabel]
 	return ok
 }
 
-func (o *AdmissionObject) ignoresSuspend() bool {
+func (o *Object) ignoresSuspend() bool {
 	return o.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue
 }
 
@@ -214,7 +216,7 @@ func cloned(m map[string]string) map[string]string {
 }
 
 // haltedBy is the version because of which the operator paused the workload.
-func (o *AdmissionObject) haltedBy() string {
+func (o *Object) haltedBy() string {
 	if !o.Paused {
 		return ""
 	}
@@ -242,7 +244,7 @@ func restoredLabels() []string {
 
 const (
 	// WorkloadLabel is a label of the workload.
-	WorkloadLabel AdmissionTarget = iota
+	WorkloadLabel Target = iota
 	// WorkloadAnnotation is an annotation of the workload.
 	WorkloadAnnotation
 	// TemplateLabel is a label of the pod template.
@@ -253,3 +255,54 @@ const (
 	// WorkloadPace is what a hold changes. It has no key.
 	WorkloadPace
 )
+
+// seenBefore is the version that an earlier call for this request saw and released;
+// empty where there was none. It left the marks of a release, which no client sends.
+// One that forges them only spoils what is remembered of its own workload.
+func (r *Request) seenBefore() string {
+	_, processed := r.New.Labels[v1alpha1.DefenseStatusLabel]
+	seen := r.New.Labels[v1alpha1.VersionLabel]
+	release := defense.NextRelease(defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
+	if processed || seen == r.Old.Labels[v1alpha1.VersionLabel] || !r.Unstamped && seen != r.New.TemplateLabels[v1alpha1.VersionLabel] ||
+		defense.ParseRelease(r.New.Annotations[v1alpha1.ReleaseAnnotation]) != release || r.New.Annotations[v1alpha1.ReleasedByAnnotation] != r.releaser() {
+		return ""
+	}
+	return seen
+}
+
+// releaser names the user of a request.
+func (r *Request) releaser() string { return cmp.Or(defense.CutAtRune(r.User, defense.MaxUser), defense.UnknownUser) }
+
+// noteSeen adds what an earlier call for this request saw, before another webhook
+// changed it: applied again, the template is first that one.
+func (r *Request) noteSeen(want *Object) {
+	seen := r.seenBefore()
+	if seen == r.New.Version {
+		// That call saw this template, too, and maybe noted what one before it saw.
+		noted := defense.ParseAdmitted(r.New.Annotations[v1alpha1.AdmittedAnnotation])
+		if len(noted) == 0 || noted[len(noted)-1].Stored != seen {
+			return
+		}
+		seen = noted[len(noted)-1].Seen
+	}
+	if seen != "" {
+		want.Annotations[v1alpha1.AdmittedAnnotation] =
+			defense.ParseAdmitted(r.Old.Annotations[v1alpha1.AdmittedAnnotation]).With(seen, r.New.Version).String()
+	}
+}
+
+// leadsTo is the version that would be stored, as far as mutation can tell.
+func (r *Request) leadsTo() string {
+	return defense.ParseAdmitted(r.Old.Annotations[v1alpha1.AdmittedAnnotation]).LeadsTo(r.New.Version)
+}
+
+// Releases says that a request is a release, as far as mutation can tell: it changes
+// what is stored of the template. A template that led to the one that is stored
+// leads there again.
+//
+// Only mutation asks this, before the API server drops anything. Validation sees what
+// would be stored, and compares that. So whatever somebody made of the annotation,
+// and whatever becomes of a template this time, block and quarantine hold.
+func (r *Request) Releases() bool {
+	return r.released() && (r.Own || r.leadsTo() != r.Old.Version)
+}

@@ -14,73 +14,29 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
-	"cmp"
-	"strconv"
-	"strings"
-
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
-
-// String is the value of HoldEndedAnnotation.
-func (e HoldEnd) String() string {
-	return strings.TrimSpace(strconv.FormatInt(e.Release, 10) + " " + e.Reason + " " + e.User)
-}
-
-// ParseHoldEnd reads the value of HoldEndedAnnotation.
-func ParseHoldEnd(value string) (HoldEnd, bool) {
-	parts := append(strings.SplitN(value, " ", 3), "")
-	if len(parts) < 3 {
-		return HoldEnd{}, false
-	}
-	e := HoldEnd{Release: ParseRelease(parts[0]), Reason: parts[1], User: parts[2]}
-	switch e.Reason { // of earlier builds
-	case "Failed":
-		e.Reason = v1alpha1.ReasonVerificationFailed
-	case "Ended":
-		e.Reason = v1alpha1.ReasonReleaseEnded
-	}
-	return e, e.Release > 0 && e.describe() != ""
-}
-
-// describe says why a hold ended; empty where that is not known.
-func (e HoldEnd) describe() string {
-	switch e.Reason {
-	case v1alpha1.ReasonHoldVerified:
-		return "the pods are verified"
-	case v1alpha1.ReasonHoldRanOut:
-		return "pods had no verdict in time, and silence does not fail"
-	case v1alpha1.ReasonVerificationFailed:
-		return "the release failed"
-	case v1alpha1.ReasonHoldEdited:
-		return cmp.Or(e.User, UnknownUser) + " set a field that the hold had changed"
-	case v1alpha1.ReasonHoldStuck:
-		return "a pod of an earlier version is not Ready"
-	case v1alpha1.ReasonReleaseEnded:
-		return "nothing of the release is left to wait for"
-	default:
-		return ""
-	}
-}
 
 // NeedsHold says that the answer to a request depends on whether the rollout is to be
 // held: it is a release of a workload that can be, and that has pods to replace.
-func (r *AdmissionRequest) NeedsHold() bool {
-	return r.Operation == AdmissionUpdate && !r.Own && r.New.Pacing != nil && r.New.Rolling && r.New.Replicas > 0 &&
-		r.Old.Pacing != nil && r.Old.Replicas > 0 && !OptedOut(r.New.Labels) && r.Releases()
+func (r *Request) NeedsHold() bool {
+	return r.Operation == Update && !r.Own && r.New.Pacing != nil && r.New.Rolling && r.New.Replicas > 0 &&
+		r.Old.Pacing != nil && r.Old.Replicas > 0 && !defense.OptedOut(r.New.Labels) && r.Releases()
 }
 
 // pace sets what a hold changes of the workload, and gives it back.
-func (r *AdmissionRequest) pace(want *AdmissionObject) {
+func (r *Request) pace(want *Object) {
 	if r.New.Pacing == nil {
 		delete(want.Annotations, v1alpha1.HeldAnnotation)
 		return
 	}
 	pacing := *r.New.Pacing
 	want.Pacing = &pacing
-	if r.Operation == AdmissionCreate {
+	if r.Operation == Create {
 		// A manifest that was read from a workload that is held.
 		if h := pacing.HoldOf(r.New.Annotations); h != nil {
 			pacing.Pace = h.Kept(pacing.Pace)
@@ -92,7 +48,7 @@ func (r *AdmissionRequest) pace(want *AdmissionObject) {
 	switch {
 	case r.Own:
 		r.paceOwn(want, held)
-	case OptedOut(r.New.Labels):
+	case defense.OptedOut(r.New.Labels):
 		if held != nil {
 			r.giveBack(want, held)
 		}
@@ -109,14 +65,14 @@ func (r *AdmissionRequest) pace(want *AdmissionObject) {
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	default:
 		r.giveBack(want, held)
-		want.Annotations[v1alpha1.HoldEndedAnnotation] = HoldEnd{Release: held.Release, Reason: v1alpha1.ReasonHoldEdited, User: r.releaser()}.String()
+		want.Annotations[v1alpha1.HoldEndedAnnotation] = defense.HoldEnd{Release: held.Release, Reason: v1alpha1.ReasonHoldEdited, User: r.releaser()}.String()
 	}
 }
 
 // paceOwn carries out what the operator's own write says of a hold. It changes only
 // what it says: nobody else's server-side apply conflicts with the operator then, as
 // the API server does not count what admission changes.
-func (r *AdmissionRequest) paceOwn(want *AdmissionObject, held *Hold) {
+func (r *Request) paceOwn(want *Object, held *defense.Hold) {
 	now := r.New.HoldOf(r.New.Annotations)
 	switch {
 	case now != nil && now.Over:
@@ -130,7 +86,7 @@ func (r *AdmissionRequest) paceOwn(want *AdmissionObject, held *Hold) {
 
 // giveBack gives back what the hold changed, and nobody else since. What a user asks for
 // and the API server does not take, it refuses.
-func (r *AdmissionRequest) giveBack(want *AdmissionObject, held *Hold) {
+func (r *Request) giveBack(want *Object, held *defense.Hold) {
 	want.Pacing.Pace = held.Kept(r.New.Pace)
 	if r.Own {
 		want.Pacing.Pace = held.Fitting(want.Pacing.Pace)
@@ -140,12 +96,12 @@ func (r *AdmissionRequest) giveBack(want *AdmissionObject, held *Hold) {
 
 // paceRelease holds the rollout that the request begins, or gives back what the hold of
 // the one before changed. What the request itself says of it is the user's own.
-func (r *AdmissionRequest) paceRelease(want *AdmissionObject, held *Hold) {
+func (r *Request) paceRelease(want *Object, held *defense.Hold) {
 	delete(want.Annotations, v1alpha1.HoldEndedAnnotation) // it was about the release before
-	release := NextRelease(ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
+	release := defense.NextRelease(defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
 	own := r.New.Pace
 	if own.ByPartition && r.New.Paused && !want.Paused {
-		own.Partition = HaltedPartition(r.Old.Annotations) // the operator had halted it
+		own.Partition = defense.HaltedPartition(r.Old.Annotations) // the operator had halted it
 	}
 	if now := own.HoldOf(r.New.Annotations); now != nil && now.Release == release && now.Set == own {
 		own = now.Pace // an earlier call for this request said so
@@ -154,10 +110,10 @@ func (r *AdmissionRequest) paceRelease(want *AdmissionObject, held *Hold) {
 	}
 	want.Pacing.Pace = own
 	delete(want.Annotations, v1alpha1.HeldAnnotation)
-	if !r.holds() || !own.valid() {
+	if !r.holds() || !own.Valid() {
 		return
 	}
-	if hold := r.Hold.Begin(release, own, r.Hold.Until, r.Hold.AtMost, Wave{r.New.Replicas, r.Hold.Batch}); hold != nil {
+	if hold := r.Hold.Begin(release, own, r.Hold.Until, r.Hold.AtMost, defense.Wave{Replicas: r.New.Replicas, Batch: r.Hold.Batch}); hold != nil {
 		want.Pacing.Pace = hold.Set
 		want.Annotations[v1alpha1.HeldAnnotation] = hold.String()
 	}
@@ -165,20 +121,20 @@ func (r *AdmissionRequest) paceRelease(want *AdmissionObject, held *Hold) {
 
 // holds says that the rollout that a request begins is held. An undo has to be fast,
 // so no version of the history is.
-func (r *AdmissionRequest) holds() bool {
-	return r.NeedsHold() && r.Hold != nil && r.Hold.Until.Holds() && r.Past != nil && !remembered(r.Past.History, r.leadsTo())
+func (r *Request) holds() bool {
+	return r.NeedsHold() && r.Hold != nil && r.Hold.Until.Holds() && r.Past != nil && !defense.Remembered(r.Past.History, r.leadsTo())
 }
 
 // reapplied says that a write brings what the hold changed to what it was before, as one
 // that applies a manifest does, or to what the hold wanted before, as one that read the
 // workload a moment ago.
-func (r *AdmissionRequest) reapplied(held *Hold) bool {
+func (r *Request) reapplied(held *defense.Hold) bool {
 	return r.New.Pace != r.Old.Pace && held.Own(r.New.Pace)
 }
 
 // overridesHold reports whether the request ends a hold: it gives back what the hold changed,
 // with an override that is set in it.
-func (r *AdmissionRequest) overridesHold() bool {
+func (r *Request) overridesHold() bool {
 	if r.New.Pacing == nil || r.Old.Pacing == nil || r.Old.ignoresSuspend() || r.Releases() {
 		return false
 	}

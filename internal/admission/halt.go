@@ -14,24 +14,25 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
 	"fmt"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // The halt of a workload, in requests of its users: a manifest that is applied again leaves
 // it, and a user resumes by an override, by another release or by a value of the user's own.
 
 // halted reports whether the stored workload is halted by the operator.
-func (r *AdmissionRequest) halted() bool {
+func (r *Request) halted() bool {
 	return r.Old.Paused && r.Old.Annotations[v1alpha1.HaltedAnnotation] != ""
 }
 
 // halts reports whether the request halts the workload.
-func (r *AdmissionRequest) halts() bool {
+func (r *Request) halts() bool {
 	return r.Old.Annotations[v1alpha1.HaltedAnnotation] == "" && r.New.Annotations[v1alpha1.HaltedAnnotation] != ""
 }
 
@@ -39,7 +40,7 @@ func (r *AdmissionRequest) halts() bool {
 // one is released that is not blocked, and takes away what says so as soon as
 // the workload is resumed, by whomever: a pause that is set later is not the
 // operator's. A pause that the client sets in this request is its own.
-func (r *AdmissionRequest) takeBackPause(want *AdmissionObject) {
+func (r *Request) takeBackPause(want *Object) {
 	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted {
 		return
 	}
@@ -59,35 +60,35 @@ func (r *AdmissionRequest) takeBackPause(want *AdmissionObject) {
 // reappliesHalted reports whether the request writes what the workload had before it was
 // halted, as a manifest does. A kind that knows a pause has a command to resume, and few
 // manifests have the field.
-func (r *AdmissionRequest) reappliesHalted() bool {
+func (r *Request) reappliesHalted() bool {
 	if !r.halted() || r.New.Paused || r.New.Unknown || r.Old.Words.HaltedBy == "" || r.New.ObservingOwner() != "" {
 		return false
 	}
-	return r.New.Pacing == nil || r.New.Partition == HaltedPartition(r.Old.Annotations)
+	return r.New.Pacing == nil || r.New.Partition == defense.HaltedPartition(r.Old.Annotations)
 }
 
 // overridesHalt reports whether the request resumes the workload by an override.
-func (r *AdmissionRequest) overridesHalt() bool { return r.reappliesHalted() && r.hasOverride() }
+func (r *Request) overridesHalt() bool { return r.reappliesHalted() && r.hasOverride() }
 
 // haltChanges are the changes of what halts the workload.
-func (r *AdmissionRequest) haltChanges(want *AdmissionObject) []AdmissionChange {
+func (r *Request) haltChanges(want *Object) []Change {
 	if r.New.Paused == want.Paused {
 		return nil
 	}
 	if want.Paused {
-		return []AdmissionChange{{Target: WorkloadPaused}}
+		return []Change{{Target: WorkloadPaused}}
 	}
 	haltedAs := r.Old.Annotations
-	if r.Operation == AdmissionCreate {
+	if r.Operation == Create {
 		haltedAs = r.New.Annotations
 	}
-	return []AdmissionChange{{Target: WorkloadPaused, Remove: true, Value: haltedAs[v1alpha1.HaltedFromAnnotation]}}
+	return []Change{{Target: WorkloadPaused, Remove: true, Value: haltedAs[v1alpha1.HaltedFromAnnotation]}}
 }
 
 // PutBack is the warning of a request that sets what a halt or a hold changed, and of which
 // these changes put that back; empty where they do not.
-func (r *AdmissionRequest) PutBack(changes []AdmissionChange) string {
-	if r.Own || r.Operation != AdmissionUpdate || r.Releases() {
+func (r *Request) PutBack(changes []Change) string {
+	if r.Own || r.Operation != Update || r.Releases() {
 		return ""
 	}
 	for _, c := range changes {
@@ -102,7 +103,7 @@ func (r *AdmissionRequest) PutBack(changes []AdmissionChange) string {
 			continue
 		}
 		return fmt.Sprintf("%s: the value in this request is one from before; to resume: %s",
-			what, Kubectl("altershield resume "+ShellWord(r.Kind+"/"+r.Name), r.Namespace))
+			what, defense.Kubectl("altershield resume "+defense.ShellWord(r.Kind+"/"+r.Name), r.Namespace))
 	}
 	return ""
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package admission
 
 import (
 	"math"
@@ -22,6 +22,7 @@ import (
 	"testing"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // TestMutateHalt: what a manifest brings back leaves the halt of a StatefulSet or a DaemonSet.
@@ -31,7 +32,7 @@ func TestMutateHalt(t *testing.T) {
 	// set is a StatefulSet that was halted at partition 2, and daemon a DaemonSet.
 	daemon := func() *admissionWrapper {
 		w := makeBlocked().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, false)
-		w.Old.Words, w.New.Words = Words{HaltedBy: "sails"}, Words{HaltedBy: "sails"}
+		w.Old.Words, w.New.Words = defense.Words{HaltedBy: "sails"}, defense.Words{HaltedBy: "sails"}
 		return w
 	}
 	set := func(to int32) *admissionWrapper {
@@ -40,7 +41,7 @@ func TestMutateHalt(t *testing.T) {
 	}
 	unknown := func(w *admissionWrapper) *admissionWrapper { w.New.Unknown = true; return w }
 	deployment := daemon()
-	deployment.Old.Words, deployment.New.Words = Words{}, Words{}
+	deployment.Old.Words, deployment.New.Words = defense.Words{}, defense.Words{}
 	for name, c := range map[string]struct {
 		request *admissionWrapper
 		// stays: the halt does. used: the override is used up.
@@ -55,8 +56,8 @@ func TestMutateHalt(t *testing.T) {
 		"set, applied without annotations":            {set(2).lose(v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation), true, false},
 		"set, another value":                          {set(0), false, false},
 		"set, another value with an override":         {set(0).label(own, "true"), false, false},
-		"set, OnDelete":                               {set(NoPartition), false, false},
-		"set, a strategy that is not known":           {unknown(set(NoPartition)), false, false},
+		"set, OnDelete":                               {set(defense.NoPartition), false, false},
+		"set, a strategy that is not known":           {unknown(set(defense.NoPartition)), false, false},
 		"set, an override alone":                      {set(math.MaxInt32).label(own, "true"), true, false},
 		"set, a release with an override":             {set(2).release().label(own, "true"), false, true},
 		"set, a release that is denied":               {set(2).release(), true, false},
@@ -70,9 +71,9 @@ func TestMutateHalt(t *testing.T) {
 		"a Deployment, resumed":                       {deployment, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			changes := MutateAdmission(c.request.AdmissionRequest)
-			once := admitted(c.request.AdmissionRequest, changes)
-			if again := MutateAdmission(once); len(again) > 0 {
+			changes := Mutate(c.request.Request)
+			once := admitted(c.request.Request, changes)
+			if again := Mutate(once); len(again) > 0 {
 				t.Errorf("asked again, it changes %+v", again)
 			}
 			if said := once.New.Annotations[v1alpha1.HaltedAnnotation] != ""; once.New.Paused != c.stays || said != c.stays {
@@ -106,7 +107,7 @@ func (w *admissionWrapper) ownedBy(owner string) *admissionWrapper {
 // TestHaltMarksStale: an override that was there before the halt does not resume it.
 func TestHaltMarksStale(t *testing.T) {
 	w := makeBlocked().both(v1alpha1.IgnoredSuspendLabel, "true").own().annotation(v1alpha1.HaltedAnnotation, "v1")
-	once := admitted(w.AdmissionRequest, MutateAdmission(w.AdmissionRequest))
+	once := admitted(w.Request, Mutate(w.Request))
 	if once.New.Annotations[v1alpha1.OverrideStaleAnnotation] == "" {
 		t.Errorf("it is not marked: %v", once.New.Annotations)
 	}

@@ -1,0 +1,52 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package admission
+
+import (
+	"strings"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// mutateOptedOut keeps what the operator wrote on a workload, so that opting in again
+// finds it, and records who opts out while the defense has an effect.
+func (r *Request) mutateOptedOut(want *Object) {
+	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
+	if !defense.OptedOut(r.Old.Labels) {
+		r.noteLeaving(want, "")
+	}
+}
+
+// noteOwner records who gives a workload an owner, because of which it is in observe mode,
+// while the defense has an effect.
+func (r *Request) noteOwner(want *Object) {
+	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !defense.OptedOut(r.Old.Labels) {
+		r.noteLeaving(want, defense.CutAtRune(strings.ReplaceAll(owner, " ", "/"), defense.MaxText))
+	}
+}
+
+func (r *Request) noteLeaving(want *Object, owner string) {
+	// Not what is known of an earlier time.
+	delete(want.Annotations, v1alpha1.OptedOutAnnotation)
+	if while := defense.DefenseOf(r.Old.Labels, r.Old.Annotations, r.Now); while != "" {
+		want.Annotations[v1alpha1.OptedOutAnnotation] = defense.OptOut{
+			Release: defense.ParseRelease(want.Annotations[v1alpha1.ReleaseAnnotation]),
+			At:      r.Now, While: while, Owner: owner, User: defense.CutAtRune(r.User, defense.MaxUser),
+		}.String()
+	}
+}
