@@ -171,7 +171,8 @@ type ReleasePlan struct {
 	RequeueAfter time.Duration
 }
 
-// release is a decision in the making.
+// release is a decision in the making. Each of its matters (release_*.go, fold.go and others) has its methods in a file of its own,
+// because each reads and writes the same status.
 type release struct {
 	ReleaseInput
 	status *v1alpha1.ChangeWorkloadStatus

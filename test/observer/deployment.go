@@ -18,7 +18,6 @@ package observer
 
 import (
 	"encoding/json"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,15 +202,4 @@ func rolledOut(d *appsv1.Deployment) bool {
 
 func optedOut(o metav1.Object) bool {
 	return o.GetLabels()[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled
-}
-
-func without(m map[string]string, keys []string) map[string]string {
-	m = maps.Clone(m)
-	for _, key := range keys {
-		delete(m, key)
-	}
-	if len(m) == 0 {
-		return nil
-	}
-	return m
 }

@@ -20,6 +20,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"strconv"
 	"time"
 
@@ -119,23 +120,6 @@ func factsOf(o client.Object) any {
 	}
 }
 
-// templateOf identifies a pod template, and what it is but for its version
-// label, whatever the deployment controller adds to it.
-func templateOf(t *corev1.PodTemplateSpec) (template, content string) {
-	sum := func(drop ...string) string {
-		t := t.DeepCopy()
-		t.Labels = without(t.Labels, drop)
-		data, err := json.Marshal(t)
-		if err != nil {
-			panic(err) // it came out of JSON
-		}
-		hash := sha256.Sum256(data)
-		return hex.EncodeToString(hash[:8])
-	}
-	const added = appsv1.DefaultDeploymentUniqueLabelKey
-	return sum(added), sum(added, v1alpha1.VersionLabel)
-}
-
 func ownerOf(o metav1.Object) types.UID {
 	if ref := metav1.GetControllerOf(o); ref != nil {
 		return ref.UID
@@ -151,4 +135,64 @@ func revisionOf(version string) uint64 {
 		return 0
 	}
 	return n
+}
+
+// factsOfRevision are nil of what is no such revision: the history of the operator.
+func factsOfRevision(o *appsv1.ControllerRevision) any {
+	ref := metav1.GetControllerOf(o)
+	if ref == nil || o.Labels[v1alpha1.HistoryOfLabel] != "" {
+		return nil
+	}
+	mark := o.Name
+	switch ref.Kind {
+	case "StatefulSet":
+	case "DaemonSet":
+		mark = o.Labels[appsv1.ControllerRevisionHashLabelKey]
+	default:
+		return nil
+	}
+	var data struct {
+		Spec struct{ Template corev1.PodTemplateSpec }
+	}
+	if json.Unmarshal(o.Data.Raw, &data) != nil {
+		return nil
+	}
+	f := revisionFacts{replicaSetFacts: replicaSetFacts{owner: ref.UID, unstamped: true}, ownedBy: ownerByMark(ref.UID, mark)}
+	f.template, f.content = templateOf(&data.Spec.Template)
+	return f
+}
+
+// revisionFacts are of a revision of a StatefulSet or a DaemonSet. ownedBy is what its
+// pods have for the one that owns them.
+type revisionFacts struct {
+	replicaSetFacts
+	ownedBy types.UID
+}
+
+func without(m map[string]string, keys []string) map[string]string {
+	m = maps.Clone(m)
+	for _, key := range keys {
+		delete(m, key)
+	}
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// templateOf identifies a pod template, and what it is but for its version
+// label, whatever the deployment controller adds to it.
+func templateOf(t *corev1.PodTemplateSpec) (template, content string) {
+	sum := func(drop ...string) string {
+		t := t.DeepCopy()
+		t.Labels = without(t.Labels, drop)
+		data, err := json.Marshal(t)
+		if err != nil {
+			panic(err) // it came out of JSON
+		}
+		hash := sha256.Sum256(data)
+		return hex.EncodeToString(hash[:8])
+	}
+	const added = appsv1.DefaultDeploymentUniqueLabelKey
+	return sum(added), sum(added, v1alpha1.VersionLabel)
 }

@@ -28,13 +28,6 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// rollback is one that no user requested.
-type rollback struct {
-	at        time.Time
-	of        types.UID
-	namespace string
-}
-
 // checkHasty is S9 of a write of the operator to a workload.
 func (w *world) checkHasty(e event, before, after *workload) (findings []finding) {
 	cause, container := causeOf(before, after)

@@ -114,3 +114,15 @@ func kindOfObject(o client.Object) string {
 		return ""
 	}
 }
+
+// HeldWrites are the figures of the holds of a workload.
+func (j *Judge) HeldWrites(namespace, name string) HoldFigures {
+	return *j.world.figuresOf(namespace, name)
+}
+
+// OperatorStarts is the end of what OperatorStops began.
+func (j *Judge) OperatorStarts(at time.Time) { j.world.operatorStarts(at) }
+
+// OperatorStops says that no replica of the operator works from a time on, until
+// OperatorStarts says that one does: then a held rollout goes on by itself.
+func (j *Judge) OperatorStops(at time.Time) { j.world.operatorStops(at) }

@@ -33,72 +33,10 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-const (
-	kindSetting = "opsconfiginfo"
-	// kindPolicy is watched in process only: the versions that upgrades start from lack it.
-	kindPolicy = "defensepolicy"
-	// silenceSetting is the setting by which pods without a verdict fail.
-	silenceSetting = "silence"
-
-	// maxOwnBytes bounds the operator's annotations of a workload, maxRequest what it sends
-	// in one request, templates aside. Both are in bytes.
-	maxOwnBytes, maxRequest = 16 << 10, 256 << 10
-	// maxRecords bounds the releases of a workload: ten that ended, the current one, and one
-	// that a rollback restores from.
-	maxRecords = 12
-	// maxHistory is how many versions the setting history keeps by default, maxFailedBatches
-	// how many failed batches of a release stay without their pods, and maxBatches how many
-	// others of a workload, beside one for each pod and release.
-	maxHistory, maxFailedBatches, maxBatches = 10, 100, 20
-	// maxWrites and maxWritesOfPod bound the operator's writes about a workload, and for each
-	// of its pods, until another writer changes the workload.
-	maxWrites, maxWritesOfPod = 32, 12
-	// maxSilence is how much later than at its deadline, and an eighth of its time, a check
-	// ends without a verdict.
-	maxSilence = time.Minute
-	// maxLeaving is how long an object may stay after it was deleted.
-	maxLeaving = 2 * time.Minute
-)
-
-// limits are what is known of settings, and of what must be bounded.
-type limits struct {
-	// own is the operator's namespace.
-	own string
-	// settings are by namespace and name. changed is when a user last changed one.
-	settings map[string]*v1alpha1.OpsConfigInfo
-	changed  time.Time
-	// keeps is the most versions that a history was to keep, history the workload of each.
-	keeps   int
-	history map[types.UID]types.UID
-	// leaving are the objects that were deleted and are not gone.
-	leaving map[types.UID]leaving
-	// writes count the operator's since another writer changed the workload.
-	writes map[types.UID]int
-	// rollbacks are those that no user requested.
-	rollbacks []rollback
-}
-
-// leaving is an object that was deleted, and when that was seen first.
-type leaving struct {
-	event
-	since time.Time
-}
-
 func newLimits() limits {
 	return limits{
 		settings: map[string]*v1alpha1.OpsConfigInfo{}, history: map[types.UID]types.UID{},
 		leaving: map[types.UID]leaving{}, writes: map[types.UID]int{},
-	}
-}
-
-// isKept reports whether an object was deleted and the operator may keep it from going.
-func isKept(o client.Object) bool {
-	switch o.(type) {
-	case *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod, *v1alpha1.OpsConfigInfo, *v1alpha1.DefensePolicy:
-		return o.GetDeletionTimestamp() != nil
-	default:
-		own := func(finalizer string) bool { return strings.Contains(finalizer, "altershield") }
-		return o.GetDeletionTimestamp() != nil && slices.ContainsFunc(o.GetFinalizers(), own)
 	}
 }
 

@@ -36,27 +36,6 @@ import (
 // same: halted is paused, and what a Deployment has no field for is an annotation, so
 // that a change of it is seen. Their revisions are judged as its ReplicaSets.
 
-const (
-	kindStatefulSet = "statefulset"
-	kindDaemonSet   = "daemonset"
-	kindRevision    = "controllerrevision"
-
-	// noPartition is the partition of a strategy that has none.
-	noPartition int32 = -1
-
-	// restAnnotation is the rest of the spec, and what of it the operator halts by as
-	// the user wants it.
-	restAnnotation = "observer/rest"
-	// heldPartition is the partition of a StatefulSet that is held, without a halt, and
-	// after a space what the annotation of the hold says, which is not as of a Deployment.
-	heldPartition = "observer/held"
-)
-
-// workloadKinds are what workloads are called in requests, with their kinds here.
-func workloadKinds() map[string]string {
-	return map[string]string{"deployments": kindDeployment, "statefulsets": kindStatefulSet, "daemonsets": kindDaemonSet}
-}
-
 // likeDeployment is the Deployment that a workload is judged as.
 func likeDeployment(meta *metav1.ObjectMeta, template *corev1.PodTemplateSpec, rest any) *appsv1.Deployment {
 	d := &appsv1.Deployment{ObjectMeta: *meta.DeepCopy(), Spec: appsv1.DeploymentSpec{Template: *template.DeepCopy(), ProgressDeadlineSeconds: ptr.To[int32](math.MaxInt32)}}
@@ -172,38 +151,6 @@ func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: 1, UpdatedReplicas: rolledOut, AvailableReplicas: rolledOut}
 	d.Status.ReadyReplicas = s.DesiredNumberScheduled // wantedPods
 	return d
-}
-
-// revisionFacts are of a revision of a StatefulSet or a DaemonSet. ownedBy is what its
-// pods have for the one that owns them.
-type revisionFacts struct {
-	replicaSetFacts
-	ownedBy types.UID
-}
-
-// factsOfRevision are nil of what is no such revision: the history of the operator.
-func factsOfRevision(o *appsv1.ControllerRevision) any {
-	ref := metav1.GetControllerOf(o)
-	if ref == nil || o.Labels[v1alpha1.HistoryOfLabel] != "" {
-		return nil
-	}
-	mark := o.Name
-	switch ref.Kind {
-	case "StatefulSet":
-	case "DaemonSet":
-		mark = o.Labels[appsv1.ControllerRevisionHashLabelKey]
-	default:
-		return nil
-	}
-	var data struct {
-		Spec struct{ Template corev1.PodTemplateSpec }
-	}
-	if json.Unmarshal(o.Data.Raw, &data) != nil {
-		return nil
-	}
-	f := revisionFacts{replicaSetFacts: replicaSetFacts{owner: ref.UID, unstamped: true}, ownedBy: ownerByMark(ref.UID, mark)}
-	f.template, f.content = templateOf(&data.Spec.Template)
-	return f
 }
 
 // ownerByMark stands for the revision that a pod of a workload is of.

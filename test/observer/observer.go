@@ -474,3 +474,25 @@ func (h *history) Pop() any {
 	*h = (*h)[:len(*h)-1]
 	return last
 }
+
+// HeldWrites are the figures of the holds of a workload. Call it after Settle.
+func (o *Observer) HeldWrites(namespace, name string) HoldFigures {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return *o.world.figuresOf(namespace, name)
+}
+
+// OperatorStarts is the end of what OperatorStops began.
+func (o *Observer) OperatorStarts() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.world.operatorStarts(time.Now())
+}
+
+// OperatorStops says that no replica of the operator works from now on, until
+// OperatorStarts says that one does: then a held rollout goes on by itself.
+func (o *Observer) OperatorStops() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.world.operatorStops(time.Now())
+}

@@ -34,15 +34,6 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-const (
-	kindNamespace  = "namespace"
-	kindDeployment = "deployment"
-	kindReplicaSet = "replicaset"
-	kindPod        = "pod"
-	kindRelease    = "changeworkload"
-	kindBatch      = "changepod"
-)
-
 // errLost means that a watch could not be resumed where it ended.
 var errLost = errors.New("the API server does not have the versions from where the watch ended")
 

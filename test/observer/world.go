@@ -26,125 +26,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
-
-const (
-	// propagation is how long others may take to see a change of enrolment: the
-	// API server for its webhooks, the operator for its decisions.
-	propagation = 5 * time.Second
-	// sight is how long a pod must have been finished for the operator to have
-	// to know it. Times in objects are in seconds.
-	sight = 5 * time.Second
-)
-
-// event is a version of an object.
-type event struct {
-	kind            string
-	rv              uint64
-	seen            time.Time
-	uid             types.UID
-	namespace, name string
-	// deleted: this was the end of the object.
-	deleted bool
-	// listed: the object was found, what it was before is not known.
-	listed bool
-	// leaving: it was deleted, and the operator may keep it from going.
-	leaving bool
-	// object is nil when it is deleted, else what factsOf kept.
-	object any
-}
-
-// newEvent returns what is kept of a version of an object.
-func newEvent(kind string, rv uint64, seen time.Time, o client.Object, deleted, listed bool) event {
-	e := event{kind: kind, rv: rv, seen: seen, uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), deleted: deleted, listed: listed}
-	if !deleted {
-		e.leaving, e.object = isKept(o), factsOf(o)
-	}
-	return e
-}
-
-// world is the state of the cluster at one resource version. Versions are
-// applied to it in their order; what it finds depends on nothing else.
-type world struct {
-	namespaces  map[string]*namespace
-	deployments map[types.UID]*workload
-	replicaSets map[types.UID]replicaSetFacts
-	// revisions are what pods of a revision have for their owner, by its UID.
-	revisions map[types.UID]types.UID
-	pods      map[types.UID]*pod
-	releases  map[types.UID]*release
-	batches   map[types.UID]*batch
-	// owned are the batches of each release.
-	owned map[types.UID]map[types.UID]*batch
-	// uids find objects by kind, namespace and name.
-	uids map[string]types.UID
-	// delivered are the verdicts that were ever in etcd; on batches, those that
-	// were stored on a batch.
-	delivered map[check]string
-	onBatches map[check]string
-	holds     holds
-	limits    limits
-}
-
-type namespace struct {
-	enrolled bool
-	// ever: it was enrolled at some time.
-	ever    bool
-	changed time.Time
-}
-
-type workload struct {
-	*appsv1.Deployment
-	template string
-	// contents are the templates its versions were recorded with.
-	contents map[string]string
-	// out is since when it is opted out; zero while it is not.
-	out time.Time
-	// tookBack counts the writes that took the block back since it left; back is when it
-	// was opted in again.
-	tookBack int
-	back     time.Time
-}
-
-type pod struct {
-	podFacts
-	namespace, name string
-	holdFacts
-}
-
-type release struct {
-	*v1alpha1.ChangeWorkload
-	owner types.UID
-	// partial: its history began before the observer saw it.
-	partial bool
-	// since is when the attempt began or, later, when it was last not Suspend
-	// any more; entered is when it became Suspend.
-	since, entered uint64
-	// failing: a verdict fails it. lastFailing and lastClean are when one last
-	// did, and did not.
-	failing                bool
-	lastFailing, lastClean uint64
-	// left counts the status writes after its workload left the defense.
-	left int
-}
-
-type batch struct {
-	*v1alpha1.ChangePod
-	owner types.UID
-	// applied are the failures that were put into the results.
-	applied []string
-	failed  bool
-}
-
-// check is one check of one node of an order; the node is empty for the order's
-// own.
-type check struct {
-	order, node string
-	stage       v1alpha1.CheckStage
-}
 
 func newWorld() *world {
 	return &world{
@@ -636,15 +520,4 @@ func (w *world) rememberVerdict(order string, v *v1alpha1.CheckVerdict, stage v1
 			memory[key] = v.Delivered
 		}
 	}
-}
-
-// leftSince says that a workload is not defended, and since when.
-func (w *world) leftSince(d *workload) (why string, since time.Time) {
-	if !d.out.IsZero() {
-		why, since = "was opted out", d.out
-	}
-	if ns := w.namespaces[d.Namespace]; ns != nil && !ns.enrolled && (since.IsZero() || ns.changed.Before(since)) {
-		why, since = "left with its namespace", ns.changed
-	}
-	return why, since
 }

@@ -17,21 +17,15 @@ limitations under the License.
 package observer
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
-
-// eventsResource is exempt from where the operator may not write: an event tells of
-// what was done before.
-const eventsResource = "events"
 
 // business are the writes the operator has any reason to make about workloads, and
 // about settings of their namespaces.
@@ -183,38 +177,6 @@ func (w *world) checkLeft(r *Request) *finding {
 	}
 	f := found(OnlyManaged, "deployment %s %s at %s", d.Name, why, since.UTC().Format("15:04:05.000"))
 	return &f
-}
-
-// workloadOf is the Deployment a request is about, and its release where it is
-// about one; nil where that is not known, or gone.
-func (w *world) workloadOf(r *Request) (*workload, *release) {
-	var owner types.UID
-	var of *release
-	find := func(kind string) types.UID { return w.uids[kind+"/"+r.Namespace+"/"+r.Name] }
-	switch r.Resource {
-	case "deployments", "statefulsets", "daemonsets":
-		owner = find(workloadKinds()[r.Resource])
-	case "pods":
-		if p := w.pods[find(kindPod)]; p != nil {
-			owner = w.replicaSets[p.owner].owner
-		}
-	case "changeworkloads":
-		if of = w.releases[find(kindRelease)]; of != nil {
-			owner = of.owner
-		}
-	case "changepods":
-		if b := w.batches[find(kindBatch)]; b != nil {
-			if of = w.releases[b.owner]; of != nil {
-				owner = of.owner
-			}
-		}
-	default:
-		var sent struct{ Metadata metav1.ObjectMeta }
-		if json.Unmarshal(r.body, &sent) == nil {
-			owner = cmp.Or(ownerOf(&sent.Metadata), types.UID(sent.Metadata.Labels[v1alpha1.HistoryOfLabel]))
-		}
-	}
-	return w.deployments[owner], of
 }
 
 // stamped says that the pod a request is about has its version from its template.

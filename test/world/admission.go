@@ -28,31 +28,21 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
-	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
-
-// hook is a webhook, as its configuration says.
-type hook struct{ name, path string }
-
-// hooks are the webhooks of one kind of workload.
-type hooks struct{ mutate, block, quarantine, policy hook }
 
 // hooksOf finds the webhooks that are asked about a resource.
 func hooksOf(kinds *workload.Registry, resource schema.GroupResource) (found hooks) {
@@ -82,22 +72,6 @@ func hooksOf(kinds *workload.Registry, resource schema.GroupResource) (found hoo
 		}
 	}
 	return found
-}
-
-// templateIn is the pod template of a workload; nil of all else.
-func templateIn(o client.Object) *corev1.PodTemplateSpec {
-	switch o := o.(type) {
-	case *appsv1.Deployment:
-		return &o.Spec.Template
-	case *appsv1.StatefulSet:
-		return &o.Spec.Template
-	case *appsv1.DaemonSet:
-		return &o.Spec.Template
-	case *workloadtest.FleetObject:
-		return &o.Spec.Crew
-	default:
-		return nil
-	}
 }
 
 // admission has a write of a workload go through the webhooks of a process
@@ -261,30 +235,4 @@ func (w *World) denied(webhook string, r *admissionv1.AdmissionResponse) error {
 		status.Message = fmt.Sprintf("admission webhook %q denied the request: %s", webhook, r.Result.Message)
 	}
 	return &apierrors.StatusError{ErrStatus: status}
-}
-
-// setDefaults sets what an API server does and something here reads.
-func setDefaults(d *appsv1.Deployment) {
-	if d.Spec.Replicas == nil {
-		one := int32(1)
-		d.Spec.Replicas = &one
-	}
-	if d.Spec.Strategy.Type == "" {
-		d.Spec.Strategy.Type = appsv1.RollingUpdateDeploymentStrategyType
-	}
-	if d.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType && d.Spec.Strategy.RollingUpdate == nil {
-		surge, unavailable := intstr.FromString("25%"), intstr.FromString("25%")
-		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable}
-	}
-	if d.Spec.ProgressDeadlineSeconds == nil {
-		deadline := int32(600)
-		d.Spec.ProgressDeadlineSeconds = &deadline
-	}
-	if d.Spec.RevisionHistoryLimit == nil {
-		limit := int32(10)
-		d.Spec.RevisionHistoryLimit = &limit
-	}
-	if d.Spec.Template.Spec.RestartPolicy == "" {
-		d.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyAlways
-	}
 }

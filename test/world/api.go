@@ -25,7 +25,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -39,14 +38,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/controllers"
@@ -116,33 +111,6 @@ type api struct {
 	violations       []observer.Violation
 	// admit is admission of workloads; before is nil where there is none yet.
 	admit func(ctx context.Context, before, after client.Object, fieldManager string) (client.Object, error)
-}
-
-func newAPI() *api {
-	a := &api{objects: map[key]client.Object{}, kinds: map[string]map[key]client.Object{}, owned: map[types.UID]map[key]client.Object{}, creates: map[string]int{}, deletes: map[string]int{}, judge: observer.NewJudge(OperatorNamespace)}
-	store := fake.NewClientBuilder().
-		WithScheme(scheme).
-		WithRESTMapper(mapper).
-		// Without managed fields, which nothing here reads and which take most of the time.
-		WithObjectTracker(clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())).
-		WithGlobalResourceVersionCounter().
-		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}, &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &workloadtest.FleetObject{}).
-		// What an API server selects events by.
-		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string {
-			return []string{string(o.(*corev1.Event).InvolvedObject.UID)} //nolint:errcheck // the kind says so
-		}).
-		WithIndex(&corev1.Event{}, "type", func(o client.Object) []string {
-			return []string{o.(*corev1.Event).Type} //nolint:errcheck // the kind says so
-		}).
-		WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string {
-			return []string{o.(*corev1.Event).Reason} //nolint:errcheck // the kind says so
-		}).
-		Build()
-	a.client = interceptor.NewClient(store, interceptor.Funcs{
-		Create: a.create, Update: a.update, Patch: a.patch, Delete: a.delete,
-		SubResourceCreate: a.evict, SubResourceUpdate: a.updateStatus, SubResourcePatch: a.patchStatus,
-	})
-	return a
 }
 
 // typed is a copy of an object as its Go type.
@@ -692,11 +660,23 @@ func among[T client.Object](objects map[key]client.Object, namespace string) []T
 	return found
 }
 
-// numberOf reads a number an object has as text; 0 when there is none.
-func numberOf(text string) int64 {
-	n, err := strconv.ParseInt(text, 10, 64)
+// must is for writes that nobody stands in the way of.
+func must(err error) {
 	if err != nil {
-		return 0
+		panic(fmt.Sprintf("the cluster: %v", err))
 	}
-	return n
 }
+
+// history is all versions of all objects in their order, or the newest of them.
+// Positions in it count from the first version that there ever was.
+type history struct {
+	changes []change
+	// forgotten is how many there were before those, base what they came to.
+	forgotten int
+	base      map[key]client.Object
+}
+
+func (h *history) add(c change) { h.changes = append(h.changes, c) }
+
+// end is the position of what comes next.
+func (h *history) end() int { return h.forgotten + len(h.changes) }

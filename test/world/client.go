@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,42 +31,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
-
-// FaultKind is what goes wrong.
-type FaultKind string
-
-// What goes wrong at a write or, where said, at a call to AlterShield Server.
-const (
-	// NoFault: nothing does.
-	NoFault FaultKind = ""
-	// DiesBefore: the process dies, and the write is not carried out.
-	DiesBefore FaultKind = "dies before"
-	// DiesAfter: the process dies, and the write was carried out. Also at a call.
-	DiesAfter FaultKind = "dies after"
-	// AnswerLost: the write is carried out, and its answer does not arrive. Also at
-	// a call.
-	AnswerLost FaultKind = "the answer is lost of"
-	// Repeated: the write is carried out twice, and the second answer counts.
-	Repeated FaultKind = "repeated is"
-	// Fails500 and the others: the write is not carried out, with that answer.
-	Fails500 FaultKind = "500 to"
-	Fails429 FaultKind = "429 to"
-	Fails504 FaultKind = "504 to"
-	// Conflicts: somebody else was faster.
-	Conflicts FaultKind = "409 to"
-	// Forbids and Rejects: a policy of somebody else refuses the write, once.
-	Forbids FaultKind = "403 to"
-	Rejects FaultKind = "422 to"
-)
-
-// Fault is what goes wrong, once.
-type Fault struct {
-	Kind FaultKind
-	// At is the number of the write, from 1.
-	At int
-	// OfCalls: it counts the calls to AlterShield Server.
-	OfCalls bool
-}
 
 func (f Fault) String() string {
 	what := "write"
@@ -164,33 +129,6 @@ func (p *Process) patchStatus(ctx context.Context, c client.Client, _ string, o 
 	})
 }
 
-// write counts a write of the operator, and makes it.
-func (p *Process) write(ctx context.Context, verb string, o client.Object, carryOut func(context.Context, client.Object) error) error {
-	defer p.hearDate()
-	if err := p.enter(ctx, true); err != nil {
-		return err
-	}
-	w := p.world
-	name := fmt.Sprintf("%s %s %s", verb, kindOf(o), o.GetName())
-	w.written[verb+" "+kindOf(o)]++
-	if !w.forgets {
-		w.writes = append(w.writes, name)
-	}
-	kind := NoFault
-	if w.fault.Kind != NoFault && !w.fault.OfCalls && len(w.writes) == w.fault.At {
-		kind = w.fault.Kind
-		w.hit = name
-	}
-	w.did("the operator writes: %s", name)
-	w.note("[%d] write %d: %s %s", p.number, len(w.writes), name, kind)
-	ctx = as(ctx, writer{user: Operator, operator: true})
-	do := func() error { return p.carryOut(ctx, o, name, kind, carryOut) }
-	if w.broken != nil {
-		return w.broken(name, do)
-	}
-	return do()
-}
-
 // carryOut makes a write, or what a fault makes of it.
 func (p *Process) carryOut(ctx context.Context, o client.Object, name string, kind FaultKind, carryOut func(context.Context, client.Object) error) error {
 	w := p.world
@@ -276,3 +214,33 @@ func refusal(kind FaultKind, resource schema.GroupResource, name string) error {
 		return nil
 	}
 }
+
+// write counts a write of the operator, and makes it.
+func (p *Process) write(ctx context.Context, verb string, o client.Object, carryOut func(context.Context, client.Object) error) error {
+	defer p.hearDate()
+	if err := p.enter(ctx, true); err != nil {
+		return err
+	}
+	w := p.world
+	name := fmt.Sprintf("%s %s %s", verb, kindOf(o), o.GetName())
+	w.written[verb+" "+kindOf(o)]++
+	if !w.forgets {
+		w.writes = append(w.writes, name)
+	}
+	kind := NoFault
+	if w.fault.Kind != NoFault && !w.fault.OfCalls && len(w.writes) == w.fault.At {
+		kind = w.fault.Kind
+		w.hit = name
+	}
+	w.did("the operator writes: %s", name)
+	w.note("[%d] write %d: %s %s", p.number, len(w.writes), name, kind)
+	ctx = as(ctx, writer{user: Operator, operator: true})
+	do := func() error { return p.carryOut(ctx, o, name, kind, carryOut) }
+	if w.broken != nil {
+		return w.broken(name, do)
+	}
+	return do()
+}
+
+// hearDate is what an answer of the API server says of the time.
+func (p *Process) hearDate() { p.clock.Learn(time.Now().UTC().Format(http.TimeFormat)) }

@@ -33,8 +33,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 )
 
 // How pods behave, by the prefix of their image.
@@ -57,38 +55,6 @@ const (
 	hashLabel          = appsv1.DefaultDeploymentUniqueLabelKey
 )
 
-// cluster is a model of what else runs: the deployment controller, the kubelets
-// and garbage collection. It does what they do as far as the operator can tell,
-// in the order of names.
-type cluster struct {
-	api *api
-	// seen is the last entry of the history it acted on; next when it has to act
-	// although nothing changed.
-	seen int
-	next time.Time
-	pods int
-	// collected is when garbage collection last removed something.
-	collected time.Time
-	// progress is when a rollout last came on.
-	progress map[types.UID]time.Time
-	// kubelets are there where the world has nodes. Else every pod starts at once, or
-	// does what its image is called.
-	kubelets *kubelets
-	// told are the states of pods that a story chose, which stay as they are.
-	told map[types.UID]corev1.PodStatus
-	// bounded: there are no more pods than quota.
-	bounded bool
-	quota   int
-}
-
-func newCluster(a *api, o Options) *cluster {
-	c := &cluster{api: a, progress: map[types.UID]time.Time{}}
-	if o.Nodes > 0 {
-		c.kubelets = newKubelets(o)
-	}
-	return c
-}
-
 // due is when it has to act although nothing changed; zero when never.
 func (c *cluster) due() time.Time { return c.next }
 
@@ -98,46 +64,8 @@ func (c *cluster) at(t time.Time) {
 	}
 }
 
-// step acts on what has changed; false when there is nothing to do.
-func (c *cluster) step() bool {
-	now := time.Now()
-	if c.seen == c.api.history.end() && (c.next.IsZero() || now.Before(c.next)) {
-		return false
-	}
-	before := c.api.history.end()
-	c.seen, c.next = before, time.Time{}
-	c.collect()
-	c.runPods(list[*corev1.Pod](c.api, "Pod", ""))
-	for _, d := range list[*appsv1.Deployment](c.api, "Deployment", "") {
-		c.roll(d)
-	}
-	for _, rs := range list[*appsv1.ReplicaSet](c.api, "ReplicaSet", "") {
-		c.replicate(rs)
-	}
-	for _, d := range list[*appsv1.Deployment](c.api, "Deployment", "") {
-		c.writeStatus(d)
-	}
-	for _, s := range list[*appsv1.StatefulSet](c.api, "StatefulSet", "") {
-		c.runSet(s)
-	}
-	for _, d := range list[*appsv1.DaemonSet](c.api, "DaemonSet", "") {
-		c.runDaemon(d)
-	}
-	for _, f := range list[*workloadtest.FleetObject](c.api, "Fleet", "") {
-		c.sail(f)
-	}
-	return c.api.history.end() != before
-}
-
 func (c *cluster) ctx() context.Context {
 	return as(context.Background(), writer{user: "system:serviceaccount:kube-system:deployment-controller"})
-}
-
-// must is for writes that nobody stands in the way of.
-func must(err error) {
-	if err != nil {
-		panic(fmt.Sprintf("the cluster: %v", err))
-	}
 }
 
 // collect removes what lost its owner.
@@ -166,19 +94,6 @@ func (c *cluster) collect() {
 	})
 	for _, o := range lost {
 		must(c.api.client.Delete(c.ctx(), asObject(o.DeepCopyObject())))
-	}
-}
-
-func (c *cluster) runPods(pods []*corev1.Pod) {
-	if c.kubelets != nil {
-		c.kubelets.forget(pods)
-	}
-	for _, pod := range pods {
-		if c.kubelets != nil {
-			c.kubelets.run(c, pod)
-		} else {
-			c.runPod(pod)
-		}
 	}
 }
 
@@ -413,91 +328,4 @@ func (c *cluster) available(rs *appsv1.ReplicaSet) (n int32) {
 		}
 	}
 	return n
-}
-
-// replicate is the ReplicaSet controller.
-func (c *cluster) replicate(rs *appsv1.ReplicaSet) {
-	pods := c.podsOf(rs)
-	why := ""
-	for missing := int(*rs.Spec.Replicas) - len(pods); missing > 0; missing-- {
-		if why = c.refusal(rs.Namespace); why != "" {
-			break
-		}
-		c.pods++
-		yes := true
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: rs.Namespace, Name: fmt.Sprintf("%s-%05d", rs.Name, c.pods), Labels: maps.Clone(rs.Spec.Template.Labels), Annotations: maps.Clone(rs.Spec.Template.Annotations),
-				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: rs.Name, UID: rs.UID, Controller: &yes}},
-			},
-			Spec: *rs.Spec.Template.Spec.DeepCopy(),
-		}
-		must(c.api.client.Create(c.ctx(), pod))
-		c.at(time.Now().Add(startTakes))
-	}
-	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		_, readyA := readySince(a)
-		_, readyB := readySince(b)
-		switch {
-		case readyA == readyB:
-			return strings.Compare(b.Name, a.Name) // the newest go first
-		case readyB:
-			return -1
-		default:
-			return 1
-		}
-	})
-	for i := 0; i < len(pods)-int(*rs.Spec.Replicas); i++ {
-		must(c.api.client.Delete(c.ctx(), pods[i].DeepCopy()))
-	}
-	rs, ok := c.api.objects[keyOf(rs)].(*appsv1.ReplicaSet)
-	if !ok {
-		return
-	}
-	next := rs.DeepCopy()
-	next.Status = appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation, AvailableReplicas: c.available(rs), Conditions: refused(rs.Status.Conditions, why)}
-	for _, pod := range c.podsOf(rs) {
-		next.Status.Replicas++
-		if _, ready := readySince(pod); ready {
-			next.Status.ReadyReplicas++
-		}
-	}
-	if !equality.Semantic.DeepEqual(rs.Status, next.Status) {
-		must(c.api.client.Status().Update(c.ctx(), next))
-	}
-}
-
-// writeStatus writes the status of a Deployment.
-func (c *cluster) writeStatus(d *appsv1.Deployment) {
-	next := d.DeepCopy()
-	s := appsv1.DeploymentStatus{ObservedGeneration: d.Generation}
-	for _, rs := range c.owned(d) {
-		s.Replicas += rs.Status.Replicas
-		s.ReadyReplicas += rs.Status.ReadyReplicas
-		s.AvailableReplicas += rs.Status.AvailableReplicas
-		if equality.Semantic.DeepEqual(templateOf(&rs.Spec.Template), templateOf(&d.Spec.Template)) {
-			s.UpdatedReplicas += rs.Status.Replicas
-		}
-	}
-	s.UnavailableReplicas = max(0, s.Replicas-s.AvailableReplicas)
-	before := d.Status
-	before.Conditions = nil
-	if !equality.Semantic.DeepEqual(before, s) {
-		c.progress[d.UID] = time.Now()
-	}
-	if complete := s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas; !complete && !d.Spec.Paused {
-		stuck := c.progress[d.UID].Add(time.Duration(*d.Spec.ProgressDeadlineSeconds) * time.Second)
-		if time.Now().Before(stuck) {
-			c.at(stuck)
-		} else {
-			s.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", Message: "the rollout does not come on"}}
-		}
-	}
-	if c.kubelets != nil {
-		s.Conditions = append(s.Conditions, available(d, s.AvailableReplicas))
-	}
-	next.Status = s
-	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
-		must(c.api.client.Status().Update(c.ctx(), next))
-	}
 }

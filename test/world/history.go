@@ -18,20 +18,6 @@ package world
 
 import "sigs.k8s.io/controller-runtime/pkg/client"
 
-// history is all versions of all objects in their order, or the newest of them.
-// Positions in it count from the first version that there ever was.
-type history struct {
-	changes []change
-	// forgotten is how many there were before those, base what they came to.
-	forgotten int
-	base      map[key]client.Object
-}
-
-// end is the position of what comes next.
-func (h *history) end() int { return h.forgotten + len(h.changes) }
-
-func (h *history) add(c change) { h.changes = append(h.changes, c) }
-
 func (h *history) at(position int) change { return h.changes[position-h.forgotten] }
 
 func (h *history) from(position int) []change { return h.changes[position-h.forgotten:] }

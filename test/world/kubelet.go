@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -29,22 +30,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-// Image is what becomes of the pods of an image, on the nodes of a world that has
-// some. The zero value is on every node, is ready at once and runs for ever.
-type Image struct {
-	// Missing: no registry has it.
-	Missing bool
-	// Pull is how long a node takes to pull it; zero where every node has it.
-	Pull time.Duration
-	// Ready is how long a container of it runs before it is ready.
-	Ready time.Duration
-	// Straggler is how long that takes in the first pod that is made of it.
-	Straggler time.Duration
-	// Ends is how long it runs, for ever when it is zero: as an init container it has
-	// done its work then; else it crashes, each time it is started.
-	Ends time.Duration
-}
 
 // What the parts of a cluster take, or wait for, where nobody changed it.
 const (
@@ -64,58 +49,6 @@ const (
 	notReadyAfter = 40 * time.Second
 	evictedAfter  = notReadyAfter + 5*time.Minute
 )
-
-// kubelets are nodes, with the scheduler, and what the kubelets make of pods.
-type kubelets struct {
-	images map[string]Image
-	nodes  []*node
-	// room is for how many pods there is on a node; no limit when it is 0.
-	room int
-	// registryGone: no image can be pulled.
-	registryGone bool
-	lives        map[types.UID]*life
-	// made counts pods by image.
-	made map[string]int
-}
-
-type node struct {
-	name string
-	// down is since when it is.
-	down time.Time
-	// cutOff: it reaches no registry.
-	cutOff bool
-	has    map[string]bool
-}
-
-// life is what a kubelet knows of a pod.
-type life struct {
-	node            *node
-	scheduled, seen time.Time
-	// init and main are its containers, one after the other; most have no init.
-	init, main *container
-	// lost: its node is not heard of.
-	lost bool
-}
-
-// container is one of a pod, and what it does.
-type container struct {
-	name, image string
-	is          Image
-	init        bool
-	doing       doing
-	// next is when it does something else.
-	next time.Time
-	// tries are the failed pulls, until is how long the next one waits.
-	tries int
-	until time.Time
-	// started and ended are of its last run, backOffs how often it was backed off.
-	started, ended time.Time
-	restarts       int32
-	backOffs       int
-	last           *corev1.ContainerStateTerminated
-}
-
-type doing int
 
 const (
 	waiting doing = iota
@@ -419,9 +352,6 @@ func (l *life) status(before *corev1.PodStatus, now time.Time) corev1.PodStatus 
 	return s
 }
 
-// stamp is a time as an API server keeps it.
-func stamp(at time.Time) metav1.Time { return metav1.NewTime(at).Rfc3339Copy() }
-
 // forget drops what is known of pods that are gone.
 func (k *kubelets) forget(pods []*corev1.Pod) {
 	there := map[types.UID]bool{}
@@ -498,18 +428,6 @@ func (c *cluster) refusal(namespace string) string {
 	return ""
 }
 
-// refused is the condition of a ReplicaSet whose pods are refused.
-func refused(before []appsv1.ReplicaSetCondition, why string) []appsv1.ReplicaSetCondition {
-	if why == "" {
-		return nil
-	}
-	if len(before) > 0 {
-		return before
-	}
-	return []appsv1.ReplicaSetCondition{{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
-		Message: why, LastTransitionTime: stamp(time.Now())}}
-}
-
 // available is the condition of a Deployment that says whether enough of its pods
 // are.
 func available(d *appsv1.Deployment, n int32) appsv1.DeploymentCondition {
@@ -527,4 +445,91 @@ func available(d *appsv1.Deployment, n int32) appsv1.DeploymentCondition {
 		}
 	}
 	return c
+}
+
+// replicate is the ReplicaSet controller.
+func (c *cluster) replicate(rs *appsv1.ReplicaSet) {
+	pods := c.podsOf(rs)
+	why := ""
+	for missing := int(*rs.Spec.Replicas) - len(pods); missing > 0; missing-- {
+		if why = c.refusal(rs.Namespace); why != "" {
+			break
+		}
+		c.pods++
+		yes := true
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: rs.Namespace, Name: fmt.Sprintf("%s-%05d", rs.Name, c.pods), Labels: maps.Clone(rs.Spec.Template.Labels), Annotations: maps.Clone(rs.Spec.Template.Annotations),
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: rs.Name, UID: rs.UID, Controller: &yes}},
+			},
+			Spec: *rs.Spec.Template.Spec.DeepCopy(),
+		}
+		must(c.api.client.Create(c.ctx(), pod))
+		c.at(time.Now().Add(startTakes))
+	}
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		_, readyA := readySince(a)
+		_, readyB := readySince(b)
+		switch {
+		case readyA == readyB:
+			return strings.Compare(b.Name, a.Name) // the newest go first
+		case readyB:
+			return -1
+		default:
+			return 1
+		}
+	})
+	for i := 0; i < len(pods)-int(*rs.Spec.Replicas); i++ {
+		must(c.api.client.Delete(c.ctx(), pods[i].DeepCopy()))
+	}
+	rs, ok := c.api.objects[keyOf(rs)].(*appsv1.ReplicaSet)
+	if !ok {
+		return
+	}
+	next := rs.DeepCopy()
+	next.Status = appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation, AvailableReplicas: c.available(rs), Conditions: refused(rs.Status.Conditions, why)}
+	for _, pod := range c.podsOf(rs) {
+		next.Status.Replicas++
+		if _, ready := readySince(pod); ready {
+			next.Status.ReadyReplicas++
+		}
+	}
+	if !equality.Semantic.DeepEqual(rs.Status, next.Status) {
+		must(c.api.client.Status().Update(c.ctx(), next))
+	}
+}
+
+// writeStatus writes the status of a Deployment.
+func (c *cluster) writeStatus(d *appsv1.Deployment) {
+	next := d.DeepCopy()
+	s := appsv1.DeploymentStatus{ObservedGeneration: d.Generation}
+	for _, rs := range c.owned(d) {
+		s.Replicas += rs.Status.Replicas
+		s.ReadyReplicas += rs.Status.ReadyReplicas
+		s.AvailableReplicas += rs.Status.AvailableReplicas
+		if equality.Semantic.DeepEqual(templateOf(&rs.Spec.Template), templateOf(&d.Spec.Template)) {
+			s.UpdatedReplicas += rs.Status.Replicas
+		}
+	}
+	s.UnavailableReplicas = max(0, s.Replicas-s.AvailableReplicas)
+	before := d.Status
+	before.Conditions = nil
+	if !equality.Semantic.DeepEqual(before, s) {
+		c.progress[d.UID] = time.Now()
+	}
+	if complete := s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas; !complete && !d.Spec.Paused {
+		stuck := c.progress[d.UID].Add(time.Duration(*d.Spec.ProgressDeadlineSeconds) * time.Second)
+		if time.Now().Before(stuck) {
+			c.at(stuck)
+		} else {
+			s.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", Message: "the rollout does not come on"}}
+		}
+	}
+	if c.kubelets != nil {
+		s.Conditions = append(s.Conditions, available(d, s.AvailableReplicas))
+	}
+	next.Status = s
+	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
+		must(c.api.client.Status().Update(c.ctx(), next))
+	}
 }

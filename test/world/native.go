@@ -24,7 +24,6 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -32,56 +31,12 @@ import (
 	extensionsv1beta1 "k8s.io/api/extensions/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // The controllers of StatefulSets and DaemonSets.
 
 const markLabel = appsv1.ControllerRevisionHashLabelKey
-
-// setNativeDefaults is what the API server puts into StatefulSets and DaemonSets.
-func setNativeDefaults(o client.Object) {
-	switch o := o.(type) {
-	case *appsv1.StatefulSet:
-		s := &o.Spec
-		s.Replicas, s.RevisionHistoryLimit = cmp.Or(s.Replicas, ptr.To[int32](1)), cmp.Or(s.RevisionHistoryLimit, ptr.To[int32](10))
-		s.PodManagementPolicy = cmp.Or(s.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
-		if s.UpdateStrategy.Type == "" {
-			s.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
-			s.UpdateStrategy.RollingUpdate = cmp.Or(s.UpdateStrategy.RollingUpdate, &appsv1.RollingUpdateStatefulSetStrategy{})
-		}
-		if r := s.UpdateStrategy.RollingUpdate; r != nil && s.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
-			r.Partition = cmp.Or(r.Partition, ptr.To[int32](0))
-		}
-	case *appsv1.DaemonSet:
-		s := &o.Spec
-		s.RevisionHistoryLimit = cmp.Or(s.RevisionHistoryLimit, ptr.To[int32](10))
-		s.UpdateStrategy.Type = cmp.Or(s.UpdateStrategy.Type, appsv1.RollingUpdateDaemonSetStrategyType)
-		if s.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
-			r := cmp.Or(s.UpdateStrategy.RollingUpdate, &appsv1.RollingUpdateDaemonSet{})
-			r.MaxUnavailable, r.MaxSurge = cmp.Or(r.MaxUnavailable, ptr.To(intstr.FromInt32(1))), cmp.Or(r.MaxSurge, ptr.To(intstr.FromInt32(0)))
-			s.UpdateStrategy.RollingUpdate = r
-		}
-	}
-}
-
-// numberTemplate counts the templates of a DaemonSet, as the API server does.
-func numberTemplate(before, after client.Object) {
-	next, ok := after.(*appsv1.DaemonSet)
-	if !ok {
-		return
-	}
-	number := int64(1)
-	if was, ok := before.(*appsv1.DaemonSet); ok {
-		number = numberOf(was.Annotations[appsv1.DeprecatedTemplateGeneration])
-		if !equality.Semantic.DeepEqual(was.Spec.Template, next.Spec.Template) {
-			number++
-		}
-	}
-	metav1.SetMetaDataAnnotation(&next.ObjectMeta, appsv1.DeprecatedTemplateGeneration, strconv.FormatInt(number, 10))
-}
 
 // revisionsOf are the revisions of a workload, the oldest first, without those of the
 // operator.

@@ -22,12 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Alive waits for a process that runs: what users do is seen by admission.
-func (w *World) Alive() *Process {
-	w.Until("a process runs", func() bool { return len(w.alive()) > 0 })
-	return w.alive()[0]
-}
-
 // Running reports whether a process runs.
 func (w *World) Running() bool { return len(w.alive()) > 0 }
 

@@ -17,13 +17,14 @@ limitations under the License.
 package world
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing/synctest"
 	"time"
 
@@ -49,36 +50,6 @@ import (
 	"github.com/traas-stack/altershield-operator/test/observer"
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
-
-// Process is one manager of the operator.
-type Process struct {
-	world  *World
-	number int
-	cache  *processCache
-	client client.Client
-	live   client.Reader
-	// lag is how far the cache is behind, by kind.
-	lag map[string]time.Duration
-
-	ctx    context.Context
-	cancel context.CancelFunc
-	// dead is guarded by the world's lock.
-	dead bool
-	died time.Time
-	// running are its goroutines.
-	running   sync.WaitGroup
-	runnables []manager.Runnable
-	webhooks  map[string]http.Handler
-	callbacks *routers.Server
-	clock     *servertime.Clock
-	// recorded are its events, guarded by the world's lock.
-	recorded map[eventKey]recorded
-
-	queuesMu sync.Mutex
-	// showing: the handlers see a change; asked hands over what they asked for.
-	showing bool
-	asked   []func()
-}
 
 // newProcess starts a manager. Only the scheduler may.
 func (w *World) newProcess(number int, lag map[string]time.Duration) *Process {
@@ -116,9 +87,6 @@ type machineClock struct{ ahead time.Duration }
 
 func (c machineClock) Now() time.Time                  { return time.Now().Add(c.ahead) }
 func (c machineClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
-
-// hearDate is what an answer of the API server says of the time.
-func (p *Process) hearDate() { p.clock.Learn(time.Now().UTC().Format(http.TimeFormat)) }
 
 // setUp is what main does, but for what belongs to a machine: sockets, files,
 // certificates and the lease.
@@ -249,10 +217,6 @@ type eventRecorder struct {
 	process *Process
 }
 
-// eventKey is of the events that client-go makes one series of. The series is a patch, which the role of the
-// operator forbids, and it keeps the message of the first event only.
-type eventKey struct{ regarding, related, eventType, reason, action string }
-
 // seriesWindow is how long client-go remembers an event.
 const seriesWindow = 6 * time.Minute
 
@@ -278,12 +242,6 @@ func (r *eventRecorder) Eventf(regarding, related runtime.Object, eventType, rea
 	}
 	r.process.recorded[key] = recorded{message, time.Now()}
 	w.events = append(w.events, Event{Name: name, Reason: reason, Message: message})
-}
-
-// recorded is an event that client-go remembers.
-type recorded struct {
-	message string
-	at      time.Time
 }
 
 // versionOf identifies a version of an object as the reference to it in an event does.
@@ -350,3 +308,71 @@ func (s *logSink) name() string {
 	}
 	return strings.Join(parts, " ")
 }
+
+// Call sends a request of a user to the callback address of a process, signed.
+func (w *World) Call(method, path, body string) (status int, answer string) {
+	p := w.Alive()
+	timestamp := altershield.Timestamp(time.Now())
+	r := httptest.NewRequestWithContext(context.Background(), method, path, textReader(body))
+	r.RemoteAddr = "192.0.2.1:1234"
+	r.Header.Set(altershield.HeaderPlatform, altershield.DefaultPlatform)
+	r.Header.Set(altershield.HeaderTimestamp, timestamp)
+	r.Header.Set(altershield.HeaderSign, altershield.Sign(timestamp, []byte(body), token))
+	recorder := p.serve(r)
+	return recorder.Code, recorder.Body.String()
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t callbackTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := t.server.world
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	t.server.mu.Lock()
+	t.server.callbacks++
+	// By what they say first: those of one moment come in any order.
+	id := fmt.Sprintf("zz callback %s %04d", body, t.server.callbacks)
+	t.server.mu.Unlock()
+	w.mu.Lock()
+	alive := w.alive()
+	w.mu.Unlock()
+	if len(alive) == 0 {
+		return nil, fmt.Errorf("connection refused")
+	}
+	ctx := withTask(r.Context(), id)
+	if err := alive[0].enter(ctx, true); err != nil {
+		return nil, err
+	}
+	request := httptest.NewRequestWithContext(ctx, r.Method, r.URL.Path, bytes.NewReader(body))
+	request.Header = r.Header
+	request.RemoteAddr = "192.0.2.1:1234"
+	answer := alive[0].serve(request)
+	if alive[0].ctx.Err() != nil {
+		return nil, io.ErrUnexpectedEOF
+	}
+	response := answer.Result()
+	response.Request = r
+	return response, nil
+}
+
+// bury ends what is left of processes that died, and starts others in their
+// place after a while.
+func (w *World) bury() bool {
+	for _, t := range w.tasks() {
+		if t.process.dead {
+			w.let(t, errDead)
+			return true
+		}
+	}
+	for i, p := range w.processes {
+		if p.dead && !w.down && time.Since(w.diedAt(p)) >= restartAfter {
+			w.processes[i] = w.newProcess(p.number, p.lag)
+			return true
+		}
+	}
+	return false
+}
+
+// callbackTransport carries the callbacks of the server to a process that runs.
+type callbackTransport struct{ server *server }

@@ -33,38 +33,11 @@ import (
 // errDead is what a process that died gets for whatever it still tries.
 var errDead = errors.New("this process is dead")
 
-// task is a goroutine of a process that waits to be let on.
-type task struct {
-	// id tells one reconcile, or one callback, from the next; name says what it is
-	// about.
-	id, name string
-	process  *Process
-	resume   chan error
-}
-
 type taskKey struct{}
 
 // withTask names a goroutine that is no reconcile.
 func withTask(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, taskKey{}, id)
-}
-
-// taskOf says which task a context is of; empty for what runs as part of another,
-// as the mapping of events to requests does.
-func taskOf(ctx context.Context) (id, name string) {
-	if id, ok := ctx.Value(taskKey{}).(string); ok {
-		return id, id
-	}
-	if id := controller.ReconcileIDFromContext(ctx); id != "" {
-		name := ""
-		if l, err := logr.FromContext(ctx); err == nil {
-			if s, ok := l.GetSink().(*logSink); ok {
-				name = s.name()
-			}
-		}
-		return string(id), name
-	}
-	return "", ""
 }
 
 // enter waits until the goroutine may go on. One that may goes on until it ends or
@@ -217,24 +190,6 @@ func (w *World) tasks() []*task {
 	return tasks
 }
 
-// bury ends what is left of processes that died, and starts others in their
-// place after a while.
-func (w *World) bury() bool {
-	for _, t := range w.tasks() {
-		if t.process.dead {
-			w.let(t, errDead)
-			return true
-		}
-	}
-	for i, p := range w.processes {
-		if p.dead && !w.down && time.Since(w.diedAt(p)) >= restartAfter {
-			w.processes[i] = w.newProcess(p.number, p.lag)
-			return true
-		}
-	}
-	return false
-}
-
 // diedAt notes when a process was first found dead.
 func (w *World) diedAt(p *Process) time.Time {
 	if p.died.IsZero() {
@@ -308,16 +263,8 @@ func (w *World) appointments() (at []time.Time) {
 	return at
 }
 
-// failure is why a story did not go on; it ends the telling.
-type failure struct{ why string }
-
 // Error implements error, for the sake of one that ends no telling.
 func (f failure) Error() string { return f.why }
-
-// Failf ends the story: it did not go as it should.
-func (w *World) Failf(format string, args ...any) {
-	panic(failure{fmt.Sprintf(format, args...)})
-}
 
 // Until lets things happen until a condition holds.
 func (w *World) Until(what string, holds func() bool) {
@@ -374,13 +321,20 @@ func (w *World) For(d time.Duration) {
 	}
 }
 
-// alive are the processes that run.
-func (w *World) alive() []*Process {
-	var alive []*Process
-	for _, p := range w.processes {
-		if !p.dead {
-			alive = append(alive, p)
-		}
+// taskOf says which task a context is of; empty for what runs as part of another,
+// as the mapping of events to requests does.
+func taskOf(ctx context.Context) (id, name string) {
+	if id, ok := ctx.Value(taskKey{}).(string); ok {
+		return id, id
 	}
-	return alive
+	if id := controller.ReconcileIDFromContext(ctx); id != "" {
+		name := ""
+		if l, err := logr.FromContext(ctx); err == nil {
+			if s, ok := l.GetSink().(*logSink); ok {
+				name = s.name()
+			}
+		}
+		return string(id), name
+	}
+	return "", ""
 }

@@ -17,15 +17,10 @@ limitations under the License.
 package world
 
 import (
-	"bytes"
-	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"sync"
-	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
@@ -36,16 +31,6 @@ import (
 
 // token is shared with AlterShield Server.
 const token = "a-token-of-this-world"
-
-// server is AlterShield Server, without sockets.
-type server struct {
-	*simulator.Simulator
-	world *World
-
-	mu        sync.Mutex
-	callbacks int
-	delivered []observer.Delivered
-}
 
 func newServer(w *World, o simulator.Options) *server {
 	s := &server{world: w}
@@ -147,54 +132,4 @@ func serveHTTP(h http.Handler, r *http.Request) (response *http.Response, err er
 	response = answer.Result()
 	response.Request = r
 	return response, nil
-}
-
-// callbackTransport carries the callbacks of the server to a process that runs.
-type callbackTransport struct{ server *server }
-
-// RoundTrip implements http.RoundTripper.
-func (t callbackTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	w := t.server.world
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, err
-	}
-	t.server.mu.Lock()
-	t.server.callbacks++
-	// By what they say first: those of one moment come in any order.
-	id := fmt.Sprintf("zz callback %s %04d", body, t.server.callbacks)
-	t.server.mu.Unlock()
-	w.mu.Lock()
-	alive := w.alive()
-	w.mu.Unlock()
-	if len(alive) == 0 {
-		return nil, fmt.Errorf("connection refused")
-	}
-	ctx := withTask(r.Context(), id)
-	if err := alive[0].enter(ctx, true); err != nil {
-		return nil, err
-	}
-	request := httptest.NewRequestWithContext(ctx, r.Method, r.URL.Path, bytes.NewReader(body))
-	request.Header = r.Header
-	request.RemoteAddr = "192.0.2.1:1234"
-	answer := alive[0].serve(request)
-	if alive[0].ctx.Err() != nil {
-		return nil, io.ErrUnexpectedEOF
-	}
-	response := answer.Result()
-	response.Request = r
-	return response, nil
-}
-
-// Call sends a request of a user to the callback address of a process, signed.
-func (w *World) Call(method, path, body string) (status int, answer string) {
-	p := w.Alive()
-	timestamp := altershield.Timestamp(time.Now())
-	r := httptest.NewRequestWithContext(context.Background(), method, path, textReader(body))
-	r.RemoteAddr = "192.0.2.1:1234"
-	r.Header.Set(altershield.HeaderPlatform, altershield.DefaultPlatform)
-	r.Header.Set(altershield.HeaderTimestamp, timestamp)
-	r.Header.Set(altershield.HeaderSign, altershield.Sign(timestamp, []byte(body), token))
-	recorder := p.serve(r)
-	return recorder.Code, recorder.Body.String()
 }

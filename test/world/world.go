@@ -17,43 +17,30 @@ limitations under the License.
 package world
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 	"github.com/traas-stack/altershield-operator/test/observer"
-)
-
-const (
-	// OperatorNamespace is where the operator runs.
-	OperatorNamespace = "altershieldoperator-system"
-	// Operator is the user it runs as.
-	Operator = "system:serviceaccount:" + OperatorNamespace + ":altershieldoperator-controller-manager"
-	// Namespace is where stories happen; it is enrolled unless a story says
-	// otherwise.
-	Namespace = "shop"
-	// User is who does what a story says.
-	User = "jane"
 )
 
 const (
@@ -72,150 +59,6 @@ const (
 
 	fieldOwner = client.FieldOwner(v1alpha1.FieldManager)
 )
-
-// Options of a world.
-type Options struct {
-	// Server: there is AlterShield Server.
-	Server bool
-	// ServerOptions are of its simulator.
-	ServerOptions simulator.Options
-	// Settings replace the defaults: enable and content by name.
-	Settings map[string]v1alpha1.OpsConfigValue
-	// Policies are there beside the default one, which they may replace.
-	Policies []v1alpha1.DefensePolicy
-	// Bare: there are no settings and no policies yet.
-	Bare bool
-	// Unenrolled: the namespace is not enrolled at the start.
-	Unenrolled bool
-	// Processes are how many managers decide at once, 1 by default. More than one
-	// does so only while a lease is lost and nobody knows.
-	Processes int
-	// Seed chooses what happens next, at every request; zero is a fixed order.
-	Seed uint64
-	// Clocks are how far the clocks of the machines are ahead of the API server's, on which
-	// one process after the other runs; by default some are minutes off.
-	Clocks []time.Duration
-	// Lag is how far the caches are behind, by kind.
-	Lag map[string]time.Duration
-	// Fault is what goes wrong.
-	Fault Fault
-	// Broken makes the wrapper of all writes of a world, which stands for a mistake
-	// in the operator: it may carry a write out later, or not at all.
-	Broken func() func(write string, carryOut func() error) error
-	// Nodes are how many there are. With none, pods start at once; what becomes of
-	// them on nodes, Images says, by image.
-	Nodes  int
-	Images map[string]Image
-	// NodeRoom is for how many pods there is room on a node; without limit when 0.
-	NodeRoom int
-	// Kinds are the kinds of workloads that are defended; by default those that the
-	// operator defends.
-	Kinds *workload.Registry
-	// Forgets: what happened is not kept, only how often, so that a world that goes
-	// on for months does not grow. It has no faults: those count what is written.
-	Forgets bool
-	// Verbose keeps a log of all that happens.
-	Verbose bool
-}
-
-// Event is what users are told.
-type Event struct{ Name, Reason, Message string }
-
-// World is a cluster with an operator.
-type World struct {
-	api       *api
-	kinds     *workload.Registry
-	hooks     map[schema.GroupKind]hooks
-	cluster   *cluster
-	server    *server
-	processes []*Process
-	// all are the processes there ever were.
-	all []*Process
-	// down: what died stays dead.
-	down bool
-	// unreached: the API server does not reach the webhooks.
-	unreached bool
-	// clocks are how far the machines are ahead.
-	clocks  []time.Duration
-	random  *rand.Rand
-	fault   Fault
-	broken  func(write string, carryOut func() error) error
-	verbose bool
-	forgets bool
-
-	// writes and calls are those of the operator, since the story began; written how
-	// often it wrote what, to all objects of a kind.
-	writes, calls []string
-	written       map[string]int
-	// hit is what the fault was at.
-	hit string
-
-	// busySteps are the steps of the second that began at busySince, last the
-	// newest of them once they are many.
-	busySince time.Time
-	busySteps int
-	last      []string
-
-	mu sync.Mutex
-	// waiting are the goroutines that wait to be let on, running is the one that is.
-	waiting []*task
-	running string
-	wake    chan struct{}
-	events  []Event
-	notes   []string
-	// errors are those that the processes logged.
-	errors []string
-}
-
-// New makes a world, in a bubble of testing/synctest. End it with Close.
-func New(o Options) *World {
-	w := &World{api: newAPI(), kinds: cmp.Or(o.Kinds, workload.Defended()), hooks: map[schema.GroupKind]hooks{}, wake: make(chan struct{}, 1), verbose: o.Verbose, forgets: o.Forgets, written: map[string]int{}}
-	if w.clocks = o.Clocks; len(o.Clocks) == 0 {
-		w.clocks = []time.Duration{0, 5 * time.Minute, -5 * time.Minute}
-	}
-	w.api.admit = w.admission
-	w.cluster = newCluster(w.api, o)
-	if o.Server {
-		w.server = newServer(w, o.ServerOptions)
-	}
-	ctx := as(context.Background(), writer{user: "admin"})
-	for _, name := range []string{OperatorNamespace, Namespace} {
-		must(w.api.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	}
-	if !o.Unenrolled {
-		w.Enrol(true)
-	}
-	for _, object := range settings.DefaultObjects(OperatorNamespace) {
-		if o.Bare {
-			break
-		}
-		if v, ok := o.Settings[object.Name]; ok {
-			object.Spec.Enable, object.Spec.Content = v.Enable, v.Content
-		}
-		must(w.api.client.Create(ctx, &object))
-		w.accept(ctx, &object)
-	}
-	for _, object := range append([]v1alpha1.DefensePolicy{*policy.Default(OperatorNamespace)}, o.Policies...) {
-		if !o.Bare {
-			w.setPolicy(ctx, &object)
-		}
-	}
-	for n := range max(o.Processes, 1) {
-		w.processes = append(w.processes, w.newProcess(n, o.Lag))
-	}
-	if !o.Bare {
-		// The operator looks at what there is before anything else.
-		w.For(time.Second)
-	}
-	if o.Seed != 0 {
-		w.random = rand.New(rand.NewPCG(o.Seed, 1))
-	}
-	w.fault, w.writes, w.calls, w.written = o.Fault, nil, nil, map[string]int{}
-	if o.Broken != nil {
-		w.broken = o.Broken()
-	}
-	return w
-}
 
 // setPolicy makes a policy, or changes it, as the operator accepted it.
 func (w *World) setPolicy(ctx context.Context, p *v1alpha1.DefensePolicy) {
@@ -250,45 +93,6 @@ func (w *World) accept(ctx context.Context, o *v1alpha1.OpsConfigInfo) {
 	must(w.api.client.Status().Update(ctx, o))
 }
 
-// Close ends everything in the world.
-func (w *World) Close() {
-	w.down = true
-	for _, p := range w.all {
-		if !p.dead {
-			p.die()
-		}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for _, p := range w.all {
-			p.running.Wait()
-		}
-		if w.server != nil {
-			w.server.Shutdown()
-		}
-	}()
-	for {
-		w.happen()
-		select {
-		case <-done:
-			return
-		case <-w.wake:
-		case <-time.After(time.Second):
-		}
-	}
-}
-
-// note keeps a line of the log.
-func (w *World) note(format string, args ...any) {
-	if !w.verbose {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.notes = append(w.notes, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
-}
-
 // Log is what happened.
 func (w *World) Log() string { return strings.Join(w.notes, "\n") }
 
@@ -314,13 +118,6 @@ func (w *World) HeldWrites(name string) observer.HoldFigures {
 
 // Violations are the invariants that did not hold.
 func (w *World) Violations() []observer.Violation { return w.api.violations }
-
-func (w *World) user() context.Context {
-	if !w.down {
-		w.Alive()
-	}
-	return as(context.Background(), writer{user: User})
-}
 
 // Create creates an object, as a user.
 func (w *World) Create(o client.Object) error { return w.api.client.Create(w.user(), o) }
@@ -368,17 +165,6 @@ func (w *World) SetPod(pod *corev1.Pod, status *corev1.PodStatus) {
 	}
 	w.cluster.told[pod.UID] = *status
 	w.cluster.at(time.Now())
-}
-
-// Set changes a setting.
-func (w *World) Set(name string, enable bool, content string) {
-	o, ok := w.api.objects[key{"OpsConfigInfo", OperatorNamespace, name}]
-	if !ok {
-		w.Failf("there is no setting %s", name)
-	}
-	next := o.DeepCopyObject().(*v1alpha1.OpsConfigInfo) //nolint:errcheck // the kind says so
-	next.Spec.Enable, next.Spec.Content = enable, content
-	must(w.api.client.Update(w.user(), next))
 }
 
 // Uninstall deletes the operator's settings, as an uninstall does that removes their kind.
@@ -477,3 +263,106 @@ func (w *World) Pods() []*corev1.Pod { return list[*corev1.Pod](w.api, "Pod", Na
 func List[T client.Object](w *World, kind string) []T { return list[T](w.api, kind, Namespace) }
 
 func textReader(s string) io.Reader { return strings.NewReader(s) }
+
+func newAPI() *api {
+	a := &api{objects: map[key]client.Object{}, kinds: map[string]map[key]client.Object{}, owned: map[types.UID]map[key]client.Object{}, creates: map[string]int{}, deletes: map[string]int{}, judge: observer.NewJudge(OperatorNamespace)}
+	store := fake.NewClientBuilder().
+		WithScheme(scheme).
+		WithRESTMapper(mapper).
+		// Without managed fields, which nothing here reads and which take most of the time.
+		WithObjectTracker(clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())).
+		WithGlobalResourceVersionCounter().
+		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}, &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &workloadtest.FleetObject{}).
+		// What an API server selects events by.
+		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string {
+			return []string{string(o.(*corev1.Event).InvolvedObject.UID)} //nolint:errcheck // the kind says so
+		}).
+		WithIndex(&corev1.Event{}, "type", func(o client.Object) []string {
+			return []string{o.(*corev1.Event).Type} //nolint:errcheck // the kind says so
+		}).
+		WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string {
+			return []string{o.(*corev1.Event).Reason} //nolint:errcheck // the kind says so
+		}).
+		Build()
+	a.client = interceptor.NewClient(store, interceptor.Funcs{
+		Create: a.create, Update: a.update, Patch: a.patch, Delete: a.delete,
+		SubResourceCreate: a.evict, SubResourceUpdate: a.updateStatus, SubResourcePatch: a.patchStatus,
+	})
+	return a
+}
+
+func newCluster(a *api, o Options) *cluster {
+	c := &cluster{api: a, progress: map[types.UID]time.Time{}}
+	if o.Nodes > 0 {
+		c.kubelets = newKubelets(o)
+	}
+	return c
+}
+
+// step acts on what has changed; false when there is nothing to do.
+func (c *cluster) step() bool {
+	now := time.Now()
+	if c.seen == c.api.history.end() && (c.next.IsZero() || now.Before(c.next)) {
+		return false
+	}
+	before := c.api.history.end()
+	c.seen, c.next = before, time.Time{}
+	c.collect()
+	c.runPods(list[*corev1.Pod](c.api, "Pod", ""))
+	for _, d := range list[*appsv1.Deployment](c.api, "Deployment", "") {
+		c.roll(d)
+	}
+	for _, rs := range list[*appsv1.ReplicaSet](c.api, "ReplicaSet", "") {
+		c.replicate(rs)
+	}
+	for _, d := range list[*appsv1.Deployment](c.api, "Deployment", "") {
+		c.writeStatus(d)
+	}
+	for _, s := range list[*appsv1.StatefulSet](c.api, "StatefulSet", "") {
+		c.runSet(s)
+	}
+	for _, d := range list[*appsv1.DaemonSet](c.api, "DaemonSet", "") {
+		c.runDaemon(d)
+	}
+	for _, f := range list[*workloadtest.FleetObject](c.api, "Fleet", "") {
+		c.sail(f)
+	}
+	return c.api.history.end() != before
+}
+
+func (c *cluster) runPods(pods []*corev1.Pod) {
+	if c.kubelets != nil {
+		c.kubelets.forget(pods)
+	}
+	for _, pod := range pods {
+		if c.kubelets != nil {
+			c.kubelets.run(c, pod)
+		} else {
+			c.runPod(pod)
+		}
+	}
+}
+
+func (w *World) user() context.Context {
+	if !w.down {
+		w.Alive()
+	}
+	return as(context.Background(), writer{user: User})
+}
+
+// Set changes a setting.
+func (w *World) Set(name string, enable bool, content string) {
+	o, ok := w.api.objects[key{"OpsConfigInfo", OperatorNamespace, name}]
+	if !ok {
+		w.Failf("there is no setting %s", name)
+	}
+	next := o.DeepCopyObject().(*v1alpha1.OpsConfigInfo) //nolint:errcheck // the kind says so
+	next.Spec.Enable, next.Spec.Content = enable, content
+	must(w.api.client.Update(w.user(), next))
+}
+
+// Alive waits for a process that runs: what users do is seen by admission.
+func (w *World) Alive() *Process {
+	w.Until("a process runs", func() bool { return len(w.alive()) > 0 })
+	return w.alive()[0]
+}

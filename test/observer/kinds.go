@@ -1,0 +1,99 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+const (
+	kindSetting = "opsconfiginfo"
+	// kindPolicy is watched in process only: the versions that upgrades start from lack it.
+	kindPolicy = "defensepolicy"
+	// silenceSetting is the setting by which pods without a verdict fail.
+	silenceSetting = "silence"
+
+	// maxOwnBytes bounds the operator's annotations of a workload, maxRequest what it sends
+	// in one request, templates aside. Both are in bytes.
+	maxOwnBytes, maxRequest = 16 << 10, 256 << 10
+	// maxRecords bounds the releases of a workload: ten that ended, the current one, and one
+	// that a rollback restores from.
+	maxRecords = 12
+	// maxHistory is how many versions the setting history keeps by default, maxFailedBatches
+	// how many failed batches of a release stay without their pods, and maxBatches how many
+	// others of a workload, beside one for each pod and release.
+	maxHistory, maxFailedBatches, maxBatches = 10, 100, 20
+	// maxWrites and maxWritesOfPod bound the operator's writes about a workload, and for each
+	// of its pods, until another writer changes the workload.
+	maxWrites, maxWritesOfPod = 32, 12
+	// maxSilence is how much later than at its deadline, and an eighth of its time, a check
+	// ends without a verdict.
+	maxSilence = time.Minute
+	// maxLeaving is how long an object may stay after it was deleted.
+	maxLeaving = 2 * time.Minute
+)
+
+const (
+	kindStatefulSet = "statefulset"
+	kindDaemonSet   = "daemonset"
+	kindRevision    = "controllerrevision"
+
+	// noPartition is the partition of a strategy that has none.
+	noPartition int32 = -1
+
+	// restAnnotation is the rest of the spec, and what of it the operator halts by as
+	// the user wants it.
+	restAnnotation = "observer/rest"
+	// heldPartition is the partition of a StatefulSet that is held, without a halt, and
+	// after a space what the annotation of the hold says, which is not as of a Deployment.
+	heldPartition = "observer/held"
+)
+
+// workloadKinds are what workloads are called in requests, with their kinds here.
+func workloadKinds() map[string]string {
+	return map[string]string{"deployments": kindDeployment, "statefulsets": kindStatefulSet, "daemonsets": kindDaemonSet}
+}
+
+// eventsResource is exempt from where the operator may not write: an event tells of
+// what was done before.
+const eventsResource = "events"
+
+// isKept reports whether an object was deleted and the operator may keep it from going.
+func isKept(o client.Object) bool {
+	switch o.(type) {
+	case *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod, *v1alpha1.OpsConfigInfo, *v1alpha1.DefensePolicy:
+		return o.GetDeletionTimestamp() != nil
+	default:
+		own := func(finalizer string) bool { return strings.Contains(finalizer, "altershield") }
+		return o.GetDeletionTimestamp() != nil && slices.ContainsFunc(o.GetFinalizers(), own)
+	}
+}
+
+const (
+	kindNamespace  = "namespace"
+	kindDeployment = "deployment"
+	kindReplicaSet = "replicaset"
+	kindPod        = "pod"
+	kindRelease    = "changeworkload"
+	kindBatch      = "changepod"
+)

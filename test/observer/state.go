@@ -1,0 +1,351 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"cmp"
+	"encoding/json"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+)
+
+// world is the state of the cluster at one resource version. Versions are
+// applied to it in their order; what it finds depends on nothing else.
+type world struct {
+	namespaces  map[string]*namespace
+	deployments map[types.UID]*workload
+	replicaSets map[types.UID]replicaSetFacts
+	// revisions are what pods of a revision have for their owner, by its UID.
+	revisions map[types.UID]types.UID
+	pods      map[types.UID]*pod
+	releases  map[types.UID]*release
+	batches   map[types.UID]*batch
+	// owned are the batches of each release.
+	owned map[types.UID]map[types.UID]*batch
+	// uids find objects by kind, namespace and name.
+	uids map[string]types.UID
+	// delivered are the verdicts that were ever in etcd; on batches, those that
+	// were stored on a batch.
+	delivered map[check]string
+	onBatches map[check]string
+	holds     holds
+	limits    limits
+}
+
+type pod struct {
+	podFacts
+	namespace, name string
+	holdFacts
+}
+
+// event is a version of an object.
+type event struct {
+	kind            string
+	rv              uint64
+	seen            time.Time
+	uid             types.UID
+	namespace, name string
+	// deleted: this was the end of the object.
+	deleted bool
+	// listed: the object was found, what it was before is not known.
+	listed bool
+	// leaving: it was deleted, and the operator may keep it from going.
+	leaving bool
+	// object is nil when it is deleted, else what factsOf kept.
+	object any
+}
+
+// newEvent returns what is kept of a version of an object.
+func newEvent(kind string, rv uint64, seen time.Time, o client.Object, deleted, listed bool) event {
+	e := event{kind: kind, rv: rv, seen: seen, uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), deleted: deleted, listed: listed}
+	if !deleted {
+		e.leaving, e.object = isKept(o), factsOf(o)
+	}
+	return e
+}
+
+// holds are the rollouts that wait, and what they take.
+type holds struct {
+	// going are the holds by Deployment, ended the last ones of those that are not held
+	// any more; sets is what is known of ReplicaSets.
+	going, ended map[types.UID]*hold
+	sets         map[types.UID]*setHistory
+	// figures are by namespace and name of the workload.
+	figures map[string]*HoldFigures
+	// outages are when no replica of the operator worked.
+	outages []outage
+}
+
+// holdFacts are what holds take to know of a pod.
+type holdFacts struct {
+	// born is the version it was first seen at; listed: it was older than that.
+	born   uint64
+	listed bool
+	// verified: its batch was done well, and watched to the end. settled: it was Ready
+	// for long enough to be available. alone: it became available while nobody could
+	// have kept it from that. All three stay.
+	verified, settled, alone bool
+	// lost is when it last ceased to be Ready.
+	lost time.Time
+}
+
+// limits are what is known of settings, and of what must be bounded.
+type limits struct {
+	// own is the operator's namespace.
+	own string
+	// settings are by namespace and name. changed is when a user last changed one.
+	settings map[string]*v1alpha1.OpsConfigInfo
+	changed  time.Time
+	// keeps is the most versions that a history was to keep, history the workload of each.
+	keeps   int
+	history map[types.UID]types.UID
+	// leaving are the objects that were deleted and are not gone.
+	leaving map[types.UID]leaving
+	// writes count the operator's since another writer changed the workload.
+	writes map[types.UID]int
+	// rollbacks are those that no user requested.
+	rollbacks []rollback
+}
+
+// rollback is one that no user requested.
+type rollback struct {
+	at        time.Time
+	of        types.UID
+	namespace string
+}
+
+// holdOf is the hold of a Deployment, if it has one that can be read.
+func holdOf(d *appsv1.Deployment) (h heldAs, held bool) {
+	return readHold(d.Annotations[v1alpha1.HeldAnnotation])
+}
+
+// minReadySeconds is when a pod is finished: by the workload's own pace.
+func minReadySeconds(d *appsv1.Deployment) int32 {
+	if h, held := holdOf(d); held {
+		return h.MinReadySeconds
+	}
+	return d.Spec.MinReadySeconds
+}
+
+const (
+	// slack is how far times may be apart that are the same: those in objects are in
+	// seconds, and so is what the operator knows of the API server's clock.
+	slack = 2 * time.Second
+	// delay is how old what a controller of Kubernetes goes by may be.
+	delay = 10 * time.Second
+	// startUp is how long the operator may take to act after it was started.
+	startUp = 20 * time.Second
+	// leastAtMost is the least time that a wave is held for before the hold runs out.
+	leastAtMost = time.Minute
+	// A wave is verified, and the hold goes on or ends: what the operator says of it.
+	conditionHeld, reasonVerified = "Held", "Verified"
+	// holdingSetting is the setting that asks for holds; untilEvery holds each wave.
+	holdingSetting, untilEvery = "holding", "EveryBatch"
+)
+
+// heldAs is what the annotation of a hold says: the release, the workload's own
+// pace, and the one that is set instead.
+type heldAs struct {
+	pace
+	Release int64
+	Until   string
+	Set     pace
+	Was     *pace
+	// OpenedAt is when pods were last let become available, in Unix seconds.
+	OpenedAt int64
+	// Replicas is for how many pods the partition was set.
+	Replicas int32
+	// Over: it ends, and what is left of it admission did not see.
+	Over bool
+}
+
+func readHold(text string) (h heldAs, held bool) {
+	return h, text != "" && json.Unmarshal([]byte(text), &h) == nil
+}
+
+// HoldFigures say what it took to hold the rollouts of a workload.
+type HoldFigures struct {
+	// Writes are those by which the operator changed what is held, the end of a hold
+	// included. Waves are how often the rollout went on while it was held, the first
+	// time included.
+	Writes, Waves int
+}
+
+// hold is a hold of one release of a workload.
+type hold struct {
+	heldAs
+	// release is the number the workload has, rv the version it has it since.
+	release string
+	rv      uint64
+	// end is the version that ended it; 0 while it goes on.
+	end uint64
+	// atMost is the least that may be what bounds the wait of a pod.
+	atMost time.Duration
+	// room is how many pods may be in flight, need how many have to serve: the most
+	// and the least of what any version since then says.
+	room, need, replicas int32
+	// taken is when others than the rollout took pods that served.
+	taken []time.Time
+	// byPartition: it is of a StatefulSet. is is its partition, wave how many pods it lets
+	// be replaced at once.
+	byPartition bool
+	is, wave    int32
+	// grown is when it was last scaled up, from least.
+	grown time.Time
+	least int32
+	// early is what was wrong when the partition was lowered last, from lowered.
+	early   string
+	lowered int32
+}
+
+// outage has no end while it goes on.
+type outage struct{ from, to time.Time }
+
+// setHistory is what is known of a ReplicaSet.
+type setHistory struct {
+	// since is when it has had its minReadySeconds.
+	since time.Time
+	// excess is how many pods were counted as available that must not be.
+	excess int32
+	// settled counts its pods that are gone and were not in flight any more; trusted
+	// is when those went that might be available.
+	settled int
+	trusted []time.Time
+	// wave is, plus one, how many pods were not in flight when its last wave began.
+	wave int
+}
+
+// leaving is an object that was deleted, and when that was seen first.
+type leaving struct {
+	event
+	since time.Time
+}
+
+type batch struct {
+	*v1alpha1.ChangePod
+	owner types.UID
+	// applied are the failures that were put into the results.
+	applied []string
+	failed  bool
+}
+
+// check is one check of one node of an order; the node is empty for the order's
+// own.
+type check struct {
+	order, node string
+	stage       v1alpha1.CheckStage
+}
+
+type namespace struct {
+	enrolled bool
+	// ever: it was enrolled at some time.
+	ever    bool
+	changed time.Time
+}
+
+type release struct {
+	*v1alpha1.ChangeWorkload
+	owner types.UID
+	// partial: its history began before the observer saw it.
+	partial bool
+	// since is when the attempt began or, later, when it was last not Suspend
+	// any more; entered is when it became Suspend.
+	since, entered uint64
+	// failing: a verdict fails it. lastFailing and lastClean are when one last
+	// did, and did not.
+	failing                bool
+	lastFailing, lastClean uint64
+	// left counts the status writes after its workload left the defense.
+	left int
+}
+
+type workload struct {
+	*appsv1.Deployment
+	template string
+	// contents are the templates its versions were recorded with.
+	contents map[string]string
+	// out is since when it is opted out; zero while it is not.
+	out time.Time
+	// tookBack counts the writes that took the block back since it left; back is when it
+	// was opted in again.
+	tookBack int
+	back     time.Time
+}
+
+// leftSince says that a workload is not defended, and since when.
+func (w *world) leftSince(d *workload) (why string, since time.Time) {
+	if !d.out.IsZero() {
+		why, since = "was opted out", d.out
+	}
+	if ns := w.namespaces[d.Namespace]; ns != nil && !ns.enrolled && (since.IsZero() || ns.changed.Before(since)) {
+		why, since = "left with its namespace", ns.changed
+	}
+	return why, since
+}
+
+// workloadOf is the Deployment a request is about, and its release where it is
+// about one; nil where that is not known, or gone.
+func (w *world) workloadOf(r *Request) (*workload, *release) {
+	var owner types.UID
+	var of *release
+	find := func(kind string) types.UID { return w.uids[kind+"/"+r.Namespace+"/"+r.Name] }
+	switch r.Resource {
+	case "deployments", "statefulsets", "daemonsets":
+		owner = find(workloadKinds()[r.Resource])
+	case "pods":
+		if p := w.pods[find(kindPod)]; p != nil {
+			owner = w.replicaSets[p.owner].owner
+		}
+	case "changeworkloads":
+		if of = w.releases[find(kindRelease)]; of != nil {
+			owner = of.owner
+		}
+	case "changepods":
+		if b := w.batches[find(kindBatch)]; b != nil {
+			if of = w.releases[b.owner]; of != nil {
+				owner = of.owner
+			}
+		}
+	default:
+		var sent struct{ Metadata metav1.ObjectMeta }
+		if json.Unmarshal(r.body, &sent) == nil {
+			owner = cmp.Or(ownerOf(&sent.Metadata), types.UID(sent.Metadata.Labels[v1alpha1.HistoryOfLabel]))
+		}
+	}
+	return w.deployments[owner], of
+}
+
+// pace is what makes a rollout wait: the two times of a Deployment, which has no
+// partition, and the partition of a StatefulSet, which has nothing else.
+type pace struct {
+	MinReadySeconds, ProgressDeadlineSeconds, Partition int32
+}
+
+const (
+	// propagation is how long others may take to see a change of enrolment: the
+	// API server for its webhooks, the operator for its decisions.
+	propagation = 5 * time.Second
+	// sight is how long a pod must have been finished for the operator to have
+	// to know it. Times in objects are in seconds.
+	sight = 5 * time.Second
+)
