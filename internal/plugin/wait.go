@@ -116,6 +116,7 @@ func waitCommand(c *connection) *cobra.Command {
 	flags.StringVar(&f.version, "version", "", "wait for the last release of this version, in place of the current one")
 	flags.Int64Var(&f.release, "release", 0, "wait for the release of this number, in place of the current one; it may be yet to come")
 	f.output = newOutput(cmd, "", " The progress goes to the error stream then.")
+	completeFlag(cmd, "version", c.completeVersions)
 	completeFlag(cmd, "for", fixed(forSuccess, forProven))
 	return cmd
 }
