@@ -110,10 +110,12 @@ func TestDownPods(t *testing.T) {
 			})
 			needs, do, says := Needs(""), []string(nil), ""
 			for _, f := range findingsOf(s, testAdvisor) {
-				if f.Code == "PodsDown" {
+				if f.Code == "PodsDown" || f.Code == "PodsUnavailablePodsFailing" {
 					needs, says = f.Needs, strings.Join(f.Details, " ")
 					for _, a := range f.Do {
-						do = append(do, a.Command)
+						if a.Command == remove || a.Command == logs {
+							do = append(do, a.Command)
+						}
 					}
 				}
 			}

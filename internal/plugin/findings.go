@@ -265,9 +265,15 @@ func (f *finder) downPods() {
 		// The operator evicts a pod, and the StatefulSet makes another one.
 		evicts = evicts && p.old && f.waitsFor(p.Pod) && stuckFor(p.Pod, f.now) < evictedWithin
 	}
-	failing := func(o Finding) bool { return o.Code == v1alpha1.ConditionPodsUnavailable+v1alpha1.ReasonPodsFailing }
-	if evicts || slices.ContainsFunc(f.all, failing) && f.willRollBack() {
+	if evicts {
 		found.Needs = NeedsTime
+	}
+	// What the condition says already is not said again.
+	if i := slices.IndexFunc(f.all, func(o Finding) bool {
+		return o.Code == v1alpha1.ConditionPodsUnavailable+v1alpha1.ReasonPodsFailing
+	}); i >= 0 {
+		f.all[i].Do = append(found.Do, f.all[i].Do...)
+		return
 	}
 	f.add(found)
 }

@@ -88,7 +88,7 @@ func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
 
 // tellFailed leaves what the conditions say of a release that failed to one finding.
 func (f *finder) tellFailed() {
-	f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionHeld)
+	f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionHeld, v1alpha1.ConditionProven)
 	if c := f.condition(v1alpha1.ConditionServer); c != nil && (c.Reason == v1alpha1.ReasonCheckFailed || c.Reason == v1alpha1.ReasonChecking) {
 		f.tell(v1alpha1.ConditionServer)
 	}

@@ -110,14 +110,14 @@ Images:   busybox:2
 NAME                         STATE           AGE  INFO
 release 2                  ✖ Suspend         2m   222222222222, by ann, busybox…
 ├── batch 1                ✖ failed               1 of 1 pod failed (PostFinish)
-│   └── shop/web/errors    ✖ Failed               RuleFailed: 5% of requests fa…
+│   └── shop/web/errors    ✖ Failed               RuleFailed
 ├── batch 2                ◷ PreSubmitted         1 pod
 │   └── shop/web/errors    ◷ Running              at most 3m more
 ├── 1 batch                ✔ passed               6 pods
 │   └── shop/web/stays-up  ◷ Watching             1 batch
 └── pods                   · 9/10 ready
     ├── a                  ✖ failed               batch 1
-    ├── k                  ✖ not finished         container main: ErrImagePull:…
+    ├── k                  ✖ not finished         ErrImagePull
     ├── i                  ◷ not finished         finished in 6s
     ├── b                  ◷ being verified       batch 2
     ├── c                  ✔ passed               batch 3

@@ -77,8 +77,9 @@ type Pod struct {
 	Created  *metav1.Time `json:"created,omitempty"`
 	Ready    bool         `json:"ready"`
 	Restarts int32        `json:"restarts"`
-	// NotReady says why it is not Ready; Fails that waiting does not help.
+	// NotReady says why it is not Ready, Reason in a word; Fails that waiting does not help.
 	NotReady string `json:"notReady,omitempty"`
+	Reason   string `json:"reason,omitempty"`
 	Fails    bool   `json:"fails,omitempty"`
 	// FinishedAt is when it will have been Ready for long enough to be verified.
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
@@ -227,7 +228,7 @@ func podOf(p *defense.Pod, of Pod) Pod {
 	case p.Terminating:
 		of.NotReady = "terminating"
 	case p.Stuck != nil && !p.Ready:
-		of.NotReady, of.Fails = p.Stuck.String(), p.Stuck.Fails()
+		of.NotReady, of.Reason, of.Fails = p.Stuck.String(), p.Stuck.Reason, p.Stuck.Fails()
 	}
 	return of
 }

@@ -162,6 +162,9 @@ func (t *tree) checks(to treeprint.Tree, checks []v1alpha1.CheckStatus) {
 			continue
 		}
 		info := strings.Trim(c.Reason+": "+c.Message, ": ")
+		if m == markBad && !t.wide { // what is wrong is said below
+			info = c.Reason
+		}
 		if c.Mode == v1alpha1.ModeObserve {
 			info += " (in observe mode)"
 		}
@@ -278,6 +281,8 @@ func (t *tree) pod(to treeprint.Tree, p *Pod) {
 	switch {
 	case p.Gone:
 		info = append(info, "gone")
+	case p.Reason != "" && !t.wide: // what is wrong is said below
+		info = append(info, p.Reason)
 	case p.NotReady != "":
 		info = append(info, p.NotReady)
 	case !p.Ready:
