@@ -57,7 +57,6 @@ func (w *admissionWrapper) heldSince() *admissionWrapper {
 	return w.bothAnnotations(v1alpha1.HeldAnnotation, heldAt(4).String())
 }
 
-
 // admitted is the new object with the changes of admission.
 func admitted(r Request, changes []Change) Request {
 	r.New.Labels, r.New.Annotations, r.New.TemplateLabels = cloned(r.New.Labels), cloned(r.New.Annotations), cloned(r.New.TemplateLabels)
@@ -189,7 +188,6 @@ func TestNotHeldByAdmission(t *testing.T) {
 		})
 	}
 }
-
 
 // TestMutatePartition is what admission makes of the partition of a StatefulSet of four
 // pods, in batches of one.

@@ -271,7 +271,9 @@ func (r *Request) seenBefore() string {
 }
 
 // releaser names the user of a request.
-func (r *Request) releaser() string { return cmp.Or(defense.CutAtRune(r.User, defense.MaxUser), defense.UnknownUser) }
+func (r *Request) releaser() string {
+	return cmp.Or(defense.CutAtRune(r.User, defense.MaxUser), defense.UnknownUser)
+}
 
 // noteSeen adds what an earlier call for this request saw, before another webhook
 // changed it: applied again, the template is first that one.

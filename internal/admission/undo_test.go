@@ -100,9 +100,11 @@ func TestUndo(t *testing.T) {
 		// is an undo.
 		denied, back bool
 	}{
-		"to the last good version":         {request: makeFailed(), back: true},
-		"to an older one":                  {request: makeFailed().past(func(p *defense.Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
-		"to a baseline":                    {request: makeFailed().past(func(p *defense.Past) { p.History = []defense.Revision{{Version: "v2", Release: defense.BaselineRelease}} }), back: true},
+		"to the last good version": {request: makeFailed(), back: true},
+		"to an older one":          {request: makeFailed().past(func(p *defense.Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
+		"to a baseline": {request: makeFailed().past(func(p *defense.Past) {
+			p.History = []defense.Revision{{Version: "v2", Release: defense.BaselineRelease}}
+		}), back: true},
 		"halted, too":                      {request: makeFailed().halted("v1"), back: true},
 		"halted, the block lifted by hand": {request: makeFailed().halted("v1").unblocked(), back: true},
 		"blocked by an earlier failure":    {request: makeFailed().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3"), back: true},
@@ -170,7 +172,6 @@ func (w *admissionWrapper) oldLoses(key string) *admissionWrapper {
 }
 
 func (w *admissionWrapper) unknown() *admissionWrapper { w.Past = nil; return w }
-
 
 func TestWaysOn(t *testing.T) {
 	const (
@@ -264,5 +265,3 @@ func TestUnquarantine(t *testing.T) {
 		}
 	}
 }
-
-
