@@ -23,11 +23,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
-const (
-	versionA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	versionB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
-)
-
 var (
 	testNow    = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	usersPace  = defense.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}

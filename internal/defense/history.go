@@ -101,6 +101,7 @@ type Past struct {
 	History []Revision
 }
 
+// Remembered reports whether a history has a version.
 func Remembered(history []Revision, version string) bool {
 	return slices.ContainsFunc(history, func(h Revision) bool { return h.Version == version })
 }

@@ -193,7 +193,6 @@ func heldAt(release int64) *Hold {
 }
 
 var (
-	usersPace  = Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
-	raisedPace = Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
-	testSteps  = HoldSteps{}.OrDefault()
+	usersPace = Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
+	testSteps = HoldSteps{}.OrDefault()
 )

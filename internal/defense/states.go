@@ -286,6 +286,7 @@ func foldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEn
 	return nil
 }
 
+// ConditionMessage returns the message of a condition; empty for none.
 func ConditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
 		return strings.TrimSuffix(cmp.Or(Detail(c), c.Message), ".")

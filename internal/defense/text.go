@@ -98,6 +98,7 @@ func CutAtRune(s string, limit int) string {
 	return s[:limit]
 }
 
+// NonEmpty returns the parts that are not empty.
 func NonEmpty(parts ...string) []string {
 	kept := parts[:0]
 	for _, p := range parts {
@@ -117,6 +118,7 @@ const MaxUser = 256
 // noReason stands for what a server does not say.
 const noReason = "the server gave no reason"
 
+// Describe is a verdict on a pod in one line.
 func Describe(r *v1alpha1.PodResult) string {
 	s := fmt.Sprintf("pod %s: %s", r.Pod, r.Verdict)
 	if r.Message != "" {

@@ -349,6 +349,7 @@ func OwnerOf(o metav1.Object) string {
 // it is not: what the operator did to it, the owner would undo, or fight.
 func (w *Workload) ObservingOwner() string { return ObservingOwner(w.Owner, w.Labels) }
 
+// ObservingOwner returns the owner because of which a workload is in observe mode; empty for none.
 func ObservingOwner(owner string, labels map[string]string) string {
 	if labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseEnforced {
 		return ""

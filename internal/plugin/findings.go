@@ -42,6 +42,7 @@ func findingsOf(s *snapshot, a advisor) []Finding {
 		return f.all
 	case DefenseObserved:
 		f.observed(message)
+	default: // defended in full, as far as is known
 	}
 	f.failed()
 	f.records()

@@ -226,7 +226,7 @@ func (a *reading) overview(w io.Writer, o *Overview, namespace string, all bool,
 		if item.Since != nil {
 			since = age(now.Sub(item.Since.Time))
 		}
-		row := append(names, item.What, since, a.style.who(item.ReleasedBy))
+		row := slices.Concat(names, []string{item.What, since, a.style.who(item.ReleasedBy)})
 		if all {
 			ready := ""
 			if item.Pods != nil {

@@ -76,11 +76,11 @@ func (a *reading) show(
 	ctx context.Context, live client.WithWatch, what []watched, look func(context.Context) (func(io.Writer, time.Time) error, error),
 ) error {
 	if !a.watch {
-		print, err := look(ctx)
+		to, err := look(ctx)
 		if err != nil {
 			return err
 		}
-		return print(a.Out, a.Now())
+		return to(a.Out, a.Now())
 	}
 	screen := &screen{w: a.Out, terminal: printers.IsTerminal(a.Out), began: a.Now(), now: a.Now, between: "\n"}
 	if *a.OutputFormat == "yaml" {
@@ -91,18 +91,18 @@ func (a *reading) show(
 		w.atLeast = redraw
 	}
 	err := w.until(ctx, func(ctx context.Context) (bool, error) {
-		print, err := look(ctx)
+		to, err := look(ctx)
 		known := &remedied{}
 		if errors.As(err, &known) && screen.last != nil { // it may come again
-			print, err = func(w io.Writer, _ time.Time) error { printError(w, "", known); return nil }, nil
+			to, err = func(w io.Writer, _ time.Time) error { printError(w, "", known); return nil }, nil
 		}
 		if err != nil {
 			return false, err
 		}
-		return false, screen.draw(print)
+		return false, screen.draw(to)
 	})
-	if ctx.Err() != nil {
-		return nil // the user interrupted it
+	if errors.Is(err, ctx.Err()) { // the user interrupted it
+		err = nil
 	}
 	return err
 }
@@ -143,9 +143,9 @@ type screen struct {
 // clearScreen leaves what has scrolled off the screen.
 const clearScreen = "\x1b[H\x1b[2J"
 
-func (s *screen) draw(print func(io.Writer, time.Time) error) error {
+func (s *screen) draw(show func(io.Writer, time.Time) error) error {
 	var compared, text bytes.Buffer
-	if err := errors.Join(print(&compared, s.began), print(&text, s.now())); err != nil {
+	if err := errors.Join(show(&compared, s.began), show(&text, s.now())); err != nil {
 		return err
 	}
 	if bytes.Equal(compared.Bytes(), s.last) && !s.terminal {
