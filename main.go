@@ -19,7 +19,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -123,7 +122,7 @@ func run(ctx context.Context, o *options.Options) error {
 		Certificates: o.Certificates, Configurations: webhooks.Configurations(kinds), Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"), OnServe: metrics.WebhookCertificate,
 		OnMissing: metrics.WebhookConfigurationMissing,
 	})
-	mgr, err := newManager(config, o, kinds, certificates.TLSOptions())
+	mgr, err := newManager(config, o, kinds, certificates)
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}
@@ -173,13 +172,13 @@ func askServer(mgr ctrl.Manager, c *cluster.Cluster, server *altershield.Client,
 	}))
 }
 
-func newManager(config *rest.Config, o *options.Options, kinds *workload.Registry, tlsOptions []func(*tls.Config)) (ctrl.Manager, error) {
+func newManager(config *rest.Config, o *options.Options, kinds *workload.Registry, certificates *runnable.Certificates) (ctrl.Manager, error) {
 	return ctrl.NewManager(config, ctrl.Options{
 		Scheme: controllers.NewScheme(),
 		Cache:  controllers.CacheOptions(kinds, o.Namespace),
 		Client: controllers.ClientOptions(),
 		WebhookServer: webhooks.NewServer(webhooks.ServerOptions{
-			Port: o.WebhookPort, TLSOptions: tlsOptions, Log: ctrl.Log.WithName("webhooks"),
+			Port: o.WebhookPort, GetCertificate: certificates.GetCertificate(), Log: ctrl.Log.WithName("webhooks"),
 			CertDir: o.Certificates.Dir, CertName: o.Certificates.CertName, KeyName: o.Certificates.KeyName,
 		}),
 		Metrics: metricsserver.Options{

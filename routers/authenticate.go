@@ -20,13 +20,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/network"
 )
 
 const (
@@ -143,11 +143,8 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 			s.refuse(w, r, err)
 			return
 		}
-		length := r.ContentLength
-		if length < 0 {
-			length = s.limits.body
-		}
-		body, err := readBody(http.MaxBytesReader(w, r.Body, s.limits.body), int(length))
+		body, done, err := s.ReadBody(w, r)
+		defer done()
 		if err != nil {
 			s.refuseUnread(w, r, err)
 			return
@@ -157,7 +154,7 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), s.limits.record)
-		mark, fresh, err := s.replays.mark(ctx, c.sign, c.at.Add(timestampWindow))
+		end, fresh, err := s.replays.begin(ctx, c.sign, c.at.Add(timestampWindow))
 		cancel()
 		if err != nil {
 			s.refuseBusy(w, r, "the same request is still being dealt with")
@@ -168,13 +165,7 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 			return
 		}
 		handled := false
-		defer func() {
-			if handled {
-				s.replays.done(mark)
-			} else { // also without a slot, and after a panic
-				s.replays.forget(mark)
-			}
-		}()
+		defer func() { end(handled) }() // also without a slot, and after a panic
 		s.admitted(w, r, func() { handled = next(w, r, body) })
 	})
 }
@@ -188,30 +179,6 @@ func arrived(r *http.Request) time.Time {
 		return at
 	}
 	return time.Now()
-}
-
-// readBody reads all of a body that should have this length. It takes memory
-// for what has arrived, not for what was announced, and hardly more than the
-// length: io.ReadAll takes up to twice that, times the number of connections.
-func readBody(from io.Reader, length int) ([]byte, error) {
-	body := make([]byte, 0, min(length+1, 4<<10))
-	for {
-		if len(body) == cap(body) {
-			size := 2 * cap(body)
-			if whole := length + 1; len(body) < whole { // one more, to read the end into
-				size = min(size, whole)
-			}
-			body = append(make([]byte, 0, size), body...)
-		}
-		n, err := from.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
-		if errors.Is(err, io.EOF) {
-			return body, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // signedQuery lets through requests whose query is signed. They only read, so
@@ -254,7 +221,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, cause error) {
 
 // refuseUnread answers a request whose body was too large or did not arrive.
 func (s *Server) refuseUnread(w http.ResponseWriter, r *http.Request, err error) {
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+	if errors.Is(err, network.ErrTooLarge) {
 		s.refuseOversized(w, r)
 		return
 	}

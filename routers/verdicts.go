@@ -17,10 +17,10 @@ limitations under the License.
 package routers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -38,6 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -63,13 +64,18 @@ type Verdicts struct {
 	cluster.View
 	Client client.Client
 	Clock  clock.PassiveClock
-	// wait is entryWait, unless a test knows better.
+	// wait is entryWait, except in tests.
 	wait time.Duration
-	// locks let the verdicts on one object in one after the other.
-	locks objectLocks
+	// writing lets the verdicts on one object in one after the other.
+	writing *slots.Slots
 }
 
 var _ Recorder = &Verdicts{}
+
+// NewVerdicts stores verdicts through a client.
+func NewVerdicts(view cluster.View, c client.Client, by clock.PassiveClock) *Verdicts {
+	return &Verdicts{View: view, Client: c, Clock: by, wait: entryWait, writing: slots.New(math.MaxInt64, 1)}
+}
 
 // Record implements Recorder.
 func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome, error) {
@@ -112,7 +118,7 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 		change, err = v.changeOf(ctx, d.OrderID, not)
 		return change != nil && defense.AwaitsOnRelease(&change.Status, d), err
 	}
-	if err := wait.PollUntilContextTimeout(ctx, entryLook, cmp.Or(v.wait, entryWait), true, look); err != nil && !wait.Interrupted(err) {
+	if err := wait.PollUntilContextTimeout(ctx, entryLook, v.wait, true, look); err != nil && !wait.Interrupted(err) {
 		return "", err
 	}
 	if err := ctx.Err(); err != nil {
@@ -296,7 +302,7 @@ func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorklo
 // as it has become when it changed meanwhile.
 func store(ctx context.Context, v *Verdicts, object client.Object, put func() defense.Placement) (defense.Placement, error) {
 	uid := object.GetUID()
-	unlock, err := v.locks.lock(ctx, uid)
+	unlock, err := v.writing.Acquire(ctx, string(uid))
 	if err != nil {
 		return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
 	}

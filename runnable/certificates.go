@@ -128,14 +128,12 @@ func NewCertificates(o CertificatesOptions) *Certificates {
 	return c
 }
 
-// TLSOptions let the webhook server serve the certificate.
-func (c *Certificates) TLSOptions() []func(*tls.Config) {
-	return []func(*tls.Config){func(config *tls.Config) {
-		config.MinVersion = tls.VersionTLS12
-		if c.made != nil {
-			config.GetCertificate = c.made.get
-		}
-	}}
+// GetCertificate gives the webhook server what it serves; nil where it reads its files by itself.
+func (c *Certificates) GetCertificate() func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c.made == nil {
+		return nil
+	}
+	return c.made.get
 }
 
 // SetupWithManager adds the task and its readiness to the manager.

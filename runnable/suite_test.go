@@ -48,7 +48,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -187,8 +186,8 @@ func startInstance(ctx context.Context, change func(*CertificatesOptions)) *inst
 		change(&o)
 	}
 	i := &instance{certificates: NewCertificates(o), address: net.JoinHostPort("localhost", portText)}
-	server := ctrlwebhook.NewServer(ctrlwebhook.Options{
-		Host: "localhost", Port: port, CertDir: o.Dir, CertName: o.CertName, KeyName: o.KeyName, TLSOpts: i.certificates.TLSOptions(),
+	server := webhooks.NewServer(webhooks.ServerOptions{
+		Host: "localhost", Port: port, GetCertificate: i.certificates.GetCertificate(), CertDir: o.Dir, CertName: o.CertName, KeyName: o.KeyName, Log: GinkgoLogr,
 	})
 	mgr, err := ctrl.NewManager(operatorConfig, ctrl.Options{
 		Logger: GinkgoLogr, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0", WebhookServer: server,

@@ -33,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -64,10 +65,10 @@ func TestForgedReviews(t *testing.T) {
 		known  Known
 		most   int
 	}{
-		"for one workload":            {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, Stored, sizes.workload.burst},
-		"for one that is not there":   {func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) }, Unknown, sizes.namespace.burst},
-		"for many that are not there": {func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) }, Unknown, sizes.namespace.burst},
-		"that create":                 {func(n int) admission.Request { return created(fmt.Sprint("new-", n)) }, Unknown, sizes.namespace.burst},
+		"for one workload":            {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, Stored, sizes.stored.rates.Each.Burst},
+		"for one that is not there":   {func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) }, Unknown, sizes.others.rates.Each.Burst},
+		"for many that are not there": {func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) }, Unknown, sizes.others.rates.Each.Burst},
+		"that create":                 {func(n int) admission.Request { return created(fmt.Sprint("new-", n)) }, Unknown, sizes.others.rates.Each.Burst},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeChecker{}
@@ -171,7 +172,7 @@ func TestDenialHolds(t *testing.T) {
 						t.Errorf("try %d passed: %v", n, answer.Warnings)
 					}
 				})
-				if asked := len(f.asked()); asked > defaultBudgets().workload.burst {
+				if asked := len(f.asked()); asked > defaultBudgets().stored.rates.Each.Burst {
 					t.Errorf("the server was asked %d times", asked)
 				}
 				f.become(answers(Answer{Passes: true}, nil), nil)
@@ -188,9 +189,12 @@ func TestBudgets(t *testing.T) { synctest.Test(t, testBudgets) }
 
 func testBudgets(t *testing.T) {
 	c := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-	b := newBudgets(budgetSizes{
-		workload: budget{1, 2, 2}, workloads: budget{1, 3, 10}, namespace: budget{1, 3, 1}, others: budget{1, 4, 10},
-	}, c)
+	size := func(each, all int, eachAtOnce int64) budgetSize {
+		return budgetSize{rates: network.RatesOptions{
+			Each: network.Rate{PerSecond: 1, Burst: each}, All: network.Rate{PerSecond: 1, Burst: all}, Keys: 10, Keep: 2 * time.Hour,
+		}, eachAtOnce: eachAtOnce, allAtOnce: 10}
+	}
+	b := newBudgets(budgetSizes{stored: size(2, 3, 2), others: size(3, 4, 1)}, c)
 	stored := func(uid string) Question { return Question{Namespace: "ns", uid: types.UID(uid), standing: Stored} }
 	unknown := func(namespace string) Question { return Question{Namespace: namespace} }
 	spend := func(q Question, want string) func() {
@@ -206,7 +210,7 @@ func testBudgets(t *testing.T) {
 		}
 		return answered
 	}
-	const mine, all, others = "about this workload", "too many questions", "about new workloads of this namespace"
+	const mine, all, others, atOnce = "about this workload", "too many questions", "about new workloads of this namespace", "at once"
 	spend(stored("a"), "")()
 	spend(stored("a"), "")()
 	spend(stored("a"), mine)
@@ -214,7 +218,7 @@ func testBudgets(t *testing.T) {
 	spend(stored("b"), all)
 	// What nobody knows is another matter.
 	waiting := spend(unknown("ns"), "")
-	spend(unknown("ns"), others) // one is without an answer
+	spend(unknown("ns"), atOnce) // one is without an answer
 	waiting()
 	spend(unknown("ns"), "")()
 	spend(unknown("ns"), others)
@@ -226,7 +230,7 @@ func testBudgets(t *testing.T) {
 	c.SetTime(c.Now().Add(time.Hour))
 	first, second := spend(stored("a"), ""), spend(stored("a"), "")
 	c.SetTime(c.Now().Add(time.Minute))
-	spend(stored("a"), mine) // both are without an answer
+	spend(stored("a"), atOnce) // both are without an answer
 	first()
 	second()
 	spend(stored("a"), "")()

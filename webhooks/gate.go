@@ -35,7 +35,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
-	"github.com/traas-stack/altershield-operator/internal/ration"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -48,8 +48,8 @@ const (
 	// same release: within one request the API server calls again after other
 	// webhooks, and after each conflict with another writer.
 	remembered = 15 * time.Second
-	// maxRemembered bounds the memory: two keys per release.
-	maxRemembered = 2048
+	// maxRemembered bounds for how many releases.
+	maxRemembered = 1024
 	// deniedFor is for how long the last denial of a workload is repeated when there is
 	// no budget to ask about it again, and maxDenied for how many workloads.
 	deniedFor = 5 * time.Minute
@@ -100,7 +100,7 @@ type gate struct {
 	// denied are the last answers about workloads, as far as they are denials.
 	denied *cache.LRUExpireCache // string -> Answer
 	// noise is what forged requests can cause at will.
-	noise *ration.Log
+	noise *network.Log
 }
 
 // newGate returns nil where there is nobody to ask.
@@ -114,7 +114,7 @@ func newGate(o Options) *gate {
 	}
 	return &gate{
 		checker: o.Checker, settings: o.Settings, known: o.Known, log: o.Log, memory: newMemory(clock.RealClock{}),
-		budgets: newBudgets(defaultBudgets(), by), denied: cache.NewLRUExpireCacheWithClock(maxDenied, by), noise: ration.NewLog(o.Log, clock.RealClock{}),
+		budgets: newBudgets(defaultBudgets(), by), denied: cache.NewLRUExpireCacheWithClock(maxDenied, by), noise: network.NewLog(o.Log, clock.RealClock{}),
 	}
 }
 
@@ -155,7 +155,7 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 	case err == nil && answer.Passes:
 		return "", ""
 	case err == nil:
-		g.memory.forget(q)
+		g.memory.deny(q)
 		return prefix + answer.Explanation, ""
 	}
 	limited := errors.Is(err, errTooManyQuestions)
@@ -168,7 +168,7 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 	}
 	problem := describe(err, s.AdmissionTimeout)
 	if s.SilenceFails {
-		g.memory.forget(q)
+		g.memory.deny(q)
 		return prefix + problem + `, and the OpsConfigInfo "silence" makes that a failure; try again once the server answers, ` +
 			`or turn off the OpsConfigInfo "admission" or "silence"`, ""
 	}
@@ -246,8 +246,12 @@ type memory struct {
 	entries *cache.LRUExpireCache
 }
 
-// entry is a question that was asked. Its fields are read once done is closed.
+// entry is a question that was asked. Its answer is read once done is closed.
 type entry struct {
+	// call asked it.
+	call types.UID
+	// denied: another call about the same release asks again. It is guarded by memory.mu.
+	denied bool
 	done   chan struct{}
 	answer Answer
 	err    error
@@ -257,16 +261,11 @@ func newMemory(c clock.PassiveClock) *memory {
 	return &memory{entries: cache.NewLRUExpireCacheWithClock(maxRemembered, c)}
 }
 
-// callKey identifies a call, attemptKey all calls about one release.
-func callKey(q Question) string {
-	return strings.Join([]string{"call", string(q.RequestUID), q.Version}, "\x00")
-}
-
-// attemptKey has all that the server is told, so that nobody gets the answer to what
+// keyOf has all that the server is told, so that nobody gets the answer to what
 // somebody else made up.
-func attemptKey(q Question) string {
+func keyOf(q Question) string {
 	return strings.Join(append([]string{
-		"attempt", q.Kind, q.Namespace, q.Name, string(q.uid), q.App, q.Release, q.OldVersion, q.Version, q.User,
+		q.Kind, q.Namespace, q.Name, string(q.uid), q.App, q.Release, q.OldVersion, q.Version, q.User,
 	}, q.OldImages...), "\x00")
 }
 
@@ -288,7 +287,7 @@ func (m *memory) ask(
 	keep := false
 	defer func() {
 		if !keep {
-			m.remove(q)
+			m.entries.Remove(keyOf(q))
 		}
 		close(e.done)
 	}()
@@ -302,25 +301,28 @@ func (m *memory) ask(
 func (m *memory) enter(q Question) (*entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, key := range []string{callKey(q), attemptKey(q)} {
-		if value, ok := m.entries.Get(key); ok {
-			if e, ok := value.(*entry); ok {
-				return e, true
-			}
-		}
+	if e := m.find(q); e != nil && (!e.denied || e.call == q.RequestUID) {
+		return e, true
 	}
-	e := &entry{done: make(chan struct{})}
-	m.entries.Add(callKey(q), e, remembered)
-	m.entries.Add(attemptKey(q), e, remembered)
+	e := &entry{call: q.RequestUID, done: make(chan struct{})}
+	m.entries.Add(keyOf(q), e, remembered)
 	return e, false
 }
 
-// forget makes the next try of a release ask again: it was denied, and a user
+// find is the entry of a question; nil when there is none. The lock is held.
+func (m *memory) find(q Question) *entry {
+	value, _ := m.entries.Get(keyOf(q))
+	e, _ := value.(*entry)
+	return e
+}
+
+// deny makes the next try of a release ask again: it was denied, and a user
 // who tries again expects another answer. Only a repetition of the same call
 // gets the same answer.
-func (m *memory) forget(q Question) { m.entries.Remove(attemptKey(q)) }
-
-func (m *memory) remove(q Question) {
-	m.entries.Remove(callKey(q))
-	m.entries.Remove(attemptKey(q))
+func (m *memory) deny(q Question) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.find(q); e != nil {
+		e.denied = true
+	}
 }

@@ -34,8 +34,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	policies "github.com/traas-stack/altershield-operator/internal/policy"
-	"github.com/traas-stack/altershield-operator/internal/ration"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -77,13 +77,13 @@ type evaluator struct {
 	operators, tenants *slots.Slots
 	watch              *rules.Watch
 	// noise is what users can cause at will.
-	noise *ration.Log
+	noise *network.Log
 }
 
 func newEvaluator(o *Options) *evaluator {
 	return &evaluator{
 		operators: slots.New(maxOperators, maxOperatorsOfNamespace), tenants: slots.New(maxTenants, maxTenantsOfNamespace),
-		watch: o.Rules, noise: ration.NewLog(o.Log, clock.RealClock{}),
+		watch: o.Rules, noise: network.NewLog(o.Log, clock.RealClock{}),
 	}
 }
 

@@ -14,7 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package slots bounds what is at work at a time, of all namespaces together and of each.
+// Package slots bounds what is in use at a time, of all keys together and of each. A key is
+// the one that uses it: a namespace, a source of requests, or an object that is written to.
 package slots
 
 import (
@@ -24,26 +25,26 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Slots bound what is at work. Those of a namespace wait for each other first, so that
-// they do not stand in the way of another one's. Safe for concurrent use.
+// Slots bound what is in use. Those of a key wait for each other first, so that they do not
+// stand in the way of another one's. Safe for concurrent use.
 type Slots struct {
 	all *semaphore.Weighted
-	// own is how many a namespace has.
+	// own is how many a key has.
 	own int64
 
 	mu sync.Mutex
-	of map[string]*namespaceSlots
+	of map[string]*ownSlots
 }
 
-type namespaceSlots struct {
+type ownSlots struct {
 	*semaphore.Weighted
 	// users have one, or wait for one.
 	users int
 }
 
-// New makes slots for so many at a time, and so many of one namespace.
+// New makes slots for so many at a time, and so many of one key.
 func New(all, own int64) *Slots {
-	return &Slots{all: semaphore.NewWeighted(all), own: own, of: map[string]*namespaceSlots{}}
+	return &Slots{all: semaphore.NewWeighted(all), own: own, of: map[string]*ownSlots{}}
 }
 
 // InUse says whether any is taken, or waited for.
@@ -54,62 +55,66 @@ func (s *Slots) InUse() bool {
 }
 
 // Try is Acquire for who does not wait.
-func (s *Slots) Try(namespace string) (release func(), ok bool) {
-	own := s.use(namespace)
+func (s *Slots) Try(key string) (release func(), ok bool) {
+	own := s.use(key)
 	if !own.TryAcquire(1) {
-		s.unuse(namespace)
+		s.unuse(key)
 		return nil, false
 	}
 	if !s.all.TryAcquire(1) {
 		own.Release(1)
-		s.unuse(namespace)
+		s.unuse(key)
 		return nil, false
 	}
-	return s.release(namespace, own), true
+	return s.release(key, own, 1), true
 }
 
-// Acquire waits until one of a namespace may begin. It fails only when the
-// context ends.
-func (s *Slots) Acquire(ctx context.Context, namespace string) (release func(), err error) {
-	own := s.use(namespace)
-	if err := own.Acquire(ctx, 1); err != nil {
-		s.unuse(namespace)
+// Acquire waits for one slot of a key. It fails only when the context ends.
+func (s *Slots) Acquire(ctx context.Context, key string) (release func(), err error) {
+	return s.AcquireN(ctx, key, 1)
+}
+
+// AcquireN waits for n slots at once.
+func (s *Slots) AcquireN(ctx context.Context, key string, n int64) (release func(), err error) {
+	own := s.use(key)
+	if err := own.Acquire(ctx, n); err != nil {
+		s.unuse(key)
 		return nil, err
 	}
-	if err := s.all.Acquire(ctx, 1); err != nil {
-		own.Release(1)
-		s.unuse(namespace)
+	if err := s.all.Acquire(ctx, n); err != nil {
+		own.Release(n)
+		s.unuse(key)
 		return nil, err
 	}
-	return s.release(namespace, own), nil
+	return s.release(key, own, n), nil
 }
 
 // release gives back what was acquired.
-func (s *Slots) release(namespace string, own *namespaceSlots) func() {
+func (s *Slots) release(key string, own *ownSlots, n int64) func() {
 	return func() {
-		s.all.Release(1)
-		own.Release(1)
-		s.unuse(namespace)
+		s.all.Release(n)
+		own.Release(n)
+		s.unuse(key)
 	}
 }
 
-func (s *Slots) use(namespace string) *namespaceSlots {
+func (s *Slots) use(key string) *ownSlots {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := s.of[namespace]
+	own := s.of[key]
 	if own == nil {
-		own = &namespaceSlots{Weighted: semaphore.NewWeighted(s.own)}
-		s.of[namespace] = own
+		own = &ownSlots{Weighted: semaphore.NewWeighted(s.own)}
+		s.of[key] = own
 	}
 	own.users++
 	return own
 }
 
-func (s *Slots) unuse(namespace string) {
+func (s *Slots) unuse(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := s.of[namespace]
+	own := s.of[key]
 	if own.users--; own.users == 0 {
-		delete(s.of, namespace)
+		delete(s.of, key)
 	}
 }
