@@ -136,7 +136,7 @@ func run(ctx context.Context, o *options.Options) error {
 	if err := errors.Join(
 		webhooks.SetupWithManager(mgr, webhooks.Options{
 			Kinds: kinds, Self: self, Clock: serverClock, Pod: o.Pod, Log: ctrl.Log.WithName("webhooks"),
-			Settings: c.InForceRequested, Past: c.Past, Known: webhooks.KnownBy(c.View), Policies: webhooks.PoliciesBy(c.View), Rules: c.Rules,
+			Settings: c.InForceRequested, Past: c.Past, Stored: webhooks.StoredBy(c.View), Policies: webhooks.PoliciesBy(c.View), Rules: c.Rules,
 			Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps,
 			Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{Registration: o.Registration, Cluster: string(clusterUID)}),
 		}),

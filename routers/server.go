@@ -242,9 +242,9 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
 		LiveTestPath:             {http.MethodPost, http.HandlerFunc(liveTest)},
 		SuspendPath:              {http.MethodGet, s.signedQuery(s.listSuspended)},
-		RollbackPath:             {http.MethodPut, s.signedBody(s.rollBack)},
+		RollbackPath:             {http.MethodPut, s.signedBody(s.takeRollback(readRollbackRequest))},
 		SuspendWorkloadPath:      {http.MethodGet, s.signedQuery(s.listSuspendedWorkloads)},
-		RollbackWorkloadPath:     {http.MethodPut, s.signedBody(s.rollBackWorkload)},
+		RollbackWorkloadPath:     {http.MethodPut, s.signedBody(s.takeRollback(readRollbackOf(s.opts.View.Kinds)))},
 	}
 	return s.recovered(s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, known := routes[r.URL.Path]
@@ -266,10 +266,8 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if cause := s.tooMany(r); cause != "" {
-			s.count(r, ResultLimited)
-			s.refusals.Info("refused a request", "cause", cause, "remote", r.RemoteAddr)
 			w.Header().Set("Retry-After", "1")
-			writeJSON(w, http.StatusTooManyRequests, altershield.CallbackResponse{Retry: true, Msg: "too many requests"})
+			s.reject(w, r, ResultLimited, cause, http.StatusTooManyRequests, "too many requests", true)
 			return
 		}
 		if r.ContentLength > s.limits.Body {
@@ -319,16 +317,20 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func())
 
 // refuseBusy answers a request that would have had to wait for too long.
 func (s *Server) refuseBusy(w http.ResponseWriter, r *http.Request, cause string) {
-	s.count(r, ResultLimited)
-	s.refusals.Info("refused a request", "cause", cause, "remote", r.RemoteAddr)
 	w.Header().Set("Retry-After", "1")
-	writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: cause})
+	s.reject(w, r, ResultLimited, cause, http.StatusServiceUnavailable, cause, true)
 }
 
 func (s *Server) refuseOversized(w http.ResponseWriter, r *http.Request) {
-	s.count(r, ResultOversized)
-	s.refusals.Info("refused a request", "cause", fmt.Sprintf("the body has more than %d bytes", s.limits.Body), "remote", r.RemoteAddr)
-	writeJSON(w, http.StatusRequestEntityTooLarge, altershield.CallbackResponse{Msg: "the body is too large"})
+	cause := fmt.Sprintf("the body has more than %d bytes", s.limits.Body)
+	s.reject(w, r, ResultOversized, cause, http.StatusRequestEntityTooLarge, network.ErrTooLarge.Error(), false)
+}
+
+// reject counts and logs a request that is not handled, and answers it.
+func (s *Server) reject(w http.ResponseWriter, r *http.Request, result, cause string, status int, msg string, retry bool) {
+	s.count(r, result)
+	s.refusals.Info("refused a request", "cause", cause, "path", r.URL.Path, "remote", r.RemoteAddr)
+	writeJSON(w, status, altershield.CallbackResponse{Retry: retry, Msg: msg})
 }
 
 // recovered answers for a handler that panicked, and says so.

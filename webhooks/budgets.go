@@ -23,9 +23,9 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/network"
@@ -33,40 +33,21 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Known is what is known of the workload that a request is about. API servers do not
-// authenticate to webhooks, so a request may be made up by anybody.
-type Known int
-
-const (
-	// Unknown may be new, or made up.
-	Unknown Known = iota
-	// Stored is in an enrolled namespace, and has the UID that the request names.
-	Stored
-)
-
-// KnownBy reads what is known from a cache. That may be behind the API server, whose
-// selector matched the namespace: one that is not there, or not enrolled, is no
-// reason not to ask. A made-up request gains nothing by it but the budget of the unknown.
-func KnownBy(v cluster.View) func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error) {
-	return func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error) {
+// StoredBy reports from a cache whether a workload is stored: in an enrolled namespace, with
+// the UID that the request names. API servers do not authenticate to webhooks, so a request may
+// be made up by anybody; one about a workload that is not stored may also be about a new one. The
+// cache may be behind the API server, whose selector matched the namespace: one that is not
+// there, or not enrolled, is no reason not to ask. A made-up request gains nothing by it but the
+// budget of the others.
+func StoredBy(v cluster.View) func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error) {
+	return func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error) {
 		ns, err := v.Namespace(ctx, namespace)
-		switch {
-		case err != nil:
-			return Unknown, err
-		case !ns.Enrolled, uid == "":
-			return Unknown, nil
+		if err != nil || !ns.Enrolled || uid == "" {
+			return false, err
 		}
 		stored := kind.Object()
 		err = v.Cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, stored)
-		switch {
-		case apierrors.IsNotFound(err):
-			return Unknown, nil
-		case err != nil:
-			return Unknown, fmt.Errorf("get %s/%s: %w", namespace, name, err)
-		case stored.GetUID() != uid:
-			return Unknown, nil
-		}
-		return Stored, nil
+		return err == nil && stored.GetUID() == uid, client.IgnoreNotFound(err)
 	}
 }
 
@@ -125,7 +106,7 @@ func newBudgets(sizes budgetSizes, c clock.PassiveClock) *budgets {
 // waited for any more.
 func (b *budgets) spend(ctx context.Context, q Question) (answered func(), err error) {
 	of, key, about := b.others, q.Namespace, "new workloads of this namespace"
-	if q.standing == Stored {
+	if q.stored {
 		of, key, about = b.stored, string(q.uid), "this workload"
 	}
 	switch of.rates.Take(key) {

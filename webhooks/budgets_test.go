@@ -62,23 +62,20 @@ func TestForgedReviews(t *testing.T) {
 	sizes := defaultBudgets()
 	for name, test := range map[string]struct {
 		forged func(n int) admission.Request
-		known  Known
+		stored bool
 		most   int
 	}{
-		"for one workload":            {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, Stored, sizes.stored.rates.Each.Burst},
-		"for one that is not there":   {func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) }, Unknown, sizes.others.rates.Each.Burst},
-		"for many that are not there": {func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) }, Unknown, sizes.others.rates.Each.Burst},
-		"that create":                 {func(n int) admission.Request { return created(fmt.Sprint("new-", n)) }, Unknown, sizes.others.rates.Each.Burst},
+		"for one workload":            {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, true, sizes.stored.rates.Each.Burst},
+		"for one that is not there":   {func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) }, false, sizes.others.rates.Each.Burst},
+		"for many that are not there": {func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) }, false, sizes.others.rates.Each.Burst},
+		"that create":                 {func(n int) admission.Request { return created(fmt.Sprint("new-", n)) }, false, sizes.others.rates.Each.Burst},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeChecker{}
 			o := f.options()
 			o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-			o.Known = func(_ context.Context, _ workload.Kind, _, name string, _ types.UID) (Known, error) {
-				if name == "other" {
-					return Stored, nil
-				}
-				return test.known, nil
+			o.Stored = func(_ context.Context, _ workload.Kind, _, name string, _ types.UID) (bool, error) {
+				return name == "other" || test.stored, nil
 			}
 			h := newMutating(o, deployments)
 			for n := range many {
@@ -126,7 +123,7 @@ func TestTooManyQuestions(t *testing.T) {
 	f := &fakeChecker{}
 	o := f.options()
 	o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-	o.Known = func(context.Context, workload.Kind, string, string, types.UID) (Known, error) { return Stored, nil }
+	o.Stored = func(context.Context, workload.Kind, string, string, types.UID) (bool, error) { return true, nil }
 	h := newMutating(o, deployments)
 	var last admission.Response
 	for n := range 100 {
@@ -165,7 +162,7 @@ func TestDenialHolds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fakeChecker{answer: test.answer}
 				o := f.options()
-				o.Known = func(context.Context, workload.Kind, string, string, types.UID) (Known, error) { return Stored, nil }
+				o.Stored = func(context.Context, workload.Kind, string, string, types.UID) (bool, error) { return true, nil }
 				h := newMutating(o, deployments)
 				test.try(func(n int) {
 					if answer := h.Handle(t.Context(), forged("cart", "uid", n)); answer.Allowed {
@@ -195,7 +192,7 @@ func testBudgets(t *testing.T) {
 		}, eachAtOnce: eachAtOnce, allAtOnce: 10}
 	}
 	b := newBudgets(budgetSizes{stored: size(2, 3, 2), others: size(3, 4, 1)}, c)
-	stored := func(uid string) Question { return Question{Namespace: "ns", uid: types.UID(uid), standing: Stored} }
+	stored := func(uid string) Question { return Question{Namespace: "ns", uid: types.UID(uid), stored: true} }
 	unknown := func(namespace string) Question { return Question{Namespace: namespace} }
 	spend := func(q Question, want string) func() {
 		t.Helper()
@@ -236,24 +233,24 @@ func testBudgets(t *testing.T) {
 	spend(stored("a"), "")()
 }
 
-func TestKnownBy(t *testing.T) {
+func TestStoredBy(t *testing.T) {
 	api := fake.NewClientBuilder().WithObjects(
 		wrappers.MakeNamespace("shop").Enrolled().Obj(), wrappers.MakeNamespace("free").Obj(),
 		wrappers.MakeDeployment("shop", "cart").UID("cart-uid").Obj(), wrappers.MakeDeployment("free", "web").UID("web-uid").Obj(),
 	).Build()
-	known := KnownBy(cluster.View{Cached: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"})
+	stored := StoredBy(cluster.View{Cached: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"})
 	for _, test := range []struct {
 		namespace, name, uid string
-		want                 Known
+		want                 bool
 	}{
-		{"shop", "cart", "cart-uid", Stored},
-		{"shop", "cart", "another", Unknown},
-		{"shop", "cart", "", Unknown},
-		{"shop", "none", "cart-uid", Unknown},
-		{"free", "web", "web-uid", Unknown},
-		{"none", "web", "web-uid", Unknown},
+		{"shop", "cart", "cart-uid", true},
+		{"shop", "cart", "another", false},
+		{"shop", "cart", "", false},
+		{"shop", "none", "cart-uid", false},
+		{"free", "web", "web-uid", false},
+		{"none", "web", "web-uid", false},
 	} {
-		if got, err := known(t.Context(), workload.Deployment{}, test.namespace, test.name, types.UID(test.uid)); err != nil || got != test.want {
+		if got, err := stored(t.Context(), workload.Deployment{}, test.namespace, test.name, types.UID(test.uid)); err != nil || got != test.want {
 			t.Errorf("%s/%s %s: %v, %v, want %v", test.namespace, test.name, test.uid, got, err, test.want)
 		}
 	}

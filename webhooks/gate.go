@@ -93,7 +93,7 @@ func question(req *admission.Request, r *defense.AdmissionRequest, stored, chang
 type gate struct {
 	checker  Checker
 	settings func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
-	known    func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error)
+	stored   func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error)
 	log      logr.Logger
 	memory   *memory
 	budgets  *budgets
@@ -113,7 +113,7 @@ func newGate(o Options) *gate {
 		by = clock.RealClock{}
 	}
 	return &gate{
-		checker: o.Checker, settings: o.Settings, known: o.Known, log: o.Log, memory: newMemory(clock.RealClock{}),
+		checker: o.Checker, settings: o.Settings, stored: o.Stored, log: o.Log, memory: newMemory(clock.RealClock{}),
 		budgets: newBudgets(defaultBudgets(), by), denied: cache.NewLRUExpireCacheWithClock(maxDenied, by), noise: network.NewLog(o.Log, clock.RealClock{}),
 	}
 }
@@ -136,7 +136,7 @@ func (g *gate) pass(ctx context.Context, q Question, of *defense.AdmissionObject
 	if !s.AdmissionCheck {
 		return "", ""
 	}
-	q.standing = g.standing(ctx, q)
+	q.stored = g.isStored(ctx, q)
 	denial, warning = g.ask(logr.NewContext(ctx, log), s.Settings, q)
 	if denial != "" && s.Observe {
 		metrics.DryRun(q.of.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
@@ -199,19 +199,18 @@ func (g *gate) check(ctx context.Context, q Question) (Answer, error) {
 	return answer, err
 }
 
-// standing says what is known of the workload of a question.
-func (g *gate) standing(ctx context.Context, q Question) Known {
-	if g.known == nil {
-		return Unknown
+// isStored reports whether the workload of a question is known to be stored.
+func (g *gate) isStored(ctx context.Context, q Question) bool {
+	if g.stored == nil {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
 	defer cancel()
-	known, err := g.known(ctx, q.of, q.Namespace, q.Name, q.uid)
+	stored, err := g.stored(ctx, q.of, q.Namespace, q.Name, q.uid)
 	if err != nil {
 		g.noise.Error(err, "it is not known whether a workload is there", "kind", q.Kind, "namespace", q.Namespace, "name", q.Name)
-		return Unknown
 	}
-	return known
+	return stored
 }
 
 func (g *gate) inForce(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {

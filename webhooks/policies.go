@@ -94,10 +94,7 @@ func newPolicy(o Options, kind workload.Kind, e *evaluator) handler {
 		kind:   kind,
 		name:   policy,
 		answer: e.answer(&o, kind),
-		failed: func(req *admission.Request, err error) admission.Response {
-			e.noise.Error(err, "admitted a workload without the checks of policies, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
-			return admission.Allowed("").WithWarnings("the checks of policies could not be made")
-		},
+		failed: passing(e.noise, "admitted a workload without the checks of policies, because of an error", "the checks of policies could not be made"),
 	}
 }
 

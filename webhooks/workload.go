@@ -73,10 +73,9 @@ type Options struct {
 	// Past reads what is known of the releases of a workload, by namespace and UID,
 	// from a cache. Nil, or an error: no request is an undo.
 	Past func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error)
-	// Known says from a cache what is known of a workload that is to be released, by the
-	// UID that the request names, which is empty when it is being created. Nil knows of
-	// none.
-	Known func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error)
+	// Stored reports from a cache whether a workload that is to be released is stored, by the
+	// UID that the request names, which is empty when it is being created. Nil: none is.
+	Stored func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error)
 	// Policies reads from a cache which policies may count for a workload of a
 	// namespace. Nil: none do at admission.
 	Policies func(ctx context.Context, namespace string) (Policies, error)
@@ -203,10 +202,17 @@ func newMutating(o Options, kind workload.Kind) handler {
 		},
 		// The controller notices a release that passed unseen; a denied
 		// request would be somebody's outage.
-		failed: func(req *admission.Request, err error) admission.Response {
-			o.Log.Error(err, "admitted a workload without mutating it, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
-			return admission.Allowed("")
-		},
+		failed: passing(o.Log, "admitted a workload without mutating it, because of an error"),
+	}
+}
+
+// passing lets requests pass that cannot be answered, with warnings.
+func passing(log interface {
+	Error(err error, msg string, keysAndValues ...any)
+}, msg string, warnings ...string) func(req *admission.Request, err error) admission.Response {
+	return func(req *admission.Request, err error) admission.Response {
+		log.Error(err, msg, "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
+		return admission.Allowed("").WithWarnings(warnings...)
 	}
 }
 
@@ -229,10 +235,7 @@ func newQuarantine(o Options, kind workload.Kind) handler {
 		kind:   kind,
 		name:   quarantine,
 		answer: judge(&o, kind, defense.ValidateQuarantine),
-		failed: func(req *admission.Request, err error) admission.Response {
-			o.Log.Error(err, "admitted a workload without checking its quarantine, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
-			return admission.Allowed("")
-		},
+		failed: passing(o.Log, "admitted a workload without checking its quarantine, because of an error"),
 	}
 }
 
