@@ -14,7 +14,23 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package runnable
+// Package certificates keeps the webhooks' certificates in order, and the webhook configurations
+// that have to know them. It runs on every replica.
+//
+//   - certificates.go: when to look, and again
+//   - made.go: certificates that are made here, and shared in a Secret
+//   - secret.go: what the Secret has to contain, and which certificate a replica serves; pure,
+//     except that keys are made at random
+//   - files.go: a certificate from elsewhere, in files
+//   - configurations.go: what the webhook configurations have to look like; pure
+//   - apply.go: reads and writes them
+//   - missing.go: reports those that stay missing
+//
+// github.com/open-policy-agent/cert-controller is not an alternative: it replaces the authority
+// and the certificate in one write, so that until injection, caches and mounted files have
+// caught up, calls fail; and an API server that cannot verify the webhook of a blocked workload
+// refuses its override, too.
+package certificates
 
 import (
 	"context"
@@ -51,8 +67,8 @@ const (
 	afterWrite = time.Second
 )
 
-// CertificatesOptions configure Certificates.
-type CertificatesOptions struct {
+// Options configure Certificates.
+type Options struct {
 	options.Certificates
 	// Configurations of the webhooks, as they have to be but for what the installation
 	// adds.
@@ -74,11 +90,8 @@ type CertificatesOptions struct {
 	OnServe func(notAfter time.Time)
 }
 
-// certificateSource is where the certificate comes from: madeCertificates or
-// certificateFiles.
-type certificateSource interface {
-	// prepare checks what is asked for, once.
-	prepare() error
+// source is where the certificate comes from: made or files.
+type source interface {
 	// ensure observes, decides and applies: what is served, and the webhook
 	// configurations.
 	ensure(ctx context.Context) error
@@ -86,23 +99,15 @@ type certificateSource interface {
 	lookEvery() time.Duration
 }
 
-var (
-	_ certificateSource = &madeCertificates{}
-	_ certificateSource = &certificateFiles{}
-)
-
-// Certificates keeps the webhooks' certificates in order, and the webhook
-// configurations that have to know them. It runs on every replica.
+// Certificates keeps certificates and webhook configurations in order.
 type Certificates struct {
 	*configurations
-	source certificateSource
+	source
 	// made is the source if certificates are made here, and nil otherwise.
-	made    *madeCertificates
+	made    *made
 	report  *missingReport
 	changes cache.Cache
 	changed chan struct{}
-	// logged is the last problem that was logged.
-	logged string
 }
 
 var (
@@ -110,22 +115,23 @@ var (
 	_ manager.LeaderElectionRunnable = &Certificates{}
 )
 
-// NewCertificates makes the task; SetupWithManager checks what it is to do.
-func NewCertificates(o CertificatesOptions) *Certificates {
+// New makes the task.
+func New(o Options) (*Certificates, error) {
 	if o.ServicePort == 0 {
 		o.ServicePort = 443
 	}
 	if o.RecreateAfter == 0 {
 		o.RecreateAfter = recreateAfter
 	}
-	c := &Certificates{configurations: &configurations{o: o, missing: map[string]time.Time{}, refused: map[string]bool{}}, changed: make(chan struct{}, 1)}
+	shared, err := newConfigurations(o)
+	c := &Certificates{configurations: shared, changed: make(chan struct{}, 1)}
 	if o.Dir != "" {
-		c.source = newCertificateFiles(c.configurations)
-		return c
+		c.source = &files{configurations: shared, injectors: map[string]map[string]string{}}
+	} else {
+		c.made = newMade(shared)
+		c.source = c.made
 	}
-	c.made = newMadeCertificates(o, c.configurations)
-	c.source = c.made
-	return c
+	return c, err
 }
 
 // GetCertificate gives the webhook server what it serves; nil where it reads its files by itself.
@@ -138,11 +144,8 @@ func (c *Certificates) GetCertificate() func(*tls.ClientHelloInfo) (*tls.Certifi
 
 // SetupWithManager adds the task and its readiness to the manager.
 func (c *Certificates) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	err := c.source.prepare()
-	if err != nil {
-		return err
-	}
 	// Decisions are made on what is stored, not on a cache.
+	var err error
 	if c.client, err = client.New(mgr.GetConfig(), client.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), FieldOwner: v1alpha1.FieldManager,
 	}); err != nil {
@@ -248,9 +251,9 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	defer cancel()
 	var err error
 	c.wrote = false
-	every := c.source.lookEvery()
+	every := c.lookEvery()
 	for range conflicts {
-		if err = c.source.ensure(ctx); err == nil || !isOutdated(err) {
+		if err = c.ensure(ctx); err == nil || !isOutdated(err) {
 			break
 		}
 	}
@@ -258,12 +261,7 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	if lasting := c.lasting(); err == nil && c.report != nil && c.leads() && len(lasting) == len(c.missing) {
 		err = c.report.tell(ctx, lasting)
 	}
-	switch {
-	case err == nil:
-		c.logged = ""
-	case errors.Is(ctx.Err(), context.Canceled):
-	case err.Error() != c.logged:
-		c.logged = err.Error()
+	if !errors.Is(ctx.Err(), context.Canceled) && c.isNew("", err) {
 		c.o.Log.Error(err, "maintain the webhooks' certificates; trying again")
 	}
 	switch {

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package runnable
+package certificates
 
 import (
 	"context"
@@ -38,12 +38,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/traas-stack/altershield-operator/internal/certificates"
 	"github.com/traas-stack/altershield-operator/internal/options"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
-	"github.com/traas-stack/altershield-operator/webhooks"
+	hooks "github.com/traas-stack/altershield-operator/webhooks"
 )
 
 const unitValidity = 90 * 24 * time.Hour
@@ -73,14 +72,14 @@ func newCluster(t *testing.T, namespace *wrappers.NamespaceWrapper) *sharing {
 // replica is a new one that sees the cluster through a client.
 func (c *sharing) replica(through client.Client, leads bool) *Certificates {
 	c.t.Helper()
-	r := NewCertificates(CertificatesOptions{
-		Configurations: webhooks.Configurations(workload.Defended()),
+	r, err := New(Options{
+		Configurations: hooks.Configurations(workload.Defended()),
 		Certificates: options.Certificates{
 			Namespace: ours, Secret: secretName, Service: service, Mutating: mutating, Validating: validating, Validity: unitValidity,
 		},
 		AuthorityValidity: 4 * unitValidity, Clock: c.clock, Log: logr.Discard(),
 	})
-	if err := r.source.prepare(); err != nil {
+	if err != nil {
 		c.t.Fatal(err)
 	}
 	r.client = through
@@ -107,7 +106,7 @@ func (c *sharing) configuration(kind string) *unstructured.Unstructured {
 }
 
 func (c *sharing) bundles() [][]byte {
-	return append(certificates.Bundles(c.configuration("MutatingWebhookConfiguration")), certificates.Bundles(c.configuration("ValidatingWebhookConfiguration"))...)
+	return append(Bundles(c.configuration("MutatingWebhookConfiguration")), Bundles(c.configuration("ValidatingWebhookConfiguration"))...)
 }
 
 func (c *sharing) secret() *corev1.Secret {
@@ -227,7 +226,7 @@ func TestStaleReplicaDoesNotNarrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := c.secret()
-	delete(secret.Data, certificates.CAKey)
+	delete(secret.Data, CAKey)
 	if err := c.client.Update(ctx, secret); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +235,7 @@ func TestStaleReplicaDoesNotNarrow(t *testing.T) {
 	if got := len(pki.ParseCertificates(newer)); got != 2 {
 		t.Fatalf("%d authorities", got)
 	}
-	old := o.secret.Data[certificates.BundleKey]
+	old := o.secret.Data[BundleKey]
 	for _, configuration := range o.configurations {
 		if err := stale.made.inject(ctx, configuration, append(old, '\n'), o.now); !apierrors.IsConflict(err) {
 			t.Errorf("an outdated bundle was written: %v", err)
@@ -423,12 +422,6 @@ func TestQuarrel(t *testing.T) {
 	}
 }
 
-func TestCertificatesSetup(t *testing.T) {
-	if err := NewCertificates(CertificatesOptions{Certificates: options.Certificates{Namespace: ours, Service: service}}).SetupWithManager(context.Background(), nil); err == nil {
-		t.Error("certificates without a validity")
-	}
-}
-
 // TestAdopt lets the namespace own configurations that manifests made, by one write
 // of the leader.
 func TestAdopt(t *testing.T) {
@@ -441,7 +434,7 @@ func TestAdopt(t *testing.T) {
 		has, want                                  []metav1.OwnerReference
 	}{
 		"none":           {want: []metav1.OwnerReference{namespace}},
-		"others":         {has: []metav1.OwnerReference{former, other}, want: []metav1.OwnerReference{other, namespace}},
+		"others":         {has: []metav1.OwnerReference{former, other}, want: []metav1.OwnerReference{namespace, other}},
 		"by a follower":  {follower: true},
 		"owners guarded": {guarded: true},
 		"no namespace":   {noNamespace: true},

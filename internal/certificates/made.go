@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package runnable
+package certificates
 
 import (
 	"context"
@@ -31,56 +31,47 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/traas-stack/altershield-operator/internal/certificates"
 )
 
 // +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=secrets,resourceNames=altershieldoperator-webhook-server-cert,verbs=get;list;watch;update
 // +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=secrets,verbs=create
 
-// madeCertificates are made here. Each replica serves, stores and injects by
+// made are certificates that are made here. Each replica serves, stores and injects by
 // itself what the common Secret asks for, so that nothing hangs on one of them.
-type madeCertificates struct {
+type made struct {
 	*configurations
-	policy certificates.Policy
+	policy Policy
 	// A quarrel about configurations must not keep the Secret from being written.
 	secretWrites *rate.Limiter
 
 	// serving is read by handshakes; covered once webhooks were seen to carry
 	// its authority. What follows is only the loop's.
-	serving atomic.Pointer[certificates.Serving]
+	serving atomic.Pointer[Serving]
 	covered atomic.Bool
 	known   []byte
-	trust   certificates.Trust
+	trust   Trust
 }
 
-func newMadeCertificates(o CertificatesOptions, c *configurations) *madeCertificates {
-	m := &madeCertificates{configurations: c, policy: certificates.Policy{
-		Hosts: certificates.ServiceHosts(o.Namespace, o.Service), Validity: o.Validity, Authority: o.AuthorityValidity,
+func newMade(c *configurations) *made {
+	o := &c.o
+	m := &made{configurations: c, policy: Policy{
+		Hosts: ServiceHosts(o.Namespace, o.Service), Validity: o.Validity, Authority: o.AuthorityValidity,
 	}}
 	every := rate.Every(min(writesEvery, m.lookEvery()))
 	c.writes, m.secretWrites = rate.NewLimiter(every, writesAtOnce), rate.NewLimiter(every, writesAtOnce)
 	return m
 }
 
-// prepare implements certificateSource.
-func (m *madeCertificates) prepare() error {
-	if err := m.policy.Validate(); err != nil {
-		return fmt.Errorf("certificates of the webhooks: %w", err)
-	}
-	return m.configurations.prepare()
-}
-
-// lookEvery implements certificateSource.
-func (m *madeCertificates) lookEvery() time.Duration { return m.policy.LookEvery() }
+// lookEvery implements source.
+func (m *made) lookEvery() time.Duration { return m.policy.LookEvery() }
 
 // secret is what is watched of it.
-func (m *madeCertificates) secret() client.Object {
+func (m *made) secret() client.Object {
 	return partial(corev1.SchemeGroupVersion.WithKind("Secret"), m.o.Namespace, m.o.Secret)
 }
 
 // get is the certificate for a handshake.
-func (m *madeCertificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (m *made) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if s := m.serving.Load(); s != nil {
 		return &s.Certificate, nil
 	}
@@ -91,7 +82,7 @@ func (m *madeCertificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 // that has not expired, and its authority was seen in every webhook. That a
 // later change of them is not a reason to take the replica, which restores
 // them, out of service.
-func (m *madeCertificates) ready(*http.Request) error {
+func (m *made) ready(*http.Request) error {
 	s := m.serving.Load()
 	switch {
 	case s == nil:
@@ -113,8 +104,8 @@ type observed struct {
 	now    time.Time
 }
 
-// ensure implements certificateSource.
-func (m *madeCertificates) ensure(ctx context.Context) error {
+// ensure implements source.
+func (m *made) ensure(ctx context.Context) error {
 	o, unseen := m.load(ctx)
 	if o == nil {
 		return unseen
@@ -123,7 +114,7 @@ func (m *madeCertificates) ensure(ctx context.Context) error {
 	if o.secret != nil {
 		data = o.secret.Data
 	}
-	d, err := m.policy.Decide(certificates.State{Data: data, Serving: m.serving.Load(), Known: m.known, Trust: m.trust, Now: o.now})
+	d, err := m.policy.Decide(State{Data: data, Serving: m.serving.Load(), Known: m.known, Trust: m.trust, Now: o.now})
 	if err != nil {
 		return err
 	}
@@ -146,7 +137,7 @@ func (m *madeCertificates) ensure(ctx context.Context) error {
 // were, they get no bundle that is older than the one they have. Where one cannot
 // be read, nothing is known of what API servers know; what is stored is served
 // all the same.
-func (m *madeCertificates) load(ctx context.Context) (*observed, error) {
+func (m *made) load(ctx context.Context) (*observed, error) {
 	o := &observed{}
 	var unseen error
 	var bundles [][]byte
@@ -156,7 +147,7 @@ func (m *madeCertificates) load(ctx context.Context) (*observed, error) {
 				bundles = append(bundles, nil)
 				continue
 			}
-			bundles = append(bundles, certificates.Bundles(configuration.live)...)
+			bundles = append(bundles, Bundles(configuration.live)...)
 		}
 	}
 	secret := &corev1.Secret{}
@@ -173,7 +164,7 @@ func (m *madeCertificates) load(ctx context.Context) (*observed, error) {
 }
 
 // applySecret stores what was decided, unless somebody stored something since.
-func (m *madeCertificates) applySecret(ctx context.Context, secret *corev1.Secret, d *certificates.Decision) error {
+func (m *made) applySecret(ctx context.Context, secret *corev1.Secret, d *Decision) error {
 	if len(d.Changes) == 0 {
 		return nil
 	}
@@ -202,7 +193,7 @@ func (m *madeCertificates) applySecret(ctx context.Context, secret *corev1.Secre
 }
 
 // serve takes up the certificate that is to be served.
-func (m *madeCertificates) serve(d *certificates.Decision, now time.Time) {
+func (m *made) serve(d *Decision, now time.Time) {
 	current := m.serving.Load()
 	next := m.policy.Choose(d.Stored, current, m.trust, now)
 	if m.trust.Covers(next) {
@@ -221,7 +212,7 @@ func (m *madeCertificates) serve(d *certificates.Decision, now time.Time) {
 // inject writes the bundle into a configuration, and on the leader restores the
 // rest. Only the other content, which differs between versions of the operator,
 // is for the leader.
-func (m *madeCertificates) inject(ctx context.Context, c configuration, bundle []byte, now time.Time) error {
+func (m *made) inject(ctx context.Context, c configuration, bundle []byte, now time.Time) error {
 	if c.live == nil {
 		if !m.overdue(c.name, now) {
 			return nil
@@ -229,12 +220,12 @@ func (m *madeCertificates) inject(ctx context.Context, c configuration, bundle [
 		return m.create(ctx, c.want.Create(bundle), c.name)
 	}
 	delete(m.missing, c.name)
-	next, changed := certificates.Inject(c.live, bundle)
+	next := Inject(c.live, bundle)
 	if m.leads() {
 		var err error
-		if next, changed, err = c.want.Restore(c.live, bundle); err != nil {
+		if next, err = c.want.Restore(c.live, bundle); err != nil {
 			return fmt.Errorf("restore %s: %w", c.name, err)
 		}
 	}
-	return m.update(ctx, c, next, changed)
+	return m.update(ctx, c, next)
 }
