@@ -251,7 +251,7 @@ func TestSignedQuery(t *testing.T) {
 				case http.StatusUnauthorized:
 					body = refusedBody
 				case http.StatusBadRequest: // signed, and of no use
-					body = `{"code":400,"message":"the only parameter is namespace, given once; not \"z\""}`
+					body = `{"code":400,"message":"unknown or repeated parameter \"z\"; known: namespace"}`
 				}
 				expect(t, w, tc.want, body)
 			}
