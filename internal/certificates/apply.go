@@ -51,9 +51,8 @@ const (
 	adoptAgain = time.Hour
 	// createAgain is when to try again to make one after a refusal.
 	createAgain = time.Minute
-	// writesEvery and writesAtOnce keep a quarrel with somebody who writes the
-	// opposite from becoming a storm. Certificates that live for seconds need
-	// more.
+	// writesEvery and writesAtOnce are for rounds that write: a quarrel with somebody who
+	// writes the opposite is no storm. Certificates that live for seconds need more.
 	writesEvery  = 5 * time.Second
 	writesAtOnce = 10
 )
@@ -65,7 +64,7 @@ type configurations struct {
 	wanted  []Configuration
 	client  client.Client
 	elected <-chan struct{}
-	writes  *rate.Limiter
+	writes  *rate.Limiter // of rounds that write
 	// missing are those that are, and since when.
 	missing map[string]time.Time
 	// adoptAfter and createAfter are when to try again what was refused.
@@ -170,9 +169,6 @@ func (c *configurations) create(ctx context.Context, object *unstructured.Unstru
 	if c.o.Clock.Now().Before(c.createAfter) {
 		return nil
 	}
-	if err := c.mayWrite(c.writes); err != nil {
-		return err
-	}
 	if err := controllerutil.SetOwnerReference(ns, object, nil); err != nil {
 		return err
 	}
@@ -206,9 +202,6 @@ func (c *configurations) update(ctx context.Context, of configuration, next *uns
 	adopted := !equality.Semantic.DeepEqual(of.live.GetOwnerReferences(), next.GetOwnerReferences())
 	if !changed && !adopted {
 		return unread
-	}
-	if err := c.mayWrite(c.writes); err != nil {
-		return err
 	}
 	// Refused if it is no longer as it was before the Secret was read.
 	err := c.client.Update(ctx, next)
@@ -254,12 +247,4 @@ func (c *configurations) namespace(ctx context.Context) (*metav1.PartialObjectMe
 		return nil, fmt.Errorf("read the operator's namespace: %w", err)
 	}
 	return ns, nil
-}
-
-// mayWrite keeps the rate of writes bounded.
-func (c *configurations) mayWrite(writes *rate.Limiter) error {
-	if !writes.AllowN(c.o.Clock.Now(), 1) {
-		return errors.New("too many writes: does another program write the webhooks' Secret or configurations, too?")
-	}
-	return nil
 }

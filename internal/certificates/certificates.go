@@ -245,17 +245,24 @@ func (c *Certificates) loop(ctx context.Context) error {
 	}
 }
 
+// errTooMany says that this and another program may write the same.
+var errTooMany = errors.New("too many writes: does another program write the webhooks' Secret or configurations, too?")
+
 // round brings everything up to date and says when to do so again.
 func (c *Certificates) round(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	var err error
+	now, every, err := c.o.Clock.Now(), c.lookEvery(), errTooMany
 	c.wrote = false
-	every := c.lookEvery()
-	for range conflicts {
-		if err = c.ensure(ctx); err == nil || !isOutdated(err) {
-			break
+	if c.writes.TokensAt(now) >= 1 {
+		for range conflicts {
+			if err = c.ensure(ctx); err == nil || !isOutdated(err) {
+				break
+			}
 		}
+	}
+	if c.wrote {
+		c.writes.AllowN(now, 1)
 	}
 	// One that may still be made again is not told, and says nothing of what was.
 	if lasting := c.lasting(); err == nil && c.report != nil && c.leads() && len(lasting) == len(c.missing) {

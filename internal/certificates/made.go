@@ -28,6 +28,7 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,9 +42,6 @@ import (
 type made struct {
 	*configurations
 	policy Policy
-	// A quarrel about configurations must not keep the Secret from being written.
-	secretWrites *rate.Limiter
-
 	// serving is read by handshakes; covered once webhooks were seen to carry
 	// its authority. What follows is only the loop's.
 	serving atomic.Pointer[Serving]
@@ -57,8 +55,7 @@ func newMade(c *configurations) *made {
 	m := &made{configurations: c, policy: Policy{
 		Hosts: ServiceHosts(o.Namespace, o.Service), Validity: o.Validity, Authority: o.AuthorityValidity,
 	}}
-	every := rate.Every(min(writesEvery, m.lookEvery()))
-	c.writes, m.secretWrites = rate.NewLimiter(every, writesAtOnce), rate.NewLimiter(every, writesAtOnce)
+	c.writes = rate.NewLimiter(rate.Every(min(writesEvery, m.lookEvery())), writesAtOnce)
 	return m
 }
 
@@ -96,39 +93,28 @@ func (m *made) ready(*http.Request) error {
 	}
 }
 
-// observed is what there is.
-type observed struct {
-	configurations []configuration
-	// secret is nil when there is none.
-	secret *corev1.Secret
-	now    time.Time
-}
-
 // ensure implements source.
 func (m *made) ensure(ctx context.Context) error {
-	o, unseen := m.load(ctx)
-	if o == nil {
+	all, secret, unseen := m.load(ctx)
+	if secret == nil {
 		return unseen
 	}
-	data := map[string][]byte(nil)
-	if o.secret != nil {
-		data = o.secret.Data
-	}
-	d, err := m.policy.Decide(State{Data: data, Serving: m.serving.Load(), Known: m.known, Trust: m.trust, Now: o.now})
+	now := m.o.Clock.Now()
+	d, err := m.policy.Decide(State{Data: secret.Data, Serving: m.serving.Load(), Known: m.known, Trust: m.trust, Now: now})
 	if err != nil {
 		return err
 	}
-	if err := m.applySecret(ctx, o.secret, d); err != nil {
+	if err := m.store(ctx, secret, d); err != nil {
 		return err
 	}
 	m.known = d.Bundle()
-	m.serve(d, o.now)
+	m.serve(d, now)
 	if unseen != nil {
 		return unseen
 	}
 	var errs []error
-	for _, configuration := range o.configurations {
-		errs = append(errs, m.inject(ctx, configuration, d.Bundle(), o.now))
+	for _, configuration := range all {
+		errs = append(errs, m.inject(ctx, configuration, d.Bundle(), now))
 	}
 	return errors.Join(errs...)
 }
@@ -136,13 +122,11 @@ func (m *made) ensure(ctx context.Context) error {
 // load reads the configurations, and only then the Secret: updated as they
 // were, they get no bundle that is older than the one they have. Where one cannot
 // be read, nothing is known of what API servers know; what is stored is served
-// all the same.
-func (m *made) load(ctx context.Context) (*observed, error) {
-	o := &observed{}
-	var unseen error
+// all the same. A Secret that is not there has no UID; nil is one that cannot be read.
+func (m *made) load(ctx context.Context) (all []configuration, secret *corev1.Secret, unseen error) {
 	var bundles [][]byte
-	if o.configurations, unseen = m.read(ctx); unseen == nil {
-		for _, configuration := range o.configurations {
+	if all, unseen = m.read(ctx); unseen == nil {
+		for _, configuration := range all {
 			if configuration.live == nil {
 				bundles = append(bundles, nil)
 				continue
@@ -150,42 +134,28 @@ func (m *made) load(ctx context.Context) (*observed, error) {
 			bundles = append(bundles, Bundles(configuration.live)...)
 		}
 	}
-	secret := &corev1.Secret{}
-	err := m.client.Get(ctx, types.NamespacedName{Namespace: m.o.Namespace, Name: m.o.Secret}, secret)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read secret %s: %w", m.o.Secret, err)
+	secret = &corev1.Secret{}
+	if err := m.client.Get(ctx, types.NamespacedName{Namespace: m.o.Namespace, Name: m.o.Secret}, secret); apierrors.IsNotFound(err) {
+		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: m.o.Namespace, Name: m.o.Secret}, Type: corev1.SecretTypeTLS}
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("read secret %s: %w", m.o.Secret, err)
 	}
-	if err == nil {
-		o.secret = secret
-	}
-	o.now = m.o.Clock.Now()
-	m.trust = m.trust.Update(bundles, o.now)
-	return o, unseen
+	m.trust = m.trust.Update(bundles, m.o.Clock.Now())
+	return all, secret, unseen
 }
 
-// applySecret stores what was decided, unless somebody stored something since.
-func (m *made) applySecret(ctx context.Context, secret *corev1.Secret, d *Decision) error {
+// store stores what was decided, unless somebody stored something since.
+func (m *made) store(ctx context.Context, secret *corev1.Secret, d *Decision) error {
 	if len(d.Changes) == 0 {
 		return nil
 	}
-	if err := m.mayWrite(m.secretWrites); err != nil {
-		return err
+	write := func() error { return m.client.Update(ctx, secret) }
+	if secret.ResourceVersion == "" {
+		write = func() error { return m.client.Create(ctx, secret) }
 	}
-	if secret == nil {
-		secret = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: m.o.Namespace, Name: m.o.Secret},
-			Type:       corev1.SecretTypeTLS,
-			Data:       d.Data,
-		}
-		if err := m.client.Create(ctx, secret); err != nil {
-			return fmt.Errorf("create secret %s: %w", m.o.Secret, err)
-		}
-	} else {
-		secret = secret.DeepCopy()
-		secret.Data = d.Data
-		if err := m.client.Update(ctx, secret); err != nil {
-			return fmt.Errorf("update secret %s: %w", m.o.Secret, err)
-		}
+	secret.Data = d.Data
+	if err := write(); err != nil {
+		return fmt.Errorf("store secret %s: %w", m.o.Secret, err)
 	}
 	m.wrote = true
 	m.o.Log.Info("stored certificates", "secret", m.o.Secret, "changes", strings.Join(d.Changes, "; "))
