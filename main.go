@@ -148,7 +148,7 @@ func run(ctx context.Context, o *options.Options) error {
 			Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, StandAlone: server == nil, View: c.View, Clock: c.Clock,
 			Rollbacks: c, NoPut: !o.CallbackPut, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
 		}),
-		certs.SetupWithManager(ctx, mgr),
+		certs.SetupWithManager(mgr),
 		(&runnable.RollbackScanner{Cluster: c}).SetupWithManager(mgr),
 		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
 		askServer(mgr, c, client, o),

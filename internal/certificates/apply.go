@@ -33,13 +33,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// A list or watch is allowed by name, too, when it selects that name. Only
-// creating cannot be restricted to it: who may create any configuration may have any
-// webhook called for any request. So that right is no part of the role; an
-// installation may add it (config/samples/restore).
+// Creating cannot be restricted to a name: who may create any configuration may have any
+// webhook called for any request. So that right is no part of the role; an installation may add
+// it (config/samples/restore).
 
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration,verbs=get;list;watch;update
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration,verbs=get;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration,verbs=get;update
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 const (
@@ -240,7 +239,8 @@ func (c *configurations) adopt(ctx context.Context, u *unstructured.Unstructured
 
 // namespace of the operator; nil when it cannot be read, or is not there.
 func (c *configurations) namespace(ctx context.Context) (*metav1.PartialObjectMetadata, error) {
-	ns := partial(corev1.SchemeGroupVersion.WithKind("Namespace"), "", c.o.Namespace)
+	ns := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: c.o.Namespace}}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	if err := c.client.Get(ctx, client.ObjectKeyFromObject(ns), ns); apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {

@@ -40,16 +40,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -81,8 +75,12 @@ type Options struct {
 	// RecreateAfter is for how long a configuration has to be missing before it
 	// is made again; 0 is 30 seconds.
 	RecreateAfter time.Duration
-	Clock         clock.WithTicker
-	Log           logr.Logger
+	// LookEvery is how often to look when nothing changes, unless certificates live so short
+	// that it has to be more often; 0 is 10 seconds. A watch would need the right to it, and a
+	// cache, for what hardly ever changes.
+	LookEvery time.Duration
+	Clock     clock.WithTicker
+	Log       logr.Logger
 	// OnMissing is called with the kind of each webhook configuration, and whether it is
 	// missing, whenever they are looked at. May be nil.
 	OnMissing func(kind string, missing bool)
@@ -104,10 +102,8 @@ type Certificates struct {
 	*configurations
 	source
 	// made is the source if certificates are made here, and nil otherwise.
-	made    *made
-	report  *missingReport
-	changes cache.Cache
-	changed chan struct{}
+	made   *made
+	report *missingReport
 }
 
 var (
@@ -123,8 +119,11 @@ func New(o Options) (*Certificates, error) {
 	if o.RecreateAfter == 0 {
 		o.RecreateAfter = recreateAfter
 	}
+	if o.LookEvery == 0 {
+		o.LookEvery = 10 * time.Second
+	}
 	shared, err := newConfigurations(o)
-	c := &Certificates{configurations: shared, changed: make(chan struct{}, 1)}
+	c := &Certificates{configurations: shared}
 	if o.Dir != "" {
 		c.source = &files{configurations: shared, injectors: map[string]map[string]string{}}
 	} else {
@@ -143,16 +142,13 @@ func (c *Certificates) GetCertificate() func(*tls.ClientHelloInfo) (*tls.Certifi
 }
 
 // SetupWithManager adds the task and its readiness to the manager.
-func (c *Certificates) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+func (c *Certificates) SetupWithManager(mgr ctrl.Manager) error {
 	// Decisions are made on what is stored, not on a cache.
 	var err error
 	if c.client, err = client.New(mgr.GetConfig(), client.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), FieldOwner: v1alpha1.FieldManager,
 	}); err != nil {
 		return fmt.Errorf("certificates of the webhooks: %w", err)
-	}
-	if err := c.watch(ctx, mgr); err != nil {
-		return fmt.Errorf("watch the certificates of the webhooks: %w", err)
 	}
 	c.elected = mgr.Elected()
 	c.report = &missingReport{client: mgr.GetClient(), recorder: mgr.GetEventRecorder("altershield-operator"), namespace: c.o.Namespace, clock: c.o.Clock}
@@ -162,73 +158,12 @@ func (c *Certificates) SetupWithManager(ctx context.Context, mgr ctrl.Manager) e
 	return mgr.AddReadyzCheck("certificate", c.made.ready)
 }
 
-// watch wakes the task when one of the objects that matter changes. The cache is
-// one of its own, of few objects' metadata: a missing right to watch them delays
-// what is done here, and nothing else.
-func (c *Certificates) watch(ctx context.Context, mgr ctrl.Manager) error {
-	var watched []client.Object
-	if c.made != nil {
-		watched = append(watched, c.made.secret())
-	}
-	for _, want := range c.wanted {
-		u := want.Object()
-		watched = append(watched, partial(u.GroupVersionKind(), "", u.GetName()))
-	}
-	byObject := map[client.Object]cache.ByObject{}
-	for _, object := range watched {
-		byObject[object] = cache.ByObject{Field: fields.OneTermEqualSelector(metav1.ObjectNameField, object.GetName())}
-	}
-	var err error
-	if c.changes, err = cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		DefaultNamespaces: map[string]cache.Config{c.o.Namespace: {}}, ByObject: byObject, DefaultTransform: cache.TransformStripManagedFields(),
-	}); err != nil {
-		return err
-	}
-	for _, object := range watched {
-		informer, err := c.changes.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-		if err != nil {
-			return err
-		}
-		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { c.wake() },
-			UpdateFunc: func(any, any) { c.wake() },
-			DeleteFunc: func(any) { c.wake() },
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func partial(gvk schema.GroupVersionKind, namespace, name string) *metav1.PartialObjectMetadata {
-	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	m.SetGroupVersionKind(gvk)
-	return m
-}
-
-// wake makes the loop look at once, or once more.
-func (c *Certificates) wake() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
-
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (c *Certificates) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable.
+// Start implements manager.Runnable: it looks by the clock, and when this replica becomes the
+// leader.
 func (c *Certificates) Start(ctx context.Context) error {
-	tasks, ctx := errgroup.WithContext(ctx)
-	tasks.Go(func() error { return c.changes.Start(ctx) })
-	tasks.Go(func() error { return c.loop(ctx) })
-	return tasks.Wait()
-}
-
-// loop looks by the clock, when something changes, and when this replica
-// becomes the leader.
-func (c *Certificates) loop(ctx context.Context) error {
 	elected := c.elected
 	for {
 		timer := c.o.Clock.NewTimer(c.round(ctx))
@@ -236,7 +171,6 @@ func (c *Certificates) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
-		case <-c.changed:
 		case <-elected:
 			elected = nil // A closed channel would wake the loop forever.
 		case <-timer.C():

@@ -365,7 +365,7 @@ func TestReady(t *testing.T) {
 	forbidden = false
 	r.round(ctx) // injects
 	unready("do not have")
-	if again := r.round(ctx); again != r.made.policy.LookEvery() {
+	if again := r.round(ctx); again != r.lookEvery() {
 		t.Errorf("looks again after %s", again)
 	}
 	if err := r.made.ready(nil); err != nil {

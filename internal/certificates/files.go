@@ -25,9 +25,6 @@ import (
 	"time"
 )
 
-// lookAtFiles is how often the files of a certificate from elsewhere are read.
-const lookAtFiles = time.Minute
-
 // files are those of a certificate from elsewhere, for example from cert-manager, which
 // also writes its authority into the configurations. The leader restores
 // everything else in those.
@@ -40,7 +37,7 @@ type files struct {
 }
 
 // lookEvery implements source.
-func (f *files) lookEvery() time.Duration { return lookAtFiles }
+func (f *files) lookEvery() time.Duration { return f.o.LookEvery }
 
 // ensure implements source. A configuration that calls a URL is that
 // of an operator under development, who leads API servers to a machine of its

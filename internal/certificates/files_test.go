@@ -310,7 +310,7 @@ func TestExpiryFromFiles(t *testing.T) {
 	var told []time.Time
 	r, _ := c.fromFiles(false, func(o *Options) { o.OnServe = func(notAfter time.Time) { told = append(told, notAfter) } })
 	first := c.clock.Now().Add(unitValidity)
-	if again := r.round(ctx); again != lookAtFiles {
+	if again := r.round(ctx); again != r.lookEvery() {
 		t.Errorf("looks again after %s", again)
 	}
 	r.round(ctx)

@@ -34,7 +34,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=secrets,resourceNames=altershieldoperator-webhook-server-cert,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=secrets,resourceNames=altershieldoperator-webhook-server-cert,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=secrets,verbs=create
 
 // made are certificates that are made here. Each replica serves, stores and injects by
@@ -60,12 +60,7 @@ func newMade(c *configurations) *made {
 }
 
 // lookEvery implements source.
-func (m *made) lookEvery() time.Duration { return m.policy.LookEvery() }
-
-// secret is what is watched of it.
-func (m *made) secret() client.Object {
-	return partial(corev1.SchemeGroupVersion.WithKind("Secret"), m.o.Namespace, m.o.Secret)
-}
+func (m *made) lookEvery() time.Duration { return min(m.o.LookEvery, m.policy.LookEvery()) }
 
 // get is the certificate for a handshake.
 func (m *made) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
