@@ -23,6 +23,12 @@ limitations under the License.
 // be in the way of what is true: what a source that has authenticated may send is its
 // own, the slots to handle requests are for verified ones, and of too many
 // connections those give way that delivered none, of the source with most of them.
+//
+//   - server.go: the limits, the paths, and whether a request is one too many
+//   - authenticate.go, replay.go: who may send a request, and that it comes once
+//   - callback.go, verdicts.go: takes verdicts, and stores them
+//   - suspend.go: lists blocked workloads
+//   - rollback.go: takes requests for rollbacks
 package routers
 
 import (

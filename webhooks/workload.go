@@ -18,6 +18,15 @@ limitations under the License.
 // paths of its own. It is thin: it reads a request, asks package defense, and answers
 // with a minimal patch or a verdict. Where the admission check is on, it also asks
 // AlterShield Server.
+//
+//   - workload.go: the webhooks of a kind
+//   - object.go, patch.go: what is read of a workload, and how it is changed
+//   - caches.go: what is known of its releases, and whether it is to be held
+//   - policies.go: the checks of policies at admission
+//   - gate.go, check.go, budgets.go: the admission check, the question to the server, and how
+//     often it is asked
+//   - server.go, leaving.go: the port, and the end of a replica
+//   - configurations.go: the webhook configurations, with their match conditions
 package webhooks
 
 import (

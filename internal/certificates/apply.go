@@ -83,9 +83,11 @@ type configuration struct {
 }
 
 func newConfigurations(o Options) (*configurations, error) {
-	wanted, err := NewConfigurations(o.Configurations, o.Mutating, o.Validating, Target{Namespace: o.Namespace, Service: o.Service, Port: o.ServicePort})
+	target := Target{Namespace: o.Namespace, Service: o.Service, Port: o.ServicePort}
+	wanted, err := NewConfigurations(o.Configurations, o.Mutating, o.Validating, target)
 	return &configurations{
-		o: o, wanted: wanted, writes: rate.NewLimiter(rate.Every(writesEvery), writesAtOnce), missing: map[string]time.Time{}, problems: map[string]string{},
+		o: o, wanted: wanted, writes: rate.NewLimiter(rate.Every(writesEvery), writesAtOnce),
+		missing: map[string]time.Time{}, problems: map[string]string{},
 	}, err
 }
 

@@ -151,7 +151,9 @@ func (c *Certificates) SetupWithManager(mgr ctrl.Manager) error {
 		return fmt.Errorf("certificates of the webhooks: %w", err)
 	}
 	c.elected = mgr.Elected()
-	c.report = &missingReport{client: mgr.GetClient(), recorder: mgr.GetEventRecorder("altershield-operator"), namespace: c.o.Namespace, clock: c.o.Clock}
+	c.report = &missingReport{
+		client: mgr.GetClient(), recorder: mgr.GetEventRecorder("altershield-operator"), namespace: c.o.Namespace, clock: c.o.Clock,
+	}
 	if err := mgr.Add(c); err != nil || c.made == nil {
 		return err
 	}

@@ -194,7 +194,8 @@ func (s *Server) tlsConfig() (config *tls.Config, files *certwatcher.CertWatcher
 		return nil, nil, nil
 	}
 	if files, err = certwatcher.New(filepath.Join(o.CertDir, o.CertName), filepath.Join(o.CertDir, o.KeyName)); err != nil {
-		return nil, nil, fmt.Errorf("--%s %q: %w; give a directory with %s and %s that fit, or leave the flag out", o.CertFlag, o.CertDir, err, o.CertName, o.KeyName)
+		return nil, nil, fmt.Errorf("--%s %q: %w; give a directory with %s and %s that fit, or leave the flag out",
+			o.CertFlag, o.CertDir, err, o.CertName, o.KeyName)
 	}
 	config.GetCertificate = files.GetCertificate
 	return config, files, nil
