@@ -77,7 +77,7 @@ func TestForgedReviews(t *testing.T) {
 			o.Stored = func(_ context.Context, _ workload.Kind, _, name string, _ types.UID) (bool, error) {
 				return name == "other" || test.stored, nil
 			}
-			h := newMutating(o, deployments)
+			h := mutatingOf(o, deployments)
 			for n := range many {
 				if answer := h.Handle(t.Context(), test.forged(n)); !answer.Allowed {
 					t.Fatalf("denied: %v", answer.Result)
@@ -95,6 +95,22 @@ func TestForgedReviews(t *testing.T) {
 	}
 }
 
+// TestKindsShareBudgets: requests about several kinds spend what is for all of them.
+func TestKindsShareBudgets(t *testing.T) {
+	f := &fakeChecker{}
+	o := f.options()
+	o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+	check := newGate(o)
+	first, second := newMutating(o, deployments, check), newMutating(o, fleets, check)
+	for n := range 100 {
+		first.Handle(t.Context(), created(fmt.Sprint("new-", n)))
+		second.Handle(t.Context(), fleets.of(created(fmt.Sprint("new-", n))))
+	}
+	if asked, most := len(f.asked()), defaultBudgets().others.rates.Each.Burst; asked != most {
+		t.Errorf("the server was asked %d times, want %d", asked, most)
+	}
+}
+
 // TestChart: all workloads that one request of a user creates at once are asked about.
 func TestChart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +118,7 @@ func TestChart(t *testing.T) {
 			time.Sleep(200 * time.Millisecond) //nolint:forbidigo // in a bubble with a fake clock
 			return Answer{Passes: true}, nil
 		}}
-		h := newMutating(f.options(), deployments)
+		h := mutatingOf(f.options(), deployments)
 		var group sync.WaitGroup
 		for n := range 20 {
 			group.Go(func() {
@@ -124,7 +140,7 @@ func TestTooManyQuestions(t *testing.T) {
 	o := f.options()
 	o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 	o.Stored = func(context.Context, workload.Kind, string, string, types.UID) (bool, error) { return true, nil }
-	h := newMutating(o, deployments)
+	h := mutatingOf(o, deployments)
 	var last admission.Response
 	for n := range 100 {
 		last = h.Handle(t.Context(), forged("victim", "uid", n))
@@ -163,7 +179,7 @@ func TestDenialHolds(t *testing.T) {
 				f := &fakeChecker{answer: test.answer}
 				o := f.options()
 				o.Stored = func(context.Context, workload.Kind, string, string, types.UID) (bool, error) { return true, nil }
-				h := newMutating(o, deployments)
+				h := mutatingOf(o, deployments)
 				test.try(func(n int) {
 					if answer := h.Handle(t.Context(), forged("cart", "uid", n)); answer.Allowed {
 						t.Errorf("try %d passed: %v", n, answer.Warnings)
@@ -262,7 +278,7 @@ func TestAnswerIsForItsQuestion(t *testing.T) {
 	f := &fakeChecker{answer: func(_ context.Context, q Question) (Answer, error) { return Answer{Passes: q.App == "forged"}, nil }}
 	o := f.options()
 	o.Log = logr.Discard()
-	h := newMutating(o, deployments)
+	h := mutatingOf(o, deployments)
 	label := func(app string) admission.Request {
 		object := func(test string) string {
 			return manifest(`{"name":"sleep","namespace":"default","uid":"uid","labels":{"app":"`+app+`"}}`, `{"app":"sleep","test":"`+test+`"}`)

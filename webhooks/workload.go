@@ -109,10 +109,10 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	}
 	server := mgr.GetWebhookServer()
 	ending := isEnding(mgr.GetClient(), o.Pod)
-	evaluator := newEvaluator(&o)
+	check, evaluator := newGate(o), newEvaluator(&o) // of all kinds, which share limits
 	for _, kind := range o.Kinds.Kinds() {
 		for path, h := range map[string]handler{
-			pathOf(mutate, kind): newMutating(o, kind), pathOf(validate, kind): newValidating(o, kind), pathOf(quarantine, kind): newQuarantine(o, kind),
+			pathOf(mutate, kind): newMutating(o, kind, check), pathOf(validate, kind): newValidating(o, kind), pathOf(quarantine, kind): newQuarantine(o, kind),
 			pathOf(policy, kind): newPolicy(o, kind, evaluator),
 		} {
 			server.Register(path, leaving(ending, &admission.Webhook{Handler: h}))
@@ -172,8 +172,7 @@ func concerns(req *admission.Request, kind workload.Kind) bool {
 		(req.Operation == admissionv1.Create || req.Operation == admissionv1.Update)
 }
 
-func newMutating(o Options, kind workload.Kind) handler {
-	check := newGate(o)
+func newMutating(o Options, kind workload.Kind, check *gate) handler {
 	return handler{
 		kind: kind,
 		name: mutate,
