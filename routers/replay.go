@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
 
-	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/network"
 )
 
 // replays remembers signatures for as long as their timestamp is accepted,
@@ -37,11 +37,11 @@ type replays struct {
 	// used are the signatures of requests that were dealt with.
 	used *cache.LRUExpireCache
 	// turns let requests with one signature be dealt with one after the other.
-	turns *slots.Slots
+	turns *network.Places
 }
 
 func newReplays(size int, c clock.PassiveClock) *replays {
-	return &replays{clock: c, used: cache.NewLRUExpireCacheWithClock(size, c), turns: slots.New(math.MaxInt64, 1)}
+	return &replays{clock: c, used: cache.NewLRUExpireCacheWithClock(size, c), turns: network.NewPlaces(math.MaxInt64, 1)}
 }
 
 // begin lets a request be dealt with, unless its signature was used or has expired: a
@@ -52,7 +52,7 @@ func newReplays(size int, c clock.PassiveClock) *replays {
 // called; unless it was handled, the same one may come again. The error is that of the
 // context.
 func (r *replays) begin(ctx context.Context, sign string, expires time.Time) (end func(handled bool), fresh bool, err error) {
-	release, err := r.turns.Acquire(ctx, sign)
+	release, err := r.turns.Take(ctx, sign, 1)
 	if err != nil {
 		return nil, false, err
 	}

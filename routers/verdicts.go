@@ -37,8 +37,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/settings"
-	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -67,14 +67,14 @@ type Verdicts struct {
 	// wait is entryWait, except in tests.
 	wait time.Duration
 	// writing lets the verdicts on one object in one after the other.
-	writing *slots.Slots
+	writing *network.Places
 }
 
 var _ Recorder = &Verdicts{}
 
 // NewVerdicts stores verdicts through a client.
 func NewVerdicts(view cluster.View, c client.Client, by clock.PassiveClock) *Verdicts {
-	return &Verdicts{View: view, Client: c, Clock: by, wait: entryWait, writing: slots.New(math.MaxInt64, 1)}
+	return &Verdicts{View: view, Client: c, Clock: by, wait: entryWait, writing: network.NewPlaces(math.MaxInt64, 1)}
 }
 
 // Record implements Recorder.
@@ -286,7 +286,7 @@ func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorklo
 // as it has become when it changed meanwhile.
 func store(ctx context.Context, v *Verdicts, object client.Object, put func() defense.Placement) (defense.Placement, error) {
 	uid := object.GetUID()
-	unlock, err := v.writing.Acquire(ctx, string(uid))
+	unlock, err := v.writing.Take(ctx, string(uid), 1)
 	if err != nil {
 		return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
 	}

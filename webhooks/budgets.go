@@ -29,7 +29,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/network"
-	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -84,11 +83,11 @@ func defaultBudgets() budgetSizes {
 type budget struct {
 	rates *network.Rates
 	// places are for questions without an answer.
-	places *slots.Slots
+	places *network.Places
 }
 
 func newBudget(size budgetSize, c clock.PassiveClock) budget {
-	return budget{rates: network.NewRates(size.rates, c), places: slots.New(size.allAtOnce, size.eachAtOnce)}
+	return budget{rates: network.NewRates(size.rates, c), places: network.NewPlaces(size.allAtOnce, size.eachAtOnce)}
 }
 
 // budgets keep requests that somebody makes up from using up the calls to the server. A
@@ -116,7 +115,7 @@ func (b *budgets) spend(ctx context.Context, q Question) (answered func(), err e
 		return nil, errTooManyQuestions
 	case network.Granted:
 	}
-	answered, err = of.places.Acquire(ctx, key)
+	answered, err = of.places.Take(ctx, key, 1)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w at once", errTooManyQuestions)
 	}

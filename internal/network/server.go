@@ -23,6 +23,7 @@ limitations under the License.
 //   - connections.go: how many connections are open, and which of too many gives way
 //   - source.go: who counts as one source of connections and requests
 //   - rates.go: how often something happens, for each source and for all together
+//   - places.go: how much is in use at a time, by each source and by all together
 //   - log.go: how many lines are logged about what strangers cause
 package network
 
@@ -44,8 +45,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-
-	"github.com/traas-stack/altershield-operator/internal/slots"
 )
 
 // Options of a Server.
@@ -96,7 +95,7 @@ type Limits struct {
 type Server struct {
 	options Options
 	limits  Limits
-	large   *slots.Slots
+	large   *Places
 	// noise is what others can cause at will.
 	noise *Log
 
@@ -109,7 +108,7 @@ type Server struct {
 // NewServer makes a server. It opens nothing yet.
 func NewServer(o Options, l Limits) *Server {
 	return &Server{
-		options: o, limits: l, large: slots.New(max(l.LargeBodies, 0), max(l.LargeBodies-l.Body, 0)), noise: NewLog(o.Log, clock.RealClock{}),
+		options: o, limits: l, large: NewPlaces(l.LargeBodies, max(l.LargeBodies-l.Body, 0)), noise: NewLog(o.Log, clock.RealClock{}),
 	}
 }
 
@@ -268,7 +267,7 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	if size > s.limits.SmallBody {
 		ctx, cancel := context.WithTimeout(r.Context(), s.limits.Share)
 		defer cancel()
-		taken, err := s.large.AcquireN(ctx, s.options.Source(r.RemoteAddr).String(), size)
+		taken, err := s.large.Take(ctx, s.options.Source(r.RemoteAddr).String(), size)
 		if err != nil {
 			s.noise.Info("refused a large request: there are too many at once", "remote", r.RemoteAddr)
 			return nil, done, ErrTooMany

@@ -14,8 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package slots bounds what is in use at a time, of all keys together and of each. A key is
-// the one that uses it: a namespace, a source of requests, or an object that is written to.
+// Package slots bounds what is at work at a time, of all namespaces together and of each.
 package slots
 
 import (
@@ -25,26 +24,26 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Slots bound what is in use. Those of a key wait for each other first, so that they do not
-// stand in the way of another one's. Safe for concurrent use.
+// Slots bound what is at work. Those of a namespace wait for each other first, so that
+// they do not stand in the way of another one's. Safe for concurrent use.
 type Slots struct {
 	all *semaphore.Weighted
-	// own is how many a key has.
+	// own is how many a namespace has.
 	own int64
 
 	mu sync.Mutex
-	of map[string]*ownSlots
+	of map[string]*namespaceSlots
 }
 
-type ownSlots struct {
+type namespaceSlots struct {
 	*semaphore.Weighted
 	// users have one, or wait for one.
 	users int
 }
 
-// New makes slots for so many at a time, and so many of one key.
+// New makes slots for so many at a time, and so many of one namespace.
 func New(all, own int64) *Slots {
-	return &Slots{all: semaphore.NewWeighted(all), own: own, of: map[string]*ownSlots{}}
+	return &Slots{all: semaphore.NewWeighted(all), own: own, of: map[string]*namespaceSlots{}}
 }
 
 // InUse says whether any is taken, or waited for.
@@ -55,66 +54,62 @@ func (s *Slots) InUse() bool {
 }
 
 // Try is Acquire for who does not wait.
-func (s *Slots) Try(key string) (release func(), ok bool) {
-	own := s.use(key)
+func (s *Slots) Try(namespace string) (release func(), ok bool) {
+	own := s.use(namespace)
 	if !own.TryAcquire(1) {
-		s.unuse(key)
+		s.unuse(namespace)
 		return nil, false
 	}
 	if !s.all.TryAcquire(1) {
 		own.Release(1)
-		s.unuse(key)
+		s.unuse(namespace)
 		return nil, false
 	}
-	return s.release(key, own, 1), true
+	return s.release(namespace, own), true
 }
 
-// Acquire waits for one slot of a key. It fails only when the context ends.
-func (s *Slots) Acquire(ctx context.Context, key string) (release func(), err error) {
-	return s.AcquireN(ctx, key, 1)
-}
-
-// AcquireN waits for n slots at once.
-func (s *Slots) AcquireN(ctx context.Context, key string, n int64) (release func(), err error) {
-	own := s.use(key)
-	if err := own.Acquire(ctx, n); err != nil {
-		s.unuse(key)
+// Acquire waits until one of a namespace may begin. It fails only when the
+// context ends.
+func (s *Slots) Acquire(ctx context.Context, namespace string) (release func(), err error) {
+	own := s.use(namespace)
+	if err := own.Acquire(ctx, 1); err != nil {
+		s.unuse(namespace)
 		return nil, err
 	}
-	if err := s.all.Acquire(ctx, n); err != nil {
-		own.Release(n)
-		s.unuse(key)
+	if err := s.all.Acquire(ctx, 1); err != nil {
+		own.Release(1)
+		s.unuse(namespace)
 		return nil, err
 	}
-	return s.release(key, own, n), nil
+	return s.release(namespace, own), nil
 }
 
 // release gives back what was acquired.
-func (s *Slots) release(key string, own *ownSlots, n int64) func() {
+func (s *Slots) release(namespace string, own *namespaceSlots) func() {
 	return func() {
-		s.all.Release(n)
-		own.Release(n)
-		s.unuse(key)
+		s.all.Release(1)
+		own.Release(1)
+		s.unuse(namespace)
 	}
 }
 
-func (s *Slots) use(key string) *ownSlots {
+func (s *Slots) use(namespace string) *namespaceSlots {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := s.of[key]
+	own := s.of[namespace]
 	if own == nil {
-		own = &ownSlots{Weighted: semaphore.NewWeighted(s.own)}
-		s.of[key] = own
+		own = &namespaceSlots{Weighted: semaphore.NewWeighted(s.own)}
+		s.of[namespace] = own
 	}
 	own.users++
 	return own
 }
 
-func (s *Slots) unuse(key string) {
+func (s *Slots) unuse(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := s.of[key]
+	own := s.of[namespace]
 	if own.users--; own.users == 0 {
-		delete(s.of, key)
+		delete(s.of, namespace)
 	}
 }

@@ -20,8 +20,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
 // TestSlots: as many as may be are at work at a time.
@@ -59,29 +57,4 @@ func TestSlots(t *testing.T) {
 	if s.InUse() {
 		t.Errorf("it remembers %v", s.of)
 	}
-}
-
-// TestSlotsOfManySizes: one key leaves some to others, and who waits for many gets them once
-// they are given back.
-func TestSlotsOfManySizes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := New(30, 20)
-		var held []func()
-		take := func(key string) bool {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			release, err := s.AcquireN(ctx, key, 10)
-			if err == nil {
-				held = append(held, release)
-			}
-			return err == nil
-		}
-		if first, second := take("a"), take("a"); !first || !second || take("a") || !take("b") || take("b") {
-			t.Error("one key leaves some, and all take no more than there is")
-		}
-		time.AfterFunc(time.Second/2, held[0])
-		if !take("b") {
-			t.Error("who waits does not get what is given back")
-		}
-	})
 }
