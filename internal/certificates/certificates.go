@@ -207,14 +207,10 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	if !errors.Is(ctx.Err(), context.Canceled) && c.isNew("", err) {
 		c.o.Log.Error(err, "maintain the webhooks' certificates; trying again")
 	}
-	switch {
-	case err != nil, c.wrote:
+	if err != nil || c.wrote {
 		return min(afterWrite, every)
-	case len(c.missing) > 0:
-		return min(c.o.RecreateAfter, every)
-	default:
-		return every
 	}
+	return every
 }
 
 // isOutdated says that a write was refused because somebody else was quicker.
