@@ -19,7 +19,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -37,6 +36,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/certificates"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/errand"
@@ -119,11 +119,14 @@ func run(ctx context.Context, o *options.Options) error {
 	}
 	serverClock := servertime.Follow(config, clock.RealClock{})
 	kinds := workload.Defended()
-	certificates := runnable.NewCertificates(runnable.CertificatesOptions{
+	certs, err := certificates.New(certificates.Options{
 		Certificates: o.Certificates, Configurations: webhooks.Configurations(kinds), Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"), OnServe: metrics.WebhookCertificate,
 		OnMissing: metrics.WebhookConfigurationMissing,
 	})
-	mgr, err := newManager(config, o, kinds, certificates.TLSOptions())
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(config, o, kinds, certs)
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}
@@ -137,7 +140,7 @@ func run(ctx context.Context, o *options.Options) error {
 	if err := errors.Join(
 		webhooks.SetupWithManager(mgr, webhooks.Options{
 			Kinds: kinds, Self: self, Clock: serverClock, Pod: o.Pod, Log: ctrl.Log.WithName("webhooks"),
-			Settings: c.InForceRequested, Past: c.Past, Known: webhooks.KnownBy(c.View), Policies: webhooks.PoliciesBy(c.View), Rules: c.Rules,
+			Settings: c.InForceRequested, Past: c.Past, Stored: webhooks.StoredBy(c.View), Policies: webhooks.PoliciesBy(c.View), Rules: c.Rules,
 			Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps,
 			Checker: webhooks.NewServerCheck(client, webhooks.ServerCheckOptions{Registration: o.Registration, Cluster: string(clusterUID)}),
 		}),
@@ -145,7 +148,7 @@ func run(ctx context.Context, o *options.Options) error {
 			Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, StandAlone: server == nil, View: c.View, Clock: c.Clock,
 			Rollbacks: c, NoPut: !o.CallbackPut, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
 		}),
-		certificates.SetupWithManager(ctx, mgr),
+		certs.SetupWithManager(mgr),
 		(&runnable.RollbackScanner{Cluster: c}).SetupWithManager(mgr),
 		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
 		askServer(mgr, c, client, o),
@@ -173,13 +176,13 @@ func askServer(mgr ctrl.Manager, c *cluster.Cluster, server *altershield.Client,
 	}))
 }
 
-func newManager(config *rest.Config, o *options.Options, kinds *workload.Registry, tlsOptions []func(*tls.Config)) (ctrl.Manager, error) {
+func newManager(config *rest.Config, o *options.Options, kinds *workload.Registry, certs *certificates.Certificates) (ctrl.Manager, error) {
 	return ctrl.NewManager(config, ctrl.Options{
 		Scheme: controllers.NewScheme(),
 		Cache:  controllers.CacheOptions(kinds, o.Namespace),
 		Client: controllers.ClientOptions(),
 		WebhookServer: webhooks.NewServer(webhooks.ServerOptions{
-			Port: o.WebhookPort, TLSOptions: tlsOptions, Log: ctrl.Log.WithName("webhooks"),
+			Port: o.WebhookPort, GetCertificate: certs.GetCertificate(), Log: ctrl.Log.WithName("webhooks"),
 			CertDir: o.Certificates.Dir, CertName: o.Certificates.CertName, KeyName: o.Certificates.KeyName,
 		}),
 		Metrics: metricsserver.Options{

@@ -20,22 +20,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/network"
 )
 
-const (
-	// timestampWindow is how far a request's timestamp may be from our clock, in
-	// both directions. The protocol has no expiry of its own.
-	timestampWindow = 5 * time.Minute
-	// maxTimestampDigits is enough until the year 33658.
-	maxTimestampDigits = 15
-)
+// timestampWindow is how far a request's timestamp may be from our clock, in
+// both directions. The protocol has no expiry of its own.
+const timestampWindow = 5 * time.Minute
 
 // Causes of a refusal, for the log only: the client does not get them.
 var (
@@ -112,18 +109,9 @@ func single(h http.Header, key string) (string, error) {
 
 // parseTimestamp reads Unix milliseconds: decimal digits, no sign, no space.
 func parseTimestamp(value string) (time.Time, error) {
-	malformed := fmt.Errorf("header %s is not Unix milliseconds", altershield.HeaderTimestamp)
-	if len(value) > maxTimestampDigits {
-		return time.Time{}, malformed
-	}
-	for _, digit := range []byte(value) {
-		if digit < '0' || digit > '9' {
-			return time.Time{}, malformed
-		}
-	}
 	millis, err := strconv.ParseInt(value, 10, 64)
-	if err != nil {
-		return time.Time{}, malformed
+	if err != nil || strings.ContainsAny(value, "+-") {
+		return time.Time{}, fmt.Errorf("header %s is not Unix milliseconds", altershield.HeaderTimestamp)
 	}
 	return time.UnixMilli(millis), nil
 }
@@ -134,31 +122,32 @@ type signedHandler func(w http.ResponseWriter, r *http.Request, body []byte) (ha
 
 // signedBody lets through requests whose body is signed, each once. What takes
 // longest comes last: the headers tell most of what is refused before the body
-// is read, and only what is verified may wait for a slot.
+// is read, and only what is verified may wait for a slot. The context of the request
+// ends when it has to be dealt with.
 func (s *Server) signedBody(next signedHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = r.WithContext(context.WithValue(r.Context(), arrivedKey{}, time.Now()))
+		ctx, cancel := context.WithTimeout(r.Context(), s.limits.record)
+		defer cancel()
+		r = r.WithContext(ctx)
 		c, err := s.readClaim(r)
 		if err != nil {
 			s.refuse(w, r, err)
 			return
 		}
-		length := r.ContentLength
-		if length < 0 {
-			length = s.limits.body
-		}
-		body, err := readBody(http.MaxBytesReader(w, r.Body, s.limits.body), int(length))
-		if err != nil {
-			s.refuseUnread(w, r, err)
+		body, done, err := s.ReadBody(w, r)
+		defer done()
+		switch {
+		case errors.Is(err, network.ErrTooLarge):
+			s.refuseOversized(w, r)
 			return
-		}
-		if !c.verify(body) {
+		case err != nil:
+			s.reject(w, r, ResultIncomplete, "the body did not arrive: "+err.Error(), http.StatusBadRequest, "the body did not arrive", true)
+			return
+		case !c.verify(body):
 			s.refuse(w, r, errWrongSign)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), s.limits.record)
-		mark, fresh, err := s.replays.mark(ctx, c.sign, c.at.Add(timestampWindow))
-		cancel()
+		end, fresh, err := s.replays.begin(ctx, c.sign, c.at.Add(timestampWindow))
 		if err != nil {
 			s.refuseBusy(w, r, "the same request is still being dealt with")
 			return
@@ -168,50 +157,9 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 			return
 		}
 		handled := false
-		defer func() {
-			if handled {
-				s.replays.done(mark)
-			} else { // also without a slot, and after a panic
-				s.replays.forget(mark)
-			}
-		}()
+		defer func() { end(handled) }() // also without a slot, and after a panic
 		s.admitted(w, r, func() { handled = next(w, r, body) })
 	})
-}
-
-// arrivedKey has the time when a request arrived.
-type arrivedKey struct{}
-
-// arrived is when a request did.
-func arrived(r *http.Request) time.Time {
-	if at, ok := r.Context().Value(arrivedKey{}).(time.Time); ok {
-		return at
-	}
-	return time.Now()
-}
-
-// readBody reads all of a body that should have this length. It takes memory
-// for what has arrived, not for what was announced, and hardly more than the
-// length: io.ReadAll takes up to twice that, times the number of connections.
-func readBody(from io.Reader, length int) ([]byte, error) {
-	body := make([]byte, 0, min(length+1, 4<<10))
-	for {
-		if len(body) == cap(body) {
-			size := 2 * cap(body)
-			if whole := length + 1; len(body) < whole { // one more, to read the end into
-				size = min(size, whole)
-			}
-			body = append(make([]byte, 0, size), body...)
-		}
-		n, err := from.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
-		if errors.Is(err, io.EOF) {
-			return body, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // signedQuery lets through requests whose query is signed. They only read, so
@@ -250,15 +198,4 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, cause error) {
 	default:
 		writeJSON(w, http.StatusUnauthorized, codeAnswer{http.StatusUnauthorized, noToken})
 	}
-}
-
-// refuseUnread answers a request whose body was too large or did not arrive.
-func (s *Server) refuseUnread(w http.ResponseWriter, r *http.Request, err error) {
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		s.refuseOversized(w, r)
-		return
-	}
-	s.count(r, ResultIncomplete)
-	s.refusals.Info("refused a request", "cause", "the body did not arrive: "+err.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)
-	writeJSON(w, http.StatusBadRequest, altershield.CallbackResponse{Retry: true, Msg: "the body did not arrive"})
 }

@@ -20,21 +20,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
-	"github.com/traas-stack/altershield-operator/internal/ration"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -203,29 +201,6 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestReadBody(t *testing.T) {
-	const largest = 256 << 10
-	for _, size := range []int{0, 1, 4<<10 - 1, 4 << 10, 4<<10 + 1, 100_000, largest} {
-		for _, length := range []int{0, 1, size, largest} {
-			want := strings.Repeat("0123456789abcdef", size/16+1)[:size]
-			for name, from := range map[string]io.Reader{
-				"at once": strings.NewReader(want), "by halves": iotest.HalfReader(strings.NewReader(want)), "end with data": iotest.DataErrReader(strings.NewReader(want)),
-			} {
-				got, err := readBody(from, length)
-				if err != nil || string(got) != want {
-					t.Errorf("%s, %d bytes as %d: %d bytes, %v", name, size, length, len(got), err)
-				}
-				if length == size && cap(got) > size+1 {
-					t.Errorf("%s, %d bytes take %d", name, size, cap(got))
-				}
-			}
-		}
-	}
-	if got, err := readBody(iotest.TimeoutReader(strings.NewReader(strings.Repeat("x", 10_000))), 10_000); got != nil || !errors.Is(err, iotest.ErrTimeout) {
-		t.Errorf("%d bytes, %v, want the error", len(got), err)
-	}
-}
-
 func TestTokenRotation(t *testing.T) {
 	tokens := altershield.StaticTokens{tokenA}
 	f := newFixture(t, func(f *fixture) { f.opts.Tokens = &tokens })
@@ -276,7 +251,7 @@ func TestSignedQuery(t *testing.T) {
 				case http.StatusUnauthorized:
 					body = refusedBody
 				case http.StatusBadRequest: // signed, and of no use
-					body = `{"code":400,"message":"the only parameter is namespace, given once; not \"z\""}`
+					body = `{"code":400,"message":"unknown or repeated parameter \"z\"; known: namespace"}`
 				}
 				expect(t, w, tc.want, body)
 			}
@@ -293,8 +268,8 @@ func TestRefusalsDoNotFillTheLog(t *testing.T) {
 	for range 100 {
 		expect(t, serve(h, signed(passed, tokenB, testNow)), http.StatusUnauthorized, refusedBody)
 	}
-	if lines := strings.Count(f.log(), "\n") + 1; lines != ration.Burst {
-		t.Errorf("%d lines at once, want %d", lines, ration.Burst)
+	if lines := strings.Count(f.log(), "\n") + 1; lines != network.Burst {
+		t.Errorf("%d lines at once, want %d", lines, network.Burst)
 	}
 	f.clock.SetTime(testNow.Add(time.Second))
 	for range 2 {

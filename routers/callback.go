@@ -74,8 +74,8 @@ const (
 // log: the server itself does not repeat a callback.
 //
 // The context a verdict is stored with is made from lifetime, not from the
-// request: a verdict that has arrived is worth keeping, also when the server has
-// hung up meanwhile.
+// request, which has the deadline only: a verdict that has arrived is worth keeping, also
+// when the server has hung up meanwhile.
 func (s *Server) callback(lifetime context.Context) signedHandler {
 	return func(w http.ResponseWriter, r *http.Request, body []byte) (handled bool) {
 		c, err := altershield.ParseCallback(r.Header.Get("Content-Type"), body)
@@ -85,7 +85,8 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 			writeJSON(w, http.StatusBadRequest, altershield.CallbackResponse{Msg: err.Error()})
 			return true
 		}
-		ctx, cancel := context.WithDeadline(lifetime, arrived(r).Add(s.limits.record))
+		until, _ := r.Context().Deadline()
+		ctx, cancel := context.WithDeadline(lifetime, until)
 		defer cancel()
 		outcome, err := s.opts.Recorder.Record(ctx, c)
 		log := s.opts.Log.WithValues("order", c.Request.BizExecOrderID, "orderEntry", c.Request.NodeID,

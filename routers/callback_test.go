@@ -171,7 +171,7 @@ func TestRecordingOutlivesTheClient(t *testing.T) {
 
 func TestRecordingIsBounded(t *testing.T) {
 	f := newFixture(t, func(f *fixture) {
-		f.limits.record = 10 * time.Millisecond
+		f.limits.record = 200 * time.Millisecond
 		f.record = func(ctx context.Context, _ *altershield.Callback) (Outcome, error) {
 			<-ctx.Done()
 			return "", fmt.Errorf("store: %w", ctx.Err())

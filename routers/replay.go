@@ -18,102 +18,52 @@ package routers
 
 import (
 	"context"
-	"sync"
+	"math"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
+
+	"github.com/traas-stack/altershield-operator/internal/network"
 )
 
-// replayCache remembers signatures for as long as their timestamp is accepted,
+// replays remembers signatures for as long as their timestamp is accepted,
 // because the protocol has no nonce. It is of one replica and of bounded size;
 // when it is full, the signature goes that was not seen for longest. What it
 // misses is recognized as taken before by the Recorder and by the Rollbacker.
 // Safe for concurrent use.
-type replayCache struct {
+type replays struct {
 	clock clock.PassiveClock
-	// mu makes one step of looking and remembering.
-	mu sync.Mutex
-	// marks are *replayMark by signature.
-	marks *cache.LRUExpireCache
+	// used are the signatures of requests that were dealt with.
+	used *cache.LRUExpireCache
+	// turns let requests with one signature be dealt with one after the other.
+	turns *network.Places
 }
 
-// replayMark is one signature that was seen.
-type replayMark struct {
-	sign string
-	// over is closed once its request is dealt with, or forgotten.
-	over chan struct{}
+func newReplays(size int, c clock.PassiveClock) *replays {
+	return &replays{clock: c, used: cache.NewLRUExpireCacheWithClock(size, c), turns: network.NewPlaces(math.MaxInt64, 1)}
 }
 
-// end lets those go on that wait for the outcome, once.
-func (m *replayMark) end() {
-	select {
-	case <-m.over:
-	default:
-		close(m.over)
+// begin lets a request be dealt with, unless its signature was used or has expired: a
+// request may have been checked long before its body was read, and by now the signature may
+// have been used and forgotten. While another request that has it is being dealt with, its
+// outcome is awaited: the server sends a request again when the connection breaks before an
+// answer, and that one has to do where the first fails. The request is dealt with once end is
+// called; unless it was handled, the same one may come again. The error is that of the
+// context.
+func (r *replays) begin(ctx context.Context, sign string, expires time.Time) (end func(handled bool), fresh bool, err error) {
+	release, err := r.turns.Take(ctx, sign, 1)
+	if err != nil {
+		return nil, false, err
 	}
-}
-
-func newReplayCache(size int, c clock.PassiveClock) *replayCache {
-	return &replayCache{clock: c, marks: cache.NewLRUExpireCacheWithClock(size, c)}
-}
-
-// mark remembers a signature until it expires. It is not fresh when it was dealt
-// with or has expired: a request may have been checked long before its body was
-// read, and by now the signature may have been used and forgotten. While the
-// request that had it first is being dealt with, its outcome is awaited: the server
-// sends a request again when the connection breaks before an answer, and that one
-// has to do where the first fails. The error is that of the context.
-func (c *replayCache) mark(ctx context.Context, sign string, expires time.Time) (mark *replayMark, fresh bool, err error) {
-	for {
-		mark, fresh, first := c.tryMark(sign, expires)
-		if first == nil {
-			return mark, fresh, nil
-		}
-		select {
-		case <-first:
-		case <-ctx.Done():
-			return nil, false, ctx.Err()
-		}
-	}
-}
-
-// tryMark is one step of mark; first ends with the request to be awaited.
-func (c *replayCache) tryMark(sign string, expires time.Time) (mark *replayMark, fresh bool, first <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	left := expires.Sub(c.clock.Now())
-	if left < 0 {
+	if _, used := r.used.Get(sign); used || expires.Before(r.clock.Now()) {
+		release()
 		return nil, false, nil
 	}
-	if known, ok := c.marks.Get(sign); ok {
-		over := known.(*replayMark).over //nolint:errcheck // all of them are
-		select {
-		case <-over:
-			return nil, false, nil
-		default:
-			return nil, false, over
+	return func(handled bool) {
+		if handled {
+			r.used.Add(sign, struct{}{}, expires.Sub(r.clock.Now()))
 		}
-	}
-	mark = &replayMark{sign: sign, over: make(chan struct{})}
-	c.marks.Add(sign, mark, left)
-	return mark, true, nil
-}
-
-// done says that the request was dealt with: from now on its signature is refused.
-func (c *replayCache) done(mark *replayMark) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	mark.end()
-}
-
-// forget takes a mark back, so that the same request may come again.
-func (c *replayCache) forget(mark *replayMark) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// It may be gone, and even replaced by another one, when the cache was full.
-	if current, _ := c.marks.Get(mark.sign); current == mark {
-		c.marks.Remove(mark.sign)
-	}
-	mark.end()
+		release()
+	}, true, nil
 }

@@ -31,26 +31,29 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-func TestReplayCache(t *testing.T) {
+func TestReplays(t *testing.T) {
 	at := func(minute int) time.Time { return testNow.Add(time.Duration(minute) * time.Minute) }
 	clock := clocktesting.NewFakePassiveClock(testNow)
-	c := newReplayCache(3, clock)
-	expectFresh := func(sign string, now, expires int, want bool) *replayMark {
+	r := newReplays(3, clock)
+	begin := func(sign string, now, expires int, handled, want bool) {
 		t.Helper()
 		clock.SetTime(at(now))
-		mark, fresh, err := c.mark(t.Context(), sign, at(expires))
+		end, fresh, err := r.begin(t.Context(), sign, at(expires))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if fresh {
-			c.done(mark)
+			end(handled)
 		}
 		if fresh != want {
 			t.Errorf("%s at minute %d: fresh %v, want %v", sign, now, fresh, want)
 		}
-		return mark
 	}
-	a := expectFresh("a", 0, 5, true)
+	expectFresh := func(sign string, now, expires int, want bool) {
+		t.Helper()
+		begin(sign, now, expires, true, want)
+	}
+	expectFresh("a", 0, 5, true)
 	expectFresh("b", 0, 3, true)
 	expectFresh("c", 0, 9, true)
 	expectFresh("a", 1, 5, false)
@@ -58,7 +61,7 @@ func TestReplayCache(t *testing.T) {
 	expectFresh("expired", 3, 2, false)
 	expectFresh("c", 3, 9, false)
 	expectFresh("a", 3, 5, false)
-	if n := len(c.marks.Keys()); n != 3 {
+	if n := len(r.used.Keys()); n != 3 {
 		t.Errorf("%d signatures, want 3", n)
 	}
 	// Full: b goes, which was not seen for longest.
@@ -67,26 +70,30 @@ func TestReplayCache(t *testing.T) {
 	expectFresh("c", 1, 9, false)
 	expectFresh("d", 1, 7, false)
 	expectFresh("b", 1, 3, true) // at the price of a
-	a2 := expectFresh("a", 1, 5, true)
-	// The first mark of a is gone; taking it back must not take this one.
-	c.forget(a)
-	expectFresh("a", 1, 5, false)
-	c.forget(a2)
-	c.forget(a2)
+	begin("a", 1, 5, false, true)
+	begin("a", 1, 5, false, true) // it was not handled
 	expectFresh("a", 1, 5, true)
+	expectFresh("a", 1, 5, false)
 	// Whatever expired makes room.
 	expectFresh("z", 20, 25, true)
-	if n := len(c.marks.Keys()); n != 1 {
+	if n := len(r.used.Keys()); n != 1 {
 		t.Errorf("%d signatures, want 1", n)
+	}
+	if r.turns.InUse() {
+		t.Error("a signature is still being dealt with")
 	}
 }
 
-func TestReplayCacheIsBounded(t *testing.T) {
-	c := newReplayCache(100, clocktesting.NewFakePassiveClock(testNow))
+func TestReplaysAreBounded(t *testing.T) {
+	r := newReplays(100, clocktesting.NewFakePassiveClock(testNow))
 	for i := range 10_000 {
-		c.tryMark(fmt.Sprint(i), testNow.Add(time.Duration(i%77)*time.Second))
+		end, _, err := r.begin(t.Context(), fmt.Sprint(i), testNow.Add(time.Duration(i%77)*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		end(true)
 	}
-	if n := len(c.marks.Keys()); n != 100 {
+	if n := len(r.used.Keys()); n != 100 {
 		t.Errorf("%d signatures, want 100", n)
 	}
 }

@@ -144,32 +144,28 @@ func describeKinds(kinds *workload.Registry) string {
 	return strings.Join(all, ", ")
 }
 
-// rollBack takes a request for a rollback of a Deployment; the leader carries it out.
-func (s *Server) rollBack(w http.ResponseWriter, r *http.Request, body []byte) (handled bool) {
-	return s.takeRollback(w, r, body, readRollbackRequest)
+// takeRollback takes requests for rollbacks, which the leader carries out.
+func (s *Server) takeRollback(read func(body []byte) (asked, error)) signedHandler {
+	return func(w http.ResponseWriter, r *http.Request, body []byte) (handled bool) {
+		request, err := read(body)
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, err.Error()})
+			return true
+		}
+		// Verified with the signature.
+		at, err := parseTimestamp(r.Header.Get(altershield.HeaderTimestamp))
+		if err != nil {
+			s.refuse(w, r, err)
+			return true
+		}
+		to, err := s.opts.Rollbacks.RequestRollback(r.Context(), request.key, request.version, at)
+		return s.answerRollback(w, request, to, err)
+	}
 }
 
-// rollBackWorkload does it of a workload of any kind.
-func (s *Server) rollBackWorkload(w http.ResponseWriter, r *http.Request, body []byte) (handled bool) {
-	return s.takeRollback(w, r, body, readRollbackOf(s.opts.View.Kinds))
-}
-
-func (s *Server) takeRollback(w http.ResponseWriter, r *http.Request, body []byte, read func([]byte) (asked, error)) (handled bool) {
-	request, err := read(body)
-	if err != nil {
-		writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, err.Error()})
-		return true
-	}
-	// Verified with the signature.
-	at, err := parseTimestamp(r.Header.Get(altershield.HeaderTimestamp))
-	if err != nil {
-		s.refuse(w, r, err)
-		return true
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.limits.record)
-	defer cancel()
+// answerRollback says what a request for a rollback came to.
+func (s *Server) answerRollback(w http.ResponseWriter, request asked, to string, err error) (handled bool) {
 	name := strings.ToLower(request.key.Kind) + " " + request.key.NamespacedName.String()
-	to, err := s.opts.Rollbacks.RequestRollback(ctx, request.key, request.version, at)
 	refused, tooMany := (*cluster.RefusedError)(nil), (*cluster.TooManyError)(nil)
 	switch {
 	case err == nil:

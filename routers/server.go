@@ -23,37 +23,42 @@ limitations under the License.
 // be in the way of what is true: what a source that has authenticated may send is its
 // own, the slots to handle requests are for verified ones, and of too many
 // connections those give way that delivered none, of the source with most of them.
+//
+//   - server.go: the limits, the paths, and whether a request is one too many
+//   - authenticate.go, replay.go: who may send a request, and that it comes once
+//   - callback.go, verdicts.go: takes verdicts, and stores them
+//   - suspend.go: lists blocked workloads
+//   - rollback.go: takes requests for rollbacks
 package routers
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"path/filepath"
+	"net/netip"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/connections"
-	"github.com/traas-stack/altershield-operator/internal/ration"
+	"github.com/traas-stack/altershield-operator/internal/network"
 )
 
-// Files of Options.CertPath, as a mounted Secret of type kubernetes.io/tls has
-// them.
 const (
+	// LiveTestPath answers anybody who asks whether the address is reachable. It needs no
+	// signature and reveals nothing.
+	LiveTestPath = "/openapi/altershield/liveTest"
+	// off is the address that turns the callback address off.
+	off = "0"
+	// Files of Options.CertPath, as a mounted Secret of type kubernetes.io/tls has them.
 	certName = "tls.crt"
 	keyName  = "tls.key"
 )
@@ -90,30 +95,18 @@ type Options struct {
 	OnCallback func(result string)
 }
 
-// limits bound what requests may cost.
+// limits bound what requests may cost, beside those of the port.
 type limits struct {
-	// connections open at once, one request each. When there are more, one that has
-	// delivered no authenticated request gives way. Each may have a body
-	// in memory: connections times body is the most that bodies take, and has to
-	// leave room for the caches within the memory limit of the manager.
-	connections int
-	// each is the budget of requests of a source that has authenticated, stranger
-	// that of another one, and strangers that of all others together.
-	each, stranger, strangers budget
-	// body is the largest body that is read, in bytes; header that of all
-	// headers together.
-	body   int64
-	header int
+	// Limits of the port. A connection gives way until it has delivered an authenticated
+	// request.
+	network.Limits
+	// known are the requests of sources that have authenticated, each for itself, and
+	// strangers those of others, each for itself and all of them together.
+	known, strangers network.RatesOptions
 	// inFlight is how many verified requests are handled at once. More wait up to
 	// slotWait.
-	inFlight int
+	inFlight int64
 	slotWait time.Duration
-	// The timeouts of a connection: until the headers are read (and, before them,
-	// until the TLS handshake is done), until the body is read as well, and from
-	// the headers until the answer is written, which has to be more than read,
-	// slotWait and record together. The first two are what a stranger may take, so
-	// they are short; what is true comes in one piece.
-	readHeader, read, write time.Duration
 	// record bounds the storing of one verdict, from when its request arrived; the
 	// server gives up after 6 s.
 	record time.Duration
@@ -124,68 +117,79 @@ type limits struct {
 	lateRecord, lateEvery, lateMost time.Duration
 	// list bounds the listing of suspended workloads.
 	list time.Duration
-	// shutdown is how long connections that are open may take when the manager
-	// ends, also those whose request has not been read yet. The manager releases
-	// its lease after that, so it is short: storing a verdict takes milliseconds,
-	// or the API server is away.
-	shutdown time.Duration
 	// replays is the number of signatures that are remembered.
 	replays int
 }
 
 func defaultLimits() limits {
 	return limits{
-		// 128 MiB of bodies at most, where the default limit is 512 MiB.
-		connections: 512,
+		Limits: network.Limits{
+			// 128 MiB of bodies at most, where the default limit is 512 MiB.
+			Connections: 512,
+			Header:      16 << 10,
+			Body:        256 << 10,
+			SmallBody:   256 << 10,
+			// What a stranger may take is short; what is true comes in one piece.
+			ReadHeader: 2 * time.Second,
+			Read:       2 * time.Second,
+			// More than Read, slotWait and record together.
+			Write: 15 * time.Second,
+			// The manager releases its lease after that, so it is short: storing a verdict
+			// takes milliseconds, or the API server is away.
+			Shutdown: 2 * time.Second,
+		},
 		// A large release draws hundreds of callbacks at once, and each is sent
 		// only once. The first one that is verified makes its source known.
-		each:       budget{rate: 1000, burst: 4000},
-		stranger:   budget{rate: 100, burst: 500},
-		strangers:  budget{rate: 500, burst: 2000},
-		body:       256 << 10,
-		header:     16 << 10,
+		known: network.RatesOptions{Each: network.Rate{PerSecond: 1000, Burst: 4000}, Keys: 256, Keep: time.Hour},
+		strangers: network.RatesOptions{
+			Each: network.Rate{PerSecond: 100, Burst: 500}, All: network.Rate{PerSecond: 500, Burst: 2000}, Keys: 4096, Keep: time.Minute,
+		},
 		inFlight:   64,
 		slotWait:   3 * time.Second,
-		readHeader: 2 * time.Second,
-		read:       4 * time.Second,
-		write:      15 * time.Second,
 		record:     5 * time.Second,
 		late:       1000,
 		lateRecord: 2 * time.Minute,
 		lateEvery:  time.Second,
 		lateMost:   10 * time.Second,
 		list:       5 * time.Second,
-		shutdown:   2 * time.Second,
 		replays:    20_000,
 	}
 }
 
 // Server serves the callback address.
 type Server struct {
+	*network.Server
 	opts   Options
 	limits limits
 
-	sources *sources
-	replays *replayCache
-	// slots has one element per request that is handled.
-	slots chan struct{}
+	known, strangers *network.Rates
+	replays          *replays
+	// handled bounds how many requests are handled at once.
+	handled *semaphore.Weighted
 	// late has one element per verdict that is stored after its request.
 	late chan struct{}
-	// refusals, noise and panics are what others can cause at will, so each has
-	// a ration of the log.
-	refusals, noise, panics *ration.Log
-
-	// listening is closed once address is known.
-	listening chan struct{}
-	mu        sync.Mutex
-	address   net.Addr
-	serving   bool
+	// refusals and panics are what others can cause at will, so each has a ration of the
+	// log.
+	refusals, panics *network.Log
 }
 
 var (
 	_ manager.Runnable               = &Server{}
 	_ manager.LeaderElectionRunnable = &Server{}
 )
+
+// SetupWithManager serves the callback address on every replica of the manager.
+func SetupWithManager(mgr ctrl.Manager, o Options) error {
+	if o.Address == off {
+		return nil
+	}
+	o.Recorder = NewVerdicts(o.View, mgr.GetClient(), o.Clock)
+	s, err := New(o)
+	if err != nil {
+		return err
+	}
+	return errors.Join(mgr.Add(s), mgr.AddReadyzCheck("callbacks", s.StartedChecker()))
+}
 
 // New makes the server. It reads and opens nothing yet.
 func New(o Options) (*Server, error) { return newServer(o, defaultLimits()) }
@@ -203,168 +207,31 @@ func newServer(o Options, l limits) (*Server, error) {
 	case o.Clock == nil:
 		return nil, errors.New("the clock is missing")
 	}
-	return &Server{
+	s := &Server{
 		opts:      o,
 		limits:    l,
-		sources:   newSources(l, o.Clock),
-		replays:   newReplayCache(l.replays, o.Clock),
-		slots:     make(chan struct{}, l.inFlight),
+		known:     network.NewRates(l.known, o.Clock),
+		strangers: network.NewRates(l.strangers, o.Clock),
+		replays:   newReplays(l.replays, o.Clock),
+		handled:   semaphore.NewWeighted(l.inFlight),
 		late:      make(chan struct{}, l.late),
-		refusals:  ration.NewLog(o.Log, o.Clock),
-		noise:     ration.NewLog(o.Log, o.Clock),
-		panics:    ration.NewLog(o.Log, o.Clock),
-		listening: make(chan struct{}),
-	}, nil
+		refusals:  network.NewLog(o.Log, o.Clock),
+		panics:    network.NewLog(o.Log, o.Clock),
+	}
+	// One request per connection. One that is kept alive stays with this pod after its
+	// endpoint is gone, and whatever is written to it when the pod ends is lost, where the
+	// server sends a verdict only once.
+	s.Server = network.NewServer(network.Options{
+		Name: "callbacks", Address: o.Address, AddressFlag: "callback-bind-address", Remedy: "give a free address as host:port or :port",
+		CertDir: o.CertPath, CertName: certName, KeyName: keyName, CertFlag: "callback-cert-path", Handler: s.Handler,
+		Source: network.SourceOf, Known: func(source netip.Addr) bool { return s.known.Remembers(source) }, Log: o.Log,
+	}, l.Limits)
+	return s, nil
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable. Every replica
 // serves: the replica that gets a verdict stores it, and the leader acts on it.
 func (s *Server) NeedLeaderElection() bool { return false }
-
-// Start implements manager.Runnable, once. It serves until the context ends;
-// its error names the flag to mend.
-func (s *Server) Start(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	certs, err := s.watchCertificates()
-	if err != nil {
-		return err
-	}
-	open, err := s.listen(ctx)
-	if err != nil {
-		return err
-	}
-	listener := net.Listener(open)
-	if certs != nil {
-		listener = tls.NewListener(open, &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			NextProtos:     []string{"http/1.1"},
-			GetCertificate: certs.GetCertificate,
-		})
-	}
-	// What is under way when ctx ends may still be finished, in bounded time;
-	// what isn't by then is cut short.
-	lifetime, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	server := s.httpServer(lifetime)
-
-	s.setServing(true)
-	s.opts.Log.Info("serving callbacks", "address", listener.Addr().String(), "tls", certs != nil)
-	group, ctx := errgroup.WithContext(ctx)
-	if certs != nil {
-		group.Go(func() error {
-			if err := certs.Start(ctx); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("--callback-cert-path %q: follow changes: %w", s.opts.CertPath, err)
-			}
-			return nil
-		})
-	}
-	group.Go(func() error {
-		<-ctx.Done()
-		s.setServing(false)
-		return open.Close()
-	})
-	group.Go(func() error {
-		err := server.Serve(listener)
-		if ctx.Err() != nil {
-			err = nil // it was closed above
-		} else {
-			err = fmt.Errorf("serve callbacks: %w", err)
-		}
-		s.drain(lifetime, open)
-		return errors.Join(err, server.Close())
-	})
-	return group.Wait()
-}
-
-// drain waits for the requests that are under way. Not server.Shutdown: that
-// leaves a request unanswered which is read only after it began, and a verdict is
-// sent only once.
-func (s *Server) drain(lifetime context.Context, open *connections.Listener) {
-	grace, cancel := context.WithTimeout(lifetime, s.limits.shutdown)
-	defer cancel()
-	if !open.Drain(grace) {
-		s.opts.Log.Info("gave up on requests that did not end in time", "timeout", s.limits.shutdown.String())
-	}
-}
-
-// watchCertificates reads the certificate; nil when there is to be none.
-func (s *Server) watchCertificates() (*certwatcher.CertWatcher, error) {
-	if s.opts.CertPath == "" {
-		return nil, nil
-	}
-	certs, err := certwatcher.New(filepath.Join(s.opts.CertPath, certName), filepath.Join(s.opts.CertPath, keyName))
-	if err != nil {
-		return nil, fmt.Errorf("--callback-cert-path %q: %w; give a directory with %s and %s that fit, or leave the flag out to serve plain HTTP",
-			s.opts.CertPath, err, certName, keyName)
-	}
-	return certs, nil
-}
-
-func (s *Server) listen(ctx context.Context) (*connections.Listener, error) {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", s.opts.Address)
-	if err != nil {
-		return nil, fmt.Errorf("--callback-bind-address %q: %w; give a free address as host:port or :port", s.opts.Address, err)
-	}
-	s.mu.Lock()
-	s.address = listener.Addr()
-	s.mu.Unlock()
-	close(s.listening)
-	return connections.New(listener, connections.Options{Max: s.limits.connections, Known: s.sources.isKnown, GaveWay: func(remote net.Addr) {
-		s.noise.Info("a connection without a signed request gave way to a new one", "remote", remote.String())
-	}}), nil
-}
-
-func (s *Server) httpServer(lifetime context.Context) *http.Server {
-	// HTTP/1 only: streams would be connections that nothing counts.
-	protocols := &http.Protocols{}
-	protocols.SetHTTP1(true)
-	server := &http.Server{
-		Handler:                      s.Handler(lifetime),
-		Protocols:                    protocols,
-		DisableGeneralOptionsHandler: true,
-		ReadHeaderTimeout:            s.limits.readHeader,
-		ReadTimeout:                  s.limits.read,
-		WriteTimeout:                 s.limits.write,
-		MaxHeaderBytes:               s.limits.header,
-		ErrorLog:                     s.noise.Std(),
-		ConnContext:                  connections.With,
-	}
-	// One request per connection. One that is kept alive stays with this pod after
-	// its endpoint is gone, and whatever is written to it when the pod ends is
-	// lost, where the server sends a verdict only once.
-	server.SetKeepAlivesEnabled(false)
-	return server
-}
-
-// Addr is the address that is listened on; nil before Start does.
-func (s *Server) Addr() net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.address
-}
-
-func (s *Server) setServing(serving bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.serving = serving
-}
-
-// StartedChecker returns a check that is healthy while the server serves. It
-// does not connect: the connections are limited, and a client that uses them up
-// must not take the replica's webhooks out of service as well.
-func (s *Server) StartedChecker() healthz.Checker {
-	return func(*http.Request) error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !s.serving {
-			return errors.New("the callback address is not served")
-		}
-		return nil
-	}
-}
 
 // route is what is served on one path.
 type route struct {
@@ -381,9 +248,9 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
 		LiveTestPath:             {http.MethodPost, http.HandlerFunc(liveTest)},
 		SuspendPath:              {http.MethodGet, s.signedQuery(s.listSuspended)},
-		RollbackPath:             {http.MethodPut, s.signedBody(s.rollBack)},
+		RollbackPath:             {http.MethodPut, s.signedBody(s.takeRollback(readRollbackRequest))},
 		SuspendWorkloadPath:      {http.MethodGet, s.signedQuery(s.listSuspendedWorkloads)},
-		RollbackWorkloadPath:     {http.MethodPut, s.signedBody(s.rollBackWorkload)},
+		RollbackWorkloadPath:     {http.MethodPut, s.signedBody(s.takeRollback(readRollbackOf(s.opts.View.Kinds)))},
 	}
 	return s.recovered(s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, known := routes[r.URL.Path]
@@ -404,14 +271,12 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 // limited bounds rate and size of requests, the cheapest test first.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if cause := s.sources.allow(connections.SourceOf(r.RemoteAddr)); cause != "" {
-			s.count(r, ResultLimited)
-			s.refusals.Info("refused a request", "cause", cause, "remote", r.RemoteAddr)
+		if cause := s.tooMany(r); cause != "" {
 			w.Header().Set("Retry-After", "1")
-			writeJSON(w, http.StatusTooManyRequests, altershield.CallbackResponse{Retry: true, Msg: "too many requests"})
+			s.reject(w, r, ResultLimited, cause, http.StatusTooManyRequests, "too many requests", true)
 			return
 		}
-		if r.ContentLength > s.limits.body {
+		if r.ContentLength > s.limits.Body {
 			s.refuseOversized(w, r)
 			return
 		}
@@ -419,52 +284,59 @@ func (s *Server) limited(next http.Handler) http.Handler {
 	})
 }
 
-// admitted handles an authenticated request once there is a slot for it, or
-// answers that there was none in time.
-func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func()) {
-	s.sources.authenticated(connections.SourceOf(r.RemoteAddr))
-	if c := connections.Of(r.Context()); c != nil {
-		c.Delivered()
+// tooMany says for the log why a request is one too many; empty when it is not. A source that
+// has authenticated has a budget of its own, which no other can spend. The others have a
+// small one each, and one together.
+func (s *Server) tooMany(r *http.Request) (cause string) {
+	source := network.SourceOf(r.RemoteAddr)
+	if s.known.Remembers(source) {
+		if s.known.Take(source) != network.Granted {
+			return "too many requests per second from this address"
+		}
+		return ""
 	}
-	if !acquire(r.Context(), s.slots, s.limits.slotWait) {
+	switch s.strangers.Take(source) {
+	case network.EachSpent:
+		return "too many requests per second from an address that has not authenticated"
+	case network.AllSpent:
+		return "too many requests per second from addresses that have not authenticated"
+	default:
+		return ""
+	}
+}
+
+// admitted handles an authenticated request once there is a slot for it, or
+// answers that there was none in time: a burst of verdicts is worth waiting, because
+// the server sends each only once.
+func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func()) {
+	s.known.Remember(network.SourceOf(r.RemoteAddr))
+	network.Delivered(r.Context())
+	ctx, cancel := context.WithTimeout(r.Context(), s.limits.slotWait)
+	defer cancel()
+	if !s.handled.TryAcquire(1) && s.handled.Acquire(ctx, 1) != nil {
 		s.refuseBusy(w, r, "too many requests at once")
 		return
 	}
-	defer func() { <-s.slots }()
+	defer s.handled.Release(1)
 	handle()
 }
 
 // refuseBusy answers a request that would have had to wait for too long.
 func (s *Server) refuseBusy(w http.ResponseWriter, r *http.Request, cause string) {
-	s.count(r, ResultLimited)
-	s.refusals.Info("refused a request", "cause", cause, "remote", r.RemoteAddr)
 	w.Header().Set("Retry-After", "1")
-	writeJSON(w, http.StatusServiceUnavailable, altershield.CallbackResponse{Retry: true, Msg: cause})
-}
-
-// acquire takes one of the slots, waiting for one up to the given time: a burst
-// of verdicts is worth it, because the server sends each only once.
-func acquire(ctx context.Context, slots chan<- struct{}, wait time.Duration) bool {
-	select {
-	case slots <- struct{}{}:
-		return true
-	default:
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case slots <- struct{}{}:
-		return true
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-	return false
+	s.reject(w, r, ResultLimited, cause, http.StatusServiceUnavailable, cause, true)
 }
 
 func (s *Server) refuseOversized(w http.ResponseWriter, r *http.Request) {
-	s.count(r, ResultOversized)
-	s.refusals.Info("refused a request", "cause", fmt.Sprintf("the body has more than %d bytes", s.limits.body), "remote", r.RemoteAddr)
-	writeJSON(w, http.StatusRequestEntityTooLarge, altershield.CallbackResponse{Msg: "the body is too large"})
+	cause := fmt.Sprintf("the body has more than %d bytes", s.limits.Body)
+	s.reject(w, r, ResultOversized, cause, http.StatusRequestEntityTooLarge, network.ErrTooLarge.Error(), false)
+}
+
+// reject counts and logs a request that is not handled, and answers it.
+func (s *Server) reject(w http.ResponseWriter, r *http.Request, result, cause string, status int, msg string, retry bool) {
+	s.count(r, result)
+	s.refusals.Info("refused a request", "cause", cause, "path", r.URL.Path, "remote", r.RemoteAddr)
+	writeJSON(w, status, altershield.CallbackResponse{Retry: retry, Msg: msg})
 }
 
 // recovered answers for a handler that panicked, and says so.
@@ -486,6 +358,10 @@ func (s *Server) count(r *http.Request, result string) {
 	if s.opts.OnCallback != nil && r.URL.Path == altershield.CallbackPath {
 		s.opts.OnCallback(result)
 	}
+}
+
+func liveTest(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, codeAnswer{0, "Hello world"})
 }
 
 // codeAnswer is the form of the answers to all but callbacks.

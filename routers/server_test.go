@@ -39,9 +39,8 @@ import (
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
-	"github.com/traas-stack/altershield-operator/internal/connections"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/pki"
-	"github.com/traas-stack/altershield-operator/internal/ration"
 )
 
 // start runs the server until stop, which returns what Start did.
@@ -50,11 +49,11 @@ func (f *fixture) start(t *testing.T) (address string, stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.server.Start(ctx) }()
-	select {
-	case <-f.server.listening:
-	case err := <-done:
+	if err := wait.PollUntilContextTimeout(ctx, time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		return f.server.Addr() != nil, nil
+	}); err != nil {
 		cancel()
-		t.Fatalf("the server ended: %v", err)
+		t.Fatalf("the server does not listen: %v", err)
 	}
 	ended, result := false, error(nil)
 	stop = func() error {
@@ -141,18 +140,12 @@ func TestNew(t *testing.T) {
 	if s.NeedLeaderElection() {
 		t.Error("only the leader would serve")
 	}
-	type timeouts struct{ ReadHeader, Read, Write time.Duration }
-	h := s.httpServer(t.Context())
-	if diff := cmp.Diff(timeouts{2 * time.Second, 4 * time.Second, 15 * time.Second},
-		timeouts{h.ReadHeaderTimeout, h.ReadTimeout, h.WriteTimeout}); diff != "" {
-		t.Errorf("timeouts (-want +got):\n%s", diff)
-	}
 	l := s.limits
-	if l.write <= l.read+l.slotWait+l.record || l.record >= 6*time.Second {
+	if l.Write <= l.Read+l.slotWait+l.record || l.record >= 6*time.Second || l.ReadHeader > 2*time.Second || l.Read > 4*time.Second {
 		t.Errorf("limits %+v: no time to answer", l)
 	}
 	// The default memory limit is 512 MiB, of which the caches take some 140.
-	if bodies := int64(l.connections) * l.body; bodies > 128<<20 {
+	if bodies := int64(l.Connections) * l.SmallBody; bodies > 128<<20 {
 		t.Errorf("bodies may take %d MiB", bodies>>20)
 	}
 }
@@ -204,7 +197,8 @@ func TestNoPut(t *testing.T) {
 
 func TestRateLimit(t *testing.T) {
 	f := newFixture(t, func(f *fixture) {
-		f.limits.each, f.limits.stranger, f.limits.strangers = budget{1, 2}, budget{1, 3}, budget{1, 4}
+		f.limits.known.Each = network.Rate{PerSecond: 1, Burst: 2}
+		f.limits.strangers.Each, f.limits.strangers.All = network.Rate{PerSecond: 1, Burst: 3}, network.Rate{PerSecond: 1, Burst: 4}
 	})
 	h := f.handler(t)
 	from := func(address string, r *http.Request) *http.Request {
@@ -251,9 +245,9 @@ func TestRateLimit(t *testing.T) {
 	tooMany(live(b))
 	expect(t, verdict(4*time.Millisecond), http.StatusOK, recorded)
 	// It is forgotten in time.
-	f.clock.SetTime(testNow.Add(knownFor + 2*time.Second))
-	if f.server.sources.isKnown(connections.SourceOf(known)) {
-		t.Errorf("%s is known after %s", known, knownFor)
+	f.clock.SetTime(testNow.Add(f.limits.known.Keep + 2*time.Second))
+	if f.server.known.Remembers(network.SourceOf(known)) {
+		t.Errorf("%s is known after %s", known, f.limits.known.Keep)
 	}
 }
 
@@ -268,7 +262,7 @@ func TestFlood(t *testing.T) {
 		r.RemoteAddr = "192.0.2.1:1"
 		serve(h, r)
 	}
-	each := 10 * (f.limits.stranger.burst + int(f.limits.stranger.rate)) / verdicts
+	each := 10 * (f.limits.strangers.Each.Burst + int(f.limits.strangers.Each.PerSecond)) / verdicts
 	for i := range verdicts {
 		for range each {
 			flood()
@@ -330,7 +324,7 @@ func TestSlotsAreForVerifiedRequests(t *testing.T) {
 	close(goOn)
 	expect(t, receive(t, first, "the answer to the first"), http.StatusUnauthorized, refusedBody)
 
-	f.server.slots <- struct{}{}
+	f.server.handled.TryAcquire(1)
 	expect(t, serve(h, signed(passed, tokenB, testNow)), http.StatusUnauthorized, refusedBody)
 	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusUnauthorized, refusedBody) // repeated
 	expect(t, serve(h, httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
@@ -341,10 +335,10 @@ func TestSlotsAreForVerifiedRequests(t *testing.T) {
 // than reading may take.
 func TestWaitingOutlastsReading(t *testing.T) {
 	const read = 100 * time.Millisecond
-	f := newFixture(t, func(f *fixture) { f.limits.read, f.limits.inFlight = read, 1 })
+	f := newFixture(t, func(f *fixture) { f.limits.Read, f.limits.inFlight = read, 1 })
 	address, _ := f.start(t)
-	f.server.slots <- struct{}{}
-	time.AfterFunc(3*read, func() { <-f.server.slots })
+	f.server.handled.TryAcquire(1)
+	time.AfterFunc(3*read, func() { f.server.handled.Release(1) })
 	resp, err := http.DefaultClient.Do(toAddress(t, signed(passed, tokenA, testNow), "http://"+address))
 	if err != nil {
 		t.Fatal(err)
@@ -352,22 +346,6 @@ func TestWaitingOutlastsReading(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("answer %d, want 200", resp.StatusCode)
-	}
-}
-
-func TestAcquireWaits(t *testing.T) {
-	slots := make(chan struct{}, 1)
-	slots <- struct{}{}
-	got := make(chan bool, 1)
-	go func() { got <- acquire(t.Context(), slots, patience) }()
-	<-slots
-	if !receive(t, got, "the slot") {
-		t.Error("the slot that became free was not taken")
-	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if acquire(gone, slots, patience) {
-		t.Error("there was no slot")
 	}
 }
 
@@ -438,27 +416,27 @@ func TestSlowClients(t *testing.T) {
 	start := func(t *testing.T, edit func(*limits)) string {
 		t.Helper()
 		f := newFixture(t, func(f *fixture) {
-			f.limits.readHeader, f.limits.read = time.Hour, time.Hour
+			f.limits.ReadHeader, f.limits.Read = time.Hour, time.Hour
 			edit(&f.limits)
 		})
 		address, _ := f.start(t)
 		return address
 	}
 	t.Run("silent", func(t *testing.T) {
-		conn := dial(t, start(t, func(l *limits) { l.readHeader = short }))
+		conn := dial(t, start(t, func(l *limits) { l.ReadHeader = short }))
 		if _, err := io.Copy(io.Discard, conn); err != nil {
 			t.Errorf("the connection was not closed: %v", err)
 		}
 	})
 	t.Run("header", func(t *testing.T) {
-		conn := dial(t, start(t, func(l *limits) { l.readHeader = short }))
+		conn := dial(t, start(t, func(l *limits) { l.ReadHeader = short }))
 		write(t, conn, "POST / HTTP/1.1\r\nX-Slow: ")
 		if _, err := io.Copy(io.Discard, conn); err != nil {
 			t.Errorf("the connection was not closed: %v", err)
 		}
 	})
 	t.Run("body", func(t *testing.T) {
-		conn := dial(t, start(t, func(l *limits) { l.read = short }))
+		conn := dial(t, start(t, func(l *limits) { l.Read = short }))
 		write(t, conn, rawHeader("Content-Length: 1000")+"{")
 		if code, body := readAnswer(t, conn); code != http.StatusBadRequest || body != `{"success":false,"retry":true,"msg":"the body did not arrive"}` {
 			t.Errorf("answer %d %s", code, body)
@@ -502,9 +480,9 @@ func TestStrangersGiveWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, func(f *fixture) {
-				f.limits.connections, f.limits.inFlight = 4, 2
-				f.limits.readHeader, f.limits.read, f.limits.slotWait = time.Hour, time.Hour, 0
-				f.limits.shutdown = time.Millisecond
+				f.limits.Connections, f.limits.inFlight = 4, 2
+				f.limits.ReadHeader, f.limits.Read, f.limits.slotWait = time.Hour, time.Hour, 0
+				f.limits.Shutdown = time.Millisecond
 			})
 			address, _ := f.start(t)
 			for range 20 {
@@ -521,7 +499,7 @@ func TestStrangersGiveWay(t *testing.T) {
 					t.Errorf("answer %d, want 200", resp.StatusCode)
 				}
 			}
-			if log := f.log(); !strings.Contains(log, "gave way to a new one") || strings.Count(log, "\n") > 3*ration.Burst {
+			if log := f.log(); !strings.Contains(log, "gave way to a new one") || strings.Count(log, "\n") > 3*network.Burst {
 				t.Errorf("log %q, want a ration of what gave way", log)
 			}
 		})
@@ -532,7 +510,7 @@ func TestStrangersGiveWay(t *testing.T) {
 func TestVerifiedConnectionsStay(t *testing.T) {
 	recording, goOn := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(f *fixture) {
-		f.limits.connections = 1
+		f.limits.Connections = 1
 		f.record = func(context.Context, *altershield.Callback) (Outcome, error) {
 			close(recording)
 			<-goOn
@@ -600,7 +578,7 @@ func TestServesOverTheWire(t *testing.T) {
 func TestGracefulShutdown(t *testing.T) {
 	recording, goOn := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(f *fixture) {
-		f.limits.shutdown = patience
+		f.limits.Shutdown = patience
 		f.record = func(ctx context.Context, _ *altershield.Callback) (Outcome, error) {
 			close(recording)
 			<-goOn
@@ -644,7 +622,7 @@ func TestGracefulShutdown(t *testing.T) {
 // TestShutdownServesWhatIsOpen: also a connection whose request comes only after
 // the end began.
 func TestShutdownServesWhatIsOpen(t *testing.T) {
-	f := newFixture(t, func(f *fixture) { f.limits.shutdown, f.limits.readHeader = patience, patience })
+	f := newFixture(t, func(f *fixture) { f.limits.Shutdown, f.limits.ReadHeader = patience, patience })
 	address, stop := f.start(t)
 	silent, begun := dial(t, address), dial(t, address)
 	request := rawHeader(fmt.Sprintf("Content-Length: %d", len(passed))) + passed
@@ -682,7 +660,7 @@ func TestShutdownServesWhatIsOpen(t *testing.T) {
 func TestShutdownIsBounded(t *testing.T) {
 	recording, ended := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(f *fixture) {
-		f.limits.shutdown, f.limits.record = 20*time.Millisecond, time.Hour
+		f.limits.Shutdown, f.limits.record = 20*time.Millisecond, time.Hour
 		f.record = func(ctx context.Context, _ *altershield.Callback) (Outcome, error) {
 			close(recording)
 			<-ctx.Done()
@@ -808,14 +786,14 @@ func TestTLS(t *testing.T) {
 	}
 	// Failed handshakes are anybody's to cause, so the log has a ration of them.
 	f.log()
-	for range 3 * ration.Burst {
+	for range 3 * network.Burst {
 		conn := dial(t, address)
 		write(t, conn, "no handshake at all\r\n\r\n")
 		if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") {
 			t.Error(err)
 		}
 	}
-	if lines := strings.Count(f.log(), "a connection failed"); lines > ration.Burst {
-		t.Errorf("%d lines of failed handshakes, want at most %d", lines, ration.Burst)
+	if lines := strings.Count(f.log(), "a connection failed"); lines > network.Burst {
+		t.Errorf("%d lines of failed handshakes, want at most %d", lines, network.Burst)
 	}
 }

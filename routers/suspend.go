@@ -88,17 +88,9 @@ type suspended struct {
 }
 
 func (s *Server) listSuspended(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	for key, values := range query {
-		// The signature covers neither path nor method: what is signed to be
-		// read must not be taken for something else.
-		if key != "namespace" || len(values) > 1 {
-			writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, fmt.Sprintf("the only parameter is namespace, given once; not %q", key)})
-			return
-		}
-	}
-	found, ok := s.findSuspended(w, r, query.Get("namespace"), deployments)
-	if !ok {
+	found, problem := s.suspendedBy(r, []workload.Kind{deployments}, "namespace")
+	if problem != nil {
+		writeJSON(w, problem.Code, problem)
 		return
 	}
 	answer := suspendAnswer{Code: http.StatusOK, Message: fmt.Sprintf("suspended deployments: %d", len(found)), Deployments: []suspended{}}
@@ -109,24 +101,9 @@ func (s *Server) listSuspended(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) listSuspendedWorkloads(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	for key, values := range query {
-		if key != "namespace" && key != "kind" || len(values) > 1 {
-			writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, fmt.Sprintf("the parameters are namespace and kind, each given once; not %q", key)})
-			return
-		}
-	}
-	kinds := slices.DeleteFunc(s.opts.View.Kinds.Kinds(), func(k workload.Kind) bool {
-		wanted := query.Get("kind")
-		return wanted != "" && !strings.EqualFold(wanted, k.GroupVersionKind().Kind)
-	})
-	if len(kinds) == 0 {
-		writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest,
-			fmt.Sprintf("the parameter kind is %q: workloads of this kind are not defended; those are %s", query.Get("kind"), describeKinds(s.opts.View.Kinds))})
-		return
-	}
-	found, ok := s.findSuspended(w, r, query.Get("namespace"), kinds...)
-	if !ok {
+	found, problem := s.suspendedBy(r, s.opts.View.Kinds.Kinds(), "namespace", "kind")
+	if problem != nil {
+		writeJSON(w, problem.Code, problem)
 		return
 	}
 	writeJSON(w, http.StatusOK, suspendWorkloadAnswer{
@@ -134,30 +111,41 @@ func (s *Server) listSuspendedWorkloads(w http.ResponseWriter, r *http.Request) 
 	})
 }
 
-// findSuspended lists the blocked workloads of these kinds. Where it cannot, it answers
-// why, and ok is false.
-func (s *Server) findSuspended(w http.ResponseWriter, r *http.Request, namespace string, kinds ...workload.Kind) (found []suspendedWorkload, ok bool) {
+// suspendedBy lists the blocked workloads of these kinds that a request asks for, by these
+// parameters. Where it cannot, problem is the answer.
+func (s *Server) suspendedBy(r *http.Request, kinds []workload.Kind, parameters ...string) (found []suspendedWorkload, problem *codeAnswer) {
+	query := r.URL.Query()
+	for key, values := range query {
+		// The signature covers neither path nor method: what is signed to be
+		// read must not be taken for something else.
+		if !slices.Contains(parameters, key) || len(values) > 1 {
+			return nil, &codeAnswer{http.StatusBadRequest, fmt.Sprintf("unknown or repeated parameter %q; known: %s", key, strings.Join(parameters, ", "))}
+		}
+	}
+	namespace, of := query.Get("namespace"), query.Get("kind")
 	if problems := validation.IsDNS1123Label(namespace); namespace != "" && len(problems) > 0 {
-		writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest,
-			"the parameter namespace is not the name of a namespace: " + strings.Join(problems, "; ")})
-		return nil, false
+		return nil, &codeAnswer{http.StatusBadRequest, "the parameter namespace is not the name of a namespace: " + strings.Join(problems, "; ")}
+	}
+	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k workload.Kind) bool { return of != "" && !strings.EqualFold(of, k.GroupVersionKind().Kind) })
+	if len(kinds) == 0 {
+		return nil, &codeAnswer{http.StatusBadRequest,
+			fmt.Sprintf("the parameter kind is %q: workloads of this kind are not defended; those are %s", of, describeKinds(s.opts.View.Kinds))}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.limits.list)
 	defer cancel()
 	found = []suspendedWorkload{}
 	for _, kind := range kinds {
-		of, err := listSuspended(ctx, s.opts.View, kind, namespace, s.opts.Clock.Now())
+		blocked, err := listSuspended(ctx, s.opts.View, kind, namespace, s.opts.Clock.Now())
 		if err != nil {
 			s.opts.Log.Error(err, "list suspended workloads")
-			writeJSON(w, http.StatusServiceUnavailable, codeAnswer{http.StatusServiceUnavailable, "the cluster can't be read now, try again"})
-			return nil, false
+			return nil, &codeAnswer{http.StatusServiceUnavailable, "the cluster can't be read now, try again"}
 		}
-		found = append(found, of...)
+		found = append(found, blocked...)
 	}
 	slices.SortFunc(found, func(a, b suspendedWorkload) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
-	return found, true
+	return found, nil
 }
 
 // listSuspended lists the defended workloads of a kind that are blocked. The

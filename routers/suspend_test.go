@@ -156,7 +156,7 @@ func TestSuspendedWorkloads(t *testing.T) {
 		"of none":      {"?namespace=prod&kind=DaemonSet", `{"kind":"DaemonSet","namespace":"prod"}`, 200, `{"code":200,"message":"suspended workloads: 0","workloads":[]}`},
 		"another kind": {"?kind=Job", `{"kind":"Job"}`, 400, `{"code":400,"message":"the parameter kind is \"Job\": workloads of this kind are not defended; those are apps/v1 Deployment, apps/v1 StatefulSet, apps/v1 DaemonSet"}`},
 		"another parameter": {"?name=web", `{"name":"web"}`, 400,
-			`{"code":400,"message":"the parameters are namespace and kind, each given once; not \"name\""}`},
+			`{"code":400,"message":"unknown or repeated parameter \"name\"; known: namespace, kind"}`},
 		"no namespace's name": {"?namespace=a/b", `{"namespace":"a/b"}`, 400, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,9 +188,9 @@ func TestSuspendedWithoutAnswer(t *testing.T) {
 				`alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation ` +
 				`is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"}`},
 		"twice": {query: "?namespace=A&namespace=prod", content: `{"namespace":"A"}`, wantCode: 400,
-			wantBody: `{"code":400,"message":"the only parameter is namespace, given once; not \"namespace\""}`},
+			wantBody: `{"code":400,"message":"unknown or repeated parameter \"namespace\"; known: namespace"}`},
 		"what is meant for a rollback": {query: "?deploymentName=web&namespace=prod", content: `{"deploymentName":"web","namespace":"prod"}`, wantCode: 400,
-			wantBody: `{"code":400,"message":"the only parameter is namespace, given once; not \"deploymentName\""}`},
+			wantBody: `{"code":400,"message":"unknown or repeated parameter \"deploymentName\"; known: namespace"}`},
 		"empty means all": {query: "?namespace=", content: `{"namespace":""}`, wantCode: 200,
 			wantBody: `{"code":200,"message":"suspended deployments: 1","deployments":[{"deploymentName":"web","namespace":"prod","nowVersion":"` + version2 +
 				`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}]}`},

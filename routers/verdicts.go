@@ -17,10 +17,10 @@ limitations under the License.
 package routers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -37,6 +37,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -63,13 +64,18 @@ type Verdicts struct {
 	cluster.View
 	Client client.Client
 	Clock  clock.PassiveClock
-	// wait is entryWait, unless a test knows better.
+	// wait is entryWait, except in tests.
 	wait time.Duration
-	// locks let the verdicts on one object in one after the other.
-	locks objectLocks
+	// writing lets the verdicts on one object in one after the other.
+	writing *network.Places
 }
 
 var _ Recorder = &Verdicts{}
+
+// NewVerdicts stores verdicts through a client.
+func NewVerdicts(view cluster.View, c client.Client, by clock.PassiveClock) *Verdicts {
+	return &Verdicts{View: view, Client: c, Clock: by, wait: entryWait, writing: network.NewPlaces(math.MaxInt64, 1)}
+}
 
 // Record implements Recorder.
 func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome, error) {
@@ -109,10 +115,10 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 		if batch, err = v.batchOf(ctx, d, not); err != nil || batch != nil {
 			return batch != nil && defense.AwaitsOnBatch(&batch.Status, d), err
 		}
-		change, err = v.changeOf(ctx, d.OrderID, not)
+		change, err = ownerOfOrder(ctx, v.Cached, client.MatchingFields{workload.IndexByOrder: d.OrderID}, d.OrderID, not)
 		return change != nil && defense.AwaitsOnRelease(&change.Status, d), err
 	}
-	if err := wait.PollUntilContextTimeout(ctx, entryLook, cmp.Or(v.wait, entryWait), true, look); err != nil && !wait.Interrupted(err) {
+	if err := wait.PollUntilContextTimeout(ctx, entryLook, v.wait, true, look); err != nil && !wait.Interrupted(err) {
 		return "", err
 	}
 	if err := ctx.Err(); err != nil {
@@ -124,12 +130,15 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 		}
 		// It was folded: its release knows its entry.
 	}
-	if change == nil {
-		// This replica's cache may be behind.
+	if version := defense.VersionOfOrder(d.OrderID); change == nil && version != "" {
+		// This replica's cache may be behind. The id has the version in it.
 		var err error
-		if change, err = v.changeLive(ctx, d.OrderID, not); err != nil || change == nil {
+		if change, err = ownerOfOrder(ctx, v.Live, client.MatchingLabels{v1alpha1.VersionLabel: version}, d.OrderID, not); err != nil {
 			return defense.PlacementElsewhere, err
 		}
+	}
+	if change == nil {
+		return defense.PlacementElsewhere, nil
 	}
 	return v.placeOnChange(ctx, change, d)
 }
@@ -196,21 +205,16 @@ func (v *Verdicts) releaseOf(ctx context.Context, batch *v1alpha1.ChangePod) (*v
 	return &change, nil
 }
 
-func (v *Verdicts) changeOf(ctx context.Context, orderID string, not foreign) (*v1alpha1.ChangeWorkload, error) {
+// ownerOfOrder is the release whose own order it is; nil when there is none among those that
+// are listed. The id has the record in it, so there are no two.
+func ownerOfOrder(ctx context.Context, from client.Reader, by client.ListOption, orderID string, not foreign) (*v1alpha1.ChangeWorkload, error) {
 	var list v1alpha1.ChangeWorkloadList
-	by := client.MatchingFields{workload.IndexByOrder: orderID}
-	if err := v.Cached.List(ctx, &list, by); err != nil {
+	if err := from.List(ctx, &list, by); err != nil {
 		return nil, fmt.Errorf("find the changeworkload of order %s: %w", orderID, err)
 	}
-	return ownerOfOrder(ctx, list.Items, orderID, not), nil
-}
-
-// ownerOfOrder is the release whose own order it is; nil when there is none among
-// those. The id has the record in it, so there are no two.
-func ownerOfOrder(ctx context.Context, changes []v1alpha1.ChangeWorkload, orderID string, not foreign) *v1alpha1.ChangeWorkload {
 	var owner *v1alpha1.ChangeWorkload
-	for i := range changes {
-		switch c := &changes[i]; {
+	for i := range list.Items {
+		switch c := &list.Items[i]; {
 		case c.Status.OrderID != orderID:
 		case defense.OwnsOrder(c):
 			owner = c
@@ -218,21 +222,7 @@ func ownerOfOrder(ctx context.Context, changes []v1alpha1.ChangeWorkload, orderI
 			not.note(ctx, "order", c)
 		}
 	}
-	return owner
-}
-
-// changeLive finds the release of an order on the API server, by the version in
-// the order's id.
-func (v *Verdicts) changeLive(ctx context.Context, orderID string, not foreign) (*v1alpha1.ChangeWorkload, error) {
-	version := defense.VersionOfOrder(orderID)
-	if version == "" {
-		return nil, nil
-	}
-	var list v1alpha1.ChangeWorkloadList
-	if err := v.Live.List(ctx, &list, client.MatchingLabels{v1alpha1.VersionLabel: version}); err != nil {
-		return nil, fmt.Errorf("find the changeworkload of order %s: %w", orderID, err)
-	}
-	return ownerOfOrder(ctx, list.Items, orderID, not), nil
+	return owner, nil
 }
 
 func (v *Verdicts) placeOnBatch(ctx context.Context, batch *v1alpha1.ChangePod, d defense.Delivered) (defense.Placement, error) {
@@ -296,7 +286,7 @@ func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorklo
 // as it has become when it changed meanwhile.
 func store(ctx context.Context, v *Verdicts, object client.Object, put func() defense.Placement) (defense.Placement, error) {
 	uid := object.GetUID()
-	unlock, err := v.locks.lock(ctx, uid)
+	unlock, err := v.writing.Take(ctx, string(uid), 1)
 	if err != nil {
 		return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
 	}

@@ -34,6 +34,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -48,6 +49,13 @@ type verdictWorld struct {
 	workload  *wrappers.DeploymentWrapper
 	release   *wrappers.ChangeWorkloadWrapper
 	batch     *wrappers.ChangePodWrapper
+}
+
+// storing stores verdicts, and waits for less than in earnest.
+func storing(view cluster.View, c client.Client) *Verdicts {
+	v := NewVerdicts(view, c, clocktesting.NewFakePassiveClock(testNow))
+	v.wait = 20 * time.Millisecond
+	return v
 }
 
 // verdictObjects are the objects of the world after a change to it, if any.
@@ -87,7 +95,7 @@ func TestLatePreFailureIsRecorded(t *testing.T) {
 		callback := verdictCallback("batch-node", altershield.StagePost, altershield.VerdictFail)
 		callback.Request.Verdict.Rules[0].Verdict = verdict
 		c := newClient(t, interceptor.Funcs{}, verdictObjects(nil)...)
-		v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+		v := storing(viewOf(c), c)
 		if got, err := v.Record(t.Context(), callback); got != OutcomeRecorded || err != nil {
 			t.Fatalf("outcome %q, error %v", got, err)
 		}
@@ -147,7 +155,7 @@ func TestVerdictsOfCopies(t *testing.T) {
 			var more []client.Object
 			objects := verdictObjects(func(w *verdictWorld) { more = test.with(w) })
 			c := newClient(t, interceptor.Funcs{}, append(objects, more...)...)
-			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			v := storing(viewOf(c), c)
 			if got, err := v.Record(t.Context(), test.callback); got != test.want || (err != nil) != (test.want == OutcomeUnknown) {
 				t.Errorf("outcome %q, error %v; want %q", got, err, test.want)
 			}
@@ -228,7 +236,7 @@ func TestVerdictsRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(t, interceptor.Funcs{}, verdictObjects(test.change)...)
-			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			v := storing(viewOf(c), c)
 			got, err := v.Record(t.Context(), test.callback)
 			if err != nil || got != test.want {
 				t.Fatalf("outcome %q, error %v; want %q", got, err, test.want)
@@ -280,7 +288,7 @@ func TestVerdictsDecideWithPolicies(t *testing.T) {
 				w.release.Obj().Status.OrderPreSubmitTimeUnix = testNow.Unix()
 			})
 			c := newClient(t, interceptor.Funcs{}, append(objects, test.policies...)...)
-			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			v := storing(viewOf(c), c)
 			ofOrder := verdictCallback("order-node", altershield.StagePre, altershield.VerdictPass)
 			ofOrder.CheckType = altershield.CheckOrder
 			for _, callback := range []*altershield.Callback{verdictCallback("batch-node", altershield.StagePost, altershield.VerdictPass), ofOrder} {
@@ -307,7 +315,7 @@ func TestVerdictsOfTheOperator(t *testing.T) {
 	c := newClient(t, interceptor.Funcs{}, verdictObjects(nil)...)
 	view := viewOf(c)
 	view.Operator = "ns"
-	v := &Verdicts{View: view, Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+	v := storing(view, c)
 	got, err := v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail"))
 	if err != nil || got != OutcomeIgnored {
 		t.Errorf("outcome %q, error %v; want %q", got, err, OutcomeIgnored)
@@ -329,7 +337,7 @@ func TestVerdictsRecordConflicts(t *testing.T) {
 			return c.SubResource(sub).Update(ctx, obj, opts...)
 		},
 	}, verdictObjects(nil)...)
-	v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+	v := storing(viewOf(c), c)
 	if got, err := v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail")); err != nil || got != OutcomeRecorded {
 		t.Fatalf("outcome %q, error %v", got, err)
 	}
@@ -350,7 +358,7 @@ func TestVerdictsRecordFails(t *testing.T) {
 					return err
 				},
 			}, verdictObjects(nil)...)
-			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			v := storing(viewOf(c), c)
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			if got, err := v.Record(ctx, verdictCallback("batch-node", altershield.StagePost, "fail")); err == nil {
@@ -368,7 +376,7 @@ func TestVerdictsRecordAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range outcomes {
 		wg.Go(func() {
-			v := &Verdicts{View: viewOf(c), Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond}
+			v := storing(viewOf(c), c)
 			var err error
 			if outcomes[i], err = v.Record(t.Context(), verdictCallback("batch-node", altershield.StagePost, "fail")); err != nil {
 				t.Error(err)
@@ -408,7 +416,7 @@ func TestVerdictsBurst(t *testing.T) {
 	for range 2 {
 		view := viewOf(c)
 		view.Live = live
-		replicas = append(replicas, &Verdicts{View: view, Client: c, Clock: clocktesting.NewFakePassiveClock(testNow), wait: 20 * time.Millisecond})
+		replicas = append(replicas, storing(view, c))
 	}
 	var wg sync.WaitGroup
 	for i := range 48 {
@@ -425,8 +433,8 @@ func TestVerdictsBurst(t *testing.T) {
 		t.Errorf("%d verdicts are stored, error %v", len(change.Status.UnclaimedVerdicts), err)
 	}
 	for _, v := range replicas {
-		if len(v.locks.held) > 0 {
-			t.Errorf("%d locks are left", len(v.locks.held))
+		if v.writing.InUse() {
+			t.Error("locks are left")
 		}
 	}
 }

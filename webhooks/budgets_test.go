@@ -33,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -61,25 +62,22 @@ func TestForgedReviews(t *testing.T) {
 	sizes := defaultBudgets()
 	for name, test := range map[string]struct {
 		forged func(n int) admission.Request
-		known  Known
+		stored bool
 		most   int
 	}{
-		"for one workload":            {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, Stored, sizes.workload.burst},
-		"for one that is not there":   {func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) }, Unknown, sizes.namespace.burst},
-		"for many that are not there": {func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) }, Unknown, sizes.namespace.burst},
-		"that create":                 {func(n int) admission.Request { return created(fmt.Sprint("new-", n)) }, Unknown, sizes.namespace.burst},
+		"for one workload":            {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, true, sizes.stored.rates.Each.Burst},
+		"for one that is not there":   {func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) }, false, sizes.others.rates.Each.Burst},
+		"for many that are not there": {func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) }, false, sizes.others.rates.Each.Burst},
+		"that create":                 {func(n int) admission.Request { return created(fmt.Sprint("new-", n)) }, false, sizes.others.rates.Each.Burst},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeChecker{}
 			o := f.options()
 			o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-			o.Known = func(_ context.Context, _ workload.Kind, _, name string, _ types.UID) (Known, error) {
-				if name == "other" {
-					return Stored, nil
-				}
-				return test.known, nil
+			o.Stored = func(_ context.Context, _ workload.Kind, _, name string, _ types.UID) (bool, error) {
+				return name == "other" || test.stored, nil
 			}
-			h := newMutating(o, deployments)
+			h := mutatingOf(o, deployments)
 			for n := range many {
 				if answer := h.Handle(t.Context(), test.forged(n)); !answer.Allowed {
 					t.Fatalf("denied: %v", answer.Result)
@@ -97,6 +95,22 @@ func TestForgedReviews(t *testing.T) {
 	}
 }
 
+// TestKindsShareBudgets: requests about several kinds spend what is for all of them.
+func TestKindsShareBudgets(t *testing.T) {
+	f := &fakeChecker{}
+	o := f.options()
+	o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+	check := newGate(o)
+	first, second := newMutating(o, deployments, check), newMutating(o, fleets, check)
+	for n := range 100 {
+		first.Handle(t.Context(), created(fmt.Sprint("new-", n)))
+		second.Handle(t.Context(), fleets.of(created(fmt.Sprint("new-", n))))
+	}
+	if asked, most := len(f.asked()), defaultBudgets().others.rates.Each.Burst; asked != most {
+		t.Errorf("the server was asked %d times, want %d", asked, most)
+	}
+}
+
 // TestChart: all workloads that one request of a user creates at once are asked about.
 func TestChart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -104,7 +118,7 @@ func TestChart(t *testing.T) {
 			time.Sleep(200 * time.Millisecond) //nolint:forbidigo // in a bubble with a fake clock
 			return Answer{Passes: true}, nil
 		}}
-		h := newMutating(f.options(), deployments)
+		h := mutatingOf(f.options(), deployments)
 		var group sync.WaitGroup
 		for n := range 20 {
 			group.Go(func() {
@@ -125,8 +139,8 @@ func TestTooManyQuestions(t *testing.T) {
 	f := &fakeChecker{}
 	o := f.options()
 	o.Clock = clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-	o.Known = func(context.Context, workload.Kind, string, string, types.UID) (Known, error) { return Stored, nil }
-	h := newMutating(o, deployments)
+	o.Stored = func(context.Context, workload.Kind, string, string, types.UID) (bool, error) { return true, nil }
+	h := mutatingOf(o, deployments)
 	var last admission.Response
 	for n := range 100 {
 		last = h.Handle(t.Context(), forged("victim", "uid", n))
@@ -164,14 +178,14 @@ func TestDenialHolds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fakeChecker{answer: test.answer}
 				o := f.options()
-				o.Known = func(context.Context, workload.Kind, string, string, types.UID) (Known, error) { return Stored, nil }
-				h := newMutating(o, deployments)
+				o.Stored = func(context.Context, workload.Kind, string, string, types.UID) (bool, error) { return true, nil }
+				h := mutatingOf(o, deployments)
 				test.try(func(n int) {
 					if answer := h.Handle(t.Context(), forged("cart", "uid", n)); answer.Allowed {
 						t.Errorf("try %d passed: %v", n, answer.Warnings)
 					}
 				})
-				if asked := len(f.asked()); asked > defaultBudgets().workload.burst {
+				if asked := len(f.asked()); asked > defaultBudgets().stored.rates.Each.Burst {
 					t.Errorf("the server was asked %d times", asked)
 				}
 				f.become(answers(Answer{Passes: true}, nil), nil)
@@ -188,10 +202,13 @@ func TestBudgets(t *testing.T) { synctest.Test(t, testBudgets) }
 
 func testBudgets(t *testing.T) {
 	c := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-	b := newBudgets(budgetSizes{
-		workload: budget{1, 2, 2}, workloads: budget{1, 3, 10}, namespace: budget{1, 3, 1}, others: budget{1, 4, 10},
-	}, c)
-	stored := func(uid string) Question { return Question{Namespace: "ns", uid: types.UID(uid), standing: Stored} }
+	size := func(each, all int, eachAtOnce int64) budgetSize {
+		return budgetSize{rates: network.RatesOptions{
+			Each: network.Rate{PerSecond: 1, Burst: each}, All: network.Rate{PerSecond: 1, Burst: all}, Keys: 10, Keep: 2 * time.Hour,
+		}, eachAtOnce: eachAtOnce, allAtOnce: 10}
+	}
+	b := newBudgets(budgetSizes{stored: size(2, 3, 2), others: size(3, 4, 1)}, c)
+	stored := func(uid string) Question { return Question{Namespace: "ns", uid: types.UID(uid), stored: true} }
 	unknown := func(namespace string) Question { return Question{Namespace: namespace} }
 	spend := func(q Question, want string) func() {
 		t.Helper()
@@ -206,7 +223,7 @@ func testBudgets(t *testing.T) {
 		}
 		return answered
 	}
-	const mine, all, others = "about this workload", "too many questions", "about new workloads of this namespace"
+	const mine, all, others, atOnce = "about this workload", "too many questions", "about new workloads of this namespace", "at once"
 	spend(stored("a"), "")()
 	spend(stored("a"), "")()
 	spend(stored("a"), mine)
@@ -214,7 +231,7 @@ func testBudgets(t *testing.T) {
 	spend(stored("b"), all)
 	// What nobody knows is another matter.
 	waiting := spend(unknown("ns"), "")
-	spend(unknown("ns"), others) // one is without an answer
+	spend(unknown("ns"), atOnce) // one is without an answer
 	waiting()
 	spend(unknown("ns"), "")()
 	spend(unknown("ns"), others)
@@ -226,30 +243,30 @@ func testBudgets(t *testing.T) {
 	c.SetTime(c.Now().Add(time.Hour))
 	first, second := spend(stored("a"), ""), spend(stored("a"), "")
 	c.SetTime(c.Now().Add(time.Minute))
-	spend(stored("a"), mine) // both are without an answer
+	spend(stored("a"), atOnce) // both are without an answer
 	first()
 	second()
 	spend(stored("a"), "")()
 }
 
-func TestKnownBy(t *testing.T) {
+func TestStoredBy(t *testing.T) {
 	api := fake.NewClientBuilder().WithObjects(
 		wrappers.MakeNamespace("shop").Enrolled().Obj(), wrappers.MakeNamespace("free").Obj(),
 		wrappers.MakeDeployment("shop", "cart").UID("cart-uid").Obj(), wrappers.MakeDeployment("free", "web").UID("web-uid").Obj(),
 	).Build()
-	known := KnownBy(cluster.View{Cached: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"})
+	stored := StoredBy(cluster.View{Cached: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"})
 	for _, test := range []struct {
 		namespace, name, uid string
-		want                 Known
+		want                 bool
 	}{
-		{"shop", "cart", "cart-uid", Stored},
-		{"shop", "cart", "another", Unknown},
-		{"shop", "cart", "", Unknown},
-		{"shop", "none", "cart-uid", Unknown},
-		{"free", "web", "web-uid", Unknown},
-		{"none", "web", "web-uid", Unknown},
+		{"shop", "cart", "cart-uid", true},
+		{"shop", "cart", "another", false},
+		{"shop", "cart", "", false},
+		{"shop", "none", "cart-uid", false},
+		{"free", "web", "web-uid", false},
+		{"none", "web", "web-uid", false},
 	} {
-		if got, err := known(t.Context(), workload.Deployment{}, test.namespace, test.name, types.UID(test.uid)); err != nil || got != test.want {
+		if got, err := stored(t.Context(), workload.Deployment{}, test.namespace, test.name, types.UID(test.uid)); err != nil || got != test.want {
 			t.Errorf("%s/%s %s: %v, %v, want %v", test.namespace, test.name, test.uid, got, err, test.want)
 		}
 	}
@@ -261,7 +278,7 @@ func TestAnswerIsForItsQuestion(t *testing.T) {
 	f := &fakeChecker{answer: func(_ context.Context, q Question) (Answer, error) { return Answer{Passes: q.App == "forged"}, nil }}
 	o := f.options()
 	o.Log = logr.Discard()
-	h := newMutating(o, deployments)
+	h := mutatingOf(o, deployments)
 	label := func(app string) admission.Request {
 		object := func(test string) string {
 			return manifest(`{"name":"sleep","namespace":"default","uid":"uid","labels":{"app":"`+app+`"}}`, `{"app":"sleep","test":"`+test+`"}`)

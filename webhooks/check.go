@@ -59,10 +59,10 @@ type Question struct {
 	Images, OldImages   []string
 
 	// of is the kind, and uid that of the workload that the request says is stored:
-	// empty when it is being created. What is known of it is standing.
-	of       workload.Kind
-	uid      types.UID
-	standing Known
+	// empty when it is being created. Whether it is so is stored.
+	of     workload.Kind
+	uid    types.UID
+	stored bool
 }
 
 // Answer to a Question.

@@ -59,7 +59,7 @@ func newChecked(t *testing.T, scene string, change func(*settings.Settings)) *ch
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &checked{T: t, sim: sim, handler: newMutating(Options{
+	return &checked{T: t, sim: sim, handler: mutatingOf(Options{
 		Self:    self,
 		Checker: NewServerCheck(c, ServerCheckOptions{Registration: altershield.Registration{AdmissionScene: scene}, Cluster: clusterUID}),
 		Settings: func(context.Context, string, map[string]string) (settings.InForce, error) {

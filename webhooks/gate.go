@@ -36,7 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
-	"github.com/traas-stack/altershield-operator/internal/ration"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -49,8 +49,8 @@ const (
 	// same release: within one request the API server calls again after other
 	// webhooks, and after each conflict with another writer.
 	remembered = 15 * time.Second
-	// maxRemembered bounds the memory: two keys per release.
-	maxRemembered = 2048
+	// maxRemembered bounds for how many releases.
+	maxRemembered = 1024
 	// deniedFor is for how long the last denial of a workload is repeated when there is
 	// no budget to ask about it again, and maxDenied for how many workloads.
 	deniedFor = 5 * time.Minute
@@ -94,14 +94,14 @@ func question(req *admission.Request, r *decide.Request, stored, changed *object
 type gate struct {
 	checker  Checker
 	settings func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
-	known    func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error)
+	stored   func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error)
 	log      logr.Logger
 	memory   *memory
 	budgets  *budgets
 	// denied are the last answers about workloads, as far as they are denials.
 	denied *cache.LRUExpireCache // string -> Answer
 	// noise is what forged requests can cause at will.
-	noise *ration.Log
+	noise *network.Log
 }
 
 // newGate returns nil where there is nobody to ask.
@@ -114,8 +114,8 @@ func newGate(o Options) *gate {
 		by = clock.RealClock{}
 	}
 	return &gate{
-		checker: o.Checker, settings: o.Settings, known: o.Known, log: o.Log, memory: newMemory(clock.RealClock{}),
-		budgets: newBudgets(defaultBudgets(), by), denied: cache.NewLRUExpireCacheWithClock(maxDenied, by), noise: ration.NewLog(o.Log, clock.RealClock{}),
+		checker: o.Checker, settings: o.Settings, stored: o.Stored, log: o.Log, memory: newMemory(clock.RealClock{}),
+		budgets: newBudgets(defaultBudgets(), by), denied: cache.NewLRUExpireCacheWithClock(maxDenied, by), noise: network.NewLog(o.Log, clock.RealClock{}),
 	}
 }
 
@@ -137,7 +137,7 @@ func (g *gate) pass(ctx context.Context, q Question, of *decide.Object) (denial,
 	if !s.AdmissionCheck {
 		return "", ""
 	}
-	q.standing = g.standing(ctx, q)
+	q.stored = g.isStored(ctx, q)
 	denial, warning = g.ask(logr.NewContext(ctx, log), s.Settings, q)
 	if denial != "" && s.Observe {
 		metrics.DryRun(q.of.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
@@ -156,7 +156,7 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 	case err == nil && answer.Passes:
 		return "", ""
 	case err == nil:
-		g.memory.forget(q)
+		g.memory.deny(q)
 		return prefix + answer.Explanation, ""
 	}
 	limited := errors.Is(err, errTooManyQuestions)
@@ -169,7 +169,7 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 	}
 	problem := describe(err, s.AdmissionTimeout)
 	if s.SilenceFails {
-		g.memory.forget(q)
+		g.memory.deny(q)
 		return prefix + problem + `, and the OpsConfigInfo "silence" makes that a failure; try again once the server answers, ` +
 			`or turn off the OpsConfigInfo "admission" or "silence"`, ""
 	}
@@ -200,19 +200,18 @@ func (g *gate) check(ctx context.Context, q Question) (Answer, error) {
 	return answer, err
 }
 
-// standing says what is known of the workload of a question.
-func (g *gate) standing(ctx context.Context, q Question) Known {
-	if g.known == nil {
-		return Unknown
+// isStored reports whether the workload of a question is known to be stored.
+func (g *gate) isStored(ctx context.Context, q Question) bool {
+	if g.stored == nil {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
 	defer cancel()
-	known, err := g.known(ctx, q.of, q.Namespace, q.Name, q.uid)
+	stored, err := g.stored(ctx, q.of, q.Namespace, q.Name, q.uid)
 	if err != nil {
 		g.noise.Error(err, "it is not known whether a workload is there", "kind", q.Kind, "namespace", q.Namespace, "name", q.Name)
-		return Unknown
 	}
-	return known
+	return stored
 }
 
 func (g *gate) inForce(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
@@ -247,8 +246,12 @@ type memory struct {
 	entries *cache.LRUExpireCache
 }
 
-// entry is a question that was asked. Its fields are read once done is closed.
+// entry is a question that was asked. Its answer is read once done is closed.
 type entry struct {
+	// call asked it.
+	call types.UID
+	// denied: another call about the same release asks again. It is guarded by memory.mu.
+	denied bool
 	done   chan struct{}
 	answer Answer
 	err    error
@@ -258,16 +261,11 @@ func newMemory(c clock.PassiveClock) *memory {
 	return &memory{entries: cache.NewLRUExpireCacheWithClock(maxRemembered, c)}
 }
 
-// callKey identifies a call, attemptKey all calls about one release.
-func callKey(q Question) string {
-	return strings.Join([]string{"call", string(q.RequestUID), q.Version}, "\x00")
-}
-
-// attemptKey has all that the server is told, so that nobody gets the answer to what
+// keyOf has all that the server is told, so that nobody gets the answer to what
 // somebody else made up.
-func attemptKey(q Question) string {
+func keyOf(q Question) string {
 	return strings.Join(append([]string{
-		"attempt", q.Kind, q.Namespace, q.Name, string(q.uid), q.App, q.Release, q.OldVersion, q.Version, q.User,
+		q.Kind, q.Namespace, q.Name, string(q.uid), q.App, q.Release, q.OldVersion, q.Version, q.User,
 	}, q.OldImages...), "\x00")
 }
 
@@ -289,7 +287,7 @@ func (m *memory) ask(
 	keep := false
 	defer func() {
 		if !keep {
-			m.remove(q)
+			m.entries.Remove(keyOf(q))
 		}
 		close(e.done)
 	}()
@@ -303,25 +301,28 @@ func (m *memory) ask(
 func (m *memory) enter(q Question) (*entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, key := range []string{callKey(q), attemptKey(q)} {
-		if value, ok := m.entries.Get(key); ok {
-			if e, ok := value.(*entry); ok {
-				return e, true
-			}
-		}
+	if e := m.find(q); e != nil && (!e.denied || e.call == q.RequestUID) {
+		return e, true
 	}
-	e := &entry{done: make(chan struct{})}
-	m.entries.Add(callKey(q), e, remembered)
-	m.entries.Add(attemptKey(q), e, remembered)
+	e := &entry{call: q.RequestUID, done: make(chan struct{})}
+	m.entries.Add(keyOf(q), e, remembered)
 	return e, false
 }
 
-// forget makes the next try of a release ask again: it was denied, and a user
+// find is the entry of a question; nil when there is none. The lock is held.
+func (m *memory) find(q Question) *entry {
+	value, _ := m.entries.Get(keyOf(q))
+	e, _ := value.(*entry)
+	return e
+}
+
+// deny makes the next try of a release ask again: it was denied, and a user
 // who tries again expects another answer. Only a repetition of the same call
 // gets the same answer.
-func (m *memory) forget(q Question) { m.entries.Remove(attemptKey(q)) }
-
-func (m *memory) remove(q Question) {
-	m.entries.Remove(callKey(q))
-	m.entries.Remove(attemptKey(q))
+func (m *memory) deny(q Question) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.find(q); e != nil {
+		e.denied = true
+	}
 }

@@ -164,7 +164,7 @@ func TestQuarantined(t *testing.T) {
 			t.Errorf("%+v", answer)
 		}
 		overridden := k.of(makeRequest(before, strings.Replace(after, `"labels":{`, `"labels":{`+labelled(v1alpha1.IgnoredSuspendLabel, "true"), 1)))
-		mutated := review(t, newMutating(Options{}, k), overridden)
+		mutated := review(t, mutatingOf(Options{}, k), overridden)
 		overridden.Object.Raw = applyPatch(t, string(overridden.Object.Raw), mutated.Patch)
 		if answer := review(t, newQuarantine(Options{}, k), overridden); !answer.Allowed {
 			t.Errorf("overridden, and denied: %+v", answer.Result)
@@ -181,7 +181,7 @@ func TestOtherKindsAreNoConcern(t *testing.T) {
 	o := withPolicies(policyOf("default", "no", "false"))
 	operation.Operation = admissionv1.Delete
 	for name, req := range map[string]admission.Request{"another kind": req, "another group": group, "a deletion": operation} {
-		for what, h := range map[string]handler{"mutate": newMutating(Options{}, fleets), "validate": newValidating(Options{}, fleets), "quarantine": newQuarantine(Options{}, fleets), "policy": newPolicy(o, fleets, newEvaluator(&o))} {
+		for what, h := range map[string]handler{"mutate": mutatingOf(Options{}, fleets), "validate": newValidating(Options{}, fleets), "quarantine": newQuarantine(Options{}, fleets), "policy": newPolicy(o, fleets, newEvaluator(&o))} {
 			if answer := review(t, h, req); !answer.Allowed || answer.Patch != nil {
 				t.Errorf("%s, %s: %+v", name, what, answer)
 			}
@@ -192,7 +192,7 @@ func TestOtherKindsAreNoConcern(t *testing.T) {
 // TestGateOfAnotherKind: AlterShield Server is asked about it by its kind.
 func TestGateOfAnotherKind(t *testing.T) {
 	f := &fakeChecker{}
-	review(t, newMutating(f.options(), fleets), fleets.of(makeRequest(released(""), released2(""))))
+	review(t, mutatingOf(f.options(), fleets), fleets.of(makeRequest(released(""), released2(""))))
 	if asked := f.asked(); len(asked) != 1 || asked[0].Kind != "fleet" || asked[0].Version != repairVersion || !slices.Equal(asked[0].Images, []string{"busybox"}) {
 		t.Errorf("asked %+v", asked)
 	}

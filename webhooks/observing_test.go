@@ -103,7 +103,7 @@ func TestObservingTheAdmissionCheck(t *testing.T) {
 				answer:   func(context.Context, Question) (Answer, error) { return Answer{Explanation: "a freeze"}, nil },
 				settings: func(s *settings.Settings) error { s.Observe = test.observe; return nil },
 			}
-			got := review(t, newMutating(f.options(), deployments), makeRequest(released(""), strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)))
+			got := review(t, mutatingOf(f.options(), deployments), makeRequest(released(""), strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)))
 			if got.Allowed != test.observe || len(f.asked()) != 1 {
 				t.Errorf("allowed %t after %d questions", got.Allowed, len(f.asked()))
 			}

@@ -35,8 +35,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	policies "github.com/traas-stack/altershield-operator/internal/policy"
-	"github.com/traas-stack/altershield-operator/internal/ration"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -78,13 +78,13 @@ type evaluator struct {
 	operators, tenants *slots.Slots
 	watch              *rules.Watch
 	// noise is what users can cause at will.
-	noise *ration.Log
+	noise *network.Log
 }
 
 func newEvaluator(o *Options) *evaluator {
 	return &evaluator{
 		operators: slots.New(maxOperators, maxOperatorsOfNamespace), tenants: slots.New(maxTenants, maxTenantsOfNamespace),
-		watch: o.Rules, noise: ration.NewLog(o.Log, clock.RealClock{}),
+		watch: o.Rules, noise: network.NewLog(o.Log, clock.RealClock{}),
 	}
 }
 
@@ -95,10 +95,7 @@ func newPolicy(o Options, kind workload.Kind, e *evaluator) handler {
 		kind:   kind,
 		name:   policy,
 		answer: e.answer(&o, kind),
-		failed: func(req *admission.Request, err error) admission.Response {
-			e.noise.Error(err, "admitted a workload without the checks of policies, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
-			return admission.Allowed("").WithWarnings("the checks of policies could not be made")
-		},
+		failed: passing(e.noise, "admitted a workload without the checks of policies, because of an error", "the checks of policies could not be made"),
 	}
 }
 

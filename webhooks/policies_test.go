@@ -199,7 +199,7 @@ func TestPolicyLetsWaysBackPass(t *testing.T) {
 				return defense.Past{Changes: known.Changes}, nil
 			}
 			req := makeRequest(blocked, strings.ReplaceAll(blocked, `"test":"123"`, `"test":"1234"`))
-			req.Object.Raw = applyPatch(t, string(req.Object.Raw), review(t, newMutating(o, deployments), req).Patch)
+			req.Object.Raw = applyPatch(t, string(req.Object.Raw), review(t, mutatingOf(o, deployments), req).Patch)
 			if got := review(t, newPolicy(o, deployments, newEvaluator(&o)), req); got.Allowed != back {
 				t.Errorf("allowed: %t, %+v", got.Allowed, got.Result)
 			}

@@ -28,13 +28,10 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -44,6 +41,7 @@ import (
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
@@ -58,7 +56,7 @@ type served struct {
 }
 
 // serve starts a webhook server with one webhook, at /hook.
-func serve(t *testing.T, edit func(*serverLimits), hook admission.HandlerFunc) *served {
+func serve(t *testing.T, edit func(*network.Limits), hook admission.HandlerFunc) *served {
 	t.Helper()
 	crlog.SetLogger(logr.Discard()) // where the follower of certificates logs
 	ca, err := pki.NewCA("test-ca", time.Now(), time.Hour)
@@ -92,9 +90,7 @@ func serve(t *testing.T, edit func(*serverLimits), hook admission.HandlerFunc) *
 	}
 	t.Cleanup(func() { _ = s.stop() })
 	eventually(t, "the server to be ready", func() bool { return s.StartedChecker()(nil) == nil })
-	s.mu.Lock()
-	s.address = s.boundedServer.address.String()
-	s.mu.Unlock()
+	s.address = s.port.Addr().String()
 	return s
 }
 
@@ -195,10 +191,10 @@ func TestOthersKeepNoAPIServerOut(t *testing.T) {
 		"idle after what is no webhook": {true, func(*testing.T) string { return "GET / HTTP/1.1\r\nHost: x\r\n\r\n" }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, func(l *serverLimits) {
-				l.connections, l.perSource = 4, 0
-				l.readHeader, l.read, l.write, l.idle = time.Hour, time.Hour, time.Hour, time.Hour
-				l.shutdown = time.Millisecond
+			s := serve(t, func(l *network.Limits) {
+				l.Connections, l.PerSource = 4, 0
+				l.ReadHeader, l.Read, l.Write, l.Idle = time.Hour, time.Hour, time.Hour, time.Hour
+				l.Shutdown = time.Millisecond
 			}, allow)
 			var others []net.Conn
 			other := func() {
@@ -252,7 +248,7 @@ func TestOthersKeepNoAPIServerOut(t *testing.T) {
 // TestKeptConnectionStays: an API server that goes on asking keeps its connection while
 // others come and go.
 func TestKeptConnectionStays(t *testing.T) {
-	s := serve(t, func(l *serverLimits) { l.connections, l.perSource = 3, 0 }, allow)
+	s := serve(t, func(l *network.Limits) { l.Connections, l.PerSource = 3, 0 }, allow)
 	dials := 0
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: s.roots}, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -281,7 +277,9 @@ func TestKeptConnectionStays(t *testing.T) {
 // TestBodies: what is too large is refused, and of what is large there is little at once.
 func TestBodies(t *testing.T) {
 	entered, goOn := make(chan struct{}, 1), make(chan struct{})
-	s := serve(t, func(l *serverLimits) { l.small, l.body, l.large, l.share = 1000, 10_000, 16_000, 100*time.Millisecond }, func(_ context.Context, req admission.Request) admission.Response {
+	s := serve(t, func(l *network.Limits) {
+		l.SmallBody, l.Body, l.LargeBodies, l.Share = 1000, 10_000, 16_000, 100*time.Millisecond
+	}, func(_ context.Context, req admission.Request) admission.Response {
 		if len(req.Name) == 2000 {
 			entered <- struct{}{}
 			<-goOn
@@ -316,29 +314,10 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-func TestShares(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-		s := newShares(30, 20)
-		take := func(source netip.Addr) bool {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			return s.take(ctx, source, 10)
-		}
-		if first, second := take(a), take(a); !first || !second || take(a) || !take(b) || take(b) {
-			t.Error("one source leaves some, and all take no more than there is")
-		}
-		time.AfterFunc(time.Second/2, func() { s.give(a, 10) })
-		if !take(b) || s.taken != 30 {
-			t.Error("what is given back cannot be taken by who waits for it")
-		}
-	})
-}
-
 // TestConnectionThatWaits: a connection that is dialled long before its first request is
 // not closed, nor is the time until then taken from that of the request.
 func TestConnectionThatWaits(t *testing.T) {
-	s := serve(t, func(l *serverLimits) { l.readHeader, l.read = 500*time.Millisecond, time.Minute }, allow)
+	s := serve(t, func(l *network.Limits) { l.Read = 500 * time.Millisecond }, allow)
 	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: s.roots}}
 	conn, err := dialer.DialContext(t.Context(), "tcp", s.address)
 	if err != nil {
@@ -351,32 +330,49 @@ func TestConnectionThatWaits(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%v while it is silent, want that it stays open", err)
 	}
-}
-
-// prompt keeps the deadline of an answer.
-type prompt struct {
-	http.ResponseWriter
-	deadlines []time.Time
-}
-
-func (p *prompt) SetWriteDeadline(at time.Time) error {
-	p.deadlines = append(p.deadlines, at)
-	return nil
-}
-
-// TestAnswerNotRead: who does not read an answer does not keep the connection: the time
-// to write it begins with it.
-func TestAnswerNotRead(t *testing.T) {
-	p := &prompt{ResponseWriter: httptest.NewRecorder()}
-	w := &promptWriter{ResponseWriter: p, limit: time.Hour}
-	before := time.Now()
-	for range 3 {
-		if _, err := w.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
 	}
-	if len(p.deadlines) != 1 || p.deadlines[0].Before(before.Add(time.Hour)) {
-		t.Errorf("deadlines %v, want one after an hour", p.deadlines)
+	body := reviewOf(t, 1)
+	if _, err := fmt.Fprintf(conn, "POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("status %d, want 200", resp.StatusCode)
+	}
+}
+
+// TestSlowRequests: who does not send a request, or does not read its answer, does not keep
+// the connection.
+func TestSlowRequests(t *testing.T) {
+	const short = 100 * time.Millisecond
+	large := admission.Denied(strings.Repeat("x", 32<<20))
+	s := serve(t, func(l *network.Limits) { l.Read, l.Write = short, 2*short }, func(context.Context, admission.Request) admission.Response { return large })
+	for name, body := range map[string]string{"body": "{", "answer": string(reviewOf(t, 1))} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: s.roots}}).DialContext(t.Context(), "tcp", s.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			length := len(reviewOf(t, 1))
+			if _, err := fmt.Fprintf(conn, "POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", length, body); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * short) //nolint:forbidigo // that is what a slow client does
+			if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(conn)
+			if errors.Is(err, os.ErrDeadlineExceeded) || len(answer) > 32<<20 {
+				t.Errorf("%d bytes, %v; want the connection to end", len(answer), err)
+			}
+		})
 	}
 }
 
@@ -439,37 +435,41 @@ func TestServerFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	made := func(c *tls.Config) {
-		c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return nil, errors.New("there is no certificate yet")
-		}
+	none := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return nil, errors.New("there is no certificate yet")
 	}
 	port := taken.Addr().(*net.TCPAddr).Port //nolint:errcheck // it listens on TCP
-	s := newServer(ServerOptions{Host: "127.0.0.1", Port: port, TLSOptions: []func(*tls.Config){made}}, defaultServerLimits())
+	s := newServer(ServerOptions{Host: "127.0.0.1", Port: port, GetCertificate: none}, defaultServerLimits())
 	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "--webhook-port") {
 		t.Errorf("Start() = %v on a port that is taken", err)
 	}
-	s.setServing(taken.Addr(), func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		return nil, errors.New("there is no certificate yet")
-	})
-	if err := s.StartedChecker()(nil); err == nil {
-		t.Error("ready without a certificate")
+	s = newServer(ServerOptions{Host: "127.0.0.1", GetCertificate: none}, defaultServerLimits())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Start(ctx) }()
+	eventually(t, "the server to listen", func() bool { return s.port.Addr() != nil })
+	if err := s.StartedChecker()(nil); err == nil || !strings.Contains(err.Error(), "no certificate") {
+		t.Errorf("ready without a certificate: %v", err)
+	}
+	cancel()
+	if err := receive(t, done); err != nil {
+		t.Errorf("Start() = %v", err)
 	}
 }
 
 // TestServerLimits: what others can have in memory leaves room for the caches.
 func TestServerLimits(t *testing.T) {
 	l := defaultServerLimits()
-	if bodies := int64(l.connections)*l.small + l.large; bodies > 128<<20 {
+	if bodies := int64(l.Connections)*l.SmallBody + l.LargeBodies; bodies > 128<<20 {
 		t.Errorf("bodies may take %d MiB", bodies>>20)
 	}
-	if l.idle <= 90*time.Second {
+	if min(l.Idle, l.ReadHeader) <= 90*time.Second {
 		t.Error("API servers keep connections for longer")
 	}
-	if l.perSource >= l.connections {
+	if l.PerSource >= l.Connections {
 		t.Error("one source may have all connections")
 	}
-	if l.readHeader > callTimeout*time.Second || l.write < l.read+callTimeout*time.Second {
-		t.Errorf("timeouts %s, %s, %s do not fit those of API servers", l.readHeader, l.read, l.write)
+	if l.Write < l.Read+callTimeout*time.Second {
+		t.Errorf("timeouts %s, %s do not fit those of API servers", l.Read, l.Write)
 	}
 }

@@ -44,7 +44,7 @@ func TestUnknownWords(t *testing.T) {
 			if test.edit != nil {
 				test.edit(&req)
 			}
-			got := review(t, newMutating(Options{Self: self}, deployments), req)
+			got := review(t, mutatingOf(Options{Self: self}, deployments), req)
 			warned := len(got.Warnings) == 1 && strings.Contains(got.Warnings[0], "defence is not known; the nearest known one is "+v1alpha1.DefenseLabel)
 			if !got.Allowed || warned != test.warns || !test.warns && len(got.Warnings) > 0 || strings.Contains(string(got.Patch), "defence") {
 				t.Errorf("allowed %t, warnings %q, patch %s", got.Allowed, got.Warnings, got.Patch)

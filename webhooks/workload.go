@@ -18,6 +18,15 @@ limitations under the License.
 // paths of its own. It is thin: it reads a request, asks package defense, and answers
 // with a minimal patch or a verdict. Where the admission check is on, it also asks
 // AlterShield Server.
+//
+//   - workload.go: the webhooks of a kind
+//   - object.go, patch.go: what is read of a workload, and how it is changed
+//   - caches.go: what is known of its releases, and whether it is to be held
+//   - policies.go: the checks of policies at admission
+//   - gate.go, check.go, budgets.go: the admission check, the question to the server, and how
+//     often it is asked
+//   - server.go, leaving.go: the port, and the end of a replica
+//   - configurations.go: the webhook configurations, with their match conditions
 package webhooks
 
 import (
@@ -74,10 +83,9 @@ type Options struct {
 	// Past reads what is known of the releases of a workload, by namespace and UID,
 	// from a cache. Nil, or an error: no request is an undo.
 	Past func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error)
-	// Known says from a cache what is known of a workload that is to be released, by the
-	// UID that the request names, which is empty when it is being created. Nil knows of
-	// none.
-	Known func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (Known, error)
+	// Stored reports from a cache whether a workload that is to be released is stored, by the
+	// UID that the request names, which is empty when it is being created. Nil: none is.
+	Stored func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error)
 	// Policies reads from a cache which policies may count for a workload of a
 	// namespace. Nil: none do at admission.
 	Policies func(ctx context.Context, namespace string) (Policies, error)
@@ -102,10 +110,10 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	}
 	server := mgr.GetWebhookServer()
 	ending := isEnding(mgr.GetClient(), o.Pod)
-	evaluator := newEvaluator(&o)
+	check, evaluator := newGate(o), newEvaluator(&o) // of all kinds, which share limits
 	for _, kind := range o.Kinds.Kinds() {
 		for path, h := range map[string]handler{
-			pathOf(mutate, kind): newMutating(o, kind), pathOf(validate, kind): newValidating(o, kind), pathOf(quarantine, kind): newQuarantine(o, kind),
+			pathOf(mutate, kind): newMutating(o, kind, check), pathOf(validate, kind): newValidating(o, kind), pathOf(quarantine, kind): newQuarantine(o, kind),
 			pathOf(policy, kind): newPolicy(o, kind, evaluator),
 		} {
 			server.Register(path, leaving(ending, &admission.Webhook{Handler: h}))
@@ -165,8 +173,7 @@ func concerns(req *admission.Request, kind workload.Kind) bool {
 		(req.Operation == admissionv1.Create || req.Operation == admissionv1.Update)
 }
 
-func newMutating(o Options, kind workload.Kind) handler {
-	check := newGate(o)
+func newMutating(o Options, kind workload.Kind, check *gate) handler {
 	return handler{
 		kind: kind,
 		name: mutate,
@@ -204,10 +211,17 @@ func newMutating(o Options, kind workload.Kind) handler {
 		},
 		// The controller notices a release that passed unseen; a denied
 		// request would be somebody's outage.
-		failed: func(req *admission.Request, err error) admission.Response {
-			o.Log.Error(err, "admitted a workload without mutating it, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
-			return admission.Allowed("")
-		},
+		failed: passing(o.Log, "admitted a workload without mutating it, because of an error"),
+	}
+}
+
+// passing lets requests pass that cannot be answered, with warnings.
+func passing(log interface {
+	Error(err error, msg string, keysAndValues ...any)
+}, msg string, warnings ...string) func(req *admission.Request, err error) admission.Response {
+	return func(req *admission.Request, err error) admission.Response {
+		log.Error(err, msg, "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
+		return admission.Allowed("").WithWarnings(warnings...)
 	}
 }
 
@@ -230,10 +244,7 @@ func newQuarantine(o Options, kind workload.Kind) handler {
 		kind:   kind,
 		name:   quarantine,
 		answer: judge(&o, kind, decide.ValidateQuarantine),
-		failed: func(req *admission.Request, err error) admission.Response {
-			o.Log.Error(err, "admitted a workload without checking its quarantine, because of an error", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
-			return admission.Allowed("")
-		},
+		failed: passing(o.Log, "admitted a workload without checking its quarantine, because of an error"),
 	}
 }
 
@@ -242,14 +253,14 @@ type answerer func(context.Context, *admission.Request) (admission.Response, err
 
 // judge answers with a verdict on a request. A workload that is in observe mode is
 // denied nothing.
-func judge(o *Options, kind workload.Kind, decide func(decide.Request) decide.Verdict) answerer {
+func judge(o *Options, kind workload.Kind, verdictOn func(decide.Request) decide.Verdict) answerer {
 	return func(ctx context.Context, req *admission.Request) (admission.Response, error) {
 		request, stored, object, err := read(req, o, kind)
 		if err != nil {
 			return admission.Response{}, err
 		}
 		o.loadPast(ctx, &request, stored)
-		verdict := decide(request)
+		verdict := verdictOn(request)
 		if verdict.Allowed || object.deleting {
 			return admission.Allowed(""), nil
 		}
@@ -281,7 +292,7 @@ func observedBy(ctx context.Context, o *Options, r *decide.Request) string {
 	return s.ObservedBy
 }
 
-// read makes a request one that defense decides on. It also returns the object
+// read makes a request one that package admission decides on. It also returns the object
 // that is stored, nil when it is being created, and the one that would be.
 func read(req *admission.Request, o *Options, kind workload.Kind) (request decide.Request, stored, changed *object, err error) {
 	own, err := isOwn(req, o.Self)

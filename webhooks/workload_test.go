@@ -267,7 +267,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 				tt.edit(&req)
 			}
 			log := funcr.New(func(_, args string) { t.Error("logged", args) }, funcr.Options{})
-			response := review(t, newMutating(Options{Self: self, Log: log}, k), req)
+			response := review(t, mutatingOf(Options{Self: self, Log: log}, k), req)
 			if !response.Allowed {
 				t.Fatal("denied:", response.Result)
 			}
@@ -288,7 +288,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 			}
 			// The API server may ask again.
 			req.Object.Raw = patched
-			if again := review(t, newMutating(Options{Self: self}, k), req); again.Patch != nil {
+			if again := review(t, mutatingOf(Options{Self: self}, k), req); again.Patch != nil {
 				t.Errorf("called again: patch %s, want none", again.Patch)
 			}
 		})
@@ -345,7 +345,7 @@ func TestMutatingKeepsUnknownFields(t *testing.T) {
 		`"status":{}`, `"status":{"future":null}`,
 	).Replace
 	after := future(strings.Replace(released(""), `"123"`, `"1234"`, 1))
-	response := review(t, newMutating(Options{}, deployments), makeRequest(future(released("")), after))
+	response := review(t, mutatingOf(Options{}, deployments), makeRequest(future(released("")), after))
 	o, err := parse([]byte(after), deployments)
 	if err != nil {
 		t.Fatal(err)
@@ -451,7 +451,7 @@ func TestBadRequests(t *testing.T) {
 				}
 			}, funcr.Options{})}
 
-			if response := review(t, newMutating(options, deployments), req); !response.Allowed || response.Patch != nil {
+			if response := review(t, mutatingOf(options, deployments), req); !response.Allowed || response.Patch != nil {
 				t.Errorf("mutation answers %+v, want it to let pass unchanged", response)
 			}
 			if logged != 1 {
@@ -466,7 +466,7 @@ func TestBadRequests(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	for name, h := range map[string]handler{
-		"mutating":   newMutating(Options{Log: logr.Discard()}, deployments),
+		"mutating":   mutatingOf(Options{Log: logr.Discard()}, deployments),
 		"validating": newValidating(Options{}, deployments),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -508,7 +508,7 @@ func TestManifest(t *testing.T) {
 func BenchmarkMutating(b *testing.B) {
 	before := released(labelled(v1alpha1.DefenseStatusLabel, "processed"))
 	req := makeRequest(before, strings.Replace(before, `"123"`, `"1234"`, 1))
-	h := newMutating(Options{Self: self}, deployments)
+	h := mutatingOf(Options{Self: self}, deployments)
 	b.Run("handler", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

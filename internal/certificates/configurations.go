@@ -22,11 +22,9 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
@@ -51,7 +49,6 @@ type Configuration struct {
 // validating: their names, where the webhooks are, which namespaces they never see, and
 // what the API server fills in, so that one that is right is recognized.
 func NewConfigurations(wanted []runtime.Object, mutating, validating string, target Target) ([]Configuration, error) {
-	names := map[string]string{"MutatingWebhookConfiguration": mutating, "ValidatingWebhookConfiguration": validating}
 	var all []Configuration
 	for _, object := range wanted {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
@@ -59,25 +56,15 @@ func NewConfigurations(wanted []runtime.Object, mutating, validating string, tar
 			return nil, fmt.Errorf("webhook configurations: %w", err)
 		}
 		u := &unstructured.Unstructured{Object: content}
-		name := names[u.GetKind()]
-		if name == "" {
-			return nil, fmt.Errorf("webhook configurations: an unexpected %s", u.GetKind())
+		if u.SetName(validating); u.GetKind() == "MutatingWebhookConfiguration" {
+			u.SetName(mutating)
 		}
-		delete(names, u.GetKind())
-		u.SetName(name)
-		hooks := webhooks(u)
-		if len(hooks) == 0 {
-			return nil, fmt.Errorf("webhook configurations: no webhooks in %s", u.GetKind())
-		}
-		for _, hook := range hooks {
-			if err := complete(hook, u.GetKind(), target); err != nil {
+		for _, hook := range webhooks(u) {
+			if err := complete(hook, target); err != nil {
 				return nil, fmt.Errorf("webhook configurations: %s: %w", u.GetKind(), err)
 			}
 		}
 		all = append(all, Configuration{template: u})
-	}
-	if len(names) > 0 {
-		return nil, fmt.Errorf("webhook configurations: %d are missing", len(names))
 	}
 	return all, nil
 }
@@ -93,35 +80,19 @@ func Excluded(operator string) metav1.LabelSelectorRequirement {
 }
 
 // complete fills in what the configurations do not say.
-func complete(hook map[string]any, kind string, target Target) error {
-	service, _, err := unstructured.NestedMap(hook, "clientConfig", "service")
-	if err != nil {
-		return err
-	}
-	if service["path"] == nil {
-		return fmt.Errorf("webhook %v has no path of a service", hook["name"])
+func complete(hook map[string]any, target Target) error {
+	service, found, err := unstructured.NestedMap(hook, "clientConfig", "service")
+	if err != nil || !found {
+		return fmt.Errorf("webhook %v is called through no service", hook["name"])
 	}
 	service["namespace"], service["name"], service["port"] = target.Namespace, target.Service, int64(target.Port)
-	hook["clientConfig"] = map[string]any{"service": service}
-
-	defaults := map[string]any{
-		"matchPolicy": "Equivalent", "timeoutSeconds": int64(10), "failurePolicy": "Fail", "objectSelector": map[string]any{},
-	}
-	if kind == "MutatingWebhookConfiguration" {
-		defaults["reinvocationPolicy"] = "Never"
-	}
-	for key, value := range defaults {
-		if _, set := hook[key]; !set {
-			hook[key] = value
-		}
-	}
+	hook["clientConfig"], hook["objectSelector"] = map[string]any{"service": service}, map[string]any{}
 	rules, _ := hook["rules"].([]any)
 	for _, r := range rules {
-		if rule, ok := r.(map[string]any); ok && rule["scope"] == nil {
+		if rule, ok := r.(map[string]any); ok {
 			rule["scope"] = "*"
 		}
 	}
-
 	selector, err := selectorOf(hook)
 	if err != nil {
 		return err
@@ -151,70 +122,55 @@ func (c Configuration) Create(bundle []byte) *unstructured.Unstructured {
 }
 
 // Inject is a configuration in which every webhook that is called through a
-// service carries the bundle, and says whether that changes it. Nothing else is
-// touched, so that replicas of different versions agree.
-func Inject(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, bool) {
+// service carries the bundle. Nothing else is touched, so that replicas of different
+// versions agree.
+func Inject(live *unstructured.Unstructured, bundle []byte) *unstructured.Unstructured {
 	next := live.DeepCopy()
 	for _, hook := range webhooks(next) {
 		if _, found, err := unstructured.NestedMap(hook, "clientConfig", "service"); found && err == nil {
 			setBundle(hook, bundle)
 		}
 	}
-	return next, !equality.Semantic.DeepEqual(live.Object, next.Object)
+	return next
 }
 
-// Restore is a configuration with its webhooks as they are meant to be, and says
-// whether that changes it. Kept are labels and annotations, namespaces that are
-// excluded beyond ours, and what this build does not know.
-func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, bool, error) {
-	return c.restore(live, func(map[string]any) any { return base64.StdEncoding.EncodeToString(bundle) })
-}
-
-// RestoreAround is Restore for where the bundles are somebody else's: each stays
-// as it is. A webhook that was removed gets that of the others.
-func (c Configuration) RestoreAround(live *unstructured.Unstructured) (*unstructured.Unstructured, bool, error) {
-	var others any
-	for _, hook := range webhooks(live) {
-		if bundle := bundleOf(hook); bundle != nil && bundle != "" {
-			others = bundle
-			break
-		}
-	}
-	return c.restore(live, func(hook map[string]any) any {
-		if hook == nil {
-			return others
-		}
-		return bundleOf(hook)
-	})
-}
-
-// restore asks which bundle a webhook gets that is as given; nil is one that is
-// not there, or none.
-func (c Configuration) restore(
-	live *unstructured.Unstructured, bundle func(hook map[string]any) any,
-) (*unstructured.Unstructured, bool, error) {
+// Restore is a configuration with its webhooks as they are meant to be. Kept are labels and
+// annotations, namespaces that are excluded beyond ours, and what this build does not know.
+// Without a bundle the bundles are somebody else's: each stays as it is, and a webhook that was
+// removed gets that of the others.
+func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, error) {
 	next := live.DeepCopy()
 	current := map[string]map[string]any{}
+	var others any
 	for _, hook := range webhooks(next) {
 		if name, ok := hook["name"].(string); ok {
 			current[name] = hook
+		}
+		if carried := bundleOf(hook); others == nil && carried != "" {
+			others = carried
 		}
 	}
 	var restored []any
 	for _, want := range webhooks(c.template.DeepCopy()) {
 		name, _ := want["name"].(string)
-		carries := bundle(current[name])
+		carried := others
+		switch {
+		case bundle != nil:
+			carried = base64.StdEncoding.EncodeToString(bundle)
+		case current[name] != nil:
+			carried = bundleOf(current[name])
+		}
 		hook, err := restore(current[name], want)
 		if err != nil {
-			return nil, false, fmt.Errorf("webhook %s: %w", name, err)
+			return nil, fmt.Errorf("webhook %s: %w", name, err)
 		}
-		if config, ok := hook["clientConfig"].(map[string]any); ok && carries != nil {
-			config["caBundle"] = carries
+		if config, ok := hook["clientConfig"].(map[string]any); ok && carried != nil {
+			config["caBundle"] = carried
 		}
 		restored = append(restored, hook)
 	}
 	next.Object["webhooks"] = restored
-	return next, !equality.Semantic.DeepEqual(live.Object, next.Object), nil
+	return next, nil
 }
 
 // restore brings one webhook to what is wanted.
@@ -222,22 +178,24 @@ func restore(hook, want map[string]any) (map[string]any, error) {
 	if hook == nil {
 		return want, nil
 	}
+	// A selector that cannot be read, or selects something else, is replaced, but for
+	// namespaces that it excludes.
 	wanted, err := selectorOf(want)
 	if err != nil {
 		return nil, err
 	}
-	// One that cannot be read is treated like one that was changed.
-	if selector, err := selectorOf(hook); err == nil && !fulfils(selector, wanted) {
+	selector, err := selectorOf(hook)
+	if err == nil {
 		for _, e := range selector.MatchExpressions {
 			if isExclusion(e) {
 				exclude(wanted, e)
 			}
 		}
+	}
+	if err != nil || !selectsTheSame(selector, wanted) {
 		if err := setSelector(hook, wanted); err != nil {
 			return nil, err
 		}
-	} else if err != nil {
-		hook["namespaceSelector"] = want["namespaceSelector"]
 	}
 	// Everything else that may be there and is not wanted.
 	if _, ok := want["matchConditions"]; !ok {
@@ -251,33 +209,11 @@ func restore(hook, want map[string]any) (map[string]any, error) {
 	return hook, nil
 }
 
-// fulfils says whether a selector selects what is wanted, or that without some
-// more namespaces.
-func fulfils(selector, wanted *metav1.LabelSelector) bool {
-	if !equality.Semantic.DeepEqual(selector.MatchLabels, wanted.MatchLabels) {
-		return false
-	}
-	for _, want := range wanted.MatchExpressions {
-		if !slices.ContainsFunc(selector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
-			if e.Key != want.Key || e.Operator != want.Operator {
-				return false
-			}
-			if isExclusion(want) {
-				return containsAll(e.Values, want.Values)
-			}
-			return equality.Semantic.DeepEqual(e.Values, want.Values)
-		}) {
-			return false
-		}
-	}
-	for _, e := range selector.MatchExpressions {
-		if !isExclusion(e) && !slices.ContainsFunc(wanted.MatchExpressions, func(want metav1.LabelSelectorRequirement) bool {
-			return equality.Semantic.DeepEqual(e, want)
-		}) {
-			return false
-		}
-	}
-	return true
+// selectsTheSame reports whether two selectors do, in whatever order.
+func selectsTheSame(a, b *metav1.LabelSelector) bool {
+	one, err := metav1.LabelSelectorAsSelector(a)
+	other, failed := metav1.LabelSelectorAsSelector(b)
+	return err == nil && failed == nil && one.String() == other.String()
 }
 
 // isExclusion says whether an expression takes some namespaces out. What enrols
@@ -300,15 +236,6 @@ func exclude(selector *metav1.LabelSelector, e metav1.LabelSelectorRequirement) 
 		}
 	}
 	selector.MatchExpressions = append(selector.MatchExpressions, *e.DeepCopy())
-}
-
-func containsAll(values, wanted []string) bool {
-	for _, value := range wanted {
-		if !slices.Contains(values, value) {
-			return false
-		}
-	}
-	return true
 }
 
 func selectorOf(hook map[string]any) (*metav1.LabelSelector, error) {
@@ -357,30 +284,6 @@ func Injectors(live *unstructured.Unstructured) map[string]string {
 var injectors = []string{
 	"cert-manager.io/inject-ca-from", "cert-manager.io/inject-ca-from-secret", "cert-manager.io/inject-apiserver-ca",
 	"service.beta.openshift.io/inject-cabundle",
-}
-
-// Adopt makes a namespace an owner of a configuration, so that it is not left
-// behind when that goes, and says whether that changes it. A former namespace of
-// the name is none any more; other owners stay.
-func Adopt(u *unstructured.Unstructured, namespace string, uid types.UID) bool {
-	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: namespace, UID: uid}
-	before := u.GetOwnerReferences()
-	known := false
-	after := slices.DeleteFunc(slices.Clone(before), func(o metav1.OwnerReference) bool {
-		if o.APIVersion != owner.APIVersion || o.Kind != owner.Kind || o.Name != owner.Name {
-			return false
-		}
-		known = known || o.UID == uid
-		return o.UID != uid
-	})
-	if !known {
-		after = append(after, owner)
-	}
-	if known && len(after) == len(before) {
-		return false
-	}
-	u.SetOwnerReferences(after)
-	return true
 }
 
 // Bundles are those that the webhooks of a configuration carry.

@@ -14,42 +14,15 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package certificates decides what keeps the webhooks' certificates in order:
-// what the Secret has to contain, which certificate a replica serves, and what
-// the webhook configurations have to look like. It is pure, except that keys are
-// made at random.
-//
-// Replicas share nothing but the Secret and the webhook configurations, and each
-// of them may be stale, slow, or gone between any two of its writes. What keeps
-// every certificate verifiable all the same:
-//
-//   - An authority stays in the bundle until it has expired, and nothing that it
-//     signed lives longer. Whatever old certificate a replica still serves is
-//     covered, then.
-//   - A new authority is put into the bundle first. It signs what is served once
-//     both configurations have carried it for long enough that every API server
-//     knows.
-//   - A configuration is updated only if it is still as it was before the Secret
-//     was read. A replica that was asleep in between cannot put an old bundle in
-//     the place of a newer one.
-//
-// github.com/open-policy-agent/cert-controller is not an alternative: it
-// replaces the authority and the certificate in one write, so that until
-// injection, caches and mounted files have caught up, calls fail; and an API
-// server that cannot verify the webhook of a blocked workload refuses its
-// repair, too.
 package certificates
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/traas-stack/altershield-operator/internal/pki"
@@ -84,6 +57,20 @@ const (
 )
 
 // Policy says what certificates there are.
+//
+// Replicas share nothing but the Secret and the webhook configurations, and each
+// of them may be stale, slow, or gone between any two of its writes. What keeps
+// every certificate verifiable all the same:
+//
+//   - An authority stays in the bundle until it has expired, and nothing that it
+//     signed lives longer. Whatever old certificate a replica still serves is
+//     covered, then.
+//   - A new authority is put into the bundle first. It signs what is served once
+//     both configurations have carried it for long enough that every API server
+//     knows.
+//   - A configuration is updated only if it is still as it was before the Secret
+//     was read. A replica that was asleep in between cannot put an old bundle in
+//     the place of a newer one.
 type Policy struct {
 	// Hosts are the names the webhooks are called by.
 	Hosts []string
@@ -121,14 +108,9 @@ func (p Policy) renewBefore() time.Duration { return p.Validity / 3 }
 // not know, because none they know can sign any more.
 func (p Policy) urgent() time.Duration { return p.Validity / 10 }
 
-// Fingerprint identifies a certificate.
-type Fingerprint [sha256.Size]byte
-
-func fingerprint(cert *x509.Certificate) Fingerprint { return sha256.Sum256(cert.Raw) }
-
 // Trust is what a replica knows of what API servers know: the authorities that
-// every webhook carries, and since when it has seen that, look by look.
-type Trust map[Fingerprint]time.Time
+// every webhook carries, by their bytes, and since when it has seen that, look by look.
+type Trust map[string]time.Time
 
 // Update returns the trust after another read of the bundles of all webhooks.
 func (t Trust) Update(bundles [][]byte, now time.Time) Trust {
@@ -136,7 +118,7 @@ func (t Trust) Update(bundles [][]byte, now time.Time) Trust {
 	for i, bundle := range bundles {
 		seen := Trust{}
 		for _, cert := range pki.ParseCertificates(bundle) {
-			id := fingerprint(cert)
+			id := string(cert.Raw)
 			since, known := t[id]
 			if !known {
 				since = now
@@ -152,16 +134,18 @@ func (t Trust) Update(bundles [][]byte, now time.Time) Trust {
 
 // Covers says whether every webhook carries the authority of a certificate.
 func (t Trust) Covers(s *Serving) bool {
-	if s == nil {
-		return false
-	}
-	_, ok := t[fingerprint(s.Root)]
+	return s != nil && t.knows(s.Root)
+}
+
+// knows reports whether every webhook carries an authority.
+func (t Trust) knows(root *x509.Certificate) bool {
+	_, ok := t[string(root.Raw)]
 	return ok
 }
 
 // settled says whether API servers know an authority.
 func (t Trust) settled(root *x509.Certificate, now time.Time, settle time.Duration) bool {
-	since, ok := t[fingerprint(root)]
+	since, ok := t[string(root.Raw)]
 	return ok && now.Sub(since) >= settle
 }
 
@@ -259,7 +243,7 @@ func (p Policy) Decide(o State) (*Decision, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, known := o.Trust[fingerprintOf(newest)]; newest != nil && (known || previous == nil) {
+		if newest != nil && (previous == nil || o.Trust.knows(newest.Cert)) {
 			previous = newest
 		}
 		newest = made
@@ -369,13 +353,6 @@ func find(bundle []*x509.Certificate, keyPEM []byte) *pki.KeyPair {
 	return nil
 }
 
-func fingerprintOf(ca *pki.KeyPair) Fingerprint {
-	if ca == nil {
-		return Fingerprint{}
-	}
-	return fingerprint(ca.Cert)
-}
-
 func encode(bundle []*x509.Certificate) []byte {
 	var out []byte
 	for _, cert := range bundle {
@@ -389,17 +366,4 @@ func encode(bundle []*x509.Certificate) []byte {
 func ServiceHosts(namespace, service string) []string {
 	name := service + "." + namespace
 	return []string{name + ".svc", name + ".svc.cluster.local", name}
-}
-
-// Validate says what is wrong with a policy.
-func (p Policy) Validate() error {
-	switch {
-	case p.Validity <= 0:
-		return fmt.Errorf("a validity of %s", p.Validity)
-	case p.CAValidity() <= p.renewCABefore():
-		return fmt.Errorf("an authority valid for %s needs a successor at once", p.CAValidity())
-	case len(p.Hosts) == 0 || slices.ContainsFunc(p.Hosts, func(h string) bool { return strings.TrimSpace(h) == "" }):
-		return errors.New("no names to serve under")
-	}
-	return nil
 }

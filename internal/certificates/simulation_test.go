@@ -66,7 +66,7 @@ type simulation struct {
 	cautious map[*simulatedReplica]bool
 
 	verified    map[question]bool
-	authorities map[Fingerprint]bool
+	authorities map[string]bool
 	issued      map[string]bool
 	checks      int
 }
@@ -158,7 +158,7 @@ func (s *simulation) advance(r *simulatedReplica) {
 func (s *simulation) note(d *Decision) {
 	s.issued[string(d.Data[CertKey])] = true
 	for _, ca := range pki.ParseCertificates(d.Bundle()) {
-		s.authorities[fingerprint(ca)] = true
+		s.authorities[string(ca.Raw)] = true
 	}
 }
 
@@ -270,7 +270,7 @@ func TestSimulation(t *testing.T) {
 			s := &simulation{
 				t: t, random: rand.New(rand.NewSource(test.seed)), now: start,
 				cautious: map[*simulatedReplica]bool{}, verified: map[question]bool{},
-				authorities: map[Fingerprint]bool{}, issued: map[string]bool{},
+				authorities: map[string]bool{}, issued: map[string]bool{},
 			}
 			for i := range s.configurations {
 				s.configurations[i] = []simulatedVersion{{since: start}}

@@ -24,8 +24,8 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 
-	"github.com/traas-stack/altershield-operator/internal/certificates"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
@@ -95,9 +95,9 @@ func (f *Facts) certificate(c Check) Check {
 	case f.Certificate.missing():
 		return c.fail("the Secret "+name+" does not exist", f.renewal(), pageCertificates)
 	}
-	chain := pki.ParseCertificates(f.Certificate.Value.Data[certificates.CertKey])
+	chain := pki.ParseCertificates(f.Certificate.Value.Data[corev1.TLSCertKey])
 	if len(chain) == 0 {
-		return c.fail("the Secret "+name+" has no certificate in "+certificates.CertKey, f.renewal(), pageCertificates)
+		return c.fail("the Secret "+name+" has no certificate in "+corev1.TLSCertKey, f.renewal(), pageCertificates)
 	}
 	return f.valid(c, chain[0])
 }

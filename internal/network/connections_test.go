@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package connections
+package network
 
 import (
 	"context"
@@ -25,7 +25,6 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -67,14 +66,14 @@ func isOpen(client net.Conn) bool {
 func TestConnections(t *testing.T) {
 	p := &pipes{accept: make(chan net.Conn, 1)}
 	left := 0
-	l := New(p, Options{Max: 3, GaveWay: func(net.Addr) { left++ }})
+	l := listen(p, &Options{Source: SourceOf}, &Limits{Connections: 3}, func(net.Addr) { left++ })
 	type pair struct {
 		client net.Conn
-		server *Connection
+		server *connection
 	}
 	take := func(client net.Conn) pair {
 		conn, err := l.Accept()
-		server, ok := conn.(*Connection)
+		server, ok := conn.(*connection)
 		if err != nil || !ok {
 			panic(fmt.Sprintf("Accept() = %T, %v", conn, err))
 		}
@@ -92,12 +91,12 @@ func TestConnections(t *testing.T) {
 		}
 	}
 	a, b, c := accept(), accept(), accept()
-	a.server.Delivered()
+	a.server.delivered()
 	expectOpen("up to the limit", []pair{a, b, c}, true, true, true)
 	d := accept()
 	expectOpen("after one more", []pair{a, b, c, d}, true, false, true, true)
 	// Counted out already; so what it does later changes nothing.
-	b.server.Delivered()
+	b.server.delivered()
 	b.server.Close()
 	b.server.Close()
 	e := accept()
@@ -105,8 +104,8 @@ func TestConnections(t *testing.T) {
 	if left != 2 {
 		t.Errorf("%d gave way, want 2", left)
 	}
-	d.server.Delivered()
-	e.server.Delivered()
+	d.server.delivered()
+	e.server.delivered()
 
 	// With no stranger left a new one waits for a place.
 	accepted := make(chan pair, 1)
@@ -118,7 +117,7 @@ func TestConnections(t *testing.T) {
 	}
 	a.server.Close()
 	f := receive(t, accepted, "the place that became free")
-	f.server.Delivered()
+	f.server.delivered()
 
 	// It waits no more when the listener is closed: no other will come.
 	last := p.dial()
@@ -134,11 +133,11 @@ func TestConnections(t *testing.T) {
 
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if l.Drain(soon) {
+	if l.drain(soon) {
 		t.Error("drained with four connections open")
 	}
 	drained := make(chan bool, 1)
-	go func() { drained <- l.Drain(t.Context()) }()
+	go func() { drained <- l.drain(t.Context()) }()
 	for _, p := range []pair{d, e, f, g} {
 		p.server.Close()
 	}
@@ -178,7 +177,7 @@ func TestConnectionsOfManySources(t *testing.T) {
 	p := &pipes{accept: make(chan net.Conn, 1)}
 	var left []string
 	isKnown := func(source netip.Addr) bool { return source == SourceOf("192.0.2.9:1") }
-	l := New(p, Options{Max: 4, Known: isKnown, GaveWay: func(remote net.Addr) { left = append(left, remote.String()) }})
+	l := listen(p, &Options{Source: SourceOf, Known: isKnown}, &Limits{Connections: 4}, func(remote net.Addr) { left = append(left, remote.String()) })
 	accept := func(source string) {
 		client, server := net.Pipe()
 		t.Cleanup(func() { client.Close() })
@@ -201,13 +200,12 @@ func TestConnectionsOfManySources(t *testing.T) {
 
 // sourced makes a listener whose connections are from the sources that are given to
 // accept. It also tells which gave way, by name.
-func sourced(t *testing.T, o Options) (accept func(source string) *Connection, left func() []string) {
+func sourced(t *testing.T, limits Limits) (accept func(source string) *connection, left func() []string) {
 	t.Helper()
 	p := &pipes{accept: make(chan net.Conn, 1)}
 	var names []string
-	o.GaveWay = func(remote net.Addr) { names = append(names, remote.String()) }
-	l := New(p, o)
-	return func(source string) *Connection {
+	l := listen(p, &Options{Source: SourceOf}, &limits, func(remote net.Addr) { names = append(names, remote.String()) })
+	return func(source string) *connection {
 			t.Helper()
 			client, server := net.Pipe()
 			t.Cleanup(func() { client.Close() })
@@ -221,24 +219,29 @@ func sourced(t *testing.T, o Options) (accept func(source string) *Connection, l
 			if err != nil {
 				t.Fatal(err)
 			}
-			return From(conn)
+			return connectionOf(conn)
 		}, func() []string {
 			defer func() { names = nil }()
 			return names
 		}
 }
 
+func ended(c *connection) bool {
+	_, open := c.listener.open[c]
+	return !open
+}
+
 // request lets a connection deliver a request, which is then answered.
-func request(c *Connection) {
-	c.Changed(http.StateActive)
-	c.Delivered()
-	c.Changed(http.StateIdle)
+func request(c *connection) {
+	c.follow(http.StateActive)
+	c.delivered()
+	c.follow(http.StateIdle)
 }
 
 // TestIdleGiveWay: connections that are idle between requests give way after those that
 // delivered none: of the source with most of them, the one that was used longest ago.
 func TestIdleGiveWay(t *testing.T) {
-	accept, left := sourced(t, Options{Max: 6})
+	accept, left := sourced(t, Limits{Connections: 6})
 	expect := func(when string, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, left()); diff != "" {
@@ -249,25 +252,25 @@ func TestIdleGiveWay(t *testing.T) {
 	request(server)
 	silent := accept("192.0.2.2")
 	first, second, third := accept("192.0.2.3"), accept("192.0.2.3"), accept("192.0.2.3")
-	for _, c := range []*Connection{first, second, third} {
+	for _, c := range []*connection{first, second, third} {
 		request(c)
 	}
 	busy := accept("192.0.2.3")
-	busy.Delivered()
+	busy.delivered()
 	expect("up to the limit")
 	request(accept("192.0.2.4"))
 	expect("while one is silent", "192.0.2.2:1")
-	silent.Changed(http.StateIdle) // it counts no more
+	silent.follow(http.StateIdle) // it counts no more
 	// It begins a request, so it is not the next any more.
-	first.Changed(http.StateActive)
+	first.follow(http.StateActive)
 	request(accept("192.0.2.4"))
-	if !second.ended || first.ended || third.ended {
-		t.Errorf("ended: first %t, second %t, third %t; want the second", first.ended, second.ended, third.ended)
+	if !ended(second) || ended(first) || ended(third) {
+		t.Errorf("ended: first %t, second %t, third %t; want the second", ended(first), ended(second), ended(third))
 	}
 	expect("of the idle", "192.0.2.3:1")
-	busy.Changed(http.StateIdle)
-	for _, c := range []*Connection{first, third, busy, server} {
-		c.Delivered()
+	busy.follow(http.StateIdle)
+	for _, c := range []*connection{first, third, busy, server} {
+		c.delivered()
 	}
 	// Two idle ones of .4 are left; the one that has waited longer goes.
 	request(accept("192.0.2.5"))
@@ -280,7 +283,7 @@ func TestIdleGiveWay(t *testing.T) {
 // too many its own give way, and when all of them are in requests, the new one does.
 // Others do not wait for it.
 func TestPerSource(t *testing.T) {
-	accept, left := sourced(t, Options{Max: 4, PerSource: 2})
+	accept, left := sourced(t, Limits{Connections: 4, PerSource: 2})
 	expect := func(when string, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, left()); diff != "" {
@@ -293,17 +296,17 @@ func TestPerSource(t *testing.T) {
 	request(b)
 	d := accept("192.0.2.9")
 	expect("one that is silent", "192.0.2.9:1")
-	if !a.ended || b.ended {
-		t.Errorf("ended: silent %t, idle %t", a.ended, b.ended)
+	if !ended(a) || ended(b) {
+		t.Errorf("ended: silent %t, idle %t", ended(a), ended(b))
 	}
-	for _, connection := range []*Connection{b, c, d} {
-		connection.Delivered()
+	for _, connection := range []*connection{b, c, d} {
+		connection.delivered()
 	}
 	if accept("192.0.2.9") != nil {
 		t.Error("one more than the source may have was accepted in place of another's")
 	}
 	expect("all in requests", "192.0.2.9:1")
-	if other.ended {
+	if ended(other) {
 		t.Error("another source gave way")
 	}
 	if accept("192.0.2.2") == nil {
@@ -314,60 +317,4 @@ func TestPerSource(t *testing.T) {
 	if accept("192.0.2.9") == nil {
 		t.Error("the place that became free is not given")
 	}
-}
-
-// deadlines keeps the deadline of reads.
-type deadlines struct {
-	net.Conn
-	read time.Duration
-}
-
-func (d *deadlines) SetReadDeadline(t time.Time) error {
-	if d.read = 0; !t.IsZero() {
-		d.read = time.Until(t)
-	}
-	return nil
-}
-
-func (d *deadlines) Read(b []byte) (int, error) { return len(b), nil }
-
-// TestFirstByte: a connection may be silent for long before its first request. Its
-// handshake and its header may not take long.
-func TestFirstByte(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &deadlines{}
-		c := &Connection{Conn: d, listener: New(nil, Options{First: time.Minute})}
-		set := func(after time.Duration) {
-			t.Helper()
-			at := time.Time{}
-			if after > 0 {
-				at = time.Now().Add(after)
-			}
-			if err := c.SetReadDeadline(at); err != nil {
-				t.Fatal(err)
-			}
-		}
-		read := func() {
-			if _, err := c.Read(make([]byte, 1)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		expect := func(when string, want time.Duration) {
-			t.Helper()
-			if d.read != want {
-				t.Errorf("%s: %s to read, want %s", when, d.read, want)
-			}
-		}
-		set(3 * time.Second)
-		read()
-		expect("handshake", 3*time.Second)
-		set(0)
-		set(2 * time.Second)
-		expect("silent", time.Minute)
-		read()
-		expect("first byte", 2*time.Second)
-		set(5 * time.Second)
-		read()
-		expect("later", 5*time.Second)
-	})
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package runnable
+package certificates
 
 import (
 	"context"
@@ -25,21 +25,20 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/traas-stack/altershield-operator/internal/certificates"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// A list or watch is allowed by name, too, when it selects that name. Only
-// creating cannot be restricted to it: who may create any configuration may have any
-// webhook called for any request. So that right is no part of the role; an
-// installation may add it (config/samples/restore).
+// Creating cannot be restricted to a name: who may create any configuration may have any
+// webhook called for any request. So that right is no part of the role; an installation may add
+// it (config/samples/restore).
 
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration,verbs=get;list;watch;update
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration,verbs=get;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration,verbs=get;update
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 const (
@@ -51,9 +50,8 @@ const (
 	adoptAgain = time.Hour
 	// createAgain is when to try again to make one after a refusal.
 	createAgain = time.Minute
-	// writesEvery and writesAtOnce keep a quarrel with somebody who writes the
-	// opposite from becoming a storm. Certificates that live for seconds need
-	// more.
+	// writesEvery and writesAtOnce are for rounds that write: a quarrel with somebody who
+	// writes the opposite is no storm. Certificates that live for seconds need more.
 	writesEvery  = 5 * time.Second
 	writesAtOnce = 10
 )
@@ -61,17 +59,17 @@ const (
 // configurations reads and writes the webhook configurations. What they have to
 // be depends on where the certificate is from.
 type configurations struct {
-	o       CertificatesOptions
-	wanted  []certificates.Configuration
+	o       Options
+	wanted  []Configuration
 	client  client.Client
 	elected <-chan struct{}
-	writes  *rate.Limiter
+	writes  *rate.Limiter // of rounds that write
 	// missing are those that are, and since when.
 	missing map[string]time.Time
 	// adoptAfter and createAfter are when to try again what was refused.
 	adoptAfter, createAfter time.Time
-	// refused are those that may not be made again, logged once.
-	refused map[string]bool
+	// problems are those that were logged last, each by what it is about.
+	problems map[string]string
 	// wrote says that the API server was written to since it was reset.
 	wrote bool
 }
@@ -79,18 +77,30 @@ type configurations struct {
 // configuration is one of them: as it is meant to be, and as it is.
 type configuration struct {
 	name string
-	want certificates.Configuration
+	want Configuration
 	// live is nil when there is none.
 	live *unstructured.Unstructured
 }
 
-// prepare reads what the configurations have to be.
-func (c *configurations) prepare() error {
-	var err error
-	c.wanted, err = certificates.NewConfigurations(c.o.Configurations, c.o.Mutating, c.o.Validating, certificates.Target{
-		Namespace: c.o.Namespace, Service: c.o.Service, Port: c.o.ServicePort,
-	})
-	return err
+func newConfigurations(o Options) (*configurations, error) {
+	target := Target{Namespace: o.Namespace, Service: o.Service, Port: o.ServicePort}
+	wanted, err := NewConfigurations(o.Configurations, o.Mutating, o.Validating, target)
+	return &configurations{
+		o: o, wanted: wanted, writes: rate.NewLimiter(rate.Every(writesEvery), writesAtOnce),
+		missing: map[string]time.Time{}, problems: map[string]string{},
+	}, err
+}
+
+// isNew reports whether a problem is another one than the last about the same, so that each is
+// logged once. Nil is none.
+func (c *configurations) isNew(about string, problem error) bool {
+	if problem == nil {
+		delete(c.problems, about)
+		return false
+	}
+	was := c.problems[about]
+	c.problems[about] = problem.Error()
+	return was != problem.Error()
 }
 
 // read gives the configurations, and an error for those that cannot be read.
@@ -106,7 +116,7 @@ func (c *configurations) read(ctx context.Context) ([]configuration, error) {
 		}
 		if err == nil {
 			next.live = live
-			delete(c.refused, next.name)
+			delete(c.problems, next.name)
 		}
 		if c.o.OnMissing != nil && client.IgnoreNotFound(err) == nil {
 			c.o.OnMissing(live.GetKind(), err != nil)
@@ -160,15 +170,13 @@ func (c *configurations) create(ctx context.Context, object *unstructured.Unstru
 	if c.o.Clock.Now().Before(c.createAfter) {
 		return nil
 	}
-	if err := c.mayWrite(c.writes); err != nil {
+	if err := controllerutil.SetOwnerReference(ns, object, nil); err != nil {
 		return err
 	}
-	certificates.Adopt(object, ns.Name, ns.UID)
 	err = c.client.Create(ctx, object)
 	if apierrors.IsForbidden(err) {
 		c.createAfter = c.o.Clock.Now().Add(createAgain)
-		if !c.refused[name] {
-			c.refused[name] = true
+		if c.isNew(name, err) {
 			c.o.Log.Error(err, "a webhook configuration is missing, and the manager may not make it again", "configuration", name, "remedy", remedy)
 		}
 		return nil
@@ -176,27 +184,25 @@ func (c *configurations) create(ctx context.Context, object *unstructured.Unstru
 	if err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
-	delete(c.refused, name)
 	c.wrote = true
 	delete(c.missing, name)
 	c.o.Log.Info("made a webhook configuration that was missing", "configuration", name)
 	return nil
 }
 
-// update writes next if it is changed or, on the leader, if nobody owns it: then
+// update writes next if it differs or, on the leader, if nobody owns it: then
 // it becomes the namespace's, as one that is made here. Without that it would be
 // left behind when only the namespace is deleted, and deny releases that nobody
 // can allow any more.
-func (c *configurations) update(ctx context.Context, of configuration, next *unstructured.Unstructured, changed bool) error {
+func (c *configurations) update(ctx context.Context, of configuration, next *unstructured.Unstructured) error {
 	if of.live.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	adopted, unread := c.adopt(ctx, next)
+	changed := !equality.Semantic.DeepEqual(of.live.Object, next.Object)
+	unread := c.adopt(ctx, next)
+	adopted := !equality.Semantic.DeepEqual(of.live.GetOwnerReferences(), next.GetOwnerReferences())
 	if !changed && !adopted {
 		return unread
-	}
-	if err := c.mayWrite(c.writes); err != nil {
-		return err
 	}
 	// Refused if it is no longer as it was before the Secret was read.
 	err := c.client.Update(ctx, next)
@@ -220,34 +226,27 @@ func (c *configurations) update(ctx context.Context, of configuration, next *uns
 	return unread
 }
 
-// adopt makes the namespace, on the leader, an owner of a configuration, and says
-// whether that changes it.
-func (c *configurations) adopt(ctx context.Context, u *unstructured.Unstructured) (bool, error) {
+// adopt makes the namespace, on the leader, an owner of a configuration. A former namespace of
+// the name is none any more; other owners stay.
+func (c *configurations) adopt(ctx context.Context, u *unstructured.Unstructured) error {
 	if !c.leads() || c.o.Clock.Now().Before(c.adoptAfter) {
-		return false, nil
+		return nil
 	}
 	ns, err := c.namespace(ctx)
-	if ns == nil {
-		return false, err
+	if err != nil || ns == nil {
+		return err
 	}
-	return certificates.Adopt(u, ns.Name, ns.UID), nil
+	return controllerutil.SetOwnerReference(ns, u, nil)
 }
 
 // namespace of the operator; nil when it cannot be read, or is not there.
 func (c *configurations) namespace(ctx context.Context) (*metav1.PartialObjectMetadata, error) {
-	ns := partial(corev1.SchemeGroupVersion.WithKind("Namespace"), "", c.o.Namespace)
+	ns := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: c.o.Namespace}}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	if err := c.client.Get(ctx, client.ObjectKeyFromObject(ns), ns); apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("read the operator's namespace: %w", err)
 	}
 	return ns, nil
-}
-
-// mayWrite keeps the rate of writes bounded.
-func (c *configurations) mayWrite(writes *rate.Limiter) error {
-	if !writes.AllowN(c.o.Clock.Now(), 1) {
-		return errors.New("too many writes: does another program write the webhooks' Secret or configurations, too?")
-	}
-	return nil
 }

@@ -75,7 +75,7 @@ func TestPast(t *testing.T) {
 				}
 			}
 			mutated := makeRequest(blocked, test.after)
-			response := review(t, newMutating(o, deployments), mutated)
+			response := review(t, mutatingOf(o, deployments), mutated)
 			if !response.Allowed {
 				t.Fatalf("mutation denied: %+v", response)
 			}

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package runnable
+package certificates
 
 import (
 	"context"
@@ -40,7 +40,7 @@ import (
 )
 
 // TestMissing: a configuration that the manager may not make again is told by log, event,
-// condition and metric, each once, with what to do, and so is that it is back.
+// condition and metric, each once for a setting, with what to do, and so is that it is back.
 func TestMissing(t *testing.T) {
 	ctx := context.Background()
 	c := newCluster(t, wrappers.MakeNamespace(ours))
@@ -125,7 +125,7 @@ func TestMissing(t *testing.T) {
 	}
 	c.clock.Step(time.Second)
 	r.round(ctx)
-	expect("the setting was made anew", told, 1, 1)
+	expect("the setting was made anew", told, 2, 1)
 	c.clock.Step(createAgain)
 	r.round(ctx)
 	if creates != 2 {
@@ -137,13 +137,13 @@ func TestMissing(t *testing.T) {
 	r.round(ctx)
 	c.clock.Step(recreateAfter)
 	r.round(ctx)
-	expect("another leader", told, 1, 2)
+	expect("another leader", told, 2, 2)
 
 	allowed = true
 	c.clock.Step(createAgain)
 	r.round(ctx)
 	r.round(ctx)
-	expect("with the right to", "True Configured The webhook configurations exist again.", 1, 2)
+	expect("with the right to", "True Configured The webhook configurations exist again.", 2, 2)
 	if missing["ValidatingWebhookConfiguration"] {
 		t.Error("the metric says that it is missing")
 	}

@@ -14,11 +14,10 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package runnable
+package certificates
 
 import (
 	"context"
-	"crypto/tls"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,7 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/pki"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
-	"github.com/traas-stack/altershield-operator/webhooks"
+	hooks "github.com/traas-stack/altershield-operator/webhooks"
 )
 
 const (
@@ -64,12 +63,12 @@ func writeCertificate(t *testing.T, dir string, now time.Time, validity time.Dur
 }
 
 // fromFiles is a replica with a certificate from elsewhere.
-func (c *sharing) fromFiles(leads bool, change func(*CertificatesOptions)) (r *Certificates, writes *int) {
+func (c *sharing) fromFiles(leads bool, change func(*Options)) (r *Certificates, writes *int) {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	writeCertificate(c.t, dir, c.clock.Now(), unitValidity)
-	o := CertificatesOptions{
-		Configurations: webhooks.Configurations(workload.Defended()),
+	o := Options{
+		Configurations: hooks.Configurations(workload.Defended()),
 		Certificates: options.Certificates{
 			Dir: dir, CertName: "tls.crt", KeyName: "tls.key", Namespace: ours, Service: service, Mutating: mutating, Validating: validating,
 		},
@@ -78,8 +77,8 @@ func (c *sharing) fromFiles(leads bool, change func(*CertificatesOptions)) (r *C
 	if change != nil {
 		change(&o)
 	}
-	r = NewCertificates(o)
-	if err := r.source.prepare(); err != nil {
+	r, err := New(o)
+	if err != nil {
 		c.t.Fatal(err)
 	}
 	writes = new(int)
@@ -309,9 +308,9 @@ func TestExpiryFromFiles(t *testing.T) {
 	ctx := context.Background()
 	c := newCluster(t, wrappers.MakeNamespace(ours))
 	var told []time.Time
-	r, _ := c.fromFiles(false, func(o *CertificatesOptions) { o.OnServe = func(notAfter time.Time) { told = append(told, notAfter) } })
+	r, _ := c.fromFiles(false, func(o *Options) { o.OnServe = func(notAfter time.Time) { told = append(told, notAfter) } })
 	first := c.clock.Now().Add(unitValidity)
-	if again := r.round(ctx); again != lookAtFiles {
+	if again := r.round(ctx); again != r.lookEvery() {
 		t.Errorf("looks again after %s", again)
 	}
 	r.round(ctx)
@@ -341,12 +340,8 @@ func TestExpiryFromFiles(t *testing.T) {
 }
 
 func TestServedFromFiles(t *testing.T) {
-	r := NewCertificates(CertificatesOptions{Certificates: options.Certificates{Dir: "somewhere"}})
-	config := &tls.Config{}
-	for _, option := range r.TLSOptions() {
-		option(config)
-	}
-	if config.GetCertificate != nil || config.MinVersion != tls.VersionTLS12 {
+	r, err := New(Options{Certificates: options.Certificates{Dir: "somewhere"}})
+	if err != nil || r.GetCertificate() != nil {
 		t.Error("the webhook server does not read its files by itself")
 	}
 }

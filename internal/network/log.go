@@ -14,8 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package ration bounds what is logged of what strangers can cause at will.
-package ration
+package network
 
 import (
 	stdlog "log"
@@ -34,9 +33,9 @@ const (
 	Burst = 10
 )
 
-// Log logs what anybody who reaches the address can cause, so that they
-// can't fill the disk. Each line says how many were left out before it. Safe
-// for concurrent use.
+// Log bounds the rate of lines about what anybody who reaches a port can cause, so that they
+// can't fill the disk. Each line says how many were left out before it. Safe for concurrent
+// use.
 type Log struct {
 	log   logr.Logger
 	clock clock.PassiveClock
@@ -46,7 +45,7 @@ type Log struct {
 	suppressed int
 }
 
-// NewLog rations a log.
+// NewLog makes such a log of a logger.
 func NewLog(log logr.Logger, c clock.PassiveClock) *Log {
 	return &Log{log: log, clock: c, limiter: rate.NewLimiter(lineRate, Burst)}
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package runnable
+package certificates
 
 import (
 	"context"
@@ -45,9 +45,6 @@ type missingReport struct {
 	recorder  events.EventRecorder
 	namespace string
 	clock     clock.PassiveClock
-	// told is what was last said, so that an event is sent once for each change, also when
-	// the setting is made anew; nil before anything was.
-	told *string
 }
 
 // tell writes what is missing. A condition is there only once something was.
@@ -62,11 +59,8 @@ func (m *missingReport) tell(ctx context.Context, missing []string) error {
 	}
 	said := meta.FindStatusCondition(setting.Status.Conditions, v1alpha1.ConditionWebhooksConfigured)
 	if (said != nil || message != "") && (said == nil || (said.Status == metav1.ConditionFalse) != (message != "") || v1alpha1.Detail("OpsConfigInfo", said) != message) {
-		if err := m.write(ctx, setting, message); err != nil {
-			return err
-		}
+		return m.write(ctx, setting, message)
 	}
-	m.told = &message
 	return nil
 }
 
@@ -83,7 +77,7 @@ func (m *missingReport) write(ctx context.Context, setting *v1alpha1.OpsConfigIn
 	if err := m.client.Status().Update(ctx, updated); err != nil {
 		return fmt.Errorf("update status of opsconfiginfo %s/%s: %w", setting.Namespace, setting.Name, err)
 	}
-	if message != "" && (m.told == nil || *m.told != message) {
+	if message != "" {
 		m.recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventWebhookConfigurationMissing, "Configure", "%s", v1alpha1.EventMessage(v1alpha1.EventWebhookConfigurationMissing, message))
 	}
 	return nil

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package runnable
+package certificates
 
 import (
 	"context"
@@ -23,41 +23,26 @@ import (
 	"fmt"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/time/rate"
-
-	"github.com/traas-stack/altershield-operator/internal/certificates"
 )
 
-// lookAtFiles is how often the files of a certificate from elsewhere are read.
-const lookAtFiles = time.Minute
-
-// certificateFiles are from elsewhere, for example from cert-manager, which
-// also writes their authority into the configurations. The leader restores
+// files are those of a certificate from elsewhere, for example from cert-manager, which
+// also writes its authority into the configurations. The leader restores
 // everything else in those.
-type certificateFiles struct {
+type files struct {
 	*configurations
 	notAfter time.Time
-	problem  string
 	// injectors are the annotations of configurations, as seen while they were
 	// there, by which somebody injects the authority.
 	injectors map[string]map[string]string
-	// logged are the configurations that cannot be made again, logged once.
-	logged map[string]bool
 }
 
-func newCertificateFiles(c *configurations) *certificateFiles {
-	c.writes = rate.NewLimiter(rate.Every(writesEvery), writesAtOnce)
-	return &certificateFiles{configurations: c, injectors: map[string]map[string]string{}, logged: map[string]bool{}}
-}
+// lookEvery implements source.
+func (f *files) lookEvery() time.Duration { return f.o.LookEvery }
 
-// lookEvery implements certificateSource.
-func (f *certificateFiles) lookEvery() time.Duration { return lookAtFiles }
-
-// ensure implements certificateSource. A configuration that calls a URL is that
+// ensure implements source. A configuration that calls a URL is that
 // of an operator under development, who leads API servers to a machine of its
 // own: neither it nor what is beside it is ours.
-func (f *certificateFiles) ensure(ctx context.Context) error {
+func (f *files) ensure(ctx context.Context) error {
 	f.readFiles()
 	all, err := f.read(ctx)
 	if err != nil {
@@ -66,7 +51,7 @@ func (f *certificateFiles) ensure(ctx context.Context) error {
 	now := f.o.Clock.Now()
 	elsewhere := false
 	for _, configuration := range all {
-		elsewhere = elsewhere || configuration.live != nil && certificates.ByURL(configuration.live)
+		elsewhere = elsewhere || configuration.live != nil && ByURL(configuration.live)
 	}
 	var errs []error
 	for _, configuration := range all {
@@ -82,16 +67,14 @@ func (f *certificateFiles) ensure(ctx context.Context) error {
 
 // readFiles tells when the certificate expires that the webhook server serves: the
 // last that could be read with its key.
-func (f *certificateFiles) readFiles() {
+func (f *files) readFiles() {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(f.o.Dir, f.o.CertName), filepath.Join(f.o.Dir, f.o.KeyName))
+	if f.isNew("files", err) {
+		f.o.Log.Error(err, "read the webhooks' certificate; the last one is served")
+	}
 	if err != nil {
-		if f.problem != err.Error() {
-			f.problem = err.Error()
-			f.o.Log.Error(err, "read the webhooks' certificate; the last one is served")
-		}
 		return
 	}
-	f.problem = ""
 	if notAfter := pair.Leaf.NotAfter; !notAfter.Equal(f.notAfter) {
 		f.notAfter = notAfter
 		f.o.Log.Info("serving a certificate", "from", f.o.Dir, "expires", notAfter)
@@ -105,7 +88,7 @@ func (f *certificateFiles) readFiles() {
 // that is missing, or has no webhooks left, is made again without an authority
 // where it is known who injects that. Otherwise webhooks would come of it that
 // nobody can call, and one of them denies what it is not asked.
-func (f *certificateFiles) restore(ctx context.Context, c configuration, now time.Time) error {
+func (f *files) restore(ctx context.Context, c configuration, now time.Time) error {
 	if c.live == nil {
 		if !f.overdue(c.name, now) || !f.injected(c.name) {
 			return nil
@@ -115,26 +98,28 @@ func (f *certificateFiles) restore(ctx context.Context, c configuration, now tim
 		return f.create(ctx, object, c.name)
 	}
 	delete(f.missing, c.name)
-	f.injectors[c.name] = certificates.Injectors(c.live)
-	if !f.leads() || certificates.Empty(c.live) && !f.injected(c.name) {
+	f.injectors[c.name] = Injectors(c.live)
+	if !f.leads() || Empty(c.live) && !f.injected(c.name) {
 		return nil
 	}
-	delete(f.logged, c.name)
-	next, changed, err := c.want.RestoreAround(c.live)
+	f.isNew("injector of "+c.name, nil)
+	next, err := c.want.Restore(c.live, nil)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", c.name, err)
 	}
-	return f.update(ctx, c, next, changed)
+	return f.update(ctx, c, next)
 }
 
-// injected says whether it is known who injects the authority into a
+// errNotInjected says that nobody is known to inject an authority.
+var errNotInjected = errors.New("its authority is not known")
+
+// injected reports whether it is known who injects the authority into a
 // configuration, and logs it once when it is not.
-func (f *certificateFiles) injected(name string) bool {
+func (f *files) injected(name string) bool {
 	if len(f.injectors[name]) > 0 {
 		return true
 	}
-	if !f.logged[name] {
-		f.logged[name] = true
+	if f.isNew("injector of "+name, errNotInjected) {
 		f.o.Log.Info("a webhook configuration cannot be made again, because its authority is not known: apply the manifests again, with caBundle",
 			"configuration", name)
 	}
