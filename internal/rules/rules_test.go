@@ -18,12 +18,17 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -442,6 +447,31 @@ func TestInterrupted(t *testing.T) {
 	cancel()
 	if _, err := p.Evaluate(ctx, input(200, 5)); err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// ending is an expression that is true, and ends the time of its evaluation.
+type ending struct {
+	cel.Program
+	end context.CancelFunc
+}
+
+func (e ending) ContextEval(context.Context, any) (ref.Val, *cel.EvalDetails, error) {
+	e.end()
+	return types.True, nil, nil
+}
+
+// TestTimeEndsBetweenPods: pods that no time is left for have not passed.
+func TestTimeEndsBetweenPods(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &Program{scope: PerPod, rules: []expression{{program: ending{end: cancel}}}}
+	if failures, err := p.Evaluate(ctx, input(2, 1)); !errors.Is(err, context.Canceled) || len(failures) != 0 {
+		t.Errorf("%v, error %v", failures, err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	p.rules[0].program = ending{end: cancel}
+	if failures, err := p.Evaluate(ctx, input(1, 1)); err != nil || len(failures) != 0 {
+		t.Errorf("of one pod: %v, error %v", failures, err)
 	}
 }
 
