@@ -216,7 +216,7 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 	defer func() { release() }()
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	program, problem, err := rules.AtAdmission(ctx, c.Cel, operators)
+	program, problem, err := rules.Compile(ctx, c.Cel, rules.OfRequest, operators)
 	switch {
 	case err != nil:
 		result.Problem = "the compiler of rules has too much to do"

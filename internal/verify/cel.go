@@ -185,7 +185,10 @@ func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadli
 	}
 	defer func() { release() }()
 	scope := rules.ScopeOf(of.Stage, of.Cel)
-	program, problem := rules.Of(ctx, of.Cel, scope)
+	program, problem, err := rules.Compile(ctx, of.Cel, scope, of.IsOf(p.view.Operator))
+	if err != nil {
+		problem = err.Error()
+	}
 	if problem != "" {
 		return &defense.RulesResult{Problem: problem}
 	}
