@@ -204,11 +204,11 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 			result = resultOf(c, "it failed, see the log of the operator")
 		}
 	}()
-	turns, operators := e.tenants, c.IsOf(operator)
+	bound, operators := e.tenants, c.IsOf(operator)
 	if operators {
-		turns = e.operators
+		bound = e.operators
 	}
-	release, err := turns.Acquire(ctx, namespace)
+	release, err := bound.Acquire(ctx, slots.Work{Namespace: namespace})
 	if err != nil {
 		result.Problem = "too many checks are made at once"
 		return result

@@ -38,6 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/slots"
 )
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=get
@@ -49,8 +50,8 @@ type Probe struct {
 	view   cluster.View
 	clock  clock.PassiveClock
 	caller *caller
-	slots  *turns
-	// running are the calls that are under way, or wait for their turn.
+	slots  *slots.Slots
+	// running are the calls that are under way, or wait for a slot.
 	running sync.WaitGroup
 
 	mu sync.Mutex
@@ -59,6 +60,12 @@ type Probe struct {
 	// batches have the probes of each, and releases theirs, by the names of their checks.
 	batches map[types.NamespacedName]map[string]*probing
 }
+
+const (
+	// maxCalls of probes are at work at a time, maxCallsOfNamespace of one namespace.
+	maxCalls            = 8
+	maxCallsOfNamespace = 2
+)
 
 // probing is a check under way.
 type probing struct {
@@ -80,7 +87,7 @@ var _ Provider = &Probe{}
 // NewProbe calls pods at the addresses that the guard lets through.
 func NewProbe(c *cluster.Cluster, guard Guard) *Probe {
 	return &Probe{
-		view: c.View, clock: c.Clock, caller: &caller{guard: guard}, slots: newTurns(),
+		view: c.View, clock: c.Clock, caller: &caller{guard: guard}, slots: slots.New(maxCalls, maxCallsOfNamespace),
 		batches: map[types.NamespacedName]map[string]*probing{},
 	}
 }
@@ -316,7 +323,7 @@ type call struct {
 // callOne calls a pod once it is its turn, and keeps what came of it.
 func (p *Probe) callOne(ctx context.Context, c call) {
 	var result defense.ProbeResult
-	if done, err := p.slots.acquire(ctx, c.pod.Namespace, c.release, c.urgent); err == nil {
+	if done, err := p.slots.Acquire(ctx, slots.Work{Namespace: c.pod.Namespace, Release: c.release, Urgent: c.urgent}); err == nil {
 		result = p.measure(ctx, c)
 		done()
 	}

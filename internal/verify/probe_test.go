@@ -21,8 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -164,8 +162,8 @@ func TestProbePasses(t *testing.T) {
 		t.Errorf("it took %s and %d calls", took, calls.Load())
 	}
 	p.probe.Forget(p.s.Key())
-	if len(p.probe.batches) != 0 || len(p.probe.slots.all.of) != 0 {
-		t.Errorf("it remembers %v and %v", p.probe.batches, p.probe.slots.all.of)
+	if len(p.probe.batches) != 0 || p.probe.slots.InUse() {
+		t.Errorf("it remembers %v, or keeps a slot", p.probe.batches)
 	}
 }
 
@@ -376,143 +374,6 @@ func TestProbeStops(t *testing.T) {
 	p.probe.mu.Unlock()
 	if n := seen.Load(); n != maxCallsOfNamespace || busy != 0 {
 		t.Errorf("%d were called, and %d are being called", n, busy)
-	}
-}
-
-// TestSlots: as many calls as may be are at work at a time.
-func TestSlots(t *testing.T) {
-	s := newTurns()
-	var held []func()
-	for i := range maxCalls / maxCallsOfNamespace {
-		for range maxCallsOfNamespace {
-			done, err := s.acquire(t.Context(), fmt.Sprint("ns", i), "release", false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			held = append(held, done)
-		}
-	}
-	waits := func(ns string) bool {
-		t.Helper()
-		ctx, cancel := context.WithCancel(t.Context())
-		refused := make(chan error)
-		go func() {
-			_, err := s.acquire(ctx, ns, "release", false)
-			refused <- err
-		}()
-		waiting(t, s, 1)
-		cancel()
-		return <-refused != nil
-	}
-	if !waits("ns0") || !waits("other") {
-		t.Error("more than the most")
-	}
-	held[0]()
-	if !waits("ns1") {
-		t.Error("one more of ns1")
-	}
-	done, err := s.acquire(t.Context(), "other", "release", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, done := range append(held[1:], done) {
-		done()
-	}
-	if len(s.all.of) != 0 || len(s.waiting) != 0 || len(s.all.began) != 0 {
-		t.Errorf("it remembers %v, %v", s.all, s.waiting)
-	}
-}
-
-// waiting waits until so many calls wait for their turn.
-func waiting(t *testing.T, s *turns, n int) {
-	t.Helper()
-	for {
-		s.mu.Lock()
-		found := len(s.waiting)
-		s.mu.Unlock()
-		if found == n {
-			return
-		}
-		if t.Context().Err() != nil {
-			t.Fatalf("%d wait, not %d", found, n)
-		}
-		runtime.Gosched()
-	}
-}
-
-// TestSlotsAreFair: a release of very many pods that do not answer takes no more time
-// than its share, and among its pods those that fail are called first.
-func TestSlotsAreFair(t *testing.T) {
-	const timeout, quick = 10 * time.Second, 10 * time.Millisecond
-	type caller struct {
-		release string
-		urgent  bool
-		took    time.Duration
-	}
-	s, now := newTurns(), time.Unix(0, 0)
-	s.now = func() time.Time { return now }
-	type granted struct {
-		caller
-		done func()
-		ends time.Time
-	}
-	grants := make(chan granted, 2000)
-	ask := func(n int, c caller) {
-		for range n {
-			s.mu.Lock()
-			before := len(s.waiting) + len(s.all.began)
-			s.mu.Unlock()
-			go func() {
-				done, err := s.acquire(t.Context(), "ns", c.release, c.urgent)
-				if err == nil {
-					grants <- granted{c, done, now.Add(c.took)}
-				}
-			}()
-			for {
-				s.mu.Lock()
-				after := len(s.waiting) + len(s.all.began)
-				s.mu.Unlock()
-				if after > before {
-					break
-				}
-				runtime.Gosched()
-			}
-		}
-	}
-	ask(600, caller{"hangs", false, timeout})
-	ask(1, caller{"hangs", true, timeout})
-	ask(300, caller{"hangs, too", false, timeout})
-	ask(200, caller{"answers", false, quick})
-	var order []string
-	counts := map[string]int{}
-	at := []granted{<-grants, <-grants}
-	for counts["answers"] < 200 {
-		slices.SortFunc(at, func(a, b granted) int { return a.ends.Compare(b.ends) })
-		now = at[0].ends
-		name := at[0].release
-		if at[0].urgent {
-			name = "urgent"
-		}
-		order = append(order, name)
-		counts[name]++
-		at[0].done()
-		at[0] = <-grants
-	}
-	if took := now.Sub(time.Unix(0, 0)); took > 45*time.Second {
-		t.Errorf("the release that answers took %s", took)
-	}
-	for counts["urgent"] == 0 && len(order) < 300 {
-		slices.SortFunc(at, func(a, b granted) int { return a.ends.Compare(b.ends) })
-		now = at[0].ends
-		if at[0].urgent {
-			counts["urgent"]++
-		}
-		order = append(order, at[0].release)
-		at[0].done()
-		at[0] = <-grants
-	}
-	if counts["urgent"] != 1 || len(order) > 220 {
-		t.Errorf("the urgent one came after %d others", len(order))
 	}
 }
 
