@@ -133,37 +133,25 @@ func selectorsAccepted(p *v1alpha1.DefensePolicy, operator string) (problem stri
 	return ""
 }
 
-// inForce is what counts of a policy, if that is of concern: its spec, or the last one
-// that was accepted. Its expressions are compiled only where it is, and nobody has
-// said yet whether they can be.
-func inForce(p *v1alpha1.DefensePolicy, operator string, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
-	spec, before := &p.Spec, p.Status.InForce
-	if spec.Mode == v1alpha1.ModeDisabled {
+// inForce is what counts of a policy for a workload, if it selects it: its spec, or the last
+// one that was accepted, which alone counts where somebody waits. Expressions are compiled only
+// where the policy is of concern, and nobody has said yet whether they can be.
+func inForce(p *v1alpha1.DefensePolicy, operator string, w Workload, waits bool) (*v1alpha1.DefensePolicySpec, int64) {
+	if p.Spec.Mode == v1alpha1.ModeDisabled {
 		return nil, 0
 	}
-	accepted := !isTooLarge(p) && selectorsAccepted(p, operator) == ""
-	judged := before != nil && p.Status.InForceGeneration == p.Generation
-	if accepted && !judged && (concerns(spec) || before != nil && concerns(before)) {
-		accepted = expressionsAccepted(spec) == ""
+	spec, generation := p.Status.InForce, p.Status.InForceGeneration
+	concerns := func(spec *v1alpha1.DefensePolicySpec) bool { return spec != nil && selects(p, spec, operator, w) }
+	if !waits && !isTooLarge(p) && selectorsAccepted(p, operator) == "" {
+		judged := spec != nil && generation == p.Generation
+		if judged || !concerns(&p.Spec) && !concerns(spec) || expressionsAccepted(&p.Spec) == "" {
+			spec, generation = &p.Spec, p.Generation
+		}
 	}
-	generation := p.Generation
-	if !accepted {
-		spec, generation = before, p.Status.InForceGeneration
-	}
-	if spec == nil || spec.Mode == v1alpha1.ModeDisabled || !concerns(spec) {
+	if !concerns(spec) || spec.Mode == v1alpha1.ModeDisabled {
 		return nil, 0
 	}
 	return spec, generation
-}
-
-// accepted is what was last accepted of a policy, if that is of concern. Nothing is
-// compiled for it.
-func accepted(p *v1alpha1.DefensePolicy, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
-	spec := p.Status.InForce
-	if p.Spec.Mode == v1alpha1.ModeDisabled || spec == nil || spec.Mode == v1alpha1.ModeDisabled || !concerns(spec) {
-		return nil, 0
-	}
-	return spec, p.Status.InForceGeneration
 }
 
 // Workload is what policies select by.
@@ -217,40 +205,34 @@ func Sort(policies []v1alpha1.DefensePolicy, operator string) {
 	})
 }
 
-// Select says which checks count for a workload, of policies that are sorted. None
-// takes away from another.
-func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) (s Selection) {
-	return choose(policies, operator, w, func(p *v1alpha1.DefensePolicy, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
-		return inForce(p, operator, concerns)
-	})
-}
-
 // AtAdmission says which checks at the stage Admission count for a workload. Who asks
 // waits, so that only what was accepted counts: a policy that nobody has judged yet
 // counts as it was before.
 func AtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload) []Check {
-	return choose(policies, operator, w, accepted).At(v1alpha1.StageAdmission)
+	return choose(policies, operator, w, true).At(v1alpha1.StageAdmission)
 }
 
 // HoldAtAdmission says whether the rollout of a release of a workload waits, and for how
 // long at most. It goes by what was accepted, as AtAdmission does.
 func HoldAtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload) (until v1alpha1.HoldUntil, atMost time.Duration) {
-	s := choose(policies, operator, w, accepted)
+	s := choose(policies, operator, w, true)
 	return s.Hold, s.HoldAtMost
 }
 
-// choose is Select by what is in force of a policy, if that is of concern.
-func choose(
-	policies []v1alpha1.DefensePolicy, operator string, w Workload,
-	inForce func(*v1alpha1.DefensePolicy, func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64),
-) (s Selection) {
+// Select says which checks count for a workload, of policies that are sorted. None
+// takes away from another.
+func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) Selection {
+	return choose(policies, operator, w, false)
+}
+
+func choose(policies []v1alpha1.DefensePolicy, operator string, w Workload, waits bool) (s Selection) {
 	count := 0
 	for i := range policies {
 		p := &policies[i]
 		if !w.Began.IsZero() && p.CreationTimestamp.After(w.Began) {
 			continue
 		}
-		spec, generation := inForce(p, func(spec *v1alpha1.DefensePolicySpec) bool { return selects(p, spec, operator, w) })
+		spec, generation := inForce(p, operator, w, waits)
 		if spec == nil {
 			continue
 		}
@@ -290,7 +272,7 @@ func Find(policies []v1alpha1.DefensePolicy, operator string, w Workload, name s
 		if !strings.HasPrefix(name, p.Namespace+"/"+p.Name+"/") {
 			continue
 		}
-		spec, generation := inForce(p, operator, func(spec *v1alpha1.DefensePolicySpec) bool { return selects(p, spec, operator, w) })
+		spec, generation := inForce(p, operator, w, false)
 		if spec == nil {
 			continue
 		}
