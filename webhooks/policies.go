@@ -229,7 +229,7 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 	release = func() {} // the evaluation gives the slot back
 	failures, err := e.watch.Evaluate(ctx, c.Rules(operator), program, in, evaluated)
 	if len(failures) > 0 {
-		result.False = &defense.FalseRule{Rule: failures[0].Rule, Message: failures[0].Message}
+		result.False = failures[0].Message
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -59,7 +59,7 @@ func TestIsChecked(t *testing.T) {
 // TestAdmissionChecks: what a request comes to by what its checks came to.
 func TestAdmissionChecks(t *testing.T) {
 	failed := func(name, message string) AdmissionCheck {
-		return AdmissionCheck{Name: name, Mode: v1alpha1.ModeEnforce, False: &FalseRule{Message: message}}
+		return AdmissionCheck{Name: name, Mode: v1alpha1.ModeEnforce, False: message}
 	}
 	observed := failed("shop/p/b", "no limits")
 	observed.Mode = v1alpha1.ModeObserve
@@ -106,7 +106,7 @@ func TestAdmissionChecksAreBrief(t *testing.T) {
 	checks := AdmissionChecks{Kind: "deployment", Name: "sleep"}
 	for i := range 32 {
 		c := AdmissionCheck{Name: fmt.Sprintf("%s/%s/%03d", strings.Repeat("n", 63), strings.Repeat("p", 63), i), Mode: v1alpha1.ModeEnforce,
-			False: &FalseRule{Message: strings.Repeat("ä", 1024)}, Suggestion: strings.Repeat("b", 1024)}
+			False: strings.Repeat("ä", 1024), Suggestion: strings.Repeat("b", 1024)}
 		checks.Checks = append(checks.Checks, c)
 	}
 	got := checks.Decide()

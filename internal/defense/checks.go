@@ -57,7 +57,7 @@ func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.T
 	if len(c.Message) > maxCheckMessage {
 		c.Message = cutAtRune(c.Message, maxCheckMessage-len("...")) + "..."
 	}
-	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), maxFailedPods)]
+	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), MaxFailedPods)]
 	known := FindCheck(*checks, c.Name)
 	if CheckIsOver(&c) && c.Phase != v1alpha1.CheckWatching && c.CompletionTime == nil {
 		c.CompletionTime = timeOf(now)
@@ -72,11 +72,11 @@ func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.T
 	*checks = append(*checks, c)
 }
 
-const (
-	// maxCheckMessage and maxFailedPods are the limits of the API.
-	maxCheckMessage = 1024
-	maxFailedPods   = 20
-)
+// maxCheckMessage is the limit of the API for the message of a check, in bytes.
+const maxCheckMessage = 1024
+
+// MaxFailedPods is the limit of the API for the pods that a check names.
+const MaxFailedPods = 20
 
 // timeOf is a time as the API keeps it.
 func timeOf(t time.Time) *metav1.Time {
@@ -85,6 +85,13 @@ func timeOf(t time.Time) *metav1.Time {
 	}
 	kept := metav1.NewTime(t.Truncate(time.Second))
 	return &kept
+}
+
+func timeOrZero(t *metav1.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
 }
 
 // checksOver says that all checks of these names are over.
