@@ -241,7 +241,8 @@ func TestRules(t *testing.T) {
 				}
 			}
 		}, phase: v1alpha1.CheckRunning, message: "the pods of the batch are too large: at most 32 MiB"},
-		"one that is removed": {rule: "false", before: func(r *ruled) { r.s.Policies = nil }, phase: v1alpha1.CheckCanceled},
+		"one that is removed":                       {rule: "false", before: func(r *ruled) { r.s.Policies = nil }, phase: v1alpha1.CheckCanceled},
+		"of a type that this version does not know": {rule: "false", before: func(r *ruled) { r.check().Type = "prometheus" }, phase: v1alpha1.CheckCanceled},
 		"one of another workload by now": {rule: "false", before: func(r *ruled) {
 			r.s.Policies[0].Spec.WorkloadSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "api"}}
 		}, phase: v1alpha1.CheckCanceled},

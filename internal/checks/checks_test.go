@@ -17,11 +17,13 @@ limitations under the License.
 package checks
 
 import (
+	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
 var testNow = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -40,4 +42,16 @@ func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 		Status:     v1alpha1.ChangePodStatus{Status: v1alpha1.ChangePodExecuteDone},
 	}
 	return change, batch
+}
+
+// TestPodHealthOfRelease: a check of pods that was written into the status of a release by hand
+// is left alone.
+func TestPodHealthOfRelease(t *testing.T) {
+	r := newRuled(t, "true", func(c *v1alpha1.PolicyCheck) { c.Cel, c.PodHealth = nil, &v1alpha1.PodHealthCheck{} })
+	r.s.Release.Status.Checks = r.s.Batch.Status.Checks
+	r.s.Release.Status.Checks[0].Type = policy.TypePodHealth
+	r.s.Batch = nil
+	if step, err := r.checks.Next(t.Context(), r.s); err != nil || step.Write != nil || step.After != 0 {
+		t.Errorf("%+v, error %v", step, err)
+	}
 }
