@@ -34,10 +34,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
-	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -50,7 +50,7 @@ type ChangePodReconciler struct {
 	workers int
 }
 
-func newChangePodReconciler(c *cluster.Cluster, workers int, providers ...verify.Provider) *ChangePodReconciler {
+func newChangePodReconciler(c *cluster.Cluster, workers int, providers ...checks.Provider) *ChangePodReconciler {
 	r := &ChangePodReconciler{Cluster: c, workers: workers}
 	r.checks = &checker{Cluster: c, providers: providers, emit: r.emit}
 	return r
@@ -100,7 +100,7 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 }
 
 // load reads all a decision needs.
-func (r *ChangePodReconciler) load(ctx context.Context, batch *v1alpha1.ChangePod) (s verify.Subject, err error) {
+func (r *ChangePodReconciler) load(ctx context.Context, batch *v1alpha1.ChangePod) (s checks.Subject, err error) {
 	ref := metav1.GetControllerOf(batch)
 	if ref == nil {
 		return s, nil
@@ -122,7 +122,7 @@ func (r *ChangePodReconciler) load(ctx context.Context, batch *v1alpha1.ChangePo
 }
 
 // loadPolicies reads the policies of a batch whose checks go on, or may begin.
-func (r *ChangePodReconciler) loadPolicies(ctx context.Context, s *verify.Subject) (err error) {
+func (r *ChangePodReconciler) loadPolicies(ctx context.Context, s *checks.Subject) (err error) {
 	open := s.Batch.Status.Status != v1alpha1.ChangePodExecuteDone
 	if !open && !r.goesOn(s.Batch) {
 		return nil
@@ -131,13 +131,13 @@ func (r *ChangePodReconciler) loadPolicies(ctx context.Context, s *verify.Subjec
 		return err
 	}
 	if open {
-		s.Begin, err = verify.Begin(ctx, r.View, s)
+		s.Begin, err = checks.Begin(ctx, r.View, s)
 	}
 	return err
 }
 
 // emit logs and reports what became of a batch, after it was written.
-func (r *ChangePodReconciler) emit(ctx context.Context, was, is verify.Subject, events []defense.Event) {
+func (r *ChangePodReconciler) emit(ctx context.Context, was, is checks.Subject, events []defense.Event) {
 	before, after := was.Batch, is.Batch
 	if before.Status.Status != after.Status.Status {
 		log.FromContext(ctx).Info("batch changed state", "from", before.Status.Status, "to", after.Status.Status,

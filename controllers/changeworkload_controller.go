@@ -40,6 +40,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
@@ -224,7 +225,7 @@ func (r *ChangeWorkloadReconciler) load(
 		return in, false, err
 	}
 	if defense.MayBeginChecks(change) {
-		if in.Begin, err = verify.BeginRelease(ctx, r.View, in.Workload, change); err != nil {
+		if in.Begin, err = checks.BeginRelease(ctx, r.View, in.Workload, change); err != nil {
 			return in, false, err
 		}
 	}

@@ -28,17 +28,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
 // checker moves the checks of batches and releases on, for any verifier.
 type checker struct {
 	*cluster.Cluster
-	providers []verify.Provider
+	providers []checks.Provider
 	// emit reports what was written.
-	emit func(ctx context.Context, before, after verify.Subject, events []defense.Event)
+	emit func(ctx context.Context, before, after checks.Subject, events []defense.Event)
 }
 
 // forget drops what the verifiers remember of a subject.
@@ -49,7 +49,7 @@ func (c *checker) forget(key types.NamespacedName) {
 }
 
 // run asks every verifier, and writes what comes of it, until all of them wait.
-func (c *checker) run(ctx context.Context, s verify.Subject) (ctrl.Result, error) {
+func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error) {
 	for {
 		wait, wrote := time.Duration(0), false
 		for _, p := range c.providers {
@@ -80,7 +80,7 @@ func (c *checker) run(ctx context.Context, s verify.Subject) (ctrl.Result, error
 
 // write writes what one step came to. What cannot be undone is written into the
 // subject as it is by now, whatever has changed.
-func (c *checker) write(ctx context.Context, s *verify.Subject, step verify.Step) error {
+func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step) error {
 	if !step.Lasting {
 		return c.writeOnce(ctx, s, step)
 	}
@@ -113,7 +113,7 @@ func (c *checker) write(ctx context.Context, s *verify.Subject, step verify.Step
 
 // writeOnce writes into the subject as it was read, and fails where it has
 // changed.
-func (c *checker) writeOnce(ctx context.Context, s *verify.Subject, step verify.Step) error {
+func (c *checker) writeOnce(ctx context.Context, s *checks.Subject, step checks.Step) error {
 	decision := step.Write(*s)
 	before, after := *s, *s
 	switch {
@@ -141,7 +141,7 @@ func (c *checker) writeOnce(ctx context.Context, s *verify.Subject, step verify.
 }
 
 // reload reads the object whose status is written from the API server.
-func (c *checker) reload(ctx context.Context, s *verify.Subject) error {
+func (c *checker) reload(ctx context.Context, s *checks.Subject) error {
 	key := s.Key()
 	if s.Batch != nil {
 		batch := &v1alpha1.ChangePod{}
@@ -160,7 +160,7 @@ func (c *checker) reload(ctx context.Context, s *verify.Subject) error {
 }
 
 // gone says that a subject is not there any more: nothing is written about it.
-func gone(s *verify.Subject) error {
+func gone(s *checks.Subject) error {
 	object := client.Object(s.Release)
 	resource := "changeworkloads"
 	if s.Batch != nil {

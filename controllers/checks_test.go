@@ -35,6 +35,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/verify"
@@ -57,10 +58,10 @@ func (*looker) Name() string { return "looker" }
 
 func (l *looker) Forget(key types.NamespacedName) { l.forgot = append(l.forgot, key) }
 
-func (l *looker) Next(_ context.Context, s verify.Subject) (verify.Step, error) {
+func (l *looker) Next(_ context.Context, s checks.Subject) (checks.Step, error) {
 	known := defense.FindCheck(s.Batch.Status.Checks, "looker")
 	if known != nil && defense.CheckIsOver(known) {
-		return verify.Step{}, nil
+		return checks.Step{}, nil
 	}
 	next := v1alpha1.CheckStatus{Name: "looker", Phase: v1alpha1.CheckRunning}
 	if known != nil {
@@ -69,10 +70,10 @@ func (l *looker) Next(_ context.Context, s verify.Subject) (verify.Step, error) 
 	if next.Message += "look "; len(next.Message) > l.looks*len("look ") {
 		next.Phase, next.Message, next.FailedPods = l.says, "that is what it saw", l.pods
 	}
-	return verify.Step{Lasting: l.lasting, Written: func() { l.written++ }, Write: func(s verify.Subject) verify.Decision {
+	return checks.Step{Lasting: l.lasting, Written: func() { l.written++ }, Write: func(s checks.Subject) checks.Decision {
 		status := s.Batch.Status.DeepCopy()
 		defense.SetCheck(&status.Checks, next, time.Unix(1, 0))
-		return verify.Decision{Batch: status}
+		return checks.Decision{Batch: status}
 	}}, nil
 }
 
@@ -222,15 +223,15 @@ type watcher struct {
 	after time.Duration
 }
 
-func (w *watcher) Next(context.Context, verify.Subject) (verify.Step, error) {
-	return verify.Step{After: w.after}, nil
+func (w *watcher) Next(context.Context, checks.Subject) (checks.Step, error) {
+	return checks.Step{After: w.after}, nil
 }
 
 // TestForget: what is remembered of a batch that is done is kept while a check in the
 // background goes on.
 func TestForget(t *testing.T) {
 	w := &watcher{after: time.Minute}
-	c := &checker{providers: []verify.Provider{w}}
+	c := &checker{providers: []checks.Provider{w}}
 	done := wrappers.MakeChangePod("ns", "batch").Obj()
 	done.Status.Status = v1alpha1.ChangePodExecuteDone
 	for _, test := range []struct {
@@ -238,7 +239,7 @@ func TestForget(t *testing.T) {
 		forgot int
 	}{{time.Minute, 0}, {0, 1}} {
 		w.after = test.after
-		result, err := c.run(t.Context(), verify.Subject{Batch: done})
+		result, err := c.run(t.Context(), checks.Subject{Batch: done})
 		if err != nil || result.RequeueAfter != test.after || len(w.forgot) != test.forgot {
 			t.Errorf("again after %s: %v, %v, forgotten: %v", test.after, result, err, w.forgot)
 		}

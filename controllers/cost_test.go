@@ -51,9 +51,9 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/policy"
-	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -296,7 +296,7 @@ func settle(tb testing.TB, r *ChangePodReconciler, clock *clocktesting.FakeClock
 }
 
 func newHealthReconciler(c *cluster.Cluster) *ChangePodReconciler {
-	return newChangePodReconciler(c, 1, verify.NewPodHealth(c))
+	return newChangePodReconciler(c, 1, checks.New(c, nil))
 }
 
 // used is the time of processors that this process took.

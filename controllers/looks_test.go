@@ -34,8 +34,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -155,7 +155,7 @@ func TestLooksListNoPods(t *testing.T) {
 				t.Errorf("%d pods are listed for a pod, %v, of %v", counts.pods, err, pod)
 			}
 			counts.pods = 0
-			s, err := newChangePodReconciler(c, 1, verify.NewPodHealth(c)).load(t.Context(), m.batches[0])
+			s, err := newChangePodReconciler(c, 1, checks.New(c, nil)).load(t.Context(), m.batches[0])
 			if err != nil || !s.Defended || counts.pods != 0 {
 				t.Errorf("%d pods are listed for a batch, %v, of %+v", counts.pods, err, s)
 			}
@@ -178,7 +178,7 @@ func BenchmarkLooks(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("at a batch of %d", pods), func(b *testing.B) {
-			r := newChangePodReconciler(c, 1, verify.NewPodHealth(c))
+			r := newChangePodReconciler(c, 1, checks.New(c, nil))
 			for i := 0; b.Loop(); i++ {
 				if _, err := r.load(b.Context(), m.batches[i%len(m.batches)]); err != nil {
 					b.Fatal(err)

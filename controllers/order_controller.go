@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
@@ -53,7 +54,7 @@ type OrderReconciler struct {
 	checks *checker
 }
 
-func newOrderReconciler(c *cluster.Cluster, providers ...verify.Provider) *OrderReconciler {
+func newOrderReconciler(c *cluster.Cluster, providers ...checks.Provider) *OrderReconciler {
 	r := &OrderReconciler{Cluster: c}
 	r.checks = &checker{Cluster: c, providers: providers, emit: r.emit}
 	return r
@@ -99,7 +100,7 @@ func (r *OrderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 }
 
 // load reads all a decision needs.
-func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkload) (s verify.Subject, err error) {
+func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkload) (s checks.Subject, err error) {
 	s.Release = change
 	if s.Defended, err = r.Defended(ctx, change); err != nil {
 		return s, err
@@ -119,7 +120,7 @@ func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkl
 }
 
 // emit reports what became of an order, after it was written.
-func (r *OrderReconciler) emit(ctx context.Context, before, after verify.Subject, events []defense.Event) {
+func (r *OrderReconciler) emit(ctx context.Context, before, after checks.Subject, events []defense.Event) {
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
 		log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)

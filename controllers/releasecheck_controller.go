@@ -31,9 +31,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
 // ReleaseCheckReconciler carries the checks of policies of releases as a whole on. Which
@@ -47,7 +47,7 @@ type ReleaseCheckReconciler struct {
 // behindCache is when to look again where the workload is not what the release is of.
 const behindCache = 5 * time.Second
 
-func newReleaseCheckReconciler(c *cluster.Cluster, providers ...verify.Provider) *ReleaseCheckReconciler {
+func newReleaseCheckReconciler(c *cluster.Cluster, providers ...checks.Provider) *ReleaseCheckReconciler {
 	r := &ReleaseCheckReconciler{Cluster: c}
 	r.checks = &checker{Cluster: c, providers: providers, emit: r.emit}
 	return r
@@ -89,7 +89,7 @@ func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request
 		r.checks.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	subject := verify.Subject{Release: &change}
+	subject := checks.Subject{Release: &change}
 	var err error
 	if subject.Workload, err = r.DefendedOwner(ctx, &change); err != nil || subject.Workload == nil {
 		return ctrl.Result{}, err
@@ -116,7 +116,7 @@ func (r *ReleaseCheckReconciler) goesOn(change *v1alpha1.ChangeWorkload) bool {
 }
 
 // emit reports what became of a check, after it was written.
-func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after verify.Subject, events []defense.Event) {
+func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after checks.Subject, events []defense.Event) {
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
 		r.Event(after.Workload, after.Release, e, "Verify")

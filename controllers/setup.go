@@ -25,6 +25,7 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/verify"
@@ -78,17 +79,17 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	if o.Server != nil {
 		batchWorkers = verify.Workers
 	}
-	// One of each, whose bounds are for all.
-	cel, probe := verify.NewCel(c), verify.NewProbe(c, verify.NewGuard(o.APIServer, o.DenyCIDRs...))
-	if err := mgr.Add(probe); err != nil {
+	// Its bounds are for batches and releases together.
+	policies := checks.New(c, checks.NewGuard(o.APIServer, o.DenyCIDRs...))
+	if err := mgr.Add(policies); err != nil {
 		return fmt.Errorf("add the calls of probes: %w", err)
 	}
 	setups := map[string]func(ctrl.Manager) error{
 		"workload":       newWorkloadReconciler(c, clusterUID != "").SetupWithManager,
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
-		"changepod":      newChangePodReconciler(c, batchWorkers, server, verify.NewPodHealth(c), cel, probe).SetupWithManager,
-		"releasecheck":   newReleaseCheckReconciler(c, cel, probe).SetupWithManager,
+		"changepod":      newChangePodReconciler(c, batchWorkers, server, policies).SetupWithManager,
+		"releasecheck":   newReleaseCheckReconciler(c, policies).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
 		"eviction":       newEvictionReconciler(c).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c, started: c.Clock.Now()}).SetupWithManager,

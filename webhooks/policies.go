@@ -33,7 +33,6 @@ import (
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/network"
 	policies "github.com/traas-stack/altershield-operator/internal/policy"
@@ -202,11 +201,11 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 			result = resultOf(c, "it failed, see the log of the operator")
 		}
 	}()
-	turns, operators := e.tenants, c.IsOf(operator)
+	bound, operators := e.tenants, c.IsOf(operator)
 	if operators {
-		turns = e.operators
+		bound = e.operators
 	}
-	release, err := turns.Acquire(ctx, namespace)
+	release, err := bound.Acquire(ctx, slots.Work{Namespace: namespace})
 	if err != nil {
 		result.Problem = "too many checks are made at once"
 		return result
@@ -214,7 +213,7 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 	defer func() { release() }()
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	program, problem, err := rules.AtAdmission(ctx, c.Cel, operators)
+	program, problem, err := rules.Compile(ctx, c.Cel, rules.OfRequest, operators)
 	switch {
 	case err != nil:
 		result.Problem = "the compiler of rules has too much to do"
@@ -227,7 +226,7 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 	release = func() {} // the evaluation gives the slot back
 	failures, err := e.watch.Evaluate(ctx, c.Rules(operator), program, in, evaluated)
 	if len(failures) > 0 {
-		result.False = &defense.FalseRule{Rule: failures[0].Rule, Message: failures[0].Message}
+		result.False = failures[0].Message
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -42,6 +42,7 @@ import (
 	policies "github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/slots"
 )
 
 const operatorsNamespace = "altershieldoperator-system"
@@ -307,7 +308,7 @@ func TestPolicyOfOthersUnderAttack(t *testing.T) {
 	e := newEvaluator(&o)
 	var give []func()
 	for i := range maxTenants - 1 {
-		release, err := e.tenants.Acquire(t.Context(), fmt.Sprint("attacker-", i))
+		release, err := e.tenants.Acquire(t.Context(), slots.Work{Namespace: fmt.Sprint("attacker-", i)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +318,7 @@ func TestPolicyOfOthersUnderAttack(t *testing.T) {
 	if got := review(t, newPolicy(o, deployments, e), makeRequest(released(""), changed)); got.Allowed {
 		t.Error("its own slot is free, and the check was not made")
 	}
-	release, err := e.tenants.Acquire(t.Context(), "default")
+	release, err := e.tenants.Acquire(t.Context(), slots.Work{Namespace: "default"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/traas-stack/altershield-operator/internal/verify"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 )
 
 // PodAddresses are the addresses of this machine that the operator calls when a pod
@@ -44,7 +44,7 @@ func PodAddresses(ctx context.Context) ([]netip.Addr, error) {
 
 // called are those of some addresses that the operator calls pods at.
 func called(ctx context.Context, addresses []netip.Addr) []netip.Addr {
-	guard := verify.NewGuard("")
+	guard := checks.NewGuard("")
 	addresses = slices.DeleteFunc(slices.Clone(addresses), func(ip netip.Addr) bool {
 		network := "tcp6"
 		if ip.Is4() {

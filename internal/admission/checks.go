@@ -50,8 +50,8 @@ type Check struct {
 	Name       string
 	Mode       v1alpha1.PolicyMode
 	Suggestion string
-	// False is the first rule that is false; nil when none is.
-	False *defense.FalseRule
+	// False is the message of the first rule that is false; empty when none is.
+	False string
 	// Problem says why not all rules could be evaluated; empty when they could.
 	Problem string
 }
@@ -59,7 +59,7 @@ type Check struct {
 // Phase is what the check came to in one word.
 func (c *Check) Phase() v1alpha1.CheckPhase {
 	switch {
-	case c.False != nil:
+	case c.False != "":
 		return v1alpha1.CheckFailed
 	case c.Problem != "":
 		return v1alpha1.CheckError
@@ -70,10 +70,10 @@ func (c *Check) Phase() v1alpha1.CheckPhase {
 
 // describe says what it came to, and its suggestion where it failed.
 func (c *Check) describe() string {
-	if c.False == nil {
+	if c.False == "" {
 		return c.Problem
 	}
-	return strings.Join(defense.NonEmpty(c.False.Message, c.Suggestion), "; ")
+	return strings.Join(defense.NonEmpty(c.False, c.Suggestion), "; ")
 }
 
 // Checks are those of one request.
@@ -117,9 +117,9 @@ func (a Checks) Decide() (answer Answer) {
 	for i := range a.Checks {
 		c := &a.Checks[i]
 		switch {
-		case c.False != nil && c.Mode != v1alpha1.ModeObserve:
+		case c.False != "" && c.Mode != v1alpha1.ModeObserve:
 			refuse = append(refuse, c)
-		case c.False != nil:
+		case c.False != "":
 			warn("%s %s would be refused, in enforce mode, by the check %s: %s", c)
 		case c.Problem != "":
 			warn("%s %s passed the check %s unseen, which could not be made: %s", c)

@@ -22,7 +22,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // TestIsChecked: only what releases is checked, and neither what the operator writes nor
@@ -60,7 +59,7 @@ func TestIsChecked(t *testing.T) {
 // TestAdmissionChecks: what a request comes to by what its checks came to.
 func TestAdmissionChecks(t *testing.T) {
 	failed := func(name, message string) Check {
-		return Check{Name: name, Mode: v1alpha1.ModeEnforce, False: &defense.FalseRule{Message: message}}
+		return Check{Name: name, Mode: v1alpha1.ModeEnforce, False: message}
 	}
 	observed := failed("shop/p/b", "no limits")
 	observed.Mode = v1alpha1.ModeObserve
@@ -107,7 +106,7 @@ func TestAdmissionChecksAreBrief(t *testing.T) {
 	checks := Checks{Kind: "deployment", Name: "sleep"}
 	for i := range 32 {
 		c := Check{Name: fmt.Sprintf("%s/%s/%03d", strings.Repeat("n", 63), strings.Repeat("p", 63), i), Mode: v1alpha1.ModeEnforce,
-			False: &defense.FalseRule{Message: strings.Repeat("ä", 1024)}, Suggestion: strings.Repeat("b", 1024)}
+			False: strings.Repeat("ä", 1024), Suggestion: strings.Repeat("b", 1024)}
 		checks.Checks = append(checks.Checks, c)
 	}
 	got := checks.Decide()

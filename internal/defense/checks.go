@@ -52,7 +52,7 @@ func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.T
 	if len(c.Message) > maxCheckMessage {
 		c.Message = CutAtRune(c.Message, maxCheckMessage-len("...")) + "..."
 	}
-	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), maxFailedPods)]
+	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), MaxFailedPods)]
 	known := FindCheck(*checks, c.Name)
 	if CheckIsOver(&c) && c.Phase != v1alpha1.CheckWatching && c.CompletionTime == nil {
 		c.CompletionTime = timeOf(now)
@@ -67,11 +67,11 @@ func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.T
 	*checks = append(*checks, c)
 }
 
-const (
-	// maxCheckMessage and maxFailedPods are the limits of the API.
-	maxCheckMessage = 1024
-	maxFailedPods   = 20
-)
+// maxCheckMessage is the limit of the API for the message of a check, in bytes.
+const maxCheckMessage = 1024
+
+// MaxFailedPods is the limit of the API for the pods that a check names.
+const MaxFailedPods = 20
 
 // checksOver says that all checks of these names are over.
 func checksOver(checks []v1alpha1.CheckStatus, names []string) bool {

@@ -271,7 +271,7 @@ func (in *EvictionInput) waitsForFirst(stuck []*Place) string {
 
 // available says that a pod has been Ready for as long as the workload wants.
 func (in *EvictionInput) available(p *Place) bool {
-	return p.Ready && p.live() && !p.bounded(p.ReadySince, in.Now).Add(in.Workload.MinReady).After(in.Now)
+	return p.Ready && p.live() && !p.Bounded(p.ReadySince, in.Now).Add(in.Workload.MinReady).After(in.Now)
 }
 
 // tooYoung is how long until a pod may be evicted: the first that is stuck, where the
@@ -294,7 +294,7 @@ func (p *Place) stuckSince(now time.Time) time.Time {
 	if p.UnreadySince.IsZero() {
 		return p.Created
 	}
-	return p.bounded(p.UnreadySince, now)
+	return p.Bounded(p.UnreadySince, now)
 }
 
 // describeStuck says of a pod what is stuck.

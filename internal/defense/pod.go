@@ -29,15 +29,15 @@ import (
 // start.
 const restartSettle = time.Minute
 
-// clockTolerance is how far the clocks of a cluster may be apart before that
+// ClockTolerance is how far the clocks of a cluster may be apart before that
 // counts.
-const clockTolerance = 5 * time.Second
+const ClockTolerance = 5 * time.Second
 
 // believable is a time that a kubelet said of a pod, where it lies between the
 // creation of the pod and now; else the creation, which the API server said.
 func believable(t, created, now time.Time) time.Time {
 	switch {
-	case t.Before(created) || t.After(now.Add(clockTolerance)):
+	case t.Before(created) || t.After(now.Add(ClockTolerance)):
 		return created
 	case t.After(now):
 		return now
@@ -107,6 +107,9 @@ type Pod struct {
 // live says whether the pod counts among the pods its workload runs.
 func (p *Pod) live() bool { return !p.Terminating && !p.Ended }
 
+// Excused says that what is wrong with a pod is nobody's failure: it goes, or its node does.
+func (p *Pod) Excused() bool { return !p.live() || p.Disrupted || p.Lost }
+
 // Finish is how long a pod has to have been well before its release is finished.
 type Finish struct {
 	// MinReady is how long it has to have been Ready.
@@ -131,27 +134,27 @@ func (p *Pod) Finished(f Finish, now time.Time) (finished bool, wait time.Durati
 
 // finishedAt is when a pod that is Ready, and stays so, is finished.
 func (p *Pod) finishedAt(f Finish, now time.Time) time.Time {
-	at := p.bounded(p.ReadySince, now).Add(f.MinReady)
+	at := p.Bounded(p.ReadySince, now).Add(f.MinReady)
 	if p.Unprobed && f.Settle > 0 {
 		started := p.StartedAt
 		if started.IsZero() {
 			started = p.ReadySince
 		}
-		at = latest(at, p.bounded(started, now).Add(f.Settle))
+		at = latest(at, p.Bounded(started, now).Add(f.Settle))
 	}
 	if !p.RestartedAt.IsZero() {
-		at = latest(at, p.bounded(p.RestartedAt, now).Add(restartSettle))
+		at = latest(at, p.Bounded(p.RestartedAt, now).Add(restartSettle))
 	}
 	return at
 }
 
 // steady says that a pod is Ready and was not restarted just now.
 func (p *Pod) steady(now time.Time) bool {
-	return p.Ready && p.live() && (p.RestartedAt.IsZero() || now.Sub(p.bounded(p.RestartedAt, now)) >= restartSettle)
+	return p.Ready && p.live() && (p.RestartedAt.IsZero() || now.Sub(p.Bounded(p.RestartedAt, now)) >= restartSettle)
 }
 
-// bounded is a time that a kubelet said, where it can be true.
-func (p *Pod) bounded(t, now time.Time) time.Time { return believable(t, p.Created, now) }
+// Bounded is a time that a kubelet said, where it can be true.
+func (p *Pod) Bounded(t, now time.Time) time.Time { return believable(t, p.Created, now) }
 
 // Info names the pod as it is reported.
 func (p *Pod) Info(app string) v1alpha1.PodInfo {

@@ -368,9 +368,9 @@ func (d *release) heldPods() (pods []HeldPod, again time.Duration) {
 			}
 			if d.Workload.Pace.ByPartition {
 				// There the age of a pod says nothing but to which wave it belongs.
-				h.ReadySince = p.bounded(p.ReadySince, d.Now)
+				h.ReadySince = p.Bounded(p.ReadySince, d.Now)
 			}
-			h.Flapped = ok && h.ReadySince.After(time.Unix(made, 0).Add(clockTolerance))
+			h.Flapped = ok && h.ReadySince.After(time.Unix(made, 0).Add(ClockTolerance))
 		}
 		pods = append(pods, h)
 	}

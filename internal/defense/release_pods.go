@@ -228,7 +228,7 @@ func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 		}
 		waits = true
 		if p.Ready {
-			left = max(left, p.bounded(p.RestartedAt, d.Now).Add(restartSettle).Sub(d.Now))
+			left = max(left, p.Bounded(p.RestartedAt, d.Now).Add(restartSettle).Sub(d.Now))
 		}
 	}
 	return waits, left
@@ -239,7 +239,7 @@ func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 // count: it says so itself. What one replica has found another one, whose clock is
 // a little behind, does not take back.
 func (d *release) waitsInVain(made bool) bool {
-	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-clockTolerance))
+	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-ClockTolerance))
 	if made || !d.preOver() || d.Workload.waitsForUser() || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
 		return false
 	}

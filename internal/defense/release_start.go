@@ -227,7 +227,7 @@ func (d *release) untilQuiet(p *Pod) time.Duration {
 	if !p.live() || p.RestartedAt.IsZero() || !d.unavailable() {
 		return 0
 	}
-	return p.bounded(p.RestartedAt, d.Now).Add(max(restartSettle, d.Settings.RollbackAfter)).Sub(d.Now)
+	return p.Bounded(p.RestartedAt, d.Now).Add(max(restartSettle, d.Settings.RollbackAfter)).Sub(d.Now)
 }
 
 func (d *release) unavailable() bool {
@@ -261,7 +261,7 @@ func (d *release) prove() (wait time.Duration) {
 	for i := range d.Pods {
 		p := &d.Pods[i]
 		fails := p.Stuck.isStuck(d.Now) && !p.Stuck.slow(d.Now, d.Settings.RollbackAfter)
-		if p.live() && (fails || !p.bounded(p.RestartedAt, d.Now).Before(since) && !p.RestartedAt.IsZero()) {
+		if p.live() && (fails || !p.Bounded(p.RestartedAt, d.Now).Before(since) && !p.RestartedAt.IsZero()) {
 			bad++
 			first = p
 		}

@@ -188,7 +188,7 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 			limit, slow = 0, true
 		}
 		since := p.Stuck.since(s.now, limit, s.failingSince())
-		if first := p.Stuck.firstCrash(s.now); p.Stuck.restarts >= crashes && p.Stuck.lastRun < s.settings.RollbackProven && first.Before(since) {
+		if first := p.Stuck.firstCrash(s.now); p.Stuck.restarts >= Crashes && p.Stuck.lastRun < s.settings.RollbackProven && first.Before(since) {
 			since = first
 		}
 		add(stuckPod{pod: p, cause: p.Stuck, ofNode: ofNode, since: s.inAttempt(since)}, limit, slow)
@@ -259,7 +259,7 @@ func (s *start) finish() Finish { return FinishOf(s.workload, s.settings) }
 func (s *start) progress() (left time.Duration) {
 	for i := range s.pods {
 		p := &s.pods[i]
-		if p.Stuck != nil && p.Stuck.restarts >= crashes {
+		if p.Stuck != nil && p.Stuck.restarts >= Crashes {
 			continue
 		}
 		if finished, _ := p.Finished(s.finish(), s.now); finished {

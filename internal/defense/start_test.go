@@ -304,7 +304,7 @@ func TestJudgeStart(t *testing.T) {
 		}), "running " + versionA, 0},
 		"came up after its second restart": {beginning(5, 5, onNodes, func(s *start) {
 			s.pods[0].ReadySince = ago(100 * time.Second)
-			s.pods[0].Stuck = &Stuck{ready: true, restarts: crashes, lastRun: time.Hour, created: ago(2 * time.Hour), begun: ago(2 * time.Hour), from: ago(100 * time.Second), upSince: ago(100 * time.Second)}
+			s.pods[0].Stuck = &Stuck{ready: true, restarts: Crashes, lastRun: time.Hour, created: ago(2 * time.Hour), begun: ago(2 * time.Hour), from: ago(100 * time.Second), upSince: ago(100 * time.Second)}
 		}), "running " + versionA, 0},
 
 		"its node is lost, where it was well": {beginning(0, 1, slowFor(time.Hour, "NotReady"), func(s *start) { s.pods[0].Lost = true }), "slow", 0},

@@ -54,8 +54,6 @@ const (
 	// each time.
 	firstBackOff = 10 * time.Second
 	maxBackOff   = 5 * time.Minute
-	// crashes make a loop.
-	crashes = 2
 )
 
 // Fails says that a pod is stuck because of something that waiting does not help.
@@ -64,7 +62,7 @@ func (h *Stuck) Fails() bool { return h != nil && !h.Slow && !h.ready }
 // isStuck says whether a pod is stuck now. One that is Ready is, while a container
 // of it crashes again and again: that is Ready for a moment at each start.
 func (h *Stuck) isStuck(now time.Time) bool {
-	return h != nil && (!h.ready || h.restarts >= crashes && now.Sub(believable(h.upSince, h.created, now)) < restartSettle)
+	return h != nil && (!h.ready || h.restarts >= Crashes && now.Sub(believable(h.upSince, h.created, now)) < restartSettle)
 }
 
 // slow says that the pod is slow rather than fails, where a pod has so long to
@@ -75,7 +73,7 @@ func (h *Stuck) slow(now time.Time, limit time.Duration) bool {
 	if h.Slow || h.upSince.IsZero() || h.ready {
 		return h.Slow
 	}
-	return h.restarts < crashes || h.lastRun >= limit || now.Sub(believable(h.upSince, h.created, now)) >= limit
+	return h.restarts < Crashes || h.lastRun >= limit || now.Sub(believable(h.upSince, h.created, now)) >= limit
 }
 
 // since is from when on a pod has been stuck, where it has so long to come up. A
@@ -86,10 +84,10 @@ func (h *Stuck) slow(now time.Time, limit time.Duration) bool {
 func (h *Stuck) since(now time.Time, limit time.Duration, known time.Time) time.Time {
 	begun := believable(h.begun, h.created, now)
 	from := latest(begun, believable(h.from, h.created, now))
-	if h.restarts < crashes || h.lastRun >= limit {
+	if h.restarts < Crashes || h.lastRun >= limit {
 		return from
 	}
-	up := now.Sub(begun) - backOff(h.restarts)
+	up := now.Sub(begun) - BackOff(h.restarts)
 	if !h.downSince.IsZero() {
 		up -= now.Sub(believable(h.downSince, h.created, now))
 	}
@@ -98,7 +96,7 @@ func (h *Stuck) since(now time.Time, limit time.Duration, known time.Time) time.
 	}
 	if !known.IsZero() && known.Before(from) {
 		// Of another pod that has failed for longer: this one was up for less than the limit each time.
-		spell := backOff(h.restarts) + time.Duration(h.restarts+1)*limit
+		spell := BackOff(h.restarts) + time.Duration(h.restarts+1)*limit
 		return latest(latest(begun, known), now.Add(-spell))
 	}
 	return from
@@ -108,7 +106,7 @@ func (h *Stuck) since(now time.Time, limit time.Duration, known time.Time) time.
 // before the last one began no later than the pod.
 func (h *Stuck) firstCrash(now time.Time) time.Time {
 	begun := believable(h.begun, h.created, now)
-	up := now.Sub(begun) - backOff(h.restarts) - h.lastRun
+	up := now.Sub(begun) - BackOff(h.restarts) - h.lastRun
 	for _, change := range []time.Time{h.upSince, h.downSince} {
 		if !change.IsZero() {
 			up -= now.Sub(believable(change, h.created, now))
@@ -117,8 +115,11 @@ func (h *Stuck) firstCrash(now time.Time) time.Time {
 	return latest(begun, begun.Add(up))
 }
 
-// backOff is how long a kubelet has waited in all before so many restarts.
-func backOff(restarts int32) time.Duration {
+// Crashes of a container make a loop.
+const Crashes = 2
+
+// BackOff is how long a kubelet has waited in all before so many restarts.
+func BackOff(restarts int32) time.Duration {
 	total, next := time.Duration(0), firstBackOff
 	for range min(restarts, 1000) - 1 {
 		total += next

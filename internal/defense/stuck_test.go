@@ -191,7 +191,7 @@ func TestStuckSlow(t *testing.T) {
 func TestBackOff(t *testing.T) {
 	var got []time.Duration
 	for _, restarts := range []int32{0, 1, 2, 3, 4, 7, 8} {
-		got = append(got, backOff(restarts))
+		got = append(got, BackOff(restarts))
 	}
 	want := []time.Duration{0, 0, 10 * time.Second, 30 * time.Second, 70 * time.Second, 610 * time.Second, 910 * time.Second}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -123,7 +123,7 @@ func (d *release) explainServer() (wait time.Duration) {
 	if waited {
 		// What one replica has said another one, whose clock is a little behind, does
 		// not take back.
-		now = now.Add(clockTolerance)
+		now = now.Add(ClockTolerance)
 	}
 	var longest *awaited
 	for _, a := range d.awaits() {

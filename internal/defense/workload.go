@@ -214,7 +214,7 @@ func (w *Workload) availableSince(pods []Pod, now time.Time) time.Time {
 		case p.live() && p.Lost:
 			lost++
 		case p.live() && p.Ready:
-			if at := p.bounded(p.ReadySince, now).Add(w.MinReady); !at.After(now) {
+			if at := p.Bounded(p.ReadySince, now).Add(w.MinReady); !at.After(now) {
 				since = append(since, at)
 			}
 		}

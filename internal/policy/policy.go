@@ -61,8 +61,8 @@ const typeServer = "altershield"
 
 // Check is one check of a policy.
 type Check struct {
-	// Name is namespace/policy/check, Policy namespace/policy.
-	Name, Policy string
+	// Name is namespace/policy/check.
+	Name string
 	// Generation of the policy that it is of, and UID of that policy.
 	Generation int64
 	UID        types.UID
@@ -84,9 +84,10 @@ type Check struct {
 	Timeout time.Duration
 	// Suggestion for who reads that it failed.
 	Suggestion string
-	// PodHealth is set for that type.
+	// PodHealth is set for that type, with the defaults of the API.
 	PodHealth *v1alpha1.PodHealthCheck
-	// Probe is set for that type.
+	// Probe is set for that type, with the defaults of the API; its Service only where that
+	// is the target.
 	Probe *v1alpha1.ProbeCheck
 	// Cel is set for that type.
 	Cel *v1alpha1.CelCheck
@@ -133,37 +134,25 @@ func selectorsAccepted(p *v1alpha1.DefensePolicy, operator string) (problem stri
 	return ""
 }
 
-// inForce is what counts of a policy, if that is of concern: its spec, or the last one
-// that was accepted. Its expressions are compiled only where it is, and nobody has
-// said yet whether they can be.
-func inForce(p *v1alpha1.DefensePolicy, operator string, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
-	spec, before := &p.Spec, p.Status.InForce
-	if spec.Mode == v1alpha1.ModeDisabled {
+// inForce is what counts of a policy for a workload, if it selects it: its spec, or the last
+// one that was accepted, which alone counts where somebody waits. Expressions are compiled only
+// where the policy is of concern, and nobody has said yet whether they can be.
+func inForce(p *v1alpha1.DefensePolicy, operator string, w Workload, waits bool) (*v1alpha1.DefensePolicySpec, int64) {
+	if p.Spec.Mode == v1alpha1.ModeDisabled {
 		return nil, 0
 	}
-	accepted := !isTooLarge(p) && selectorsAccepted(p, operator) == ""
-	judged := before != nil && p.Status.InForceGeneration == p.Generation
-	if accepted && !judged && (concerns(spec) || before != nil && concerns(before)) {
-		accepted = expressionsAccepted(spec) == ""
+	spec, generation := p.Status.InForce, p.Status.InForceGeneration
+	concerns := func(spec *v1alpha1.DefensePolicySpec) bool { return spec != nil && selects(p, spec, operator, w) }
+	if !waits && !isTooLarge(p) && selectorsAccepted(p, operator) == "" {
+		judged := spec != nil && generation == p.Generation
+		if judged || !concerns(&p.Spec) && !concerns(spec) || expressionsAccepted(&p.Spec) == "" {
+			spec, generation = &p.Spec, p.Generation
+		}
 	}
-	generation := p.Generation
-	if !accepted {
-		spec, generation = before, p.Status.InForceGeneration
-	}
-	if spec == nil || spec.Mode == v1alpha1.ModeDisabled || !concerns(spec) {
+	if !concerns(spec) || spec.Mode == v1alpha1.ModeDisabled {
 		return nil, 0
 	}
 	return spec, generation
-}
-
-// accepted is what was last accepted of a policy, if that is of concern. Nothing is
-// compiled for it.
-func accepted(p *v1alpha1.DefensePolicy, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
-	spec := p.Status.InForce
-	if p.Spec.Mode == v1alpha1.ModeDisabled || spec == nil || spec.Mode == v1alpha1.ModeDisabled || !concerns(spec) {
-		return nil, 0
-	}
-	return spec, p.Status.InForceGeneration
 }
 
 // Workload is what policies select by.
@@ -217,40 +206,34 @@ func Sort(policies []v1alpha1.DefensePolicy, operator string) {
 	})
 }
 
-// Select says which checks count for a workload, of policies that are sorted. None
-// takes away from another.
-func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) (s Selection) {
-	return choose(policies, operator, w, func(p *v1alpha1.DefensePolicy, concerns func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64) {
-		return inForce(p, operator, concerns)
-	})
-}
-
 // AtAdmission says which checks at the stage Admission count for a workload. Who asks
 // waits, so that only what was accepted counts: a policy that nobody has judged yet
 // counts as it was before.
 func AtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload) []Check {
-	return choose(policies, operator, w, accepted).At(v1alpha1.StageAdmission)
+	return choose(policies, operator, w, true).At(v1alpha1.StageAdmission)
 }
 
 // HoldAtAdmission says whether the rollout of a release of a workload waits, and for how
 // long at most. It goes by what was accepted, as AtAdmission does.
 func HoldAtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload) (until v1alpha1.HoldUntil, atMost time.Duration) {
-	s := choose(policies, operator, w, accepted)
+	s := choose(policies, operator, w, true)
 	return s.Hold, s.HoldAtMost
 }
 
-// choose is Select by what is in force of a policy, if that is of concern.
-func choose(
-	policies []v1alpha1.DefensePolicy, operator string, w Workload,
-	inForce func(*v1alpha1.DefensePolicy, func(*v1alpha1.DefensePolicySpec) bool) (*v1alpha1.DefensePolicySpec, int64),
-) (s Selection) {
+// Select says which checks count for a workload, of policies that are sorted. None
+// takes away from another.
+func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) Selection {
+	return choose(policies, operator, w, false)
+}
+
+func choose(policies []v1alpha1.DefensePolicy, operator string, w Workload, waits bool) (s Selection) {
 	count := 0
 	for i := range policies {
 		p := &policies[i]
 		if !w.Began.IsZero() && p.CreationTimestamp.After(w.Began) {
 			continue
 		}
-		spec, generation := inForce(p, func(spec *v1alpha1.DefensePolicySpec) bool { return selects(p, spec, operator, w) })
+		spec, generation := inForce(p, operator, w, waits)
 		if spec == nil {
 			continue
 		}
@@ -290,7 +273,7 @@ func Find(policies []v1alpha1.DefensePolicy, operator string, w Workload, name s
 		if !strings.HasPrefix(name, p.Namespace+"/"+p.Name+"/") {
 			continue
 		}
-		spec, generation := inForce(p, operator, func(spec *v1alpha1.DefensePolicySpec) bool { return selects(p, spec, operator, w) })
+		spec, generation := inForce(p, operator, w, false)
 		if spec == nil {
 			continue
 		}
@@ -309,7 +292,7 @@ func selects(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, operat
 	return matches(spec.WorkloadSelector, w.Labels) && (p.Namespace != operator || matches(spec.NamespaceSelector, w.NamespaceLabels))
 }
 
-// matches says that a selector that was accepted selects something with these labels;
+// matches reports whether a selector that was accepted selects something with these labels;
 // one that is not there selects everything. It is not parsed for that: there may be a
 // thousand of them.
 func matches(selector *metav1.LabelSelector, of map[string]string) bool {
@@ -358,16 +341,15 @@ const (
 )
 
 func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, generation int64) []Check {
-	policy := p.Namespace + "/" + p.Name
 	checks := make([]Check, 0, len(spec.Checks))
 	for i := range spec.Checks {
 		c := &spec.Checks[i]
 		check := Check{
-			Name: policy + "/" + c.Name, Policy: policy, Generation: generation, UID: p.UID, Mode: v1alpha1.ModeEnforce,
+			Name: p.Namespace + "/" + p.Name + "/" + c.Name, Generation: generation, UID: p.UID, Mode: v1alpha1.ModeEnforce,
 			Stage: cmp.Or(c.Stage, v1alpha1.StageBatchPost),
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
-			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: c.PodHealth,
-			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout), Probe: c.Probe, Cel: c.Cel,
+			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: podHealthOf(c.PodHealth), Probe: probeOf(c.Probe), Cel: c.Cel,
+			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout),
 		}
 		if check.Stage == v1alpha1.StageAdmission {
 			check.Timeout = min(durationOr(c.Timeout, MaxAtAdmission), MaxAtAdmission)
@@ -395,27 +377,54 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 	return checks
 }
 
-// Rules names the policy of a check with rules.
-func (c *Check) Rules(operator string) rules.Policy {
-	namespace, name, _ := strings.Cut(c.Policy, "/")
-	return rules.Policy{Namespace: namespace, Name: name, UID: c.UID, Generation: c.Generation, Operators: c.IsOf(operator)}
+// podHealthOf is a check of type podHealth with the defaults of the API.
+func podHealthOf(c *v1alpha1.PodHealthCheck) *v1alpha1.PodHealthCheck {
+	if c == nil {
+		return nil
+	}
+	with := *c
+	with.Duration = &metav1.Duration{Duration: durationOr(c.Duration, defaultDuration)}
+	with.ReadyAtEnd, with.FailOnOOM = ptr.To(ptr.Deref(c.ReadyAtEnd, true)), ptr.To(ptr.Deref(c.FailOnOOM, true))
+	with.CompareOldPods = ptr.To(ptr.Deref(c.CompareOldPods, true))
+	with.MaxFailedPods = ptr.To(ptr.Deref(c.MaxFailedPods, intstr.FromInt32(0)))
+	return &with
 }
 
-// IsOf says that the check is of a policy in a namespace.
+// probeOf is a check of type probe with the defaults of the API.
+func probeOf(c *v1alpha1.ProbeCheck) *v1alpha1.ProbeCheck {
+	if c == nil {
+		return nil
+	}
+	with := *c
+	with.Interval = &metav1.Duration{Duration: durationOr(c.Interval, defaultInterval)}
+	with.Successes, with.Failures = max(c.Successes, 1), max(c.Failures, 1)
+	if c.Target != v1alpha1.ProbeService {
+		with.Service = ""
+	}
+	return &with
+}
+
+// Rules names the policy of a check with rules.
+func (c *Check) Rules(operator string) rules.Policy {
+	of := strings.Split(c.Name, "/")
+	return rules.Policy{Namespace: of[0], Name: of[1], UID: c.UID, Generation: c.Generation, Operators: c.IsOf(operator)}
+}
+
+// IsOf reports whether the check is of a policy in a namespace.
 func (c *Check) IsOf(namespace string) bool { return strings.HasPrefix(c.Name, namespace+"/") }
 
-// failsSilence says that no verdict fails what is checked.
+// failsSilence reports whether no verdict fails what is checked.
 func (c *Check) failsSilence() bool {
 	return c.Mode == v1alpha1.ModeEnforce && c.OnError == v1alpha1.SilenceFails
 }
 
-// NamesServer says that a policy may have a check of type altershield.
+// NamesServer reports whether a policy may have a check of type altershield.
 func NamesServer(p *v1alpha1.DefensePolicy) bool {
 	named := func(c v1alpha1.PolicyCheck) bool { return c.Altershield != nil }
 	return slices.ContainsFunc(p.Spec.Checks, named) || p.Status.InForce != nil && slices.ContainsFunc(p.Status.InForce.Checks, named)
 }
 
-// MayHold says that a policy may have rollouts wait, where it counts.
+// MayHold reports whether a policy may have rollouts wait, where it counts.
 func MayHold(p *v1alpha1.DefensePolicy) bool {
 	holds := func(spec *v1alpha1.DefensePolicySpec) bool { return spec.Hold != nil && spec.Hold.Until.Holds() }
 	return holds(&p.Spec) || p.Status.InForce != nil && holds(p.Status.InForce)
@@ -423,19 +432,17 @@ func MayHold(p *v1alpha1.DefensePolicy) bool {
 
 // Due is when a check has seen all it is to see, from when its stage began.
 func (c *Check) Due() time.Duration {
-	if c.Probe != nil {
-		return c.Delay + c.Interval()*time.Duration(max(c.Probe.Successes, 1)) + c.Timeout
-	}
-	if c.Cel != nil {
+	switch {
+	case c.Probe != nil:
+		return c.Delay + c.Probe.Interval.Duration*time.Duration(c.Probe.Successes) + c.Timeout
+	case c.PodHealth != nil:
+		return c.Delay + c.PodHealth.Duration.Duration
+	default:
 		return c.Delay
 	}
-	return c.Delay + durationOr(c.PodHealth.Duration, defaultDuration)
 }
 
-// Interval from one call of a probe to the next.
-func (c *Check) Interval() time.Duration { return durationOr(c.Probe.Interval, defaultInterval) }
-
-// AfterSuccess says that the check is made of pods that come after their release
+// AfterSuccess reports whether the check is made of pods that come after their release
 // succeeded, too: of what becomes of pods, and not of what was released.
 func (c *Check) AfterSuccess() bool { return c.Cel == nil }
 
@@ -515,7 +522,7 @@ func StaysAside(s *v1alpha1.DefensePolicyStatus, now time.Time) time.Duration {
 
 func forWorkload(name string) string { return "for " + name + ": " }
 
-// ReportedFor says that a policy is told to be one too many for this workload.
+// ReportedFor reports whether a policy is reported to be one too many for this workload.
 func ReportedFor(p *v1alpha1.DefensePolicy, name string) bool {
 	c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAccepted)
 	return c != nil && c.Reason == v1alpha1.ReasonTooMany && strings.Contains(c.Message, forWorkload(name))

@@ -17,14 +17,13 @@ limitations under the License.
 package rules
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"slices"
 
-	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
-	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/overloads"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
@@ -45,18 +44,23 @@ const (
 // the type of each with the types of all before it.
 const maxNodes = 1_000
 
-// unavailable is the first problem of the syntax tree of an expression: a function that the
-// environment does not have, a pattern that is no literal or too large, or a form without a
-// bound. The steps of patterns are taken off those that are left.
-func unavailable(env *cel.Env, e ast.Expr, steps *int) (problem string) {
-	nodes := 0
-	ast.PostOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
-		if nodes++; problem != "" {
-			return
-		}
+// maxNesting is how many loops, lists and maps may be within one another: the compiler
+// takes ever longer to find out of what type they are.
+const maxNesting = 16
+
+// unavailable is the first problem of the syntax tree of an expression: a function that is not
+// available, a pattern that is no literal or too large, or a form without a bound. The steps
+// of patterns are taken off those that are left.
+func unavailable(parsed *ast.AST, steps *int) (problem string) {
+	nodes := ast.MatchDescendants(ast.NavigateAST(parsed), ast.AllMatcher())
+	if len(nodes) > maxNodes {
+		return fmt.Sprintf("it has %d nodes (names, fields, literals and calls; a loop has several), at most %d are allowed; "+
+			"make several rules of it", len(nodes), maxNodes)
+	}
+	for _, e := range nodes {
 		switch e.Kind() {
 		case ast.CallKind:
-			problem = ofCall(env, e.AsCall(), steps)
+			problem = ofCall(e.AsCall(), steps)
 		case ast.ListKind:
 			if len(e.AsList().OptionalIndices()) > 0 {
 				problem = optionalEntry
@@ -67,12 +71,24 @@ func unavailable(env *cel.Env, e ast.Expr, steps *int) (problem string) {
 			problem = fmt.Sprintf("the message %s{} is not available in policies: write a list or a map", e.AsStruct().TypeName())
 		default:
 		}
-	}))
-	if problem == "" && nodes > maxNodes {
-		problem = fmt.Sprintf("it has %d nodes (names, fields, literals and calls; a loop has several), at most %d are allowed; "+
-			"make several rules of it", nodes, maxNodes)
+		if problem == "" && nesting(e) > maxNesting {
+			problem = fmt.Sprintf("it has more than %d loops, lists and maps within one another", maxNesting)
+		}
+		if problem != "" {
+			return problem
+		}
 	}
-	return problem
+	return ""
+}
+
+// nesting is how many loops, lists and maps are around an expression, itself included.
+func nesting(e ast.NavigableExpr) (n int) {
+	for around := true; around; e, around = e.Parent() {
+		if k := e.Kind(); k == ast.ComprehensionKind || k == ast.ListKind || k == ast.MapKind {
+			n++
+		}
+	}
+	return n
 }
 
 // optionalEntry is the problem of [?a]: the error of one that is not optional prints all of it.
@@ -100,24 +116,22 @@ func ofMap(m ast.MapExpr) string {
 var keyFunctions = []string{overloads.TypeConvertString, overloads.TypeConvertInt, overloads.TypeConvertDyn}
 
 // ofCall is the problem of a call.
-func ofCall(env *cel.Env, call ast.CallExpr, steps *int) string {
+func ofCall(call ast.CallExpr, steps *int) string {
 	name := call.FunctionName()
-	switch {
-	case name == functionMatches && len(call.Args()) > 0:
-		return ofPattern(call.Args()[len(call.Args())-1], steps)
-	case env.HasFunction(name) || name == operators.OptIndex || name == operators.OptSelect:
-		return ""
-	}
 	if call.IsMemberFunction() && call.Target().Kind() == ast.IdentKind {
-		if space := call.Target().AsIdent(); space == "lists" || space == "cel" || env.HasFunction(space+"."+name) {
+		if space := call.Target().AsIdent(); space == "lists" || available.Has(space+"."+name) {
 			name = space + "." + name
 		}
 	}
-	if env.HasFunction(name) {
+	switch {
+	case !available.Has(name):
+		return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/policies.md lists the functions",
+			name, len(call.Args()))
+	case name == functionMatches && len(call.Args()) > 0:
+		return ofPattern(call.Args()[len(call.Args())-1], steps)
+	default:
 		return ""
 	}
-	return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/policies.md lists the functions",
-		name, len(call.Args()))
 }
 
 // ofPattern is the problem of an expression as the pattern of matches.
@@ -207,8 +221,7 @@ func made(v ref.Val) int {
 	}
 }
 
-// plan lets each call and literal of an expression be metered, and puts the functions in place
-// that the language would otherwise plan by itself.
+// plan lets each call and literal of an expression be metered, and gives functions their limits.
 func plan(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	switch i := i.(type) {
 	case interpreter.InterpretableAttribute, interpreter.InterpretableConst:
@@ -216,40 +229,50 @@ func plan(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	case interpreter.InterpretableConstructor:
 		return &metered{i}, nil
 	case interpreter.InterpretableCall:
-		call, err := replaced(i)
+		call, err := limited(i)
 		return &metered{call}, err
 	default:
 		return i, nil
 	}
 }
 
-func replaced(call interpreter.InterpretableCall) (interpreter.InterpretableCall, error) {
-	switch call.Function() {
-	case operators.Equals:
-		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), equal), nil
-	case operators.NotEquals:
-		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), unequal), nil
-	case functionMatches:
-		literal, ok := call.Args()[1].(interpreter.InterpretableConst)
-		if !ok {
-			return nil, fmt.Errorf("the pattern of matches must be a literal text")
-		}
-		pattern, err := regexp.Compile(textOfValue(literal.Value()))
+// limited is a call within the limits of its function, if it has any.
+func limited(call interpreter.InterpretableCall) (interpreter.InterpretableCall, error) {
+	limit, ok := limits[call.Function()]
+	if !ok {
+		return call, nil
+	}
+	made, ok := base().calls[call.OverloadID()]
+	if !ok {
+		made = base().calls[call.Function()]
+	}
+	if call.Function() == functionMatches {
+		pattern, err := patternOf(call.Args()[1])
 		if err != nil {
 			return nil, err
 		}
-		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args()[:1], func(args ...ref.Val) ref.Val {
+		made = func(args ...ref.Val) ref.Val {
 			s, ok := args[0].(types.String)
-			switch {
-			case !ok:
+			if !ok {
 				return types.MaybeNoSuchOverloadErr(args[0])
-			case len(s) > maxMatched:
-				return tooLong(functionMatches, len(s), maxMatched)
-			default:
-				return types.Bool(pattern.MatchString(string(s)))
 			}
-		}), nil
-	default:
-		return call, nil
+			return types.Bool(pattern.MatchString(string(s)))
+		}
 	}
+	return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), func(args ...ref.Val) ref.Val {
+		if instead := limit(args); instead != nil {
+			return instead
+		}
+		return made(args...)
+	}), nil
+}
+
+// patternOf compiles the pattern of a call of matches once for all evaluations.
+func patternOf(e interpreter.InterpretableV2) (*regexp.Regexp, error) {
+	if literal, ok := e.(interpreter.InterpretableConst); ok {
+		if s, ok := literal.Value().(types.String); ok {
+			return regexp.Compile(string(s))
+		}
+	}
+	return nil, errors.New("the pattern of matches must be a literal text")
 }

@@ -19,6 +19,7 @@ package rules
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +137,54 @@ func TestMemory(t *testing.T) {
 				t.Errorf("the heap grew by %d MiB", grown>>20)
 			}
 			if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+// TestCompared: what a comparison looks at is bounded, however it is distributed, and what is
+// large is compared with what is small.
+func TestCompared(t *testing.T) {
+	within(t, 10*time.Second)
+	ints := func(n int) (of []any) {
+		for i := range n {
+			of = append(of, int64(i))
+		}
+		return of
+	}
+	object := map[string]any{
+		"most": ints(maxCompared - 1), "more": ints(maxCompared), "few": ints(300), "some": ints(400),
+		"lists": slices.Repeat([]any{ints(300)}, 400), "maps": slices.Repeat([]any{map[string]any{"a": ints(300)}}, 400),
+		"texts": slices.Repeat([]any{strings.Repeat("x", 64<<10)}, 100), "map": map[string]any{"a": ints(maxCompared)},
+	}
+	for rule, large := range map[string]bool{
+		"object.most == object.most":                         false,
+		"object.more == object.more":                         true,
+		"object.more != object.more":                         true,
+		"object.lists == object.lists":                       true,
+		"object.maps == object.maps":                         true,
+		"object.map == object.map":                           true,
+		"object.texts == object.texts":                       true,
+		"object.more == object.few":                          false,
+		"object.few == object.more":                          false,
+		"object.map != null":                                 false,
+		"optional.of(object.map) == optional.of(object.map)": true,
+		"7 in object.most":                                   false,
+		"object.few in object.lists":                         true,
+		"'a' in object.map":                                  false,
+		"sets.contains(object.few, object.few)":              false,
+		"sets.contains(object.some, object.some)":            true,
+		"sets.intersects(object.more, [7])":                  true,
+		"sets.equivalent(object.few, [7])":                   false,
+	} {
+		t.Run(rule, func(t *testing.T) {
+			p, problem := compile(check("("+rule+") in [true, false]"), OfRequest)
+			if problem != "" {
+				t.Fatal(problem)
+			}
+			_, err := p.Evaluate(t.Context(), Input{Object: object})
+			if large != (err != nil && strings.Contains(err.Error(), "values are too large to be compared")) || !large && err != nil {
 				t.Errorf("error %v", err)
 			}
 		})

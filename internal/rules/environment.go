@@ -22,23 +22,38 @@ import (
 	"sync"
 
 	"github.com/google/cel-go/cel"
-	"github.com/google/cel-go/common/decls"
-	"github.com/google/cel-go/common/env"
 	"github.com/google/cel-go/common/functions"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/overloads"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
-	"k8s.io/apimachinery/pkg/api/resource"
-	apiservercel "k8s.io/apiserver/pkg/cel"
+	"github.com/google/cel-go/ext"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// The environment of rules is the project's own: the environment of the API server gets more
-// functions with each version, and one function without a bound is enough to stop all checks.
-// A call cannot be interrupted, so that each function here is quick for each argument. Some
-// have a bound of their own.
+// available are the functions that an expression may call: a function that a new version of a
+// library brings is not available, since one function without a bound is enough to stop all
+// checks. A call cannot be interrupted, so that each function is quick for each argument, or
+// has a limit in limits.
+var available = sets.New(
+	operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.Conditional, operators.NotStrictlyFalse,
+	operators.Equals, operators.NotEquals, operators.In,
+	operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
+	operators.Index, operators.OptIndex, operators.OptSelect,
+	operators.Add, operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate,
+	overloads.Size, overloads.Contains, overloads.StartsWith, overloads.EndsWith, functionMatches,
+	"lowerAscii", "trim", "substring", "split", "sets.contains", "sets.equivalent", "sets.intersects",
+	overloads.TypeConvertDyn, overloads.TypeConvertType, overloads.TypeConvertInt, overloads.TypeConvertDouble,
+	overloads.TypeConvertString, overloads.TypeConvertTimestamp, overloads.TypeConvertDuration,
+	"optional.of", "optional.ofNonZeroValue", "optional.none", "hasValue", "value", "or", "orValue",
+	"quantity", "isQuantity", "isLessThan", "isGreaterThan", "compareTo", "add", "sub", "sign", "isInteger", "asInteger",
+	"asApproximateFloat",
+)
+
+const functionMatches = overloads.Matches
+
 const (
 	// maxMatched and maxSplit are the bytes of a text for matches and split.
 	maxMatched, maxSplit = 16 << 10, 4 << 10
@@ -52,38 +67,144 @@ const (
 	maxCompared = 100_000
 )
 
-const functionMatches = "matches"
-
-// standard are the functions of the language that are quick as they are.
-var standard = []string{
-	operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.Conditional, operators.NotStrictlyFalse,
-	// The comparison of == and != is replaced when an expression is planned.
-	operators.Equals, operators.NotEquals,
-	operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals, operators.Index,
-	operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate,
-	overloads.Size, overloads.Contains, overloads.StartsWith, overloads.EndsWith,
-	overloads.TypeConvertDyn, overloads.TypeConvertType, overloads.TypeConvertInt, overloads.TypeConvertDouble,
-	overloads.TypeConvertString, overloads.TypeConvertTimestamp, overloads.TypeConvertDuration,
+// limits are the limits of functions: a result that is not nil takes the place of the call.
+var limits = map[string]func(args []ref.Val) ref.Val{
+	operators.Add: func(args []ref.Val) ref.Val {
+		switch a := args[0].(type) {
+		case types.String:
+			if b, ok := args[1].(types.String); ok && len(a)+len(b) > maxJoined {
+				return tooLong("+", len(a)+len(b), maxJoined)
+			}
+		case traits.MutableLister: // of the macros map and filter
+		case traits.Lister, types.Bytes:
+			// A list that contains the list before twice, and so on, has no end.
+			return types.NewErr("+ joins no lists")
+		default: // a number, or a time
+		}
+		return nil
+	},
+	operators.Equals:    func(args []ref.Val) ref.Val { return compareLimit(args[0], 1, args[1], 1) },
+	operators.NotEquals: func(args []ref.Val) ref.Val { return compareLimit(args[0], 1, args[1], 1) },
+	operators.In: func(args []ref.Val) ref.Val {
+		if list, ok := args[1].(traits.Lister); ok {
+			return compareLimit(args[0], entries(list), list, 1)
+		}
+		return nil
+	},
+	"sets.contains":   setsLimit,
+	"sets.equivalent": setsLimit,
+	"sets.intersects": setsLimit,
+	functionMatches:   func(args []ref.Val) ref.Val { return limitText(functionMatches, args[0], maxMatched) },
+	"split":           func(args []ref.Val) ref.Val { return limitText("split", args[0], maxSplit) },
+	"quantity":        func(args []ref.Val) ref.Val { return limitQuantity(args[0]) },
+	"isQuantity": func(args []ref.Val) ref.Val {
+		if limitQuantity(args[0]) != nil {
+			return types.False
+		}
+		return nil
+	},
 }
 
-// macros of the language.
-var macros = []string{operators.Has, operators.All, operators.Exists, operators.ExistsOne, operators.Map, operators.Filter}
+func limitText(function string, v ref.Val, atMost int) ref.Val {
+	if s, ok := v.(types.String); ok && len(s) > atMost {
+		return tooLong(function, len(s), atMost)
+	}
+	return nil
+}
+
+func tooLong(function string, bytes, atMost int) ref.Val {
+	return types.NewErr("a text of %d bytes is too long for %s: at most %d are allowed", bytes, function, atMost)
+}
+
+func limitQuantity(v ref.Val) ref.Val {
+	if err := limitText("quantity", v, maxQuantity); err != nil {
+		return err
+	}
+	s, _ := v.(types.String)
+	if i := strings.LastIndexAny(string(s), "eE"); i >= 0 && len(strings.TrimLeft(string(s[i+1:]), "+-")) > maxExponent {
+		return types.NewErr("quantity: an exponent has at most %d digits", maxExponent)
+	}
+	return nil
+}
+
+// compareLimit is the error of a comparison of values that are too large for it; nil where they
+// are not. The comparison looks at all of a value at most so many times, and at no more of one
+// value than of the other one. The libraries compare lists within lists that hold the same list
+// twice at each level without an end in time; the cost that they count is that of the outer list.
+func compareLimit(a ref.Val, timesA int, b ref.Val, timesB int) ref.Val {
+	if weigh(a)*timesA <= maxCompared || weigh(b)*timesB <= maxCompared {
+		return nil
+	}
+	return types.NewErr("values are too large to be compared: at most %d values and bytes of strings by 64 are allowed", maxCompared)
+}
+
+// setsLimit is compareLimit for each entry of a list with each of another one.
+func setsLimit(args []ref.Val) ref.Val {
+	a, ok := args[0].(traits.Lister)
+	b, also := args[1].(traits.Lister)
+	if !ok || !also {
+		return types.MaybeNoSuchOverloadErr(args[0])
+	}
+	return compareLimit(a, entries(b), b, entries(a))
+}
+
+// weigh counts the values within a value, a string of 64 bytes as one, up to one more than a
+// comparison may look at.
+func weigh(v ref.Val) int {
+	left := maxCompared
+	weighed(v, &left)
+	return maxCompared - left
+}
+
+func weighed(v ref.Val, left *int) {
+	if *left--; *left < 0 {
+		return
+	}
+	switch v := v.(type) {
+	case types.String:
+		*left = max(*left-len(v)/64, -1)
+	case *types.Optional:
+		if v.HasValue() {
+			weighed(v.GetValue(), left)
+		}
+	case traits.Lister:
+		for i := 0; i < entries(v) && *left >= 0; i++ {
+			weighed(v.Get(types.Int(i)), left)
+		}
+	case traits.Mapper:
+		if *left -= entries(v); *left < 0 { // what is iterated over is copied
+			*left = -1
+			return
+		}
+		for it := v.Iterator(); *left >= 0 && it.HasNext() == types.True; {
+			weighed(v.Get(it.Next()), left)
+		}
+	default:
+	}
+}
+
+func entries(of traits.Sizer) int {
+	n, _ := of.Size().(types.Int)
+	return int(n)
+}
+
+// environments are what expressions are compiled with, by what they are about.
+type environments struct {
+	scopes map[Scope]*cel.Env
+	// calls are the functions with a limit, by their names and the names of their overloads.
+	calls map[string]functions.FunctionOp
+}
 
 // base are the environments, which take long to make.
-var base = sync.OnceValue(func() map[Scope]*cel.Env {
-	subset := &env.LibrarySubset{IncludeMacros: macros}
-	for _, name := range standard {
-		subset.IncludeFunctions = append(subset.IncludeFunctions, env.NewFunction(name))
-	}
-	options := append([]cel.EnvOption{
+var base = sync.OnceValue(func() environments {
+	made, err := cel.NewCustomEnv(
 		// The macros of optional values copy what they are called on: of a chain of them, the parser
 		// makes twice as much with each.
 		cel.OptionalTypes(cel.OptionalTypesVersion(0)), cel.ClearMacros(),
-		cel.StdLib(cel.StdLibSubset(subset)),
+		cel.StdLib(), ext.Strings(), ext.Sets(), library.Quantity(),
 		cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true), cel.DefaultUTCTimeZone(true),
 		cel.CrossTypeNumericComparisons(true),
-	}, bounded()...)
-	made, err := cel.NewCustomEnv(options...)
+	)
 	if err != nil {
 		panic(fmt.Sprintf("the environment of expressions: %v", err))
 	}
@@ -94,160 +215,45 @@ var base = sync.OnceValue(func() map[Scope]*cel.Env {
 		return vars
 	}
 	ofRelease := append(dyn(varWorkload, varNewTemplate, varOldTemplate), cel.Variable(varRelease, cel.MapType(cel.StringType, cel.DynType)))
-	envs := map[Scope]*cel.Env{}
+	e := environments{scopes: map[Scope]*cel.Env{}, calls: map[string]functions.FunctionOp{}}
 	for scope, vars := range map[Scope][]cel.EnvOption{
 		PerPod:    append(dyn(varPod), ofRelease...),
 		PerBatch:  append([]cel.EnvOption{cel.Variable(varPods, cel.ListType(cel.DynType))}, ofRelease...),
 		OfRelease: ofRelease,
 		OfRequest: dyn(varObject, varOldObject, varRequest, varNamespace),
 	} {
-		if envs[scope], err = made.Extend(vars...); err != nil {
+		if e.scopes[scope], err = made.Extend(vars...); err != nil {
 			panic(fmt.Sprintf("the environment of expressions: %v", err))
 		}
 	}
-	return envs
+	for name := range limits {
+		bound, err := made.Functions()[name].Bindings()
+		if err != nil || len(bound) == 0 {
+			panic(fmt.Sprintf("the function %s has no implementation: %v", name, err))
+		}
+		for _, of := range bound {
+			e.calls[of.Operator] = callOf(of)
+		}
+	}
+	e.calls[operators.Equals] = func(args ...ref.Val) ref.Val { return types.Bool(types.Equal(args[0], args[1]) == types.True) }
+	e.calls[operators.NotEquals] = func(args ...ref.Val) ref.Val { return types.Bool(types.Equal(args[0], args[1]) != types.True) }
+	return e
 })
 
-// bounded declares the functions with a bound of their own.
-func bounded() []cel.EnvOption {
-	a, text, number := cel.TypeParamType("A"), cel.StringType, cel.IntType
-	list, texts := cel.ListType(a), cel.ListType(cel.StringType)
-	kinds := func(of ...*cel.Type) []*cel.Type { return of }
-	sets := func(name, id string, made functions.BinaryOp) cel.EnvOption {
-		return cel.Function(name, cel.Overload(id, kinds(list, list), cel.BoolType), cel.SingletonBinaryBinding(made, traits.IterableType))
-	}
-	return []cel.EnvOption{
-		addition(),
-		cel.Function(operators.In,
-			cel.Overload(overloads.InList, kinds(a, list), cel.BoolType),
-			cel.Overload(overloads.InMap, kinds(a, cel.MapType(a, cel.TypeParamType("B"))), cel.BoolType),
-			cel.SingletonBinaryBinding(in)),
-		cel.Function(functionMatches,
-			cel.Overload(overloads.Matches, kinds(text, text), cel.BoolType),
-			cel.MemberOverload(overloads.MatchesString, kinds(text, text), cel.BoolType),
-			// Replaced when an expression is planned: the pattern is a literal.
-			cel.SingletonBinaryBinding(func(_, pattern ref.Val) ref.Val { return types.MaybeNoSuchOverloadErr(pattern) })),
-		sets("sets.contains", "list_sets_contains_list", setContains),
-		sets("sets.equivalent", "list_sets_equivalent_list", setEquivalent),
-		sets("sets.intersects", "list_sets_intersects_list", setIntersects),
-		cel.Function("lowerAscii", cel.MemberOverload("string_lower_ascii", kinds(text), text, cel.UnaryBinding(lowerASCII))),
-		cel.Function("trim", cel.MemberOverload("string_trim", kinds(text), text, cel.UnaryBinding(func(v ref.Val) ref.Val {
-			return types.String(strings.TrimSpace(textOfValue(v)))
-		}))),
-		cel.Function("substring",
-			cel.MemberOverload("string_substring_int", kinds(text, number), text, cel.FunctionBinding(substring)),
-			cel.MemberOverload("string_substring_int_int", kinds(text, number, number), text, cel.FunctionBinding(substring))),
-		cel.Function("split",
-			cel.MemberOverload("string_split_string", kinds(text, text), texts, cel.FunctionBinding(split)),
-			cel.MemberOverload("string_split_string_int", kinds(text, text, number), texts, cel.FunctionBinding(split))),
-		library.Quantity(),
-		cel.Function("quantity", cel.Overload("string_to_quantity", kinds(text), apiservercel.QuantityType, cel.UnaryBinding(quantity))),
-		cel.Function("isQuantity", cel.Overload("is_quantity_string", kinds(text), cel.BoolType, cel.UnaryBinding(func(v ref.Val) ref.Val {
-			return types.Bool(!types.IsError(quantity(v)))
-		}))),
-	}
-}
-
-// addition declares +, which joins no lists: a list that contains the list before twice, and
-// so on, has no end. The macros map and filter use it for the list that they make.
-func addition() cel.EnvOption {
-	kinds := map[string]*cel.Type{
-		overloads.AddInt64: cel.IntType, overloads.AddUint64: cel.UintType, overloads.AddDouble: cel.DoubleType,
-		overloads.AddString: cel.StringType, overloads.AddList: cel.ListType(cel.TypeParamType("A")),
-		overloads.AddDurationDuration: cel.DurationType,
-	}
-	options := []cel.FunctionOpt{
-		decls.SingletonBinaryBinding(add, traits.AdderType),
-		cel.Overload(overloads.AddTimestampDuration, []*cel.Type{cel.TimestampType, cel.DurationType}, cel.TimestampType),
-		cel.Overload(overloads.AddDurationTimestamp, []*cel.Type{cel.DurationType, cel.TimestampType}, cel.TimestampType),
-	}
-	for id, kind := range kinds {
-		options = append(options, cel.Overload(id, []*cel.Type{kind, kind}, kind))
-	}
-	return cel.Function(operators.Add, options...)
-}
-
-func add(a, b ref.Val) ref.Val {
-	switch of := a.(type) {
-	case types.String:
-		if other, ok := b.(types.String); ok && len(of)+len(other) > maxJoined {
-			return tooLong("+", len(of)+len(other), maxJoined)
+// callOf calls a function as an evaluation would.
+func callOf(of *functions.Overload) functions.FunctionOp {
+	return func(args ...ref.Val) ref.Val {
+		switch {
+		case of.OperandTrait != 0 && !args[0].Type().HasTrait(of.OperandTrait):
+			return types.MaybeNoSuchOverloadErr(args[0])
+		case of.Unary != nil && len(args) == 1:
+			return of.Unary(args[0])
+		case of.Binary != nil && len(args) == 2:
+			return of.Binary(args[0], args[1])
+		case of.Function != nil:
+			return of.Function(args...)
+		default:
+			return types.MaybeNoSuchOverloadErr(args[0])
 		}
-	case traits.MutableLister:
-	case traits.Lister, types.Bytes:
-		return types.NewErr("+ joins no lists")
-	default: // a number, or a time
 	}
-	return a.(traits.Adder).Add(b) //nolint:errcheck // the binding asks for the trait
-}
-
-func tooLong(function string, bytes, atMost int) ref.Val {
-	return types.NewErr("a text of %d bytes is too long for %s: at most %d are allowed", bytes, function, atMost)
-}
-
-func textOfValue(v ref.Val) string {
-	s, _ := v.(types.String)
-	return string(s)
-}
-
-func lowerASCII(v ref.Val) ref.Val {
-	return types.String(strings.Map(func(r rune) rune {
-		if 'A' <= r && r <= 'Z' {
-			return r + 'a' - 'A'
-		}
-		return r
-	}, textOfValue(v)))
-}
-
-// substring is that of the characters from the first number on, up to the second one.
-func substring(args ...ref.Val) ref.Val {
-	s := textOfValue(args[0])
-	from, _ := args[1].(types.Int)
-	to := types.Int(len(s))
-	if len(args) > 2 {
-		to, _ = args[2].(types.Int)
-	}
-	begin, end, at := -1, -1, types.Int(0)
-	for i := range s + " " { // the position behind the last character, too
-		if at == from {
-			begin = i
-		}
-		if at == to || i == len(s) && len(args) == 2 {
-			end = i
-		}
-		at++
-	}
-	if begin < 0 || end < begin {
-		return types.NewErr("substring: there are no characters %d to %d", from, to)
-	}
-	return types.String(s[begin:end])
-}
-
-// split has the parts of a text between separators; with a number at most so many.
-func split(args ...ref.Val) ref.Val {
-	s, n := textOfValue(args[0]), -1
-	if len(s) > maxSplit {
-		return tooLong("split", len(s), maxSplit)
-	}
-	if len(args) > 2 {
-		of, _ := args[2].(types.Int)
-		n = int(max(-1, min(of, maxSplit+1)))
-	}
-	return types.NewStringList(types.DefaultTypeAdapter, strings.SplitN(s, textOfValue(args[1]), n))
-}
-
-// quantity parses one of Kubernetes, such as 512Mi.
-func quantity(v ref.Val) ref.Val {
-	s := textOfValue(v)
-	if len(s) > maxQuantity {
-		return tooLong("quantity", len(s), maxQuantity)
-	}
-	if i := strings.LastIndexAny(s, "eE"); i >= 0 && len(strings.TrimLeft(s[i+1:], "+-")) > maxExponent {
-		return types.NewErr("quantity: an exponent has at most %d digits", maxExponent)
-	}
-	q, err := resource.ParseQuantity(s)
-	if err != nil {
-		return types.WrapErr(err)
-	}
-	return apiservercel.Quantity{Quantity: &q}
 }

@@ -19,7 +19,6 @@ package rules
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/google/cel-go/cel"
@@ -67,98 +66,102 @@ var maxTime = MaxTime
 func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, maxTime, fmt.Errorf("its rules took longer than %s", maxTime))
 	defer cancel()
-	e := &evaluation{Program: p, ctx: ctx}
-	note := func(pod string, failed *Failure, of error) {
+	for i, s := range in.subjects(p.scope) {
+		if i > 0 && ctx.Err() != nil {
+			// What was not looked at has not passed.
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			break
+		}
+		failed, of := p.rulesOf(ctx, s)
 		if failed != nil {
-			failed.Pod = pod
 			failures = append(failures, *failed)
 		}
 		if err == nil && of != nil {
 			err = of
-			if pod != "" {
-				err = fmt.Errorf("pod %s: %w", pod, of)
+			if s.pod != "" {
+				err = fmt.Errorf("pod %s: %w", s.pod, of)
 			}
-		}
-	}
-	known := in.known(p.scope)
-	switch p.scope {
-	case OfRelease, OfRequest:
-		failed, of := e.rulesOf(known, "", nil)
-		note("", failed, of)
-		return failures, err
-	case PerBatch:
-		pods := make([]any, len(in.Pods))
-		for i := range in.Pods {
-			pods[i] = in.Pods[i].Object
-		}
-		failed, of := e.rulesOf(known, varPods, pods)
-		note("", failed, of)
-		return failures, err
-	case PerPod:
-	}
-	for i := range in.Pods {
-		failed, of := e.rulesOf(known, varPod, in.Pods[i].Object)
-		note(in.Pods[i].Name, failed, of)
-		if ctx.Err() != nil {
-			break
 		}
 	}
 	return failures, err
 }
 
-// evaluation is one in the making.
-type evaluation struct {
-	*Program
-	ctx context.Context
+// subject is what the rules are evaluated for: a pod, or without one the batch, the release or
+// the request, and the values of all names.
+type subject struct {
+	pod  string
+	vars map[string]any
 }
 
-// known are the values of the names that do not depend on a subject.
-func (in *Input) known(scope Scope) map[string]any {
-	if scope == OfRequest {
-		return map[string]any{
-			varObject: orNull(in.Object), varOldObject: orNull(in.OldObject), varRequest: orNull(in.Request), varNamespace: orNull(in.Namespace),
+func (in *Input) subjects(scope Scope) (of []subject) {
+	add := func(pod, name string, value any) {
+		vars := map[string]any{
+			varWorkload: orNull(in.Workload), varNewTemplate: orNull(in.NewTemplate), varOldTemplate: orNull(in.OldTemplate), varRelease: in.Release,
 		}
+		if name != "" {
+			vars[name] = value
+		}
+		of = append(of, subject{pod, vars})
 	}
-	return map[string]any{
-		varWorkload: orNull(in.Workload), varNewTemplate: orNull(in.NewTemplate), varOldTemplate: orNull(in.OldTemplate), varRelease: in.Release,
+	switch scope {
+	case PerPod:
+		for i := range in.Pods {
+			add(in.Pods[i].Name, varPod, in.Pods[i].Object)
+		}
+	case PerBatch:
+		pods := make([]any, len(in.Pods))
+		for i := range in.Pods {
+			pods[i] = in.Pods[i].Object
+		}
+		add("", varPods, pods)
+	case OfRelease:
+		add("", "", nil)
+	case OfRequest:
+		of = []subject{{vars: map[string]any{
+			varObject: orNull(in.Object), varOldObject: orNull(in.OldObject), varRequest: orNull(in.Request), varNamespace: orNull(in.Namespace),
+		}}}
 	}
+	return of
 }
 
-// rulesOf evaluates the rules for one subject, by the name that it has if there is one,
-// and the values of the others.
-func (e *evaluation) rulesOf(known map[string]any, subject string, value any) (failed *Failure, err error) {
-	vars := maps.Clone(known)
-	vars[meterName] = &meter{left: maxMade}
-	if subject != "" {
-		vars[subject] = value
-	}
-	activation, err := cel.NewActivation(vars)
+// rulesOf evaluates the rules for one subject.
+func (p *Program) rulesOf(ctx context.Context, s subject) (failed *Failure, err error) {
+	s.vars[meterName] = &meter{left: maxMade}
+	activation, err := cel.NewActivation(s.vars)
 	if err != nil {
 		return nil, err
 	}
-	for i := range e.variables {
-		v := &e.variables[i]
-		// Evaluated when it is first used, and kept.
-		vars[v.name] = func() ref.Val { return e.value(v, activation) }
+	// An error is a value.
+	evaluate := func(x *expression) ref.Val {
+		value, _, err := x.program.ContextEval(ctx, activation)
+		if err != nil {
+			return types.WrapErr(err)
+		}
+		return value
 	}
-	for i := range e.rules {
-		value := e.value(&e.rules[i], activation)
-		switch of := value.(type) {
+	for i := range p.variables {
+		// Evaluated when it is first used, and kept.
+		s.vars[p.variables[i].name] = func() ref.Val { return evaluate(&p.variables[i]) }
+	}
+	for i := range p.rules {
+		var problem error
+		switch value := evaluate(&p.rules[i]).(type) {
 		case types.Bool:
-			if !of {
-				return &Failure{Rule: i, Message: e.rules[i].message}, err
+			if !value {
+				return &Failure{Pod: s.pod, Rule: i, Message: p.rules[i].message}, err
 			}
 		case *types.Err:
-			if err == nil {
-				err = fmt.Errorf("rules[%d]: %w", i, of)
-			}
-			if e.ctx.Err() != nil {
-				return nil, err
-			}
+			problem = fmt.Errorf("rules[%d]: %w", i, value)
 		default:
-			if err == nil {
-				err = fmt.Errorf("rules[%d] is of the type %s, and must be true or false", i, value.Type().TypeName())
-			}
+			problem = fmt.Errorf("rules[%d] is of the type %s, and must be true or false", i, value.Type().TypeName())
+		}
+		if err == nil {
+			err = problem
+		}
+		if problem != nil && ctx.Err() != nil {
+			break
 		}
 	}
 	return nil, err
@@ -169,13 +172,4 @@ func orNull(object map[string]any) any {
 		return types.NullValue
 	}
 	return object
-}
-
-// value evaluates an expression; an error is a value.
-func (e *evaluation) value(x *expression, activation cel.Activation) ref.Val {
-	value, _, err := x.program.ContextEval(e.ctx, activation)
-	if err != nil {
-		return types.WrapErr(err)
-	}
-	return value
 }

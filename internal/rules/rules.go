@@ -108,23 +108,13 @@ type expression struct {
 	program       cel.Program
 }
 
-// Of compiles a check, or finds what was compiled before. The problem says what is
-// wrong with it and where, from the check on, or that the context ended before it was
-// its turn to compile; it is empty when nothing is.
-func Of(ctx context.Context, c *v1alpha1.CelCheck, scope Scope) (p *Program, problem string) {
-	return known.of(ctx, c, scope, byReleases)
-}
-
-// AtAdmission is Of for a request that waits: it fails when the context ends before it
-// is its turn to compile. What is compiled is remembered apart
-// from what releases need, and that of policies of the operator apart from all others:
-// whoever has very many policies makes nobody else's be compiled again.
-func AtAdmission(ctx context.Context, c *v1alpha1.CelCheck, operators bool) (p *Program, problem string, err error) {
-	shelf := byRequests
-	if operators {
-		shelf = byOperator
-	}
-	return known.within(ctx, c, OfRequest, shelf)
+// Compile compiles a check, or finds what was compiled before. The problem says what is wrong
+// with the check and where, from the check on; it is empty where nothing is. Compile fails when
+// the context ends before it is the turn of the check to compile. Checks of policies of the
+// operator are remembered apart from all others: namespaces with very many policies push none
+// of them out.
+func Compile(ctx context.Context, c *v1alpha1.CelCheck, scope Scope, operators bool) (p *Program, problem string, err error) {
+	return known.compile(ctx, c, scope, operators)
 }
 
 // Problem says what is wrong with a check, and remembers it for longer than what was
@@ -136,44 +126,37 @@ func Compiled() int64 { return known.compiled.Load() }
 
 // How much is remembered.
 const (
-	maxPrograms = 32
-	// maxAtAdmission is that of each shelf for requests: as many as count for a workload.
-	maxAtAdmission = 32
-	maxProblems    = 8192
-)
-
-// shelf is where what was compiled is remembered.
-type shelf int
-
-const (
-	byReleases shelf = iota
-	byRequests
-	byOperator
-	shelves
+	// maxOfOperator is how many checks are of policies of the operator: as many as count for a
+	// workload, and maxPrograms how many of other policies.
+	maxOfOperator = 32
+	maxPrograms   = 64
+	maxProblems   = 8192
 )
 
 // maxText is how many bytes the expressions of a check may have together. What is
 // compiled of them takes a hundred times as much memory.
 const maxText = 16 << 10
 
-var known = newCache(maxPrograms, maxAtAdmission, maxProblems, compile)
+var known = newCache(maxOfOperator, maxPrograms, maxProblems, compile)
 
 // cache remembers by what a check says, and what it knows: the same policy in many
 // namespaces is compiled once, and one that changes is another.
 type cache struct {
-	compile  func(*v1alpha1.CelCheck, Scope) (*Program, string)
-	programs [shelves]*lru.Cache
+	compiler func(*v1alpha1.CelCheck, Scope) (*Program, string)
+	// programs are those of policies of the operator, and of others.
+	programs map[bool]*lru.Cache
 	problems *lru.Cache
-	// compiling is full while somebody does: one at a time, since it takes long, in the
+	// compiling is full while a check is compiled: one at a time, since it takes long, in the
 	// order in which they came.
 	compiling chan struct{}
 	compiled  atomic.Int64
 }
 
-func newCache(programs, atAdmission, problems int, compile func(*v1alpha1.CelCheck, Scope) (*Program, string)) *cache {
-	c := &cache{compile: compile, problems: lru.New(problems), compiling: make(chan struct{}, 1)}
-	c.programs = [shelves]*lru.Cache{byReleases: lru.New(programs), byRequests: lru.New(atAdmission), byOperator: lru.New(atAdmission)}
-	return c
+func newCache(operators, others, problems int, compiler func(*v1alpha1.CelCheck, Scope) (*Program, string)) *cache {
+	return &cache{
+		compiler: compiler, problems: lru.New(problems), compiling: make(chan struct{}, 1),
+		programs: map[bool]*lru.Cache{true: lru.New(operators), false: lru.New(others)},
+	}
 }
 
 type key [sha256.Size]byte
@@ -193,27 +176,14 @@ func (c *cache) problem(of *v1alpha1.CelCheck, scope Scope) string {
 	if problem, ok := c.problems.Get(keyOf(of, scope)); ok {
 		return problem.(string) //nolint:errcheck // nothing else is in it
 	}
-	at := byReleases
-	if scope == OfRequest {
-		at = byRequests
-	}
-	_, problem := c.of(context.Background(), of, scope, at)
+	_, problem, _ := c.compile(context.Background(), of, scope, false)
 	return problem
 }
 
-func (c *cache) of(ctx context.Context, of *v1alpha1.CelCheck, scope Scope, at shelf) (*Program, string) {
-	p, problem, err := c.within(ctx, of, scope, at)
-	if err != nil {
-		return nil, err.Error()
-	}
-	return p, problem
-}
-
-// within compiles while the context lasts. What it began goes on beyond, and is
-// remembered.
-func (c *cache) within(ctx context.Context, of *v1alpha1.CelCheck, scope Scope, at shelf) (*Program, string, error) {
+// compile compiles while the context lasts.
+func (c *cache) compile(ctx context.Context, of *v1alpha1.CelCheck, scope Scope, operators bool) (*Program, string, error) {
 	k := keyOf(of, scope)
-	if p, problem := c.get(k, at); p != nil || problem != "" {
+	if p, problem := c.get(k, operators); p != nil || problem != "" {
 		return p, problem, nil
 	}
 	select {
@@ -222,32 +192,29 @@ func (c *cache) within(ctx context.Context, of *v1alpha1.CelCheck, scope Scope, 
 	case <-ctx.Done():
 		return nil, "", fmt.Errorf("the compiler of rules has too much to do: %w", ctx.Err())
 	}
-	if p, problem := c.get(k, at); p != nil || problem != "" {
+	if p, problem := c.get(k, operators); p != nil || problem != "" {
 		return p, problem, nil
 	}
 	c.compiled.Add(1)
 	p, problem := c.safely(of, scope)
 	c.problems.Add(k, problem)
 	if problem == "" {
-		c.programs[at].Add(k, p)
+		c.programs[operators].Add(k, p)
 	}
 	return p, problem, nil
 }
 
-// get is what is remembered; neither where nothing is. What another shelf has is kept
-// on this one, too.
-func (c *cache) get(k key, at shelf) (p *Program, problem string) {
-	if p, ok := c.programs[at].Get(k); ok {
-		return p.(*Program), "" //nolint:errcheck // nothing else is in it
-	}
-	for i := range c.programs {
-		if p, ok := c.programs[i].Get(k); ok {
-			c.programs[at].Add(k, p)
-			return p.(*Program), "" //nolint:errcheck // nothing else is in it
+// get is what is remembered; neither where nothing is. What is remembered of other policies
+// is kept for this one, too.
+func (c *cache) get(k key, operators bool) (p *Program, problem string) {
+	for _, of := range []bool{operators, !operators} {
+		if found, ok := c.programs[of].Get(k); ok {
+			c.programs[operators].Add(k, found)
+			return found.(*Program), "" //nolint:errcheck // nothing else is in it
 		}
 	}
-	if problem, ok := c.problems.Get(k); ok {
-		return nil, problem.(string) //nolint:errcheck // nothing else is in it
+	if found, ok := c.problems.Get(k); ok {
+		return nil, found.(string) //nolint:errcheck // nothing else is in it
 	}
 	return nil, ""
 }
@@ -259,16 +226,13 @@ func (c *cache) safely(of *v1alpha1.CelCheck, scope Scope) (p *Program, problem 
 			p, problem = nil, fmt.Sprintf("it cannot be compiled: %v", r)
 		}
 	}()
-	return c.compile(of, scope)
+	return c.compiler(of, scope)
 }
 
 // compile compiles a check.
 func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
-	p := &Program{scope: scope}
-	if n := textOf(c); n > maxText {
-		return nil, fmt.Sprintf("rules: the expressions have %d bytes together, at most %d are allowed; make two checks of it", n, maxText)
-	}
-	env, steps := base()[scope], maxPatterns
+	p, left := &Program{scope: scope}, budget{text: maxText, steps: maxPatterns}
+	env := base().scopes[scope]
 	seen := map[string]bool{}
 	for i := range c.Variables {
 		v := &c.Variables[i]
@@ -278,7 +242,7 @@ func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 			return nil, fmt.Sprintf("%s.name: %q is a word of the language, or another variable; choose another name", place, v.Name)
 		}
 		seen[v.Name] = true
-		e, kind, problem := compileOne(env, v.Expression, &steps)
+		e, kind, problem := compileOne(env, v.Expression, &left)
 		if problem != "" {
 			return nil, place + ".expression: " + problem
 		}
@@ -292,7 +256,7 @@ func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 	}
 	for i := range c.Rules {
 		r := &c.Rules[i]
-		e, kind, problem := compileOne(env, r.Expression, &steps)
+		e, kind, problem := compileOne(env, r.Expression, &left)
 		if problem == "" && !kind.IsExactType(cel.BoolType) {
 			problem = fmt.Sprintf("it must be true or false, and is of the type %s; compare it with a value: (...) == true", kind)
 		}
@@ -307,27 +271,19 @@ func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 	return p, ""
 }
 
-// textOf is how many bytes the expressions of a check have.
-func textOf(c *v1alpha1.CelCheck) (n int) {
-	for i := range c.Variables {
-		n += len(c.Variables[i].Expression)
-	}
-	for i := range c.Rules {
-		n += len(c.Rules[i].Expression)
-	}
-	return n
-}
+// budget is what is left for the expressions of a check: bytes of text, and steps of patterns.
+type budget struct{ text, steps int }
 
-// compileOne compiles one expression, and says of what type it is. What its patterns
-// have is taken off the steps that are left.
-func compileOne(env *cel.Env, text string, steps *int) (e expression, kind *cel.Type, problem string) {
-	parsed, issues := env.Parse(text)
-	if issues.Err() == nil && nesting(parsed.NativeRep().Expr()) > maxNesting {
-		return e, nil, fmt.Sprintf("it has more than %d loops, lists and maps within one another", maxNesting)
+// compileOne compiles one expression, and says of what type it is. It takes what the
+// expression has off what is left.
+func compileOne(env *cel.Env, text string, left *budget) (e expression, kind *cel.Type, problem string) {
+	if left.text -= len(text); left.text < 0 {
+		return e, nil, fmt.Sprintf("the expressions of the check have more than %d bytes together; make two checks of it", maxText)
 	}
+	parsed, issues := env.Parse(text)
 	compiled := parsed
 	if issues.Err() == nil {
-		if problem = unavailable(env, parsed.NativeRep().Expr(), steps); problem != "" {
+		if problem = unavailable(parsed.NativeRep(), &left.steps); problem != "" {
 			return e, nil, problem
 		}
 		compiled, issues = env.Check(parsed)
@@ -366,41 +322,6 @@ func shallow(kind *cel.Type) *cel.Type {
 	default:
 		return kind
 	}
-}
-
-// maxNesting is how many loops, lists and maps may be within one another: the compiler
-// takes ever longer to find out of what type they are.
-const maxNesting = 16
-
-// nesting is how many loops, lists and maps are within one another.
-func nesting(e ast.Expr) (deepest int) {
-	switch e.Kind() {
-	case ast.ComprehensionKind:
-		c := e.AsComprehension()
-		for _, part := range []ast.Expr{c.IterRange(), c.AccuInit(), c.LoopCondition(), c.LoopStep(), c.Result()} {
-			deepest = max(deepest, nesting(part)+1)
-		}
-	case ast.CallKind:
-		c := e.AsCall()
-		if c.IsMemberFunction() {
-			deepest = nesting(c.Target())
-		}
-		for _, arg := range c.Args() {
-			deepest = max(deepest, nesting(arg))
-		}
-	case ast.ListKind:
-		for _, element := range e.AsList().Elements() {
-			deepest = max(deepest, nesting(element)+1)
-		}
-	case ast.MapKind:
-		for _, entry := range e.AsMap().Entries() {
-			deepest = max(deepest, nesting(entry.AsMapEntry().Key())+1, nesting(entry.AsMapEntry().Value())+1)
-		}
-	case ast.SelectKind:
-		deepest = nesting(e.AsSelect().Operand())
-	default:
-	}
-	return deepest
 }
 
 // maxIssues and maxIssue are how many problems of an expression are told, and how many

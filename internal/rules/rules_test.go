@@ -18,12 +18,17 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -114,7 +119,7 @@ func TestCompile(t *testing.T) {
 		"costs too much":                     {check: ofBatch("pods.all(a, pods.all(b, pods.all(c, pods.all(d, a == b || c == d))))"), want: "rules[0].expression: it costs too much"},
 		"a variable that costs too much":     {check: with(check("variables.x"), "x", "pod.a.all(a, pod.b.all(b, pod.c.all(c, pod.d.all(d, pod.e.all(e, a + b + c + d + e == 0)))))"), want: "variables[0].expression: it costs too much"},
 		"lists within lists":                 {check: check("pod.a == " + strings.Repeat("[", 100) + "1" + strings.Repeat("]", 100)), want: "more than 16 loops, lists and maps within one another"},
-		"a lot of text":                      {check: check(slices.Repeat([]string{"pod.a == '" + strings.Repeat("x", 4000) + "'"}, 5)...), want: "rules: the expressions have 20055 bytes together"},
+		"a lot of text":                      {check: check(slices.Repeat([]string{"pod.a == '" + strings.Repeat("x", 4000) + "'"}, 5)...), want: "rules[4].expression: the expressions of the check have more than 16384 bytes together"},
 		"numbers without end":                {check: check("lists.range(1000000000).size() > 0"), want: "rules[0].expression: the function lists.range with 1 arguments is not available in policies"},
 		"a string without end":               {check: check("'%.999999999f'.format([1.0]) != ''"), want: "the function format with 1 arguments is not available"},
 		"patterns that repeat":               {check: check("pod.a.matches('x{900}') || pod.a.matches('a{900}')", "pod.a.matches('c{900}') && pod.a.matches('d{900}')", "pod.a.matches('e{900}')", "pod.a.matches('f{900}')"), want: "rules[3].expression: a pattern is too large: at most 1000 steps, and 5000 of all patterns of the check together"},
@@ -185,7 +190,7 @@ func TestEvaluate(t *testing.T) {
 		"a constant that is made":         {check: check("pod.spec.priority == int('3') && string(pod.spec.priority) == string(3)")},
 		"texts": {check: check("' Ab/c/d '.trim().lowerAscii() == 'ab/c/d' && 'a/b/c'.split('/') == ['a', 'b', 'c'] && 'a/b/c'.split('/', 2)[1] == 'b/c'",
 			"'aäö'.substring(1) == 'äö' && 'aäö'.substring(1, 2) == 'ä' && 'abc'.substring(3) == '' && 'abc'.substring(1, 3) == 'bc'", "'x-1'.matches('^x-[0-9]$') && !matches('x', 'y')")},
-		"characters that are not there": {check: check("'abc'.substring(1, 4) == ''"), err: "no characters 1 to 4"},
+		"characters that are not there": {check: check("'abc'.substring(1, 4) == ''"), err: "index out of range: 4"},
 		"sets":                          {check: check("sets.contains([1, 2], [2]) && !sets.contains([1], [2]) && sets.equivalent([1, 2], [2, 1, 1]) && sets.intersects([1], [1, 2]) && !sets.intersects([1], [])")},
 		"equality": {check: check("dyn({'a': [2.0]}) == dyn({'a': [2]}) && {'a': 1} != {'b': 1} && {'a': 1} != {'a': 2} && [1] != [1, 2] && dyn(1) != dyn('1')",
 			"1 in [2, 1] && 'a' in {'a': 1} && !('x' in pod.metadata.labels) && pod != null && optional.of(1) == optional.of(1)")},
@@ -445,6 +450,31 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// ending is an expression that is true, and ends the time of its evaluation.
+type ending struct {
+	cel.Program
+	end context.CancelFunc
+}
+
+func (e ending) ContextEval(context.Context, any) (ref.Val, *cel.EvalDetails, error) {
+	e.end()
+	return types.True, nil, nil
+}
+
+// TestTimeEndsBetweenPods: pods that no time is left for have not passed.
+func TestTimeEndsBetweenPods(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &Program{scope: PerPod, rules: []expression{{program: ending{end: cancel}}}}
+	if failures, err := p.Evaluate(ctx, input(2, 1)); !errors.Is(err, context.Canceled) || len(failures) != 0 {
+		t.Errorf("%v, error %v", failures, err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	p.rules[0].program = ending{end: cancel}
+	if failures, err := p.Evaluate(ctx, input(1, 1)); err != nil || len(failures) != 0 {
+		t.Errorf("of one pod: %v, error %v", failures, err)
+	}
+}
+
 // TestCache: each check is compiled once, whoever has it, and what is remembered is
 // bounded.
 func TestCache(t *testing.T) {
@@ -456,12 +486,13 @@ func TestCache(t *testing.T) {
 		}
 		return &Program{}, ""
 	})
-	for range 3 {
-		if p, problem := c.of(t.Context(), check("a"), PerPod, byReleases); p == nil || problem != "" {
-			t.Fatal(problem)
+	for i := range 4 {
+		operators := i%2 == 0
+		if p, problem, err := c.compile(t.Context(), check("a"), PerPod, operators); p == nil || problem != "" || err != nil {
+			t.Fatal(problem, err)
 		}
-		if p, problem := c.of(t.Context(), check("wrong"), PerPod, byReleases); p != nil || problem != "it is wrong" {
-			t.Fatal(problem)
+		if p, problem, err := c.compile(t.Context(), check("wrong"), PerPod, operators); p != nil || problem != "it is wrong" || err != nil {
+			t.Fatal(problem, err)
 		}
 		if problem := c.problem(check("a"), PerPod) + c.problem(check("wrong"), PerPod); problem != "it is wrong" {
 			t.Fatal(problem)
@@ -471,16 +502,18 @@ func TestCache(t *testing.T) {
 		t.Errorf("compiled %v", compiled)
 	}
 	for i := range 1000 {
-		c.of(t.Context(), check(fmt.Sprint(i)), PerPod, byReleases)
+		if _, _, err := c.compile(t.Context(), check(fmt.Sprint(i)), PerPod, false); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if c.programs[byReleases].Len() != 2 || c.problems.Len() != 3 {
-		t.Errorf("it remembers %d and %d", c.programs[byReleases].Len(), c.problems.Len())
+	if c.programs[false].Len() != 2 || c.problems.Len() != 3 {
+		t.Errorf("it remembers %d and %d", c.programs[false].Len(), c.problems.Len())
 	}
 }
 
-// TestShelves: what one namespace has very much of makes nobody else's be compiled again,
-// and what was compiled when it was judged is found.
-func TestShelves(t *testing.T) {
+// TestCacheOfOperator: namespaces that have very many policies make none of the operator's
+// be compiled again, and what was compiled when it was judged is found.
+func TestCacheOfOperator(t *testing.T) {
 	compiled := map[string]int{}
 	c := newCache(2, 2, 1000, func(c *v1alpha1.CelCheck, _ Scope) (*Program, string) {
 		compiled[c.Rules[0].Expression]++
@@ -490,17 +523,13 @@ func TestShelves(t *testing.T) {
 		t.Fatal(problem)
 	}
 	for i := range 10 {
-		for _, of := range []struct {
-			text  string
-			scope Scope
-			at    shelf
-		}{{"operator's", OfRequest, byOperator}, {fmt.Sprint("tenant's ", i), OfRequest, byRequests}, {"release", PerPod, byReleases}} {
-			if p, problem, err := c.within(t.Context(), check(of.text), of.scope, of.at); p == nil || problem != "" || err != nil {
+		for _, text := range []string{"operator's", fmt.Sprint("tenant's ", i), fmt.Sprint("other's ", i)} {
+			if p, problem, err := c.compile(t.Context(), check(text), OfRequest, text == "operator's"); p == nil || problem != "" || err != nil {
 				t.Fatal(p, problem, err)
 			}
 		}
 	}
-	if compiled["operator's"] != 1 || compiled["release"] != 1 || len(compiled) != 12 {
+	if compiled["operator's"] != 1 || len(compiled) != 21 {
 		t.Errorf("compiled %v", compiled)
 	}
 }
@@ -517,20 +546,20 @@ func TestCompilerIsBusy(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := c.within(t.Context(), check("slow"), OfRequest, byRequests)
+		_, _, err := c.compile(t.Context(), check("slow"), OfRequest, false)
 		done <- err
 	}()
 	<-began
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if p, _, err := c.within(gone, check("quick"), OfRequest, byOperator); p != nil || err == nil || !strings.Contains(err.Error(), "the compiler of rules has too much to do") {
+	if p, _, err := c.compile(gone, check("quick"), OfRequest, true); p != nil || err == nil || !strings.Contains(err.Error(), "the compiler of rules has too much to do") {
 		t.Errorf("%v, %v", p, err)
 	}
 	close(end)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if p, _, err := c.within(t.Context(), check("quick"), OfRequest, byOperator); p == nil || err != nil {
+	if p, _, err := c.compile(t.Context(), check("quick"), OfRequest, true); p == nil || err != nil {
 		t.Errorf("%v, %v", p, err)
 	}
 }
@@ -538,7 +567,7 @@ func TestCompilerIsBusy(t *testing.T) {
 // TestManyChecks: a thousand checks that differ take no more memory than those that are
 // remembered.
 func TestManyChecks(t *testing.T) {
-	c := newCache(maxPrograms, maxAtAdmission, maxProblems, compile)
+	c := newCache(maxOfOperator, maxPrograms, maxProblems, compile)
 	heap := func() int {
 		runtime.GC()
 		var stats runtime.MemStats
@@ -550,22 +579,27 @@ func TestManyChecks(t *testing.T) {
 		rule := fmt.Sprintf("pod.metadata.name != 'n%d'", n)
 		return check(rule + strings.Repeat(" && has(pod.a.b)", (1024-len(rule))/len(" && has(pod.a.b)")))
 	}
-	c.of(t.Context(), long(0), PerPod, byReleases)
+	compiled := func(n int) *Program {
+		p, problem, err := c.compile(t.Context(), long(n), PerPod, false)
+		if problem != "" || err != nil {
+			t.Fatal(problem, err)
+		}
+		return p
+	}
+	compiled(0)
 	before, grown := heap(), 0
 	for i := range 1000 {
-		if _, problem := c.of(t.Context(), long(i), PerPod, byReleases); problem != "" {
-			t.Fatal(problem)
-		}
+		compiled(i)
 		if i == maxPrograms {
 			grown = heap() - before
 		}
 	}
 	after := heap() - before
 	t.Logf("%d KiB after %d checks, %d KiB after all", grown>>10, maxPrograms, after>>10)
-	if c.programs[byReleases].Len() != maxPrograms || after > grown+grown/2+1<<20 {
-		t.Errorf("%d programs take %d KiB, and %d KiB after %d of them", c.programs[byReleases].Len(), after>>10, grown>>10, maxPrograms)
+	if c.programs[false].Len() != maxPrograms || after > grown+grown/2+1<<20 {
+		t.Errorf("%d programs take %d KiB, and %d KiB after %d of them", c.programs[false].Len(), after>>10, grown>>10, maxPrograms)
 	}
-	if again, _ := c.of(t.Context(), long(999), PerPod, byReleases); again == nil || c.compiled.Load() != 1000 {
+	if again := compiled(999); again == nil || c.compiled.Load() != 1000 {
 		t.Errorf("%d were compiled", c.compiled.Load())
 	}
 }

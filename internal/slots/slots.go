@@ -14,102 +14,200 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package slots bounds what is at work at a time, of all namespaces together and of each.
+// Package slots bounds the work on checks of policies: of all namespaces together, and of each.
+//
+// A semaphore serves in the order of arrival, which is not enough: a namespace, or a release of
+// it, whose work takes long would keep the others waiting. So the next slot goes to the
+// namespace, and there to the release, whose work took the least time so far.
 package slots
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
-
-	"golang.org/x/sync/semaphore"
+	"time"
 )
 
-// Slots bound what is at work. Those of a namespace wait for each other first, so that
-// they do not stand in the way of another one's. Safe for concurrent use.
+// Slots bound the work. Safe for concurrent use.
 type Slots struct {
-	all *semaphore.Weighted
-	// own is how many a namespace has.
-	own int64
+	// limit is the number of slots, own that of a namespace.
+	limit, own int
+	now        func() time.Time
 
-	mu sync.Mutex
-	of map[string]*namespaceSlots
+	mu      sync.Mutex
+	all     share
+	waiting []*waiter
 }
 
-type namespaceSlots struct {
-	*semaphore.Weighted
-	// users have one, or wait for one.
-	users int
+// Work is what a slot is for.
+type Work struct {
+	Namespace string
+	// Release is empty where the namespace does not share its slots among releases.
+	Release string
+	// Urgent work comes first within its release.
+	Urgent bool
 }
 
-// New makes slots for so many at a time, and so many of one namespace.
-func New(all, own int64) *Slots {
-	return &Slots{all: semaphore.NewWeighted(all), own: own, of: map[string]*namespaceSlots{}}
+// share is the part of the slots that all namespaces, one namespace or one release has.
+type share struct {
+	// users work or wait, busy work.
+	users, busy int
+	// used is the time that work took until since.
+	used  time.Duration
+	since time.Time
+	parts map[string]*share
 }
 
-// InUse says whether any is taken, or waited for.
+// waiter waits for a slot, or has one.
+type waiter struct {
+	work Work
+	// shares that the work counts in: of all, of the namespace, of the release.
+	shares [3]*share
+	// granted is closed when it has a slot.
+	granted chan struct{}
+}
+
+// New makes slots: so many at a time, and so many of one namespace.
+func New(limit, own int) *Slots { return &Slots{limit: limit, own: own, now: time.Now} }
+
+// InUse reports whether any slot is taken or waited for.
 func (s *Slots) InUse() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.of) > 0
+	return len(s.all.parts) > 0
 }
 
-// Try is Acquire for who does not wait.
+// Try takes a slot for a namespace if one is free now.
 func (s *Slots) Try(namespace string) (release func(), ok bool) {
-	own := s.use(namespace)
-	if !own.TryAcquire(1) {
-		s.unuse(namespace)
-		return nil, false
-	}
-	if !s.all.TryAcquire(1) {
-		own.Release(1)
-		s.unuse(namespace)
-		return nil, false
-	}
-	return s.release(namespace, own), true
-}
-
-// Acquire waits until one of a namespace may begin. It fails only when the
-// context ends.
-func (s *Slots) Acquire(ctx context.Context, namespace string) (release func(), err error) {
-	own := s.use(namespace)
-	if err := own.Acquire(ctx, 1); err != nil {
-		s.unuse(namespace)
-		return nil, err
-	}
-	if err := s.all.Acquire(ctx, 1); err != nil {
-		own.Release(1)
-		s.unuse(namespace)
-		return nil, err
-	}
-	return s.release(namespace, own), nil
-}
-
-// release gives back what was acquired.
-func (s *Slots) release(namespace string, own *namespaceSlots) func() {
-	return func() {
-		s.all.Release(1)
-		own.Release(1)
-		s.unuse(namespace)
-	}
-}
-
-func (s *Slots) use(namespace string) *namespaceSlots {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := s.of[namespace]
-	if own == nil {
-		own = &namespaceSlots{Weighted: semaphore.NewWeighted(s.own)}
-		s.of[namespace] = own
+	w := s.join(Work{Namespace: namespace})
+	select {
+	case <-w.granted:
+		return func() { s.leave(w) }, true
+	default:
+		s.remove(w)
+		return nil, false
 	}
-	own.users++
-	return own
 }
 
-func (s *Slots) unuse(namespace string) {
+// Acquire waits for a slot. It fails only when the context ends.
+func (s *Slots) Acquire(ctx context.Context, work Work) (release func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	w := s.join(work)
+	s.mu.Unlock()
+	select {
+	case <-w.granted:
+		return func() { s.leave(w) }, nil
+	case <-ctx.Done():
+		s.leave(w)
+		return nil, ctx.Err()
+	}
+}
+
+// join lets work wait, and grants it a slot if one is free.
+func (s *Slots) join(work Work) *waiter {
+	now := s.now()
+	of := s.all.join(work.Namespace, now)
+	w := &waiter{work: work, shares: [3]*share{&s.all, of, of.join(work.Release, now)}, granted: make(chan struct{})}
+	s.waiting = append(s.waiting, w)
+	s.grant(now)
+	return w
+}
+
+// leave ends work, or the wait for it.
+func (s *Slots) leave(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := s.of[namespace]
-	if own.users--; own.users == 0 {
-		delete(s.of, namespace)
+	s.remove(w)
+}
+
+func (s *Slots) remove(w *waiter) {
+	now := s.now()
+	if i := slices.Index(s.waiting, w); i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+	} else {
+		w.count(-1, now)
+	}
+	w.shares[1].leave(w.work.Release)
+	s.all.leave(w.work.Namespace)
+	s.grant(now)
+}
+
+// grant gives the free slots to those who wait.
+func (s *Slots) grant(now time.Time) {
+	for s.all.busy < s.limit {
+		next := -1
+		for i, w := range s.waiting {
+			if w.shares[1].busy < s.own && (next < 0 || w.before(s.waiting[next], now)) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return
+		}
+		w := s.waiting[next]
+		s.waiting = slices.Delete(s.waiting, next, next+1)
+		w.count(1, now)
+		close(w.granted)
+	}
+}
+
+// count counts work that begins or ends in its shares.
+func (w *waiter) count(n int, now time.Time) {
+	for _, of := range w.shares {
+		of.used, of.since, of.busy = of.spent(now), now, of.busy+n
+	}
+}
+
+// before reports whether work gets a slot before other work that waits.
+func (w *waiter) before(other *waiter, now time.Time) bool {
+	for i := 1; i < len(w.shares); i++ {
+		a, b := w.shares[i], other.shares[i]
+		if a == b {
+			continue
+		}
+		if c := cmp.Or(cmp.Compare(a.spent(now), b.spent(now)), cmp.Compare(a.busy, b.busy)); c != 0 {
+			return c < 0
+		}
+	}
+	return w.work.Urgent && !other.work.Urgent && w.shares[2] == other.shares[2]
+}
+
+// spent is the time that work took.
+func (s *share) spent(now time.Time) time.Duration {
+	return s.used + time.Duration(s.busy)*now.Sub(s.since)
+}
+
+// join counts a user of a part. A new part begins with the time of the part that has the
+// least: it has no credit for the time before.
+func (s *share) join(name string, now time.Time) *share {
+	of := s.parts[name]
+	if of == nil {
+		of = &share{}
+		first := true
+		for _, other := range s.parts {
+			if spent := other.spent(now); first || spent < of.used {
+				of.used, first = spent, false
+			}
+		}
+		if s.parts == nil {
+			s.parts = map[string]*share{}
+		}
+		s.parts[name] = of
+	}
+	of.users++
+	return of
+}
+
+func (s *share) leave(name string) {
+	if of := s.parts[name]; of.users > 1 {
+		of.users--
+	} else {
+		delete(s.parts, name)
 	}
 }

@@ -14,6 +14,10 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
+// Package verify is the provider of verdicts by AlterShield Server, beside the checks of
+// policies in internal/checks: altershield.go takes the orders of releases and the entries of
+// batches one step on, server.go makes the calls, calls.go, entries.go and ended.go remember
+// them, and health.go judges heartbeats.
 package verify
 
 import (
@@ -29,6 +33,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
@@ -49,7 +54,7 @@ type AlterShield struct {
 	entries *entries
 }
 
-var _ Provider = &AlterShield{}
+var _ checks.Provider = &AlterShield{}
 
 // NewAlterShield verifies by a server, or by none where it is nil. spread spreads
 // the tries of calls to it, by a number from 0 up to 1; chance when nil.
@@ -71,7 +76,7 @@ func (p *AlterShield) Forget(key types.NamespacedName) {
 }
 
 // Next implements Provider.
-func (p *AlterShield) Next(ctx context.Context, s Subject) (Step, error) {
+func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, error) {
 	if s.Batch != nil {
 		return p.nextOfBatch(ctx, s)
 	}
@@ -82,44 +87,44 @@ func (p *AlterShield) Next(ctx context.Context, s Subject) (Step, error) {
 // an order that is not its own.
 const foreignRetry = time.Second
 
-func (p *AlterShield) batchInput(s *Subject) defense.BatchInput {
+func (p *AlterShield) batchInput(s *checks.Subject) defense.BatchInput {
 	return defense.BatchInput{
 		Now: p.clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Server: p.server != nil, Begin: s.Begin,
 		Calls: p.batches.recall(s.Key(), string(s.Batch.UID)),
 	}
 }
 
-func (p *AlterShield) nextOfBatch(ctx context.Context, s Subject) (Step, error) {
+func (p *AlterShield) nextOfBatch(ctx context.Context, s checks.Subject) (checks.Step, error) {
 	key, of := s.Key(), string(s.Batch.UID)
 	if a := p.batches.unrecorded(key, of); a != nil {
 		return p.answeredOfBatch(s, *a), nil
 	}
 	if p.server != nil && s.Release.Status.OrderID != "" && !defense.OwnsOrder(s.Release) {
-		return Step{After: foreignRetry}, nil // the release gets its own order again first
+		return checks.Step{After: foreignRetry}, nil // the release gets its own order again first
 	}
 	if p.server != nil && defense.ResetBatch(p.batchInput(&s)).Status != nil {
 		metrics.ForeignID("node")
-		return Step{Write: func(s Subject) Decision {
+		return checks.Step{Write: func(s checks.Subject) checks.Decision {
 			plan := defense.ResetBatch(p.batchInput(&s))
-			return Decision{Batch: plan.Status, Events: plan.Events}
+			return checks.Decision{Batch: plan.Status, Events: plan.Events}
 		}}, nil
 	}
 	plan := defense.DecideBatch(p.batchInput(&s))
 	switch {
 	case plan.Status != nil:
-		return Step{Write: func(s Subject) Decision {
+		return checks.Step{Write: func(s checks.Subject) checks.Decision {
 			plan := defense.DecideBatch(p.batchInput(&s))
-			return Decision{Batch: plan.Status, Events: plan.Events}
+			return checks.Decision{Batch: plan.Status, Events: plan.Events}
 		}}, nil
 	case plan.Call == defense.CallNone:
-		return Step{After: plan.RequeueAfter}, nil
+		return checks.Step{After: plan.RequeueAfter}, nil
 	}
 	if plan.Last {
 		ctx = altershield.LastTry(ctx)
 	}
 	answer, err := p.callOfBatch(ctx, &s, plan.Call)
 	if err != nil {
-		return Step{}, err
+		return checks.Step{}, err
 	}
 	logCall(ctx, plan.Call, answer, s.Release.Status.OrderID)
 	p.batches.remember(key, of, plan.Call, answer)
@@ -127,17 +132,17 @@ func (p *AlterShield) nextOfBatch(ctx context.Context, s Subject) (Step, error) 
 }
 
 // answeredOfBatch puts the answer to a call into the status of a batch.
-func (p *AlterShield) answeredOfBatch(s Subject, a answered) Step {
+func (p *AlterShield) answeredOfBatch(s checks.Subject, a answered) checks.Step {
 	key, of, ended := s.Key(), s.Batch.UID, false
-	return Step{
+	return checks.Step{
 		Lasting: true,
-		Write: func(s Subject) Decision {
+		Write: func(s checks.Subject) checks.Decision {
 			if s.Batch.UID != of {
-				return Decision{Void: true}
+				return checks.Decision{Void: true}
 			}
 			plan := defense.AnswerBatch(p.batchInput(&s), a.call, a.answer)
 			ended = plan.Ended
-			return Decision{Batch: plan.Status, Events: plan.Events}
+			return checks.Decision{Batch: plan.Status, Events: plan.Events}
 		},
 		Written: func() {
 			p.batches.recorded(key)
@@ -150,7 +155,7 @@ func (p *AlterShield) answeredOfBatch(s Subject, a answered) Step {
 
 // callOfBatch makes a call about a batch. Its error is of reading, never of the
 // call.
-func (p *AlterShield) callOfBatch(ctx context.Context, s *Subject, call defense.Call) (defense.Answer, error) {
+func (p *AlterShield) callOfBatch(ctx context.Context, s *checks.Subject, call defense.Call) (defense.Answer, error) {
 	if refusal, err := p.entries.refuse(ctx, call, s.Batch, s.Batch.Status.ChangePodID); refusal != nil || err != nil {
 		return ptr.Deref(refusal, defense.Answer{}), err
 	}
@@ -181,14 +186,14 @@ func (p *AlterShield) callOfBatch(ctx context.Context, s *Subject, call defense.
 	}
 }
 
-func (p *AlterShield) orderInput(s *Subject) defense.OrderInput {
+func (p *AlterShield) orderInput(s *checks.Subject) defense.OrderInput {
 	return defense.OrderInput{
 		Now: p.clock.Now(), Settings: s.Settings, Change: s.Release, Defended: s.Defended,
 		Calls: p.orders.recall(s.Key(), s.Release.Status.OrderID),
 	}
 }
 
-func (p *AlterShield) nextOfOrder(ctx context.Context, s Subject) (Step, error) {
+func (p *AlterShield) nextOfOrder(ctx context.Context, s checks.Subject) (checks.Step, error) {
 	key, of := s.Key(), s.Release.Status.OrderID
 	if a := p.orders.unrecorded(key, of); a != nil && s.Defended {
 		return p.answeredOfOrder(s, *a), nil
@@ -196,32 +201,32 @@ func (p *AlterShield) nextOfOrder(ctx context.Context, s Subject) (Step, error) 
 	if defense.ResetOrder(p.orderInput(&s), p.server.Cluster).Status != nil {
 		metrics.ForeignID("order")
 		if !s.Defended {
-			return Step{}, nil // nothing is written about it, and nobody's order is ended
+			return checks.Step{}, nil // nothing is written about it, and nobody's order is ended
 		}
-		return Step{Write: func(s Subject) Decision {
+		return checks.Step{Write: func(s checks.Subject) checks.Decision {
 			plan := defense.ResetOrder(p.orderInput(&s), p.server.Cluster)
-			return Decision{Release: plan.Status, Events: plan.Events}
+			return checks.Decision{Release: plan.Status, Events: plan.Events}
 		}}, nil
 	}
 	plan := defense.DecideOrder(p.orderInput(&s))
 	switch {
 	case plan.Status != nil:
-		return Step{Write: func(s Subject) Decision {
+		return checks.Step{Write: func(s checks.Subject) checks.Decision {
 			plan := defense.DecideOrder(p.orderInput(&s))
-			return Decision{Release: plan.Status, Events: plan.Events}
+			return checks.Decision{Release: plan.Status, Events: plan.Events}
 		}}, nil
 	case plan.Call == defense.CallNone:
 		if !defense.OrderWaits(s.Release) {
 			p.orders.forget(key)
 		}
-		return Step{After: plan.RequeueAfter}, nil
+		return checks.Step{After: plan.RequeueAfter}, nil
 	}
 	if plan.Last {
 		ctx = altershield.LastTry(ctx)
 	}
 	answer, err := p.callOfOrder(ctx, &s, plan.Call)
 	if err != nil {
-		return Step{}, err
+		return checks.Step{}, err
 	}
 	logCall(ctx, plan.Call, answer, of)
 	known := p.orders.remember(key, of, plan.Call, answer)
@@ -232,22 +237,22 @@ func (p *AlterShield) nextOfOrder(ctx context.Context, s Subject) (Step, error) 
 			// No write has it decided again: the end of the order comes next, or a wait.
 			return p.nextOfOrder(ctx, s)
 		}
-		return Step{After: max(known.NotBefore.Sub(p.clock.Now()), 0)}, nil
+		return checks.Step{After: max(known.NotBefore.Sub(p.clock.Now()), 0)}, nil
 	}
 	return p.answeredOfOrder(s, answered{plan.Call, answer}), nil
 }
 
 // answeredOfOrder puts the answer to a call into the status of a release.
-func (p *AlterShield) answeredOfOrder(s Subject, a answered) Step {
+func (p *AlterShield) answeredOfOrder(s checks.Subject, a answered) checks.Step {
 	key, uid, of := s.Key(), s.Release.UID, s.Release.Status.OrderID
-	return Step{
+	return checks.Step{
 		Lasting: true,
-		Write: func(s Subject) Decision {
+		Write: func(s checks.Subject) checks.Decision {
 			if s.Release.UID != uid || s.Release.Status.OrderID != of {
-				return Decision{Void: true}
+				return checks.Decision{Void: true}
 			}
 			plan := defense.AnswerOrder(p.orderInput(&s), a.call, a.answer)
-			return Decision{Release: plan.Status, Events: plan.Events}
+			return checks.Decision{Release: plan.Status, Events: plan.Events}
 		},
 		Written: func() { p.orders.recorded(key) },
 	}
@@ -255,7 +260,7 @@ func (p *AlterShield) answeredOfOrder(s Subject, a answered) Step {
 
 // callOfOrder makes a call about an order. Its error is of reading, never of the
 // call.
-func (p *AlterShield) callOfOrder(ctx context.Context, s *Subject, call defense.Call) (defense.Answer, error) {
+func (p *AlterShield) callOfOrder(ctx context.Context, s *checks.Subject, call defense.Call) (defense.Answer, error) {
 	change := s.Release
 	if refusal, err := p.entries.refuse(ctx, call, change, change.Status.OrderNodeID); refusal != nil || err != nil {
 		return ptr.Deref(refusal, defense.Answer{}), err

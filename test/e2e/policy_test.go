@@ -32,9 +32,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	defaults "github.com/traas-stack/altershield-operator/internal/policy"
-	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
 const staysUp = controlplane.ManagerNamespace + "/default/stays-up"
@@ -109,7 +109,7 @@ func podServer(ctx context.Context, code int) (ip string, port int32, requests *
 		if of.IP.To4() != nil {
 			network = "tcp4"
 		}
-		if verify.NewGuard("")(ctx, network, net.JoinHostPort(of.IP.String(), "80"), nil) != nil {
+		if checks.NewGuard("")(ctx, network, net.JoinHostPort(of.IP.String(), "80"), nil) != nil {
 			continue
 		}
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(of.IP.String(), "0"))

@@ -14,37 +14,58 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package checks
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 )
+
+// probeParams are the parameters of a check.
+type probeParams struct {
+	Service             string
+	Delay, Interval     time.Duration
+	Successes, Failures int32
+	OnError, OnNoData   v1alpha1.OnSilence
+	Suggestion          string
+}
+
+func probeCheck(p probeParams) *policy.Check {
+	return &policy.Check{
+		Delay: p.Delay, OnError: p.OnError, OnNoData: p.OnNoData, Suggestion: p.Suggestion, Probe: &v1alpha1.ProbeCheck{
+			Service: p.Service, Interval: &metav1.Duration{Duration: p.Interval}, Successes: p.Successes, Failures: p.Failures,
+		},
+	}
+}
 
 // TestProbe: what calls of pods come to. The letters are the results of the calls of a
 // pod, one each ten seconds: good, bad, unanswered, erroneous.
 func TestProbe(t *testing.T) {
 	began := testNow
 	at := began.Add
-	ready := func(*Pod) {}
-	terminating := func(p *Pod) { p.Terminating = true }
-	evicted := func(p *Pod) { p.Disrupted = true }
-	lost := func(p *Pod) { p.Ready, p.Lost = false, true }
-	unready := func(p *Pod) { p.Ready = false }
+	ready := func(*defense.Pod) {}
+	terminating := func(p *defense.Pod) { p.Terminating = true }
+	evicted := func(p *defense.Pod) { p.Disrupted = true }
+	lost := func(p *defense.Pod) { p.Ready, p.Lost = false, true }
+	unready := func(p *defense.Pod) { p.Ready = false }
 	type pod struct {
 		calls string
-		is    func(*Pod)
+		is    func(*defense.Pod)
 	}
 	const deadline, takes = 15 * time.Minute, 40 * time.Second
 	running, watching := v1alpha1.CheckRunning, v1alpha1.CheckWatching
 	for name, test := range map[string]struct {
-		check Probe
+		check probeParams
 		// now is when it is asked, and process when this process began, after it began.
 		now, process time.Duration
 		pods         []pod
@@ -58,7 +79,7 @@ func TestProbe(t *testing.T) {
 		call         int
 		after        time.Duration
 	}{
-		"it has not begun":                      {check: Probe{Delay: time.Minute}, pods: []pod{{"", ready}}, phase: running, after: time.Minute},
+		"it has not begun":                      {check: probeParams{Delay: time.Minute}, pods: []pod{{"", ready}}, phase: running, after: time.Minute},
 		"at first all are called":               {pods: []pod{{"", ready}, {"", ready}}, phase: running, call: 2, after: probeLook},
 		"those that are being called are not":   {pods: []pod{{"", ready}}, busy: true, phase: running, after: probeLook},
 		"one good answer is not enough":         {now: 5 * time.Second, pods: []pod{{"g", ready}}, phase: running, after: 5 * time.Second},
@@ -70,13 +91,13 @@ func TestProbe(t *testing.T) {
 		"two bad answers":                       {now: 15 * time.Second, pods: []pod{{"bb", ready}}, phase: running, after: 5 * time.Second},
 		"three bad answers":                     {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-1", message: "pod pod-1: it was answered 500, 3 times in a row"},
 		"three not in a row":                    {now: 32 * time.Second, pods: []pod{{"bbgb", ready}}, phase: running, after: 8 * time.Second},
-		"one bad answer of one":                 {check: Probe{Failures: 1}, now: time.Second, pods: []pod{{"b", ready}, {"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0 pod-1", message: "(and 1 more pods of the batch)"},
-		"with a suggestion":                     {check: Probe{Failures: 1, Suggestion: "read the logs"}, now: time.Second, pods: []pod{{"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0", message: "; read the logs"},
+		"one bad answer of one":                 {check: probeParams{Failures: 1}, now: time.Second, pods: []pod{{"b", ready}, {"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0 pod-1", message: "(and 1 more pods of the batch)"},
+		"with a suggestion":                     {check: probeParams{Failures: 1, Suggestion: "read the logs"}, now: time.Second, pods: []pod{{"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0", message: "; read the logs"},
 		"a pod that passed is left alone":       {now: 61 * time.Second, pods: []pod{{"gggbbb", ready}, {"eeeeee", ready}}, phase: running, call: 0, after: 49 * time.Second},
 		"is deleted":                            {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", terminating}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
 		"is evicted":                            {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", evicted}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
 		"is lost with its node":                 {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", lost}}, phase: running, after: probeRetry},
-		"is lost until the deadline":            {check: Probe{OnError: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"", lost}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilencePasses, message: "0 of 1 pods have passed; pod pod-0: its node does not answer"},
+		"is lost until the deadline":            {check: probeParams{OnError: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"", lost}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilencePasses, message: "0 of 1 pods have passed; pod pod-0: its node does not answer"},
 		"none is there any more":                {now: 21 * time.Second, pods: []pod{{"bb", terminating}}, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
 		"nobody answers":                        {now: 31 * time.Second, pods: []pod{{"uuu", ready}}, phase: running, call: 1, after: probeLook},
 		"nobody answers for a minute":           {now: time.Minute, pods: []pod{{"uuuuuu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
@@ -86,10 +107,10 @@ func TestProbe(t *testing.T) {
 		"errors are tried again after 10 s":     {now: 5 * time.Second, pods: []pod{{"e", ready}}, phase: running, after: 5 * time.Second},
 		"after 20 s":                            {now: 15 * time.Second, pods: []pod{{"ee", ready}}, phase: running, after: 15 * time.Second},
 		"after a minute at most":                {now: 90 * time.Second, pods: []pod{{"eeeeeeeeee", ready}}, phase: running, after: time.Minute},
-		"errors until the deadline":             {check: Probe{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"ggg", ready}, {"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails, message: "until the deadline 1 of 2 pods have passed; pod pod-1: it has no IP"},
-		"what the setting silence says":         {check: Probe{OnError: v1alpha1.SilenceDefault}, now: deadline, pods: []pod{{"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured},
-		"now good, now bad until the deadline":  {check: Probe{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"gbgb", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, silence: v1alpha1.SilencePasses, message: "pod pod-0: it was answered 500"},
-		"good to the deadline, and not enough":  {check: Probe{Successes: 60}, now: deadline, pods: []pod{{"gg", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, message: "it answered well 2 times in a row"},
+		"errors until the deadline":             {check: probeParams{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"ggg", ready}, {"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails, message: "until the deadline 1 of 2 pods have passed; pod pod-1: it has no IP"},
+		"what the setting silence says":         {check: probeParams{OnError: v1alpha1.SilenceDefault}, now: deadline, pods: []pod{{"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured},
+		"now good, now bad until the deadline":  {check: probeParams{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"gbgb", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, silence: v1alpha1.SilencePasses, message: "pod pod-0: it was answered 500"},
+		"good to the deadline, and not enough":  {check: probeParams{Successes: 60}, now: deadline, pods: []pod{{"gg", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, message: "it answered well 2 times in a row"},
 		"it fails at the deadline":              {now: deadline, pods: []pod{{"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
 		"it passes at the deadline":             {now: deadline, pods: []pod{{"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
 		"passes in the background":              {now: 21 * time.Second, pods: []pod{{"ggg", ready}}, background: true, phase: watching, after: deadline - 21*time.Second},
@@ -98,44 +119,40 @@ func TestProbe(t *testing.T) {
 		"for longer than planned":               {now: takes, pods: []pod{{"ggbg", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
 		"longer, for a process that began now":  {now: 5 * time.Minute, process: 5 * time.Minute, pods: []pod{{"", ready}}, background: true, phase: watching, call: 1, after: probeLook},
 		"one that began after the deadline":     {now: time.Hour, process: time.Hour, pods: []pod{{"", ready}}, phase: running, call: 1, after: probeLook},
-		"it takes as long as planned, not more": {check: Probe{OnError: v1alpha1.SilenceFails}, now: time.Hour + takes, process: time.Hour, pods: []pod{{"", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails},
+		"it takes as long as planned, not more": {check: probeParams{OnError: v1alpha1.SilenceFails}, now: time.Hour + takes, process: time.Hour, pods: []pod{{"", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails},
 		"one that began just before":            {now: deadline, process: deadline - time.Second, pods: []pod{{"", ready}}, phase: running, call: 1, after: probeLook},
 		"a process that began at its end":       {now: deadline - time.Second, process: deadline - time.Second, pods: []pod{{"", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
 	} {
 		t.Run(name, func(t *testing.T) {
-			check := test.check
-			check.Interval = 10 * time.Second
-			if check.Successes == 0 {
-				check.Successes = 3
-			}
-			if check.Failures == 0 {
-				check.Failures = 3
-			}
-			in := ProbeInput{Now: at(test.now), Check: check, Began: at(test.process), Busy: map[types.UID]bool{}, Streaks: map[types.UID]ProbeStreak{}, Status: v1alpha1.CheckStatus{
+			params := test.check
+			params.Interval = 10 * time.Second
+			params.Successes, params.Failures = cmp.Or(params.Successes, 3), cmp.Or(params.Failures, 3)
+			check := probeCheck(params)
+			in := probeInput{Now: at(test.now), Check: check, Began: at(test.process), Busy: map[types.UID]bool{}, Streaks: map[types.UID]probeStreak{}, Status: v1alpha1.CheckStatus{
 				Name: "ns/p/c", Phase: running, Background: test.background,
-				StartTime: timeOf(began), DueTime: timeOf(at(takes)), Deadline: timeOf(at(deadline)),
+				StartTime: stamp(began), DueTime: stamp(at(takes)), Deadline: stamp(at(deadline)),
 			}}
 			if test.background {
 				in.Status.Phase = watching
 			}
 			for i, of := range test.pods {
-				p := Pod{Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint("pod-", i)), Ready: true}
+				p := defense.Pod{Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint("pod-", i)), Ready: true}
 				of.is(&p)
 				in.Busy[p.UID] = test.busy
 				in.Pods = append(in.Pods, p)
 				for n, call := range of.calls {
 					when := at(time.Duration(n) * 10 * time.Second)
-					r := map[rune]ProbeResult{
-						'g': {Outcome: ProbeGood, Message: "it was answered 200"},
-						'b': {Outcome: ProbeBad, Reason: "HTTP500", Message: "it was answered 500"},
-						'u': {Outcome: ProbeUnanswered, Reason: "Timeout", Message: "nobody answered"},
+					r := map[rune]probeResult{
+						'g': {Outcome: probeGood, Message: "it was answered 200"},
+						'b': {Outcome: probeBad, Reason: "HTTP500", Message: "it was answered 500"},
+						'u': {Outcome: probeUnanswered, Reason: "Timeout", Message: "nobody answered"},
 						'e': {Reason: "NoIP", Message: "it has no IP"},
 					}[call]
 					r.Began, r.Ended = when, when
 					in.Streaks[p.UID] = in.Streaks[p.UID].add(check, r, &p)
 				}
 			}
-			plan := DecideProbe(in)
+			plan := decideProbe(in)
 			plan = confirmAll(t, in, plan)
 			s := plan.Status
 			if s.Phase != test.phase || s.Reason != test.reason || strings.Join(s.FailedPods, " ") != test.failed || !strings.Contains(s.Message, test.message) ||
@@ -147,7 +164,7 @@ func TestProbe(t *testing.T) {
 }
 
 // confirmAll decides until all that the decision rests on was confirmed.
-func confirmAll(t *testing.T, in ProbeInput, plan ProbePlan) ProbePlan {
+func confirmAll(t *testing.T, in probeInput, plan probePlan) probePlan {
 	t.Helper()
 	in.Confirmed = map[types.UID]bool{}
 	for len(plan.Confirm) > 0 {
@@ -160,21 +177,21 @@ func confirmAll(t *testing.T, in ProbeInput, plan ProbePlan) ProbePlan {
 			}
 			in.Confirmed[uid] = true
 		}
-		plan = DecideProbe(in)
+		plan = decideProbe(in)
 	}
 	return plan
 }
 
 // badPods are pods that were answered badly, and the streaks of it.
-func badPods(n int) ProbeInput {
-	in := ProbeInput{
-		Now: testNow, Check: Probe{Interval: time.Second, Successes: 1, Failures: 1}, Streaks: map[types.UID]ProbeStreak{},
-		Status: v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: timeOf(testNow), DueTime: timeOf(testNow.Add(time.Minute)), Deadline: timeOf(testNow.Add(time.Hour))},
+func badPods(n int) probeInput {
+	in := probeInput{
+		Now: testNow, Check: probeCheck(probeParams{Interval: time.Second, Successes: 1, Failures: 1}), Streaks: map[types.UID]probeStreak{},
+		Status: v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: stamp(testNow), DueTime: stamp(testNow.Add(time.Minute)), Deadline: stamp(testNow.Add(time.Hour))},
 	}
 	for i := range n {
-		pod := Pod{Name: fmt.Sprintf("pod-%03d", i), UID: types.UID(fmt.Sprint(i)), Ready: true}
+		pod := defense.Pod{Name: fmt.Sprintf("pod-%03d", i), UID: types.UID(fmt.Sprint(i)), Ready: true}
 		in.Pods = append(in.Pods, pod)
-		in.Streaks[pod.UID] = ProbeStreak{}.add(in.Check, ProbeResult{Outcome: ProbeBad, Reason: "HTTP500", Began: testNow}, &pod)
+		in.Streaks[pod.UID] = probeStreak{}.add(in.Check, probeResult{Outcome: probeBad, Reason: "HTTP500", Began: testNow}, &pod)
 	}
 	return in
 }
@@ -182,7 +199,7 @@ func badPods(n int) ProbeInput {
 // TestProbeFailsMany: more pods fail than are named; the status says so.
 func TestProbeFailsMany(t *testing.T) {
 	in := badPods(60)
-	s := confirmAll(t, in, DecideProbe(in)).Status
+	s := confirmAll(t, in, decideProbe(in)).Status
 	if s.Phase != v1alpha1.CheckFailed || len(s.FailedPods) != 20 || s.FailedCount != 60 || !strings.Contains(s.Message, "(and 59 more pods of the batch)") {
 		t.Errorf("it is %s, with %d pods, %d in all: %s", s.Phase, len(s.FailedPods), s.FailedCount, s.Message)
 	}
@@ -192,7 +209,7 @@ func TestProbeFailsMany(t *testing.T) {
 // others.
 func TestProbeConfirmsEach(t *testing.T) {
 	in := badPods(30)
-	plan := DecideProbe(in)
+	plan := decideProbe(in)
 	in.Confirmed = map[types.UID]bool{}
 	for i := range in.Pods {
 		for _, uid := range plan.Confirm {
@@ -204,7 +221,7 @@ func TestProbeConfirmsEach(t *testing.T) {
 	if len(in.Confirmed) == 0 || len(in.Confirmed) == len(in.Pods) {
 		t.Fatalf("it asks for %d of %d", len(in.Confirmed), len(in.Pods))
 	}
-	if plan = DecideProbe(in); plan.Status.Phase != v1alpha1.CheckRunning || len(plan.Confirm) == 0 {
+	if plan = decideProbe(in); plan.Status.Phase != v1alpha1.CheckRunning || len(plan.Confirm) == 0 {
 		t.Errorf("it is %s, and asks for %v", plan.Status.Phase, plan.Confirm)
 	}
 }
@@ -214,28 +231,28 @@ func TestProbeConfirmsEach(t *testing.T) {
 func TestProbeOfNodeThatComesBack(t *testing.T) {
 	in := badPods(1)
 	in.Pods[0].Ready, in.Pods[0].Lost = false, true
-	plan := DecideProbe(in)
+	plan := decideProbe(in)
 	in.Streaks, in.Now = plan.Streaks, in.Now.Add(time.Minute)
 	in.Pods[0].Ready, in.Pods[0].Lost = true, false
-	if plan = DecideProbe(in); plan.Status.Phase != v1alpha1.CheckRunning || len(plan.Confirm) != 0 || len(plan.Call) != 1 {
+	if plan = decideProbe(in); plan.Status.Phase != v1alpha1.CheckRunning || len(plan.Confirm) != 0 || len(plan.Call) != 1 {
 		t.Errorf("it is %s, asks for %v, and calls %v", plan.Status.Phase, plan.Confirm, plan.Call)
 	}
 }
 
 // TestProbeTakesResults: a result counts once, and only for a pod that is there.
 func TestProbeTakesResults(t *testing.T) {
-	in := ProbeInput{
-		Now: testNow, Check: Probe{Interval: time.Second, Successes: 2, Failures: 1},
-		Status:  v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: timeOf(testNow), Deadline: timeOf(testNow.Add(time.Hour))},
-		Pods:    []Pod{{Name: "a", UID: "a", Ready: true}},
-		Results: map[types.UID]ProbeResult{"a": {Outcome: ProbeGood, Began: testNow}, "gone": {Outcome: ProbeBad, Began: testNow}},
+	in := probeInput{
+		Now: testNow, Check: probeCheck(probeParams{Interval: time.Second, Successes: 2, Failures: 1}),
+		Status:  v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: stamp(testNow), Deadline: stamp(testNow.Add(time.Hour))},
+		Pods:    []defense.Pod{{Name: "a", UID: "a", Ready: true}},
+		Results: map[types.UID]probeResult{"a": {Outcome: probeGood, Began: testNow}, "gone": {Outcome: probeBad, Began: testNow}},
 	}
-	plan := DecideProbe(in)
+	plan := decideProbe(in)
 	if plan.Status.Phase != v1alpha1.CheckRunning || len(plan.Streaks) != 1 || plan.Streaks["a"].Good != 1 || len(in.Streaks) != 0 {
 		t.Errorf("it is %s, with %+v", plan.Status.Phase, plan.Streaks)
 	}
 	in.Streaks, in.Results = plan.Streaks, nil
-	if again := DecideProbe(in); again.Streaks["a"].Good != 1 {
+	if again := decideProbe(in); again.Streaks["a"].Good != 1 {
 		t.Errorf("asked again it has %+v", again.Streaks)
 	}
 }
@@ -244,10 +261,10 @@ func TestProbeTakesResults(t *testing.T) {
 func TestProbePassedAndGone(t *testing.T) {
 	in := badPods(2)
 	for i, pod := range in.Pods {
-		in.Streaks[pod.UID] = ProbeStreak{}.add(in.Check, ProbeResult{Outcome: ProbeGood, Began: testNow}, &in.Pods[i])
+		in.Streaks[pod.UID] = probeStreak{}.add(in.Check, probeResult{Outcome: probeGood, Began: testNow}, &in.Pods[i])
 	}
 	in.Pods = in.Pods[:1]
-	if s := DecideProbe(in).Status; s.Phase != v1alpha1.CheckPassed || s.Message != "2 pods answered well 1 times in a row" {
+	if s := decideProbe(in).Status; s.Phase != v1alpha1.CheckPassed || s.Message != "2 pods answered well 1 times in a row" {
 		t.Errorf("it is %s: %s", s.Phase, s.Message)
 	}
 }
@@ -255,14 +272,14 @@ func TestProbePassedAndGone(t *testing.T) {
 // TestProbeOfService: a Service is called for the batch, which fails as a whole, while
 // there is a pod of it.
 func TestProbeOfService(t *testing.T) {
-	good := ProbeResult{Outcome: ProbeGood, Message: "it was answered 200"}
-	bad := ProbeResult{Outcome: ProbeBad, Reason: "HTTP503", Message: "it was answered 503"}
-	silent := ProbeResult{Outcome: ProbeUnanswered, Reason: "Timeout", Message: "nobody answered"}
-	absent := ProbeResult{Reason: "NotFound", Message: "there is no such Service"}
+	good := probeResult{Outcome: probeGood, Message: "it was answered 200"}
+	bad := probeResult{Outcome: probeBad, Reason: "HTTP503", Message: "it was answered 503"}
+	silent := probeResult{Outcome: probeUnanswered, Reason: "Timeout", Message: "nobody answered"}
+	absent := probeResult{Reason: "NotFound", Message: "there is no such Service"}
 	for name, test := range map[string]struct {
-		results []ProbeResult
+		results []probeResult
 		now     time.Duration
-		change  func(*ProbeInput)
+		change  func(*probeInput)
 		phase   v1alpha1.CheckPhase
 		reason  string
 		message string
@@ -270,28 +287,28 @@ func TestProbeOfService(t *testing.T) {
 		confirm bool
 	}{
 		"at first it is called once": {phase: v1alpha1.CheckRunning, call: 1},
-		"it passes":                  {results: []ProbeResult{good, good}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "Service web answered well 2 times in a row"},
-		"it fails":                   {results: []ProbeResult{bad, bad}, phase: v1alpha1.CheckFailed, reason: "HTTP503", message: "Service web: it was answered 503, 2 times in a row", confirm: true},
-		"nobody answers":             {results: []ProbeResult{silent, silent}, phase: v1alpha1.CheckRunning, call: 1},
-		"nobody answers for long":    {results: []ProbeResult{silent, silent}, now: 2 * time.Minute, phase: v1alpha1.CheckFailed, reason: "Timeout", confirm: true},
-		"no pod is left":             {results: []ProbeResult{bad, bad}, change: func(in *ProbeInput) { in.Pods[0].Terminating, in.Pods[1].Disrupted = true, true }, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
-		"one pod is left":            {results: []ProbeResult{bad, bad}, change: func(in *ProbeInput) { in.Pods[0].Terminating = true }, phase: v1alpha1.CheckFailed, reason: "HTTP503", confirm: true},
-		"it is not there":            {results: []ProbeResult{absent}, now: 20 * time.Second, phase: v1alpha1.CheckRunning, call: 1},
-		"not until the deadline":     {results: []ProbeResult{absent}, now: time.Hour, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, message: "until the deadline Service web has not passed: there is no such Service"},
+		"it passes":                  {results: []probeResult{good, good}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "Service web answered well 2 times in a row"},
+		"it fails":                   {results: []probeResult{bad, bad}, phase: v1alpha1.CheckFailed, reason: "HTTP503", message: "Service web: it was answered 503, 2 times in a row", confirm: true},
+		"nobody answers":             {results: []probeResult{silent, silent}, phase: v1alpha1.CheckRunning, call: 1},
+		"nobody answers for long":    {results: []probeResult{silent, silent}, now: 2 * time.Minute, phase: v1alpha1.CheckFailed, reason: "Timeout", confirm: true},
+		"no pod is left":             {results: []probeResult{bad, bad}, change: func(in *probeInput) { in.Pods[0].Terminating, in.Pods[1].Disrupted = true, true }, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
+		"one pod is left":            {results: []probeResult{bad, bad}, change: func(in *probeInput) { in.Pods[0].Terminating = true }, phase: v1alpha1.CheckFailed, reason: "HTTP503", confirm: true},
+		"it is not there":            {results: []probeResult{absent}, now: 20 * time.Second, phase: v1alpha1.CheckRunning, call: 1},
+		"not until the deadline":     {results: []probeResult{absent}, now: time.Hour, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, message: "until the deadline Service web has not passed: there is no such Service"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := badPods(2)
-			in.Check = Probe{Service: "web", Interval: time.Second, Successes: 2, Failures: 2}
-			in.Streaks, in.Began = map[types.UID]ProbeStreak{}, in.Now
+			in.Check = probeCheck(probeParams{Service: "web", Interval: time.Second, Successes: 2, Failures: 2})
+			in.Streaks, in.Began = map[types.UID]probeStreak{}, in.Now
 			for _, r := range test.results {
 				r.Began, r.Ended = in.Now, in.Now
-				in.Streaks[ServiceUID] = in.Streaks[ServiceUID].add(in.Check, r, &Pod{Ready: true})
+				in.Streaks[serviceUID] = in.Streaks[serviceUID].add(in.Check, r, &defense.Pod{Ready: true})
 			}
 			in.Now = in.Now.Add(max(test.now, time.Second))
 			if test.change != nil {
 				test.change(&in)
 			}
-			plan := DecideProbe(in)
+			plan := decideProbe(in)
 			if (len(plan.Confirm) > 0) != test.confirm {
 				t.Errorf("it asks for %v", plan.Confirm)
 			}

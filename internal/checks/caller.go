@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"cmp"
@@ -38,7 +38,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 const (
@@ -81,10 +80,10 @@ func onPort(p *v1alpha1.ProbeCheck, port int32) *v1alpha1.ProbeCheck {
 }
 
 // call calls, until the context ends.
-func (c *caller) call(ctx context.Context, ip string, p *v1alpha1.ProbeCheck) defense.ProbeResult {
+func (c *caller) call(ctx context.Context, ip string, p *v1alpha1.ProbeCheck) probeResult {
 	port := portOf(p)
 	if net.ParseIP(ip) == nil {
-		return defense.ProbeResult{Reason: "NoIP", Message: "it has no IP"}
+		return probeResult{Reason: "NoIP", Message: "it has no IP"}
 	}
 	address := net.JoinHostPort(ip, strconv.Itoa(int(port)))
 	dialer := net.Dialer{KeepAlive: -1, ControlContext: c.guard}
@@ -100,12 +99,12 @@ func (c *caller) call(ctx context.Context, ip string, p *v1alpha1.ProbeCheck) de
 	case p.GRPC != nil:
 		return callGRPC(ctx, bounded, address, p.GRPC)
 	default:
-		return defense.ProbeResult{Outcome: defense.ProbeGood, Message: fmt.Sprintf("port %d accepts connections", port)}
+		return probeResult{Outcome: probeGood, Message: fmt.Sprintf("port %d accepts connections", port)}
 	}
 }
 
 // notConnected says what it shows that there is no connection.
-func notConnected(ctx context.Context, port int32, err error) (r defense.ProbeResult) {
+func notConnected(ctx context.Context, port int32, err error) (r probeResult) {
 	timeout := net.Error(nil)
 	switch {
 	case errors.Is(err, errGuard):
@@ -113,13 +112,13 @@ func notConnected(ctx context.Context, port int32, err error) (r defense.ProbeRe
 	case errors.Is(ctx.Err(), context.Canceled):
 		r.Reason, r.Message = "Canceled", "it was not called"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		r.Outcome, r.Reason, r.Message = defense.ProbeBad, "ConnectionRefused", fmt.Sprintf("port %d refuses connections", port)
+		r.Outcome, r.Reason, r.Message = probeBad, "ConnectionRefused", fmt.Sprintf("port %d refuses connections", port)
 	case errors.Is(err, syscall.ECONNRESET):
-		r.Outcome, r.Reason, r.Message = defense.ProbeBad, "ConnectionReset", fmt.Sprintf("port %d resets connections", port)
+		r.Outcome, r.Reason, r.Message = probeBad, "ConnectionReset", fmt.Sprintf("port %d resets connections", port)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN):
-		r.Outcome, r.Reason, r.Message = defense.ProbeUnanswered, "Unreachable", fmt.Sprintf("there is no way to port %d", port)
+		r.Outcome, r.Reason, r.Message = probeUnanswered, "Unreachable", fmt.Sprintf("there is no way to port %d", port)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		r.Outcome, r.Reason, r.Message = defense.ProbeUnanswered, "Timeout", fmt.Sprintf("no connection to port %d within the timeout", port)
+		r.Outcome, r.Reason, r.Message = probeUnanswered, "Timeout", fmt.Sprintf("no connection to port %d within the timeout", port)
 	default:
 		r.Reason, r.Message = "NotCalled", fmt.Sprintf("port %d could not be called", port)
 	}
@@ -128,11 +127,11 @@ func notConnected(ctx context.Context, port int32, err error) (r defense.ProbeRe
 
 // notAnswered says what it shows that a pod that accepted a connection did not
 // answer as it should.
-func notAnswered(ctx context.Context, what string, err error) defense.ProbeResult {
-	r := defense.ProbeResult{Outcome: defense.ProbeBad}
+func notAnswered(ctx context.Context, what string, err error) probeResult {
+	r := probeResult{Outcome: probeBad}
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
-		return defense.ProbeResult{Reason: "Canceled", Message: "it was not called"}
+		return probeResult{Reason: "Canceled", Message: "it was not called"}
 	case ctx.Err() != nil:
 		r.Reason, r.Message = "Timeout", what+" was not answered within the timeout"
 	case errors.Is(err, errTooMuch):
@@ -143,10 +142,10 @@ func notAnswered(ctx context.Context, what string, err error) defense.ProbeResul
 	return r
 }
 
-func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HTTPProbe) defense.ProbeResult {
+func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HTTPProbe) probeResult {
 	low, high, err := statusRange(p.Expect)
 	if err != nil {
-		return defense.ProbeResult{Reason: "NotCalled", Message: err.Error()}
+		return probeResult{Reason: "NotCalled", Message: err.Error()}
 	}
 	path, query, _ := strings.Cut(strings.ReplaceAll(cmp.Or(p.Path, "/"), "#", "%23"), "?")
 	u := url.URL{Scheme: "http", Host: address, Path: path, RawQuery: query}
@@ -159,7 +158,7 @@ func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HT
 	what := fmt.Sprintf("GET %s on port %d", cmp.Or(p.Path, "/"), p.Port)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
-		return defense.ProbeResult{Reason: "NotCalled", Message: what + " could not be made"}
+		return probeResult{Reason: "NotCalled", Message: what + " could not be made"}
 	}
 	request.Header.Set("User-Agent", probeAgent)
 	client := http.Client{
@@ -174,9 +173,9 @@ func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HT
 		return notAnswered(ctx, what, err)
 	}
 	defer response.Body.Close()
-	r := defense.ProbeResult{Outcome: defense.ProbeGood, Message: fmt.Sprintf("%s was answered %d", what, response.StatusCode)}
+	r := probeResult{Outcome: probeGood, Message: fmt.Sprintf("%s was answered %d", what, response.StatusCode)}
 	if response.StatusCode < low || response.StatusCode > high {
-		r.Outcome, r.Reason = defense.ProbeBad, "HTTP"+strconv.Itoa(response.StatusCode)
+		r.Outcome, r.Reason = probeBad, "HTTP"+strconv.Itoa(response.StatusCode)
 		r.Message += ", and not " + cmp.Or(p.Expect, defaultExpect)
 		return r
 	}
@@ -207,7 +206,7 @@ func statusRange(expect string) (low, high int, err error) {
 	return low, high, nil
 }
 
-func callGRPC(ctx context.Context, conn net.Conn, address string, p *v1alpha1.GRPCProbe) defense.ProbeResult {
+func callGRPC(ctx context.Context, conn net.Conn, address string, p *v1alpha1.GRPCProbe) probeResult {
 	what := fmt.Sprintf("the health check on port %d", p.Port)
 	if p.Service != "" {
 		what = fmt.Sprintf("the health check of %s on port %d", p.Service, p.Port)
@@ -218,7 +217,7 @@ func callGRPC(ctx context.Context, conn net.Conn, address string, p *v1alpha1.GR
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(probeAgent), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithMaxHeaderListSize(maxProbeBody), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxProbeBody)))
 	if err != nil {
-		return defense.ProbeResult{Reason: "NotCalled", Message: what + " could not be made"}
+		return probeResult{Reason: "NotCalled", Message: what + " could not be made"}
 	}
 	defer client.Close()
 	// The server is not told of the deadline: what it makes of it is no answer.
@@ -230,15 +229,15 @@ func callGRPC(ctx context.Context, conn net.Conn, address string, p *v1alpha1.GR
 	case code == codes.Canceled, code == codes.Unavailable, code == codes.ResourceExhausted:
 		return notAnswered(ctx, what, err)
 	case err != nil:
-		return defense.ProbeResult{Outcome: defense.ProbeBad, Reason: "GRPC" + code.String(), Message: what + " was answered with the code " + code.String()}
+		return probeResult{Outcome: probeBad, Reason: "GRPC" + code.String(), Message: what + " was answered with the code " + code.String()}
 	case answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING:
 		name, known := grpc_health_v1.HealthCheckResponse_ServingStatus_name[int32(answer.GetStatus())]
 		if !known {
 			name = "UNKNOWN"
 		}
-		return defense.ProbeResult{Outcome: defense.ProbeBad, Reason: "NotServing", Message: what + " was answered " + name}
+		return probeResult{Outcome: probeBad, Reason: "NotServing", Message: what + " was answered " + name}
 	default:
-		return defense.ProbeResult{Outcome: defense.ProbeGood, Message: what + " was answered SERVING"}
+		return probeResult{Outcome: probeGood, Message: what + " was answered SERVING"}
 	}
 }
 

@@ -14,64 +14,48 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package checks
 
 import (
 	"cmp"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
-// Probe is a check that calls the pods of a batch, or a Service, again and again.
-type Probe struct {
-	// Service that is called for the batch as a whole; empty for its pods.
-	Service string
-	// Delay after the check was written down, before it begins.
-	Delay time.Duration
-	// Interval from one call of a pod to the next.
-	Interval time.Duration
-	// Successes and Failures in a row with which a pod passes, and fails.
-	Successes, Failures int
-	// OnError and OnNoData are what it means that it could not be measured, or was
-	// inconclusive.
-	OnError, OnNoData v1alpha1.OnSilence
-	// Suggestion for who reads that it failed.
-	Suggestion string
-}
-
-// ProbeOutcome is what one call of a pod showed.
-type ProbeOutcome int
+// probeOutcome is what one call of a pod showed.
+type probeOutcome int
 
 const (
-	// ProbeUnmeasured means that it shows nothing of the pod.
-	ProbeUnmeasured ProbeOutcome = iota
-	// ProbeGood means measured, and good.
-	ProbeGood
-	// ProbeBad means measured, and bad: the pod is there, and did not do its part.
-	ProbeBad
-	// ProbeUnanswered means that nobody answered at the pod's address: the pod does
+	// probeUnmeasured means that it shows nothing of the pod.
+	probeUnmeasured probeOutcome = iota
+	// probeGood means measured, and good.
+	probeGood
+	// probeBad means measured, and bad: the pod is there, and did not do its part.
+	probeBad
+	// probeUnanswered means that nobody answered at the pod's address: the pod does
 	// not, or its node is lost.
-	ProbeUnanswered
+	probeUnanswered
 )
 
-// ProbeResult is how one call of a pod went. Nothing of it is what the pod said.
-type ProbeResult struct {
-	Outcome ProbeOutcome
+// probeResult is how one call of a pod went. Nothing of it is what the pod said.
+type probeResult struct {
+	Outcome probeOutcome
 	// Reason is it in one word, Message in a sentence.
 	Reason, Message string
 	// Began and Ended are when the call did.
 	Began, Ended time.Time
 }
 
-// ProbeStreak is what the calls of a pod came to so far.
-type ProbeStreak struct {
+// probeStreak is what the calls of a pod came to so far.
+type probeStreak struct {
 	// Good and Bad calls, in a row.
 	Good, Bad int
 	// BadSince is when the first of the bad ones began. Answered: one of them was
@@ -83,39 +67,39 @@ type ProbeStreak struct {
 	Measured bool
 	Errors   int
 	// Last is the newest result, and LastBad the newest bad one.
-	Last, LastBad ProbeResult
+	Last, LastBad probeResult
 	// Next is when to call it again.
 	Next time.Time
 }
 
-// ProbeInput is what a decision about such a check is made from.
-type ProbeInput struct {
+// probeInput is what a decision about such a check is made from.
+type probeInput struct {
 	Now   time.Time
-	Check Probe
+	Check *policy.Check
 	// Status of the check, which has begun.
 	Status v1alpha1.CheckStatus
 	// Began is when this process began to look: what another one saw is not known.
 	Began time.Time
 	// Pods of the batch, as far as they exist.
-	Pods []Pod
+	Pods []defense.Pod
 	// Streaks are what calls came to so far, Results what they came to since, and
 	// Busy the pods that are being called.
-	Streaks map[types.UID]ProbeStreak
-	Results map[types.UID]ProbeResult
+	Streaks map[types.UID]probeStreak
+	Results map[types.UID]probeResult
 	Busy    map[types.UID]bool
 	// Confirmed are the pods that are as the API server has them.
 	Confirmed map[types.UID]bool
 }
 
-// ProbePlan is what becomes of the check.
-type ProbePlan struct {
+// probePlan is what becomes of the check.
+type probePlan struct {
 	// Confirm: pods fail, as far as the cache knows; look at these at the API server,
 	// and decide again.
 	Confirm []types.UID
 	// Status is the new one, which may be as it was.
 	Status v1alpha1.CheckStatus
 	// Streaks are to be kept, without the results that are in them now.
-	Streaks map[types.UID]ProbeStreak
+	Streaks map[types.UID]probeStreak
 	// Call are the pods to call now.
 	Call []types.UID
 	// After says when to look again, if nothing happens before; 0 for never.
@@ -134,19 +118,19 @@ const (
 	unansweredFor = time.Minute
 )
 
-// ServiceUID stands for the Service of a check where pods are named by their UIDs.
-const ServiceUID types.UID = "service"
+// serviceUID stands for the Service of a check where pods are named by their UIDs.
+const serviceUID types.UID = "service"
 
-// DecideProbe says what becomes of a probe, and whom to call for it.
-func DecideProbe(in ProbeInput) ProbePlan {
-	p := &probe{ProbeInput: in, plan: ProbePlan{Status: *in.Status.DeepCopy(), Streaks: map[types.UID]ProbeStreak{}}}
-	if left := timeOrZero(in.Status.StartTime).Add(in.Check.Delay).Sub(in.Now); left > 0 {
+// decideProbe says what becomes of a probe, and whom to call for it.
+func decideProbe(in probeInput) probePlan {
+	p := &probe{probeInput: in, plan: probePlan{Status: *in.Status.DeepCopy(), Streaks: map[types.UID]probeStreak{}}}
+	if left := timeOf(in.Status.StartTime).Add(in.Check.Delay).Sub(in.Now); left > 0 {
 		p.plan.After = left
 		return p.plan
 	}
 	maps.Copy(p.plan.Streaks, in.Streaks)
 	p.targets = in.Pods
-	if in.Check.Service != "" {
+	if in.Check.Probe.Service != "" {
 		p.targets = p.service()
 	}
 	for i := range p.targets {
@@ -170,26 +154,26 @@ func DecideProbe(in ProbeInput) ProbePlan {
 }
 
 type probe struct {
-	ProbeInput
-	plan ProbePlan
+	probeInput
+	plan probePlan
 	// targets are what is called.
-	targets []Pod
+	targets []defense.Pod
 	// failed and passed are done, open are not, and lost come back, or do not.
-	failed, passed, open, lost []*Pod
+	failed, passed, open, lost []*defense.Pod
 }
 
 // service is the Service of the check as if it were a pod, while there is any pod of the
 // batch.
-func (p *probe) service() []Pod {
+func (p *probe) service() []defense.Pod {
 	if p.livePod() == nil {
 		return nil
 	}
-	return []Pod{{Name: p.Check.Service, UID: ServiceUID, Ready: true}}
+	return []defense.Pod{{Name: p.Check.Probe.Service, UID: serviceUID, Ready: true}}
 }
 
-func (p *probe) livePod() *Pod {
+func (p *probe) livePod() *defense.Pod {
 	for i := range p.Pods {
-		if pod := &p.Pods[i]; pod.live() && !pod.Disrupted {
+		if pod := &p.Pods[i]; !isGone(pod) {
 			return pod
 		}
 	}
@@ -202,12 +186,12 @@ func (p *probe) sort() {
 		pod := &p.targets[i]
 		s := p.plan.Streaks[pod.UID]
 		switch {
-		case s.Good >= p.Check.Successes:
+		case s.Good >= int(p.Check.Probe.Successes):
 			p.passed = append(p.passed, pod)
-		case !pod.live() || pod.Disrupted:
+		case isGone(pod):
 		case pod.Lost:
 			// What was seen of it was seen of its node.
-			p.plan.Streaks[pod.UID] = ProbeStreak{Measured: s.Measured, Last: s.Last, LastBad: s.LastBad}
+			p.plan.Streaks[pod.UID] = probeStreak{Measured: s.Measured, Last: s.Last, LastBad: s.LastBad}
 			p.lost = append(p.lost, pod)
 		case s.fails(p.Check, p.Now):
 			p.failed = append(p.failed, pod)
@@ -215,20 +199,20 @@ func (p *probe) sort() {
 			p.open = append(p.open, pod)
 		}
 	}
-	slices.SortFunc(p.failed, func(a, b *Pod) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(p.failed, func(a, b *defense.Pod) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // confirm says which pods to look at before they fail. Where more fail than are named,
 // one more than these is enough: all pods of the batch fail then.
 func (p *probe) confirm() (uids []types.UID) {
-	if p.Check.Service != "" && len(p.failed) > 0 {
+	if p.Check.Probe.Service != "" && len(p.failed) > 0 {
 		// It fails the pods of the batch: one of them must be there.
 		if pod := p.livePod(); !p.Confirmed[pod.UID] {
 			uids = append(uids, pod.UID)
 		}
 		return uids
 	}
-	for _, pod := range p.failed[:min(len(p.failed), maxFailedPods+1)] {
+	for _, pod := range p.failed[:min(len(p.failed), defense.MaxFailedPods+1)] {
 		if !p.Confirmed[pod.UID] {
 			uids = append(uids, pod.UID)
 		}
@@ -238,58 +222,52 @@ func (p *probe) confirm() (uids []types.UID) {
 
 // add is what a pod has come to with one more result. Where nobody answers for a pod
 // that is not Ready, that shows nothing: its node may be lost. A pod that passed has.
-func (s ProbeStreak) add(check Probe, r ProbeResult, pod *Pod) ProbeStreak {
-	if s.Good >= check.Successes {
+func (s probeStreak) add(check *policy.Check, r probeResult, pod *defense.Pod) probeStreak {
+	if s.Good >= int(check.Probe.Successes) {
 		return s
 	}
-	if r.Outcome == ProbeUnanswered && !pod.Ready {
-		r.Outcome = ProbeUnmeasured
+	if r.Outcome == probeUnanswered && !pod.Ready {
+		r.Outcome = probeUnmeasured
 	}
-	s.Last, s.Next = r, r.Began.Add(check.Interval)
+	s.Last, s.Next = r, r.Began.Add(check.Probe.Interval.Duration)
 	switch r.Outcome {
-	case ProbeUnmeasured:
+	case probeUnmeasured:
 		s.Next = r.Ended.Add(min(probeRetry<<min(s.Errors, 3), maxProbeRetry))
 		s.Errors++
 		return s
-	case ProbeGood:
-		return ProbeStreak{Good: s.Good + 1, Measured: true, Last: r, LastBad: s.LastBad, Next: s.Next}
+	case probeGood:
+		return probeStreak{Good: s.Good + 1, Measured: true, Last: r, LastBad: s.LastBad, Next: s.Next}
 	default:
 		if s.Bad == 0 {
 			s.BadSince = r.Began
 		}
 		s.Good, s.Bad, s.Errors, s.Measured, s.LastBad = 0, s.Bad+1, 0, true, r
-		s.Answered = s.Answered || r.Outcome == ProbeBad
+		s.Answered = s.Answered || r.Outcome == probeBad
 		return s
 	}
 }
 
-// fails says that a pod has failed.
-func (s ProbeStreak) fails(check Probe, now time.Time) bool {
-	return s.Bad >= check.Failures && (s.Answered || now.Sub(s.BadSince) >= unansweredFor)
+// fails reports whether a pod has failed.
+func (s probeStreak) fails(check *policy.Check, now time.Time) bool {
+	return s.Bad >= int(check.Probe.Failures) && (s.Answered || now.Sub(s.BadSince) >= unansweredFor)
 }
 
 // fail fails the pods that failed.
 func (p *probe) fail() {
 	first, s := p.plan.Streaks[p.failed[0].UID], &p.plan.Status
-	told := fmt.Sprintf("%s: %s, %d times in a row", p.called(p.failed[0]), first.LastBad.Message, first.Bad)
-	if more := len(p.failed) - 1; more > 0 {
-		told += fmt.Sprintf(" (and %d more pods of the batch)", more)
-	}
 	s.Phase, s.Reason, s.Value = v1alpha1.CheckFailed, first.LastBad.Reason, first.LastBad.Reason
-	s.Message = strings.Join(NonEmpty(told, p.Check.Suggestion), "; ")
-	s.FailedPods, s.FailedCount = nil, 0
-	if p.Check.Service != "" {
-		return // all pods of the batch
+	var names []string // none for a Service, with which all pods of the batch fail
+	for _, pod := range p.failed {
+		if p.Check.Probe.Service == "" {
+			names = append(names, pod.Name)
+		}
 	}
-	for _, pod := range p.failed[:min(len(p.failed), maxFailedPods)] {
-		s.FailedPods = append(s.FailedPods, pod.Name)
-	}
-	s.FailedCount = int32(len(p.failed)) //nolint:gosec // a batch has at most 200
+	report(s, names, fmt.Sprintf("%s: %s, %d times in a row", p.called(p.failed[0]), first.LastBad.Message, first.Bad), p.Check.Suggestion)
 }
 
 // called is what is called, in words.
-func (p *probe) called(pod *Pod) string {
-	if p.Check.Service != "" {
+func (p *probe) called(pod *defense.Pod) string {
+	if p.Check.Probe.Service != "" {
 		return "Service " + pod.Name
 	}
 	return "pod " + pod.Name
@@ -301,7 +279,7 @@ func (p *probe) pass() {
 	s := &p.plan.Status
 	if s.Phase == v1alpha1.CheckWatching {
 		// Until then it is to be remembered that it passed.
-		p.plan.After = timeOrZero(s.Deadline).Sub(p.Now)
+		p.plan.After = timeOf(s.Deadline).Sub(p.Now)
 		return
 	}
 	passed := p.countPassed()
@@ -310,16 +288,16 @@ func (p *probe) pass() {
 		return
 	}
 	s.Phase, s.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
-	s.Message = fmt.Sprintf("%d pods answered well %d times in a row", passed, p.Check.Successes)
-	if p.Check.Service != "" {
-		s.Message = fmt.Sprintf("Service %s answered well %d times in a row", p.Check.Service, p.Check.Successes)
+	s.Message = fmt.Sprintf("%d pods answered well %d times in a row", passed, p.Check.Probe.Successes)
+	if p.Check.Probe.Service != "" {
+		s.Message = fmt.Sprintf("Service %s answered well %d times in a row", p.Check.Probe.Service, p.Check.Probe.Successes)
 	}
 }
 
 // countPassed counts the pods that passed, those that are not there any more, too.
 func (p *probe) countPassed() (n int) {
 	for _, s := range p.plan.Streaks {
-		if s.Good >= p.Check.Successes {
+		if s.Good >= int(p.Check.Probe.Successes) {
 			n++
 		}
 	}
@@ -367,39 +345,31 @@ func (p *probe) goOn() {
 // one that was not said to go on.
 func (p *probe) due() time.Time {
 	s := &p.Status
-	return earliest(latest(timeOrZero(s.DueTime), p.Began.Add(p.takes())), timeOrZero(s.Deadline).Add(-time.Second))
+	return slices.MinFunc([]time.Time{
+		latest(timeOf(s.DueTime), p.Began.Add(p.takes())), timeOf(s.Deadline).Add(-time.Second),
+	}, time.Time.Compare)
 }
 
 // takes is how long a probe goes on if nothing is in its way.
 func (p *probe) takes() time.Duration {
-	return timeOrZero(p.Status.DueTime).Sub(timeOrZero(p.Status.StartTime)) - p.Check.Delay
+	return timeOf(p.Status.DueTime).Sub(timeOf(p.Status.StartTime)) - p.Check.Delay
 }
 
 // deadline is when it gives up. A process that begins late, or after the deadline, has
 // the time for one whole probe.
 func (p *probe) deadline() time.Time {
-	return latest(timeOrZero(p.Status.Deadline), p.Began.Add(p.takes()))
-}
-
-func earliest(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
+	return latest(timeOf(p.Status.Deadline), p.Began.Add(p.takes()))
 }
 
 // giveUp ends the check at its deadline. What was measured and shows neither is one
 // thing, what could not be measured another.
 func (p *probe) giveUp() {
 	s := &p.plan.Status
-	s.Phase, s.Reason, s.OnSilence = v1alpha1.CheckInconclusive, v1alpha1.ReasonUnsteady, p.Check.OnNoData
+	s.Phase, s.Reason, s.OnSilence = v1alpha1.CheckInconclusive, v1alpha1.ReasonUnsteady, onSilence(p.Check.OnNoData)
 	for _, pod := range append(p.open, p.lost...) {
 		if !p.plan.Streaks[pod.UID].Measured {
-			s.Phase, s.Reason, s.OnSilence = v1alpha1.CheckError, v1alpha1.ReasonNotMeasured, p.Check.OnError
+			s.Phase, s.Reason, s.OnSilence = v1alpha1.CheckError, v1alpha1.ReasonNotMeasured, onSilence(p.Check.OnError)
 		}
-	}
-	if s.OnSilence == v1alpha1.SilenceDefault {
-		s.OnSilence = ""
 	}
 	s.Message = "until the deadline " + p.describeOpen()
 }
@@ -409,7 +379,7 @@ func (p *probe) giveUp() {
 func (p *probe) describeOpen() string {
 	open := append(slices.Clone(p.open), p.lost...)
 	// Those that were never measured first, as the phase is about them.
-	slices.SortFunc(open, func(a, b *Pod) int {
+	slices.SortFunc(open, func(a, b *defense.Pod) int {
 		x, y := p.plan.Streaks[a.UID].Measured, p.plan.Streaks[b.UID].Measured
 		if x != y {
 			if y {
@@ -428,10 +398,10 @@ func (p *probe) describeOpen() string {
 	switch {
 	case open[0].Lost:
 		what = "its node does not answer"
-	case streak.Last.Outcome == ProbeGood:
+	case streak.Last.Outcome == probeGood:
 		what = fmt.Sprintf("it answered well %d times in a row", streak.Good)
 	}
-	if p.Check.Service != "" {
+	if p.Check.Probe.Service != "" {
 		return p.called(open[0]) + " has not passed: " + what
 	}
 	return fmt.Sprintf("%s; %s: %s", told, p.called(open[0]), what)

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"context"
@@ -38,9 +38,9 @@ const (
 	askedFor = time.Minute
 )
 
-// releaseHealths looks at how all pods of a release are, for a batch of it with pods that
-// fail. Where pods fail in many batches at once it looks for all of them together: each
-// waits until all pods were looked at after it was seen to fail as it does now. So the
+// releaseHealths makes the checks of type podHealth, from the caches. For a batch with pods
+// that fail it looks at how all pods of the release are. Where pods fail in many batches at
+// once it looks for all of them together: each waits until all pods were looked at after it was seen to fail as it does now. So the
 // last of the batches that fail sees all others, as if each had looked by itself.
 type releaseHealths struct {
 	view  cluster.View
@@ -86,15 +86,33 @@ type releaseHealth struct {
 
 type batchHealth struct{ total, failing int }
 
-func newReleaseHealths(v cluster.View, c clock.PassiveClock) *releaseHealths {
-	return &releaseHealths{view: v, clock: c, known: map[healthKey]*releaseHealth{}, asked: map[askedKey]asked{}}
+func newReleaseHealths(c *cluster.Cluster) *releaseHealths {
+	return &releaseHealths{view: c.View, clock: c.Clock, known: map[healthKey]*releaseHealth{}, asked: map[askedKey]asked{}}
+}
+
+// next makes one step of a check: when a pod of the batch changes, and when the time of the
+// check is over.
+func (r *releaseHealths) next(ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (next v1alpha1.CheckStatus, after time.Duration, err error) {
+	pods, err := observed(ctx, r.view, s.Batch)
+	if err != nil {
+		return next, 0, err
+	}
+	in := podHealthInput{Now: r.clock.Now(), Check: of, Status: followed(c, of, s), Pods: pods}
+	plan := decidePodHealth(in)
+	if plan.Failing != "" {
+		if in.Around, after, err = r.health(ctx, s, of, pods, plan.Failing); in.Around == nil {
+			return *c, after, err
+		}
+		plan = decidePodHealth(in)
+	}
+	return plan.Status, plan.After, nil
 }
 
 // health says how the pods around a batch are, which has these pods, of which some fail.
 // It returns nil, and when to ask again, where that is to be seen only later.
 func (r *releaseHealths) health(
 	ctx context.Context, s *Subject, check *policy.Check, pods []defense.Pod, failing string,
-) (*defense.ReleaseHealth, time.Duration, error) {
+) (*healthAround, time.Duration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
@@ -140,12 +158,12 @@ func (r *releaseHealths) forget() {
 }
 
 // around is how the pods around a batch are, of which these are.
-func (h *releaseHealth) around(batch types.UID, pods []defense.Pod) *defense.ReleaseHealth {
+func (h *releaseHealth) around(batch types.UID, pods []defense.Pod) *healthAround {
 	mine := h.batches[batch]
-	around := &defense.ReleaseHealth{Total: h.total - mine.total, Failing: h.failing - mine.failing, Old: h.old}
+	around := &healthAround{total: h.total - mine.total, failing: h.failing - mine.failing, old: h.old}
 	for i := range pods {
 		if !pods[i].Terminating && !pods[i].Ended {
-			around.Total++
+			around.total++
 		}
 	}
 	return around
@@ -167,13 +185,13 @@ func (r *releaseHealths) look(ctx context.Context, s *Subject, check *policy.Che
 			there[pods[i].UID] = &pods[i]
 		}
 	}
-	now, params := r.clock.Now(), paramsOf(check)
+	now := r.clock.Now()
 	h := &releaseHealth{batches: make(map[types.UID]batchHealth, len(batches))}
 	for _, b := range defense.CountingBatches(s.Release, batches) {
 		found := inBatch(b, there)
 		of := batchHealth{total: len(found)}
 		if c := defense.FindCheck(b.Status.Checks, check.Name); c != nil {
-			of.failing = defense.CountFailing(now, params, defense.BatchHealth{Status: *c, Pods: found})
+			of.failing = countFailing(podHealthInput{Now: now, Check: check, Status: *c, Pods: found})
 		}
 		h.batches[b.UID] = of
 		h.total, h.failing = h.total+of.total, h.failing+of.failing

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"testing"
@@ -28,7 +28,7 @@ import (
 // TestReleaseHealthsForget: what was seen of releases whose pods failed is dropped.
 func TestReleaseHealthsForget(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
-	r := newReleaseHealths(cluster.View{}, clock)
+	r := newReleaseHealths(&cluster.Cluster{Clock: clock})
 	r.forget()
 	r.known[healthKey{release: "a"}] = &releaseHealth{at: clock.Now()}
 	r.asked[askedKey{batch: "a"}] = asked{since: clock.Now()}

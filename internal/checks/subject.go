@@ -14,10 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package verify holds the verifiers, which say whether pods, or a release as a
-// whole, are good. Each is a [Provider]; the reconcilers know no other way to
-// ask.
-package verify
+package checks
 
 import (
 	"context"
@@ -91,7 +88,7 @@ func (s *Subject) uid() types.UID {
 	return s.Release.UID
 }
 
-// isCurrent says that the subject is of the attempt that its release is at, and that
+// isCurrent reports whether the subject is of the attempt that its release is at, and that
 // the release is verified.
 func (s *Subject) isCurrent() bool {
 	if s.Workload != nil && s.Workload.Release() > s.Release.Spec.Release {
@@ -103,7 +100,7 @@ func (s *Subject) isCurrent() bool {
 	return defense.IsCurrentAttempt(s.Release)
 }
 
-// isOpen says that the subject may still wait for a check.
+// isOpen reports whether the subject may still wait for a check.
 func (s *Subject) isOpen() bool {
 	if s.Batch != nil {
 		return s.Batch.Status.Status != v1alpha1.ChangePodExecuteDone
@@ -136,4 +133,19 @@ type Decision struct {
 	Release *v1alpha1.ChangeWorkloadStatus
 	// Events to emit once it is written.
 	Events []defense.Event
+}
+
+// followed is a check as its policy wants it by now.
+func followed(c *v1alpha1.CheckStatus, of *policy.Check, s *Subject) v1alpha1.CheckStatus {
+	f := *c.DeepCopy()
+	if f.StartTime != nil {
+		f.DueTime, f.Deadline = stamp(f.StartTime.Add(of.Due())), stamp(f.StartTime.Add(of.Deadline))
+	}
+	if s.isOpen() && f.Background != of.Background {
+		f.Background, f.Phase = of.Background, v1alpha1.CheckRunning
+		if of.Background {
+			f.Phase = v1alpha1.CheckWatching
+		}
+	}
+	return f
 }

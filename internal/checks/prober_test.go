@@ -14,15 +14,13 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -53,7 +51,7 @@ type probed struct {
 	began  time.Time
 	cached client.Client
 	live   client.WithWatch
-	probe  *Probe
+	checks *Checks
 	s      Subject
 	// events of all that was written, and how often that was.
 	events []defense.Event
@@ -62,16 +60,13 @@ type probed struct {
 
 func newProbed(t *testing.T, port int32, pods ...string) *probed {
 	t.Helper()
-	p := &probed{T: t, began: serverNow, clock: clocktesting.NewFakePassiveClock(serverNow)}
+	p := &probed{T: t, began: testNow, clock: clocktesting.NewFakePassiveClock(testNow)}
 	scheme := kuberuntime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	p.cached, p.live = fake.NewClientBuilder().WithScheme(scheme).Build(), fake.NewClientBuilder().WithScheme(scheme).Build()
 	p.s.Release, p.s.Batch = testRelease()
-	p.s.Batch.UID, p.s.Batch.Spec.PodInfos, p.s.Batch.Status.Status = "batch", nil, v1alpha1.ChangePodExecuteDone
-	p.s.Release.Status.Status = v1alpha1.ChangeWorkloadRunning
-	p.s.Batch.Spec.Attempt, p.s.Batch.Spec.Release = p.s.Release.Status.Attempt, p.s.Release.Status.ObservedRelease
 	for _, name := range pods {
 		p.s.Batch.Spec.PodInfos = append(p.s.Batch.Spec.PodInfos, v1alpha1.PodInfo{Pod: name, UID: name})
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
@@ -104,7 +99,7 @@ func newProbed(t *testing.T, port int32, pods ...string) *probed {
 // restart lets another process go on.
 func (p *probed) restart() {
 	c := &cluster.Cluster{View: cluster.View{Cached: p.cached, Live: p.live, Operator: "operator"}, Clock: p.clock}
-	p.probe = NewProbe(c, anywhere)
+	p.checks = New(c, anywhere)
 }
 
 func (p *probed) check() *v1alpha1.CheckStatus { return &p.s.Batch.Status.Checks[0] }
@@ -112,7 +107,7 @@ func (p *probed) check() *v1alpha1.CheckStatus { return &p.s.Batch.Status.Checks
 // next makes one step, and writes what comes of it.
 func (p *probed) next() Step {
 	p.Helper()
-	step, err := p.probe.Next(p.Context(), p.s)
+	step, err := p.checks.Next(p.Context(), p.s)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -131,7 +126,7 @@ func (p *probed) run(during time.Duration) {
 	until := p.clock.Now().Add(during)
 	for {
 		step := p.next()
-		p.probe.running.Wait()
+		p.checks.probe.running.Wait()
 		switch {
 		case step.Write != nil:
 			continue
@@ -163,9 +158,9 @@ func TestProbePasses(t *testing.T) {
 	if took := p.clock.Now().Sub(p.began); took < 20*time.Second || took > 25*time.Second || calls.Load() != 6 {
 		t.Errorf("it took %s and %d calls", took, calls.Load())
 	}
-	p.probe.Forget(p.s.Key())
-	if len(p.probe.batches) != 0 || len(p.probe.slots.all.of) != 0 {
-		t.Errorf("it remembers %v and %v", p.probe.batches, p.probe.slots.all.of)
+	p.checks.Forget(p.s.Key())
+	if len(p.checks.probe.batches) != 0 || p.checks.probe.slots.InUse() {
+		t.Errorf("it remembers %v, or keeps a slot", p.checks.probe.batches)
 	}
 }
 
@@ -212,7 +207,7 @@ func TestProbeIsRefused(t *testing.T) {
 	}{
 		"a port that is not declared": {func(_ *probed, pod *corev1.Pod) { pod.Spec.Containers[0].Ports = nil }, "none of its containers declares port"},
 		"the network of the node":     {func(_ *probed, pod *corev1.Pod) { pod.Spec.HostNetwork = true }, "in the network of its node"},
-		"this machine":                {func(p *probed, _ *corev1.Pod) { p.probe.caller.guard = NewGuard("") }, "its IP is not one that is called"},
+		"this machine":                {func(p *probed, _ *corev1.Pod) { p.checks.probe.caller.guard = NewGuard("") }, "its IP is not one that is called"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, seen := serve(t, func(http.ResponseWriter, *http.Request) {})
@@ -297,8 +292,8 @@ func TestProbeDoesNotBlock(t *testing.T) {
 	if step := p.next(); step.After == 0 || step.After > time.Second {
 		t.Fatalf("it looks again after %s", step.After)
 	}
-	p.probe.Forget(p.s.Key())
-	p.probe.running.Wait()
+	p.checks.Forget(p.s.Key())
+	p.checks.probe.running.Wait()
 	if n := seen.Load(); n != maxCallsOfNamespace {
 		t.Errorf("%d were called", n)
 	}
@@ -340,7 +335,7 @@ func TestProbeTimeoutIsOfCall(t *testing.T) {
 		return err
 	}})
 	p.restart()
-	p.probe.caller.guard = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
+	p.checks.probe.caller.guard = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
 		deadline, _ := ctx.Deadline()
 		until.Store(&deadline)
 		return nil
@@ -367,152 +362,15 @@ func TestProbeStops(t *testing.T) {
 	<-arrived
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := p.probe.Start(ctx); err != nil {
+	if err := p.checks.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	p.next()
-	p.probe.mu.Lock()
-	busy := len(p.probe.batches[p.s.Key()][p.check().Name].busy)
-	p.probe.mu.Unlock()
+	p.checks.probe.mu.Lock()
+	busy := len(p.checks.probe.batches[p.s.Key()][p.check().Name].busy)
+	p.checks.probe.mu.Unlock()
 	if n := seen.Load(); n != maxCallsOfNamespace || busy != 0 {
 		t.Errorf("%d were called, and %d are being called", n, busy)
-	}
-}
-
-// TestSlots: as many calls as may be are at work at a time.
-func TestSlots(t *testing.T) {
-	s := newTurns()
-	var held []func()
-	for i := range maxCalls / maxCallsOfNamespace {
-		for range maxCallsOfNamespace {
-			done, err := s.acquire(t.Context(), fmt.Sprint("ns", i), "release", false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			held = append(held, done)
-		}
-	}
-	waits := func(ns string) bool {
-		t.Helper()
-		ctx, cancel := context.WithCancel(t.Context())
-		refused := make(chan error)
-		go func() {
-			_, err := s.acquire(ctx, ns, "release", false)
-			refused <- err
-		}()
-		waiting(t, s, 1)
-		cancel()
-		return <-refused != nil
-	}
-	if !waits("ns0") || !waits("other") {
-		t.Error("more than the most")
-	}
-	held[0]()
-	if !waits("ns1") {
-		t.Error("one more of ns1")
-	}
-	done, err := s.acquire(t.Context(), "other", "release", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, done := range append(held[1:], done) {
-		done()
-	}
-	if len(s.all.of) != 0 || len(s.waiting) != 0 || len(s.all.began) != 0 {
-		t.Errorf("it remembers %v, %v", s.all, s.waiting)
-	}
-}
-
-// waiting waits until so many calls wait for their turn.
-func waiting(t *testing.T, s *turns, n int) {
-	t.Helper()
-	for {
-		s.mu.Lock()
-		found := len(s.waiting)
-		s.mu.Unlock()
-		if found == n {
-			return
-		}
-		if t.Context().Err() != nil {
-			t.Fatalf("%d wait, not %d", found, n)
-		}
-		runtime.Gosched()
-	}
-}
-
-// TestSlotsAreFair: a release of very many pods that do not answer takes no more time
-// than its share, and among its pods those that fail are called first.
-func TestSlotsAreFair(t *testing.T) {
-	const timeout, quick = 10 * time.Second, 10 * time.Millisecond
-	type caller struct {
-		release string
-		urgent  bool
-		took    time.Duration
-	}
-	s, now := newTurns(), time.Unix(0, 0)
-	s.now = func() time.Time { return now }
-	type granted struct {
-		caller
-		done func()
-		ends time.Time
-	}
-	grants := make(chan granted, 2000)
-	ask := func(n int, c caller) {
-		for range n {
-			s.mu.Lock()
-			before := len(s.waiting) + len(s.all.began)
-			s.mu.Unlock()
-			go func() {
-				done, err := s.acquire(t.Context(), "ns", c.release, c.urgent)
-				if err == nil {
-					grants <- granted{c, done, now.Add(c.took)}
-				}
-			}()
-			for {
-				s.mu.Lock()
-				after := len(s.waiting) + len(s.all.began)
-				s.mu.Unlock()
-				if after > before {
-					break
-				}
-				runtime.Gosched()
-			}
-		}
-	}
-	ask(600, caller{"hangs", false, timeout})
-	ask(1, caller{"hangs", true, timeout})
-	ask(300, caller{"hangs, too", false, timeout})
-	ask(200, caller{"answers", false, quick})
-	var order []string
-	counts := map[string]int{}
-	at := []granted{<-grants, <-grants}
-	for counts["answers"] < 200 {
-		slices.SortFunc(at, func(a, b granted) int { return a.ends.Compare(b.ends) })
-		now = at[0].ends
-		name := at[0].release
-		if at[0].urgent {
-			name = "urgent"
-		}
-		order = append(order, name)
-		counts[name]++
-		at[0].done()
-		at[0] = <-grants
-	}
-	if took := now.Sub(time.Unix(0, 0)); took > 45*time.Second {
-		t.Errorf("the release that answers took %s", took)
-	}
-	for counts["urgent"] == 0 && len(order) < 300 {
-		slices.SortFunc(at, func(a, b granted) int { return a.ends.Compare(b.ends) })
-		now = at[0].ends
-		if at[0].urgent {
-			counts["urgent"]++
-		}
-		order = append(order, at[0].release)
-		at[0].done()
-		at[0] = <-grants
-	}
-	if counts["urgent"] != 1 || len(order) > 220 {
-		t.Errorf("the urgent one came after %d others", len(order))
 	}
 }
 

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package checks
 
 import (
 	"cmp"
@@ -27,59 +27,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
-// PodHealth is a check that looks at how the pods of a batch are.
-type PodHealth struct {
-	// Delay after the check was written down, before it begins.
-	Delay time.Duration
-	// MaxRestarts of a pod, where that is stricter than what always fails, and
-	// MaxReadinessLosses; nil where they are not judged.
-	MaxRestarts, MaxReadinessLosses *int32
-	ReadyAtEnd, FailOnOOM           bool
-	// MaxFailed pods of the release so far are told, and not failed.
-	MaxFailed      intstr.IntOrString
-	CompareOldPods bool
-	// Suggestion for who reads that it failed.
-	Suggestion string
-}
-
-// PodHealthInput is what a decision about such a check is made from.
-type PodHealthInput struct {
+// podHealthInput is what a decision about a check of type podHealth is made from.
+type podHealthInput struct {
 	Now   time.Time
-	Check PodHealth
+	Check *policy.Check
 	// Status of the check, which has begun.
 	Status v1alpha1.CheckStatus
 	// Pods of the batch, as far as they exist.
-	Pods []Pod
-	// Release is nil until it was asked for.
-	Release *ReleaseHealth
+	Pods []defense.Pod
+	// Around is nil until it was asked for.
+	Around *healthAround
 }
 
-// ReleaseHealth is how the pods around a batch are.
-type ReleaseHealth struct {
-	// Total is how many pods of the release are in a batch and exist.
-	Total int
-	// Failing is how many pods of other batches of the release fail the check.
-	Failing int
-	// Old are the pods of the version before that exist.
-	Old []Pod
+// healthAround is how the pods around a batch are.
+type healthAround struct {
+	// total is how many pods of the release are in a batch and exist.
+	total int
+	// failing is how many pods of other batches of the release fail the check.
+	failing int
+	// old are the pods of the version before that exist.
+	old []defense.Pod
 }
 
-// BatchHealth is another batch, as far as the same check is concerned.
-type BatchHealth struct {
-	// Status of the check there.
-	Status v1alpha1.CheckStatus
-	// Pods of it that exist.
-	Pods []Pod
-}
-
-// PodHealthPlan is what becomes of the check.
-type PodHealthPlan struct {
-	// NeedsRelease: a pod fails; look at the others, and decide again.
-	NeedsRelease bool
-	// Failing are the pods of the batch that fail then, and how, in one text: it changes
-	// when one fails again.
+// podHealthPlan is what becomes of the check.
+type podHealthPlan struct {
+	// Failing are the pods of the batch that fail, and how, in one text: it changes when one
+	// fails again. Where it is set, look at the pods around the batch, and decide again.
 	Failing string
 	// Status is the new one, which may be as it was.
 	Status v1alpha1.CheckStatus
@@ -105,6 +82,9 @@ const (
 )
 
 const (
+	reasonCrashLoop     = "CrashLoopBackOff"
+	reasonOutOfMemory   = "OOMKilled"
+	reasonNotReady      = "NotReady"
 	reasonRestarted     = "Restarted"
 	reasonReadinessLost = "ReadinessLost"
 )
@@ -112,12 +92,12 @@ const (
 // symptom is what is wrong with a pod, in one word, and in a sentence.
 type symptom struct{ reason, message string }
 
-// DecidePodHealth says what becomes of a check of the health of pods. What happens
+// decidePodHealth says what becomes of a check of the health of pods. What happens
 // after it has ended does not count, however late it is asked.
-func DecidePodHealth(in PodHealthInput) PodHealthPlan {
+func decidePodHealth(in podHealthInput) podHealthPlan {
 	h := newPodHealth(in)
 	if left := h.begun.Sub(in.Now); left > 0 {
-		return PodHealthPlan{Status: h.status, After: left}
+		return podHealthPlan{Status: h.status, After: left}
 	}
 	h.count()
 	failing := map[string]symptom{}
@@ -126,29 +106,29 @@ func DecidePodHealth(in PodHealthInput) PodHealthPlan {
 			failing[in.Pods[i].Name] = s
 		}
 	}
-	if len(failing) > 0 && in.Release == nil {
-		return PodHealthPlan{NeedsRelease: true, Failing: h.describeFailing(failing), Status: h.status}
+	if len(failing) > 0 && in.Around == nil {
+		return podHealthPlan{Failing: h.describeFailing(failing), Status: h.status}
 	}
 	unclear := len(failing) > 0 && h.judge(failing)
 	if h.status.Phase == v1alpha1.CheckFailed {
-		return PodHealthPlan{Status: h.status}
+		return podHealthPlan{Status: h.status}
 	}
 	after := h.lookAgain()
 	switch {
 	case after > 0 || h.status.Background:
 	case unclear:
-		h.status.Phase = v1alpha1.CheckInconclusive
+		h.status.Phase, h.status.OnSilence = v1alpha1.CheckInconclusive, onSilence(h.Check.OnNoData)
 	default:
 		h.pass()
 	}
-	return PodHealthPlan{Status: h.status, After: after}
+	return podHealthPlan{Status: h.status, After: after}
 }
 
 // pass ends the check when no pod fails. Pods that went, or go, show nothing.
 func (h *podHealth) pass() {
 	s, seen := &h.status, 0
 	for i := range h.Pods {
-		if !h.Pods[i].excused() {
+		if !h.Pods[i].Excused() {
 			seen++
 		}
 	}
@@ -175,16 +155,16 @@ func (h *podHealth) describeFailing(failing map[string]symptom) string {
 }
 
 type podHealth struct {
-	PodHealthInput
+	podHealthInput
 	status v1alpha1.CheckStatus
 	// begun and due are the first and the last moment that is looked at.
 	begun, due time.Time
 }
 
-func newPodHealth(in PodHealthInput) *podHealth {
+func newPodHealth(in podHealthInput) *podHealth {
 	return &podHealth{
-		PodHealthInput: in, status: *in.Status.DeepCopy(),
-		begun: timeOrZero(in.Status.StartTime).Add(in.Check.Delay), due: timeOrZero(in.Status.DueTime),
+		podHealthInput: in, status: *in.Status.DeepCopy(),
+		begun: timeOf(in.Status.StartTime).Add(in.Check.Delay), due: timeOf(in.Status.DueTime),
 	}
 }
 
@@ -217,14 +197,10 @@ func (h *podHealth) lookAgain() time.Duration {
 	return wait
 }
 
-// excused says that what is wrong with a pod is nobody's failure: it goes, or its node
-// does.
-func (p *Pod) excused() bool { return !p.live() || p.Disrupted || p.Lost }
-
 // symptomOf says what is wrong with a pod of the batch; nothing when it is well, or
 // excused.
-func (h *podHealth) symptomOf(p *Pod) symptom {
-	if p.excused() {
+func (h *podHealth) symptomOf(p *defense.Pod) symptom {
+	if p.Excused() {
 		return symptom{}
 	}
 	if s := h.crashed(p); s.reason != "" {
@@ -234,39 +210,39 @@ func (h *podHealth) symptomOf(p *Pod) symptom {
 		return s
 	}
 	kept := h.kept(p.Name)
-	if most := h.Check.MaxReadinessLosses; most != nil && kept.ReadinessLosses > *most {
+	if most := h.Check.PodHealth.MaxReadinessLosses; most != nil && kept.ReadinessLosses > *most {
 		return symptom{reasonReadinessLost, fmt.Sprintf("it ceased to be Ready %d times since the check began, at most %d are allowed", kept.ReadinessLosses, *most)}
 	}
 	return h.unready(p)
 }
 
-// crashed says that a pod crashes again and again, or was killed for its memory, while
-// it is looked at. A loop that is seen late began before: its kubelet has held the
+// crashed is the symptom of a pod that crashes again and again, or was killed for its memory,
+// while it is looked at. A loop that is seen late began before: its kubelet has held the
 // container back for a while each time.
-func (h *podHealth) crashed(p *Pod) symptom {
-	if c := p.CrashLoop; c != nil && !p.bounded(c.Finished, h.Now).Add(-backOff(c.Restarts)).After(h.due.Add(clockTolerance)) {
-		return symptom{reasonCrashLoop, strings.Join(NonEmpty("container "+c.Container+" crashes again and again", c.Message), ": ")}
+func (h *podHealth) crashed(p *defense.Pod) symptom {
+	if c := p.CrashLoop; c != nil && !p.Bounded(c.Finished, h.Now).Add(-defense.BackOff(c.Restarts)).After(h.due.Add(defense.ClockTolerance)) {
+		return symptom{reasonCrashLoop, joined(": ", "container "+c.Container+" crashes again and again", c.Message)}
 	}
-	if c := p.OutOfMemory; c != nil && h.Check.FailOnOOM && h.during(p, c.Finished) {
-		return symptom{reasonOutOfMemory, strings.Join(NonEmpty("container "+c.Container+" was killed for its memory", c.Message), ": ")}
+	if c := p.OutOfMemory; c != nil && *h.Check.PodHealth.FailOnOOM && h.during(p, c.Finished) {
+		return symptom{reasonOutOfMemory, joined(": ", "container "+c.Container+" was killed for its memory", c.Message)}
 	}
 	return symptom{}
 }
 
 // restarts is how often containers of a pod failed and were started again since the check
 // began.
-func (h *podHealth) restarts(p *Pod) int32 {
+func (h *podHealth) restarts(p *defense.Pod) int32 {
 	if !h.during(p, p.EndedAt) {
 		return 0
 	}
 	return p.Restarts - h.kept(p.Name).RestartsAtStart
 }
 
-// restarted says that a pod was restarted too often, or once and is not Ready since.
-func (h *podHealth) restarted(p *Pod) symptom {
+// restarted is the symptom of a pod that was restarted too often, or once and is not Ready since.
+func (h *podHealth) restarted(p *defense.Pod) symptom {
 	most := mostRestarts
-	if h.Check.MaxRestarts != nil {
-		most = min(most, *h.Check.MaxRestarts)
+	if h.Check.PodHealth.MaxRestarts != nil {
+		most = min(most, *h.Check.PodHealth.MaxRestarts)
 	}
 	n := h.restarts(p)
 	if n > most {
@@ -277,7 +253,7 @@ func (h *podHealth) restarted(p *Pod) symptom {
 	if !down || h.Now.Sub(since) < upAgain {
 		return symptom{}
 	}
-	message := fmt.Sprintf("a container was restarted, and the pod has not been Ready since %s", FormatTime(since))
+	message := fmt.Sprintf("a container was restarted, and the pod has not been Ready since %s", defense.FormatTime(since))
 	if p.Stuck != nil {
 		message += ": " + p.Stuck.String()
 	}
@@ -285,28 +261,28 @@ func (h *podHealth) restarted(p *Pod) symptom {
 }
 
 // downSince is since when a pod whose container failed and was started again is not Ready.
-func (h *podHealth) downSince(p *Pod) (since time.Time, down bool) {
-	if p.excused() || p.UnreadySince.IsZero() || h.restarts(p) <= 0 {
+func (h *podHealth) downSince(p *defense.Pod) (since time.Time, down bool) {
+	if p.Excused() || p.UnreadySince.IsZero() || h.restarts(p) <= 0 {
 		return since, false
 	}
-	since = latest(p.bounded(p.UnreadySince, h.Now), p.bounded(p.EndedAt, h.Now))
-	return since, !since.After(h.due.Add(clockTolerance))
+	since = latest(p.Bounded(p.UnreadySince, h.Now), p.Bounded(p.EndedAt, h.Now))
+	return since, !since.After(h.due.Add(defense.ClockTolerance))
 }
 
-// during says that something happened to a pod while it is looked at. A kubelet's time
+// during reports whether something happened to a pod while it is looked at. A kubelet's time
 // that cannot be true counts as the pod's creation.
-func (h *podHealth) during(p *Pod, t time.Time) bool {
-	at := p.bounded(t, h.Now)
-	return !t.IsZero() && !at.Before(h.begun.Add(-clockTolerance)) && !at.After(h.due.Add(clockTolerance))
+func (h *podHealth) during(p *defense.Pod, t time.Time) bool {
+	at := p.Bounded(t, h.Now)
+	return !t.IsZero() && !at.Before(h.begun.Add(-defense.ClockTolerance)) && !at.After(h.due.Add(defense.ClockTolerance))
 }
 
-// unready says that a pod is not Ready when the check ends, and was not for a while.
-func (h *podHealth) unready(p *Pod) symptom {
+// unready is the symptom of a pod that is not Ready when the check ends, and was not for a while.
+func (h *podHealth) unready(p *defense.Pod) symptom {
 	since, ok := h.unreadySince(p)
 	if !ok || h.Now.Before(h.due) || !h.unreadyForGrace(since) {
 		return symptom{}
 	}
-	message := fmt.Sprintf("it has not been Ready since %s", FormatTime(since))
+	message := fmt.Sprintf("it has not been Ready since %s", defense.FormatTime(since))
 	if p.Stuck != nil {
 		message += ": " + p.Stuck.String()
 	}
@@ -317,13 +293,13 @@ func (h *podHealth) unreadyForGrace(since time.Time) bool { return h.Now.Sub(sin
 
 // unreadySince is since when a pod is not Ready, where that counts: it was not any
 // more when the check ended, and its node did not take it along.
-func (h *podHealth) unreadySince(p *Pod) (since time.Time, ok bool) {
-	if !h.Check.ReadyAtEnd || p.excused() || p.UnreadySince.IsZero() {
+func (h *podHealth) unreadySince(p *defense.Pod) (since time.Time, ok bool) {
+	if !*h.Check.PodHealth.ReadyAtEnd || p.Excused() || p.UnreadySince.IsZero() {
 		return since, false
 	}
-	since = p.bounded(p.UnreadySince, h.Now)
+	since = p.Bounded(p.UnreadySince, h.Now)
 	if p.NodeRestarted {
-		started := p.bounded(p.StartedAt, h.Now)
+		started := p.Bounded(p.StartedAt, h.Now)
 		if p.StartedAt.IsZero() || started.Before(since) {
 			return since, false // it is not up again
 		}
@@ -355,7 +331,7 @@ func (h *podHealth) count() {
 // countLosses counts each time a pod ceased to be Ready since the check began, where
 // that is judged. That it is Ready again shows it, too.
 func (h *podHealth) countLosses() {
-	if h.Check.MaxReadinessLosses == nil {
+	if h.Check.PodHealth.MaxReadinessLosses == nil {
 		return
 	}
 	for i := range h.Pods {
@@ -363,15 +339,15 @@ func (h *podHealth) countLosses() {
 		kept := h.kept(p.Name)
 		// It was Ready when it was put into its batch: one that is not now ceased to be
 		// since, if a little earlier by the clock of its node.
-		at, earliest := p.UnreadySince, h.begun.Add(-clockTolerance)
+		at, earliest := p.UnreadySince, h.begun.Add(-defense.ClockTolerance)
 		if p.Ready {
 			at, earliest = p.ReadySince, h.begun.Add(time.Second)
 		}
-		at = p.bounded(at, h.Now).Truncate(time.Second)
-		if p.excused() || p.Ready && kept.ReadinessLosses > 0 || at.Before(earliest) || at.After(h.due) || !at.After(timeOrZero(kept.LostTime)) {
+		at = p.Bounded(at, h.Now).Truncate(time.Second)
+		if p.Excused() || p.Ready && kept.ReadinessLosses > 0 || at.Before(earliest) || at.After(h.due) || !at.After(timeOf(kept.LostTime)) {
 			continue
 		}
-		kept.ReadinessLosses, kept.LostTime = kept.ReadinessLosses+1, timeOf(at)
+		kept.ReadinessLosses, kept.LostTime = kept.ReadinessLosses+1, stamp(at)
 		h.keep(kept)
 	}
 }
@@ -402,9 +378,9 @@ func (h *podHealth) judge(failing map[string]symptom) (unclear bool) {
 		h.note(v1alpha1.ReasonSameOnOldPods, all, "pods of the version before do the same, so that it is not this release")
 		return true
 	}
-	count, allowed := len(failing)+h.Release.Failing, h.allowed()
+	count, allowed := len(failing)+h.Around.failing, h.allowed()
 	if count <= allowed {
-		h.note(v1alpha1.ReasonTolerated, failing, fmt.Sprintf("%d of %d pods of the release fail, up to %d are tolerated", count, h.Release.Total, allowed))
+		h.note(v1alpha1.ReasonTolerated, failing, fmt.Sprintf("%d of %d pods of the release fail, up to %d are tolerated", count, h.Around.total, allowed))
 		return false
 	}
 	h.status.Phase = v1alpha1.CheckFailed
@@ -412,44 +388,39 @@ func (h *podHealth) judge(failing map[string]symptom) (unclear bool) {
 	return false
 }
 
-// note writes down which pods fail. What was told before stays as it was told.
+// note writes down which pods fail. A status that names them already stays as it is.
 func (h *podHealth) note(reason string, failing map[string]symptom, more string) {
 	s := &h.status
 	names := slices.SortedFunc(maps.Keys(failing), cmp.Compare)
 	first := failing[names[0]]
 	known := s.FailedPods
 	if s.Phase != v1alpha1.CheckFailed && s.Reason == reason &&
-		(int(s.FailedCount) >= len(names) && len(names) > maxFailedPods || !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(known, n) })) {
+		(int(s.FailedCount) >= len(names) && len(names) > defense.MaxFailedPods || !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(known, n) })) {
 		return
 	}
-	told := fmt.Sprintf("pod %s: %s", names[0], first.message)
-	if len(names) > 1 {
-		told += fmt.Sprintf(" (and %d more pods of the batch)", len(names)-1)
-	}
-	s.Reason, s.Message, s.Value = cmp.Or(reason, first.reason), strings.Join(NonEmpty(told, more), "; "), first.reason
-	s.FailedCount = int32(len(names)) //nolint:gosec // a batch has at most 200
-	s.FailedPods = names[:min(len(names), maxFailedPods)]
+	s.Reason, s.Value = cmp.Or(reason, first.reason), first.reason
+	report(s, names, fmt.Sprintf("pod %s: %s", names[0], first.message), more)
 }
 
-// CountFailing counts the pods of another batch that count as failing for a check: those
+// countFailing counts the pods of another batch that count as failing for a check: those
 // that were found to fail, or do now, while that batch is looked at.
-func CountFailing(now time.Time, check PodHealth, of BatchHealth) (count int) {
-	there := newPodHealth(PodHealthInput{Now: now, Check: check, Status: of.Status, Pods: of.Pods})
+func countFailing(in podHealthInput) (count int) {
+	there := newPodHealth(in)
 	there.count()
-	for i := range of.Pods {
-		if p := &of.Pods[i]; !p.excused() && (there.symptomOf(p).reason != "" || slices.Contains(of.Status.FailedPods, p.Name)) {
+	for i := range in.Pods {
+		if p := &in.Pods[i]; !p.Excused() && (there.symptomOf(p).reason != "" || slices.Contains(in.Status.FailedPods, p.Name)) {
 			count++
 		}
 	}
-	if of.Status.Reason != v1alpha1.ReasonSameOnOldPods && int(of.Status.FailedCount) > len(of.Status.FailedPods) {
-		count = max(count, min(int(of.Status.FailedCount), len(of.Pods)))
+	if in.Status.Reason != v1alpha1.ReasonSameOnOldPods && int(in.Status.FailedCount) > len(in.Status.FailedPods) {
+		count = max(count, min(int(in.Status.FailedCount), len(in.Pods)))
 	}
 	return count
 }
 
 // allowed is how many pods of the release may fail.
 func (h *podHealth) allowed() int {
-	n, err := intstr.GetScaledValueFromIntOrPercent(&h.Check.MaxFailed, h.Release.Total, false)
+	n, err := intstr.GetScaledValueFromIntOrPercent(h.Check.PodHealth.MaxFailedPods, h.Around.total, false)
 	if err != nil {
 		return 0
 	}
@@ -460,13 +431,13 @@ func (h *podHealth) allowed() int {
 // since the check began that it is not the release. A pod that was made since does not
 // count: it may only be starting.
 func (h *podHealth) sameOnOldPods(reason string) bool {
-	if !h.Check.CompareOldPods {
+	if !*h.Check.PodHealth.CompareOldPods {
 		return false
 	}
 	same, old := 0, 0
-	for i := range h.Release.Old {
-		p := &h.Release.Old[i]
-		if p.excused() || !p.Created.Before(h.begun) {
+	for i := range h.Around.old {
+		p := &h.Around.old[i]
+		if p.Excused() || !p.Created.Before(h.begun) {
 			continue
 		}
 		old++
@@ -481,11 +452,11 @@ func (h *podHealth) sameOnOldPods(reason string) bool {
 // batch. A container that was seen to end by itself, and does not run again, may be in a crash
 // loop, and so may one that was restarted more than once and ended lately. A pod that runs well
 // since is no evidence.
-func (h *podHealth) didSame(p *Pod, reason string) bool {
+func (h *podHealth) didSame(p *defense.Pod, reason string) bool {
 	switch reason {
 	case reasonCrashLoop, reasonRestarted:
 		killed := p.OutOfMemory != nil && p.OutOfMemory.Finished.Equal(p.EndedAt)
-		again := p.Restarts >= crashes && h.Now.Sub(p.bounded(p.EndedAt, h.Now)) < againSoon
+		again := p.Restarts >= defense.Crashes && h.Now.Sub(p.Bounded(p.EndedAt, h.Now)) < againSoon
 		return p.CrashLoop != nil || h.during(p, p.EndedAt) && !killed && (!p.Ready || again)
 	case reasonOutOfMemory:
 		return p.OutOfMemory != nil && h.during(p, p.OutOfMemory.Finished)

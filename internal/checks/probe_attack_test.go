@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"context"
@@ -188,7 +188,7 @@ func TestProbeAttacks(t *testing.T) {
 			server, seen := serve(t, handler)
 			port := portOn(t, server)
 			p, log := newProbed(t, port, "a"), &dialled{}
-			p.probe.caller.guard = log.guard()
+			p.checks.probe.caller.guard = log.guard()
 			test.change(p)
 			p.run(time.Hour)
 			phase, reason := test.phase, test.reason
@@ -225,7 +225,7 @@ func serviceOfProbe(p *probed) string { return p.s.Policies[0].Spec.Checks[0].Pr
 func TestProbeOfServiceThatChanges(t *testing.T) {
 	server, seen := serve(t, func(http.ResponseWriter, *http.Request) {})
 	p, log := newProbed(t, portOn(t, server), "a"), &dialled{}
-	p.probe.caller.guard = log.guard()
+	p.checks.probe.caller.guard = log.guard()
 	service(func(*corev1.Service) {})(p)
 	p.run(5 * time.Second)
 	var s corev1.Service

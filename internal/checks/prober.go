@@ -14,12 +14,11 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -38,19 +37,20 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/slots"
 )
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=get
 
-// Probe makes the checks of type probe of policies: it calls the pods of a batch. The
-// calls are made beside the reconciles, which only look at what they came to. That is
-// in the memory of this process: another one begins anew.
-type Probe struct {
+// prober makes the checks of type probe: it calls the pods of a batch. The calls are made
+// beside the reconciles, which only look at what they came to. That is in the memory of this
+// process: another one begins anew.
+type prober struct {
 	view   cluster.View
 	clock  clock.PassiveClock
 	caller *caller
-	slots  *turns
-	// running are the calls that are under way, or wait for their turn.
+	slots  *slots.Slots
+	// running are the calls that are under way, or wait for a slot.
 	running sync.WaitGroup
 
 	mu sync.Mutex
@@ -60,6 +60,12 @@ type Probe struct {
 	batches map[types.NamespacedName]map[string]*probing
 }
 
+const (
+	// maxCalls of probes are at work at a time, maxCallsOfNamespace of one namespace.
+	maxCalls            = 8
+	maxCallsOfNamespace = 2
+)
+
 // probing is a check under way.
 type probing struct {
 	// subject, start and generation it is of: another one begins anew.
@@ -67,32 +73,23 @@ type probing struct {
 	started    *metav1.Time
 	generation int64
 	began      time.Time
-	streaks    map[types.UID]defense.ProbeStreak
-	results    map[types.UID]defense.ProbeResult
+	streaks    map[types.UID]probeStreak
+	results    map[types.UID]probeResult
 	// busy are the pods that are being called, with what ends that.
 	busy map[types.UID]context.CancelFunc
 	// found is where to call a pod, of those that may be called.
 	found map[types.UID]place
 }
 
-var _ Provider = &Probe{}
-
-// NewProbe calls pods at the addresses that the guard lets through.
-func NewProbe(c *cluster.Cluster, guard Guard) *Probe {
-	return &Probe{
-		view: c.View, clock: c.Clock, caller: &caller{guard: guard}, slots: newTurns(),
+func newProber(c *cluster.Cluster, guard Guard) *prober {
+	return &prober{
+		view: c.View, clock: c.Clock, caller: &caller{guard: guard}, slots: slots.New(maxCalls, maxCallsOfNamespace),
 		batches: map[types.NamespacedName]map[string]*probing{},
 	}
 }
 
-// Name implements Provider.
-func (*Probe) Name() string { return policy.TypeProbe }
-
-// Forget implements Provider. Calls that are under way end.
-func (p *Probe) Forget(key types.NamespacedName) { p.keep(key, nil) }
-
 // keep forgets the probes of a batch but for those of these names.
-func (p *Probe) keep(key types.NamespacedName, names map[string]bool) {
+func (p *prober) keep(key types.NamespacedName, names map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, of := range p.batches[key] {
@@ -112,31 +109,9 @@ func (of *probing) cancel() {
 	}
 }
 
-// drop forgets one of them.
-func (p *Probe) drop(key types.NamespacedName, check string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if of := p.batches[key][check]; of != nil {
-		of.cancel()
-		delete(p.batches[key], check)
-	}
-}
-
-// Next implements Provider.
-func (p *Probe) Next(ctx context.Context, s Subject) (step Step, err error) {
-	goOn, checks := map[string]bool{}, s.checks()
-	for i := range checks {
-		goOn[checks[i].Name] = s.isCurrent() && checks[i].Type == policy.TypeProbe && defense.CheckGoesOn(&checks[i], p.clock.Now())
-	}
-	p.keep(s.Key(), goOn)
-	return eachCheck(p.clock, &s, policy.TypeProbe, func(c *v1alpha1.CheckStatus) (*v1alpha1.CheckStatus, time.Duration, error) {
-		return p.look(ctx, &s, c)
-	})
-}
-
 // podsOf are the pods that a check is about. Of a release as a whole, of which only a
 // Service is called, some are enough to tell that there are any.
-func (p *Probe) podsOf(ctx context.Context, s *Subject) ([]defense.Pod, error) {
+func (p *prober) podsOf(ctx context.Context, s *Subject) ([]defense.Pod, error) {
 	if s.Batch != nil {
 		return observed(ctx, p.view, s.Batch)
 	}
@@ -144,54 +119,44 @@ func (p *Probe) podsOf(ctx context.Context, s *Subject) ([]defense.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	pods = slices.DeleteFunc(pods, func(pod defense.Pod) bool { return pod.Terminating || pod.Ended || pod.Disrupted })
+	pods = slices.DeleteFunc(pods, func(pod defense.Pod) bool { return isGone(&pod) })
 	return pods[:min(len(pods), podsOfRelease)], nil
 }
 
 // podsOfRelease is how many pods of a release are looked at.
 const podsOfRelease = 5
 
-// look makes one step of a check. It returns nil where nothing is to be written.
-func (p *Probe) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
-	of, err := findCheck(ctx, p.view, s, c)
-	if err != nil {
-		return nil, 0, err
-	}
-	if of == nil {
-		p.drop(s.Key(), c.Name)
-		return removed(c), 0, nil
-	}
+// next makes one step of a check.
+func (p *prober) next(ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (next v1alpha1.CheckStatus, after time.Duration, err error) {
 	pods, err := p.podsOf(ctx, s)
 	if err != nil {
-		return nil, 0, err
+		return next, 0, err
 	}
-	in := p.take(s, of, c)
+	known, in := p.take(s, of, c)
 	in.Pods, in.Status = pods, followed(c, of, s)
-	plan := defense.DecideProbe(in)
-	p.store(s.Key(), c.Name, plan.Streaks)
+	plan := decideProbe(in)
+	known.streaks = plan.Streaks
 	in.Confirmed = map[types.UID]bool{}
 	for len(plan.Confirm) > 0 {
 		if in.Pods, err = p.confirm(ctx, in.Pods, plan.Confirm, in.Confirmed); err != nil {
-			return nil, 0, err
+			return next, 0, err
 		}
 		in.Streaks, in.Results = plan.Streaks, nil
-		plan = defense.DecideProbe(in)
+		plan = decideProbe(in)
 	}
-	if !equality.Semantic.DeepEqual(plan.Status, *c) {
-		plan.Status.Mode, plan.Status.Generation = of.Mode, of.Generation
-		return &plan.Status, 0, nil
+	if equality.Semantic.DeepEqual(plan.Status, *c) {
+		targets := in.Pods
+		if name := of.Probe.Service; name != "" {
+			targets = []defense.Pod{{Namespace: s.Release.Namespace, Name: name, UID: serviceUID}}
+		}
+		p.call(ctx, known, s.Release.Name, of, targets, plan)
 	}
-	targets := in.Pods
-	if name := in.Check.Service; name != "" {
-		targets = []defense.Pod{{Namespace: s.Release.Namespace, Name: name, UID: defense.ServiceUID}}
-	}
-	p.call(ctx, s, of, targets, plan)
-	return nil, plan.After, nil
+	return plan.Status, plan.After, nil
 }
 
 // take is what is known of a check by now. It begins anew where the check is another
 // one.
-func (p *Probe) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) defense.ProbeInput {
+func (p *prober) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (*probing, probeInput) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key, now := s.Key(), p.clock.Now()
@@ -201,52 +166,27 @@ func (p *Probe) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) defe
 			known.cancel()
 		}
 		known = &probing{
-			subject: s.uid(), started: c.StartTime, generation: of.Generation, began: now, streaks: map[types.UID]defense.ProbeStreak{},
-			results: map[types.UID]defense.ProbeResult{}, busy: map[types.UID]context.CancelFunc{}, found: map[types.UID]place{},
+			subject: s.uid(), started: c.StartTime, generation: of.Generation, began: now, streaks: map[types.UID]probeStreak{},
+			results: map[types.UID]probeResult{}, busy: map[types.UID]context.CancelFunc{}, found: map[types.UID]place{},
 		}
 		if p.batches[key] == nil {
 			p.batches[key] = map[string]*probing{}
 		}
 		p.batches[key][of.Name] = known
 	}
-	in := defense.ProbeInput{
-		Now: now, Check: probeOf(of), Began: known.began,
+	in := probeInput{
+		Now: now, Check: of, Began: known.began,
 		Streaks: known.streaks, Results: known.results, Busy: map[types.UID]bool{},
 	}
 	for uid := range known.busy {
 		in.Busy[uid] = true
 	}
-	known.results = map[types.UID]defense.ProbeResult{}
-	return in
-}
-
-func (p *Probe) store(key types.NamespacedName, check string, streaks map[types.UID]defense.ProbeStreak) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if known := p.batches[key][check]; known != nil {
-		known.streaks = maps.Clone(streaks)
-	}
-}
-
-// probeOf are the parameters of a check, with the defaults of the API.
-func probeOf(c *policy.Check) defense.Probe {
-	return defense.Probe{
-		Service: serviceOf(c),
-		Delay:   c.Delay, Interval: c.Interval(), Successes: int(max(c.Probe.Successes, 1)), Failures: int(max(c.Probe.Failures, 1)),
-		OnError: c.OnError, OnNoData: c.OnNoData, Suggestion: c.Suggestion,
-	}
-}
-
-// serviceOf is the Service that a check calls; empty when it calls pods.
-func serviceOf(c *policy.Check) string {
-	if c.Probe.Target != v1alpha1.ProbeService {
-		return ""
-	}
-	return c.Probe.Service
+	known.results = map[types.UID]probeResult{}
+	return known, in
 }
 
 // confirm looks at pods at the API server: the cache may not know yet that one goes.
-func (p *Probe) confirm(ctx context.Context, pods []defense.Pod, failed []types.UID, looked map[types.UID]bool) ([]defense.Pod, error) {
+func (p *prober) confirm(ctx context.Context, pods []defense.Pod, failed []types.UID, looked map[types.UID]bool) ([]defense.Pod, error) {
 	confirmed := make([]defense.Pod, 0, len(pods))
 	for i := range pods {
 		if !slices.Contains(failed, pods[i].UID) {
@@ -266,7 +206,7 @@ func (p *Probe) confirm(ctx context.Context, pods []defense.Pod, failed []types.
 }
 
 // live reads a pod from the API server; nil when it is gone.
-func (p *Probe) live(ctx context.Context, of *defense.Pod) (*corev1.Pod, error) {
+func (p *prober) live(ctx context.Context, of *defense.Pod) (*corev1.Pod, error) {
 	var pod corev1.Pod
 	err := p.view.Live.Get(ctx, types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, &pod)
 	switch {
@@ -280,20 +220,19 @@ func (p *Probe) live(ctx context.Context, of *defense.Pod) (*corev1.Pod, error) 
 }
 
 // call begins calls of pods.
-func (p *Probe) call(ctx context.Context, s *Subject, of *policy.Check, pods []defense.Pod, plan defense.ProbePlan) {
+func (p *prober) call(ctx context.Context, known *probing, release string, of *policy.Check, pods []defense.Pod, plan probePlan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known := p.batches[s.Key()][of.Name]
-	if known == nil || p.stopped {
+	if p.stopped {
 		return
 	}
 	for i := range pods {
-		pod := pods[i]
+		pod := &pods[i]
 		if !slices.Contains(plan.Call, pod.UID) || known.busy[pod.UID] != nil {
 			continue
 		}
 		// One that fails is called again before others are: it decides.
-		c := call{of: known, release: s.Release.Name, check: of, pod: &pod, urgent: plan.Streaks[pod.UID].Bad > 0}
+		c := call{of: known, release: release, check: of, pod: pod, urgent: plan.Streaks[pod.UID].Bad > 0}
 		// It goes on when the reconcile has ended.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		known.busy[pod.UID] = cancel
@@ -314,9 +253,9 @@ type call struct {
 }
 
 // callOne calls a pod once it is its turn, and keeps what came of it.
-func (p *Probe) callOne(ctx context.Context, c call) {
-	var result defense.ProbeResult
-	if done, err := p.slots.acquire(ctx, c.pod.Namespace, c.release, c.urgent); err == nil {
+func (p *prober) callOne(ctx context.Context, c call) {
+	var result probeResult
+	if done, err := p.slots.Acquire(ctx, slots.Work{Namespace: c.pod.Namespace, Release: c.release, Urgent: c.urgent}); err == nil {
 		result = p.measure(ctx, c)
 		done()
 	}
@@ -329,7 +268,7 @@ func (p *Probe) callOne(ctx context.Context, c call) {
 }
 
 // measure calls a pod, where that may be done.
-func (p *Probe) measure(ctx context.Context, c call) defense.ProbeResult {
+func (p *prober) measure(ctx context.Context, c call) probeResult {
 	ip, probe, refused := p.where(ctx, c)
 	began := p.clock.Now()
 	result := refused
@@ -343,8 +282,8 @@ func (p *Probe) measure(ctx context.Context, c call) defense.ProbeResult {
 }
 
 // where says at which IP to call a pod, or a backend of the Service, and with which port, or why not.
-func (p *Probe) where(ctx context.Context, c call) (ip string, probe *v1alpha1.ProbeCheck, refused defense.ProbeResult) {
-	if serviceOf(c.check) != "" {
+func (p *prober) where(ctx context.Context, c call) (ip string, probe *v1alpha1.ProbeCheck, refused probeResult) {
+	if c.check.Probe.Service != "" {
 		at, refused := p.findService(ctx, c)
 		return at.Addr().String(), onPort(c.check.Probe, int32(at.Port())), refused
 	}
@@ -361,18 +300,18 @@ const maxBackends = 100
 // findService reads a Service and its pods from the API server, for each call: it may have become
 // another one. It returns one backend, by chance, as the proxies of the nodes do. It goes by no
 // EndpointSlice, which may lead anywhere.
-func (p *Probe) findService(ctx context.Context, c call) (at netip.AddrPort, refused defense.ProbeResult) {
+func (p *prober) findService(ctx context.Context, c call) (at netip.AddrPort, refused probeResult) {
 	ctx, cancel := context.WithTimeout(ctx, c.check.Timeout)
 	defer cancel()
 	var service corev1.Service
 	err := p.view.Live.Get(ctx, types.NamespacedName{Namespace: c.pod.Namespace, Name: c.pod.Name}, &service)
 	switch {
 	case apierrors.IsNotFound(err):
-		return at, defense.ProbeResult{Reason: "NotFound", Message: "there is no such Service in namespace " + c.pod.Namespace + ": create it, or correct probe.service"}
+		return at, probeResult{Reason: "NotFound", Message: "there is no such Service in namespace " + c.pod.Namespace + ": create it, or correct probe.service"}
 	case apierrors.IsForbidden(err):
-		return at, defense.ProbeResult{Reason: "Forbidden", Message: "the operator may not get Services: give it that right, see config/rbac/role.yaml"}
+		return at, probeResult{Reason: "Forbidden", Message: "the operator may not get Services: give it that right, see config/rbac/role.yaml"}
 	case err != nil:
-		return at, defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say where it is"}
+		return at, probeResult{Reason: "NotFound", Message: "the API server did not say where it is"}
 	}
 	port, refused := portOfService(&service, portOf(c.check.Probe))
 	if refused.Reason != "" {
@@ -380,7 +319,7 @@ func (p *Probe) findService(ctx context.Context, c call) (at netip.AddrPort, ref
 	}
 	var pods corev1.PodList
 	if err := p.view.Live.List(ctx, &pods, client.InNamespace(service.Namespace), client.MatchingLabels(service.Spec.Selector), client.Limit(maxBackends)); err != nil {
-		return at, defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say which pods it selects"}
+		return at, probeResult{Reason: "NotFound", Message: "the API server did not say which pods it selects"}
 	}
 	all, refused := backends(&service, port, pods.Items)
 	if len(all) == 0 {
@@ -392,7 +331,7 @@ func (p *Probe) findService(ctx context.Context, c call) (at netip.AddrPort, ref
 // find finds out where to call a pod, at the API server: the cache does not have its
 // ports. That is done once while its address stays. It has a timeout of its own: how
 // long the API server takes says nothing of the pod.
-func (p *Probe) find(ctx context.Context, c call) (at place, refused defense.ProbeResult) {
+func (p *prober) find(ctx context.Context, c call) (at place, refused probeResult) {
 	p.mu.Lock()
 	at, ok := c.of.found[c.pod.UID]
 	p.mu.Unlock()
@@ -404,9 +343,9 @@ func (p *Probe) find(ctx context.Context, c call) (at place, refused defense.Pro
 	live, err := p.live(ctx, c.pod)
 	switch {
 	case err != nil:
-		return at, defense.ProbeResult{Reason: "NotFound", Message: "the API server did not say which ports it declares"}
+		return at, probeResult{Reason: "NotFound", Message: "the API server did not say which ports it declares"}
 	case live == nil:
-		return at, defense.ProbeResult{Reason: "NotFound", Message: "it is not there any more"}
+		return at, probeResult{Reason: "NotFound", Message: "it is not there any more"}
 	}
 	at = placeOf(live)
 	p.mu.Lock()
@@ -415,9 +354,8 @@ func (p *Probe) find(ctx context.Context, c call) (at place, refused defense.Pro
 	return at, refused
 }
 
-// Start implements manager.Runnable. When the manager ends, so do all calls.
-func (p *Probe) Start(ctx context.Context) error {
-	<-ctx.Done()
+// stop ends all calls.
+func (p *prober) stop() {
 	p.mu.Lock()
 	p.stopped = true
 	for _, checks := range p.batches {
@@ -427,5 +365,4 @@ func (p *Probe) Start(ctx context.Context) error {
 	}
 	p.mu.Unlock()
 	p.running.Wait()
-	return nil
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"context"
@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +33,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
-	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -61,35 +59,24 @@ const (
 	soon = time.Second
 )
 
-// Cel makes the checks of type cel of policies: once, when its delay is over, it reads
-// what the rules are about from the API server, and evaluates them.
-type Cel struct {
+// evaluator makes the checks of type cel: once, when its delay is over, it reads what the rules
+// are about from the API server, and evaluates them.
+type evaluator struct {
 	view  cluster.View
 	clock clock.PassiveClock
-	// mu guards that what is remembered of a check is read and written as one.
-	mu         sync.Mutex
+	// remembered is what was tried. It is bounded, and nothing is wrong when it is not there.
 	remembered *lru.Cache
 	watch      *rules.Watch
 	// operators are the slots of policies of the operator, tenants those of all others.
 	operators, tenants *slots.Slots
 }
 
-var _ Provider = &Cel{}
-
-// NewCel evaluates rules about what the API server has.
-func NewCel(c *cluster.Cluster) *Cel {
-	return &Cel{
+func newEvaluator(c *cluster.Cluster) *evaluator {
+	return &evaluator{
 		view: c.View, clock: c.Clock, remembered: lru.New(maxRemembered), watch: c.Rules,
 		operators: slots.New(maxEvaluations, 1), tenants: slots.New(maxEvaluations, 1),
 	}
 }
-
-// Name implements Provider.
-func (*Cel) Name() string { return policy.TypeCel }
-
-// Forget implements Provider. What is remembered is bounded, and nothing is wrong when
-// it is not there; a batch that is done may have checks in the background.
-func (*Cel) Forget(types.NamespacedName) {}
 
 // evaluated names a check of a batch or a release, by one generation of its policy.
 type evaluated struct {
@@ -108,86 +95,56 @@ type tried struct {
 	notBefore time.Time
 }
 
-func (p *Cel) recall(k evaluated) tried {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if found, ok := p.remembered.Get(k); ok {
-		return found.(tried) //nolint:errcheck // nothing else is in it
-	}
-	return tried{}
-}
-
-func (p *Cel) remember(k evaluated, t tried) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.remembered.Add(k, t)
-}
-
-// Next implements Provider.
-func (p *Cel) Next(ctx context.Context, s Subject) (step Step, err error) {
-	return eachCheck(p.clock, &s, policy.TypeCel, func(c *v1alpha1.CheckStatus) (*v1alpha1.CheckStatus, time.Duration, error) {
-		return p.look(ctx, &s, c)
-	})
-}
-
-// look makes one step of a check. It returns nil where nothing is to be written.
-func (p *Cel) look(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
-	of, err := findCheck(ctx, p.view, s, c)
-	if err != nil {
-		return nil, 0, err
-	}
-	if of == nil {
-		return removed(c), 0, nil
-	}
-	k := evaluated{subject: s.uid(), check: c.Name, started: ptr.Deref(c.StartTime, metav1.Time{}).Unix(), generation: of.Generation}
-	known := p.recall(k)
+// next makes one step of a check.
+func (p *evaluator) next(ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (next v1alpha1.CheckStatus, after time.Duration) {
+	k := evaluated{subject: s.uid(), check: c.Name, started: timeOf(c.StartTime).Unix(), generation: of.Generation}
+	found, _ := p.remembered.Get(k)
+	known, _ := found.(tried)
 	if known.done {
-		return nil, 0, nil
+		return *c, 0
 	}
-	in := defense.RulesInput{
-		Now: p.clock.Now(), Delay: of.Delay, Suggestion: of.Suggestion, OnError: of.OnError, Status: followed(c, of, s),
-		Tries: known.failures, NotBefore: known.notBefore,
+	in := rulesInput{Now: p.clock.Now(), Check: of, Status: followed(c, of, s)}
+	if left := latest(timeOf(c.StartTime).Add(of.Delay), known.notBefore).Sub(in.Now); left > 0 {
+		return in.Status, left
 	}
-	plan := defense.DecideRules(in)
-	if plan.Evaluate {
-		if in.Result = p.evaluate(ctx, s, of, in.Status.Deadline); in.Result == nil {
-			return nil, soon, nil
-		}
-		plan = defense.DecideRules(in)
-		if plan.After > 0 {
-			p.remember(k, tried{failures: known.failures + 1, notBefore: in.Now.Add(plan.After)})
-		}
+	result := p.evaluate(ctx, s, of, in.Status.Deadline)
+	if result == nil {
+		return *c, soon
 	}
-	if equality.Semantic.DeepEqual(plan.Status, *c) {
-		if plan.Done {
-			p.remember(k, tried{done: true})
-		}
-		return nil, plan.After, nil
+	in.Result, in.Tries = *result, known.failures
+	next, after = decideRules(in)
+	switch {
+	case after > 0:
+		p.remembered.Add(k, tried{failures: known.failures + 1, notBefore: in.Now.Add(after)})
+	case equality.Semantic.DeepEqual(next, *c):
+		p.remembered.Add(k, tried{done: true})
 	}
-	plan.Status.Mode, plan.Status.Generation = of.Mode, of.Generation
-	return &plan.Status, 0, nil
+	return next, after
 }
 
 // evaluate evaluates the rules about what the API server has; nil where it is not
 // their turn yet, or the cache may show soon what the API server has.
-func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadline *metav1.Time) *defense.RulesResult {
+func (p *evaluator) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadline *metav1.Time) *rulesResult {
 	late := deadline != nil && !p.clock.Now().Add(2*soon).Before(deadline.Time)
-	turns := p.tenants
+	bound := p.tenants
 	if of.IsOf(p.view.Operator) {
-		turns = p.operators
+		bound = p.operators
 	}
-	release, ok := turns.Try(s.Release.Namespace)
+	release, ok := bound.Try(s.Release.Namespace)
 	switch {
 	case !ok && late:
-		return &defense.RulesResult{Problem: "other checks by rules take all the time"}
+		return &rulesResult{Problem: "other checks by rules take all the time"}
 	case !ok:
 		return nil
 	}
 	defer func() { release() }()
 	scope := rules.ScopeOf(of.Stage, of.Cel)
-	program, problem := rules.Of(ctx, of.Cel, scope)
+	program, problem, err := rules.Compile(ctx, of.Cel, scope, of.IsOf(p.view.Operator))
+	if err != nil {
+		problem = err.Error()
+	}
 	if problem != "" {
-		return &defense.RulesResult{Problem: problem}
+		return &rulesResult{Problem: problem}
 	}
 	load := p.load
 	if scope == rules.OfRequest {
@@ -198,19 +155,16 @@ func (p *Cel) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadli
 		return nil
 	}
 	if err != nil {
-		return &defense.RulesResult{Problem: oneLine(err)}
+		return &rulesResult{Problem: oneLine(err)}
 	}
-	result := &defense.RulesResult{Pods: len(in.Pods), Whole: scope == rules.OfRelease || scope == rules.OfRequest}
+	result := &rulesResult{Pods: len(in.Pods), Whole: scope == rules.OfRelease || scope == rules.OfRequest}
 	if len(in.Pods) == 0 && !result.Whole {
 		return result
 	}
 	evaluated := release
 	release = func() {} // the evaluation gives the slot back
 	failures, err := p.watch.Evaluate(ctx, of.Rules(p.view.Operator), program, *in, evaluated)
-	for _, f := range failures {
-		result.False = append(result.False, defense.FalseRule(f))
-	}
-	if err != nil {
+	if result.False = failures; err != nil {
 		result.Problem = oneLine(err)
 	}
 	if scope == rules.OfRequest && strings.Contains(result.Problem, "no such key: "+requestUser) {
@@ -226,7 +180,7 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", " 
 var errOtherTemplate = errors.New("the workload is gone, or has another template by now")
 
 // load reads what rules are about.
-func (p *Cel) load(ctx context.Context, s *Subject) (*rules.Input, error) {
+func (p *evaluator) load(ctx context.Context, s *Subject) (*rules.Input, error) {
 	in, previous, err := p.templates(ctx, s)
 	if err != nil {
 		return nil, err
@@ -245,7 +199,7 @@ func (p *Cel) load(ctx context.Context, s *Subject) (*rules.Input, error) {
 }
 
 // templates reads the workload that is released, with its template and the one before.
-func (p *Cel) templates(ctx context.Context, s *Subject) (in *rules.Input, previous string, err error) {
+func (p *evaluator) templates(ctx context.Context, s *Subject) (in *rules.Input, previous string, err error) {
 	kind, err := p.view.KindOf(s.Workload)
 	if err != nil {
 		return nil, "", err
@@ -277,7 +231,7 @@ const requestUser = "userInfo"
 // loadSlipped reads what rules about a request know of a release that admission did
 // not see: what is stored is what was asked for. Where the template before is not known,
 // it is as if the workload was created.
-func (p *Cel) loadSlipped(ctx context.Context, s *Subject) (*rules.Input, error) {
+func (p *evaluator) loadSlipped(ctx context.Context, s *Subject) (*rules.Input, error) {
 	kind, err := p.view.KindOf(s.Workload)
 	if err != nil {
 		return nil, err
@@ -308,7 +262,7 @@ func (p *Cel) loadSlipped(ctx context.Context, s *Subject) (*rules.Input, error)
 }
 
 // pods reads the pods of a batch that are there.
-func (p *Cel) pods(ctx context.Context, batch *v1alpha1.ChangePod) ([]rules.Pod, error) {
+func (p *evaluator) pods(ctx context.Context, batch *v1alpha1.ChangePod) ([]rules.Pod, error) {
 	pods, read := make([]rules.Pod, len(batch.Spec.PodInfos)), atomic.Int64{}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(podReads)

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"context"
@@ -30,8 +30,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
-
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // Guard says whether an address may be dialled, as [net.Dialer.ControlContext]: it
@@ -169,7 +167,7 @@ func (at place) address() netip.Addr {
 }
 
 // refuses says why a port is not to be called; no reason when it may be.
-func (at place) refuses(port int32) (refused defense.ProbeResult) {
+func (at place) refuses(port int32) (refused probeResult) {
 	switch {
 	case at.hostNetwork:
 		refused.Reason, refused.Message = "HostNetwork", "it is in the network of its node, whose ports are not called"
@@ -183,7 +181,7 @@ func (at place) refuses(port int32) (refused defense.ProbeResult) {
 
 // portOfService returns the port of a Service whose backends may be called; where they may not be,
 // why not, and what to do. One without a selector leads anywhere, and so does one that is a name.
-func portOfService(s *corev1.Service, port int32) (of *corev1.ServicePort, refused defense.ProbeResult) {
+func portOfService(s *corev1.Service, port int32) (of *corev1.ServicePort, refused probeResult) {
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
 		return p.Port == port && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP)
 	})
@@ -204,8 +202,8 @@ func portOfService(s *corev1.Service, port int32) (of *corev1.ServicePort, refus
 
 // backends returns where the Ready pods behind a port of a Service may be called, by the rules for
 // pods; where none may be, why not.
-func backends(s *corev1.Service, of *corev1.ServicePort, pods []corev1.Pod) (at []netip.AddrPort, refused defense.ProbeResult) {
-	refused = defense.ProbeResult{Outcome: defense.ProbeBad, Reason: "NoBackend", Message: "no pod that it selects is Ready"}
+func backends(s *corev1.Service, of *corev1.ServicePort, pods []corev1.Pod) (at []netip.AddrPort, refused probeResult) {
+	refused = probeResult{Outcome: probeBad, Reason: "NoBackend", Message: "no pod that it selects is Ready"}
 	for i := range pods {
 		pod := &pods[i]
 		ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -223,7 +221,7 @@ func backends(s *corev1.Service, of *corev1.ServicePort, pods []corev1.Pod) (at 
 		at = append(at, netip.AddrPortFrom(where.address(), uint16(port))) //nolint:gosec // a port of a container
 	}
 	if len(at) > 0 {
-		refused = defense.ProbeResult{}
+		refused = probeResult{}
 	}
 	return at, refused
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"bytes"
@@ -45,7 +45,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // anywhere is a guard for the servers of these tests, which are on this machine.
@@ -101,7 +100,7 @@ func TestGuardIsAsked(t *testing.T) {
 	} {
 		for _, ip := range []string{"127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "localhost", "", "127.0.0.1:1/", "1"} {
 			r := (&caller{guard: NewGuard("")}).call(t.Context(), ip, p)
-			if r.Outcome != defense.ProbeUnmeasured || r.Reason != "AddressRefused" && r.Reason != "NoIP" {
+			if r.Outcome != probeUnmeasured || r.Reason != "AddressRefused" && r.Reason != "NoIP" {
 				t.Errorf("%s to %q: %+v", name, ip, r)
 			}
 		}
@@ -199,35 +198,35 @@ func TestCallHTTP(t *testing.T) {
 		expect  string
 		scheme  string
 		timeout time.Duration
-		outcome defense.ProbeOutcome
+		outcome probeOutcome
 		reason  string
 	}{
-		"200":                   {handler: answer(200), outcome: defense.ProbeGood},
-		"404":                   {handler: answer(404), outcome: defense.ProbeBad, reason: "HTTP404"},
-		"500":                   {handler: answer(500), outcome: defense.ProbeBad, reason: "HTTP500"},
-		"404, as expected":      {handler: answer(404), expect: "404", outcome: defense.ProbeGood},
-		"200, not as expected":  {handler: answer(200), expect: "404", outcome: defense.ProbeBad, reason: "HTTP200"},
-		"a redirect":            {handler: answer(302), outcome: defense.ProbeGood},
-		"a redirect as failure": {handler: answer(302), expect: "200-299", outcome: defense.ProbeBad, reason: "HTTP302"},
-		"never answered":        {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, timeout: 200 * time.Millisecond, outcome: defense.ProbeBad, reason: "Timeout"},
+		"200":                   {handler: answer(200), outcome: probeGood},
+		"404":                   {handler: answer(404), outcome: probeBad, reason: "HTTP404"},
+		"500":                   {handler: answer(500), outcome: probeBad, reason: "HTTP500"},
+		"404, as expected":      {handler: answer(404), expect: "404", outcome: probeGood},
+		"200, not as expected":  {handler: answer(200), expect: "404", outcome: probeBad, reason: "HTTP200"},
+		"a redirect":            {handler: answer(302), outcome: probeGood},
+		"a redirect as failure": {handler: answer(302), expect: "200-299", outcome: probeBad, reason: "HTTP302"},
+		"never answered":        {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, timeout: 200 * time.Millisecond, outcome: probeBad, reason: "Timeout"},
 		"one byte a minute": {handler: func(w http.ResponseWriter, r *http.Request) {
 			endless(w, r, func() {}, []byte("x"), time.Minute)
-		}, timeout: 200 * time.Millisecond, outcome: defense.ProbeBad, reason: "Timeout"},
+		}, timeout: 200 * time.Millisecond, outcome: probeBad, reason: "Timeout"},
 		"a body without an end": {handler: func(w http.ResponseWriter, r *http.Request) {
 			endless(w, r, func() { w.Header().Set("Content-Length", "100000000") }, make([]byte, 64<<10), 0)
-		}, outcome: defense.ProbeGood},
+		}, outcome: probeGood},
 		"bad, and one byte a minute": {handler: func(w http.ResponseWriter, r *http.Request) {
 			endless(w, r, func() { w.WriteHeader(http.StatusServiceUnavailable) }, []byte("x"), time.Minute)
-		}, outcome: defense.ProbeBad, reason: "HTTP503"},
+		}, outcome: probeBad, reason: "HTTP503"},
 		"trailers without an end": {handler: hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n1\r\nx\r\n0\r\nA: " + strings.Repeat("a", 200<<10)),
-			outcome: defense.ProbeBad, reason: "BadAnswer"},
-		"chunks of one byte":        {handler: hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1;a="+strings.Repeat("b", 100)+"\r\nx\r\n", 4000)), outcome: defense.ProbeBad, reason: "BadAnswer"},
-		"another protocol":          {handler: hijackOpen("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"), expect: "101", outcome: defense.ProbeGood},
-		"headers without an end":    {handler: hijack("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 200<<10)), outcome: defense.ProbeBad, reason: "BadAnswer"},
-		"interim answers at length": {handler: hijack(strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10000)), outcome: defense.ProbeBad, reason: "BadAnswer"},
-		"no HTTP":                   {handler: hijack(secret + "\r\n\r\n"), outcome: defense.ProbeBad, reason: "BadAnswer"},
-		"closed at once":            {handler: hijack(""), outcome: defense.ProbeBad, reason: "BadAnswer"},
-		"no TLS":                    {handler: answer(200), scheme: "HTTPS", outcome: defense.ProbeBad, reason: "BadAnswer"},
+			outcome: probeBad, reason: "BadAnswer"},
+		"chunks of one byte":        {handler: hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1;a="+strings.Repeat("b", 100)+"\r\nx\r\n", 4000)), outcome: probeBad, reason: "BadAnswer"},
+		"another protocol":          {handler: hijackOpen("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"), expect: "101", outcome: probeGood},
+		"headers without an end":    {handler: hijack("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 200<<10)), outcome: probeBad, reason: "BadAnswer"},
+		"interim answers at length": {handler: hijack(strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10000)), outcome: probeBad, reason: "BadAnswer"},
+		"no HTTP":                   {handler: hijack(secret + "\r\n\r\n"), outcome: probeBad, reason: "BadAnswer"},
+		"closed at once":            {handler: hijack(""), outcome: probeBad, reason: "BadAnswer"},
+		"no TLS":                    {handler: answer(200), scheme: "HTTPS", outcome: probeBad, reason: "BadAnswer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, seen := serve(t, test.handler)
@@ -270,7 +269,7 @@ func TestCallHTTPSends(t *testing.T) {
 	t.Cleanup(server.Close)
 	for _, path := range []string{"/healthz?full=1&x=%20", "//example.com/a%2Fb#c", "/%zz", "/@example.com:80/"} {
 		r := (&caller{guard: anywhere}).call(t.Context(), "127.0.0.1", &v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{Port: portOn(t, server), Path: path, Scheme: "HTTPS"}})
-		if r.Outcome != defense.ProbeGood {
+		if r.Outcome != probeGood {
 			t.Fatalf("%s: %+v", path, r)
 		}
 	}
@@ -306,18 +305,18 @@ func TestCallGRPC(t *testing.T) {
 		server  grpc_health_v1.HealthServer
 		service string
 		timeout time.Duration
-		outcome defense.ProbeOutcome
+		outcome probeOutcome
 		reason  string
 	}{
-		"serving":            {server: good, outcome: defense.ProbeGood},
-		"not serving":        {server: good, service: "shop", outcome: defense.ProbeBad, reason: "NotServing"},
-		"no such service":    {server: good, service: "other", outcome: defense.ProbeBad, reason: "GRPCNotFound"},
-		"no health service":  {server: grpc_health_v1.UnimplementedHealthServer{}, outcome: defense.ProbeBad, reason: "GRPCUnimplemented"},
-		"an error":           {server: badHealth{code: codes.Internal}, outcome: defense.ProbeBad, reason: "GRPCInternal"},
-		"never answered":     {server: badHealth{}, timeout: 300 * time.Millisecond, outcome: defense.ProbeBad, reason: "Timeout"},
-		"headers at length":  {server: floods{header: true}, outcome: defense.ProbeBad, reason: "GRPCInternal"},
-		"100 MB":             {server: floods{message: true}, outcome: defense.ProbeBad, reason: "BadAnswer"},
-		"accepts, and waits": {timeout: 300 * time.Millisecond, outcome: defense.ProbeBad, reason: "Timeout"},
+		"serving":            {server: good, outcome: probeGood},
+		"not serving":        {server: good, service: "shop", outcome: probeBad, reason: "NotServing"},
+		"no such service":    {server: good, service: "other", outcome: probeBad, reason: "GRPCNotFound"},
+		"no health service":  {server: grpc_health_v1.UnimplementedHealthServer{}, outcome: probeBad, reason: "GRPCUnimplemented"},
+		"an error":           {server: badHealth{code: codes.Internal}, outcome: probeBad, reason: "GRPCInternal"},
+		"never answered":     {server: badHealth{}, timeout: 300 * time.Millisecond, outcome: probeBad, reason: "Timeout"},
+		"headers at length":  {server: floods{header: true}, outcome: probeBad, reason: "GRPCInternal"},
+		"100 MB":             {server: floods{message: true}, outcome: probeBad, reason: "BadAnswer"},
+		"accepts, and waits": {timeout: 300 * time.Millisecond, outcome: probeBad, reason: "Timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -358,7 +357,7 @@ func TestCallStalls(t *testing.T) {
 		"grpc": {GRPC: &v1alpha1.GRPCProbe{Port: port}},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		if r := (&caller{guard: anywhere}).call(ctx, "127.0.0.1", p); r.Outcome != defense.ProbeBad || r.Reason != "Timeout" {
+		if r := (&caller{guard: anywhere}).call(ctx, "127.0.0.1", p); r.Outcome != probeBad || r.Reason != "Timeout" {
 			t.Errorf("%s: %+v", name, r)
 		}
 		cancel()
@@ -391,16 +390,16 @@ func TestCallTCP(t *testing.T) {
 	}
 	p := &v1alpha1.ProbeCheck{TCP: &v1alpha1.TCPProbe{Port: portAt(t, listener)}}
 	c := &caller{guard: anywhere}
-	if r := c.call(t.Context(), "127.0.0.1", p); r.Outcome != defense.ProbeGood {
+	if r := c.call(t.Context(), "127.0.0.1", p); r.Outcome != probeGood {
 		t.Errorf("open: %+v", r)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r := c.call(ctx, "127.0.0.1", p); r.Outcome != defense.ProbeUnmeasured {
+	if r := c.call(ctx, "127.0.0.1", p); r.Outcome != probeUnmeasured {
 		t.Errorf("given up: %+v", r)
 	}
 	_ = listener.Close()
-	if r := c.call(t.Context(), "127.0.0.1", p); r.Outcome != defense.ProbeBad || r.Reason != "ConnectionRefused" {
+	if r := c.call(t.Context(), "127.0.0.1", p); r.Outcome != probeBad || r.Reason != "ConnectionRefused" {
 		t.Errorf("closed: %+v", r)
 	}
 }
@@ -409,17 +408,17 @@ func TestCallTCP(t *testing.T) {
 func TestNotConnected(t *testing.T) {
 	for name, test := range map[string]struct {
 		err     error
-		outcome defense.ProbeOutcome
+		outcome probeOutcome
 		reason  string
 	}{
-		"refused":     {syscall.ECONNREFUSED, defense.ProbeBad, "ConnectionRefused"},
-		"reset":       {syscall.ECONNRESET, defense.ProbeBad, "ConnectionReset"},
-		"no way":      {syscall.EHOSTUNREACH, defense.ProbeUnanswered, "Unreachable"},
-		"no network":  {syscall.ENETUNREACH, defense.ProbeUnanswered, "Unreachable"},
-		"no answer":   {syscall.ETIMEDOUT, defense.ProbeUnanswered, "Timeout"},
-		"in time":     {context.DeadlineExceeded, defense.ProbeUnanswered, "Timeout"},
-		"the guard":   {fmt.Errorf("%w, at all", errGuard), defense.ProbeUnmeasured, "AddressRefused"},
-		"this system": {syscall.EMFILE, defense.ProbeUnmeasured, "NotCalled"},
+		"refused":     {syscall.ECONNREFUSED, probeBad, "ConnectionRefused"},
+		"reset":       {syscall.ECONNRESET, probeBad, "ConnectionReset"},
+		"no way":      {syscall.EHOSTUNREACH, probeUnanswered, "Unreachable"},
+		"no network":  {syscall.ENETUNREACH, probeUnanswered, "Unreachable"},
+		"no answer":   {syscall.ETIMEDOUT, probeUnanswered, "Timeout"},
+		"in time":     {context.DeadlineExceeded, probeUnanswered, "Timeout"},
+		"the guard":   {fmt.Errorf("%w, at all", errGuard), probeUnmeasured, "AddressRefused"},
+		"this system": {syscall.EMFILE, probeUnmeasured, "NotCalled"},
 	} {
 		r := notConnected(t.Context(), 8080, &net.OpError{Op: "dial", Err: test.err})
 		if r.Outcome != test.outcome || r.Reason != test.reason {

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package verify
+package checks
 
 import (
 	"context"
@@ -52,7 +52,7 @@ type ruled struct {
 	clock  *clocktesting.FakePassiveClock
 	began  time.Time
 	api    client.Client
-	cel    *Cel
+	checks *Checks
 	s      Subject
 	events []defense.Event
 	writes int
@@ -64,7 +64,7 @@ type ruled struct {
 
 func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *ruled {
 	t.Helper()
-	r := &ruled{T: t, began: serverNow, clock: clocktesting.NewFakePassiveClock(serverNow), gets: map[string]error{}}
+	r := &ruled{T: t, began: testNow, clock: clocktesting.NewFakePassiveClock(testNow), gets: map[string]error{}}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
@@ -100,9 +100,6 @@ func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *r
 		GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "ns", Name: "web", UID: "web-uid", Version: workload.Version(template),
 	}
 	r.s.Release, r.s.Batch = testRelease()
-	r.s.Release.Status.Status = v1alpha1.ChangeWorkloadRunning
-	r.s.Batch.UID, r.s.Batch.Spec.PodInfos, r.s.Batch.Status.Status = "batch", nil, v1alpha1.ChangePodExecuteDone
-	r.s.Batch.Spec.Attempt, r.s.Batch.Spec.Release = r.s.Release.Status.Attempt, r.s.Release.Status.ObservedRelease
 	for _, name := range []string{"web-1", "web-2"} {
 		r.s.Batch.Spec.PodInfos = append(r.s.Batch.Spec.PodInfos, v1alpha1.PodInfo{Pod: name, UID: name})
 		r.create(&corev1.Pod{
@@ -147,9 +144,9 @@ func (r *ruled) create(o client.Object) {
 
 // restart lets another process go on.
 func (r *ruled) restart() {
-	r.cel = NewCel(&cluster.Cluster{Rules: rules.NewWatch(r.clock, func(rules.Policy, time.Time) {}), Clock: r.clock, View: cluster.View{
+	r.checks = New(&cluster.Cluster{Rules: rules.NewWatch(r.clock, func(rules.Policy, time.Time) {}), Clock: r.clock, View: cluster.View{
 		Cached: r.api, Live: r.api, Operator: "operator", Kinds: workload.Defended(),
-	}})
+	}}, anywhere)
 }
 
 func (r *ruled) check() *v1alpha1.CheckStatus { return &r.s.Batch.Status.Checks[0] }
@@ -157,7 +154,7 @@ func (r *ruled) check() *v1alpha1.CheckStatus { return &r.s.Batch.Status.Checks[
 // next makes one step, and writes what comes of it.
 func (r *ruled) next() Step {
 	r.Helper()
-	step, err := r.cel.Next(r.Context(), r.s)
+	step, err := r.checks.Next(r.Context(), r.s)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -244,7 +241,8 @@ func TestRules(t *testing.T) {
 				}
 			}
 		}, phase: v1alpha1.CheckRunning, message: "the pods of the batch are too large: at most 32 MiB"},
-		"one that is removed": {rule: "false", before: func(r *ruled) { r.s.Policies = nil }, phase: v1alpha1.CheckCanceled},
+		"one that is removed":                       {rule: "false", before: func(r *ruled) { r.s.Policies = nil }, phase: v1alpha1.CheckCanceled},
+		"of a type that this version does not know": {rule: "false", before: func(r *ruled) { r.check().Type = "prometheus" }, phase: v1alpha1.CheckCanceled},
 		"one of another workload by now": {rule: "false", before: func(r *ruled) {
 			r.s.Policies[0].Spec.WorkloadSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "api"}}
 		}, phase: v1alpha1.CheckCanceled},
@@ -305,6 +303,21 @@ func TestRulesAreTriedAgain(t *testing.T) {
 	}
 }
 
+// TestRulesWait: nothing is read for rules before the delay is over.
+func TestRulesWait(t *testing.T) {
+	r := newRuled(t, "false", func(c *v1alpha1.PolicyCheck) { c.Delay = &metav1.Duration{Duration: time.Minute} })
+	r.next() // the policy says when it is due
+	r.clock.SetTime(r.began.Add(10 * time.Second))
+	r.read = nil
+	if step := r.next(); step.Write != nil || step.After != 50*time.Second || len(r.read) != 0 {
+		t.Errorf("after %d reads it waits for %s", len(r.read), step.After)
+	}
+	r.clock.SetTime(r.began.Add(time.Minute))
+	if r.next(); r.check().Phase != v1alpha1.CheckFailed {
+		t.Errorf("the check is %+v", r.check())
+	}
+}
+
 // TestRulesInBackground: what is true is not written, and not evaluated again.
 func TestRulesInBackground(t *testing.T) {
 	r := newRuled(t, "true", behindIt)
@@ -350,18 +363,18 @@ func TestRulesLateInBackground(t *testing.T) {
 // stand in the way of others.
 func TestRulesTakeTurns(t *testing.T) {
 	r := newRuled(t, "true")
-	mine, ok := r.cel.tenants.Try("ns")
+	mine, ok := r.checks.cel.tenants.Try("ns")
 	if !ok {
 		t.Fatal("nobody has one")
 	}
 	if step := r.next(); step.After != soon || r.writes != 0 {
 		t.Errorf("it does not wait: %+v", step)
 	}
-	other, ok := r.cel.tenants.Try("bank")
+	other, ok := r.checks.cel.tenants.Try("bank")
 	if !ok {
 		t.Error("another namespace has none")
 	}
-	if _, ok := r.cel.tenants.Try("third"); ok {
+	if _, ok := r.checks.cel.tenants.Try("third"); ok {
 		t.Error("a third has one")
 	}
 	other()
@@ -369,7 +382,7 @@ func TestRulesTakeTurns(t *testing.T) {
 	if r.next(); r.check().Phase != v1alpha1.CheckPassed {
 		t.Errorf("the check is %+v", r.check())
 	}
-	if r.cel.tenants.InUse() {
+	if r.checks.cel.tenants.InUse() {
 		t.Error("it is kept")
 	}
 }
@@ -380,14 +393,14 @@ func TestRulesOfTheOperatorTakeTurns(t *testing.T) {
 	r := newRuled(t, "true")
 	r.s.Policies[0].Namespace, r.s.Batch.Status.Checks[0].Name = "operator", "operator/policy/rule"
 	for _, namespace := range []string{"ns", "bank"} {
-		if _, ok := r.cel.tenants.Try(namespace); !ok {
+		if _, ok := r.checks.cel.tenants.Try(namespace); !ok {
 			t.Fatal("there is no slot")
 		}
 	}
 	if r.next(); r.check().Phase != v1alpha1.CheckPassed {
 		t.Errorf("the check is %+v", r.check())
 	}
-	if r.cel.operators.InUse() {
+	if r.checks.cel.operators.InUse() {
 		t.Error("its slot is kept")
 	}
 }
@@ -400,7 +413,7 @@ func TestRulesSetAside(t *testing.T) {
 			r := newRuled(t, "true")
 			r.s.Policies[0].Namespace, r.s.Batch.Status.Checks[0].Name = namespace, namespace+"/policy/rule"
 			for range 3 {
-				r.cel.watch.Abandoned(rules.Policy{Namespace: namespace, Name: "policy", Generation: 1, Operators: namespace == "operator"})
+				r.checks.cel.watch.Abandoned(rules.Policy{Namespace: namespace, Name: "policy", Generation: 1, Operators: namespace == "operator"})
 			}
 			r.next()
 			c := r.check()

@@ -1,0 +1,165 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package checks makes the checks of DefensePolicies, of batches and of releases as a whole.
+// Each type of check decides in one file, from what it is given, and is carried out in another:
+//
+//   - subject.go: what verifies ([Provider]), and of what ([Subject])
+//   - report.go: what a check writes down
+//   - begin.go: which checks begin
+//   - checks.go: the step of a check
+//   - podhealth.go, releasehealth.go: podHealth, from the caches
+//   - probe.go, prober.go: probe; caller.go makes a call, and guard.go says whom it may call
+//   - rules.go, cel.go: cel
+//
+// AlterShield Server is another provider, in internal/verify.
+package checks
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+)
+
+// Checks makes the checks of policies.
+type Checks struct {
+	view      cluster.View
+	clock     clock.PassiveClock
+	podHealth *releaseHealths
+	probe     *prober
+	cel       *evaluator
+}
+
+var _ Provider = &Checks{}
+
+// New makes the checks of policies. Probes call the addresses that the guard lets through.
+func New(c *cluster.Cluster, guard Guard) *Checks {
+	return &Checks{view: c.View, clock: c.Clock, podHealth: newReleaseHealths(c), probe: newProber(c, guard), cel: newEvaluator(c)}
+}
+
+// Name implements Provider.
+func (*Checks) Name() string { return "policies" }
+
+// Forget implements Provider: calls that are under way end. What else is remembered of a
+// subject is bounded, and a batch that is done may have checks in the background.
+func (p *Checks) Forget(key types.NamespacedName) { p.probe.keep(key, nil) }
+
+// Start implements manager.Runnable. When the manager ends, so do all calls.
+func (p *Checks) Start(ctx context.Context) error {
+	<-ctx.Done()
+	p.probe.stop()
+	return nil
+}
+
+// Next implements Provider: it makes one step of each check that goes on, until something
+// is to be written.
+func (p *Checks) Next(ctx context.Context, s Subject) (step Step, err error) {
+	now, goOn := p.clock.Now(), map[string]bool{}
+	checks := s.checks()
+	for i := range checks {
+		goOn[checks[i].Name] = s.isCurrent() && defense.CheckGoesOn(&checks[i], now)
+	}
+	p.podHealth.forget()
+	p.probe.keep(s.Key(), goOn)
+	for i := range checks {
+		if !goOn[checks[i].Name] {
+			continue
+		}
+		next, after, err := p.next(ctx, &s, &checks[i])
+		if err != nil {
+			return Step{}, fmt.Errorf("%s: %w", checks[i].Name, err)
+		}
+		if next != nil {
+			return p.write(*next), nil
+		}
+		if after > 0 && (step.After == 0 || after < step.After) {
+			step.After = after
+		}
+	}
+	return step, nil
+}
+
+// next makes one step of a check. It returns nil where nothing is to be written.
+func (p *Checks) next(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
+	of, err := find(ctx, p.view, s, c)
+	if err != nil {
+		return nil, 0, err
+	}
+	if of == nil {
+		canceled := c.DeepCopy()
+		canceled.Phase, canceled.Reason = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved
+		canceled.Message = "the policy is gone, or no longer has this check, or does not select the workload any more"
+		return canceled, 0, nil
+	}
+	var made v1alpha1.CheckStatus
+	switch {
+	case c.Type == policy.TypePodHealth && s.Batch != nil:
+		made, after, err = p.podHealth.next(ctx, s, of, c)
+	case c.Type == policy.TypeProbe:
+		made, after, err = p.probe.next(ctx, s, of, c)
+	case c.Type == policy.TypeCel:
+		made, after = p.cel.next(ctx, s, of, c)
+	default:
+		return nil, 0, nil // of a later release, by which this one was replaced, or by hand
+	}
+	if err != nil || equality.Semantic.DeepEqual(made, *c) {
+		return nil, after, err
+	}
+	made.Mode, made.Generation = of.Mode, of.Generation
+	return &made, 0, nil
+}
+
+// write writes what a check came to.
+func (p *Checks) write(c v1alpha1.CheckStatus) Step {
+	return Step{Write: func(s Subject) Decision {
+		if s.Batch == nil {
+			plan := defense.NoteReleaseCheck(defense.ReleaseCheckInput{Now: p.clock.Now(), Settings: s.Settings, Change: s.Release}, c)
+			return Decision{Void: plan.Status == nil, Release: plan.Status, Events: plan.Events}
+		}
+		plan := defense.NoteCheck(defense.BatchInput{
+			Now: p.clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Begin: s.Begin,
+			Server: s.Release.Status.OrderStage != v1alpha1.OrderNone,
+		}, c)
+		return Decision{Void: plan.Status == nil, Batch: plan.Status, Events: plan.Events}
+	}}
+}
+
+// find finds a check of a policy as it is by now; nil when the policy does not have it any
+// more. That is believed only from the API server.
+func find(ctx context.Context, v cluster.View, s *Subject, c *v1alpha1.CheckStatus) (*policy.Check, error) {
+	of := policy.Find(s.Policies, v.Operator, s.Selected, c.Name)
+	if of == nil {
+		live, err := v.LivePolicies(ctx, s.Release.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		of = policy.Find(live, v.Operator, s.Selected, c.Name)
+	}
+	if of != nil && (of.Type != c.Type || stageOf(of) != cmp.Or(c.Stage, v1alpha1.StageBatchPost)) {
+		return nil, nil
+	}
+	return of, nil
+}

@@ -1,0 +1,64 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package checks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+)
+
+// report writes down the pods that fail, with a message about the first of them, and what
+// follows it. Without pods all of the batch fail.
+func report(s *v1alpha1.CheckStatus, pods []string, message, more string) {
+	if n := len(pods) - 1; n > 0 {
+		message += fmt.Sprintf(" (and %d more pods of the batch)", n)
+	}
+	s.Message = joined("; ", message, more)
+	s.FailedCount = int32(len(pods)) //nolint:gosec // a batch has at most 200
+	s.FailedPods = pods[:min(len(pods), defense.MaxFailedPods)]
+}
+
+// onSilence is what it means that a check has no verdict; empty for what the setting says.
+func onSilence(says v1alpha1.OnSilence) v1alpha1.OnSilence {
+	if says == v1alpha1.SilenceDefault {
+		return ""
+	}
+	return says
+}
+
+// isGone reports whether a pod shows nothing any more: it goes, or ended, or is evicted.
+func isGone(p *defense.Pod) bool { return p.Terminating || p.Ended || p.Disrupted }
+
+// stamp is a time as the API keeps it, and timeOf the time of one.
+func stamp(t time.Time) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }
+
+func timeOf(t *metav1.Time) time.Time { return ptr.Deref(t, metav1.Time{}).Time }
+
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
+
+// joined joins the parts of a message that are there.
+func joined(separator string, parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), separator)
+}
