@@ -79,6 +79,7 @@ IMAGE_DIGEST = $(firstword $(file < $(IMAGE_FILES).digests.txt))
 # Left empty, `make release` refuses a tree that is not ready for it.
 TRIAL ?=
 
+RELEASED_TAG = $(lastword $(subst :, ,$(RELEASED_IMG)))
 RELEASED_IMG := $(shell awk '/newName:/ { name = $$2 } /newTag:/ { print name ":" $$2 }' config/manager/kustomization.yaml)
 
 # Every Go module of the repository: the operator's own, those that pin tools, those that pin the local control plane.
@@ -291,8 +292,10 @@ build-installer: manifests $(KUSTOMIZE) ## Render config/default into quick-star
 	mv bin/quick-start.yaml quick-start.yaml
 
 .PHONY: chart
-chart: manifests $(KUSTOMIZE) $(HELM_DOCS) ## Write the Helm chart from config/, and its README.
+chart: manifests $(KUSTOMIZE) $(HELM_DOCS) ## Write the generated templates of the Helm chart, its version, and its README.
 	$(GO_RUN) ./hack/chart -kustomize $(KUSTOMIZE)
+	sed -E 's/^version: .*/version: $(RELEASED_TAG:v%=%)/; s/^appVersion: .*/appVersion: $(RELEASED_TAG)/' charts/altershield-operator/Chart.yaml > bin/Chart.yaml
+	mv bin/Chart.yaml charts/altershield-operator/Chart.yaml
 	$(HELM_DOCS) --chart-search-root=charts --log-level=warning
 
 .PHONY: chart-package
@@ -326,7 +329,7 @@ release: release-check image release-manifests chart-package chart-digest plugin
 
 .PHONY: release-check
 release-check: bin/release ## Fail if VERSION may not be released from this tree; TRIAL=1 releases any. Empties dist/.
-	@bin/release check -version '$(VERSION)' -manifests '$(RELEASED_IMG:$(IMAGE_REPOSITORY):%=%)' $(if $(TRIAL),-trial)
+	@bin/release check -version '$(VERSION)' -manifests '$(RELEASED_TAG)' $(if $(TRIAL),-trial)
 	@rm -rf $(DIST); mkdir -p $(DIST)
 
 .PHONY: release-manifests
