@@ -57,6 +57,7 @@ CONTROLLER_GEN := bin/controller-gen
 GOLANGCI_LINT := bin/golangci-lint
 ADDLICENSE := bin/addlicense
 CRD_REF_DOCS := bin/crd-ref-docs
+GOTESTSUM := bin/gotestsum
 KUSTOMIZE := bin/kustomize
 HELM := bin/helm
 HELM_DOCS := bin/helm-docs
@@ -170,31 +171,31 @@ license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
 ##@ Tests
 
 .PHONY: test
-test: build controlplane ## Run all tests but the long ones, those against a real control plane included.
+test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those against a real control plane included.
 	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
-	@go build -o bin/slowest ./hack/slowest
-	@# Side by side with the end-to-end suite, which shows its progress. What others say is shown when it is over. Of a pipeline that
-	@# ended before wait asks for it bash keeps the status of the last command only, so each is in a subshell of its own.
-	@( { $(TEST_PACKAGES); } | bin/slowest -show $(REPORTS)/packages.json > $(REPORTS)/packages.log ) & packages=$$!; \
-	  ( { $(TEST_TOOLS); } | bin/slowest -show $(REPORTS)/tools.json > $(REPORTS)/tools.log ) & tools=$$!; \
+	@# Side by side with the end-to-end suite, which shows its progress. The output of the others is shown when it is over.
+	@( $(TEST_PACKAGES) ) > $(REPORTS)/packages.log 2>&1 & packages=$$!; \
+	  ( $(TEST_TOOLS) ) > $(REPORTS)/tools.log 2>&1 & tools=$$!; \
 	  failed=; \
 	  $(call E2E,!soak,e2e) || failed+=" end-to-end"; \
 	  wait "$$packages" || failed+=" packages"; \
 	  wait "$$tools" || failed+=" tools"; \
 	  cat $(REPORTS)/packages.log $(REPORTS)/tools.log; \
-	  echo 'The slowest tests:'; bin/slowest $(REPORTS)/*.json; \
+	  echo 'The slowest tests:'; cat $(REPORTS)/*.json | $(GOTESTSUM) tool slowest --num 10 || true; \
 	  [[ -z "$$failed" ]] || { echo "test: failed:$$failed (see above)" >&2; exit 1; }
 
 # The packages of the operator.
-TEST_PACKAGES = go test -json -timeout $(TEST_TIMEOUT) $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
+TEST_PACKAGES = $(call GO_TEST,packages) $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
 # The tools and the other suites. They have control planes or run commands, so they are tested even if nothing has changed.
 TEST_TOOLS = result=0; \
-  go test -json -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) -count=1 $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
-  for dir in $(CODE_MODULES); do GOTOOLCHAIN=$(RELEASE_GO) go test -C "$$dir" -json -timeout $(TEST_TIMEOUT) -count=1 ./... || result=1; done; \
+  $(call GO_TEST,tools) -p $(TEST_PROCS) -count=1 $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
+  for dir in $(CODE_MODULES); do (cd "$$dir" && GOTOOLCHAIN=$(RELEASE_GO) $(call GO_TEST,$${dir//\//-}) -count=1 ./...) || result=1; done; \
   exit $$result
+# go test with the name of the report.
+GO_TEST = $(CURDIR)/$(GOTESTSUM) --format=pkgname --hide-summary=skipped --jsonfile=$(abspath $(REPORTS))/$(1).json -- -timeout $(TEST_TIMEOUT)
 TESTED = go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...
 # The specs of the end-to-end suite that a filter of labels selects, and the name of the report.
-E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=$(REPORTS) --json-report=$(2).json ./test/e2e
+E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=$(REPORTS) --gojson-report=$(2).json ./test/e2e
 
 .PHONY: test-soak
 test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, more faults and orders, random stories.
@@ -451,6 +452,10 @@ $(ADDLICENSE): hack/tools/go.mod hack/tools/go.sum
 
 $(CRD_REF_DOCS): hack/tools/go.mod hack/tools/go.sum
 	cd hack/tools && go build -o $(CURDIR)/$@ github.com/elastic/crd-ref-docs
+	@touch $@
+
+$(GOTESTSUM): hack/tools/go.mod hack/tools/go.sum
+	cd hack/tools && go build -o $(CURDIR)/$@ gotest.tools/gotestsum
 	@touch $@
 
 $(KUSTOMIZE): hack/tools/go.mod hack/tools/go.sum
