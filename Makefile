@@ -61,14 +61,16 @@ GOTESTSUM := bin/gotestsum
 KUSTOMIZE := bin/kustomize
 HELM := bin/helm
 HELM_DOCS := bin/helm-docs
+CYCLONEDX_GOMOD := bin/cyclonedx-gomod
 
 # How programs of this repository are run: compiled as `make build` compiles, so that what both need is compiled once.
 GO_RUN := CGO_ENABLED=0 go run -trimpath
 
 # Programs of releases are compiled and run with the Go that hack/release/go.mod pins, which the go command fetches if it is not there.
 RELEASE_GO := $(shell awk '$$1 == "toolchain" { print $$2 }' hack/release/go.mod)
-# What a release is made of is written here.
+# The files of a release are written here, and the programs in them to BINARIES.
 DIST := dist
+BINARIES := bin/released
 # The repository of the images, and where charts are pushed to.
 IMAGE_REPOSITORY = $(firstword $(subst :, ,$(RELEASED_IMG)))
 CHART_REPOSITORY ?= oci://$(patsubst %/,%,$(dir $(IMAGE_REPOSITORY)))/charts
@@ -77,6 +79,7 @@ IMAGE = $(if $(filter file,$(origin IMG)),$(IMAGE_REPOSITORY):$(VERSION),$(IMG))
 IMAGE_FILES = $(DIST)/altershield-operator-image-$(VERSION)
 # The digest of the image that was built.
 IMAGE_DIGEST = $(firstword $(file < $(IMAGE_FILES).digests.txt))
+CHART_DIGEST = bin/chart.digest.txt
 # Left empty, `make release` refuses a tree that is not ready for it.
 TRIAL ?=
 
@@ -267,9 +270,9 @@ plugin: ## Build bin/kubectl-altershield, the kubectl plugin.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/kubectl-altershield ./cmd/kubectl-altershield
 
 .PHONY: plugin-archives
-plugin-archives: ## Build the archives of the plugin of VERSION for all platforms, and the manifest of krew, into dist/.
+plugin-archives: bin/release ## Build the archives of the plugin of VERSION for all platforms, and the manifest for krew, into dist/.
 	@echo 'building the archives of kubectl-altershield $(VERSION)'
-	@$(if $(RELEASE_GO),GOTOOLCHAIN=$(RELEASE_GO) )go run ./hack/pluginarchives -version '$(VERSION)' -commit '$(COMMIT)' -out $(or $(DIST),dist)
+	@bin/release plugin -version '$(VERSION)' -commit '$(COMMIT)' -out $(DIST) -binaries $(BINARIES)
 
 .PHONY: docker-build
 docker-build: ## Build the image IMG.
@@ -312,26 +315,27 @@ RENDERED_IMG = $(IMG)
 .PHONY: image
 image: bin/release ## Build the image IMG for all PLATFORMS into dist/, without a container engine.
 	@echo 'building the image $(IMAGE)'
-	@bin/release image -version '$(VERSION)' -commit '$(COMMIT)' -image '$(IMAGE)' -platforms '$(PLATFORMS)' -out $(DIST)
+	@bin/release image -version '$(VERSION)' -commit '$(COMMIT)' -image '$(IMAGE)' -platforms '$(PLATFORMS)' -out $(DIST) -binaries $(BINARIES)
 
 .PHONY: image-push
-image-push: bin/release ## Push the image that make image built, with its bills of materials, as IMG.
+image-push: bin/release ## Push the image that make image built, as IMG.
 	@[[ -e $(IMAGE_FILES).tar ]] || { echo "image-push: $(IMAGE_FILES).tar is not there: run 'make image' first" >&2; exit 1; }
 	@bin/release push $(IMAGE_FILES).tar '$(IMAGE)'
 
 .PHONY: chart-push
-chart-push: bin/release ## Push the chart in dist/ to CHART_REPOSITORY.
-	@bin/release push-chart $(DIST)/altershield-operator-$(VERSION:v%=%).tgz '$(CHART_REPOSITORY)'
+chart-push: $(HELM) ## Push the chart in dist/ to CHART_REPOSITORY.
+	@mkdir -p bin; HELM=$(HELM) hack/chart/push.sh $(DIST)/altershield-operator-$(VERSION:v%=%).tgz '$(CHART_REPOSITORY)' $(CHART_FLAGS) > $(CHART_DIGEST)
+	@cat $(CHART_DIGEST)
 
 # Each of them writes to dist/, where nothing is left of another release.
 .PHONY: release
-release: release-check image release-manifests chart-package chart-digest plugin-archives release-sboms checksums ## Leave all that is released as VERSION in dist/.
+release: release-check image release-manifests chart-package plugin-archives release-sboms checksums ## Leave all that is released as VERSION in dist/.
 	@echo 'made release $(VERSION):'; ls -l $(DIST)
 
 .PHONY: release-check
-release-check: bin/release ## Fail if VERSION may not be released from this tree; TRIAL=1 releases any. Empties dist/.
-	@bin/release check -version '$(VERSION)' -manifests '$(RELEASED_TAG)' $(if $(TRIAL),-trial)
-	@rm -rf $(DIST); mkdir -p $(DIST)
+release-check: ## Fail if VERSION may not be released from this tree; TRIAL=1 releases any. Empties dist/.
+	@TRIAL=$(TRIAL) hack/release/check.sh '$(VERSION)' '$(RELEASED_TAG)'
+	@rm -rf $(DIST) $(BINARIES); mkdir -p $(DIST)
 
 .PHONY: release-manifests
 release-manifests: RENDERED_IMG = $(IMAGE)@$(IMAGE_DIGEST)
@@ -340,27 +344,23 @@ release-manifests: $(KUSTOMIZE) ## Render dist/quick-start.yaml, with the image 
 	@{ echo '# AlterShield Operator $(VERSION). What this installs and how to use it: docs/operations.md'; $(call RENDER,default); } > $(DIST)/quick-start.yaml
 	@grep -qF 'image: $(RENDERED_IMG)' $(DIST)/quick-start.yaml
 
-.PHONY: chart-digest
-chart-digest: bin/release ## Write the digest of the chart in dist/ beside it.
-	@bin/release chart-digest $(DIST)/altershield-operator-$(VERSION:v%=%).tgz > $(DIST)/altershield-operator-chart-$(VERSION).digest.txt
-
 .PHONY: release-sboms
-release-sboms: bin/release ## Write the bills of materials of the archives of the plugin in dist/.
-	@shopt -s nullglob; for archive in $(DIST)/kubectl-altershield_*.tar.gz $(DIST)/kubectl-altershield_*.zip; do \
-	  name=$${archive%.tar.gz}; bin/release sbom -version '$(VERSION)' -o "$${name%.zip}.cdx.json" "$$archive"; \
-	done
+release-sboms: $(CYCLONEDX_GOMOD) ## Write the bills of materials of the programs that were built into dist/.
+	@for binary in $(BINARIES)/*; do TOOL=$(CYCLONEDX_GOMOD) hack/release/sbom.sh "$$binary" '$(VERSION)' "$(DIST)/$${binary##*/}.cdx.json"; done
 
 .PHONY: checksums
-checksums: bin/release ## Write dist/checksums.txt.
-	@bin/release checksums $(DIST)
+checksums: ## Write dist/checksums.txt.
+	@rm -f $(DIST)/checksums.txt; cd $(DIST); export LC_ALL=C; sums=$$(sha256sum -- *); echo "$$sums" > checksums.txt
 
-.PHONY: sign
-sign: ## Sign what was pushed and is in dist/ with cosign: the image, what is known of it, the chart, the checksums.
-	hack/release/sign.sh '$(IMAGE)' '$(VERSION)' $(DIST) '$(CHART_REPOSITORY)'
+.PHONY: release-digests
+release-digests: ## Print the digests of image and chart that were pushed, as outputs of a step of a workflow.
+	@awk 'NR == 1 { $$2 = "image" } { sub("/", "-", $$2); print $$2 "=" $$1 }' $(IMAGE_FILES).digests.txt
+	@echo "chart=$$(cat $(CHART_DIGEST))"
 
 .PHONY: publish
-publish: bin/release ## Make the release of VERSION on GitHub, with all that is in dist/.
-	bin/release notes '$(VERSION)' > bin/notes.md
+publish: ## Make the release of VERSION on GitHub, with all that is in dist/.
+	@mkdir -p bin
+	hack/release/notes.sh '$(VERSION)' > bin/notes.md
 	gh release create '$(VERSION)' $(DIST)/* --verify-tag --title '$(VERSION)' --notes-file bin/notes.md $(if $(findstring -,$(VERSION)),--prerelease)
 
 .PHONY: bin/release
@@ -469,6 +469,10 @@ $(GOLANGCI_LINT): hack/tools/lint/go.mod hack/tools/lint/go.sum
 
 $(HELM): hack/tools/helm/go.mod hack/tools/helm/go.sum
 	cd hack/tools/helm && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ helm.sh/helm/v4/cmd/helm
+	@touch $@
+
+$(CYCLONEDX_GOMOD): hack/tools/sbom/go.mod hack/tools/sbom/go.sum
+	cd hack/tools/sbom && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 	@touch $@
 
 # Of an older Helm, whose requirements do not go with those of the one above.
