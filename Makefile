@@ -57,17 +57,20 @@ CONTROLLER_GEN := bin/controller-gen
 GOLANGCI_LINT := bin/golangci-lint
 ADDLICENSE := bin/addlicense
 CRD_REF_DOCS := bin/crd-ref-docs
+GOTESTSUM := bin/gotestsum
 KUSTOMIZE := bin/kustomize
 HELM := bin/helm
 HELM_DOCS := bin/helm-docs
+CYCLONEDX_GOMOD := bin/cyclonedx-gomod
 
 # How programs of this repository are run: compiled as `make build` compiles, so that what both need is compiled once.
 GO_RUN := CGO_ENABLED=0 go run -trimpath
 
 # Programs of releases are compiled and run with the Go that hack/release/go.mod pins, which the go command fetches if it is not there.
 RELEASE_GO := $(shell awk '$$1 == "toolchain" { print $$2 }' hack/release/go.mod)
-# What a release is made of is written here.
+# The files of a release are written here, and the programs in them to BINARIES.
 DIST := dist
+BINARIES := bin/released
 # The repository of the images, and where charts are pushed to.
 IMAGE_REPOSITORY = $(firstword $(subst :, ,$(RELEASED_IMG)))
 CHART_REPOSITORY ?= oci://$(patsubst %/,%,$(dir $(IMAGE_REPOSITORY)))/charts
@@ -76,9 +79,11 @@ IMAGE = $(if $(filter file,$(origin IMG)),$(IMAGE_REPOSITORY):$(VERSION),$(IMG))
 IMAGE_FILES = $(DIST)/altershield-operator-image-$(VERSION)
 # The digest of the image that was built.
 IMAGE_DIGEST = $(firstword $(file < $(IMAGE_FILES).digests.txt))
+CHART_DIGEST = bin/chart.digest.txt
 # Left empty, `make release` refuses a tree that is not ready for it.
 TRIAL ?=
 
+RELEASED_TAG = $(lastword $(subst :, ,$(RELEASED_IMG)))
 RELEASED_IMG := $(shell awk '/newName:/ { name = $$2 } /newTag:/ { print name ":" $$2 }' config/manager/kustomization.yaml)
 
 # Every Go module of the repository: the operator's own, those that pin tools, those that pin the local control plane.
@@ -169,31 +174,31 @@ license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
 ##@ Tests
 
 .PHONY: test
-test: build controlplane ## Run all tests but the long ones, those against a real control plane included.
+test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those against a real control plane included.
 	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
-	@go build -o bin/slowest ./hack/slowest
-	@# Side by side with the end-to-end suite, which shows its progress. What others say is shown when it is over. Of a pipeline that
-	@# ended before wait asks for it bash keeps the status of the last command only, so each is in a subshell of its own.
-	@( { $(TEST_PACKAGES); } | bin/slowest -show $(REPORTS)/packages.json > $(REPORTS)/packages.log ) & packages=$$!; \
-	  ( { $(TEST_TOOLS); } | bin/slowest -show $(REPORTS)/tools.json > $(REPORTS)/tools.log ) & tools=$$!; \
+	@# Side by side with the end-to-end suite, which shows its progress. The output of the others is shown when it is over.
+	@( $(TEST_PACKAGES) ) > $(REPORTS)/packages.log 2>&1 & packages=$$!; \
+	  ( $(TEST_TOOLS) ) > $(REPORTS)/tools.log 2>&1 & tools=$$!; \
 	  failed=; \
 	  $(call E2E,!soak,e2e) || failed+=" end-to-end"; \
 	  wait "$$packages" || failed+=" packages"; \
 	  wait "$$tools" || failed+=" tools"; \
 	  cat $(REPORTS)/packages.log $(REPORTS)/tools.log; \
-	  echo 'The slowest tests:'; bin/slowest $(REPORTS)/*.json; \
+	  echo 'The slowest tests:'; cat $(REPORTS)/*.json | $(GOTESTSUM) tool slowest --num 10 || true; \
 	  [[ -z "$$failed" ]] || { echo "test: failed:$$failed (see above)" >&2; exit 1; }
 
 # The packages of the operator.
-TEST_PACKAGES = go test -json -timeout $(TEST_TIMEOUT) $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
+TEST_PACKAGES = $(call GO_TEST,packages) $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
 # The tools and the other suites. They have control planes or run commands, so they are tested even if nothing has changed.
 TEST_TOOLS = result=0; \
-  go test -json -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) -count=1 $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
-  for dir in $(CODE_MODULES); do GOTOOLCHAIN=$(RELEASE_GO) go test -C "$$dir" -json -timeout $(TEST_TIMEOUT) -count=1 ./... || result=1; done; \
+  $(call GO_TEST,tools) -p $(TEST_PROCS) -count=1 $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
+  for dir in $(CODE_MODULES); do (cd "$$dir" && GOTOOLCHAIN=$(RELEASE_GO) $(call GO_TEST,$${dir//\//-}) -count=1 ./...) || result=1; done; \
   exit $$result
+# go test with the name of the report.
+GO_TEST = $(CURDIR)/$(GOTESTSUM) --format=pkgname --hide-summary=skipped --jsonfile=$(abspath $(REPORTS))/$(1).json -- -timeout $(TEST_TIMEOUT)
 TESTED = go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...
 # The specs of the end-to-end suite that a filter of labels selects, and the name of the report.
-E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=$(REPORTS) --json-report=$(2).json ./test/e2e
+E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=$(REPORTS) --gojson-report=$(2).json ./test/e2e
 
 .PHONY: test-soak
 test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, more faults and orders, random stories.
@@ -265,9 +270,9 @@ plugin: ## Build bin/kubectl-altershield, the kubectl plugin.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/kubectl-altershield ./cmd/kubectl-altershield
 
 .PHONY: plugin-archives
-plugin-archives: ## Build the archives of the plugin of VERSION for all platforms, and the manifest of krew, into dist/.
+plugin-archives: bin/release ## Build the archives of the plugin of VERSION for all platforms, and the manifest for krew, into dist/.
 	@echo 'building the archives of kubectl-altershield $(VERSION)'
-	@$(if $(RELEASE_GO),GOTOOLCHAIN=$(RELEASE_GO) )go run ./hack/pluginarchives -version '$(VERSION)' -commit '$(COMMIT)' -out $(or $(DIST),dist)
+	@bin/release plugin -version '$(VERSION)' -commit '$(COMMIT)' -out $(DIST) -binaries $(BINARIES)
 
 .PHONY: docker-build
 docker-build: ## Build the image IMG.
@@ -291,8 +296,10 @@ build-installer: manifests $(KUSTOMIZE) ## Render config/default into quick-star
 	mv bin/quick-start.yaml quick-start.yaml
 
 .PHONY: chart
-chart: manifests $(KUSTOMIZE) $(HELM_DOCS) ## Write the Helm chart from config/, and its README.
+chart: manifests $(KUSTOMIZE) $(HELM_DOCS) ## Write the generated templates of the Helm chart, its version, and its README.
 	$(GO_RUN) ./hack/chart -kustomize $(KUSTOMIZE)
+	sed -E 's/^version: .*/version: $(RELEASED_TAG:v%=%)/; s/^appVersion: .*/appVersion: $(RELEASED_TAG)/' charts/altershield-operator/Chart.yaml > bin/Chart.yaml
+	mv bin/Chart.yaml charts/altershield-operator/Chart.yaml
 	$(HELM_DOCS) --chart-search-root=charts --log-level=warning
 
 .PHONY: chart-package
@@ -308,26 +315,27 @@ RENDERED_IMG = $(IMG)
 .PHONY: image
 image: bin/release ## Build the image IMG for all PLATFORMS into dist/, without a container engine.
 	@echo 'building the image $(IMAGE)'
-	@bin/release image -version '$(VERSION)' -commit '$(COMMIT)' -image '$(IMAGE)' -platforms '$(PLATFORMS)' -out $(DIST)
+	@bin/release image -version '$(VERSION)' -commit '$(COMMIT)' -image '$(IMAGE)' -platforms '$(PLATFORMS)' -out $(DIST) -binaries $(BINARIES)
 
 .PHONY: image-push
-image-push: bin/release ## Push the image that make image built, with its bills of materials, as IMG.
+image-push: bin/release ## Push the image that make image built, as IMG.
 	@[[ -e $(IMAGE_FILES).tar ]] || { echo "image-push: $(IMAGE_FILES).tar is not there: run 'make image' first" >&2; exit 1; }
 	@bin/release push $(IMAGE_FILES).tar '$(IMAGE)'
 
 .PHONY: chart-push
-chart-push: bin/release ## Push the chart in dist/ to CHART_REPOSITORY.
-	@bin/release push-chart $(DIST)/altershield-operator-$(VERSION:v%=%).tgz '$(CHART_REPOSITORY)'
+chart-push: $(HELM) ## Push the chart in dist/ to CHART_REPOSITORY.
+	@mkdir -p bin; HELM=$(HELM) hack/chart/push.sh $(DIST)/altershield-operator-$(VERSION:v%=%).tgz '$(CHART_REPOSITORY)' $(CHART_FLAGS) > $(CHART_DIGEST)
+	@cat $(CHART_DIGEST)
 
 # Each of them writes to dist/, where nothing is left of another release.
 .PHONY: release
-release: release-check image release-manifests chart-package chart-digest plugin-archives release-sboms checksums ## Leave all that is released as VERSION in dist/.
+release: release-check image release-manifests chart-package plugin-archives release-sboms checksums ## Leave all that is released as VERSION in dist/.
 	@echo 'made release $(VERSION):'; ls -l $(DIST)
 
 .PHONY: release-check
-release-check: bin/release ## Fail if VERSION may not be released from this tree; TRIAL=1 releases any. Empties dist/.
-	@bin/release check -version '$(VERSION)' -manifests '$(RELEASED_IMG:$(IMAGE_REPOSITORY):%=%)' $(if $(TRIAL),-trial)
-	@rm -rf $(DIST); mkdir -p $(DIST)
+release-check: ## Fail if VERSION may not be released from this tree; TRIAL=1 releases any. Empties dist/.
+	@TRIAL=$(TRIAL) hack/release/check.sh '$(VERSION)' '$(RELEASED_TAG)'
+	@rm -rf $(DIST) $(BINARIES); mkdir -p $(DIST)
 
 .PHONY: release-manifests
 release-manifests: RENDERED_IMG = $(IMAGE)@$(IMAGE_DIGEST)
@@ -336,27 +344,23 @@ release-manifests: $(KUSTOMIZE) ## Render dist/quick-start.yaml, with the image 
 	@{ echo '# AlterShield Operator $(VERSION). What this installs and how to use it: docs/operations.md'; $(call RENDER,default); } > $(DIST)/quick-start.yaml
 	@grep -qF 'image: $(RENDERED_IMG)' $(DIST)/quick-start.yaml
 
-.PHONY: chart-digest
-chart-digest: bin/release ## Write the digest of the chart in dist/ beside it.
-	@bin/release chart-digest $(DIST)/altershield-operator-$(VERSION:v%=%).tgz > $(DIST)/altershield-operator-chart-$(VERSION).digest.txt
-
 .PHONY: release-sboms
-release-sboms: bin/release ## Write the bills of materials of the archives of the plugin in dist/.
-	@shopt -s nullglob; for archive in $(DIST)/kubectl-altershield_*.tar.gz $(DIST)/kubectl-altershield_*.zip; do \
-	  name=$${archive%.tar.gz}; bin/release sbom -version '$(VERSION)' -o "$${name%.zip}.cdx.json" "$$archive"; \
-	done
+release-sboms: $(CYCLONEDX_GOMOD) ## Write the bills of materials of the programs that were built into dist/.
+	@for binary in $(BINARIES)/*; do TOOL=$(CYCLONEDX_GOMOD) hack/release/sbom.sh "$$binary" '$(VERSION)' "$(DIST)/$${binary##*/}.cdx.json"; done
 
 .PHONY: checksums
-checksums: bin/release ## Write dist/checksums.txt.
-	@bin/release checksums $(DIST)
+checksums: ## Write dist/checksums.txt.
+	@rm -f $(DIST)/checksums.txt; cd $(DIST); export LC_ALL=C; sums=$$(sha256sum -- *); echo "$$sums" > checksums.txt
 
-.PHONY: sign
-sign: ## Sign what was pushed and is in dist/ with cosign: the image, what is known of it, the chart, the checksums.
-	hack/release/sign.sh '$(IMAGE)' '$(VERSION)' $(DIST) '$(CHART_REPOSITORY)'
+.PHONY: release-digests
+release-digests: ## Print the digests of image and chart that were pushed, as outputs of a step of a workflow.
+	@awk 'NR == 1 { $$2 = "image" } { sub("/", "-", $$2); print $$2 "=" $$1 }' $(IMAGE_FILES).digests.txt
+	@echo "chart=$$(cat $(CHART_DIGEST))"
 
 .PHONY: publish
-publish: bin/release ## Make the release of VERSION on GitHub, with all that is in dist/.
-	bin/release notes '$(VERSION)' > bin/notes.md
+publish: ## Make the release of VERSION on GitHub, with all that is in dist/.
+	@mkdir -p bin
+	hack/release/notes.sh '$(VERSION)' > bin/notes.md
 	gh release create '$(VERSION)' $(DIST)/* --verify-tag --title '$(VERSION)' --notes-file bin/notes.md $(if $(findstring -,$(VERSION)),--prerelease)
 
 .PHONY: bin/release
@@ -450,6 +454,10 @@ $(CRD_REF_DOCS): hack/tools/go.mod hack/tools/go.sum
 	cd hack/tools && go build -o $(CURDIR)/$@ github.com/elastic/crd-ref-docs
 	@touch $@
 
+$(GOTESTSUM): hack/tools/go.mod hack/tools/go.sum
+	cd hack/tools && go build -o $(CURDIR)/$@ gotest.tools/gotestsum
+	@touch $@
+
 $(KUSTOMIZE): hack/tools/go.mod hack/tools/go.sum
 	cd hack/tools && go build -o $(CURDIR)/$@ sigs.k8s.io/kustomize/kustomize/v5
 	@touch $@
@@ -461,6 +469,10 @@ $(GOLANGCI_LINT): hack/tools/lint/go.mod hack/tools/lint/go.sum
 
 $(HELM): hack/tools/helm/go.mod hack/tools/helm/go.sum
 	cd hack/tools/helm && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ helm.sh/helm/v4/cmd/helm
+	@touch $@
+
+$(CYCLONEDX_GOMOD): hack/tools/sbom/go.mod hack/tools/sbom/go.sum
+	cd hack/tools/sbom && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 	@touch $@
 
 # Of an older Helm, whose requirements do not go with those of the one above.

@@ -24,79 +24,63 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
-// app answers for the pods of the demo: kwok's serve nothing.
-type app struct {
-	address netip.AddrPort
-	// status code of its answers.
-	status atomic.Int32
-	server http.Server
-	// dir is where the policy is written.
-	dir string
-}
-
-// startApp starts it at an address of this machine that the operator takes for that
-// of a pod; nil where there is none.
-func startApp(ctx context.Context, dir string) *app {
-	addresses, err := controlplane.PodAddresses(ctx)
-	if err != nil {
-		return nil
-	}
+// startApp answers requests at an address of this machine that the operator takes for the address of a pod, and writes the policy that
+// calls it. The app is nil where there is no such address.
+func startApp(ctx context.Context, root, dir string) (app *walkthrough.App, stop func(), err error) {
+	// A machine without addresses has none that could stand for a pod.
+	addresses, _ := controlplane.PodAddresses(ctx)
 	for _, ip := range addresses {
-		if a := listen(ctx, dir, ip); a != nil {
-			return a
+		if app, stop := listen(ctx, ip); app != nil {
+			app.Policy, err = writePolicy(root, dir, app.Address.Port())
+			return app, stop, err
 		}
 	}
-	return nil
+	return nil, func() {}, nil
 }
 
-// listen starts it at an address, if it is to be reached there.
-func listen(ctx context.Context, dir string, ip netip.Addr) *app {
+// listen answers at an address, if it can be reached there.
+func listen(ctx context.Context, ip netip.Addr) (*walkthrough.App, func()) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(ip, 0).String())
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	a := &app{dir: dir}
-	a.status.Store(http.StatusOK)
-	a.server.ReadHeaderTimeout = 5 * time.Second
-	a.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(a.status.Load())) })
-	a.address, err = netip.ParseAddrPort(l.Addr().String())
-	go func() { _ = a.server.Serve(l) }()
+	var status atomic.Int32
+	status.Store(http.StatusOK)
+	server := &http.Server{
+		ReadHeaderTimeout: 5 * time.Second,
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) }),
+	}
+	go func() { _ = server.Serve(l) }()
+	stop := func() { _ = server.Close() }
+	address, err := netip.ParseAddrPort(l.Addr().String())
 	if err == nil {
 		var c net.Conn
-		if c, err = (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", a.address.String()); err == nil {
+		if c, err = (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address.String()); err == nil {
 			_ = c.Close()
-			return a
+			return &walkthrough.App{Address: address, Answer: func(code int) { status.Store(int32(code)) }}, stop
 		}
 	}
-	_ = a.stop()
-	return nil
+	stop()
+	return nil, nil
 }
 
-func (a *app) stop() error {
-	if a == nil {
-		return nil
-	}
-	return a.server.Close()
-}
-
-// policy writes the policy that calls it, shows it, and returns where it is, below
-// root.
-func (a *app) policy(root string) (string, error) {
+// writePolicy writes the policy that calls pods at a port, and returns its path below root.
+func writePolicy(root, dir string, port uint16) (string, error) {
+	path := filepath.Join(dir, walkthrough.Policy+".yaml")
 	text := fmt.Sprintf(`apiVersion: app.ops.cloud.alipay.com/v1alpha1
 kind: DefensePolicy
 metadata:
   name: %s
-  namespace: %s
 spec:
   checks:
-  - name: smoke
+  - name: %s
     probe:
       http:
         port: %d
@@ -104,15 +88,9 @@ spec:
       interval: 1s
       successes: 3
       failures: 3
-`, answers, shop, a.address.Port())
-	path := filepath.Join(a.dir, answers+".yaml")
+`, walkthrough.Policy, walkthrough.Check, port)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return "", err
 	}
-	below, err := filepath.Rel(root, path)
-	if err != nil {
-		return "", err
-	}
-	fmt.Printf("\n$ cat %s\n%s", below, strings.TrimLeft(text, "\n"))
-	return below, nil
+	return filepath.Rel(root, path)
 }

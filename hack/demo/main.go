@@ -14,29 +14,41 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command demo tells the operator's story on a real control plane of its own: first
-// without a server, of releases that policies fail, then with a simulator of
-// AlterShield Server, of an ordinary Deployment that is released, verified pod by pod,
-// blocked after a failed verdict, and repaired. Each step is the command a user would
-// type, and what it really printed.
+// Command demo plays the stories of test/walkthrough on a real control plane of its own: first without a server, where policies verify
+// the releases, then with a simulator of AlterShield Server. Each step is a command that a user would type, with its real output.
+//
+//   - main.go: control plane, manager, and how a story is shown
+//   - app.go: answers requests in place of the simulated pods
+//   - server.go: the simulator of AlterShield Server, and its journal
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
 func main() {
-	once := flag.Bool("once", false, "end after the story instead of leaving the cluster up")
+	once := flag.Bool("once", false, "end after the last step instead of leaving the cluster up")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, *once)
@@ -45,6 +57,14 @@ func main() {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
+}
+
+// demo is a control plane on which stories are played.
+type demo struct {
+	cluster *controlplane.ControlPlane
+	client  client.Client
+	// root is the root of the repository, dir the directory of the demo's files.
+	root, dir string
 }
 
 func run(ctx context.Context, once bool) (err error) {
@@ -56,42 +76,38 @@ func run(ctx context.Context, once bool) (err error) {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(root, ".demo")
-	cluster, err := controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Dir: dir, Out: os.Stdout, Audit: true})
+	d := &demo{root: root, dir: filepath.Join(root, ".demo")}
+	d.cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Dir: d.dir, Out: os.Stdout, Audit: true})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, cluster.Stop()) }()
-	if err := playAlone(ctx, cluster, root, dir); err != nil {
+	defer func() { err = errors.Join(err, d.cluster.Stop()) }()
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	if d.client, err = client.New(d.cluster.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
-	server, err := startServer(dir)
+	if err := d.withoutServer(ctx); err != nil {
+		return err
+	}
+	server, err := startServer(d.dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
 	fmt.Printf("\nsimulator of AlterShield Server ready: %s\n", server.URL())
-	manager, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{
-		Root: root, Args: append([]string{"--leader-elect=true"}, server.managerArgs()...),
-	})
+	manager, err := d.startManager(ctx, server.managerArgs()...)
 	if err != nil {
-		return err
-	}
-	server.SetCallbackURLs(manager.CallbackAddress() + altershield.CallbackPath)
-	if err := manager.Start(ctx); err != nil {
 		return err
 	}
 	// It ends before the server does, which it would miss.
 	defer func() { err = errors.Join(err, manager.Stop()) }()
-	fmt.Printf("manager ready, connected to it; its log is %s\n", manager.LogPath())
-
-	s, err := newStory(cluster, server, root)
-	if err != nil {
-		return err
-	}
-	if err := s.play(ctx); err != nil {
+	server.SetCallbackURLs(manager.CallbackAddress() + altershield.CallbackPath)
+	if err := d.play(ctx, walkthrough.Verified(server), walkthrough.Partition(server)); err != nil {
 		return fmt.Errorf("%w\nthe manager's log is %s\nthe server's journal is %s", err, manager.LogPath(), server.logPath)
 	}
+	fmt.Println("\nEvery step held.")
 	if once {
 		return nil
 	}
@@ -101,7 +117,7 @@ The cluster stays up for you to try things. In another terminal:
     export KUBECONFIG=%s
     export PATH=%s:$PATH
 
-What AlterShield Server hears and says, as it happens:
+What AlterShield Server receives and answers, as it happens:
 
     tail -f %s
 
@@ -110,31 +126,88 @@ The server fails pods whose names begin with %q, such as those of
     kubectl create deployment %sone --image=busybox --replicas=3
 
 Ctrl-C ends it.
-`, cluster.Kubeconfig(), binDir, server.logPath, unlucky, unlucky)
+`, d.cluster.Kubeconfig(), binDir, server.logPath, unlucky, unlucky)
 	<-ctx.Done()
 	fmt.Println()
 	return nil
 }
 
-// playAlone plays the chapter without a server, with a manager of its own.
-func playAlone(ctx context.Context, cluster *controlplane.ControlPlane, root, dir string) (err error) {
-	manager, err := cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root, Args: []string{"--leader-elect=true"}})
+// withoutServer plays the story without a server, with a manager of its own.
+func (d *demo) withoutServer(ctx context.Context) (err error) {
+	manager, err := d.startManager(ctx)
 	if err != nil {
-		return err
-	}
-	if err := manager.Start(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, manager.Stop()) }()
-	fmt.Printf("manager ready, without a server; its log is %s\n", manager.LogPath())
-	s, err := newStory(cluster, nil, root)
+	app, stop, err := startApp(ctx, d.root, d.dir)
 	if err != nil {
 		return err
 	}
-	app := startApp(ctx, dir)
-	defer func() { err = errors.Join(err, app.stop()) }()
-	if err := (&alone{story: s, app: app}).play(ctx); err != nil {
+	defer stop()
+	if err := d.play(ctx, walkthrough.Policies(app)); err != nil {
 		return fmt.Errorf("%w\nthe manager's log is %s", err, manager.LogPath())
 	}
 	return nil
+}
+
+// startManager starts a manager with further flags.
+func (d *demo) startManager(ctx context.Context, args ...string) (*controlplane.Manager, error) {
+	args = append([]string{"--leader-elect=true"}, args...)
+	manager, err := d.cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: d.root, Args: args})
+	if err != nil {
+		return nil, err
+	}
+	if err := manager.Start(ctx); err != nil {
+		return nil, err
+	}
+	fmt.Printf("manager ready; its log is %s\n", manager.LogPath())
+	return manager, nil
+}
+
+func (d *demo) play(ctx context.Context, stories ...walkthrough.Story) error {
+	for _, story := range stories {
+		player := &walkthrough.Player{
+			Client: d.client, Of: story.Of, Namespace: story.Namespace, Progress: progress,
+			Kubectl: func(ctx context.Context, args ...string) (string, error) {
+				if args[0] != "-n" && story.Namespace != "default" {
+					args = append([]string{"-n", story.Namespace}, args...)
+				}
+				return d.kubectl(ctx, args)
+			},
+			Begin: func(step walkthrough.Step) { fmt.Printf("\n== %s\n", step.Title) },
+			Note:  func(text string) { fmt.Printf("\n# %s\n", strings.ReplaceAll(text, "\n", "\n# ")) },
+		}
+		if err := player.Play(ctx, story.Steps...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kubectl shows a command and its output, and returns the output.
+func (d *demo) kubectl(ctx context.Context, args []string) (string, error) {
+	fmt.Printf("\n$ %s\n", walkthrough.Typed(args))
+	var out bytes.Buffer
+	cmd := d.cluster.KubectlCmd(ctx, args...)
+	cmd.Dir = d.root
+	cmd.Stdout = io.MultiWriter(os.Stdout, &out)
+	cmd.Stderr = cmd.Stdout
+	err := cmd.Run()
+	return out.String(), err
+}
+
+var isTerminal = binaries.IsTerminal(os.Stdout)
+
+// progress shows what is waited for: in one line of a terminal, which does not wrap it, and when it is over.
+func progress(p walkthrough.Progress) {
+	text := fmt.Sprintf("%s: %s (%.1fs)", p.What, p.Now, p.Elapsed.Seconds())
+	if isTerminal {
+		fmt.Print("\r\x1b[K")
+	}
+	switch {
+	case p.Over:
+		fmt.Println("   waited for " + text)
+	case isTerminal:
+		fmt.Print("\x1b[?7l   waiting for " + text + "\x1b[?7h")
+	}
 }

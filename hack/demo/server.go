@@ -17,14 +17,18 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/traas-stack/altershield-operator/hack/simulator/journal"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
@@ -34,24 +38,22 @@ import (
 const (
 	// checkTime is how long each check of the server runs.
 	checkTime = 300 * time.Millisecond
-	// unlucky begins the names of pods that fail, for those who try things after
-	// the story.
+	// unlucky begins the names of pods that fail, for those who try things after the last step.
 	unlucky = "unlucky-"
+	// patience bounds the wait for a line of the journal.
+	patience = 2 * time.Minute
 )
 
-// server is the simulator of AlterShield Server, its journal written to a file
-// as it grows.
+// server is the simulator of AlterShield Server. Its journal is written to a file as it grows.
 type server struct {
 	*simulator.Simulator
 	tokenFile, logPath string
+	narrator           *journal.Narrator
 
-	logMu    sync.Mutex
-	log      *os.File
-	narrator *journal.Narrator
-
-	mu sync.Mutex
-	// awaited is the number of the batch that is to fail, 0 for none.
-	awaited int
+	mu  sync.Mutex
+	log *os.File
+	// lines are the journal since FailNext.
+	lines []string
 }
 
 // startServer starts a server that keeps its token and its journal below dir.
@@ -74,11 +76,7 @@ func startServer(dir string) (_ *server, err error) {
 	}
 	s.Simulator = simulator.New(simulator.Options{Token: token, OnEntry: s.entry})
 	s.Script(simulator.Script{Delay: checkTime})
-	s.Script(simulator.Script{
-		Match: simulator.Match{Location: regexp.MustCompile("^" + unlucky), CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
-		Delay: checkTime, Verdict: altershield.VerdictFail,
-		Rules: []altershield.Rule{{Name: "luck", Msg: "the pod is called " + unlucky + "...", Verdict: altershield.VerdictFail}},
-	})
+	s.fail("luck", "the pod is called "+unlucky+"...", 0, simulator.Match{Location: regexp.MustCompile("^" + unlucky)})
 	if err := s.Start("127.0.0.1:0"); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
@@ -95,61 +93,53 @@ func (s *server) managerArgs() []string {
 	return []string{"--altershield-url=" + s.URL(), "--altershield-token-file=" + s.tokenFile}
 }
 
-// failBatch lets the next batch of this number, counted from 1, fail its POST
-// check.
-func (s *server) failBatch(number int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.awaited = number
+// fail fails checks of pods by a rule.
+func (s *server) fail(rule, message string, times int, match simulator.Match) {
+	match.CheckType, match.Stage = altershield.CheckBatch, altershield.StagePost
+	s.Script(simulator.Script{
+		Match: match, Delay: checkTime, Verdict: altershield.VerdictFail, Times: times,
+		Rules: []altershield.Rule{{Name: rule, Msg: message, Verdict: altershield.VerdictFail}},
+	})
 }
 
-// entry is told of each entry of the journal. That of a batch's start comes
-// before its checks begin, so a verdict can still be scripted for it.
+// FailNext implements [walkthrough.Server].
+func (s *server) FailNext(workload, pod string) {
+	s.mu.Lock()
+	s.lines = nil
+	s.mu.Unlock()
+	s.fail("error rate", "5xx above 1 %", 1, simulator.Match{Workload: workload, Location: regexp.MustCompile(pod)})
+}
+
+// Show implements [walkthrough.Server].
+func (s *server) Show(ctx context.Context, lines, until string) error {
+	wanted, last := regexp.MustCompile(lines), regexp.MustCompile(until)
+	var found []string
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		found = slices.Clone(s.lines)
+		return slices.ContainsFunc(found, last.MatchString), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %q in the journal of the server: %w", until, err)
+	}
+	fmt.Println()
+	for _, line := range found {
+		if wanted.MatchString(line) {
+			fmt.Println(line)
+		}
+	}
+	return nil
+}
+
+// entry takes down an entry of the journal.
 func (s *server) entry(e simulator.Entry) {
 	if e.Action == altershield.ActionHeartbeat {
 		return
 	}
-	s.logMu.Lock()
-	fmt.Fprintln(s.log, s.narrator.Line(e))
-	s.logMu.Unlock()
-
-	start, is := e.Request.(*altershield.StartBatchRequest)
-	if !is || !e.Accepted() || len(start.EffectiveTargetLocations) == 0 {
-		return
-	}
 	s.mu.Lock()
-	awaited := s.awaited == start.BatchNo+1
-	if awaited {
-		s.awaited = 0
-	}
-	s.mu.Unlock()
-	if !awaited {
-		return
-	}
-	pod := start.EffectiveTargetLocations[0]
-	s.Script(simulator.Script{
-		Match: simulator.Match{
-			Order: e.Order, Location: regexp.MustCompile("^" + regexp.QuoteMeta(pod) + "$"),
-			CheckType: altershield.CheckBatch, Stage: altershield.StagePost,
-		},
-		Delay: checkTime, Verdict: altershield.VerdictFail,
-		Rules: []altershield.Rule{{Name: "error rate", Msg: "5xx above 1 % on " + pod, Verdict: altershield.VerdictFail}},
-	})
-}
-
-// failuresIn are the callbacks with a failing verdict that were answered.
-func failuresIn(j simulator.Journal) simulator.Journal {
-	return j.Callbacks().Filter(func(e simulator.Entry) bool {
-		return e.Callback != nil && !e.Callback.Request.Verdict.Passes() && e.Outcome != simulator.OutcomePending
-	})
-}
-
-// tell prints the journal of an order, as far as it is wanted.
-func (s *server) print(order string, wanted func(simulator.Entry) bool) {
-	narrator := journal.NewNarrator()
-	for _, e := range s.Journal().Of(order) {
-		if line := narrator.Line(e); wanted(e) {
-			fmt.Println(line.Time + "  " + line.Text)
-		}
-	}
+	defer s.mu.Unlock()
+	line := s.narrator.Line(e).String()
+	s.lines = append(s.lines, line)
+	fmt.Fprintln(s.log, line)
 }

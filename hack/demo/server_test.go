@@ -24,6 +24,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,8 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
 
-// TestServerFailsTheBatch checks that of an order's batches the awaited one
-// fails, once, and that the journal is on disk.
+// TestServerFailsTheBatch checks that one batch of a pod fails, once, and that the journal is on disk.
 func TestServerFailsTheBatch(t *testing.T) {
 	operator := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"success":true}`)
@@ -67,15 +68,23 @@ func TestServerFailsTheBatch(t *testing.T) {
 	defer cancel()
 
 	release(ctx, t, s, client, "first", "pod")
-	s.failBatch(2)
+	s.FailNext("", "^pod-2$")
 	release(ctx, t, s, client, "second", "pod")
 	release(ctx, t, s, client, "third", "pod")
 	release(ctx, t, s, client, "fourth", unlucky+"one")
-	var failed []string
-	for _, e := range failuresIn(s.Journal()) {
-		failed = append(failed, e.Order+": "+e.Callback.Request.Verdict.Explanation())
+	if err := s.Show(ctx, "nothing", `batch 2/2 POST: fail \(error rate`); err != nil {
+		t.Error(err)
 	}
-	want := "second: error rate: 5xx above 1 % on pod-2\n" +
+	if slices.ContainsFunc(s.lines, regexp.MustCompile(`first`).MatchString) {
+		t.Errorf("the journal since FailNext:\n%s", strings.Join(s.lines, "\n"))
+	}
+	var failed []string
+	for _, e := range s.Journal().Callbacks() {
+		if e.Callback != nil && !e.Callback.Request.Verdict.Passes() {
+			failed = append(failed, e.Order+": "+e.Callback.Request.Verdict.Explanation())
+		}
+	}
+	want := "second: error rate: 5xx above 1 %\n" +
 		"fourth: luck: the pod is called unlucky-...\nfourth: luck: the pod is called unlucky-..."
 	if got := strings.Join(failed, "\n"); got != want {
 		t.Errorf("failures:\n%s\nwant\n%s", got, want)
@@ -84,7 +93,7 @@ func TestServerFailsTheBatch(t *testing.T) {
 		t.Error(err)
 	}
 	written, err := os.ReadFile(s.logPath)
-	if err != nil || !strings.Contains(string(written), "batch 2/2 POST: fail (error rate: 5xx above 1 % on pod-2)") {
+	if err != nil || !strings.Contains(string(written), "batch 2/2 POST: fail (error rate: 5xx above 1 %)") {
 		t.Errorf("journal on disk: error %v\n%s", err, written)
 	}
 }

@@ -17,9 +17,7 @@ limitations under the License.
 package main
 
 import (
-	"archive/zip"
-	"bytes"
-	"io"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,16 +28,31 @@ import (
 	oci "github.com/google/go-containerregistry/pkg/v1"
 )
 
-func TestCheckVersion(t *testing.T) {
-	for version, good := range map[string]bool{
-		"v0.1.0": true, "v1.20.3": true, "v1.0.0-rc.1": true, "v1.0.0-alpha-2.x": true,
-		"": false, "1.0.0": false, "v1.0": false, "v1.0.0.0": false, "v01.0.0": false, "v1.0.0-01": false, "v1.0.0-": false,
-		"v1.0.0+build": false, "bc7c78b-dirty": false, "latest": false, "v1.0.0\n": false,
-	} {
-		if err := checkVersion(version); (err == nil) != good {
-			t.Errorf("%q: %v", version, err)
+// versions are versions that may be released, and texts that are no such version.
+var versions = map[string]bool{
+	"v0.1.0": true, "v1.20.3": true, "v1.0.0-rc.1": true, "v1.0.0-alpha-2.x": true,
+	"": false, "1.0.0": false, "v1.0": false, "v1.0.0.0": false, "v01.0.0": false, "v1.0.0-01": false, "v1.0.0-": false,
+	"v1.0.0+build": false, "bc7c78b-dirty": false, "latest": false, "v1.0.0\n": false,
+}
+
+func TestVersions(t *testing.T) {
+	for version, good := range versions {
+		if releaseVersion.MatchString(version) != good {
+			t.Errorf("%q: %t", version, !good)
+		}
+		if out, err := script(t, root, "check.sh", version, "v0"); strings.Contains(out, "VERSION is") == good {
+			t.Errorf("%q: %v: %s", version, err, out)
 		}
 	}
+}
+
+// script runs a script of this directory in another one.
+func script(t *testing.T, dir, name string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(context.Background(), must(filepath.Abs(name))(t), args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 const changelog = `# Changelog
@@ -62,43 +75,8 @@ The first.
 [0.2.0]: https://example.com/0.2.0
 `
 
-func TestCheckTree(t *testing.T) {
-	good := func(change func(*tree)) tree {
-		t := tree{head: "aaa", manifests: "v0.2.0", changelog: changelog}
-		change(&t)
-		return t
-	}
-	for name, c := range map[string]struct {
-		version string
-		tree    tree
-		want    []string
-	}{
-		"ready, and not tagged yet": {"v0.2.0", good(func(*tree) {}), nil},
-		"ready and tagged":          {"v0.2.0", good(func(t *tree) { t.tagged = "aaa" }), nil},
-		"to try out":                {"v0.3.0-rc.1", good(func(t *tree) { t.manifests = "v0.3.0-rc.1" }), nil},
-		"changes":                   {"v0.2.0", good(func(t *tree) { t.changes = "?? new.go" }), []string{"commit or remove", "new.go", "TRIAL=1"}},
-		"another tag":               {"v0.2.0", good(func(t *tree) { t.tagged = "bbb" }), []string{"v0.2.0 is of commit bbb, and this is aaa"}},
-		"other manifests":           {"v0.2.0", good(func(t *tree) { t.manifests = "v0.1.0" }), []string{"set newTag", "to v0.2.0"}},
-		"no section":                {"v0.3.0", good(func(t *tree) { t.manifests = "v0.3.0" }), []string{"CHANGELOG.md has no section"}},
-		"all at once": {"v0.3.0", good(func(t *tree) { t.changes, t.tagged = " M x", "b" }),
-			[]string{"commit or remove", "check the tag out", "set newTag", "no section"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			err := checkTree(c.version, c.tree)
-			if (err == nil) != (c.want == nil) {
-				t.Fatalf("it says %v", err)
-			}
-			for _, want := range c.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("it says %v, want %q", err, want)
-				}
-			}
-		})
-	}
-}
-
-// TestCheckRepository checks a real repository.
-func TestCheckRepository(t *testing.T) {
+// TestCheck checks a real repository: at its tag, with a new file, and behind its tag.
+func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	git := func(args ...string) {
 		t.Helper()
@@ -108,63 +86,75 @@ func TestCheckRepository(t *testing.T) {
 			t.Fatalf("git %v: %v\n%s", args, err, out)
 		}
 	}
-	check := func(args ...string) error {
-		return run(t.Context(), append([]string{"check", "-root", dir, "-version", "v0.2.0", "-manifests", "v0.2.0"}, args...), io.Discard)
+	check := func(when, version, manifests string, want ...string) {
+		t.Helper()
+		out, err := script(t, dir, "check.sh", version, manifests)
+		if (err == nil) != (want == nil) {
+			t.Errorf("%s: %v: %s", when, err, out)
+		}
+		for _, text := range want {
+			if !strings.Contains(out, text) {
+				t.Errorf("%s: it prints %q, want %q", when, out, text)
+			}
+		}
 	}
 	git("init", "-q")
 	writeFile(t, filepath.Join(dir, "CHANGELOG.md"), []byte(changelog))
 	git("add", ".")
 	git("commit", "-qm", "one")
+	check("not tagged yet", "v0.2.0", "v0.2.0")
 	git("tag", "-am", "the tag", "v0.2.0")
-	if err := check(); err != nil {
-		t.Errorf("at its tag: %v", err)
-	}
+	check("at its tag", "v0.2.0", "v0.2.0")
+	check("a prerelease", "v0.3.0-rc.1", "v0.3.0-rc.1")
+	check("other manifests", "v0.2.0", "v0.1.0", "set newTag", "to v0.2.0", "TRIAL=1")
+	check("no section", "v0.3.0", "v0.3.0", "CHANGELOG.md has no section")
 	writeFile(t, filepath.Join(dir, "new"), nil)
-	if err := check(); err == nil || !strings.Contains(err.Error(), "?? new") {
-		t.Errorf("with a new file: %v", err)
-	}
+	check("with a new file", "v0.2.0", "v0.2.0", "commit or remove", "?? new")
 	git("add", ".")
 	git("commit", "-qm", "two")
-	if err := check(); err == nil || !strings.Contains(err.Error(), "check the tag out") {
-		t.Errorf("behind its tag: %v", err)
-	}
-	if err := check("-trial"); err != nil {
-		t.Errorf("to try it out: %v", err)
-	}
+	check("behind its tag", "v0.2.0", "v0.2.0", "check out the tag")
+	writeFile(t, filepath.Join(dir, "other"), nil)
+	check("all at once", "v0.2.0", "v0.1.0", "commit or remove", "check out the tag", "set newTag")
+	t.Setenv("TRIAL", "1")
+	check("to try it out", "v0.3.0", "v0.1.0")
 }
 
 func TestNotes(t *testing.T) {
-	for version, want := range map[string]string{"v0.2.0": "### Added\n\n- Something.", "v0.1.0": "The first."} {
-		if got, err := notesOf(version, changelog); err != nil || got != want {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "CHANGELOG.md"), []byte(changelog))
+	for version, want := range map[string]string{
+		"v0.2.0": "### Added\n\n- Something.", "v0.1.0": "The first.",
+		"v0.3.0-rc.1": "A prerelease. CHANGELOG.md lists its changes under Unreleased.",
+	} {
+		if got, err := script(t, dir, "notes.sh", version); err != nil || strings.TrimSpace(got) != want {
 			t.Errorf("%s: %q, %v", version, got, err)
 		}
 	}
-	if notes, err := notesOf("v0.2.1", changelog); err == nil {
-		t.Errorf("of a version that is not there: %q", notes)
+	if out, err := script(t, dir, "notes.sh", "v0.3.0"); err == nil || !strings.Contains(out, "no section") {
+		t.Errorf("of a version that is not there: %v: %s", err, out)
 	}
 }
 
 func TestChecksums(t *testing.T) {
 	dir := t.TempDir()
-	if err := writeChecksums(dir); err == nil {
-		t.Error("nothing is released")
+	for name, text := range map[string]string{"b.tar": "b", "a.txt": "a", "checksums.txt": "of another release"} {
+		writeFile(t, filepath.Join(dir, name), []byte(text))
 	}
-	writeFile(t, filepath.Join(dir, "b.tar"), []byte("b"))
-	writeFile(t, filepath.Join(dir, "a.txt"), []byte("a"))
-	for range 2 {
-		if err := writeChecksums(dir); err != nil {
-			t.Fatal(err)
-		}
+	checksums := func() ([]byte, error) {
+		return exec.CommandContext(t.Context(), "make", "-s", "-C", root, "checksums", "DIST="+dir).CombinedOutput()
+	}
+	if out, err := checksums(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	want := "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  a.txt\n" +
 		"3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d  b.tar\n"
-	if diff := cmp.Diff(want, string(must(os.ReadFile(filepath.Join(dir, checksumsFile)))(t))); diff != "" {
+	if diff := cmp.Diff(want, string(must(os.ReadFile(filepath.Join(dir, "checksums.txt")))(t))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "c"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeChecksums(dir); err == nil {
+	if _, err := checksums(); err == nil {
 		t.Error("a directory is released")
 	}
 }
@@ -188,18 +178,11 @@ func TestEpoch(t *testing.T) {
 }
 
 func TestPinnedGo(t *testing.T) {
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "hack", "release", "go.mod"), []byte("module m\n\ngo 1.26.0\n"))
-	if pin, err := pinnedGo(dir); err == nil || !strings.Contains(err.Error(), "has no toolchain") {
+	if pin, err := pinnedGo("module m\n\ngo 1.26.0\n"); err == nil || !strings.Contains(err.Error(), "has no toolchain") {
 		t.Errorf("without a toolchain: %q, %v", pin, err)
 	}
-	writeFile(t, filepath.Join(dir, "hack", "release", "go.mod"), []byte("module m\n\ngo 1.26.0\n\ntoolchain go1.2.3\n"))
-	if pin := must(pinnedGo(dir))(t); pin != "go1.2.3" {
+	if pin := must(pinnedGo("module m\n\ngo 1.26.0\n\ntoolchain go1.2.3\n"))(t); pin != "go1.2.3" {
 		t.Errorf("it is %s", pin)
-	}
-	// This program was not built with that.
-	if _, err := findToolchain(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "run it by make") {
-		t.Errorf("with another Go: %v", err)
 	}
 }
 
@@ -208,61 +191,11 @@ func TestPlatforms(t *testing.T) {
 	if diff := cmp.Diff([]oci.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for list, want := range map[string]string{"": "want linux/", "linux": "want linux/", "windows/amd64": "want linux/", "linux/arm64/v8": "leave the variant"} {
+	for list, want := range map[string]string{
+		"": "want linux/", "linux": "want linux/", "windows/amd64": "want linux/", "linux/arm64/v8": "leave the variant",
+	} {
 		if _, err := parsePlatforms(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", list, err, want)
 		}
 	}
-}
-
-// TestBillOfBinary takes this very program, as it is and out of archives.
-func TestBillOfBinary(t *testing.T) {
-	if err := compile(); err != nil {
-		t.Fatal(err)
-	}
-	binary := must(os.ReadFile(program))(t)
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "release"), binary)
-	writeFile(t, filepath.Join(dir, "release.tar.gz"), tarGz(t, map[string][]byte{"release": binary, "LICENSE": []byte("text")}))
-	writeFile(t, filepath.Join(dir, "release.zip"), zipped(t, map[string][]byte{"release": binary, "LICENSE": []byte("text")}))
-	for _, file := range []string{"release", "release.tar.gz", "release.zip"} {
-		out := filepath.Join(t.TempDir(), "bill.json")
-		cmd := exec.CommandContext(t.Context(), program, "sbom", "-root", root, "-version", "v1.2.3", "-o", out, filepath.Join(dir, file))
-		if output, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
-		bom := decodeBill(t, must(os.ReadFile(out))(t))
-		about := bom.Metadata.Component
-		if about.Version != "v1.2.3" || about.Name != "github.com/traas-stack/altershield-operator/hack/release" || (*about.Hashes)[0].Value != sum(binary) {
-			t.Errorf("%s: it is about %+v", file, about)
-		}
-		checkParts(t, bom, map[string]string{}, binary)
-	}
-}
-
-func TestBillRefuses(t *testing.T) {
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "empty.tar.gz"), tarGz(t, map[string][]byte{"LICENSE": []byte("text")}))
-	writeFile(t, filepath.Join(dir, "text"), []byte("text"))
-	if _, err := readBinary(filepath.Join(dir, "empty.tar.gz")); err == nil || !strings.Contains(err.Error(), "0 Go binaries") {
-		t.Errorf("without a binary: %v", err)
-	}
-	if _, err := (&source{root: root}).binaryBill("text", []byte("text")); err == nil {
-		t.Error("a text has a bill of materials")
-	}
-}
-
-func zipped(t *testing.T, files map[string][]byte) []byte {
-	t.Helper()
-	var out bytes.Buffer
-	w := zip.NewWriter(&out)
-	for name, data := range files {
-		if _, err := must(w.Create(name))(t).Write(data); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"os"
@@ -82,7 +83,7 @@ var arguments = strings.NewReplacer(
 
 func TestDockerfileAgrees(t *testing.T) {
 	stages := readDockerfile(t)
-	if got, want := stages[0].from, "golang:"+strings.TrimPrefix(must(pinnedGo(root))(t), "go"); got != want {
+	if got, want := stages[0].from, "golang:"+strings.TrimPrefix(must(pinnedGo(goMod))(t), "go"); got != want {
 		t.Errorf("it builds with %s, want %s, as hack/release/go.mod pins", got, want)
 	}
 	if got := stages[1].from; got != "gcr.io/distroless/static:nonroot" {
@@ -132,12 +133,12 @@ func TestDockerfileBuildsTheSame(t *testing.T) {
 		t.Fatalf("it builds by %s", command)
 	}
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(command, "-o /manager ", "-o "+out+" ", 1))
-	cmd.Dir, cmd.Env = context, append(os.Environ(), "GOTOOLCHAIN="+must(pinnedGo(root))(t), "GOFLAGS=", "GOWORK=off")
+	cmd.Dir, cmd.Env = context, append(os.Environ(), "GOTOOLCHAIN="+must(pinnedGo(goMod))(t), "GOFLAGS=", "GOWORK=off")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	want := contentOf(t, must(byPlatform["linux/arm64"].Layers())(t)[1])["manager"].data
-	if sum(must(os.ReadFile(out))(t)) != sum(want) {
+	if !bytes.Equal(must(os.ReadFile(out))(t), want) {
 		t.Error("the manager of the Dockerfile is not that of the image")
 	}
 }

@@ -21,16 +21,11 @@ import (
 	"archive/zip"
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
-	"os"
+	"io/fs"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -38,12 +33,12 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// file is one of an image.
+// file is a file or a directory of an archive.
 type file struct {
-	// path without a leading slash; that of a directory ends with one.
+	// path has no leading slash; the path of a directory ends with a slash.
 	path string
 	mode int64
-	// owner is user and group.
+	// owner is the number of the user and of the group.
 	owner int
 	data  []byte
 }
@@ -65,51 +60,51 @@ hosts: files dns
 `
 )
 
-// base is what a static binary finds around it, as in a distroless static image.
-type base struct {
-	files []file
-	// certificates and zones name where those come from, for the bill of
-	// materials.
-	certificates, zones material
-}
-
-// material is something that is put into an image as it is.
-type material struct {
-	name, version, origin, sha256 string
-}
-
 const (
 	certificatesPath = "etc/ssl/certs/ca-certificates.crt"
 	zonesPath        = "usr/share/zoneinfo/"
 )
 
-// makeBase takes the time zones from a GOROOT and the certificates from the
-// module that is pinned.
-func makeBase(goRoot string) (*base, error) {
-	b := &base{files: []file{
+// baseFiles are the files that a static binary finds around it, as in a distroless static image: users, certificates from the pinned
+// module, and time zones from a GOROOT.
+func baseFiles(goRoot string) ([]file, error) {
+	files := []file{
 		{path: "etc/", mode: 0o755},
 		{path: "etc/group", mode: 0o644, data: []byte(group)},
 		{path: "etc/nsswitch.conf", mode: 0o644, data: []byte(nsswitch)},
 		{path: "etc/passwd", mode: 0o644, data: []byte(passwd)},
 		{path: "etc/ssl/", mode: 0o755},
 		{path: "etc/ssl/certs/", mode: 0o755},
+		{path: certificatesPath, mode: 0o644, data: certificates()},
 		{path: "home/", mode: 0o755},
 		{path: "home/nonroot/", mode: 0o700, owner: nonroot},
 		{path: "root/", mode: 0o700},
 		{path: "tmp/", mode: 0o1777},
 		{path: "usr/", mode: 0o755},
 		{path: "usr/share/", mode: 0o755},
-	}}
-	roots := certificates()
-	b.certificates = material{name: "Mozilla CA certificates", sha256: sum(roots)}
-	b.files = append(b.files, file{path: certificatesPath, mode: 0o644, data: roots})
-	zones, err := b.readZones(goRoot)
-	b.files = append(b.files, zones...)
-	return b, err
+		{path: zonesPath, mode: 0o755},
+	}
+	zones, err := zip.OpenReader(filepath.Join(goRoot, "lib", "time", "zoneinfo.zip"))
+	if err != nil {
+		return nil, fmt.Errorf("the time zones of Go: %w: take a Go as go.dev distributes it", err)
+	}
+	defer zones.Close()
+	dirs := map[string]bool{}
+	for _, zone := range zones.File {
+		data, err := fs.ReadFile(zones, zone.Name)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{path: zonesPath + zone.Name, mode: 0o644, data: data})
+		for dir := path.Dir(zone.Name); dir != "." && !dirs[dir]; dir = path.Dir(dir) {
+			dirs[dir] = true
+			files = append(files, file{path: zonesPath + dir + "/", mode: 0o755})
+		}
+	}
+	return files, nil
 }
 
-// certificates are the roots that Mozilla trusts without a condition. A file
-// cannot say on which condition the others are trusted.
+// certificates returns the roots that Mozilla trusts without a condition, because a file cannot express the conditions of the others.
 func certificates() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
@@ -121,60 +116,14 @@ func certificates() []byte {
 	return out.Bytes()
 }
 
-var zonesRelease = regexp.MustCompile(`(?m)^DATA=(\w+)$`)
-
-func (b *base) readZones(goRoot string) ([]file, error) {
-	dir := filepath.Join(goRoot, "lib", "time")
-	data, err := os.ReadFile(filepath.Join(dir, "zoneinfo.zip"))
-	if err != nil {
-		return nil, fmt.Errorf("the time zones of Go: %w: take a Go as go.dev distributes it", err)
-	}
-	script, err := os.ReadFile(filepath.Join(dir, "update.bash"))
-	if err != nil {
-		return nil, fmt.Errorf("the release of the time zones: %w: take a Go as go.dev distributes it", err)
-	}
-	release := zonesRelease.FindSubmatch(script)
-	if release == nil {
-		return nil, fmt.Errorf("%s does not name the release of the time zones", filepath.Join(dir, "update.bash"))
-	}
-	b.zones = material{name: "tzdata", version: string(release[1]), origin: "lib/time/zoneinfo.zip", sha256: sum(data)}
-	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		return nil, err
-	}
-	files := []file{{path: zonesPath, mode: 0o755}}
-	dirs := map[string]bool{}
-	for _, zone := range archive.File {
-		f := file{path: zonesPath + zone.Name, mode: 0o644}
-		if f.data, err = readZipped(zone); err != nil {
-			return nil, err
-		}
-		files = append(files, f)
-		for dir := path.Dir(zone.Name); dir != "." && !dirs[dir]; dir = path.Dir(dir) {
-			dirs[dir] = true
-			files = append(files, file{path: zonesPath + dir + "/", mode: 0o755})
-		}
-	}
-	return files, nil
-}
-
-func readZipped(f *zip.File) ([]byte, error) {
-	r, err := f.Open()
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(r)
-	return data, errors.Join(err, r.Close())
-}
-
-// archiveOf is a tar of files that depends on nothing else: they are sorted, and
-// have one time.
+// archiveOf returns a tar of files. It depends on nothing else, because the files are sorted and have one time.
 func archiveOf(files []file, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range slices.SortedFunc(slices.Values(files), func(a, b file) int { return cmp.Compare(a.path, b.path) }) {
 		header := &tar.Header{
-			Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Uid: f.owner, Gid: f.owner, Size: int64(len(f.data)), ModTime: at, Format: tar.FormatUSTAR,
+			Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Uid: f.owner, Gid: f.owner, Size: int64(len(f.data)),
+			ModTime: at, Format: tar.FormatUSTAR,
 		}
 		if strings.HasSuffix(f.path, "/") {
 			header.Typeflag = tar.TypeDir
@@ -188,9 +137,4 @@ func archiveOf(files []file, at time.Time) ([]byte, error) {
 	}
 	err := w.Close()
 	return out.Bytes(), err
-}
-
-func sum(data []byte) string {
-	s := sha256.Sum256(data)
-	return hex.EncodeToString(s[:])
 }

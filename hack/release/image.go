@@ -22,8 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -43,7 +41,7 @@ const (
 	managerPath = "/manager"
 )
 
-// imageUser is the one of the image nonroot of distroless.
+// imageUser is the user of the distroless images named nonroot.
 var imageUser = fmt.Sprintf("%d:%d", nonroot, nonroot)
 
 // built is the image of all platforms.
@@ -51,7 +49,7 @@ type built struct {
 	tag       name.Tag
 	index     oci.ImageIndex
 	digest    oci.Hash
-	platforms []*builtPlatform
+	platforms []builtPlatform
 }
 
 // builtPlatform is the image of one platform.
@@ -59,11 +57,9 @@ type builtPlatform struct {
 	platform oci.Platform
 	image    oci.Image
 	digest   oci.Hash
-	// bill is its bill of materials, in JSON.
-	bill []byte
 }
 
-// labels are those of the image, and the annotations of its index.
+// labels are the labels of the image and the annotations of its index.
 func (s *source) labels() map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":       imageTitle,
@@ -78,23 +74,35 @@ func (s *source) labels() map[string]string {
 
 // buildImage builds the image of all platforms.
 func (s *source) buildImage(ctx context.Context, tag name.Tag, platforms []oci.Platform) (*built, error) {
-	around, err := makeBase(s.goRoot)
+	around, err := baseFiles(s.goRoot)
 	if err != nil {
 		return nil, err
 	}
-	first, err := layerOf(around.files, s.time)
+	first, err := layerOf(around, s.time)
 	if err != nil {
 		return nil, err
 	}
 	b := &built{tag: tag}
 	var images []mutate.IndexAddendum
 	for _, platform := range platforms {
-		p, err := s.buildPlatform(ctx, tag, platform, first, around)
+		manager, err := s.build(ctx, ".", platform.OS, platform.Architecture, s.imageFile(&platform))
 		if err != nil {
 			return nil, err
 		}
-		b.platforms = append(b.platforms, p)
-		images = append(images, mutate.IndexAddendum{Add: noArtifact{p.image}, Descriptor: oci.Descriptor{Platform: &platform}})
+		second, err := layerOf([]file{{path: strings.TrimPrefix(managerPath, "/"), mode: 0o755, data: manager}}, s.time)
+		if err != nil {
+			return nil, err
+		}
+		image, err := s.assemble(platform, first, second)
+		if err != nil {
+			return nil, err
+		}
+		digest, err := image.Digest()
+		if err != nil {
+			return nil, err
+		}
+		b.platforms = append(b.platforms, builtPlatform{platform, image, digest})
+		images = append(images, mutate.IndexAddendum{Add: noArtifact{image}, Descriptor: oci.Descriptor{Platform: &platform}})
 	}
 	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), images...)
 	annotated, ok := mutate.Annotations(index, s.labels()).(oci.ImageIndex)
@@ -106,41 +114,7 @@ func (s *source) buildImage(ctx context.Context, tag name.Tag, platforms []oci.P
 	return b, err
 }
 
-func (s *source) buildPlatform(ctx context.Context, tag name.Tag, platform oci.Platform, first oci.Layer, around *base) (*builtPlatform, error) {
-	temp, err := os.MkdirTemp("", "release-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(temp)
-	path := filepath.Join(temp, "manager")
-	if err := s.buildManager(ctx, platform, path); err != nil {
-		return nil, err
-	}
-	binary, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	second, err := layerOf([]file{{path: strings.TrimPrefix(managerPath, "/"), mode: 0o755, data: binary}}, s.time)
-	if err != nil {
-		return nil, err
-	}
-	p := &builtPlatform{platform: platform}
-	if p.image, err = s.assemble(platform, first, second); err != nil {
-		return nil, err
-	}
-	if p.digest, err = p.image.Digest(); err != nil {
-		return nil, err
-	}
-	bom, err := s.imageBill(binary, around, imageRef{tag: tag, platform: platform, digest: p.digest})
-	if err != nil {
-		return nil, err
-	}
-	p.bill, err = encodeBill(bom)
-	return p, err
-}
-
-// assemble makes an image of its layers: what is around the manager, and the
-// manager.
+// assemble returns an image of two layers: the files around the manager, and the manager.
 func (s *source) assemble(platform oci.Platform, first, second oci.Layer) (oci.Image, error) {
 	at := oci.Time{Time: s.time}
 	image, err := mutate.ConfigFile(
@@ -179,13 +153,13 @@ func layerOf(files []file, at time.Time) (oci.Layer, error) {
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 }
 
-// noArtifact keeps the index free of a field that is for what is no image.
+// noArtifact keeps a field out of the index that is for artifacts which are no images.
 type noArtifact struct{ oci.Image }
 
-// ArtifactType is none.
+// ArtifactType returns nothing.
 func (noArtifact) ArtifactType() (string, error) { return "", nil }
 
-// tagForm is what tags of images may be.
+// tagForm matches tags that registries accept.
 var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
 func parseTag(image string) (name.Tag, error) {

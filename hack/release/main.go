@@ -14,8 +14,16 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command release makes what a release consists of, without a container engine:
-// images, bills of materials, provenance, checksums. `make release` runs it.
+// Command release builds the image of the operator and the archives of the kubectl plugin, without a container engine and with the same
+// bytes on every machine, and pushes the image. The Makefile runs it, and leaves the rest of a release to tools.
+//
+//   - main.go: the commands and their flags
+//   - source.go: the tree, and programs built from it with the pinned Go
+//   - files.go: files around the manager in the image, and tar archives
+//   - image.go: the image of each platform, and the index of them
+//   - archive.go: archives of the image
+//   - push.go: pushes an archive to a registry
+//   - plugin.go: archives of the kubectl plugin, and the manifest for krew
 package main
 
 import (
@@ -26,44 +34,17 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 )
 
-// command is one of the things that the program does.
-type command struct {
-	name, arguments, summary string
-	// run gets the arguments behind the name; what it says goes to out.
-	run func(ctx context.Context, c *call) error
-}
+const usage = `release image [flags]           builds the image for all platforms
+release plugin [flags]          builds the archives of the kubectl plugin, and the manifest for krew
+release push ARCHIVE IMAGE      pushes the image of an archive`
 
-// call is a command as it was called.
-type call struct {
-	flags *flag.FlagSet
-	args  []string
-	out   io.Writer
-}
-
-// parse wants as many arguments behind the flags as there are names.
-func (c *call) parse(names ...string) error {
-	if err := c.flags.Parse(c.args); err != nil {
-		return err
-	}
-	if c.flags.NArg() != len(names) {
-		return fmt.Errorf("have %d arguments, want %d: %v", c.flags.NArg(), len(names), names)
-	}
-	return nil
-}
-
-var commands = []command{
-	{"check", "", "say whether a version may be released from the tree", checkCommand},
-	{"image", "", "build the image for all platforms into a directory", imageCommand},
-	{"push", "ARCHIVE IMAGE", "push the image of an archive, and what refers to it, to a registry", pushCommand},
-	{"chart-digest", "CHART", "print the digest that a packaged chart has in a registry", chartDigestCommand},
-	{"push-chart", "CHART REPOSITORY", "push a packaged chart to an OCI repository", pushChartCommand},
-	{"sbom", "BINARY", "write the bill of materials of a Go binary, or of the one in an archive", sbomCommand},
-	{"checksums", "DIRECTORY", "write checksums.txt of the files in a directory", checksumsCommand},
-	{"notes", "VERSION", "print what CHANGELOG.md says about a version", notesCommand},
-}
+// releaseVersion is a semantic version with a leading v. It has no build metadata, because tags of images cannot have it.
+var releaseVersion = regexp.MustCompile(
+	`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?$`)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -76,25 +57,33 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
+	var command string
 	if len(args) > 0 {
-		for _, c := range commands {
-			if c.name != args[0] {
-				continue
-			}
-			flags := flag.NewFlagSet("release "+c.name, flag.ContinueOnError)
-			flags.Usage = func() {
-				fmt.Fprintf(flags.Output(), "Usage: release %s [flags] %s\n%s\n", c.name, c.arguments, c.summary)
-				flags.PrintDefaults()
-			}
-			if err := c.run(ctx, &call{flags: flags, args: args[1:], out: out}); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-			return nil
+		command, args = args[0], args[1:]
+	}
+	switch command {
+	case "image":
+		return imageCommand(ctx, args, out)
+	case "plugin":
+		return pluginCommand(ctx, args)
+	case "push":
+		if len(args) != 2 {
+			return errors.New("push needs an archive and the name of an image")
 		}
+		return pushCommand(ctx, args[0], args[1], out)
+	default:
+		return fmt.Errorf("%q is no command; usage:\n%s", command, usage)
 	}
-	fmt.Fprintln(os.Stderr, "Usage: release COMMAND [flags] [arguments]")
-	for _, c := range commands {
-		fmt.Fprintf(os.Stderr, "  %-12s %-18s %s\n", c.name, c.arguments, c.summary)
-	}
-	return errors.New("name one of the commands above")
+}
+
+// sourceFlags adds the flags that both builds have.
+func sourceFlags(command string) (*flag.FlagSet, *source) {
+	s := &source{}
+	flags := flag.NewFlagSet("release "+command, flag.ContinueOnError)
+	flags.StringVar(&s.root, "root", ".", "`directory` of the repository")
+	flags.StringVar(&s.version, "version", "", "`version` that the programs report")
+	flags.StringVar(&s.commit, "commit", "", "`commit` that the programs report")
+	flags.StringVar(&s.out, "out", "dist", "`directory` to write to")
+	flags.StringVar(&s.binaries, "binaries", "", "`directory` that keeps the programs, so that their bills of materials can be written")
+	return flags, s
 }

@@ -18,154 +18,152 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	oci "github.com/google/go-containerregistry/pkg/v1"
-	"golang.org/x/mod/modfile"
 )
 
-// source is the tree that a release is made from.
+// source is the tree that a release is built from.
 type source struct {
-	// root is the directory of the repository.
-	root string
-	// version and commit are what the manager says of itself.
+	// root is the directory of the repository, out the directory to write to.
+	root, out string
+	// version and commit are what the programs report.
 	version, commit string
-	// time is that of the commit. It is the time of everything that is made.
+	// binaries is the directory that programs are built into.
+	binaries string
+	// time is the time of the commit. Everything that is built has it.
 	time time.Time
-	// modified says that the tree is not that of the commit.
-	modified bool
-	toolchain
+	// goRoot is the GOROOT of the pinned Go, env the environment of its command, without settings that change what it builds.
+	goRoot string
+	env    []string
 }
 
-// toolchain is a Go of one version.
-type toolchain struct {
-	// goVersion as in go1.26.8.
-	goVersion string
-	// root is its GOROOT.
-	goRoot, modCache string
-	// env is that of its command, without anything of the user that would
-	// change what it builds.
-	env []string
+// parse reads the flags of a build, and prepares it.
+func (s *source) parse(ctx context.Context, flags *flag.FlagSet, args []string) (cleanUp func(), err error) {
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 || s.version == "" || s.commit == "" {
+		return nil, fmt.Errorf("%s needs -version and -commit, and no arguments", flags.Name())
+	}
+	if err := s.findGo(ctx); err != nil {
+		return nil, err
+	}
+	if s.time, err = epoch(ctx, s.root); err != nil {
+		return nil, err
+	}
+	cleanUp = func() {}
+	if s.binaries == "" {
+		if s.binaries, err = os.MkdirTemp("", "release-"); err != nil {
+			return nil, err
+		}
+		cleanUp = func() { _ = os.RemoveAll(s.binaries) }
+	}
+	return cleanUp, errors.Join(os.MkdirAll(s.out, 0o755), os.MkdirAll(s.binaries, 0o755))
 }
 
-// pinnedGo is the version of Go that hack/release/go.mod pins.
-func pinnedGo(root string) (string, error) {
-	path := filepath.Join(root, "hack", "release", "go.mod")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
+//go:embed go.mod
+var goMod string
+
+var toolchainLine = regexp.MustCompile(`(?m)^toolchain (\S+)$`)
+
+// pinnedGo returns the version of Go that a go.mod pins, as in go1.26.8.
+func pinnedGo(goMod string) (string, error) {
+	pin := toolchainLine.FindStringSubmatch(goMod)
+	if pin == nil {
+		return "", errors.New("hack/release/go.mod has no toolchain: releases are built with one version of Go")
 	}
-	file, err := modfile.Parse(path, data, nil)
-	if err != nil {
-		return "", err
-	}
-	if file.Toolchain == nil {
-		return "", fmt.Errorf("%s has no toolchain: releases are built with one version of Go", path)
-	}
-	return file.Toolchain.Name, nil
+	return pin[1], nil
 }
 
-// keptGoSettings are those that say where modules come from and where they are
-// kept, and change nothing of what is built.
+// keptGoSettings say where modules come from and where they are kept. They change nothing of what is built.
 var keptGoSettings = []string{
 	"GOPROXY", "GONOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOINSECURE", "GOAUTH", "GOVCS", "GOCACHE", "GOMODCACHE", "GOPATH",
 }
 
-// findToolchain has the go command fetch the pinned Go where another one is
-// installed. Compression is part of this program, so it must be that Go, too.
-func findToolchain(ctx context.Context, root string) (toolchain, error) {
-	t := toolchain{}
-	var err error
-	if t.goVersion, err = pinnedGo(root); err != nil {
-		return t, err
+// findGo finds the pinned Go, which the go command fetches where another one is installed. This program compresses what it writes, so it
+// must be built with the pinned Go, too.
+func (s *source) findGo(ctx context.Context) error {
+	pin, err := pinnedGo(goMod)
+	if err != nil {
+		return err
 	}
-	if runtime.Version() != t.goVersion {
-		return t, fmt.Errorf("this program was built with %s, and hack/release/go.mod pins %s: run it by make", runtime.Version(), t.goVersion)
+	if runtime.Version() != pin {
+		return fmt.Errorf("this program was built with %s, and hack/release/go.mod pins %s: run it by make", runtime.Version(), pin)
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"env", "-json", "GOROOT", "GOVERSION"}, keptGoSettings...)...)
-	cmd.Dir, cmd.Env, cmd.Stderr = root, append(os.Environ(), "GOTOOLCHAIN="+t.goVersion, "GOWORK=off"), os.Stderr
+	cmd.Dir, cmd.Env, cmd.Stderr = s.root, append(os.Environ(), "GOTOOLCHAIN="+pin, "GOWORK=off"), os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return t, fmt.Errorf("find Go %s: %w", t.goVersion, err)
+		return fmt.Errorf("find Go %s: %w", pin, err)
 	}
 	settings := map[string]string{}
 	if err := json.Unmarshal(out, &settings); err != nil {
-		return t, err
+		return err
 	}
-	if settings["GOVERSION"] != t.goVersion {
-		return t, fmt.Errorf("the go command says that it is %s, want %s", settings["GOVERSION"], t.goVersion)
+	if settings["GOVERSION"] != pin {
+		return fmt.Errorf("the go command is %s, want %s", settings["GOVERSION"], pin)
 	}
-	t.goRoot, t.modCache = settings["GOROOT"], settings["GOMODCACHE"]
+	s.goRoot = settings["GOROOT"]
 	for _, variable := range os.Environ() {
 		if !strings.HasPrefix(variable, "GO") && !strings.HasPrefix(variable, "CGO_") {
-			t.env = append(t.env, variable)
+			s.env = append(s.env, variable)
 		}
 	}
 	for _, name := range keptGoSettings {
 		if settings[name] != "" {
-			t.env = append(t.env, name+"="+settings[name])
+			s.env = append(s.env, name+"="+settings[name])
 		}
 	}
-	t.env = append(t.env, "GOENV=off", "GOWORK=off", "GOTOOLCHAIN="+t.goVersion, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0")
-	return t, nil
-}
-
-// buildManager builds the manager as the Dockerfile does.
-func (s *source) buildManager(ctx context.Context, platform oci.Platform, path string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-buildvcs=false", "-trimpath",
-		"-ldflags", "-s -w -X main.version="+s.version+" -X main.commit="+s.commit, "-o", path, ".")
-	cmd.Dir, cmd.Env = s.root, append(slices.Clone(s.env), "GOOS="+platform.OS, "GOARCH="+platform.Architecture)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the manager for %s: %w\n%s", platform, err, out)
-	}
+	s.env = append(s.env, "GOENV=off", "GOWORK=off", "GOTOOLCHAIN="+pin, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0")
 	return nil
 }
 
-// epoch is the time of everything that is made: SOURCE_DATE_EPOCH, or else that
-// of the commit.
+// build builds a program as the Dockerfile builds the manager, keeps it by a name, and returns it.
+func (s *source) build(ctx context.Context, pkg, goos, goarch, name string) ([]byte, error) {
+	path, err := filepath.Abs(filepath.Join(s.binaries, name))
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-buildvcs=false", "-trimpath",
+		"-ldflags", "-s -w -X main.version="+s.version+" -X main.commit="+s.commit, "-o", path, pkg)
+	cmd.Dir, cmd.Env = s.root, append(slices.Clone(s.env), "GOOS="+goos, "GOARCH="+goarch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build %s for %s/%s: %w\n%s", pkg, goos, goarch, err, out)
+	}
+	return os.ReadFile(path)
+}
+
+// write writes a file into the directory of the release.
+func (s *source) write(name string, data []byte) error {
+	return os.WriteFile(filepath.Join(s.out, name), data, 0o644)
+}
+
+// epoch returns SOURCE_DATE_EPOCH, or else the time of the commit.
 func epoch(ctx context.Context, root string) (time.Time, error) {
 	const variable = "SOURCE_DATE_EPOCH"
 	value := os.Getenv(variable)
 	if value == "" {
-		var err error
-		if value, err = git(ctx, root, "log", "-1", "--format=%ct"); err != nil {
-			return time.Time{}, fmt.Errorf("no time of the commit: set %s, in seconds since 1970: %w", variable, err)
+		out, err := exec.CommandContext(ctx, "git", "-C", root, "log", "-1", "--format=%ct").Output()
+		if err != nil {
+			return time.Time{}, fmt.Errorf("no time of the commit: set %s, in seconds since 1970: git log: %w", variable, err)
 		}
+		value = strings.TrimSpace(string(out))
 	}
 	seconds, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || seconds < 0 {
 		return time.Time{}, fmt.Errorf("%s is %q: want seconds since 1970", variable, value)
 	}
 	return time.Unix(seconds, 0).UTC(), nil
-}
-
-// isModified says whether files differ from those of the commit. Where there is
-// no git, nobody can tell.
-func isModified(ctx context.Context, root string) (bool, error) {
-	changes, err := git(ctx, root, "status", "--porcelain")
-	return changes != "", err
-}
-
-func git(ctx context.Context, root string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir = root
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
-	}
-	if err != nil {
-		return "", fmt.Errorf("git %s: %w", args[0], err)
-	}
-	return strings.TrimSpace(string(out)), nil
 }

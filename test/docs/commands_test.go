@@ -96,7 +96,7 @@ type stage struct {
 var (
 	// notRun are programs whose commands are checked by TestMakeTargets, or need
 	// more than this machine. test/chart runs those of Helm.
-	notRun = regexp.MustCompile(`^(make|git|cd|go|helm|sha256sum|cosign|skopeo|ctr) `)
+	notRun = regexp.MustCompile(`^(make|git|cd|go|helm|sha256sum|gh|cosign|skopeo|ctr) `)
 	// assignment begins what the commands after it need.
 	assignment = regexp.MustCompile(`^[A-Za-z_]+=\$\([^;]*$|^[a-z]+\(\) *\{`)
 	// mention is the name of a command in a sentence.

@@ -249,7 +249,7 @@ func (d *document) text() []span {
 
 // programs are what a block of commands begins with; it has no outputs then. One
 // that has begins with a prompt.
-var programs = regexp.MustCompile(`^(kubectl|k|helm|make|curl|head|git|cd|go|sha256sum|cosign|skopeo|ctr|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
+var programs = regexp.MustCompile(`^(kubectl|k|helm|make|curl|head|git|cd|go|sha256sum|gh|cosign|skopeo|ctr|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
 
 var comment = regexp.MustCompile(`(^|\s+)# .*$`)
 

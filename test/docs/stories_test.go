@@ -601,8 +601,8 @@ var texts = []shownText{
 	{"docs/connect-altershield-server.md", `{"batch":`, "results"},
 	{"docs/connect-altershield-server.md", "TIME default/sleep c6c45d23 request order submitted", "journal"},
 	{"docs/connect-altershield-server.md", "The release failed its verification: version c6a7c50d1c46819baae80eb37d084099: ", "failure"},
-	{"README.md", "TIME callback batch", "failure"},
-	{translated, "TIME callback batch", "failure"},
+	{"README.md", "TIME default/sleep c6a7c50d callback batch", "failure"},
+	{translated, "TIME default/sleep c6a7c50d callback batch", "failure"},
 }
 
 // heard checks what the server hears and says, and what a manager says that is
@@ -635,28 +635,22 @@ func (s *story) heard() {
 	s.shows("parameters", parameters.String())
 	s.shows("results", results.String())
 
-	var pod string
 	s.server.Script(simulator.Script{
 		Match:   simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
 		Verdict: altershield.VerdictFail, Times: 1,
-		Rules: []altershield.Rule{{Name: "error rate", Msg: "5xx above 1 % on POD", Verdict: altershield.VerdictFail}},
+		Rules: []altershield.Rule{{Name: "error rate", Msg: "5xx above 1 %", Verdict: altershield.VerdictFail}},
 	})
 	s.do("kubectl set image deployment/sleep sleep=busybox:1.32")
 	s.wait("1", "kubectl get cwl | grep -c Suspend")
-	s.poll(func() bool {
-		pod, _ = s.shell("kubectl get cwl -o 'jsonpath={range .items[*].status.defenseCheckFailPods[*]}{.pod}{end}'")
-		return pod != ""
-	})
 	s.poll(func() bool {
 		said, _ = s.shell("kubectl get events --field-selector involvedObject.uid=$(kubectl get deployment sleep -o jsonpath={.metadata.uid}),reason=ReleaseSuspended -o 'jsonpath={.items[*].message}'")
 		return said != ""
 	})
 	said += "\n"
 	for _, e := range s.server.Journal() {
-		line := narrator.Line(e)
-		said += line.Time + "  " + line.Text + "\n"
+		said += narrator.Line(e).String() + "\n"
 	}
-	s.shows("failure", strings.ReplaceAll(said, "on POD", "on "+pod))
+	s.shows("failure", said)
 }
 
 // current is the release of the sample that goes on.

@@ -36,7 +36,7 @@ import (
 
 // Workload is what a story is told of: a Deployment, where nothing else is said.
 type Workload struct {
-	kind string
+	kind, name string
 	// pods are all of it; a release that does not come up leaves kept of them alone, and
 	// stuck of its own do not come up.
 	pods, kept, hanging int
@@ -46,13 +46,13 @@ type Workload struct {
 
 // The kinds of workloads.
 var (
-	deployment = Workload{kind: "Deployment", pods: 5, kept: 4, hanging: 3}
+	deployment = Workload{kind: "Deployment", name: "sleep", pods: 5, kept: 4, hanging: 3}
 	// StatefulSet replaces its pods side by side, as far as it does: what comes up in the
 	// order of its pods waits for one that never does.
-	StatefulSet = Workload{kind: "StatefulSet", pods: 5, kept: 4, hanging: 1,
+	StatefulSet = Workload{kind: "StatefulSet", name: "sleep", pods: 5, kept: 4, hanging: 1,
 		first: "31a3d465514deda4fdbadf818e43aa39", repair: "656d19e7c438728f6121f5160547680a"}
 	// DaemonSet has a pod on each of three nodes.
-	DaemonSet = Workload{kind: "DaemonSet", pods: 3, kept: 2, hanging: 1,
+	DaemonSet = Workload{kind: "DaemonSet", name: "sleep", pods: 3, kept: 2, hanging: 1,
 		first: "31a3d465514deda4fdbadf818e43aa39", repair: "656d19e7c438728f6121f5160547680a"}
 )
 
@@ -116,9 +116,9 @@ func (w Workload) WriteSamples(root, dir string) error {
 // prefix is what the names of its releases begin with.
 func (w Workload) prefix() string {
 	if w.kind == deployment.kind {
-		return "sleep--x--"
+		return w.name + "--x--"
 	}
-	return "sleep--x--" + w.Kind() + "-"
+	return w.name + "--x--" + w.Kind() + "-"
 }
 
 // sleep is the workload as a story looks at it, whatever its kind is.
@@ -136,18 +136,18 @@ func (s *scene) workload(ctx context.Context) (*sleep, error) {
 	switch s.of.kind {
 	case StatefulSet.kind:
 		o := &appsv1.StatefulSet{}
-		err := s.get(ctx, "sleep", o)
+		err := s.get(ctx, s.of.name, o)
 		is, r := &o.Status, o.Spec.UpdateStrategy.RollingUpdate
 		return &sleep{o, is.ObservedGeneration >= o.Generation, is.Replicas, is.UpdatedReplicas, is.AvailableReplicas, r != nil && ptr.Deref(r.Partition, 0) > 0}, err
 	case DaemonSet.kind:
 		o := &appsv1.DaemonSet{}
-		err := s.get(ctx, "sleep", o)
+		err := s.get(ctx, s.of.name, o)
 		is := &o.Status
 		return &sleep{o, is.ObservedGeneration >= o.Generation, is.CurrentNumberScheduled, is.UpdatedNumberScheduled, is.NumberAvailable,
 			o.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType}, err
 	default:
 		o := &appsv1.Deployment{}
-		err := s.get(ctx, "sleep", o)
+		err := s.get(ctx, s.of.name, o)
 		is := &o.Status
 		return &sleep{o, is.ObservedGeneration >= o.Generation, is.Replicas, is.UpdatedReplicas, is.AvailableReplicas, o.Spec.Paused}, err
 	}
@@ -194,7 +194,7 @@ func (s *scene) begun(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	s.release = s.of.prefix() + w.GetLabels()[v1alpha1.VersionLabel]
+	s.release = s.current(w)
 	batch := &v1alpha1.ChangePod{}
 	if err := s.get(ctx, s.release+"--x--1", batch); err != nil || len(batch.Spec.PodInfos) == 0 {
 		return "no batch", false, client.IgnoreNotFound(err)

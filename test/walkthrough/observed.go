@@ -113,11 +113,7 @@ func (s *scene) released(ctx context.Context) (string, bool, error) {
 
 // leftHanging waits until a release is said to hang, of which stuck knows.
 func (s *scene) leftHanging(ctx context.Context) (string, bool, error) {
-	releases, err := s.releases(ctx)
-	if err != nil {
-		return "", false, err
-	}
-	w, err := s.workload(ctx)
+	w, releases, err := s.see(ctx)
 	if err != nil {
 		return "", false, err
 	}

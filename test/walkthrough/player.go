@@ -88,6 +88,8 @@ func (p *Player) act(ctx context.Context, act Act) error {
 		return nil
 	case act.Sight != nil:
 		return p.watch(ctx, act)
+	case act.Do != nil:
+		return act.Do(ctx)
 	case act.Note != "":
 		if p.Note != nil {
 			p.Note(act.Note)
@@ -115,8 +117,12 @@ func (p *Player) run(ctx context.Context, act Act) error {
 	for i, arg := range act.Kubectl {
 		args[i] = words.Replace(arg)
 	}
-	typed := "kubectl " + strings.Join(args, " ")
+	typed := Typed(args)
+	before, unknown := p.scene.version(ctx)
 	out, err := p.Kubectl(ctx, args...)
+	if after, gone := p.scene.version(ctx); unknown == nil && gone == nil && after != before {
+		p.scene.good, p.scene.bad = before, after
+	}
 	switch {
 	case act.Denied && err == nil:
 		return fmt.Errorf("%s was not denied: %s", typed, out)

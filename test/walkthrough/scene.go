@@ -44,7 +44,7 @@ type scene struct {
 	pod       string // that is failed
 	release   string // that is under way
 	newPod    string // of its first batch
-	good, bad string // versions before and of the release that never starts
+	good, bad string // the version before the last release, and the version of that release
 }
 
 // words are what stands in commands for what is known only now.
@@ -92,6 +92,25 @@ func (s *scene) releases(ctx context.Context) (map[string]*v1alpha1.ChangeWorklo
 	return releases, err
 }
 
+// see returns the workload and the releases.
+func (s *scene) see(ctx context.Context) (*sleep, map[string]*v1alpha1.ChangeWorkload, error) {
+	releases, err := s.releases(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	w, err := s.workload(ctx)
+	return w, releases, err
+}
+
+// version is the version of the workload, empty while there is none.
+func (s *scene) version(ctx context.Context) (string, error) {
+	w, err := s.workload(ctx)
+	return w.GetLabels()[v1alpha1.VersionLabel], client.IgnoreNotFound(err)
+}
+
+// current names the release of the version that the workload has.
+func (s *scene) current(w *sleep) string { return s.of.prefix() + w.GetLabels()[v1alpha1.VersionLabel] }
+
 // stateOf is what the state of a release is called: empty is that of a new one.
 func stateOf(c *v1alpha1.ChangeWorkload) string {
 	if c == nil {
@@ -123,11 +142,7 @@ func (s *scene) verified(ctx context.Context) (string, bool, error) {
 }
 
 func (s *scene) suspended(ctx context.Context) (string, bool, error) {
-	releases, err := s.releases(ctx)
-	if err != nil {
-		return "", false, err
-	}
-	w, err := s.workload(ctx)
+	w, releases, err := s.see(ctx)
 	if err != nil {
 		return "", false, err
 	}
@@ -155,11 +170,7 @@ func (s *scene) bothListed(ctx context.Context) (string, bool, error) {
 }
 
 func (s *scene) repaired(ctx context.Context) (string, bool, error) {
-	releases, err := s.releases(ctx)
-	if err != nil {
-		return "", false, err
-	}
-	w, err := s.workload(ctx)
+	w, releases, err := s.see(ctx)
 	if err != nil {
 		return "", false, err
 	}
@@ -170,15 +181,11 @@ func (s *scene) repaired(ctx context.Context) (string, bool, error) {
 }
 
 func (s *scene) goesOn(ctx context.Context) (string, bool, error) {
-	releases, err := s.releases(ctx)
+	w, releases, err := s.see(ctx)
 	if err != nil {
 		return "", false, err
 	}
-	w, err := s.workload(ctx)
-	if err != nil {
-		return "", false, err
-	}
-	state := stateOf(releases[s.of.prefix()+w.GetLabels()[v1alpha1.VersionLabel]])
+	state := stateOf(releases[s.current(w)])
 	return fmt.Sprintf("%s, %d listed", state, len(releases)), len(releases) == 1 && releases[s.repair()] == nil && state == "Success" &&
 		w.GetLabels()[v1alpha1.DefenseStatusLabel] == v1alpha1.DefenseStatusProcessed, nil
 }
@@ -224,11 +231,7 @@ func cannotPull(p *corev1.Pod) bool {
 }
 
 func (s *scene) restored(ctx context.Context) (string, bool, error) {
-	w, err := s.workload(ctx)
-	if err != nil {
-		return "", false, err
-	}
-	releases, err := s.releases(ctx)
+	w, releases, err := s.see(ctx)
 	if err != nil {
 		return "", false, err
 	}

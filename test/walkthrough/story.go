@@ -14,13 +14,21 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package walkthrough is the story that the operator is told by, once: what a
-// user types, what that has to print, what is to be seen then and how long it
-// may take. The demo, the end-to-end tests, the tests on real nodes and those of
-// the documentation play it, each on a cluster of its own.
+// Package walkthrough has the stories of the operator as steps: what a user types, what the command has to print, what is to be seen then,
+// and how long it may take. The demo, the end-to-end tests, the tests on real nodes and the tests of the documentation play them, each on
+// a cluster of its own.
+//
+//   - story.go: steps and acts, and the walkthrough, a story of the Deployment in config/samples
+//   - observed.go: the same in a namespace in observe mode
+//   - kinds.go: the same for other kinds of workloads
+//   - policies.go: releases that policies verify, without a server
+//   - server.go: releases that AlterShield Server verifies
+//   - player.go: plays steps
+//   - scene.go, looks.go: what can be seen on a cluster
 package walkthrough
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -55,7 +63,7 @@ type Step struct {
 	Acts  []Act
 }
 
-// Act is either a command or a sight, or a note to those who read along.
+// Act is a command, a sight, a note to those who read along, or something outside of the cluster.
 type Act struct {
 	// Kubectl are the arguments a user types. Upper-case words stand for what
 	// is known only then.
@@ -74,6 +82,9 @@ type Act struct {
 
 	// Note is said of what comes next.
 	Note string
+
+	// Do does something outside of the cluster.
+	Do func(ctx context.Context) error
 }
 
 // Sight is something that can be seen on the cluster.
@@ -91,15 +102,20 @@ func kubectl(command string, more ...string) Act {
 // Typed is the command as it is typed into a shell, with the words in the places
 // of those that stand for them: old and new in turn.
 func (a Act) Typed(words ...string) string {
+	return strings.NewReplacer(words...).Replace(Typed(a.Kubectl))
+}
+
+// Typed is a kubectl command with these arguments as it is typed into a shell.
+func Typed(args []string) string {
 	var b strings.Builder
 	b.WriteString("kubectl")
-	for _, arg := range a.Kubectl {
+	for _, arg := range args {
 		if strings.ContainsAny(arg, " {}\"$*\n") {
 			arg = "'" + arg + "'"
 		}
 		b.WriteString(" " + arg)
 	}
-	return strings.NewReplacer(words...).Replace(b.String())
+	return b.String()
 }
 
 func (a Act) prints(texts ...string) Act {

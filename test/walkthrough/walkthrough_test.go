@@ -19,6 +19,7 @@ package walkthrough
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -37,7 +39,7 @@ import (
 // would.
 func TestPlay(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	batch := wrappers.MakeChangePod("shop", FirstRelease+"--x--1").Pods("web-1").Obj()
@@ -63,6 +65,8 @@ func TestPlay(t *testing.T) {
 		"not seen in time":              {act: see("it", never).within(time.Millisecond), want: `waited for it, at last "not yet"`},
 		"not looked at beside a kill":   {act: see("it", never).within(time.Millisecond).calm(), restless: true},
 		"a batch that is not there yet": {act: see("the release", (*scene).verified).within(time.Millisecond), want: "not there, 0 of 5 batches done"},
+		"done":                          {act: Act{Do: func(context.Context) error { return nil }}},
+		"not done":                      {act: Act{Do: func(context.Context) error { return refused }}, want: "exit status 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var typed string
@@ -86,11 +90,13 @@ func TestPlay(t *testing.T) {
 
 // Each step does something, and can be seen to have done it; the files are there.
 func TestSteps(t *testing.T) {
-	for _, step := range slices.Concat(Steps(), []Step{Sooner(NeverStarts)}, Observed()) {
+	app := &App{Policy: "hack/demo/shop.yaml", Address: netip.MustParseAddrPort("192.0.2.1:80")}
+	stories := slices.Concat(Policies(app).Steps, Verified(nil).Steps, Partition(nil).Steps)
+	for _, step := range slices.Concat(Steps(), stories, Observed(), []Step{Halted, Crashes}) {
 		typed, checked := 0, 0
 		for _, act := range step.Acts {
 			for _, arg := range act.Kubectl {
-				if !strings.HasPrefix(arg, "config/") {
+				if !strings.HasPrefix(arg, "config/") && !strings.HasPrefix(arg, "hack/") {
 					continue
 				}
 				if _, err := os.Stat(filepath.Join("..", "..", arg)); err != nil {

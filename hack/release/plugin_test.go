@@ -21,7 +21,6 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,69 +35,54 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const root = "../.."
-
 var at = time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC)
 
 // named makes programs that are only their names.
-func named(_ context.Context, r release, p platform, path string) error {
-	return os.WriteFile(path, []byte(r.Version+" "+p.OS+" "+p.Arch), 0o600)
-}
+func named(_, _, name string) ([]byte, error) { return []byte(name), nil }
 
-// made makes a release into a directory of its own, and reads what is there.
-func made(t *testing.T, r release, build builder) (dir string, files map[string][]byte) {
+// pluginFiles writes the archives of v1.2.3 into a directory of its own, and reads what is there.
+func pluginFiles(t *testing.T, build func(goos, goarch, name string) ([]byte, error)) (dir string, files map[string][]byte) {
 	t.Helper()
-	r.Root, r.Out, r.Time, r.Download = root, t.TempDir(), at, "https://example.com/releases"
-	if err := r.make(t.Context(), build); err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(r.Out)
-	if err != nil {
+	s := &source{root: root, version: "v1.2.3", commit: "abc", out: t.TempDir(), time: at}
+	if err := s.writePlugin(build); err != nil {
 		t.Fatal(err)
 	}
 	files = map[string][]byte{}
-	for _, e := range entries {
-		if files[e.Name()], err = os.ReadFile(filepath.Join(r.Out, e.Name())); err != nil {
-			t.Fatal(err)
-		}
+	for _, e := range must(os.ReadDir(s.out))(t) {
+		files[e.Name()] = must(os.ReadFile(filepath.Join(s.out, e.Name())))(t)
 	}
-	return r.Out, files
+	return s.out, files
 }
 
 func TestArchives(t *testing.T) {
-	_, files := made(t, release{Version: "v1.2.3"}, named)
-	licence, err := os.ReadFile(filepath.Join(root, "LICENSE"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range platforms() {
-		name := fmt.Sprintf("kubectl-altershield_v1.2.3_%s_%s", p.OS, p.Arch)
-		read, program := readTar, "kubectl-altershield"
-		if p.OS == "windows" {
-			read, program, name = readZip, "kubectl-altershield.exe", name+".zip"
-		} else {
-			name += ".tar.gz"
+	_, files := pluginFiles(t, named)
+	licence := string(must(os.ReadFile(filepath.Join(root, "LICENSE")))(t))
+	for _, p := range pluginPlatforms {
+		name := fmt.Sprintf("kubectl-altershield_v1.2.3_%s_%s", p[0], p[1])
+		read, program, extension := readTar, "kubectl-altershield", ".tar.gz"
+		if p[0] == "windows" {
+			read, program, extension = readZip, "kubectl-altershield.exe", ".zip"
 		}
-		got := read(t, files[name])
-		if len(got) != 3 || string(got[0].Data) != string(licence) || string(got[1].Data) != "v1.2.3 "+p.OS+" "+p.Arch ||
-			!strings.HasPrefix(string(got[2].Data), "#!/bin/sh") {
+		got := read(t, files[name+extension])
+		if len(got) != 3 || string(got[0].data) != licence || string(got[1].data) != name ||
+			!strings.HasPrefix(string(got[2].data), "#!/bin/sh") {
 			t.Errorf("%s has other files", name)
 		}
 		var names []string
 		for _, f := range got {
-			names = append(names, fmt.Sprint(f.Name, " ", f.Executable))
+			names = append(names, fmt.Sprintf("%s %o", f.path, f.mode))
 		}
-		want := []string{"LICENSE false", program + " true", "kubectl_complete-altershield true"}
+		want := []string{"LICENSE 644", program + " 755", "kubectl_complete-altershield 755"}
 		if diff := cmp.Diff(want, names); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if len(files) != len(platforms())+1 {
+	if len(files) != len(pluginPlatforms)+1 {
 		t.Errorf("%d files are made, want an archive for each platform and the manifest", len(files))
 	}
 }
 
-// readTar reads an archive, whose files all have the one time and nobody's name.
+// readTar reads an archive, whose files all have the same time and no user.
 func readTar(t *testing.T, data []byte) (files []file) {
 	t.Helper()
 	compressed, err := gzip.NewReader(bytes.NewReader(data))
@@ -124,7 +108,7 @@ func readTar(t *testing.T, data []byte) (files []file) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, file{Name: h.Name, Executable: h.Mode == 0o755, Data: content})
+		files = append(files, file{path: h.Name, mode: h.Mode, data: content})
 	}
 }
 
@@ -146,30 +130,17 @@ func readZip(t *testing.T, data []byte) (files []file) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, file{Name: f.Name, Executable: f.Mode().Perm() == 0o755, Data: content})
+		files = append(files, file{path: f.Name, mode: int64(f.Mode().Perm()), data: content})
 	}
 	return files
 }
 
-func TestSameBytes(t *testing.T) {
-	_, first := made(t, release{Version: "v1.2.3"}, named)
-	_, second := made(t, release{Version: "v1.2.3"}, named)
-	for name := range first {
-		if !bytes.Equal(first[name], second[name]) {
-			t.Errorf("%s differs", name)
-		}
+func TestSameArchives(t *testing.T) {
+	_, first := pluginFiles(t, named)
+	_, second := pluginFiles(t, named)
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("(-first +second):\n%s", diff)
 	}
-	if len(first) != len(second) {
-		t.Errorf("%d and %d files", len(first), len(second))
-	}
-}
-
-// forHost builds the program for this machine, and stands in for the others.
-func forHost(ctx context.Context, r release, p platform, path string) error {
-	if p.OS != runtime.GOOS || p.Arch != runtime.GOARCH {
-		return named(ctx, r, p, path)
-	}
-	return build(ctx, r, p, path)
 }
 
 // TestKrew lets krew itself judge the manifest, and install the archive of this machine.
@@ -177,7 +148,16 @@ func TestKrew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds krew and the plugin")
 	}
-	dir, _ := made(t, release{Version: "v1.2.3", Commit: "abc"}, forHost)
+	host := &source{root: root, version: "v1.2.3", commit: "abc", binaries: t.TempDir()}
+	if err := host.findGo(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dir, _ := pluginFiles(t, func(goos, goarch, name string) ([]byte, error) {
+		if goos != runtime.GOOS || goarch != runtime.GOARCH {
+			return named(goos, goarch, name)
+		}
+		return host.build(t.Context(), "./cmd/"+plugin, goos, goarch, name)
+	})
 	manifest := filepath.Join(dir, "altershield.yaml")
 	krew := func(args ...string) {
 		t.Helper()
@@ -188,17 +168,11 @@ func TestKrew(t *testing.T) {
 		}
 	}
 	krew("validate-krew-manifest", "-skip-install", "-manifest", manifest)
-	krew("krew", "install", "--manifest="+manifest, "--archive="+filepath.Join(dir, platform{runtime.GOOS, runtime.GOARCH}.archive("v1.2.3")))
-	out, err := exec.CommandContext(t.Context(), filepath.Join(dir, "krew", "bin", "kubectl-altershield"), "version", "--client").CombinedOutput()
+	archive := filepath.Join(dir, "kubectl-altershield_v1.2.3_"+runtime.GOOS+"_"+runtime.GOARCH+".tar.gz")
+	krew("krew", "install", "--manifest="+manifest, "--archive="+archive)
+	installed := filepath.Join(dir, "krew", "bin", "kubectl-altershield")
+	out, err := exec.CommandContext(t.Context(), installed, "version", "--client").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "client: v1.2.3 (commit abc, ") {
 		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-func TestVersions(t *testing.T) {
-	for version, want := range map[string]bool{"v1.2.3": true, "v0.1.0-rc.1": true, "1.2.3": false, "v1.2": false, "bc7c78b": false, "v1.2.3-4-gbc7c78b-dirty": true, "": false, "v01.2.3": false} {
-		if got := isVersion.MatchString(version); got != want {
-			t.Errorf("%q: %t, want %t", version, got, want)
-		}
 	}
 }
