@@ -91,9 +91,6 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 		outcome, err := s.opts.Recorder.Record(ctx, c)
 		log := s.opts.Log.WithValues("order", c.Request.BizExecOrderID, "orderEntry", c.Request.NodeID,
 			"type", c.CheckType, "stage", c.Request.Stage, "verdict", c.Request.Verdict.Verdict)
-		if err == nil && !outcome.known() {
-			err = fmt.Errorf("the outcome is %q", outcome)
-		}
 		if err != nil {
 			s.count(r, ResultFailed)
 			if s.keepTrying(lifetime, c, log) {
@@ -144,7 +141,7 @@ func (s *Server) keepTrying(lifetime context.Context, c *altershield.Callback, l
 			once, cancel := context.WithTimeout(ctx, s.limits.record)
 			defer cancel()
 			outcome, err := s.opts.Recorder.Record(once, c)
-			if err != nil || !outcome.known() {
+			if err != nil {
 				return false, nil
 			}
 			log.Info("stored a verdict late", "outcome", outcome)
@@ -155,13 +152,4 @@ func (s *Server) keepTrying(lifetime context.Context, c *altershield.Callback, l
 		}
 	}()
 	return true
-}
-
-func (o Outcome) known() bool {
-	switch o {
-	case OutcomeRecorded, OutcomeDuplicate, OutcomeIgnored, OutcomeUnknown:
-		return true
-	default:
-		return false
-	}
 }

@@ -67,8 +67,6 @@ func TestCallback(t *testing.T) {
 			wantLog: `"order"="order-1" "orderEntry"="node-1"`, wantRecorded: true},
 		"not stored": {err: errors.New("etcd is away"), wantCode: 503, wantBody: `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`,
 			wantResult: "failed", wantLog: "etcd is away", wantRecorded: true},
-		"an outcome of no meaning": {outcome: "whatever", wantCode: 503, wantBody: `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`,
-			wantResult: "failed", wantLog: "whatever", wantRecorded: true},
 		"plain content type": {contentType: "application/json", outcome: OutcomeRecorded, wantCode: 200,
 			wantBody: `{"success":true,"retry":false,"msg":"recorded"}`, wantResult: "recorded", wantRecorded: true},
 		"other content type": {contentType: "text/plain", wantCode: 400,

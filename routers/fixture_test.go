@@ -100,11 +100,7 @@ func newFixture(t *testing.T, edits ...func(*fixture)) *fixture {
 	for _, edit := range edits {
 		edit(f)
 	}
-	server, err := newServer(f.opts, f.limits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.server = server
+	f.server = newServer(f.opts, f.limits)
 	return f
 }
 

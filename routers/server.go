@@ -184,29 +184,12 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 		return nil
 	}
 	o.Recorder = NewVerdicts(o.View, mgr.GetClient(), o.Clock)
-	s, err := New(o)
-	if err != nil {
-		return err
-	}
+	s := newServer(o, defaultLimits())
 	return errors.Join(mgr.Add(s), mgr.AddReadyzCheck("callbacks", s.StartedChecker()))
 }
 
-// New makes the server. It reads and opens nothing yet.
-func New(o Options) (*Server, error) { return newServer(o, defaultLimits()) }
-
-func newServer(o Options, l limits) (*Server, error) {
-	switch {
-	case o.Address == "":
-		return nil, errors.New("the callback address is missing")
-	case o.Recorder == nil:
-		return nil, errors.New("the recorder of verdicts is missing")
-	case o.Rollbacks == nil:
-		return nil, errors.New("the taker of rollback requests is missing")
-	case o.View.Cached == nil || o.View.Kinds == nil:
-		return nil, errors.New("the reader or the kinds of workloads are missing")
-	case o.Clock == nil:
-		return nil, errors.New("the clock is missing")
-	}
+// newServer makes the server. It reads and opens nothing yet.
+func newServer(o Options, l limits) *Server {
 	s := &Server{
 		opts:      o,
 		limits:    l,
@@ -226,7 +209,7 @@ func newServer(o Options, l limits) (*Server, error) {
 		CertDir: o.CertPath, CertName: certName, KeyName: keyName, CertFlag: "callback-cert-path", Handler: s.Handler,
 		Source: network.SourceOf, Known: func(source netip.Addr) bool { return s.known.Remembers(source) }, Log: o.Log,
 	}, l.Limits)
-	return s, nil
+	return s
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable. Every replica

@@ -116,27 +116,8 @@ func readAnswer(t *testing.T, conn net.Conn) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func TestNew(t *testing.T) {
-	for name, edit := range map[string]func(*Options){
-		"address":  func(o *Options) { o.Address = "" },
-		"recorder": func(o *Options) { o.Recorder = nil },
-		"rollback": func(o *Options) { o.Rollbacks = nil },
-		"reader":   func(o *Options) { o.View.Cached = nil },
-		"kinds":    func(o *Options) { o.View.Kinds = nil },
-		"clock":    func(o *Options) { o.Clock = nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := newFixture(t).opts
-			edit(&o)
-			if _, err := New(o); err == nil || !strings.Contains(err.Error(), name) {
-				t.Errorf("New() error = %v, want one that names the %s", err, name)
-			}
-		})
-	}
-	s, err := New(newFixture(t).opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestLimits(t *testing.T) {
+	s := newFixture(t).server
 	if s.NeedLeaderElection() {
 		t.Error("only the leader would serve")
 	}

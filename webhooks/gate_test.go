@@ -498,9 +498,3 @@ func TestGateCallerGone(t *testing.T) {
 		t.Errorf("denial %q, warning %q, asked %d times, want one question that passes", denial, warning, len(f.asked()))
 	}
 }
-
-func TestSetupNeedsSettings(t *testing.T) {
-	if err := SetupWithManager(nil, Options{Checker: &fakeChecker{}}); err == nil {
-		t.Error("a check without settings is accepted")
-	}
-}

@@ -32,7 +32,6 @@ package webhooks
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -105,9 +104,6 @@ func (o *Options) now() time.Time {
 
 // SetupWithManager registers the webhooks at the manager's webhook server.
 func SetupWithManager(mgr ctrl.Manager, o Options) error {
-	if o.Checker != nil && o.Settings == nil {
-		return errors.New("the admission check needs the settings")
-	}
 	server := mgr.GetWebhookServer()
 	ending := isEnding(mgr.GetClient(), o.Pod)
 	check, evaluator := newGate(o), newEvaluator(&o) // of all kinds, which share limits
