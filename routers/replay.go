@@ -29,8 +29,8 @@ import (
 
 // replays remembers signatures for as long as their timestamp is accepted,
 // because the protocol has no nonce. It is of one replica and of bounded size;
-// when it is full, the signature goes that was not seen for longest. What it
-// misses is recognized as taken before by the Recorder and by the Rollbacker.
+// when it is full, the signature goes that was not seen for longest. A repetition
+// that it misses is recognized as taken before by the Recorder and by the Rollbacker.
 // Safe for concurrent use.
 type replays struct {
 	clock clock.PassiveClock

@@ -17,7 +17,7 @@ limitations under the License.
 // Package routers serves the callback address: verdicts that AlterShield Server
 // delivers, and questions about suspended workloads. Every replica serves it.
 //
-// What arrives is untrusted until its signature has been verified over the raw
+// A request is untrusted until its signature has been verified over the raw
 // bytes. Until then a request may cost little: its rate, size and time and the
 // number of connections are limited, and nothing of it is parsed. And it may not
 // be in the way of what is true: what a source that has authenticated may send is its
@@ -129,7 +129,7 @@ func defaultLimits() limits {
 			Header:      16 << 10,
 			Body:        256 << 10,
 			SmallBody:   256 << 10,
-			// What a stranger may take is short; what is true comes in one piece.
+			// A stranger has little time; a true request comes in one piece.
 			ReadHeader: 2 * time.Second,
 			Read:       2 * time.Second,
 			// More than Read, slotWait and record together.

@@ -90,7 +90,7 @@ func newBudget(size budgetSize, c clock.PassiveClock) budget {
 	return budget{rates: network.NewRates(size.rates, c), places: network.NewPlaces(size.allAtOnce, size.eachAtOnce)}
 }
 
-// budgets keep requests that somebody makes up from using up the calls to the server. A
+// budgets keep made-up requests from using up the calls to the server. A
 // workload has a budget of its own, and what nobody knows has another one than the
 // releases of workloads that are there. Safe for concurrent use.
 type budgets struct{ stored, others budget }
@@ -102,7 +102,7 @@ func newBudgets(sizes budgetSizes, c clock.PassiveClock) *budgets {
 // spend takes a question out of its budget, or says what is used up. While too many are
 // without an answer it waits for its turn, as long as the context allows. So those that wait
 // are bounded by the rates. Answered is to be called when there is an answer, or none is
-// waited for any more.
+// waited for.
 func (b *budgets) spend(ctx context.Context, q Question) (answered func(), err error) {
 	of, key, about := b.others, q.Namespace, "new workloads of this namespace"
 	if q.stored {

@@ -261,8 +261,8 @@ func newMemory(c clock.PassiveClock) *memory {
 	return &memory{entries: cache.NewLRUExpireCacheWithClock(maxRemembered, c)}
 }
 
-// keyOf has all that the server is told, so that nobody gets the answer to what
-// somebody else made up.
+// keyOf has all that the server gets to know, so that no release gets the answer to a
+// made-up one.
 func keyOf(q Question) string {
 	return strings.Join(append([]string{
 		q.Kind, q.Namespace, q.Name, string(q.uid), q.App, q.Release, q.OldVersion, q.Version, q.User,

@@ -50,8 +50,8 @@ const (
 	adoptAgain = time.Hour
 	// createAgain is when to try again to make one after a refusal.
 	createAgain = time.Minute
-	// writesEvery and writesAtOnce are for rounds that write: a quarrel with somebody who
-	// writes the opposite is no storm. Certificates that live for seconds need more.
+	// writesEvery and writesAtOnce are for rounds that write, so that another program
+	// that writes the opposite causes no storm. Certificates that live for seconds need more.
 	writesEvery  = 5 * time.Second
 	writesAtOnce = 10
 )
@@ -190,7 +190,7 @@ func (c *configurations) create(ctx context.Context, object *unstructured.Unstru
 	return nil
 }
 
-// update writes next if it differs or, on the leader, if nobody owns it: then
+// update writes next if it differs or, on the leader, if it has no owner: then
 // it becomes the namespace's, as one that is made here. Without that it would be
 // left behind when only the namespace is deleted, and deny releases that nobody
 // can allow any more.
@@ -208,7 +208,7 @@ func (c *configurations) update(ctx context.Context, of configuration, next *uns
 	err := c.client.Update(ctx, next)
 	if apierrors.IsForbidden(err) && adopted {
 		// Where owners are guarded (OwnerReferencesPermissionEnforcement), only
-		// who may delete an object gives it one. The rest goes without.
+		// the right to delete an object gives it one. The rest goes without.
 		c.adoptAfter = c.o.Clock.Now().Add(adoptAgain)
 		c.o.Log.Info("the namespace cannot be made an owner of the webhook configurations: give the manager the right to delete them, "+
 			"or delete them by hand when uninstalling", "configuration", of.name, "cause", err.Error())

@@ -64,7 +64,7 @@ const (
 // Options configure Certificates.
 type Options struct {
 	options.Certificates
-	// Configurations of the webhooks, as they have to be but for what the installation
+	// Configurations of the webhooks, as they have to be without what the installation
 	// adds.
 	Configurations []runtime.Object
 	// ServicePort of the service; 0 is 443.
@@ -73,7 +73,7 @@ type Options struct {
 	// serving certificates.
 	AuthorityValidity time.Duration
 	// RecreateAfter is for how long a configuration has to be missing before it
-	// is made again; 0 is 30 seconds.
+	// is recreated; 0 is 30 seconds.
 	RecreateAfter time.Duration
 	// LookEvery is how often to look when nothing changes, unless certificates live so short
 	// that it has to be more often; 0 is 10 seconds. A watch would need the right to it, and a
@@ -200,7 +200,7 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	if c.wrote {
 		c.writes.AllowN(now, 1)
 	}
-	// One that may still be made again is not told, and says nothing of what was.
+	// A configuration that may still be recreated is not reported, and changes no report.
 	if lasting := c.lasting(); err == nil && c.report != nil && c.leads() && len(lasting) == len(c.missing) {
 		err = c.report.tell(ctx, lasting)
 	}
@@ -213,7 +213,7 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	return every
 }
 
-// isOutdated says that a write was refused because somebody else was quicker.
+// isOutdated says that a write was refused because another replica was quicker.
 func isOutdated(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }

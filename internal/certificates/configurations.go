@@ -136,7 +136,7 @@ func Inject(live *unstructured.Unstructured, bundle []byte) *unstructured.Unstru
 
 // Restore is a configuration with its webhooks as they are meant to be. Kept are labels and
 // annotations, namespaces that are excluded beyond ours, and what this build does not know.
-// Without a bundle the bundles are somebody else's: each stays as it is, and a webhook that was
+// Without a bundle another program owns the bundles: each stays as it is, and a webhook that was
 // removed gets that of the others.
 func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, error) {
 	next := live.DeepCopy()
@@ -178,8 +178,8 @@ func restore(hook, want map[string]any) (map[string]any, error) {
 	if hook == nil {
 		return want, nil
 	}
-	// A selector that cannot be read, or selects something else, is replaced, but for
-	// namespaces that it excludes.
+	// A selector that cannot be read, or selects something else, is replaced, except
+	// for namespaces that it excludes.
 	wanted, err := selectorOf(want)
 	if err != nil {
 		return nil, err

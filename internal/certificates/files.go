@@ -110,7 +110,7 @@ func (f *files) restore(ctx context.Context, c configuration, now time.Time) err
 	return f.update(ctx, c, next)
 }
 
-// errNotInjected says that nobody is known to inject an authority.
+// errNotInjected says that no program is known to inject an authority.
 var errNotInjected = errors.New("its authority is not known")
 
 // injected reports whether it is known who injects the authority into a

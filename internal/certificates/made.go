@@ -115,8 +115,8 @@ func (m *made) ensure(ctx context.Context) error {
 
 // load reads the configurations, and only then the Secret: updated as they
 // were, they get no bundle that is older than the one they have. Where one cannot
-// be read, nothing is known of what API servers know; what is stored is served
-// all the same. A Secret that is not there has no UID; nil is one that cannot be read.
+// be read, nothing is known of what API servers know; what is stored is
+// served anyway. A Secret that is not there has no UID; nil is one that cannot be read.
 func (m *made) load(ctx context.Context) (all []configuration, secret *corev1.Secret, unseen error) {
 	var bundles [][]byte
 	if all, unseen = m.read(ctx); unseen == nil {
@@ -138,7 +138,7 @@ func (m *made) load(ctx context.Context) (all []configuration, secret *corev1.Se
 	return all, secret, unseen
 }
 
-// store stores what was decided, unless somebody stored something since.
+// store stores what was decided, unless it was changed since it was read.
 func (m *made) store(ctx context.Context, secret *corev1.Secret, d *Decision) error {
 	if len(d.Changes) == 0 {
 		return nil

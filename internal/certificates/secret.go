@@ -60,7 +60,7 @@ const (
 //
 // Replicas share nothing but the Secret and the webhook configurations, and each
 // of them may be stale, slow, or gone between any two of its writes. What keeps
-// every certificate verifiable all the same:
+// every certificate verifiable anyway:
 //
 //   - An authority stays in the bundle until it has expired, and nothing that it
 //     signed lives longer. Whatever old certificate a replica still serves is

@@ -38,11 +38,11 @@ const (
 )
 
 // listener bounds how many connections are open at once. When there are as many, one that
-// is in no request gives way to the new one: a stranger before an idle one, one of a source
-// that has not authenticated before one of a source that has, one of the source which has
-// most of them, the one that has waited longest. So neither a silent or slow client nor one
-// with many connections keeps others out: a request is delivered within milliseconds. New
-// connections wait only when all are in requests. Safe for concurrent use.
+// is in no request gives way to the new one. In this order: a stranger before an idle one; a
+// connection of a source that has not authenticated; one of the source with most of them; the
+// one that has waited longest. So neither a silent or slow client nor one with many
+// connections keeps others out: a request is delivered within milliseconds. New connections
+// wait only when all are in requests. Safe for concurrent use.
 type listener struct {
 	net.Listener
 	max, perSource int
@@ -102,7 +102,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		left := l.admit(c, l.sourceOf(accepted.RemoteAddr().String()))
 		if left != nil {
 			l.gaveWay(left.RemoteAddr())
-			// It ends for whoever reads it.
+			// Its reader sees the end.
 			_ = left.Conn.Close()
 		}
 		if left != c {

@@ -91,7 +91,7 @@ func (r *Rates) Take(key any) Grant {
 	}
 }
 
-// Remember begins the time anew for which a key is remembered.
+// Remember restarts the time for which a key is remembered.
 func (r *Rates) Remember(key any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

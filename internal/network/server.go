@@ -16,8 +16,8 @@ limitations under the License.
 
 // Package network serves HTTP/1.1 on ports that anybody may reach: API servers do not
 // authenticate to webhooks, and requests to the callback address are not authenticated until
-// their bodies are read. What strangers may take is bounded, and it is no part of what
-// others need.
+// their bodies are read. Strangers have bounded resources, which are no part of the resources
+// of others.
 //
 //   - server.go: listens, serves within time limits, reads bodies in bounded memory, ends
 //   - connections.go: how many connections are open, and which of too many gives way
@@ -132,7 +132,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if config != nil {
 		listener = tls.NewListener(bounded, config)
 	}
-	// What is under way when ctx ends may still be finished, in bounded time.
+	// Requests that are under way when ctx ends may still finish, in bounded time.
 	lifetime, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	server := s.httpServer(lifetime)
