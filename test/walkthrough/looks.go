@@ -86,7 +86,7 @@ func failed(texts ...string) look {
 	}
 }
 
-// kept: so many pods of before the failing release are there. They have another version and are older than its record.
+// kept: so many pods have another version than the failing release, and are older than its record.
 func kept(want int) look {
 	return func(s *scene, ctx context.Context) (string, bool, error) {
 		releases, err := s.releases(ctx)

@@ -120,7 +120,8 @@ func (p *Player) run(ctx context.Context, act Act) error {
 	typed := Typed(args)
 	before, unknown := p.scene.version(ctx)
 	out, err := p.Kubectl(ctx, args...)
-	if after, gone := p.scene.version(ctx); unknown == nil && gone == nil && after != before {
+	// An annotation or a label releases nothing: if the version changes meanwhile, the operator rolled back.
+	if after, gone := p.scene.version(ctx); unknown == nil && gone == nil && after != before && args[0] != "annotate" && args[0] != "label" {
 		p.scene.good, p.scene.bad = before, after
 	}
 	switch {
