@@ -130,10 +130,9 @@ func (w *Watch) Abandoned(of Policy) {
 }
 
 func (w *Watch) known(of Policy) watched {
-	if found, ok := w.watched.Get(of); ok {
-		return found.(watched) //nolint:errcheck // nothing else is in it
-	}
-	return watched{}
+	found, _ := w.watched.Get(of)
+	known, _ := found.(watched)
+	return known
 }
 
 // aside reports whether a policy is set aside, and until when.
