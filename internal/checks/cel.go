@@ -96,7 +96,9 @@ type tried struct {
 }
 
 // next makes one step of a check.
-func (p *evaluator) next(ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (next v1alpha1.CheckStatus, after time.Duration) {
+func (p *evaluator) next(
+	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
+) (next v1alpha1.CheckStatus, after time.Duration) {
 	k := evaluated{subject: s.uid(), check: c.Name, started: timeOf(c.StartTime).Unix(), generation: of.Generation}
 	found, _ := p.remembered.Get(k)
 	known, _ := found.(tried)

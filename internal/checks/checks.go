@@ -103,7 +103,9 @@ func (p *Checks) Next(ctx context.Context, s Subject) (step Step, err error) {
 }
 
 // next makes one step of a check. It returns nil where nothing is to be written.
-func (p *Checks) next(ctx context.Context, s *Subject, c *v1alpha1.CheckStatus) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
+func (p *Checks) next(
+	ctx context.Context, s *Subject, c *v1alpha1.CheckStatus,
+) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
 	of, err := find(ctx, p.view, s, c)
 	if err != nil {
 		return nil, 0, err

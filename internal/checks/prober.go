@@ -127,7 +127,9 @@ func (p *prober) podsOf(ctx context.Context, s *Subject) ([]defense.Pod, error) 
 const podsOfRelease = 5
 
 // next makes one step of a check.
-func (p *prober) next(ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (next v1alpha1.CheckStatus, after time.Duration, err error) {
+func (p *prober) next(
+	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
+) (next v1alpha1.CheckStatus, after time.Duration, err error) {
 	pods, err := p.podsOf(ctx, s)
 	if err != nil {
 		return next, 0, err

@@ -92,7 +92,9 @@ func newReleaseHealths(c *cluster.Cluster) *releaseHealths {
 
 // next makes one step of a check: when a pod of the batch changes, and when the time of the
 // check is over.
-func (r *releaseHealths) next(ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (next v1alpha1.CheckStatus, after time.Duration, err error) {
+func (r *releaseHealths) next(
+	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
+) (next v1alpha1.CheckStatus, after time.Duration, err error) {
 	pods, err := observed(ctx, r.view, s.Batch)
 	if err != nil {
 		return next, 0, err

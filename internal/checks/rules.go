@@ -71,7 +71,8 @@ func decideRules(in rulesInput) (next v1alpha1.CheckStatus, after time.Duration)
 		after = in.retry(&next)
 	case next.Phase == v1alpha1.CheckWatching: // it was to be expected
 	case r.Pods == 0 && !r.Whole:
-		next.Phase, next.Reason, next.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is left: there was nothing to look at"
+		next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods
+		next.Message = "no pod of the batch is left: there was nothing to look at"
 	default:
 		next.Phase, next.Reason, next.Message = v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "all rules are true"
 		if !r.Whole {
