@@ -19,13 +19,24 @@ package cluster
 import (
 	"time"
 
-	ctrl "sigs.k8s.io/controller-runtime"
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/recorder"
 
 	"github.com/traas-stack/altershield-operator/internal/rules"
 )
 
+// Manager is what is used of a manager. That of controller-runtime would bring its servers
+// into the plugin, which is a program without any.
+type Manager interface {
+	GetClient() client.Client
+	GetAPIReader() client.Reader
+	GetEventRecorder(name string) recorder.EventRecorder
+	GetLogger() logr.Logger
+}
+
 // New reads and writes with the caches and the client of a manager.
-func New(mgr ctrl.Manager, o Options) *Cluster {
+func New(mgr Manager, o Options) *Cluster {
 	c := newOwnWrites(mgr.GetClient(), mgr.GetAPIReader(), o.Clock)
 	made := &Cluster{
 		View:     View{Cached: c, Live: mgr.GetAPIReader(), Kinds: o.Kinds, Operator: o.Namespace},

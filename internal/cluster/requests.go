@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -112,7 +111,7 @@ func OwnerBy(s workload.Secondary) handler.TypedMapFunc[client.Object, workload.
 }
 
 // LogWorkload says in the log which workload a controller looks at.
-func LogWorkload(mgr ctrl.Manager, controller string) func(*workload.Key) logr.Logger {
+func LogWorkload(mgr Manager, controller string) func(*workload.Key) logr.Logger {
 	l := mgr.GetLogger().WithValues("controller", controller)
 	return func(key *workload.Key) logr.Logger {
 		if key == nil {

@@ -23,7 +23,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -48,24 +47,24 @@ func Outdated(err error) bool {
 }
 
 // Settle turns the outcome of applying a decision into a result.
-func Settle(ctx context.Context, result ctrl.Result, err error) (ctrl.Result, error) {
+func Settle(ctx context.Context, result reconcile.Result, err error) (reconcile.Result, error) {
 	denied := (*DeniedError)(nil)
 	_, refused := denial(err)
 	switch {
 	case err == nil:
 		return result, nil
 	case errors.As(err, &denied):
-		return ctrl.Result{RequeueAfter: denied.again}, nil
+		return reconcile.Result{RequeueAfter: denied.again}, nil
 	case refused:
-		return ctrl.Result{}, err
+		return reconcile.Result{}, err
 	case apierrors.IsAlreadyExists(err):
 		log.FromContext(ctx).V(1).Info("an object is still in the way, trying again", "cause", err.Error())
-		return ctrl.Result{RequeueAfter: ExistsRetry}, nil
+		return reconcile.Result{RequeueAfter: ExistsRetry}, nil
 	case Outdated(err):
 		log.FromContext(ctx).V(1).Info("decided on an outdated view, deciding again", "cause", err.Error())
-		return ctrl.Result{RequeueAfter: ConflictRetry}, nil
+		return reconcile.Result{RequeueAfter: ConflictRetry}, nil
 	default:
-		return ctrl.Result{}, err
+		return reconcile.Result{}, err
 	}
 }
 
