@@ -64,7 +64,7 @@ func defaultServerLimits() network.Limits {
 		Idle:       2 * time.Minute,
 		// API servers wait for callTimeout.
 		Read:     5 * time.Second,
-		Write:    10 * time.Second,
+		Write:    8 * time.Second,
 		Shutdown: time.Minute,
 	}
 }

@@ -309,6 +309,20 @@ func TestBodies(t *testing.T) {
 	if got := s.ask(t, client, "/hook", reviewOf(t, 5000)); got != http.StatusOK {
 		t.Errorf("after it: status %d, want 200", got)
 	}
+	// Large bodies that are announced, and do not arrive, take no share.
+	for range 3 {
+		conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: s.roots}}).DialContext(t.Context(), "tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.ask(t, client, "/hook", reviewOf(t, 5000)); got != http.StatusOK {
+			t.Errorf("beside one that does not arrive: status %d, want 200", got)
+		}
+	}
 	if got := s.ask(t, client, "/none", reviewOf(t, 10)); got != http.StatusNotFound {
 		t.Errorf("no webhook: status %d, want 404", got)
 	}

@@ -264,31 +264,40 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	if size > s.limits.Body {
 		return nil, done, ErrTooLarge
 	}
-	if size > s.limits.SmallBody {
-		ctx, cancel := context.WithTimeout(r.Context(), s.limits.Share)
-		defer cancel()
-		taken, err := s.large.Take(ctx, s.options.Source(r.RemoteAddr).String(), size)
-		if err != nil {
-			s.noise.Info("refused a large request: there are too many at once", "remote", r.RemoteAddr)
-			return nil, done, ErrTooMany
-		}
-		done = taken
-		if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits.Share)); err != nil {
-			return nil, done, err
-		}
+	// A share is taken when more has arrived than each may have, not when it is announced.
+	small := min(size, s.limits.SmallBody)
+	body, err = readBody(nil, io.LimitReader(r.Body, small+1), int(size))
+	if err != nil || int64(len(body)) <= small {
+		return body, done, err
 	}
-	body, err = readBody(io.LimitReader(r.Body, size+1), int(size))
+	if size == small {
+		return nil, done, ErrTooLarge
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.limits.Share)
+	defer cancel()
+	taken, err := s.large.Take(ctx, s.options.Source(r.RemoteAddr).String(), size)
+	if err != nil {
+		s.noise.Info("refused a large request: there are too many at once", "remote", r.RemoteAddr)
+		return nil, done, ErrTooMany
+	}
+	done = taken
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits.Share)); err != nil {
+		return nil, done, err
+	}
+	body, err = readBody(body, io.LimitReader(r.Body, size+1-int64(len(body))), int(size))
 	if err == nil && int64(len(body)) > size {
 		err = ErrTooLarge
 	}
 	return body, done, err
 }
 
-// readBody reads all of a body that should have this length. It takes memory for what has
-// arrived, not for what was announced, and hardly more than the length: io.ReadAll takes up
-// to twice that, times the number of connections.
-func readBody(from io.Reader, length int) ([]byte, error) {
-	body := make([]byte, 0, min(length+1, 4<<10))
+// readBody reads the rest of a body that should have this length, of which a part was read.
+// It takes memory for what has arrived, not for what was announced, and hardly more than the
+// length: io.ReadAll takes up to twice that, times the number of connections.
+func readBody(body []byte, from io.Reader, length int) ([]byte, error) {
+	if body == nil {
+		body = make([]byte, 0, min(length+1, 4<<10))
+	}
 	for {
 		if len(body) == cap(body) {
 			size := 2 * cap(body)

@@ -32,7 +32,7 @@ func TestReadBody(t *testing.T) {
 			for name, from := range map[string]io.Reader{
 				"at once": strings.NewReader(want), "by halves": iotest.HalfReader(strings.NewReader(want)), "end with data": iotest.DataErrReader(strings.NewReader(want)),
 			} {
-				got, err := readBody(from, length)
+				got, err := readBody(nil, from, length)
 				if err != nil || string(got) != want {
 					t.Errorf("%s, %d bytes as %d: %d bytes, %v", name, size, length, len(got), err)
 				}
@@ -42,7 +42,7 @@ func TestReadBody(t *testing.T) {
 			}
 		}
 	}
-	if got, err := readBody(iotest.TimeoutReader(strings.NewReader(strings.Repeat("x", 10_000))), 10_000); got != nil || !errors.Is(err, iotest.ErrTimeout) {
+	if got, err := readBody(nil, iotest.TimeoutReader(strings.NewReader(strings.Repeat("x", 10_000))), 10_000); got != nil || !errors.Is(err, iotest.ErrTimeout) {
 		t.Errorf("%d bytes, %v, want the error", len(got), err)
 	}
 }
