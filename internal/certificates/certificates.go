@@ -57,7 +57,8 @@ const (
 	// conflicts with other replicas are met by looking again at once, so many
 	// times.
 	conflicts = 5
-	// afterWrite is when to look whether a write came to what it should.
+	// afterWrite is when to look whether a write came to what it should, and first after a
+	// failure; it doubles with each failure that follows.
 	afterWrite = time.Second
 )
 
@@ -104,6 +105,8 @@ type Certificates struct {
 	// made is the source if certificates are made here, and nil otherwise.
 	made   *made
 	report *missingReport
+	// failures are the rounds that failed since the last one that did not.
+	failures int
 }
 
 var (
@@ -207,7 +210,12 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	if !errors.Is(ctx.Err(), context.Canceled) && c.isNew("", err) {
 		c.o.Log.Error(err, "maintain the webhooks' certificates; trying again")
 	}
-	if err != nil || c.wrote {
+	if err != nil {
+		c.failures++
+		return min(afterWrite<<min(c.failures-1, 10), every)
+	}
+	c.failures = 0
+	if c.wrote {
 		return min(afterWrite, every)
 	}
 	return every
