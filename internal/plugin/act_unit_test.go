@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -499,6 +500,27 @@ func TestUntil(t *testing.T) {
 			if fmt.Sprint(err) != fmt.Sprint(tt.want) || trouble != tt.wantTrouble || tt.done > 0 && looks != tt.done {
 				t.Errorf("%v after %d looks, with trouble %d times; want %v after %d, %d times", err, looks, trouble, tt.want, tt.done, tt.wantTrouble)
 			}
+		})
+	}
+}
+
+// TestUntilAfterSlowLooks: neither a look that failed after long nor one that took long keeps the next one waiting for as long again.
+func TestUntilAfterSlowLooks(t *testing.T) {
+	for name, slow := range map[string]error{"failed": errors.New("i/o timeout"), "answered": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				looks, begin := 0, time.Now()
+				err := (&watcher{atLeast: time.Second}).until(t.Context(), func(context.Context) (bool, error) {
+					if looks++; looks == 1 {
+						time.Sleep(30 * time.Second) //nolint:forbidigo // in the bubble it takes no time
+						return false, slow
+					}
+					return true, nil
+				})
+				if took := time.Since(begin); err != nil || took > 45*time.Second {
+					t.Errorf("%v after %s", err, took)
+				}
+			})
 		})
 	}
 }

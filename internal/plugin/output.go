@@ -38,6 +38,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/rest"
@@ -138,7 +139,7 @@ func printObject(w io.Writer, p printers.ResourcePrinter, what any) error {
 	data, err := json.Marshal(what)
 	content := map[string]any{}
 	if err == nil {
-		err = json.Unmarshal([]byte(clean(string(data))), &content)
+		err = utiljson.Unmarshal([]byte(clean(string(data))), &content) // numbers stay integers
 	}
 	if err != nil {
 		return fmt.Errorf("encode the output: %w", err)
@@ -164,7 +165,8 @@ func printObject(w io.Writer, p printers.ResourcePrinter, what any) error {
 	for i := range lines {
 		lines[i] = clean(lines[i])
 	}
-	_, err = io.WriteString(w, strings.TrimSpace(strings.Join(lines, "\n"))+"\n")
+	// A printer of YAML begins each document but its first with a separator.
+	_, err = io.WriteString(w, strings.TrimSpace(strings.TrimPrefix(strings.Join(lines, "\n"), "---\n"))+"\n")
 	return err
 }
 

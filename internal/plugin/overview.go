@@ -97,7 +97,7 @@ func (a *reading) many(ctx context.Context, everywhere, all bool) error {
 	for _, kind := range workload.Defended().Kinds() {
 		what = append(what, watched{kind.ObjectList(), in})
 	}
-	return a.show(ctx, live, what, func(ctx context.Context) (func(io.Writer, time.Time) error, error) {
+	return a.show(ctx, live, what, lookAtLeast, func(ctx context.Context) (func(io.Writer, time.Time) error, error) {
 		v, err := a.census(ctx, live, a.operator, namespace)
 		return func(w io.Writer, now time.Time) error {
 			o := overviewOf(v, namespace, all, now)

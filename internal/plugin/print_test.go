@@ -20,12 +20,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -179,6 +181,28 @@ x Release 2 (version 222222222222) failed, and the operator went back to version
 - its pods are not told: you must not read them
 `,
 		},
+		"at an earlier version again, before the operator has seen it": {
+			with: func(s *snapshot) {
+				earlier := s.changes[0].DeepCopy()
+				earlier.Name, earlier.UID, earlier.Spec.Reversion, earlier.Spec.Release = "sleep--x--"+versionOne, "uid-one", versionOne, 1
+				earlier.Status.ObservedRelease, earlier.Status.PreviousReleases = 1, nil
+				s.changes = append(s.changes, *earlier)
+				s.workload.Version, s.workload.Labels[v1alpha1.VersionLabel] = versionOne, versionOne
+				s.pods = []defense.Pod{ready("a", minutesAgo(9))}
+			},
+			want: `✔ deployment/sleep in shop: Success
+
+Pods:     3 desired, 3 updated, 3 ready
+Version:  111111111111, release 2 by ann
+Images:   busybox:2
+
+NAME         STATE         AGE  INFO
+release 2  ✔ Success       8m   222222222222, by ann, busybox:2
+release 1  ✔ Success       8m   111111111111, by ann, busybox:2
+└── pods   · 1/1 ready
+    └── a  ◷ not finished
+`,
+		},
 		"with colours": {
 			with: func(s *snapshot) { s.namespace.Labels = nil }, style: style{color: true},
 			want: "\x1b[39m·\x1b[0m \x1b[1mdeployment/sleep\x1b[0m in shop: not defended\n" +
@@ -326,6 +350,25 @@ func TestStyleOf(t *testing.T) {
 		got := styleOf(io.Discard, func(name string) string { return tt.env[name] })
 		if got.ascii != tt.wantASCII || got.color {
 			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// Each time an object is printed it is one document, with numbers as they are.
+func TestPrintObject(t *testing.T) {
+	status := &Status{Metadata: Metadata{Name: "sleep"}, Release: 1764100000}
+	for format, want := range map[string]string{"yaml": "apiVersion: app.ops.cloud.alipay.com/v1alpha1\ndefense: \"\"\n", "jsonpath={.release}": "1764100000\n", "name": "status.app.ops.cloud.alipay.com/sleep\n"} {
+		flags := genericclioptions.NewPrintFlags("")
+		flags.OutputFormat = &format
+		p, err := flags.ToPrinter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			var got bytes.Buffer
+			if err := printObject(&got, p, status); err != nil || !strings.HasPrefix(got.String(), want) {
+				t.Errorf("%s: %v, %q, want %q", format, err, got.String(), want)
+			}
 		}
 	}
 }

@@ -73,7 +73,7 @@ type Metadata struct {
 
 // show prints what a look finds, once, or with -w each time it changes.
 func (a *reading) show(
-	ctx context.Context, live client.WithWatch, what []watched, look func(context.Context) (func(io.Writer, time.Time) error, error),
+	ctx context.Context, live client.WithWatch, what []watched, atLeast time.Duration, look func(context.Context) (func(io.Writer, time.Time) error, error),
 ) error {
 	if !a.watch {
 		to, err := look(ctx)
@@ -86,10 +86,7 @@ func (a *reading) show(
 	if *a.OutputFormat == "yaml" {
 		screen.between = "---\n"
 	}
-	w := &watcher{api: live, what: what, trouble: a.tellTrouble}
-	if screen.terminal {
-		w.atLeast = redraw
-	}
+	w := &watcher{api: live, what: what, trouble: a.tellTrouble, atLeast: atLeast}
 	err := w.until(ctx, func(ctx context.Context) (bool, error) {
 		to, err := look(ctx)
 		known := &remedied{}
@@ -119,7 +116,7 @@ func (a *reading) one(ctx context.Context, args []string, show func(io.Writer, *
 	}
 	return a.show(ctx, live, []watched{
 		{&v1alpha1.ChangeWorkloadList{}, recordsOf(t)}, {&v1alpha1.ChangePodList{}, recordsOf(t)}, watchedTarget(t),
-	}, func(ctx context.Context) (func(io.Writer, time.Time) error, error) {
+	}, redraw, func(ctx context.Context) (func(io.Writer, time.Time) error, error) {
 		s, err := a.look(ctx, live, a.operator, t)
 		return func(w io.Writer, now time.Time) error {
 			s.now = now

@@ -185,7 +185,7 @@ func (s *snapshot) currentPods() (pods []Pod) {
 				return n + 1
 			}
 		}
-		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.Name, b.Name))
 	})
 	return pods
 }

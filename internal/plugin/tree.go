@@ -61,11 +61,17 @@ func (st style) status(w io.Writer, s *Status, now time.Time) {
 	printf(w, "Version:  %s\n", version)
 	printf(w, "Images:   %s\n", strings.Join(s.Images, ", "))
 	t := &tree{style: st, now: now}
+	current := currentRevision(s)
 	for i := range s.Releases {
-		t.release(s, &s.Releases[i])
+		c := &s.Releases[i]
+		at := t.release(s, c, i == 0 || current != nil && current.Version == c.Spec.Reversion)
+		if current != nil && current.Version == c.Spec.Reversion {
+			t.pods(at, current)
+			current = nil
+		}
 	}
 	for i := range s.Revisions {
-		if r := &s.Revisions[i]; !r.Current || len(s.Releases) == 0 {
+		if r := &s.Revisions[i]; !r.Current || r == current {
 			t.pods(nil, r)
 		}
 	}
@@ -78,6 +84,14 @@ func (st style) status(w io.Writer, s *Status, now time.Time) {
 		printf(w, "\n")
 		st.paragraph(w, "", markPlain.of(st, missing))
 	}
+}
+
+// currentRevision returns the revision that the workload is at; nil where none is known.
+func currentRevision(s *Status) *Revision {
+	if i := slices.IndexFunc(s.Revisions, func(r Revision) bool { return r.Current }); i >= 0 {
+		return &s.Revisions[i]
+	}
+	return nil
 }
 
 // print prints the tree as a table.
@@ -110,8 +124,8 @@ func (t *tree) add(to treeprint.Tree, name string, m mark, state, age, info stri
 	return to.AddBranch(line)
 }
 
-// release adds a release; below the current one all that belongs to it.
-func (t *tree) release(of *Status, c *v1alpha1.ChangeWorkload) {
+// release adds a release; below one that is expanded its checks and batches.
+func (t *tree) release(of *Status, c *v1alpha1.ChangeWorkload, expanded bool) treeprint.Tree {
 	s := &c.Status
 	parts := []string{t.version(c.Spec.Reversion)}
 	if s.ReleasedBy != "" {
@@ -131,17 +145,15 @@ func (t *tree) release(of *Status, c *v1alpha1.ChangeWorkload) {
 			t.add(at, c.Type, markPlain, string(c.Status), t.since(&c.LastTransitionTime), c.Reason+": "+c.Message)
 		}
 	}
-	if c.UID != of.Releases[0].UID && !t.wide {
-		return
+	if !expanded && !t.wide {
+		return at
 	}
 	if s.OrderURL != "" {
 		t.add(at, "order", markPlain, string(s.OrderStage), "", s.OrderURL)
 	}
 	t.checks(at, s.Checks)
 	t.batches(at, of, c)
-	if len(of.Revisions) > 0 && of.Revisions[0].Current && of.Revisions[0].Version == c.Spec.Reversion {
-		t.pods(at, &of.Revisions[0])
-	}
+	return at
 }
 
 // since is the age of something; empty where it is not known.

@@ -30,12 +30,13 @@ import (
 const (
 	// lookEvery is the time between looks where nothing can be watched, and until a watch that ended begins again.
 	lookEvery = 2 * time.Second
-	// lookAtLeast is the longest time between looks, and redraw that on a terminal, where ages are printed.
+	// lookAtLeast is the longest time between looks, and redraw that at one workload, of which pods and ages are printed.
 	lookAtLeast = 30 * time.Second
 	redraw      = 5 * time.Second
-	// lookAtMost is the shortest time between looks. After a look that took long it is restsFor times as long.
+	// lookAtMost is the shortest time between looks. After a look that took long it is restsFor times as long, at most maxRest.
 	lookAtMost = 300 * time.Millisecond
 	restsFor   = 5
+	maxRest    = 10 * time.Second
 )
 
 // errTimedOut is the error of a wait whose time is over.
@@ -90,16 +91,16 @@ func (w *watcher) until(ctx context.Context, look func(context.Context) (done bo
 			return nil
 		}
 		failing = err != nil
-		again := lookAtLeast
+		rest, again := max(lookAtMost, min(restsFor*time.Since(begin), maxRest)), lookAtLeast
 		if failing {
-			again = lookEvery
+			rest, again = lookAtMost, lookEvery
 		} else if w.atLeast > 0 {
 			again = w.atLeast
 		}
 		for _, next := range []struct {
 			changed <-chan struct{}
 			after   time.Duration
-		}{{nil, max(lookAtMost, restsFor*time.Since(begin))}, {changed, again}} {
+		}{{nil, rest}, {changed, again}} {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
