@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,8 +121,9 @@ func (p *Player) run(ctx context.Context, act Act) error {
 	typed := Typed(args)
 	before, unknown := p.scene.version(ctx)
 	out, err := p.Kubectl(ctx, args...)
-	// An annotation or a label releases nothing: if the version changes meanwhile, the operator rolled back.
-	if after, gone := p.scene.version(ctx); unknown == nil && gone == nil && after != before && args[0] != "annotate" && args[0] != "label" {
+	// What releases nothing changes no version: if that changes meanwhile, the operator rolled back.
+	releases := !slices.Contains([]string{"annotate", "describe", "get", "label", "logs"}, args[0])
+	if after, gone := p.scene.version(ctx); releases && unknown == nil && gone == nil && after != before {
 		p.scene.good, p.scene.bad = before, after
 	}
 	switch {

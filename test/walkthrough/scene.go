@@ -21,6 +21,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -235,14 +236,17 @@ func (s *scene) restored(ctx context.Context) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	good, bad := stateOf(releases[s.of.prefix()+s.good]), stateOf(releases[s.of.prefix()+s.bad])
+	again := releases[s.of.prefix()+s.good]
+	good, bad := stateOf(again), stateOf(releases[s.of.prefix()+s.bad])
+	// Before the operator has seen that it is released again, it is a success of before.
+	seen := again != nil && strconv.FormatInt(again.Status.ObservedRelease, 10) == w.GetAnnotations()[v1alpha1.ReleaseAnnotation]
 	pods := int32(s.of.pods)
 	rolledOut := w.settled && w.updated == pods && w.all == pods && w.available == pods
 	_, blocked := w.GetLabels()[v1alpha1.SuspendLabel]
 	quarantined := slices.Contains(strings.Split(w.GetAnnotations()[v1alpha1.QuarantinedAnnotation], ","), s.bad)
 	back := w.GetLabels()[v1alpha1.VersionLabel] == s.good && !blocked && !w.stopped
 	return fmt.Sprintf("%s, %d of %d pods available, the bad release is %s", good, w.available, pods, bad),
-		good == "Success" && bad == "Rollback" && rolledOut && back && quarantined, nil
+		good == "Success" && seen && bad == "Rollback" && rolledOut && back && quarantined, nil
 }
 
 // interval is how often is looked: what is there for seconds must not be missed.
