@@ -21,7 +21,7 @@ import (
 	"strings"
 )
 
-var podName = regexp.MustCompile(`\b([a-z-]+-[bcdfghjklmnpqrstvwxz2456789]{6,10})-[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
+var podName = regexp.MustCompile(`\b([a-z-]+-[bcdfghjklmnpqrstvwxz2456789]{6,10})-[bcdfghjklmnpqrstvwxz2456789]{5}(\b|_)`)
 
 // What varies from run to run. The hash of a ReplicaSet follows from its pod
 // template and stays; of a pod's name only the end is by chance.
@@ -29,7 +29,7 @@ var varying = []struct {
 	pattern *regexp.Regexp
 	mask    string
 }{
-	{podName, "$1-POD"},
+	{podName, "$1-POD$2"},
 	{regexp.MustCompile(`\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`), "UID"},
 	{regexp.MustCompile(`\b\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\dZ?`), "TIME"},
 	{regexp.MustCompile(`\b[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}`), "TIME"},
