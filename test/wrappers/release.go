@@ -156,12 +156,6 @@ func (w *ChangePodWrapper) Done(results ...v1alpha1.PodResult) *ChangePodWrapper
 	return w.State(v1alpha1.ChangePodExecuteDone)
 }
 
-// Condition sets a condition.
-func (w *ChangePodWrapper) Condition(kind string, status metav1.ConditionStatus, reason string) *ChangePodWrapper {
-	w.object.Status.Conditions = withCondition(w.object.Status.Conditions, kind, status, reason)
-	return w
-}
-
 // PodResult is a verdict on a pod, as a user writes it.
 func PodResult(pod, verdict string) v1alpha1.PodResult {
 	return v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: pod}, Verdict: verdict}

@@ -201,19 +201,6 @@ func (w *ReplicaSetWrapper) Replicas(n int32) *ReplicaSetWrapper {
 	return w
 }
 
-// Revision numbers the revision of the Deployment that the ReplicaSet is.
-func (w *ReplicaSetWrapper) Revision(n int64) *ReplicaSetWrapper {
-	return w.Annotation("deployment.kubernetes.io/revision", strconv.FormatInt(n, 10))
-}
-
-// Available is the status of a ReplicaSet of which n pods are available.
-func (w *ReplicaSetWrapper) Available(n int32) *ReplicaSetWrapper {
-	w.object.Status.ObservedGeneration = w.object.Generation
-	w.object.Status.Replicas, w.object.Status.FullyLabeledReplicas = n, n
-	w.object.Status.ReadyReplicas, w.object.Status.AvailableReplicas = n, n
-	return w
-}
-
 // ControllerRevisionWrapper builds a ControllerRevision: a version of a workload
 // that is remembered.
 type ControllerRevisionWrapper struct {
@@ -283,12 +270,6 @@ func (w *PodWrapper) Of(rs *appsv1.ReplicaSet) *PodWrapper {
 // Phase sets the phase.
 func (w *PodWrapper) Phase(phase corev1.PodPhase) *PodWrapper {
 	w.object.Status.Phase = phase
-	return w
-}
-
-// IP sets the address.
-func (w *PodWrapper) IP(ip string) *PodWrapper {
-	w.object.Status.PodIP = ip
 	return w
 }
 
