@@ -60,8 +60,13 @@ func managerDeployment(replicas int32) *appsv1.Deployment {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: ours, Name: "manager", UID: "uid-of-manager", Annotations: map[string]string{"meta.helm.sh/release-name": "altershield"},
 		},
-		Spec: appsv1.DeploymentSpec{Replicas: &replicas},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "manager"}}},
 	}
+}
+
+// managerPod is a pod of the manager if its label is the manager's.
+func managerPod(name, app string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: name, UID: types.UID("uid-of-" + name), Labels: map[string]string{"app": app}}}
 }
 
 // appliedDeployment is one of a manager whose manifests kubectl applied.
@@ -215,7 +220,7 @@ func TestLeave(t *testing.T) {
 				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "certificate"}}
 				blocking := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: settings.NameBlocking}}
 				inner := fake.NewClientBuilder().WithScheme(scheme()).
-					WithObjects(append(tc.objects, secret, blocking)...).WithStatusSubresource(&v1alpha1.OpsConfigInfo{}).Build()
+					WithObjects(append(tc.objects, secret, blocking, managerPod("manager-0", "manager"), managerPod("manager-1", "manager"), managerPod("another", "another"))...).WithStatusSubresource(&v1alpha1.OpsConfigInfo{}).Build()
 				api := interceptor.NewClient(inner, interceptor.Funcs{
 					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 						o, isSetting := object.(*v1alpha1.OpsConfigInfo)
@@ -265,7 +270,11 @@ func TestLeave(t *testing.T) {
 				}
 				wantOwners := []metav1.OwnerReference(nil)
 				if hasManager && !tc.notOurs {
-					wantOwners = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "manager", UID: "uid-of-manager"}}
+					wantOwners = []metav1.OwnerReference{
+						{APIVersion: "apps/v1", Kind: "Deployment", Name: "manager", UID: "uid-of-manager"},
+						{APIVersion: "v1", Kind: "Pod", Name: "manager-0", UID: "uid-of-manager-0"},
+						{APIVersion: "v1", Kind: "Pod", Name: "manager-1", UID: "uid-of-manager-1"},
+					}
 				}
 				if diff := cmp.Diff(wantOwners, secret.OwnerReferences); diff != "" {
 					t.Errorf("owners of the Secret (-want +got):\n%s", diff)

@@ -61,7 +61,7 @@ type leaving struct {
 	namespace string
 	// deployment of the manager.
 	deployment string
-	// owned are objects that the manager made for itself, to go with its Deployment.
+	// owned are objects that the manager made for itself, to go after its Deployment and its pods.
 	owned []ownedObject
 	kinds *workload.Registry
 	out   io.Writer
@@ -445,10 +445,14 @@ func (l *leaving) tell(left []marked, known bool) {
 	}
 }
 
-// handOver has the garbage collector delete what the manager made for itself with its
-// Deployment. Until then the manager goes on to use it.
+// handOver has the garbage collector delete what the manager made for itself after its
+// Deployment and its pods: a manager that still ends recreates what it misses.
 func (l *leaving) handOver(ctx context.Context, manager *appsv1.Deployment) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{ownerReference(manager)}}})
+	owners, err := l.owners(ctx, manager)
+	if err != nil {
+		l.say("the pods of the Deployment %s cannot be read, and may recreate what is deleted with it: %v", manager.Name, err)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": owners}})
 	if err != nil {
 		l.say("%v", err)
 		return
@@ -460,4 +464,22 @@ func (l *leaving) handOver(ctx context.Context, manager *appsv1.Deployment) {
 			l.say("left: %s %s/%s, which cannot be made the Deployment's, to be deleted with it: %v", o.gvk.Kind, l.namespace, o.name, err)
 		}
 	}
+}
+
+// owners are the manager's Deployment, and its pods where they can be listed.
+func (l *leaving) owners(ctx context.Context, manager *appsv1.Deployment) ([]metav1.OwnerReference, error) {
+	owners := []metav1.OwnerReference{ownerReference(manager)}
+	selector, err := metav1.LabelSelectorAsSelector(manager.Spec.Selector)
+	if err != nil {
+		return owners, err
+	}
+	pods := &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "PodList"})
+	if err := l.List(ctx, pods, client.InNamespace(l.namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return owners, err
+	}
+	for i := range pods.Items {
+		owners = append(owners, metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: pods.Items[i].Name, UID: pods.Items[i].UID})
+	}
+	return owners, nil
 }
