@@ -101,10 +101,8 @@ func decidesAlone() predicate.Predicate {
 		return ok && (namesServer(p) || policy.MayHold(p))
 	}
 	only := predicate.NewPredicateFuncs(does)
-	return predicate.Funcs{
-		CreateFunc: only.Create, DeleteFunc: only.Delete, GenericFunc: only.Generic,
-		UpdateFunc: func(e event.UpdateEvent) bool { return does(e.ObjectOld) || does(e.ObjectNew) },
-	}
+	only.UpdateFunc = func(e event.UpdateEvent) bool { return does(e.ObjectOld) || does(e.ObjectNew) }
+	return only
 }
 
 // changeOfBatch maps a batch to its release.

@@ -91,7 +91,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"changepod":      newChangePodReconciler(c, batchWorkers, server, policies).SetupWithManager,
 		"releasecheck":   newReleaseCheckReconciler(c, policies).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
-		"eviction":       newEvictionReconciler(c).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c, started: c.Clock.Now()}).SetupWithManager,
 	}
 	if o.Server != nil {

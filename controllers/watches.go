@@ -82,23 +82,39 @@ func gathered(wait func(client.Object) time.Duration, requests handler.MapFunc) 
 	}
 }
 
+// updates lets through updates of objects of one type that changed so, and nothing else.
+func updates[T client.Object](changed func(before, after T) bool) predicate.Funcs {
+	never := func(client.Object) bool { return false }
+	f := predicate.NewPredicateFuncs(never)
+	f.UpdateFunc = func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(T)
+		after, ok2 := e.ObjectNew.(T)
+		return ok1 && ok2 && changed(before, after)
+	}
+	return f
+}
+
+// created lets them through also when they are new.
+func created(f predicate.Funcs, passes func(client.Object) bool) predicate.Funcs {
+	f.CreateFunc = func(e event.CreateEvent) bool { return passes(e.Object) }
+	return f
+}
+
+func always(client.Object) bool { return true }
+
 // acquired lets through objects that are new or have a new controller, and revisions that
 // are in use again: these have a new number.
 func acquired() predicate.Predicate {
-	return predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, after := metav1.GetControllerOf(e.ObjectOld), metav1.GetControllerOf(e.ObjectNew)
-			return after != nil && (before == nil || before.UID != after.UID || renumbered(e))
-		},
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	return created(updates(func(before, after client.Object) bool {
+		was, is := metav1.GetControllerOf(before), metav1.GetControllerOf(after)
+		return is != nil && (was == nil || was.UID != is.UID || renumbered(before, after))
+	}), always)
 }
 
-func renumbered(e event.UpdateEvent) bool {
-	before, ok1 := e.ObjectOld.(*appsv1.ControllerRevision)
-	after, ok2 := e.ObjectNew.(*appsv1.ControllerRevision)
-	return ok1 && ok2 && before.Revision != after.Revision
+func renumbered(before, after client.Object) bool {
+	was, ok1 := before.(*appsv1.ControllerRevision)
+	is, ok2 := after.(*appsv1.ControllerRevision)
+	return ok1 && ok2 && was.Revision != is.Revision
 }
 
 // recordChanged lets through what may change a workload's record: its spec, its
@@ -130,12 +146,7 @@ func isUnlabelled(pod *defense.Pod) bool {
 
 // mayBeFinished lets through pods that are ready and have no label yet.
 func mayBeFinished() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return unlabelled(e.Object) },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return unlabelled(e.ObjectNew) },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	return created(updates(func(_, after client.Object) bool { return unlabelled(after) }), unlabelled)
 }
 
 // batchUrgency lets a batch that failed be acted on at once.
@@ -164,106 +175,66 @@ func itself(_ context.Context, o client.Object) []reconcile.Request {
 // podChanged lets through what moves a release: pods that come and go, become
 // ready or cease to be.
 func podChanged() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return metav1.GetControllerOf(e.Object) != nil },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok1 := e.ObjectOld.(*corev1.Pod)
-			after, ok2 := e.ObjectNew.(*corev1.Pod)
-			if !ok1 || !ok2 || metav1.GetControllerOf(after) == nil {
-				return false
-			}
-			o, n := defense.ReadPod(before), defense.ReadPod(after)
-			return o.Ready != n.Ready || o.Terminating != n.Terminating || o.Ended != n.Ended || o.UID != n.UID ||
-				!o.RestartedAt.Equal(n.RestartedAt) || o.Stuck.Fails() != n.Stuck.Fails()
-		},
-	}
+	controlled := func(o client.Object) bool { return metav1.GetControllerOf(o) != nil }
+	f := created(updates(func(before, after *corev1.Pod) bool {
+		if !controlled(after) {
+			return false
+		}
+		o, n := defense.ReadPod(before), defense.ReadPod(after)
+		return o.Ready != n.Ready || o.Terminating != n.Terminating || o.Ended != n.Ended || o.UID != n.UID ||
+			!o.RestartedAt.Equal(n.RestartedAt) || o.Stuck.Fails() != n.Stuck.Fails()
+	}), controlled)
+	f.DeleteFunc = func(event.DeleteEvent) bool { return true }
+	return f
 }
 
 // podFails lets through pods that begin to fail, or cease to be Ready.
 func podFails() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok1 := e.ObjectOld.(*corev1.Pod)
-			after, ok2 := e.ObjectNew.(*corev1.Pod)
-			if !ok1 || !ok2 || metav1.GetControllerOf(after) == nil {
-				return false
-			}
-			o, n := defense.ReadPod(before), defense.ReadPod(after)
-			if n.Terminating || n.Ended {
-				return false
-			}
-			return o.Ready && !n.Ready || n.Restarts != o.Restarts ||
-				(o.CrashLoop == nil) != (n.CrashLoop == nil) || n.OutOfMemory != nil && (o.OutOfMemory == nil || !o.OutOfMemory.Finished.Equal(n.OutOfMemory.Finished))
-		},
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	return updates(func(before, after *corev1.Pod) bool {
+		o, n := defense.ReadPod(before), defense.ReadPod(after)
+		if metav1.GetControllerOf(after) == nil || n.Terminating || n.Ended {
+			return false
+		}
+		return o.Ready && !n.Ready || n.Restarts != o.Restarts ||
+			(o.CrashLoop == nil) != (n.CrashLoop == nil) || n.OutOfMemory != nil && (o.OutOfMemory == nil || !o.OutOfMemory.Finished.Equal(n.OutOfMemory.Finished))
+	})
 }
 
 // releaseEnded lets through the releases that were rolled back or canceled, which the
 // one that replaced them tells of, and those whose order was ended, which it may
 // remove then.
 func releaseEnded() predicate.Predicate {
-	ended := func(before, after client.Object) bool {
-		was, ok := before.(*v1alpha1.ChangeWorkload)
-		is, okNow := after.(*v1alpha1.ChangeWorkload)
-		if !ok || !okNow {
-			return false
-		}
+	return updates(func(was, is *v1alpha1.ChangeWorkload) bool {
 		over := is.Status.Status == v1alpha1.ChangeWorkloadRollback || is.Status.Status == v1alpha1.ChangeWorkloadCanceled
 		return over && was.Status.Status != is.Status.Status || defense.OrderIsOpen(&was.Status) && !defense.OrderIsOpen(&is.Status)
-	}
-	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return ended(e.ObjectOld, e.ObjectNew) },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	})
 }
 
 // deletedOnly lets through the end of objects.
 func deletedOnly() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	f := predicate.NewPredicateFuncs(func(client.Object) bool { return false })
+	f.DeleteFunc = func(event.DeleteEvent) bool { return true }
+	return f
 }
 
 // turned lets through what of a release concerns its batches: how far its order
-// has come, whether it ended, its attempt, and verdicts that wait for them.
+// has come, whether it ended, its attempt, and verdicts that wait for them. One that
+// is new the cache did not show when its batch was looked at.
 func turned() predicate.Predicate {
-	return predicate.Funcs{
-		// One that the cache did not show when its batch was looked at.
-		CreateFunc: func(event.CreateEvent) bool { return true },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok1 := e.ObjectOld.(*v1alpha1.ChangeWorkload)
-			after, ok2 := e.ObjectNew.(*v1alpha1.ChangeWorkload)
-			if !ok1 || !ok2 {
-				return false
-			}
-			o, n := &before.Status, &after.Status
-			return o.OrderStage != n.OrderStage || o.Status != n.Status || o.Attempt != n.Attempt ||
-				len(n.UnclaimedVerdicts) > 0 && !slices.Equal(o.UnclaimedVerdicts, n.UnclaimedVerdicts)
-		},
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	return created(updates(func(before, after *v1alpha1.ChangeWorkload) bool {
+		o, n := &before.Status, &after.Status
+		return o.OrderStage != n.OrderStage || o.Status != n.Status || o.Attempt != n.Attempt ||
+			len(n.UnclaimedVerdicts) > 0 && !slices.Equal(o.UnclaimedVerdicts, n.UnclaimedVerdicts)
+	}), always)
 }
 
 // defenseChanged lets through workloads that opted out, or in again, or changed
 // settings of their own.
 func defenseChanged() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			return defense.OptedOut(e.ObjectOld.GetLabels()) != defense.OptedOut(e.ObjectNew.GetLabels()) ||
-				settings.AnnotationsDiffer(e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations())
-		},
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	return updates(func(before, after client.Object) bool {
+		return defense.OptedOut(before.GetLabels()) != defense.OptedOut(after.GetLabels()) ||
+			settings.AnnotationsDiffer(before.GetAnnotations(), after.GetAnnotations())
+	})
 }
 
 // namesServer lets policies through that say what silence of the server means.

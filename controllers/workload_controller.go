@@ -47,7 +47,8 @@ import (
 )
 
 // WorkloadReconciler sees to it that each release of a workload has its
-// ChangeWorkload, those that slipped past admission included, and takes back
+// ChangeWorkload, those that slipped past admission included, evicts pods that are stuck at
+// a version that was left, and takes back
 // the operator's block from workloads that leave the defense, and its halt and hold also
 // from those that another object owns by now.
 type WorkloadReconciler struct {
@@ -74,6 +75,7 @@ type WorkloadReconciler struct {
 	// processed is the release that a workload was told of just now that it has its
 	// ChangeWorkload, by its UID.
 	processed *lru.LRUExpireCache
+	evictions *evictor
 }
 
 const (
@@ -90,7 +92,10 @@ const (
 )
 
 func newWorkloadReconciler(c *cluster.Cluster, server bool) *WorkloadReconciler {
-	return &WorkloadReconciler{Cluster: c, server: server, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock), processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock)}
+	return &WorkloadReconciler{
+		Cluster: c, server: server, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock), processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock),
+		evictions: &evictor{Cluster: c, refused: lru.NewLRUExpireCacheWithClock(maxRefused, c.Clock)},
+	}
 }
 
 // seenVersion is a workload with the version of its template.
@@ -107,7 +112,12 @@ type seenVersion struct {
 func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("workload")
 	for _, kind := range r.Kinds.Kinds() {
-		b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(recordChanged()))
+		changed := recordChanged()
+		if _, ok := kind.(workload.Evicter); ok {
+			// Its controller gets on after a rollback, which its status tells.
+			changed = predicate.Or(changed, predicate.NewPredicateFuncs(mayNeedEviction))
+		}
+		b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(changed))
 		for _, s := range kind.Secondary() {
 			// The revision before the first release is seen only now: it is the baseline.
 			b = b.Watches(s.Object, to(cluster.OwnerBy(s)), builder.WithPredicates(acquired()))
@@ -118,7 +128,7 @@ func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.WorkloadOf)).
 		// The namespace is enrolled, or leaves: what is blocked there is let go.
 		Watches(cluster.NamespaceObject(), to(r.workloadsOf), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		// Observing takes back what the operator holds.
+		// Observing takes back what the operator holds; evicting is turned on or off.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.heldWorkloads)).
 		// It becomes known since when this installation runs.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.recordedWorkloads), builder.WithPredicates(r.installed())).
@@ -157,7 +167,20 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	if plan.Processed {
 		again.RequeueAfter = processedFor
 	}
-	return cluster.Settle(ctx, again, r.denied(ctx, in, r.apply(ctx, in, plan)))
+	again, err = cluster.Settle(ctx, again, r.denied(ctx, in, r.apply(ctx, in, plan)))
+	if err != nil || !defense.MayNeedEviction(w) {
+		return again, err
+	}
+	evicted, err := r.evictions.reconcile(ctx, key)
+	return sooner(again, evicted), err
+}
+
+// sooner is the result of the two that comes first.
+func sooner(a, b ctrl.Result) ctrl.Result {
+	if a.RequeueAfter == 0 || b.RequeueAfter > 0 && b.RequeueAfter < a.RequeueAfter {
+		return b
+	}
+	return a
 }
 
 // rememberDenied remembers a workload while its releases are denied.

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -31,11 +30,11 @@ import (
 )
 
 // heldWorkloads maps a setting to the workloads it is in force for that the
-// operator holds.
+// operator holds, or whose pods may have to be evicted.
 func (r *WorkloadReconciler) heldWorkloads(ctx context.Context, setting client.Object) []workload.Key {
 	return r.Workloads(ctx, func(w client.Object) bool {
 		_, suspended := w.GetLabels()[v1alpha1.SuspendLabel]
-		return suspended || w.GetAnnotations()[v1alpha1.HaltedAnnotation] != "" || w.GetAnnotations()[v1alpha1.HeldAnnotation] != ""
+		return suspended || w.GetAnnotations()[v1alpha1.HaltedAnnotation] != "" || w.GetAnnotations()[v1alpha1.HeldAnnotation] != "" || mayNeedEviction(w)
 	}, r.WhereInForce(setting)...)
 }
 
@@ -47,17 +46,14 @@ func (r *WorkloadReconciler) recordedWorkloads(ctx context.Context, setting clie
 // installed lets the operator's setting blocking through when it says since when this
 // installation runs.
 func (r *WorkloadReconciler) installed() predicate.Predicate {
-	since := func(o client.Object) time.Time {
-		setting, ok := o.(*v1alpha1.OpsConfigInfo)
-		if !ok || setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
+	since := func(setting *v1alpha1.OpsConfigInfo) time.Time {
+		if setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
 			return time.Time{}
 		}
 		return defense.InstalledSince(setting)
 	}
-	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return !since(e.Object).IsZero() },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return !since(e.ObjectNew).Equal(since(e.ObjectOld)) },
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	return created(updates(func(before, after *v1alpha1.OpsConfigInfo) bool { return !since(after).Equal(since(before)) }), func(o client.Object) bool {
+		setting, ok := o.(*v1alpha1.OpsConfigInfo)
+		return ok && !since(setting).IsZero()
+	})
 }

@@ -28,11 +28,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lru "k8s.io/apimachinery/pkg/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -41,9 +38,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// EvictionReconciler evicts pods that are stuck at a version that was left, so that the
-// controllers of their workloads get on, and tells of those that it may not evict.
-type EvictionReconciler struct {
+// evictor evicts pods that are stuck at a version that was left, so that the controllers of
+// their workloads get on, and tells of those that it may not evict.
+type evictor struct {
 	*cluster.Cluster
 	// refused are the evictions that were refused, by the UID of their pod: when the next
 	// try is due. It may be lost at any time: the eviction is tried once more then.
@@ -51,16 +48,10 @@ type EvictionReconciler struct {
 }
 
 const (
-	// repairers look at so many workloads at once.
-	repairers = 2
 	// maxRefused is how many refusals are remembered, and refusedFor for how long.
 	maxRefused = 4096
 	refusedFor = time.Hour
 )
-
-func newEvictionReconciler(c *cluster.Cluster) *EvictionReconciler {
-	return &EvictionReconciler{Cluster: c, refused: lru.NewLRUExpireCacheWithClock(maxRefused, c.Clock)}
-}
 
 // refusal is an eviction that was refused.
 type refusal struct {
@@ -68,49 +59,16 @@ type refusal struct {
 	again time.Time
 }
 
-// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
-
-// SetupWithManager adds the controller to the manager.
-func (r *EvictionReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("eviction")
-	for _, kind := range r.Kinds.Kinds() {
-		if _, ok := kind.(workload.Evicter); ok {
-			// It was rolled back; its controller gets on, which its status tells; a user
-			// resumes it, or opts out.
-			b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(predicate.NewPredicateFuncs(mayNeedEviction)))
-		}
-	}
-	return b.
-		// The release has its record, or begins anew, and nothing is told in it yet.
-		Watches(&v1alpha1.ChangeWorkload{}, to(r.WorkloadOf)).
-		// The namespace is enrolled.
-		Watches(cluster.NamespaceObject(), to(r.evictableIn), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		// The setting is turned on or off.
-		Watches(&v1alpha1.OpsConfigInfo{}, to(r.evictableBy)).
-		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: repairers, ReconciliationTimeout: reconcileTimeout}).
-		WithLogConstructor(cluster.LogWorkload(mgr, "eviction")).
-		Complete(cluster.Quiet(r))
-}
-
 // mayNeedEviction says of a workload that a version of it was left.
 func mayNeedEviction(o client.Object) bool {
 	return defense.MayNeedEviction(&defense.Workload{Annotations: o.GetAnnotations()})
 }
 
-func (r *EvictionReconciler) evictableIn(ctx context.Context, ns client.Object) []workload.Key {
-	return r.Workloads(ctx, mayNeedEviction, client.InNamespace(ns.GetName()))
-}
+// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
 
-func (r *EvictionReconciler) evictableBy(ctx context.Context, setting client.Object) []workload.Key {
-	return r.Workloads(ctx, mayNeedEviction, r.WhereInForce(setting)...)
-}
-
-// Reconcile evicts a pod of a workload, if one is stuck.
-func (r *EvictionReconciler) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
-	kind, ok := r.Kinds.Of(key.GroupKind)
-	if !ok {
-		return ctrl.Result{}, nil
-	}
+// reconcile evicts a pod of a workload, if one is stuck.
+func (r *evictor) reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
+	kind, _ := r.Kinds.Of(key.GroupKind)
 	evicter, ok := kind.(workload.Evicter)
 	if !ok {
 		return ctrl.Result{}, nil
@@ -125,7 +83,7 @@ func (r *EvictionReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 
 // decide decides from the caches, and anew from the API server before anything is done.
 // There is no workload in what it returns where nothing is to be told of it either.
-func (r *EvictionReconciler) decide(ctx context.Context, kind workload.Evicter, key workload.Key) (in defense.EvictionInput, plan defense.EvictionPlan, err error) {
+func (r *evictor) decide(ctx context.Context, kind workload.Evicter, key workload.Key) (in defense.EvictionInput, plan defense.EvictionPlan, err error) {
 	w, err := r.Workload(ctx, key)
 	if err != nil || w == nil || !defense.MayNeedEviction(w) {
 		return in, plan, err
@@ -144,7 +102,7 @@ func (r *EvictionReconciler) decide(ctx context.Context, kind workload.Evicter, 
 	}
 }
 
-func (r *EvictionReconciler) load(
+func (r *evictor) load(
 	ctx context.Context, ns cluster.Namespace, kind workload.Evicter, key workload.Key, live bool,
 ) (in defense.EvictionInput, err error) {
 	from := client.Reader(nil)
@@ -170,7 +128,7 @@ func (r *EvictionReconciler) load(
 
 // apply evicts the pod of a plan, and tells what is in the way of that. A crash in between
 // loses no more than an event: the next decision is made from what is there then.
-func (r *EvictionReconciler) apply(ctx context.Context, in defense.EvictionInput, plan defense.EvictionPlan) (again time.Duration, err error) {
+func (r *evictor) apply(ctx context.Context, in defense.EvictionInput, plan defense.EvictionPlan) (again time.Duration, err error) {
 	w := in.Workload
 	if !in.Enrolled || w.Deleting || defense.OptedOut(w.Labels) {
 		return 0, nil // nothing is written there
@@ -217,7 +175,7 @@ func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
 
 // tell writes what is in the way of an eviction into the record of the release, or that
 // nothing is any more. Without a record yet, that comes with it.
-func (r *EvictionReconciler) tell(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, block *defense.EvictionBlock) error {
+func (r *evictor) tell(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, block *defense.EvictionBlock) error {
 	if change == nil {
 		return nil
 	}
@@ -239,7 +197,7 @@ func (r *EvictionReconciler) tell(ctx context.Context, w *defense.Workload, chan
 // evict evicts a pod as it was read: one that changed since, or another one of its name,
 // is left alone. What is in the way that only somebody else can mend is no error; wanted
 // is when the API server wants the next try, because it does not know yet.
-func (r *EvictionReconciler) evict(ctx context.Context, w *defense.Workload, plan *defense.EvictionPlan) (block *defense.EvictionBlock, wanted time.Duration, err error) {
+func (r *evictor) evict(ctx context.Context, w *defense.Workload, plan *defense.EvictionPlan) (block *defense.EvictionBlock, wanted time.Duration, err error) {
 	p := plan.Stuck
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	eviction := &policyv1.Eviction{ObjectMeta: pod.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{
