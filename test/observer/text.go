@@ -17,6 +17,7 @@ limitations under the License.
 package observer
 
 import (
+	"bytes"
 	"encoding/json"
 	"regexp"
 	"strings"
@@ -28,8 +29,6 @@ var (
 	// commands are what a terminal takes for one, or what sets the direction of writing: C0
 	// but newline and tab, C1 and bidi controls, and C0 once more where JSON is in a text.
 	commands = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f-\x{9f}\x{61c}\x{200e}\x{200f}\x{202a}-\x{202e}\x{2066}-\x{2069}]|\\u00[01]`)
-	// mayCommand is what JSON has where a text in it may have such, or advises a command.
-	mayCommand = regexp.MustCompile(`[^\x00-\x7f]|\\[bfru]|kubectl `)
 )
 
 // checkText is S13 of a text that people read.
@@ -100,11 +99,21 @@ func shellWord(text string) (word, rest string, closed bool) {
 	return text, "", true
 }
 
+// mayCommand says that a text in JSON may have a command, or advise one.
+func mayCommand(body []byte) bool {
+	for i, c := range body {
+		if c > 0x7f || c == '\\' && i+1 < len(body) && strings.IndexByte("bfru", body[i+1]) >= 0 {
+			return true
+		}
+	}
+	return bytes.Contains(body, []byte("kubectl "))
+}
+
 // checkPrintable is S13 of what the operator sends. The text of templates is the users', and so
 // is what they annotate.
 func checkPrintable(r *Request) []finding {
 	var sent any
-	if !mayCommand.Match(r.body) || json.Unmarshal(r.body, &sent) != nil {
+	if !mayCommand(r.body) || json.Unmarshal(r.body, &sent) != nil {
 		return nil
 	}
 	return checkValue(sent, r.Subresource == "status")

@@ -51,7 +51,7 @@ func (a *api) evict(ctx context.Context, c client.Client, subResource string, o,
 			}
 		}
 	}
-	return a.remove(ctx, c, pod, eviction.DeleteOptions.Preconditions, request{"create", subResource, whole(eviction)})
+	return a.remove(ctx, pod, eviction.DeleteOptions.Preconditions, request{"create", subResource, whole(eviction)})
 }
 
 // keepsTo says why a budget refuses to have a pod evicted. All pods of what controls the

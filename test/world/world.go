@@ -266,13 +266,12 @@ func textReader(s string) io.Reader { return strings.NewReader(s) }
 
 func newAPI() *api {
 	a := &api{objects: map[key]client.Object{}, kinds: map[string]map[key]client.Object{}, owned: map[types.UID]map[key]client.Object{}, creates: map[string]int{}, deletes: map[string]int{}, judge: observer.NewJudge(OperatorNamespace)}
+	// Without managed fields, which nothing here reads and which take most of the time.
+	a.store = clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
 	store := fake.NewClientBuilder().
 		WithScheme(scheme).
 		WithRESTMapper(mapper).
-		// Without managed fields, which nothing here reads and which take most of the time.
-		WithObjectTracker(clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())).
-		WithGlobalResourceVersionCounter().
-		WithStatusSubresource(&v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}, &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &workloadtest.FleetObject{}).
+		WithObjectTracker(a.store).
 		// What an API server selects events by.
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string {
 			return []string{string(o.(*corev1.Event).InvolvedObject.UID)} //nolint:errcheck // the kind says so
