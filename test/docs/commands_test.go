@@ -408,11 +408,12 @@ func (s *story) wait(want, format string, args ...any) {
 func (s *story) poll(done func() bool) bool {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
-	for !done() {
+	// Each look starts programs, which takes what others wait for.
+	for pause := 200 * time.Millisecond; !done(); pause = min(2*pause, time.Second) {
 		select {
 		case <-deadline.C:
 			return false
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 	return true
