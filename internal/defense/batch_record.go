@@ -45,20 +45,7 @@ type BatchInput struct {
 }
 
 // BatchPlan is what to do about a batch.
-type BatchPlan struct {
-	// Status is set when it is to be written, before anything else is done.
-	Status *v1alpha1.ChangePodStatus
-	// Call to the server, if any, and whether it is the last try.
-	Call Call
-	Last bool
-	// Ended: the server has the end of the batch; to be remembered as
-	// [Calls.Ended].
-	Ended bool
-	// Events say what was done; they are emitted after the status is written.
-	Events []Event
-	// RequeueAfter says when to look again, if nothing happens before.
-	RequeueAfter time.Duration
-}
+type BatchPlan = Plan[v1alpha1.ChangePodStatus]
 
 // batch is a decision in the making.
 type batch struct {

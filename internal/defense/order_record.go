@@ -42,17 +42,7 @@ type OrderInput struct {
 }
 
 // OrderPlan is what to do about an order.
-type OrderPlan struct {
-	// Status is set when it is to be written, before anything else is done.
-	Status *v1alpha1.ChangeWorkloadStatus
-	// Call to the server, if any, and whether it is the last try.
-	Call Call
-	Last bool
-	// Events say what was done; they are emitted after the status is written.
-	Events []Event
-	// RequeueAfter says when to look again, if nothing happens before.
-	RequeueAfter time.Duration
-}
+type OrderPlan = Plan[v1alpha1.ChangeWorkloadStatus]
 
 // order is a decision in the making.
 type order struct {

@@ -292,11 +292,7 @@ func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkloa
 	}
 	base := s.base(change)
 	base.BizExecOrderID = cmp.Or(batch.Status.OrderID, base.BizExecOrderID)
-	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
-		Base: base, NodeID: batch.Status.ChangePodID, Success: success, Msg: message(msg),
-		ChangeResultJSON: altershield.JSONText(r), FinishTime: altershield.MillisOf(now),
-	})
-	return answerOf(err)
+	return s.finish(ctx, base, batch.Status.ChangePodID, success, msg, r, now)
 }
 
 // finishOrder notifies the end of the order's entry: its pods are released and passed,
@@ -306,9 +302,14 @@ func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkloa
 	if !success {
 		msg = why
 	}
+	return s.finish(ctx, s.base(change), change.Status.OrderNodeID, success, msg, resultsOf(change, change.Status.OrderSubmitTimeUnix, now), now)
+}
+
+func (s *Server) finish(
+	ctx context.Context, base altershield.Base, entry string, success bool, msg string, r results, now time.Time,
+) defense.Answer {
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
-		Base: s.base(change), NodeID: change.Status.OrderNodeID, Success: success, Msg: message(msg),
-		ChangeResultJSON: altershield.JSONText(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
+		Base: base, NodeID: entry, Success: success, Msg: message(msg), ChangeResultJSON: altershield.JSONText(r), FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)
 }
