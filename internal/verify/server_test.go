@@ -289,6 +289,28 @@ func TestManyPods(t *testing.T) {
 	}
 }
 
+// TestLongNames: the server takes the requests about a release whatever is in it.
+func TestLongNames(t *testing.T) {
+	s, _ := newTestServer(t, simulator.Options{})
+	change, batch := testRelease()
+	long := strings.Repeat("é", 3000)
+	about := released{
+		namespace: strings.Repeat("n", 63), workload: strings.Repeat("w", 253), apiVersion: "apps/v1", kind: "deployment", by: long,
+		images: []string{long, long, long, long, long}, override: &defense.Overridden{By: long, Passed: []string{defense.OverrodeBlock}},
+	}
+	change.Spec.AppName, change.Status.OrderTenant = about.workload, strings.Repeat("t", maxTenant)
+	if a := s.submit(t.Context(), change, about); a.Kind != defense.AnswerDone {
+		t.Fatalf("submit: %+v", a)
+	}
+	order, started := s.startOrder(t.Context(), change, about, serverNow), s.startBatch(t.Context(), change, batch, serverNow)
+	if order.Kind != defense.AnswerDone || started.Kind != defense.AnswerDone {
+		t.Errorf("start: %+v, %+v", order, started)
+	}
+	if a := s.endOrder(t.Context(), change, long, serverNow); a.Kind != defense.AnswerDone {
+		t.Errorf("end: %+v", a)
+	}
+}
+
 // TestOverrideIsNoEmergency: an override is named in the parameters, and in no
 // other way: for an emergency the server skips its rules.
 func TestOverrideIsNoEmergency(t *testing.T) {
