@@ -93,21 +93,6 @@ type Answer struct {
 	After time.Duration
 }
 
-// Plan is what to do about an order or a batch, whose status is S.
-type Plan[S any] struct {
-	// Status is set when it is to be written, before anything else is done.
-	Status *S
-	// Call to the server, if any, and whether it is the last try.
-	Call Call
-	Last bool
-	// Ended: the server has the end of the entry; to be remembered as [Calls.Ended].
-	Ended bool
-	// Events say what was done; they are emitted after the status is written.
-	Events []Event
-	// RequeueAfter says when to look again, if nothing happens before.
-	RequeueAfter time.Duration
-}
-
 const (
 	// humanRetry is between tries that wait for a human.
 	humanRetry = time.Minute
